@@ -1,0 +1,44 @@
+# Everything runs in a virtual environment inside the checkout; each target installs what it needs.
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
+
+.PHONY: help demo test test-slow check format clean
+
+help:
+	@echo 'make demo        the main job, on this machine, in under a minute'
+	@echo 'make test        all tests but the slow ones'
+	@echo 'make test-slow   the tests that need many seconds of real time'
+	@echo 'make check       format, lint, types, layers, and the wheel in an empty environment'
+	@echo 'make format      write the format that make check wants'
+	@echo 'make clean       remove the virtual environment and what was built'
+
+$(VENV)/bin/python:
+	tools/make_venv $(VENV)
+
+$(VENV)/has-%: $(VENV)/bin/python pyproject.toml
+	$(PIP) --editable '.$(if $(filter run,$*),,[$*])'
+	@touch $@
+
+demo: $(VENV)/has-run
+	@$(BIN)/python examples/demo.py
+
+test: $(VENV)/has-test
+	$(BIN)/python -m pytest -q
+
+test-slow: $(VENV)/has-test
+	$(BIN)/python -m pytest -q -m slow
+
+check: $(VENV)/has-dev
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports --no-logo
+	tools/check_wheel $(BIN)/python
+
+format: $(VENV)/has-dev
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+clean:
+	rm -rf $(VENV) build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis

@@ -1,0 +1,6 @@
+"""`python -m acp_gateway` is `acp-gateway`."""
+
+from acp_gateway.cli import main
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,112 @@
+"""What can go wrong, once, with the face that each outside sees.
+
+    GatewayError                      exit 1
+    ├── UsageError                    exit 2    (click's own number for a wrong command line)
+    ├── ConfigError                   exit 3    a configuration file; names the file, the line, the key
+    ├── AccessError                   exit 4    who you are, or what you may use
+    │   ├── Unauthorized              HTTP 401  no token, or a wrong one
+    │   ├── Forbidden                 HTTP 403  a right token that may not do this
+    │   └── UnknownAgent              HTTP 404  no agent of that name
+    ├── TrustError                    exit 5    TLS: the certificate or the pin does not match
+    ├── Unreachable                   exit 6    nobody answers there, or the connection was lost
+    ├── ProtocolError                 exit 7    the other side does not speak what it should
+    └── AgentError                    exit 8    an agent that cannot start or has ended
+
+Streams raise Trio's own exceptions (`BrokenResourceError`, `ClosedResourceError`, `EndOfChannel`), not these.
+`str(error)` is always one line for a person, with the next step in it, and never holds a secret.
+"""
+
+from typing import ClassVar
+
+
+class GatewayError(Exception):
+    """Anything this program reports as one clear line instead of a traceback."""
+
+    exit_code: ClassVar[int] = 1
+    """What the command ends with."""
+
+    http_status: ClassVar[int] = 500
+    """What an HTTP peer is told; the error of a refused `_acp-gateway/hello` has the same number as its code."""
+
+    reason: ClassVar[str] = "internal"
+    """A word for programs: `error.data.reason` of the JSON-RPC error that an editor gets."""
+
+
+class UsageError(GatewayError):
+    """The command line asks for something that cannot be."""
+
+    exit_code = 2
+    reason = "usage"
+
+
+class ConfigError(GatewayError):
+    """A configuration file is wrong: `FILE:LINE: KEY: what is wrong`, as far as these are known."""
+
+    exit_code = 3
+    reason = "configuration"
+
+    def __init__(
+        self, message: str, *, file: str | None = None, line: int | None = None, key: str | None = None
+    ) -> None:
+        self.message = message
+        self.file = file
+        self.line = line
+        self.key = key
+        place = file or ""
+        if place and line is not None:
+            place += f":{line}"
+        super().__init__(": ".join(part for part in (place, key, message) if part))
+
+
+class AccessError(GatewayError):
+    """The gateway knows what is asked of it and says no."""
+
+    exit_code = 4
+    http_status = 403
+    reason = "forbidden"
+
+
+class Unauthorized(AccessError):
+    """No token, or not a token that this gateway knows. The text never tells which."""
+
+    http_status = 401
+    reason = "unauthorized"
+
+
+class Forbidden(AccessError):
+    """The token is right and does not allow this."""
+
+
+class UnknownAgent(AccessError):
+    """The gateway has no agent of that name."""
+
+    http_status = 404
+    reason = "unknown_agent"
+
+
+class TrustError(GatewayError):
+    """The far side's certificate is not the one that was promised."""
+
+    exit_code = 5
+    reason = "tls"
+
+
+class Unreachable(GatewayError):
+    """Nobody answers at that address, or the connection was lost."""
+
+    exit_code = 6
+    reason = "unreachable"
+
+
+class ProtocolError(GatewayError):
+    """The far side answers, but is no acp-gateway that this one can talk to."""
+
+    exit_code = 7
+    reason = "protocol"
+
+
+class AgentError(GatewayError):
+    """An agent cannot be started, or has ended; `str()` is what its clients read."""
+
+    exit_code = 8
+    reason = "agent"
