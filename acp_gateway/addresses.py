@@ -1,0 +1,163 @@
+"""Where a gateway listens and where a client goes: one address type for every transport."""
+
+import ipaddress
+import re
+from dataclasses import dataclass
+from typing import Literal, cast
+
+from acp_gateway.errors import UsageError
+
+DEFAULT_PORT = 7443
+"""The gateway's own port, where neither the URL standard nor the user names one: it recalls 443 and needs no root."""
+
+Scheme = Literal["wss", "ws", "tcp", "tcp+tls", "unix"]
+
+_DEFAULT_PORTS = {"wss": 443, "ws": 80, "tcp": DEFAULT_PORT, "tcp+tls": DEFAULT_PORT, "unix": 0}
+_WEBSOCKET_PATH = "/acp"
+
+_EXAMPLES = {
+    "wss": "wss://host.example:7443",
+    "ws": "ws://127.0.0.1:7080",
+    "tcp": "tcp://127.0.0.1:7443",
+    "tcp+tls": "tcp+tls://host.example:7443",
+    "unix": "unix:///run/acp-gateway/socket",
+}
+
+_AUTHORITY = re.compile(r"(?:\[(?P<ipv6>[^\]]*)\]|(?P<name>[^\[\]:]*))(?::(?P<port>.*))?")
+_NAME = re.compile(r"[^\s/?#@\\%]+")
+_USER_INFO = re.compile(r"^([^/]*://)?[^/]*@")
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """One end point.
+
+    `host` is a name in lower case or an IP address without brackets; "" for a unix socket. `port` 0 asks for any
+    free port when listening. `path` is the request's path for `ws` and `wss`, the socket's absolute path for
+    `unix`, "" otherwise.
+    """
+
+    scheme: Scheme
+    host: str
+    port: int
+    path: str
+
+    @property
+    def tls(self) -> bool:
+        """Whether the bytes are encrypted and the server shows a certificate."""
+        return self.scheme in ("wss", "tcp+tls")
+
+    @property
+    def websocket(self) -> bool:
+        """Whether messages travel in WebSocket frames; else they are lines."""
+        return self.scheme in ("wss", "ws")
+
+    @property
+    def loopback(self) -> bool:
+        """Whether nobody outside this machine is on the way. Only names that cannot resolve elsewhere count."""
+        if self.scheme == "unix" or self.host == "localhost":
+            return True
+        try:
+            address = ipaddress.ip_address(self.host)
+        except ValueError:
+            return False
+        return address.is_loopback
+
+    def __str__(self) -> str:
+        if self.scheme == "unix":
+            return f"unix://{self.path}"
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{self.scheme}://{host}:{self.port}{self.path}"
+
+
+def parse_address(text: str) -> Address:
+    """The address that a URL names, for listening (port 0 is allowed) or connecting.
+
+    A missing port is 443 for `wss` and 80 for `ws`, as the URL standard says, and `DEFAULT_PORT` for `tcp` and
+    `tcp+tls`. A missing path of `ws` and `wss` is `/acp`. Raises `UsageError`.
+    """
+    given, separator, rest = text.partition("://")
+    scheme = given.lower()
+    if not separator:
+        raise _refusal(text, "is not a URL", "wss")
+    if scheme not in _DEFAULT_PORTS:
+        raise _refusal(text, f'has the unknown scheme "{given}"; known are {", ".join(_DEFAULT_PORTS)}', "wss")
+    if "?" in rest or "#" in rest:
+        raise _refusal(text, "has a query or fragment, and tokens do not belong into a URL", scheme)
+    if not rest.isprintable():
+        raise _refusal(text, "holds a character that cannot be printed", scheme)
+    authority, slash, path = rest.partition("/")
+    path = slash + path
+    if "@" in authority:
+        raise _refusal(text, "has user information, and tokens do not belong into a URL", scheme)
+    if scheme == "unix":
+        if authority or path.endswith("/") or not path:
+            raise _refusal(text, "must hold the absolute path of a socket after unix://", scheme)
+        return Address("unix", "", 0, path)
+    host, port = _host_and_port(text, authority, scheme, _DEFAULT_PORTS[scheme])
+    if scheme in ("wss", "ws"):
+        if " " in path:
+            raise _refusal(text, "has a space in its path", scheme)
+        # To the URL standard no path and "/" are the same; neither is an endpoint of ACP.
+        path = path if path not in ("", "/") else _WEBSOCKET_PATH
+    elif path not in ("", "/"):
+        raise _refusal(text, f"has a path, and {scheme} takes none", scheme)
+    else:
+        path = ""
+    return Address(cast("Scheme", scheme), host, port, path)
+
+
+def parse_target(text: str) -> Address:
+    """The address that a client was asked to connect to: a URL, or `host[:port]`, which means `wss`.
+
+    IPv6 is written `[::1]:7443`, or bare without a port. Raises `UsageError`.
+    """
+    if "://" in text:
+        address = parse_address(text)
+    elif _is_ipv6(text):
+        address = Address("wss", str(ipaddress.IPv6Address(text)), DEFAULT_PORT, _WEBSOCKET_PATH)
+    elif "@" in text or "?" in text or "#" in text:
+        raise _refusal(text, "holds more than host[:port], and tokens do not belong there", "wss")
+    elif "/" in text or not text.isprintable():
+        raise _refusal(text, "is neither a URL nor host[:port]", "wss")
+    else:
+        host, port = _host_and_port(text, text, "wss", DEFAULT_PORT)
+        address = Address("wss", host, port, _WEBSOCKET_PATH)
+    if address.scheme != "unix" and address.port == 0:
+        raise _refusal(text, "has port 0, which is for listening only", address.scheme)
+    return address
+
+
+def _host_and_port(text: str, authority: str, scheme: str, default_port: int) -> tuple[str, int]:
+    match = _AUTHORITY.fullmatch(authority)
+    if match is None or (authority.count(":") > 1 and match["ipv6"] is None):
+        raise _refusal(text, "has a host that cannot be read; an IPv6 address stands in brackets, [::1]", scheme)
+    if match["ipv6"] is not None:
+        if not _is_ipv6(match["ipv6"]):
+            raise _refusal(text, "has something in brackets that is not an IPv6 address", scheme)
+        host = str(ipaddress.IPv6Address(match["ipv6"]))
+    else:
+        host = match["name"].lower()
+        if not _NAME.fullmatch(host):
+            raise _refusal(text, "names no valid host (0.0.0.0 or [::] listens on all addresses)", scheme)
+    port = match["port"]
+    if port is None:
+        return host, default_port
+    # At most five digits: int() of a very long string is an error of its own.
+    if not (port.isascii() and port.isdigit() and len(port) <= 5 and int(port) <= 65535):
+        raise _refusal(text, "has a port that is not a number from 0 to 65535", scheme)
+    return host, int(port)
+
+
+def _is_ipv6(text: str) -> bool:
+    try:
+        ipaddress.IPv6Address(text)
+    except ValueError:
+        return False
+    return True
+
+
+def _refusal(text: str, problem: str, scheme: str) -> UsageError:
+    # User information, query and fragment are where people put tokens, so the message leaves them out.
+    shown = _USER_INFO.sub(r"\g<1>…@", re.split(r"[?#]", text, maxsplit=1)[0])
+    return UsageError(f"the address {shown!r} {problem}; a valid one is {_EXAMPLES[scheme]}")

@@ -1,0 +1,267 @@
+"""Reads the gateway's configuration, says what is wrong with it, and makes an agent's environment of it.
+
+`_collect` finds everything that is wrong with the text of a file; `load_config` raises the first of these problems,
+and `check_config` reports all of them and then looks at the machine as well. The options themselves are in `options`.
+"""
+
+import os
+import shutil
+import stat
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from acp_gateway.addresses import Address
+from acp_gateway.envfile import RESERVED_PREFIX, read_env_file
+from acp_gateway.errors import ConfigError
+from acp_gateway.options import AgentSection, GatewaySection, ListenSection
+from acp_gateway.places import config_home
+from acp_gateway.sections import Entry, check_name, read_section, unknown_keys
+from acp_gateway.tomlfile import TomlFile, suggestion
+
+__all__ = [
+    "AgentSection",
+    "Config",
+    "Finding",
+    "GatewaySection",
+    "ListenSection",
+    "agent_environment",
+    "check_config",
+    "default_config_path",
+    "load_config",
+]
+
+SYSTEM_CONFIG = Path("/etc/acp-gateway/config.toml")
+"""Read where the user has no configuration."""
+
+INHERITED = frozenset(
+    {"HOME", "PATH", "USER", "LOGNAME", "SHELL", "LANG", "LANGUAGE", "TERM", "TZ", "TMPDIR"}
+    | {"XDG_CONFIG_HOME", "XDG_DATA_HOME", "XDG_STATE_HOME", "XDG_CACHE_HOME", "XDG_RUNTIME_DIR"}
+)
+"""What an agent gets of the gateway's environment, with `LC_*`: who and where it is, how it writes text, and where
+its own settings and login are. Nothing that carries authority (`SSH_AUTH_SOCK`, proxies with passwords, credentials
+of a service) is in the list; `pass_env` adds what an agent needs of these."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Config:
+    """A whole configuration whose parts fit together."""
+
+    gateway: GatewaySection
+    listen: tuple[ListenSection, ...]
+    agents: Mapping[str, AgentSection]
+
+    @property
+    def default_agent(self) -> str:
+        """The agent for a client that names none: the one that was set, or the only one."""
+        return self.gateway.default_agent or next(iter(self.agents))
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """What `check_config` has to say about one place."""
+
+    severity: Literal["error", "warning"]
+    error: ConfigError
+
+
+def default_config_path() -> Path:
+    """The configuration that is read if none is named: the user's, else the system's. Raises `ConfigError`."""
+    places = [SYSTEM_CONFIG]
+    try:
+        places.insert(0, config_home() / "config.toml")
+    except ConfigError:
+        pass  # A service without any home directory still has the system's.
+    for path in places:
+        if os.path.exists(path):  # Unlike the method, it takes a folder that may not be entered for none.
+            return path
+    names = " and no ".join(str(path) for path in places)
+    raise ConfigError(f"there is no {names}: copy examples/gateway.toml to one, or name a file with --config")
+
+
+def load_config(path: Path | None) -> Config:
+    """Read the configuration at `path`, or at `default_config_path()`. Raises `ConfigError` for the first problem.
+
+    Files that it names need not exist yet.
+    """
+    config, problems = _collect(TomlFile.read(path or default_config_path()))
+    if config is None:
+        raise problems[0]
+    return config
+
+
+def check_config(path: Path | None) -> list[Finding]:
+    """Everything that is wrong with the configuration, and with what it names on this machine, in the file's order.
+
+    What `load_config` refuses, or what would keep the gateway from listening or an agent from starting for sure,
+    is an error; the rest is a warning. Raises nothing.
+    """
+    try:
+        file = TomlFile.read(path or default_config_path())
+    except ConfigError as error:
+        return [Finding("error", error)]
+    config, problems = _collect(file)
+    findings = [Finding("error", problem) for problem in problems]
+    if config is not None:
+        root = Entry(file, (), file.data).table()
+        for section, entry in zip(config.listen, root["listen"].array("sections"), strict=True):
+            findings.extend(_check_certificate(section, entry.table()))
+        for name, entry in root["agents"].table().items():
+            findings.extend(_check_agent(config.agents[name], entry.table()))
+    return findings
+
+
+def agent_environment(agent: AgentSection, base: Mapping[str, str]) -> dict[str, str]:
+    """The environment for an agent's process, from `base`, the gateway's own, and the agent's options.
+
+    A name in `pass_env` that `base` does not have is left out. Raises `ConfigError` if `env_file` cannot be used.
+    """
+    passed = INHERITED.union(agent.pass_env)
+    environment = {name: value for name, value in base.items() if name in passed or name.startswith("LC_")}
+    if agent.env_file is not None:
+        environment |= read_env_file(agent.env_file)
+    environment |= agent.env
+    return {name: value for name, value in environment.items() if not name.startswith(RESERVED_PREFIX)}
+
+
+def _collect(file: TomlFile) -> tuple[Config | None, list[ConfigError]]:
+    """The configuration in a file, or None, and every problem with its text, in the file's order."""
+    problems: list[ConfigError] = []
+    root = Entry(file, (), file.data)
+    problems.extend(unknown_keys(root, ["gateway", "listen", "agents"]))
+    gateway = read_section(GatewaySection, root.child("gateway", {}), problems)
+    listen = _read_listeners(root.child("listen", []), problems)
+    agents = _read_agents(root.child("agents", {}), problems)
+    if gateway is not None:
+        problems.extend(_default_agent_problems(gateway, root))
+    if gateway is None or problems:
+        problems.sort(key=lambda problem: (problem.line is None, problem.line or 0))
+        return None, problems
+    return Config(gateway=gateway, listen=listen, agents=agents), []
+
+
+def _read_listeners(entry: Entry, problems: list[ConfigError]) -> tuple[ListenSection, ...]:
+    if isinstance(entry.value, dict):
+        problems.append(entry.error("the header of a listener has two brackets: [[listen]]"))
+        return ()
+    if not isinstance(entry.value, list) or not entry.value:
+        problems.append(entry.error("at least one [[listen]] section with a url is needed"))
+        return ()
+    sections = []
+    taken: dict[tuple[str, int, str], int] = {}
+    for index, element in enumerate(entry.array("sections")):
+        section = read_section(ListenSection, element, problems)
+        if section is None:
+            continue
+        sections.append(section)
+        table = element.table()
+        problems.extend(_listener_problems(section.address, section, table))
+        address = section.address
+        end_point = (address.host, address.port, address.path if address.scheme == "unix" else "")
+        if address.scheme != "unix" and address.port == 0:
+            continue
+        first = taken.setdefault(end_point, index)
+        if first != index:
+            problems.append(table["url"].error(f"listen[{first}] listens there already"))
+    return tuple(sections)
+
+
+def _listener_problems(address: Address, section: ListenSection, table: Mapping[str, Entry]) -> Iterator[ConfigError]:
+    needs_tls = "is for wss and tcp+tls, where TLS needs it"
+    fitting = {
+        "cert": (address.tls, needs_tls),
+        "key": (address.tls, needs_tls),
+        "peer_uid": (address.scheme == "unix", "is for unix, where the kernel names the peer's user"),
+        "allowed_origins": (address.websocket, "is for ws and wss, since it is about browsers"),
+    }
+    for option, (fits, reason) in fitting.items():
+        if option in table and not fits:
+            yield table[option].error(f"{reason}; this listener is {address.scheme}")
+    if address.tls:
+        for option in ("cert", "key"):
+            if option not in table:
+                yield table["url"].error(
+                    f'{address.scheme} needs "{option}": make a pair with "acp-gateway certs create"'
+                )
+    elif not address.loopback and not section.insecure_plaintext:
+        secure = "wss" if address.websocket else "tcp+tls"
+        yield table["url"].error(
+            f"everybody on the way could read tokens and code: use {secure}:// with a cert and key, "
+            "a loopback address, or insecure_plaintext = true"
+        )
+
+
+def _read_agents(entry: Entry, problems: list[ConfigError]) -> dict[str, AgentSection]:
+    if not isinstance(entry.value, dict) or not entry.value:
+        problems.append(entry.error("at least one [agents.NAME] section with a command is needed"))
+        return {}
+    agents = {}
+    for name, element in entry.table().items():
+        try:
+            check_name(element, name)
+        except ConfigError as error:
+            problems.append(error)
+        section = read_section(AgentSection, element, problems)
+        if section is not None:
+            agents[name] = section
+            problems.extend(_agent_problems(element.table()))
+    return agents
+
+
+def _agent_problems(table: Mapping[str, Entry]) -> Iterator[ConfigError]:
+    named: list[tuple[str, Entry]] = []
+    if "env" in table:
+        named.extend(table["env"].table().items())
+    if "pass_env" in table:
+        named.extend((entry.value, entry) for entry in table["pass_env"].array("names"))
+    for name, entry in named:
+        if not name or "=" in name or "\0" in name:
+            yield entry.error("this cannot be the name of a variable")
+        elif name.startswith(RESERVED_PREFIX):
+            yield entry.error(f"variables that begin with {RESERVED_PREFIX} are the gateway's own")
+
+
+def _default_agent_problems(gateway: GatewaySection, root: Entry) -> Iterator[ConfigError]:
+    names = root.child("agents", {}).value
+    entry = root.child("gateway", {}).child("default_agent", None)
+    if not isinstance(names, dict) or not names:
+        return
+    if gateway.default_agent is None:
+        if len(names) > 1:
+            yield entry.error(f"with several agents, one of them is the default: {', '.join(names)}")
+    elif gateway.default_agent not in names:
+        hint = suggestion(gateway.default_agent, names) or f"; there are: {', '.join(names)}"
+        yield entry.error(f'there is no agent "{gateway.default_agent}"{hint}')
+
+
+def _check_certificate(section: ListenSection, table: Mapping[str, Entry]) -> Iterator[Finding]:
+    for option, path in (("cert", section.cert), ("key", section.key)):
+        if path is None:
+            continue
+        try:
+            with path.open("rb") as file:
+                mode = stat.S_IMODE(os.fstat(file.fileno()).st_mode)
+        except OSError as error:
+            problem = f"{path} cannot be read: {error.strerror}"
+            yield Finding("error", table[option].error(problem))
+        else:
+            if option == "key" and mode & stat.S_IRWXO:
+                problem = f"every user of this machine may open it (mode {mode:04o}): chmod o= {path}"
+                yield Finding("warning", table[option].error(problem))
+
+
+def _check_agent(agent: AgentSection, table: Mapping[str, Entry]) -> Iterator[Finding]:
+    if agent.cwd is not None and not os.path.isdir(agent.cwd):
+        yield Finding("warning", table["cwd"].error(f"{agent.cwd} is not a folder"))
+    try:
+        environment = agent_environment(agent, os.environ)
+    except ConfigError as error:
+        yield Finding("error", error)
+        return
+    program = agent.command[0]
+    # With a slash in it a program is no longer searched for, and a relative one is meant from the agent's folder.
+    named = str((agent.cwd or Path.cwd()) / program) if "/" in program else program
+    if shutil.which(named, path=os.pathsep.join(os.get_exec_path(environment))) is None:
+        problem = f'no program "{program}" is found: install it, or name it by its absolute path'
+        yield Finding("warning", table["command"].error(problem))

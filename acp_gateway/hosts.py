@@ -1,0 +1,109 @@
+"""The client's list of gateways, `hosts.toml`: what `acp-gateway connect NAME` needs to know."""
+
+import os
+import re
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath, PureWindowsPath
+from typing import Annotated
+
+from acp_gateway.addresses import Address, parse_target
+from acp_gateway.errors import ConfigError, UsageError
+from acp_gateway.places import config_home, expand_user
+from acp_gateway.sections import Entry, FilePath, Name, check_name, read_section, unknown_keys
+from acp_gateway.tomlfile import TomlFile
+
+
+def _target(entry: Entry) -> Address:
+    if not isinstance(entry.value, str):
+        raise entry.expected("a URL or host[:port]")
+    try:
+        return parse_target(entry.value)
+    except UsageError as error:
+        raise entry.error(str(error)) from None
+
+
+def _pin(entry: Entry) -> str:
+    if not (isinstance(entry.value, str) and re.fullmatch(r"sha256:[0-9A-Fa-f]{64}", entry.value)):
+        raise entry.error('expected "sha256:" and 64 hexadecimal digits, as "acp-gateway certs create" prints it')
+    return entry.value.lower()
+
+
+def _maps(entry: Entry) -> tuple[tuple[str, str], ...]:
+    pairs = []
+    for local, remote in entry.table().items():
+        here = str(expand_user(local)) if local.startswith("~") else local
+        if not _is_absolute(here):
+            raise remote.error("expected an absolute path of this machine on the left")
+        if not (isinstance(remote.value, str) and remote.value.startswith("/")):
+            raise remote.error("expected an absolute path of the gateway's machine on the right, such as /srv/proj")
+        pairs.append((here, remote.value))
+    return tuple(pairs)
+
+
+def _is_absolute(path: str) -> bool:
+    # A laptop may be of either kind.
+    return PurePosixPath(path).is_absolute() or PureWindowsPath(path).is_absolute()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostSection:
+    """`[hosts.NAME]`: the options of one gateway, as in the file."""
+
+    url: Annotated[Address, _target]
+    """A URL, or `host[:port]`, which is a TLS WebSocket on port 7443."""
+
+    agent: Name | None = None
+    """The agent to use; else the gateway's default."""
+
+    token_file: FilePath | None = None
+    """A file with the token, for when neither the command line nor the environment has one."""
+
+    pin: Annotated[str, _pin] | None = None
+    """`sha256:HEX` of the gateway's public key; then no authority needs to have signed its certificate."""
+
+    ca: FilePath | None = None
+    """The authorities to trust for this gateway, in PEM, instead of this machine's."""
+
+    maps: Annotated[tuple[tuple[str, str], ...], _maps] = ()
+    """Folders of this machine and what they are called on the gateway's, as a table."""
+
+
+@dataclass(frozen=True, slots=True)
+class Host:
+    """One gateway that the user has a name for."""
+
+    name: str
+    address: Address
+    agent: str | None
+    token_file: Path | None
+    pin: str | None
+    ca: Path | None
+    maps: tuple[tuple[str, str], ...]
+
+
+def hosts_path() -> Path:
+    """Where the user's `hosts.toml` is, or would be. Raises `ConfigError` if no home directory is known at all."""
+    return config_home() / "hosts.toml"
+
+
+def load_hosts(path: Path) -> dict[str, Host]:
+    """The hosts in the file, by name; none if there is no such file. Raises `ConfigError` for the first problem."""
+    if not os.path.lexists(path):
+        return {}
+    file = TomlFile.read(path)
+    root = Entry(file, (), file.data)
+    problems = list(unknown_keys(root, ["hosts"]))
+    hosts = {}
+    for name, entry in root.child("hosts", {}).table().items():
+        try:
+            check_name(entry, name)
+        except ConfigError as error:
+            problems.append(error)
+        section = read_section(HostSection, entry, problems)
+        if section is not None:
+            hosts[name] = Host(
+                name, section.url, section.agent, section.token_file, section.pin, section.ca, section.maps
+            )
+    if problems:
+        raise min(problems, key=lambda problem: (problem.line is None, problem.line or 0))
+    return hosts

@@ -1,0 +1,160 @@
+"""Every option of the gateway's configuration file: its type, its default, and the reason for it.
+
+A field is an option, its default is the option's default, the text below it says what it does and, for a limit, where
+the number comes from. `config` holds what the options mean for each other.
+"""
+
+import re
+from dataclasses import dataclass, field
+from typing import Annotated, Literal
+
+from acp_gateway.addresses import Address, parse_address
+from acp_gateway.errors import UsageError
+from acp_gateway.places import state_home
+from acp_gateway.sections import (
+    AbsolutePath,
+    Entry,
+    FilePath,
+    Flag,
+    Name,
+    Seconds,
+    Size,
+    StringsByName,
+    Text,
+    Texts,
+)
+
+
+def _listen_url(entry: Entry) -> str:
+    if not isinstance(entry.value, str):
+        raise entry.expected("a URL")
+    try:
+        parse_address(entry.value)
+    except UsageError as error:
+        raise entry.error(str(error)) from None
+    return entry.value
+
+
+def _origins(entry: Entry) -> tuple[str, ...]:
+    for element in entry.array("an array of origins"):
+        # As a browser sends it. No "*" and no "null": every sandboxed page has the latter.
+        if not (isinstance(element.value, str) and re.fullmatch(r"[a-z][a-z0-9+.-]*://[^\s/?#A-Z]+", element.value)):
+            raise element.error('expected an origin in lower case and without a path, such as "https://editor.example"')
+    return tuple(entry.value)
+
+
+def _command(entry: Entry) -> tuple[str, ...]:
+    words = [element.value for element in entry.array('an array of strings, such as ["opencode", "acp"]')]
+    if not words or not words[0]:
+        raise entry.error("expected the program and its arguments, found no program")
+    if any(not isinstance(word, str) or "\0" in word for word in words):
+        raise entry.error("expected the program and its arguments as strings")
+    return tuple(words)
+
+
+def _connection_scope(entry: Entry) -> Literal["connection"]:
+    if entry.value != "connection":
+        raise entry.error('the only scope is "connection"')
+    return "connection"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GatewaySection:
+    """`[gateway]`: what holds for all listeners and agents."""
+
+    state_dir: AbsolutePath = field(default_factory=state_home)
+    """Where tokens are kept. Absolute, so that a service and a shell mean the same folder."""
+
+    default_agent: Name | None = None
+    """The agent for a client that names none. Need not be set if there is only one."""
+
+    max_message_size: Size = 64 * 1024 * 1024
+    """Bytes of one JSON-RPC message. Images and whole files travel in one message, and limits of 64 KiB or 1 MiB
+    have broken many programs of this kind; without a limit one peer could fill the memory."""
+
+    handshake_timeout: Seconds = 10.0
+    """Seconds for TLS and the HTTP upgrade or hello together. Slow mobile links need about two; a socket that says
+    nothing occupies memory before it has shown a token."""
+
+    ping_interval: Seconds = 20.0
+    """Seconds between pings. Routers and proxies forget an idle connection after 30 to 60 seconds."""
+
+    ping_timeout: Seconds = 20.0
+    """Seconds in which a ping must be answered. A phone that changes networks is back within this; with the
+    interval, a dead link is noticed after 40 seconds at most."""
+
+    stall_timeout: Seconds = 60.0
+    """Seconds after which a peer that accepts no bytes is cut. Longer than a ping and its answer, so that a dead
+    link is reported as such, and short enough that what waits for it does not occupy memory for long."""
+
+    write_high_water: Size = 1024 * 1024
+    """Bytes that wait to be written to a peer; above it whoever sends more is not read. Enough to keep a fast link
+    busy between two turns of the scheduler, little enough to have for each of many connections."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ListenSection:
+    """`[[listen]]`: one address on which clients are accepted."""
+
+    url: Annotated[str, _listen_url]
+    """`wss://`, `ws://`, `tcp+tls://`, `tcp://` with host and port, or `unix://` with an absolute path."""
+
+    cert: FilePath | None = None
+    """The certificate chain in PEM. For `wss` and `tcp+tls`, which need it."""
+
+    key: FilePath | None = None
+    """The private key of the certificate in PEM."""
+
+    insecure_plaintext: Flag = False
+    """Whether `ws` and `tcp` may listen off loopback, where everybody on the way can read tokens and code."""
+
+    peer_uid: Flag = True
+    """Whether a process of the gateway's own user needs no token. For `unix`, where the kernel names the user."""
+
+    allowed_origins: Annotated[tuple[str, ...], _origins] = ()
+    """Web pages that may connect. For `ws` and `wss`. None by default: any page in a browser can reach loopback."""
+
+    @property
+    def address(self) -> Address:
+        """Where to listen."""
+        return parse_address(self.url)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AgentSection:
+    """`[agents.NAME]`: a program that speaks ACP on its stdin and stdout."""
+
+    command: Annotated[tuple[str, ...], _command]
+    """The program, found as a shell would from `cwd`, and its arguments. No shell reads it."""
+
+    cwd: AbsolutePath | None = None
+    """Where the agent is started; else where the gateway was. Each session brings its own folder besides."""
+
+    env: StringsByName = field(default_factory=dict, repr=False)
+    """Variables for the agent; these win over `env_file`, and that over `pass_env`."""
+
+    pass_env: Texts = ()
+    """Names of variables that the agent gets from the gateway's environment, on top of a small fixed list."""
+
+    env_file: FilePath | None = None
+    """A file of `NAME=value` lines that only its owner may open, for API keys."""
+
+    scope: Annotated[Literal["connection"], _connection_scope] = "connection"
+    """Who shares one process of the agent: with `connection` nobody, each connection starts its own."""
+
+    login: Text | None = None
+    """The command that a person runs on the gateway's machine to log the agent in, for the error that says so."""
+
+    client_fs: Flag = False
+    """Whether the agent may read and write files on the client's machine. Off, because agents that may do so no
+    longer write to their own, where the repository is."""
+
+    client_terminal: Flag = False
+    """Whether the agent may run commands on the client's machine. Off for the same reason."""
+
+    eof_grace: Seconds = 3.0
+    """Seconds between closing the agent's stdin and SIGTERM to its process group. Agents that mind the end of
+    their input save and exit within one."""
+
+    term_grace: Seconds = 3.0
+    """Seconds between SIGTERM and SIGKILL. Both together stay well below the 90 seconds that systemd gives."""

@@ -1,0 +1,423 @@
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from acp_gateway import config
+from acp_gateway.config import (
+    AgentSection,
+    Config,
+    Finding,
+    agent_environment,
+    check_config,
+    default_config_path,
+    load_config,
+)
+from acp_gateway.errors import ConfigError
+
+LISTEN = '[[listen]]\nurl = "tcp://127.0.0.1:7443"\n'
+AGENT = '[agents.demo]\ncommand = ["demo"]\n'
+LISTEN_TLS = '[[listen]]\nurl = "wss://127.0.0.1:7443"\ncert = "c.pem"\nkey = "k.pem"\n'
+PRESENT_AGENT = f'[agents.demo]\ncommand = ["{sys.executable}"]\n'
+
+Write = Callable[[str], Path]
+
+
+@pytest.fixture
+def write(tmp_path: Path) -> Write:
+    def write_config(source: str) -> Path:
+        path = tmp_path / "config.toml"
+        path.write_text(source)
+        return path
+
+    return write_config
+
+
+def error_of(path: Path) -> str:
+    with pytest.raises(ConfigError) as caught:
+        load_config(path)
+    return str(caught.value).removeprefix(str(path))
+
+
+def texts(findings: list[Finding], path: Path) -> list[tuple[str, str]]:
+    return [(finding.severity, str(finding.error).removeprefix(str(path))) for finding in findings]
+
+
+def load(path: Path) -> Config:
+    assert [finding for finding in check_config(path) if finding.severity == "error"] == []
+    return load_config(path)
+
+
+def test_a_whole_configuration_is_read_into_its_structs(write: Write, tmp_path: Path) -> None:
+    path = write(
+        """
+        [gateway]
+        state_dir = "/var/lib/acp-gateway"
+        default_agent = "two"
+        ping_interval = 5
+        [[listen]]
+        url = "wss://0.0.0.0:7443"
+        cert = "tls/cert.pem"
+        key = "/etc/key.pem"
+        allowed_origins = ["https://editor.example", "vscode-webview://abc"]
+        [[listen]]
+        url = "unix:///run/acp/socket"
+        peer_uid = false
+        [agents.one]
+        command = ["./agent", "", "--flag"]
+        cwd = "/srv"
+        env = { A = "1" }
+        pass_env = ["KEY"]
+        env_file = "one.env"
+        scope = "connection"
+        login = "one login"
+        client_fs = true
+        client_terminal = true
+        eof_grace = 0.5
+        term_grace = 1
+        [agents.two]
+        command = ["two"]
+        """
+    )
+    read = load_config(path)
+    assert read.gateway.state_dir == Path("/var/lib/acp-gateway")
+    assert read.gateway.ping_interval == 5.0
+    assert read.default_agent == "two"
+    wss, unix = read.listen
+    assert (wss.cert, wss.key) == (tmp_path / "tls/cert.pem", Path("/etc/key.pem"))
+    assert wss.allowed_origins == ("https://editor.example", "vscode-webview://abc")
+    assert (unix.address.path, unix.peer_uid) == ("/run/acp/socket", False)
+    assert read.agents["one"] == AgentSection(
+        command=("./agent", "", "--flag"),
+        cwd=Path("/srv"),
+        env={"A": "1"},
+        pass_env=("KEY",),
+        env_file=tmp_path / "one.env",
+        login="one login",
+        client_fs=True,
+        client_terminal=True,
+        eof_grace=0.5,
+        term_grace=1.0,
+    )
+    assert read.agents["two"] == AgentSection(command=("two",))
+
+
+def test_the_only_agent_is_the_default(write: Write) -> None:
+    assert load_config(write(LISTEN + AGENT)).default_agent == "demo"
+
+
+@pytest.mark.parametrize(
+    ("source", "error"),
+    [
+        (AGENT, ": listen: at least one [[listen]] section with a url is needed"),
+        ("listen = []\n" + AGENT, ":1: listen: at least one [[listen]] section with a url is needed"),
+        ('[listen]\nurl = "tcp://127.0.0.1"\n' + AGENT, ":1: listen: the header of a listener has two brackets"),
+        ("listen = [1]\n" + AGENT, ":1: listen[0]: expected a table, found a whole number"),
+        (LISTEN, ": agents: at least one [agents.NAME] section with a command is needed"),
+        ("agents = {}\n" + LISTEN, ":1: agents: at least one [agents.NAME] section with a command is needed"),
+        ("agents = { demo = 1 }\n" + LISTEN, ":1: agents.demo: expected a table, found a whole number"),
+        ("gateway = 1\n" + LISTEN + AGENT, ":1: gateway: expected a table, found a whole number"),
+        ("[agent]\n" + LISTEN + AGENT, ':1: agent: unknown option; did you mean "agents"?'),
+        (
+            "[gateway]\nping_timout = 1\n" + LISTEN + AGENT,
+            ':2: gateway.ping_timout: unknown option; did you mean "ping_timeout"?',
+        ),
+        ("[[listen]]\n" + AGENT, ":1: listen[0].url: this option is required"),
+        ("[[listen]]\nurl = 7443\n" + AGENT, ":2: listen[0].url: expected a URL, found a whole number"),
+        ("[agents.demo]\n" + LISTEN, ":1: agents.demo.command: this option is required"),
+        (LISTEN + '[agents."my agent"]\ncommand = ["x"]', ':3: agents."my agent": a name is 1 to 64 letters'),
+        (LISTEN + AGENT + "[gateway]\nstate_dir = 'here'", ":6: gateway.state_dir: expected an absolute path"),
+        (LISTEN + AGENT + "cwd = 'here'", ":5: agents.demo.cwd: expected an absolute path"),
+        (LISTEN + AGENT + "scope = 'shared'", ':5: agents.demo.scope: the only scope is "connection"'),
+        (LISTEN + AGENT + "login = ''", ":5: agents.demo.login: expected a string that is not empty"),
+    ],
+)
+def test_what_is_wrong_with_a_section_is_said_with_its_line(source: str, error: str, write: Write) -> None:
+    assert error_of(write(source)).startswith(error)
+
+
+@pytest.mark.parametrize(
+    "command", ['"demo --acp"', "[]", '[""]', "[1]", '["demo", 1]', '["demo", "\\u0000"]', "[[]]", "{}"]
+)
+def test_a_command_is_a_program_and_its_arguments(command: str, write: Write) -> None:
+    assert error_of(write(f"{LISTEN}[agents.demo]\ncommand = {command}")).startswith(
+        ":4: agents.demo.command: expected"
+    )
+
+
+@pytest.mark.parametrize("origin", ["*", "null", "editor.example", "https://editor.example/", "https://Editor.example"])
+def test_an_origin_is_what_a_browser_sends(origin: str, write: Write) -> None:
+    source = f'[[listen]]\nurl = "ws://127.0.0.1:1"\nallowed_origins = ["https://a.example", "{origin}"]\n'
+    assert error_of(write(source + AGENT)).startswith(":3: listen[0].allowed_origins[1]: expected an origin")
+
+
+def test_a_url_that_cannot_be_read_is_an_error_without_the_token_in_it(write: Write) -> None:
+    error = error_of(write('[[listen]]\nurl = "wss://secret@box"\n' + AGENT))
+    assert error.startswith(":2: listen[0].url: the address 'wss://…@box' has user information")
+
+
+@pytest.mark.parametrize("url", ["ws://0.0.0.0:80", "tcp://box.example:7443", "tcp://[::]:7443", "ws://10.0.0.1"])
+def test_plaintext_off_loopback_is_refused_unless_it_was_asked_for(url: str, write: Write) -> None:
+    source = f'{AGENT}[[listen]]\nurl = "{url}"\n'
+    error = error_of(write(source))
+    assert error.startswith(":4: listen[0].url: everybody on the way could read tokens and code: use ")
+    assert ("wss://" if url.startswith("ws") else "tcp+tls://") in error
+    assert "insecure_plaintext = true" in error
+    assert load(write(source + "insecure_plaintext = true")).listen[0].url == url
+
+
+@pytest.mark.parametrize("url", ["ws://127.0.0.1:80", "tcp://[::1]:7443", "ws://localhost", "unix:///run/socket"])
+def test_plaintext_that_stays_on_this_machine_is_fine(url: str, write: Write) -> None:
+    assert load(write(f'{AGENT}[[listen]]\nurl = "{url}"\n')).listen[0].url == url
+
+
+@pytest.mark.parametrize("scheme", ["wss", "tcp+tls"])
+@pytest.mark.parametrize(("given", "missing"), [("cert", "key"), ("key", "cert")])
+def test_tls_needs_certificate_and_key(scheme: str, given: str, missing: str, write: Write) -> None:
+    error = error_of(write(f'{AGENT}[[listen]]\nurl = "{scheme}://127.0.0.1:1"\n{given} = "file.pem"'))
+    assert error == (f':4: listen[0].url: {scheme} needs "{missing}": make a pair with "acp-gateway certs create"')
+
+
+@pytest.mark.parametrize(
+    ("url", "option"),
+    [
+        ("ws://127.0.0.1:1", 'cert = "x"'),
+        ("tcp://127.0.0.1:1", 'key = "x"'),
+        ("unix:///s", 'cert = "x"'),
+        ("ws://127.0.0.1:1", "peer_uid = true"),
+        ("tcp://127.0.0.1:1", "peer_uid = false"),
+        ("tcp://127.0.0.1:1", "allowed_origins = []"),
+        ("unix:///s", 'allowed_origins = ["https://a.example"]'),
+    ],
+)
+def test_an_option_on_a_listener_that_has_no_use_for_it_is_an_error(url: str, option: str, write: Write) -> None:
+    error = error_of(write(f'{AGENT}[[listen]]\nurl = "{url}"\n{option}'))
+    name, scheme = option.partition(" ")[0], url.partition(":")[0]
+    assert error.startswith(f":5: listen[0].{name}: is for ")
+    assert error.endswith(f"this listener is {scheme}")
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        ("tcp://127.0.0.1:7443", "tcp://127.0.0.1:7443"),
+        ("tcp://127.0.0.1", "ws://127.0.0.1:7443"),
+        ("unix:///s", "unix:///s"),
+    ],
+)
+def test_two_listeners_cannot_be_at_the_same_place(first: str, second: str, write: Write) -> None:
+    error = error_of(write(f'{AGENT}[[listen]]\nurl = "{first}"\n[[listen]]\nurl = "{second}"'))
+    assert error == ":6: listen[1].url: listen[0] listens there already"
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        ("tcp://127.0.0.1:0", "tcp://127.0.0.1:0"),
+        ("tcp://127.0.0.1:1", "tcp://127.0.0.1:2"),
+        ("tcp://127.0.0.1:1", "tcp://[::1]:1"),
+        ("unix:///s", "unix:///t"),
+    ],
+)
+def test_listeners_at_different_places_or_any_free_port_are_fine(first: str, second: str, write: Write) -> None:
+    path = write(f'{AGENT}[[listen]]\nurl = "{first}"\n[[listen]]\nurl = "{second}"')
+    assert [listener.url for listener in load(path).listen] == [first, second]
+
+
+def test_the_default_agent_must_exist(write: Write) -> None:
+    assert error_of(write(f'[gateway]\ndefault_agent = "demmo"\n{LISTEN}{AGENT}')) == (
+        ':2: gateway.default_agent: there is no agent "demmo"; did you mean "demo"?'
+    )
+    assert error_of(write(f'[gateway]\ndefault_agent = "zzz"\n{LISTEN}{AGENT}')) == (
+        ':2: gateway.default_agent: there is no agent "zzz"; there are: demo'
+    )
+
+
+def test_with_several_agents_one_must_be_the_default(write: Write) -> None:
+    error = error_of(write(f'{LISTEN}{AGENT}[agents.other]\ncommand = ["x"]'))
+    assert error == ": gateway.default_agent: with several agents, one of them is the default: demo, other"
+
+
+@pytest.mark.parametrize(
+    ("option", "key"),
+    [
+        ('env = { ACP_GATEWAY_TOKEN = "secret" }', "env.ACP_GATEWAY_TOKEN"),
+        ('pass_env = ["OK", "ACP_GATEWAY_TOKEN"]', "pass_env[1]"),
+    ],
+)
+def test_the_gateway_s_own_variables_cannot_be_given_to_an_agent(option: str, key: str, write: Write) -> None:
+    assert error_of(write(f"{LISTEN}{AGENT}{option}")) == (
+        f":5: agents.demo.{key}: variables that begin with ACP_GATEWAY_ are the gateway's own"
+    )
+
+
+@pytest.mark.parametrize("option", ['env = { "" = "x" }', 'env = { "A=B" = "x" }', 'pass_env = ["A=B"]'])
+def test_what_cannot_be_the_name_of_a_variable_is_refused(option: str, write: Write) -> None:
+    assert error_of(write(f"{LISTEN}{AGENT}{option}")).endswith("this cannot be the name of a variable")
+
+
+def test_all_problems_are_found_at_once_in_the_order_of_the_file(write: Write) -> None:
+    path = write(
+        '[agents.demo]\ncomand = ["x"]\nenv = { ACP_GATEWAY_X = "1" }\n'
+        '[[listen]]\nurl = "ws://0.0.0.0"\n[[listen]]\nurl = "ssh://x"\n[gateway]\nping_timeout = "1"\nextra = 1'
+    )
+    findings = texts(check_config(path), path)
+    assert {severity for severity, _ in findings} == {"error"}
+    assert [text.split(": ")[:2] for _, text in findings] == [
+        [":1", "agents.demo.command"],
+        [":2", "agents.demo.comand"],
+        [":5", "listen[0].url"],
+        [":7", "listen[1].url"],
+        [":9", "gateway.ping_timeout"],
+        [":10", "gateway.extra"],
+    ]
+    assert error_of(path) == findings[0][1]
+
+
+def test_a_file_that_is_no_toml_is_one_finding(write: Write) -> None:
+    path = write("[gateway\n")
+    ((severity, text),) = texts(check_config(path), path)
+    assert (severity, text.startswith(":1: is not valid TOML")) == ("error", True)
+
+
+def test_an_agent_that_is_complete_has_no_findings(write: Write, tmp_path: Path) -> None:
+    (tmp_path / "agent.env").write_text("KEY=value")
+    (tmp_path / "agent.env").chmod(0o600)
+    path = write(f'{LISTEN}{PRESENT_AGENT}cwd = "{tmp_path}"\nenv_file = "agent.env"')
+    assert check_config(path) == []
+
+
+def test_a_command_that_is_not_found_is_a_warning(write: Write) -> None:
+    path = write(f"{LISTEN}{AGENT}env = {{ PATH = '/nowhere' }}")
+    assert texts(check_config(path), path) == [
+        ("warning", ':4: agents.demo.command: no program "demo" is found: install it, or name it by its absolute path')
+    ]
+
+
+def test_a_command_is_looked_for_in_the_path_of_the_agent(write: Write, tmp_path: Path) -> None:
+    (tmp_path / "demo").write_text("#!/bin/sh\n")
+    (tmp_path / "demo").chmod(0o700)
+    assert check_config(write(f'{LISTEN}{AGENT}env = {{ PATH = "{tmp_path}" }}')) == []
+
+
+def test_a_relative_command_is_looked_for_in_the_folder_of_the_agent(write: Write, tmp_path: Path) -> None:
+    path = write(f'{LISTEN}[agents.demo]\ncommand = ["./demo"]\ncwd = "{tmp_path}"')
+    program = tmp_path / "demo"
+    program.write_text("#!/bin/sh\n")
+    program.chmod(0o600)
+    assert [finding.severity for finding in check_config(path)] == ["warning"]
+    program.chmod(0o700)
+    assert check_config(path) == []
+
+
+def test_a_folder_that_is_missing_is_a_warning(write: Write) -> None:
+    path = write(f'{LISTEN}{PRESENT_AGENT}cwd = "/nowhere"')
+    assert texts(check_config(path), path) == [("warning", ":5: agents.demo.cwd: /nowhere is not a folder")]
+
+
+def test_an_env_file_that_cannot_be_used_is_an_error_of_the_check_only(write: Write, tmp_path: Path) -> None:
+    path = write(f'{LISTEN}{PRESENT_AGENT}env_file = "agent.env"')
+    assert load_config(path).agents["demo"].env_file == tmp_path / "agent.env"
+    (finding,) = check_config(path)
+    assert finding.severity == "error"
+    assert str(finding.error) == f"{tmp_path / 'agent.env'}: cannot be read: No such file or directory"
+
+
+def test_a_certificate_that_is_missing_is_an_error_of_the_check_only(write: Write, tmp_path: Path) -> None:
+    path = write(LISTEN_TLS + PRESENT_AGENT)
+    assert load_config(path).listen[0].cert == tmp_path / "c.pem"
+    assert texts(check_config(path), path) == [
+        ("error", f":3: listen[0].cert: {tmp_path / 'c.pem'} cannot be read: No such file or directory"),
+        ("error", f":4: listen[0].key: {tmp_path / 'k.pem'} cannot be read: No such file or directory"),
+    ]
+
+
+def test_a_key_that_every_user_may_open_is_a_warning(write: Write, tmp_path: Path) -> None:
+    for name in ("c.pem", "k.pem"):
+        (tmp_path / name).write_text("x")
+        (tmp_path / name).chmod(0o644)
+    path = write(LISTEN_TLS + PRESENT_AGENT)
+    ((severity, text),) = texts(check_config(path), path)
+    assert severity == "warning"
+    assert text.startswith(":4: listen[0].key: every user of this machine may open it (mode 0644)")
+    (tmp_path / "k.pem").chmod(0o640)
+    assert check_config(path) == []
+
+
+def test_without_a_path_the_user_s_configuration_goes_before_the_system_s(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    user, system = tmp_path / "acp-gateway/config.toml", tmp_path / "system.toml"
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    monkeypatch.setattr(config, "SYSTEM_CONFIG", system)
+    with pytest.raises(ConfigError, match=f"there is no {user} and no {system}: copy examples/gateway.toml"):
+        default_config_path()
+    system.write_text(LISTEN + AGENT)
+    assert default_config_path() == system
+    assert load_config(None).default_agent == "demo"
+    user.parent.mkdir()
+    user.write_text("")
+    assert default_config_path() == user
+
+
+def test_without_any_home_folder_there_is_still_the_system_s_configuration(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    system = tmp_path / "system.toml"
+    system.write_text(LISTEN + AGENT)
+    monkeypatch.delenv("XDG_CONFIG_HOME", raising=False)
+    monkeypatch.setattr(os.path, "expanduser", lambda text: text)
+    monkeypatch.setattr(config, "SYSTEM_CONFIG", system)
+    assert default_config_path() == system
+
+
+def test_a_configuration_under_something_that_is_no_folder_does_not_count(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    system = tmp_path / "system.toml"
+    system.write_text("")
+    not_a_folder = tmp_path / "file"
+    not_a_folder.write_text("")
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(not_a_folder))
+    monkeypatch.setattr(config, "SYSTEM_CONFIG", system)
+    assert default_config_path() == system
+
+
+def test_a_check_without_any_configuration_is_one_finding(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    monkeypatch.setattr(config, "SYSTEM_CONFIG", tmp_path / "none")
+    (finding,) = check_config(None)
+    assert finding.severity == "error"
+
+
+def test_an_agent_gets_a_small_part_of_the_environment() -> None:
+    base = {"HOME": "/h", "PATH": "/p", "LC_ALL": "C", "TZ": "UTC", "XDG_CONFIG_HOME": "/c"}
+    kept_back = {
+        "API_KEY": "k",
+        "SSH_AUTH_SOCK": "/s",
+        "CREDENTIALS_DIRECTORY": "/d",
+        "ACP_GATEWAY_TOKEN": "t",
+        "LCX": "",
+    }
+    assert agent_environment(AgentSection(command=("x",)), base | kept_back) == base
+
+
+def test_env_wins_over_env_file_and_that_over_pass_env(tmp_path: Path) -> None:
+    env_file = tmp_path / "agent.env"
+    env_file.write_text("B=file\nC=file\nHOME=file")
+    env_file.chmod(0o600)
+    agent = AgentSection(command=("x",), env={"C": "env"}, env_file=env_file, pass_env=("A", "B", "C", "MISSING"))
+    base = {"A": "base", "B": "base", "C": "base", "HOME": "base"}
+    assert agent_environment(agent, base) == {"A": "base", "B": "file", "C": "env", "HOME": "file"}
+
+
+def test_no_way_of_naming_it_gives_an_agent_a_variable_of_the_gateway() -> None:
+    agent = AgentSection(command=("x",), env={"ACP_GATEWAY_A": "1"}, pass_env=("ACP_GATEWAY_B",))
+    assert agent_environment(agent, {"ACP_GATEWAY_B": "2"}) == {}
+
+
+def test_an_environment_that_cannot_be_made_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="cannot be read"):
+        agent_environment(AgentSection(command=("x",), env_file=tmp_path / "none"), {})

@@ -1,0 +1,131 @@
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from acp_gateway.addresses import Address
+from acp_gateway.errors import ConfigError
+from acp_gateway.hosts import Host, hosts_path, load_hosts
+
+PIN = "sha256:" + "0aB1" * 16
+
+
+def write(tmp_path: Path, source: str) -> Path:
+    path = tmp_path / "hosts.toml"
+    path.write_text(source)
+    return path
+
+
+def error_of(path: Path) -> str:
+    with pytest.raises(ConfigError) as caught:
+        load_hosts(path)
+    return str(caught.value).removeprefix(str(path))
+
+
+def test_hosts_are_read_with_all_their_options(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", "/Users/ann")
+    path = write(
+        tmp_path,
+        f"""
+        [hosts.box]
+        url = "box.example"
+        agent = "demo"
+        token_file = "~/.config/box.token"
+        pin = "{PIN}"
+        ca = "box-ca.pem"
+        maps = {{ "/Users/ann/proj" = "/srv/proj", "~/work" = "/work", 'C:\\code' = "/code" }}
+        [hosts."b.2"]
+        url = "unix:///run/acp/socket"
+        """,
+    )
+    assert load_hosts(path) == {
+        "box": Host(
+            name="box",
+            address=Address("wss", "box.example", 7443, "/acp"),
+            agent="demo",
+            token_file=Path("/Users/ann/.config/box.token"),
+            pin=PIN.lower(),
+            ca=tmp_path / "box-ca.pem",
+            maps=(("/Users/ann/proj", "/srv/proj"), ("/Users/ann/work", "/work"), ("C:\\code", "/code")),
+        ),
+        "b.2": Host("b.2", Address("unix", "", 0, "/run/acp/socket"), None, None, None, None, ()),
+    }
+
+
+def test_a_file_that_is_not_there_has_no_hosts(tmp_path: Path) -> None:
+    assert load_hosts(tmp_path / "hosts.toml") == {}
+
+
+def test_an_empty_file_has_no_hosts(tmp_path: Path) -> None:
+    assert load_hosts(write(tmp_path, "")) == {}
+
+
+def test_a_link_to_nowhere_is_an_error(tmp_path: Path) -> None:
+    path = tmp_path / "hosts.toml"
+    path.symlink_to(tmp_path / "none")
+    assert error_of(path) == ": cannot be read: No such file or directory"
+
+
+@pytest.mark.parametrize(
+    ("source", "error"),
+    [
+        ("[host.box]", ':1: host: unknown option; did you mean "hosts"?'),
+        ("hosts = 1", ":1: hosts: expected a table, found a whole number"),
+        ("[hosts]\nbox = 'box.example'", ":2: hosts.box: expected a table, found a string"),
+        ("[hosts.box]", ":1: hosts.box.url: this option is required"),
+        ("[hosts.box]\nurl = 1", ":2: hosts.box.url: expected a URL or host[:port], found a whole number"),
+        ("[hosts.box]\nurl = 'ssh://box'", ":2: hosts.box.url: the address 'ssh://box' has the unknown scheme"),
+        ("[hosts.box]\nurl = 'box:0'", ":2: hosts.box.url: the address 'box:0' has port 0"),
+        ("[hosts.box]\nurl = 'box'\nagents = 'x'", ':3: hosts.box.agents: unknown option; did you mean "agent"?'),
+        ("[hosts.box]\nurl = 'box'\nagent = 'a b'", ":3: hosts.box.agent: a name is 1 to 64 letters"),
+        ("[hosts.'a b']\nurl = 'box'", ':1: hosts."a b": a name is 1 to 64 letters'),
+        ("[hosts.box]\nurl = 'box'\nmaps = ['/a=/b']", ":3: hosts.box.maps: expected a table, found an array"),
+        ("[hosts.box]\nurl = 'box'\nmaps = { a = '/b' }", ":3: hosts.box.maps.a: expected an absolute path of this"),
+        (
+            "[hosts.box]\nurl = 'box'\nmaps = { '/a' = 'b' }",
+            ':3: hosts.box.maps."/a": expected an absolute path of the',
+        ),
+        (
+            "[hosts.box]\nurl = 'box'\nmaps = { '/a' = '~/b' }",
+            ':3: hosts.box.maps."/a": expected an absolute path of the',
+        ),
+        ("[hosts.box]\nurl = 'box'\nmaps = { '/a' = 1 }", ':3: hosts.box.maps."/a": expected an absolute path of the'),
+        ("[hosts.b]\nurl = 'x'\nca = 1\n[hosts.a]\nurl = 1", ":3: hosts.b.ca: expected a string, found a whole number"),
+    ],
+)
+def test_what_is_wrong_is_said_with_its_line(source: str, error: str, tmp_path: Path) -> None:
+    assert error_of(write(tmp_path, source)).startswith(error)
+
+
+@pytest.mark.parametrize(
+    "pin", ["0" * 64, "sha256:" + "0" * 63, "sha256:" + "0" * 65, "sha256:" + "g" * 64, "sha1:00", ""]
+)
+def test_a_pin_is_sha256_and_64_digits(pin: str, tmp_path: Path) -> None:
+    error = error_of(write(tmp_path, f"[hosts.box]\nurl = 'box'\npin = '{pin}'"))
+    assert error.startswith(':3: hosts.box.pin: expected "sha256:" and 64 hexadecimal digits')
+
+
+def test_the_file_is_found_in_the_user_s_configuration(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CONFIG_HOME", "/c")
+    assert hosts_path() == Path("/c/acp-gateway/hosts.toml")
+    monkeypatch.setenv("XDG_CONFIG_HOME", "relative")
+    monkeypatch.setenv("HOME", "/home/ann")
+    assert hosts_path() == Path("/home/ann/.config/acp-gateway/hosts.toml")
+    monkeypatch.delenv("HOME")
+    assert hosts_path().is_absolute()
+
+
+def test_reading_hosts_imports_nothing_but_the_standard_library_and_nothing_of_unix() -> None:
+    program = (
+        "import acp_gateway.hosts, sys; print([m for m in ('msgspec', 'trio', 'fcntl', 'pwd') if m in sys.modules])"
+    )
+    # -S: site-packages may load modules of their own at start.
+    result = subprocess.run(
+        [sys.executable, "-S", "-c", program],
+        capture_output=True,
+        text=True,
+        cwd=Path(__file__).parent.parent,
+        check=True,
+    )
+    assert result.stdout.strip() == "[]"
