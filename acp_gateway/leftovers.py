@@ -1,0 +1,173 @@
+"""Agents that outlived a gateway which was killed: remembered while they run, ended at the next start.
+
+An agent is a process group in a session of its own. The kernel ends the group's leader together with the gateway
+(`PR_SET_PDEATHSIG`), but not what the leader started: behind an `npx` or `uvx` wrapper that is the real agent.
+
+The ledger is a directory with one empty file per running agent, whose name says all there is to say. Creating and
+removing such a file is atomic, so nothing can be torn, nothing needs a lock, and nothing has to reach the disk: after
+a power cut there are no processes to look for.
+
+A process id alone means nothing, because ids are used again. With the boot id and the time that the process started
+it means one process for ever. What follows from that is the rule of `Ledger.sweep`: kill only what can't be anything
+else.
+"""
+
+import logging
+import os
+import re
+import signal
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+_log = logging.getLogger(__name__)
+
+PROC = Path("/proc")
+
+_ENTRY = re.compile(
+    r"(?P<group>\d+)_(?P<boot>[0-9a-f-]+):(?P<ticks>\d+)"
+    r"_(?P<gateway>\d+)_(?P<gateway_started>[0-9a-f-]+:\d+)"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessStat:
+    """What Linux says of a process in /proc/PID/stat, as far as it is asked for here."""
+
+    pid: int
+    state: str
+    """One letter, as in ps."""
+    parent: int
+    group: int
+    session: int
+    started: int
+    """Clock ticks after the machine's start."""
+
+    @property
+    def is_dead(self) -> bool:
+        """Ended, and listed until its parent has asked for the exit status."""
+        return self.state in "ZX"
+
+
+def read_stat(pid: int, proc: Path = PROC) -> ProcessStat | None:
+    """A process as it is now; None where there is none, or where the system does not tell."""
+    try:
+        text = (proc / str(pid) / "stat").read_bytes()
+    except OSError:
+        return None
+    # The second field is the command's name in parentheses. It may hold blanks and parentheses itself, and none follow.
+    fields = text[text.rfind(b")") + 1 :].split()
+    try:
+        return ProcessStat(
+            pid=pid,
+            state=fields[0].decode(),
+            parent=int(fields[1]),
+            group=int(fields[2]),
+            session=int(fields[3]),
+            started=int(fields[19]),
+        )
+    except (IndexError, ValueError):
+        return None
+
+
+def process_start_time(pid: int, proc: Path = PROC) -> str | None:
+    """When a process started, `BOOT-ID:TICKS`: together with its id, one process for ever.
+
+    None where there is no such process, and on systems that do not tell (anything but Linux).
+    """
+    boot, stat = _boot_id(proc), read_stat(pid, proc)
+    return None if boot is None or stat is None else f"{boot}:{stat.started}"
+
+
+class Ledger:
+    """The agents that run, of all gateways that share the directory `path`."""
+
+    def __init__(self, path: Path, *, proc: Path = PROC, kill_group: Callable[[int, int], None] = os.killpg) -> None:
+        self._path = path
+        self._proc = proc
+        self._kill_group = kill_group
+        # The end of the names of this gateway's own entries; None where the system can't tell processes apart.
+        started = process_start_time(os.getpid(), proc)
+        self._gateway = None if started is None else f"_{os.getpid()}_{started}"
+
+    def record(self, pgid: int, started: str) -> None:
+        """Remember an agent: its process group, and the `process_start_time` of the group's leader.
+
+        Does nothing where the system can't tell processes apart. A ledger that can't be written is logged and no
+        reason to do without the agent.
+        """
+        if self._gateway is None:
+            return
+        try:
+            self._path.mkdir(mode=0o700, parents=True, exist_ok=True)
+            (self._path / f"{pgid}_{started}{self._gateway}").touch(mode=0o600)
+        except OSError as error:
+            _log.warning("cannot record the agent's process group %d for the next start: %s", pgid, error)
+
+    def forget(self, pgid: int) -> None:
+        """Forget an agent of this gateway's that has ended."""
+        for entry, path in self._entries():
+            if int(entry["group"]) == pgid and self._gateway is not None and path.name.endswith(self._gateway):
+                self._remove(path)
+
+    def sweep(self) -> list[int]:
+        """Kill and forget what is left of the agents of gateways that are gone; the process groups killed.
+
+        A group is killed where every process of it is in the session of the same number and started no earlier than
+        the recorded leader, and where its leader, if there is one, is the recorded one. Another leader means that
+        the number is used again; so does another boot.
+        """
+        boot = _boot_id(self._proc)
+        if boot is None:
+            return []
+        killed = []
+        for entry, path in self._entries():
+            if self._is_running(int(entry["gateway"]), entry["gateway_started"]):
+                continue
+            group = int(entry["group"])
+            if entry["boot"] == boot and self._is_left_over(group, int(entry["ticks"])):
+                try:
+                    self._kill_group(group, signal.SIGKILL)
+                except OSError as error:
+                    _log.warning("cannot kill what is left of the agent's process group %d: %s", group, error)
+                else:
+                    killed.append(group)
+            self._remove(path)
+        return killed
+
+    def _entries(self) -> list[tuple[re.Match[str], Path]]:
+        try:
+            paths = sorted(self._path.iterdir())
+        except OSError:
+            return []
+        return [(entry, path) for path in paths if (entry := _ENTRY.fullmatch(path.name))]
+
+    def _remove(self, path: Path) -> None:
+        try:
+            path.unlink(missing_ok=True)  # Another gateway may sweep at the same time.
+        except OSError as error:
+            _log.warning("cannot forget an agent's process group: %s", error)
+
+    def _is_running(self, pid: int, started: str) -> bool:
+        stat = read_stat(pid, self._proc)
+        return stat is not None and not stat.is_dead and process_start_time(pid, self._proc) == started
+
+    def _is_left_over(self, group: int, leader_started: int) -> bool:
+        members = [stat for stat in self._processes() if stat.group == group]
+        return any(not member.is_dead for member in members) and all(
+            member.session == group
+            and (member.started == leader_started if member.pid == group else member.started >= leader_started)
+            for member in members
+        )
+
+    def _processes(self) -> list[ProcessStat]:
+        names = (path.name for path in self._proc.iterdir())
+        stats = (read_stat(int(name), self._proc) for name in names if name.isdecimal())
+        return [stat for stat in stats if stat is not None]
+
+
+def _boot_id(proc: Path) -> str | None:
+    try:
+        return (proc / "sys/kernel/random/boot_id").read_text().strip()
+    except OSError:
+        return None

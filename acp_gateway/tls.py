@@ -1,0 +1,277 @@
+"""TLS on both ends: contexts, a self-signed certificate for the gateway, and the pin that a client trusts it by.
+
+A pin is the SHA-256 of a public key (the certificate's SubjectPublicKeyInfo), as `sha256:HEX`. With one, a client asks
+only whether the far side holds that key: no certificate authority, no host name and no date come into it. That suits
+a gateway on one's own machine better than any of them, and lasts as long as the key, through renewed certificates.
+
+A context cannot check a pin by itself: whoever opens a connection with a pinned context calls `check_pin` after the
+handshake and before the first byte of its own.
+"""
+
+import hashlib
+import os
+import re
+import socket
+import ssl
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from acp_gateway.errors import ConfigError, TrustError, UsageError
+
+_ALPN = ["http/1.1"]
+"""The gateway's WebSocket lives on HTTP/1.1; a proxy that may choose would choose HTTP/2."""
+
+_PIN = re.compile("sha256:[0-9a-f]{64}")
+_HOST_NAME = re.compile(r"(\*\.)?[A-Za-z0-9_]([A-Za-z0-9_.-]{0,251}[A-Za-z0-9_])?")
+
+_VALID_DAYS = 3652
+"""Ten years. What makes the certificate trusted is that its key was copied by hand; a date adds only an outage."""
+
+_SEQUENCE = 0x30
+_INTEGER = 0x02
+_EXPLICIT_VERSION = 0xA0
+
+
+@dataclass(frozen=True, slots=True)
+class CreatedCertificate:
+    """Where a new certificate and its key are, and the pin that clients know it by."""
+
+    cert_path: Path
+    key_path: Path
+    pin: str
+
+
+def create_certificate(hosts: Sequence[str], out_dir: Path) -> CreatedCertificate:
+    """Write a self-signed certificate and its key as `cert.pem` and `key.pem` (0600) in `out_dir`.
+
+    `hosts` are the names and IP addresses that it is for; none are this machine's own and loopback. It can be used
+    with its pin, and as its own authority (`--ca cert.pem`). Raises UsageError for a host that can't be in a
+    certificate, ConfigError where there is such a file already, or none can be written.
+    """
+    # Only this function needs these, and a client that starts up should not wait for them.
+    import ipaddress
+    from datetime import UTC, datetime, timedelta
+
+    from cryptography import x509
+    from cryptography.hazmat.primitives import hashes, serialization
+    from cryptography.hazmat.primitives.asymmetric import ec
+    from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+    def subject_alternative_name(host: str) -> x509.GeneralName:
+        try:
+            return x509.IPAddress(ipaddress.ip_address(host))
+        except ValueError:
+            pass
+        if _HOST_NAME.fullmatch(host) is None:
+            raise UsageError(
+                f"{host!r} is neither a host name (ASCII, without a port) nor an IP address (without brackets)"
+            )
+        return x509.DNSName(host)
+
+    names = [subject_alternative_name(host) for host in dict.fromkeys(hosts or default_hosts())]
+    cert_path, key_path = out_dir / "cert.pem", out_dir / "key.pem"
+    for path in (cert_path, key_path):
+        if path.exists():
+            raise _not_overwritten(path)
+
+    key = ec.generate_private_key(ec.SECP256R1())
+    public_key = key.public_key()
+    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "acp-gateway")])
+    now = datetime.now(UTC)
+    certificate = (
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .issuer_name(subject)
+        .public_key(public_key)
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - timedelta(days=1))  # The client's clock may be behind.
+        .not_valid_after(now + timedelta(days=_VALID_DAYS))
+        .add_extension(x509.SubjectAlternativeName(names), critical=False)
+        # The rest is what Python 3.13 (VERIFY_X509_STRICT) wants of a certificate that is its own authority.
+        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+        .add_extension(
+            x509.KeyUsage(
+                digital_signature=True,
+                key_cert_sign=True,
+                content_commitment=False,
+                key_encipherment=False,
+                data_encipherment=False,
+                key_agreement=False,
+                crl_sign=False,
+                encipher_only=False,
+                decipher_only=False,
+            ),
+            critical=True,
+        )
+        .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
+        .add_extension(x509.SubjectKeyIdentifier.from_public_key(public_key), critical=False)
+        .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(public_key), critical=False)
+        .sign(key, hashes.SHA256())
+    )
+    try:
+        out_dir.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigError(f"cannot be created: {error.strerror}", file=str(out_dir)) from None
+    _write_new(
+        key_path,
+        key.private_bytes(
+            serialization.Encoding.PEM,
+            serialization.PrivateFormat.PKCS8,
+            serialization.NoEncryption(),
+        ),
+        mode=0o600,
+    )
+    _write_new(cert_path, certificate.public_bytes(serialization.Encoding.PEM), mode=0o644)
+    pin = spki_pin(certificate.public_bytes(serialization.Encoding.DER))
+    return CreatedCertificate(cert_path, key_path, pin)
+
+
+def default_hosts() -> list[str]:
+    """The names that this machine goes by, and loopback. May ask the DNS, and wait for it."""
+    own = [name for name in (socket.gethostname(), socket.getfqdn()) if _HOST_NAME.fullmatch(name)]
+    return list(dict.fromkeys([*own, "localhost", "127.0.0.1", "::1"]))
+
+
+def spki_pin(der_certificate: bytes) -> str:
+    """The pin of a certificate in DER, as a TLS socket hands it out. Raises TrustError for anything else."""
+    # Certificate ::= SEQUENCE { tbsCertificate SEQUENCE {
+    #     version [0] OPTIONAL, serialNumber INTEGER, signature SEQUENCE, issuer SEQUENCE, validity SEQUENCE,
+    #     subject SEQUENCE, subjectPublicKeyInfo SEQUENCE, ... }, ... }                     RFC 5280, section 4.1
+    certificate, end = _element(der_certificate, 0, len(der_certificate), _SEQUENCE)
+    if end != len(der_certificate):
+        raise _no_certificate()
+    at, end = _element(der_certificate, certificate, end, _SEQUENCE)
+    if der_certificate[at : at + 1] == bytes([_EXPLICIT_VERSION]):
+        _, at = _element(der_certificate, at, end, _EXPLICIT_VERSION)
+    for tag in (_INTEGER, _SEQUENCE, _SEQUENCE, _SEQUENCE, _SEQUENCE):
+        _, at = _element(der_certificate, at, end, tag)
+    _, key_end = _element(der_certificate, at, end, _SEQUENCE)
+    return "sha256:" + hashlib.sha256(der_certificate[at:key_end]).hexdigest()
+
+
+def parse_pin(text: str) -> str:
+    """A pin in the form that `check_pin` compares. Raises UsageError for what is none."""
+    pin = text.strip().lower()
+    if _PIN.fullmatch(pin) is None:
+        raise UsageError(
+            "a pin is sha256: and 64 hex digits, as `acp-gateway certs create` prints it:"
+            f" sha256:{hashlib.sha256(b'').hexdigest()}, for example"
+        )
+    return pin
+
+
+def check_pin(der_certificate: bytes | None, pin: str) -> None:
+    """Compare the certificate of a finished handshake with a pin from `parse_pin`. Raises TrustError."""
+    if der_certificate is None:
+        raise TrustError(f"the far side showed no certificate, so it is not the gateway with the pin {pin}")
+    found = spki_pin(der_certificate)
+    if found != pin:
+        raise TrustError(
+            f"the far side's key has the pin {found}, not {pin}: the gateway got a new key, or this is not the gateway;"
+            " before you trust the new pin, compare it with what `acp-gateway certs create` printed there"
+        )
+
+
+def server_context(cert: Path, key: Path) -> ssl.SSLContext:
+    """TLS 1.2 or newer for a listener. Raises ConfigError where the two files are no certificate and its key."""
+    for path in (cert, key):
+        _require_readable(path)
+
+    def refuse_passphrase() -> str:
+        # Without this OpenSSL asks for it on the terminal, and a service would hang there.
+        raise ConfigError(
+            f"is protected by a passphrase, which a service cannot type: openssl pkey -in {key} -out NEW",
+            file=str(key),
+        )
+
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.set_alpn_protocols(_ALPN)
+    try:
+        context.load_cert_chain(cert, key, password=refuse_passphrase)
+    except ssl.SSLError as error:
+        if error.reason == "KEY_VALUES_MISMATCH":
+            raise ConfigError(f"is not the key of the certificate in {cert}", file=str(key)) from None
+        raise ConfigError(
+            f"this and {key} are no certificate and key in PEM ({error.reason or 'unreadable'});"
+            " `acp-gateway certs create` makes both",
+            file=str(cert),
+        ) from None
+    return context
+
+
+def client_context(*, ca: Path | None, pin: str | None) -> ssl.SSLContext:
+    """TLS 1.2 or newer for a client.
+
+    Without arguments the system's authorities are trusted, with `ca` only those in that PEM file, each for the host
+    name that was asked for. With `pin` nothing is verified in the handshake and `ca` plays no part, because
+    `check_pin` has to follow. Raises ConfigError where the `ca` file cannot be used.
+    """
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.set_alpn_protocols(_ALPN)
+    if pin is not None:
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_NONE
+    elif ca is not None:
+        _require_readable(ca)
+        try:
+            context.load_verify_locations(cafile=ca)
+        except ssl.SSLError:
+            raise ConfigError(
+                "holds no certificate in PEM; copy the gateway's cert.pem, or its authority's certificate",
+                file=str(ca),
+            ) from None
+    else:
+        context.load_default_certs()
+    return context
+
+
+def _element(data: bytes, at: int, end: int, tag: int) -> tuple[int, int]:
+    """Where the content of the DER element at `at` begins and where the element ends, which is at most `end`."""
+    if end - at < 2 or data[at] != tag:
+        raise _no_certificate()
+    length, content = data[at + 1], at + 2
+    if length >= 0x80:
+        # 1 to 4 bytes of length follow, and only as many as needed: DER has one spelling, so that the bytes hashed
+        # here are the ones that OpenSSL took the key from. 0x80 itself would be BER's indefinite length.
+        size = length - 0x80
+        content += size
+        if not 1 <= size <= 4 or content > end:
+            raise _no_certificate()
+        length = int.from_bytes(data[content - size : content])
+        if length < 0x80 or length >> (8 * (size - 1)) == 0:
+            raise _no_certificate()
+    if content + length > end:
+        raise _no_certificate()
+    return content, content + length
+
+
+def _no_certificate() -> TrustError:
+    return TrustError("the far side showed something that is no X.509 certificate; is it really an acp-gateway?")
+
+
+def _require_readable(path: Path) -> None:
+    """OpenSSL's errors don't say which file is missing."""
+    try:
+        path.open("rb").close()
+    except OSError as error:
+        raise ConfigError(f"cannot be read: {error.strerror}", file=str(path)) from None
+
+
+def _not_overwritten(path: Path) -> ConfigError:
+    return ConfigError(
+        "exists and is not overwritten, because clients may rely on it; move it away, or choose another --out",
+        file=str(path),
+    )
+
+
+def _write_new(path: Path, content: bytes, *, mode: int) -> None:
+    try:
+        with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as file:
+            file.write(content)
+    except FileExistsError:
+        raise _not_overwritten(path) from None
+    except OSError as error:
+        raise ConfigError(f"cannot be written: {error.strerror}", file=str(path)) from None

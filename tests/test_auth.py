@@ -1,0 +1,487 @@
+"""The tokens of a gateway: created, listed, revoked, presented; and the file they rest in."""
+
+import fcntl
+import json
+import logging
+import os
+import pwd
+import stat
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from acp_gateway import tokens
+from acp_gateway.auth import Token, TokenStore, default_identity
+from acp_gateway.errors import ConfigError, Unauthorized, UsageError
+
+as_root = pytest.mark.skipif(os.geteuid() != 0, reason="gives files to other users, which only root may")
+not_as_root = pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
+
+NOBODYS_UID = 3_999_999_999
+"""A uid that no machine has a name for."""
+
+
+@pytest.fixture
+def state_dir(tmp_path: Path) -> Path:
+    return tmp_path / "state"
+
+
+@pytest.fixture
+def store(state_dir: Path) -> TokenStore:
+    return TokenStore(state_dir)
+
+
+@pytest.fixture
+def file(state_dir: Path) -> Path:
+    return state_dir / "tokens.json"
+
+
+def edit(file: Path, change: Callable[[Any], None]) -> None:
+    content = json.loads(file.read_bytes())
+    change(content)
+    file.write_text(json.dumps(content))
+
+
+def refuses(store: TokenStore, secret: str | None) -> str:
+    with pytest.raises(Unauthorized) as caught:
+        store.authenticate(secret)
+    return str(caught.value)
+
+
+# Creating, listing, revoking
+
+
+def test_a_created_token_lets_its_holder_in(store: TokenStore) -> None:
+    token, secret = store.create("laptop", "ann", None)
+    assert store.authenticate(secret) == token
+
+
+def test_each_of_several_tokens_is_told_apart(store: TokenStore) -> None:
+    created = [store.create(label, "ann", None) for label in ("laptop", "phone", "tablet")]
+    assert [store.authenticate(secret) for _, secret in created] == [token for token, _ in created]
+
+
+def test_tokens_are_listed_in_the_order_of_their_creation(store: TokenStore) -> None:
+    created = [store.create(label, "ann", None)[0] for label in ("laptop", "phone", "tablet")]
+    assert store.tokens() == created
+
+
+def test_before_the_first_token_the_list_is_empty_and_nothing_is_created(store: TokenStore, state_dir: Path) -> None:
+    assert store.tokens() == []
+    assert not state_dir.exists()
+
+
+def test_a_token_remembers_what_it_was_created_with(store: TokenStore) -> None:
+    token, _ = store.create("Ann's laptop", "ann", ["demo", "goose", "demo"])
+    assert (token.label, token.identity, token.agents) == ("Ann's laptop", "ann", ("demo", "goose"))
+
+
+def test_a_token_may_be_for_every_agent(store: TokenStore) -> None:
+    assert store.create("laptop", "ann", None)[0].agents is None
+
+
+def test_the_time_of_creation_is_utc_in_iso_8601(store: TokenStore) -> None:
+    created = datetime.fromisoformat(store.create("laptop", "ann", None)[0].created)
+    assert created.utcoffset() == timedelta(0)
+    assert created <= datetime.now(UTC)
+
+
+def test_an_id_is_eight_hex_digits(store: TokenStore) -> None:
+    token, _ = store.create("laptop", "ann", None)
+    assert len(token.id) == 8
+    int(token.id, 16)
+
+
+def test_an_id_that_is_taken_is_not_given_again(store: TokenStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    drawn = iter(["00000001", "00000001", "00000002"])
+    monkeypatch.setattr("secrets.token_hex", lambda _length: next(drawn))
+    assert [store.create("laptop", "ann", None)[0].id for _ in range(2)] == ["00000001", "00000002"]
+
+
+@pytest.mark.parametrize("text", ["", "  ", "two\nlines", "\x1b[31mred", "\ud800"])
+def test_a_label_or_an_identity_is_one_printable_line(store: TokenStore, state_dir: Path, text: str) -> None:
+    with pytest.raises(UsageError, match="a token's label has to be"):
+        store.create(text, "ann", None)
+    with pytest.raises(UsageError, match="a token's identity has to be"):
+        store.create("laptop", text, None)
+    assert not state_dir.exists()
+
+
+def test_a_token_for_no_agent_at_all_is_refused(store: TokenStore) -> None:
+    with pytest.raises(UsageError, match="opens nothing"):
+        store.create("laptop", "ann", [])
+
+
+def test_revoking_says_what_was_revoked_and_leaves_the_others(store: TokenStore) -> None:
+    laptop, _ = store.create("laptop", "ann", None)
+    phone, phones_secret = store.create("phone", "ann", None)
+    assert store.revoke(laptop.id) == laptop
+    assert store.tokens() == [phone]
+    assert store.authenticate(phones_secret) == phone
+
+
+def test_revoking_an_unknown_id_names_the_command_that_shows_the_ids(store: TokenStore, state_dir: Path) -> None:
+    with pytest.raises(UsageError, match="`acp-gateway token list`"):
+        store.revoke("01234567")
+    assert not state_dir.exists()
+
+
+def test_a_token_taken_for_its_id_is_not_repeated(store: TokenStore) -> None:
+    _, secret = store.create("laptop", "ann", None)
+    with pytest.raises(UsageError) as caught:
+        store.revoke(secret)
+    assert secret not in str(caught.value)
+
+
+# Whose it is
+
+
+def test_without_an_identity_a_token_belongs_to_the_gateways_user(
+    store: TokenStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    users = {os.geteuid(): pwd.struct_passwd(("ann", "x", os.geteuid(), 1, "", "/home/ann", "/bin/sh"))}
+    monkeypatch.setattr("pwd.getpwuid", users.__getitem__)
+    assert store.create("laptop", None, None)[0].identity == "ann"
+
+
+@as_root
+def test_the_gateways_user_is_who_owns_the_state_directory(state_dir: Path) -> None:
+    other = next(user for user in pwd.getpwall() if user.pw_uid != 0)
+    state_dir.mkdir()
+    os.chown(state_dir, other.pw_uid, -1)
+    assert default_identity(state_dir) == other.pw_name
+
+
+@as_root
+def test_a_user_without_a_name_goes_by_the_number(state_dir: Path) -> None:
+    state_dir.mkdir()
+    os.chown(state_dir, NOBODYS_UID, -1)
+    assert default_identity(state_dir) == f"uid-{NOBODYS_UID}"
+
+
+# At the door
+
+
+def test_without_a_file_nobody_gets_in(store: TokenStore) -> None:
+    refuses(store, tokens.mint())
+
+
+def test_without_a_token_in_the_file_nobody_gets_in(store: TokenStore) -> None:
+    token, secret = store.create("laptop", "ann", None)
+    store.revoke(token.id)
+    refuses(store, secret)
+
+
+def test_all_refusals_sound_the_same(store: TokenStore) -> None:
+    revoked, secret = store.create("laptop", "ann", None)
+    good = store.create("phone", "ann", None)[1]
+    store.revoke(revoked.id)
+    presented = [None, "", "hunter2", good[:-1], good + " ", "\ud800", "x" * 100_000, tokens.mint(), secret]
+    assert {refuses(store, each) for each in presented} == {
+        "no valid token; create one with `acp-gateway token create` on the gateway's machine"
+    }
+
+
+def test_what_the_file_holds_opens_nothing(store: TokenStore) -> None:
+    token, _ = store.create("laptop", "ann", None)
+    refuses(store, token.sha256)
+
+
+# A change of the file counts at once
+
+
+def test_a_token_created_by_another_process_counts_at_once(store: TokenStore, state_dir: Path) -> None:
+    store.authenticate(store.create("laptop", "ann", None)[1])
+    token, secret = TokenStore(state_dir).create("phone", "ann", None)
+    assert store.authenticate(secret) == token
+
+
+def test_a_token_revoked_by_another_process_is_refused_at_once(store: TokenStore, state_dir: Path) -> None:
+    token, secret = store.create("laptop", "ann", None)
+    store.authenticate(secret)
+    TokenStore(state_dir).revoke(token.id)
+    refuses(store, secret)
+
+
+def test_a_token_is_current_until_it_is_revoked(store: TokenStore, state_dir: Path) -> None:
+    token, _ = store.create("laptop", "ann", None)
+    assert store.is_current(token)
+    TokenStore(state_dir).revoke(token.id)
+    assert not store.is_current(token)
+
+
+def test_a_token_whose_entry_was_changed_is_no_longer_current(store: TokenStore, file: Path) -> None:
+    token, secret = store.create("laptop", "ann", None)
+
+    def take_agents_away(content: Any) -> None:
+        content["tokens"][0]["agents"] = ["demo"]
+
+    edit(file, take_agents_away)
+    assert not store.is_current(token)
+    assert store.authenticate(secret).agents == ("demo",)
+
+
+def test_a_change_that_leaves_size_and_time_of_writing_is_noticed(store: TokenStore, file: Path) -> None:
+    _, secret = store.create("laptop", "ann", None)
+    store.authenticate(secret)
+    before = file.stat()
+    replaced = file.read_text().replace("laptop", "tablet")
+    file.write_text(replaced)
+    os.utime(file, ns=(before.st_atime_ns, before.st_mtime_ns))
+    assert store.authenticate(secret).label == "tablet"
+
+
+def test_a_file_that_has_not_changed_for_a_while_is_not_read_again(
+    store: TokenStore, file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, secret = store.create("laptop", "ann", None)
+    later = file.stat().st_ctime_ns + 2_000_000_000
+    monkeypatch.setattr("time.time_ns", lambda: later)
+    store.authenticate(secret)
+    monkeypatch.setattr(store, "_read", lambda: pytest.fail("read again"))
+    store.authenticate(secret)
+
+
+def test_a_removed_file_lets_nobody_in(store: TokenStore, file: Path) -> None:
+    token, secret = store.create("laptop", "ann", None)
+    store.authenticate(secret)
+    file.unlink()
+    refuses(store, secret)
+    assert not store.is_current(token)
+
+
+# At rest
+
+
+def test_the_file_and_its_directory_are_for_their_owner_alone(store: TokenStore, state_dir: Path, file: Path) -> None:
+    store.create("laptop", "ann", None)
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    assert stat.S_IMODE(state_dir.stat().st_mode) == 0o700
+
+
+def test_the_file_holds_the_digest_and_not_the_token(store: TokenStore, file: Path) -> None:
+    token, secret = store.create("laptop", "ann", ["demo"])
+    assert json.loads(file.read_bytes()) == {
+        "version": 1,
+        "tokens": [
+            {
+                "id": token.id,
+                "label": "laptop",
+                "identity": "ann",
+                "agents": ["demo"],
+                "sha256": tokens.digest(secret),
+                "created": token.created,
+            }
+        ],
+    }
+
+
+def test_nothing_is_left_beside_the_file_but_the_lock(store: TokenStore, state_dir: Path) -> None:
+    store.create("laptop", "ann", None)
+    assert sorted(path.name for path in state_dir.iterdir()) == ["tokens.json", "tokens.lock"]
+
+
+def test_what_a_killed_writer_left_is_no_obstacle(store: TokenStore, state_dir: Path) -> None:
+    state_dir.mkdir()
+    (state_dir / "tokens.json.new").write_text("half a li")
+    token, _ = store.create("laptop", "ann", None)
+    assert store.tokens() == [token]
+
+
+def test_a_repr_holds_no_digest(store: TokenStore) -> None:
+    token, secret = store.create("laptop", "ann", None)
+    assert token.id in repr(token)
+    assert token.sha256 not in repr([token])
+    assert secret not in repr([token])
+
+
+def test_a_writer_reads_and_writes_while_it_keeps_other_writers_out(
+    store: TokenStore, state_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store.create("laptop", "ann", None)
+    alone = []
+
+    def noting_the_lock(step: Callable[..., Any]) -> Callable[..., Any]:
+        def noted(*args: Any) -> Any:
+            with (state_dir / "tokens.lock").open() as lock:
+                try:
+                    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                except BlockingIOError:
+                    alone.append(step.__name__)
+            return step(*args)
+
+        return noted
+
+    monkeypatch.setattr(store, "_read", noting_the_lock(store._read))
+    monkeypatch.setattr(store, "_write", noting_the_lock(store._write))
+    store.create("phone", "ann", None)
+    assert alone == ["_read", "_write"]
+
+
+def test_creating_waits_until_another_writer_is_done(store: TokenStore, state_dir: Path) -> None:
+    with ThreadPoolExecutor() as pool:
+        for _ in pool.map(lambda number: TokenStore(state_dir).create(f"device {number}", "ann", None), range(8)):
+            pass
+    assert sorted(token.label for token in store.tokens()) == [f"device {number}" for number in range(8)]
+
+
+@pytest.mark.parametrize("mode", [0o640, 0o604, 0o700, 0o620])
+def test_a_wider_mode_is_refused_with_the_chmod(store: TokenStore, file: Path, mode: int) -> None:
+    _, secret = store.create("laptop", "ann", None)
+    file.chmod(mode)
+    with pytest.raises(ConfigError) as caught:
+        store.tokens()
+    assert str(caught.value) == f"{file}: others may use it (mode {mode:04o}): chmod 600 {file}"
+    refuses(store, secret)
+
+
+def test_a_chmod_of_a_file_already_read_counts_at_once(
+    store: TokenStore, file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    token, secret = store.create("laptop", "ann", None)
+    later = file.stat().st_ctime_ns + 3_600_000_000_000
+    monkeypatch.setattr("time.time_ns", lambda: later)
+    store.authenticate(secret)
+    file.chmod(0o644)
+    refuses(store, secret)
+    assert not store.is_current(token)
+    file.chmod(0o600)
+    assert store.authenticate(secret) == token
+
+
+@as_root
+def test_a_file_of_somebody_elses_is_refused(store: TokenStore, file: Path) -> None:
+    _, secret = store.create("laptop", "ann", None)
+    os.chown(file, NOBODYS_UID, -1)
+    with pytest.raises(ConfigError, match=f"belongs to uid-{NOBODYS_UID}: chown root "):
+        store.tokens()
+    refuses(store, secret)
+
+
+@as_root
+def test_root_creates_tokens_for_a_gateway_that_runs_as_a_user_of_its_own(
+    store: TokenStore, state_dir: Path, file: Path
+) -> None:
+    state_dir.mkdir()
+    os.chown(state_dir, NOBODYS_UID, NOBODYS_UID)
+    created = [store.create(label, None, None)[0] for label in ("laptop", "phone")]
+    assert store.tokens() == created
+    assert created[0].identity == f"uid-{NOBODYS_UID}"
+    for path in (file, state_dir / "tokens.lock"):
+        assert (path.stat().st_uid, stat.S_IMODE(path.stat().st_mode)) == (NOBODYS_UID, 0o600)
+
+
+@as_root
+def test_root_gives_away_no_file_that_was_there_before(store: TokenStore, state_dir: Path) -> None:
+    # The gateway's user could have made it a hard link to a file of root's.
+    state_dir.mkdir()
+    os.chown(state_dir, NOBODYS_UID, NOBODYS_UID)
+    for name in ("tokens.lock", "tokens.json.new"):
+        (state_dir.parent / name).write_text("root's")
+        os.link(state_dir.parent / name, state_dir / name)
+    store.create("laptop", None, None)
+    for name in ("tokens.lock", "tokens.json.new"):
+        assert (state_dir.parent / name).read_text() == "root's"
+        assert (state_dir.parent / name).stat().st_uid == 0
+
+
+def newer(content: Any) -> None:
+    content["version"] = 2
+    content["something"] = "new"
+
+
+def with_an_unknown_key(content: Any) -> None:
+    content["tokens"][0]["admin"] = True
+
+
+def without_the_digest(content: Any) -> None:
+    del content["tokens"][0]["sha256"]
+
+
+def with_half_a_digest(content: Any) -> None:
+    content["tokens"][0]["sha256"] = content["tokens"][0]["sha256"][:32]
+
+
+@pytest.mark.parametrize(
+    ("change", "complaint"),
+    [
+        (newer, r"was written by a newer acp-gateway \(version 2 of the file\)"),
+        (with_an_unknown_key, "unknown field `admin`"),
+        (without_the_digest, "missing required field `sha256`"),
+        (with_half_a_digest, r"at `\$.tokens\[0\].sha256`"),
+    ],
+)
+def test_a_file_that_says_something_else_is_refused(
+    store: TokenStore, file: Path, change: Callable[[Any], None], complaint: str
+) -> None:
+    _, secret = store.create("laptop", "ann", None)
+    edit(file, change)
+    with pytest.raises(ConfigError, match=complaint):
+        store.tokens()
+    refuses(store, secret)
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b"null", b"\xff\xfe", b'{"version":1,"tokens":["\xff"]}'])
+def test_a_torn_file_is_refused_and_never_overwritten(store: TokenStore, file: Path, content: bytes) -> None:
+    _, secret = store.create("laptop", "ann", None)
+    file.write_bytes(content)
+    refuses(store, secret)
+    with pytest.raises(ConfigError, match=r"is no list of tokens: .*; restore it, or remove it"):
+        store.create("phone", "ann", None)
+    assert file.read_bytes() == content
+
+
+def test_a_file_that_lets_nobody_in_is_logged_once_per_change(
+    store: TokenStore, file: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    token, secret = store.create("laptop", "ann", None)
+    good = file.read_bytes()
+    file.write_bytes(good[:40])
+    for _ in range(3):
+        refuses(store, secret)
+        assert not store.is_current(token)
+    file.chmod(0o644)
+    refuses(store, secret)
+    file.chmod(0o600)
+    file.write_bytes(good)
+    assert store.authenticate(secret) == token
+    file.write_bytes(good[:40])
+    refuses(store, secret)
+    logged = [(record.name, record.levelno, "0644" in record.getMessage()) for record in caplog.records]
+    assert logged == [
+        ("acp_gateway.auth", logging.ERROR, False),
+        ("acp_gateway.auth", logging.ERROR, True),
+        ("acp_gateway.auth", logging.ERROR, False),
+    ]
+    assert secret not in caplog.text
+    assert token.sha256 not in caplog.text
+
+
+def test_a_file_that_cannot_be_read_lets_nobody_in(store: TokenStore, file: Path) -> None:
+    file.mkdir(parents=True)
+    with pytest.raises(ConfigError, match="cannot be read: Is a directory"):
+        store.tokens()
+    refuses(store, tokens.mint())
+
+
+def test_a_state_directory_that_cannot_be_made_is_told(tmp_path: Path) -> None:
+    (tmp_path / "occupied").write_text("")
+    store = TokenStore(tmp_path / "occupied" / "state")
+    with pytest.raises(ConfigError, match="cannot be written: Not a directory"):
+        store.create("laptop", "ann", None)
+
+
+@not_as_root
+def test_a_state_directory_that_may_not_be_written_is_told(store: TokenStore, state_dir: Path) -> None:
+    state_dir.mkdir(mode=0o500)
+    with pytest.raises(ConfigError, match="cannot be written: Permission denied"):
+        store.create("laptop", "ann", None)
+
+
+def test_an_entry_is_a_value(store: TokenStore) -> None:
+    token, _ = store.create("laptop", "ann", ["demo"])
+    assert {token: 1}[Token(token.id, "laptop", "ann", ("demo",), token.sha256, token.created)] == 1

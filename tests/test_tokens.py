@@ -1,0 +1,153 @@
+"""The text of a token, and the file that holds one."""
+
+import hashlib
+import os
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from acp_gateway import tokens
+from acp_gateway.errors import ConfigError
+
+# Well-formed, and all the same every time.
+TOKEN = tokens.PREFIX + "0" * 33 + tokens._checksum("0" * 33)
+
+NOT_WHOLE = "is not whole: the checksum does not match"
+
+posix_only = pytest.mark.skipif(not hasattr(os, "geteuid"), reason="Windows has no file modes")
+
+
+def token_file(tmp_path: Path, content: bytes, mode: int = 0o600) -> Path:
+    path = tmp_path / "token"
+    path.write_bytes(content)
+    path.chmod(mode)
+    return path
+
+
+def test_a_new_token_is_well_formed() -> None:
+    assert tokens.explain_flaw(tokens.mint()) is None
+
+
+def test_all_tokens_have_the_same_length() -> None:
+    assert {len(tokens.mint()) for _ in range(200)} == {45}
+
+
+def test_two_tokens_differ() -> None:
+    assert tokens.mint() != tokens.mint()
+
+
+def test_the_secret_part_holds_192_bits() -> None:
+    assert 62**32 < 2**192 <= 62**33
+    assert tokens._base62(2**192 - 1, 33) != tokens._base62(2**192 - 2, 33)
+
+
+@pytest.mark.parametrize("number", [0, 1, 61, 62, 2**32 - 1])
+def test_base62_is_read_back_as_the_same_number(number: int) -> None:
+    text = tokens._base62(number, 6)
+    value = 0
+    for character in text:
+        value = value * 62 + tokens._ALPHABET.index(character)
+    assert (len(text), value) == (6, number)
+
+
+@given(st.integers(6, 44), st.characters())
+def test_any_one_character_changed_is_noticed(place: int, character: str) -> None:
+    changed = TOKEN[:place] + character + TOKEN[place + 1 :]
+    assert (tokens.explain_flaw(changed) is None) == (changed == TOKEN)
+
+
+@given(st.integers(6, 44))
+def test_a_token_that_was_cut_is_noticed(length: int) -> None:
+    assert tokens.explain_flaw(TOKEN[:length]) == NOT_WHOLE
+
+
+def test_a_token_with_something_after_it_is_not_whole() -> None:
+    assert tokens.explain_flaw(TOKEN + "\n") == NOT_WHOLE
+
+
+def test_an_empty_token_is_called_empty() -> None:
+    assert tokens.explain_flaw("") == "is empty"
+
+
+def test_another_programs_token_is_told_by_its_beginning() -> None:
+    assert tokens.explain_flaw("ghp_16C7e42F292c6912E7710c838347Ae178B4a") == "does not begin with acpgw_"
+
+
+@given(st.text() | st.text().map(lambda text: tokens.PREFIX + text))
+def test_a_flaw_is_one_of_three_phrases_and_so_never_quotes_the_token(text: str) -> None:
+    assert tokens.explain_flaw(text) in {"is empty", "does not begin with acpgw_", NOT_WHOLE}
+
+
+def test_a_digest_is_sha256_in_hex() -> None:
+    assert tokens.digest("abc") == hashlib.sha256(b"abc").hexdigest()
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        pytest.param(TOKEN.encode(), id="no newline"),
+        pytest.param(TOKEN.encode() + b"\n", id="newline"),
+        pytest.param(b"\r\n  \r\n\t" + TOKEN.encode() + b" \r\n", id="blanks around it"),
+        pytest.param(b"\xef\xbb\xbf" + TOKEN.encode() + b"\r\n", id="byte order mark"),
+        pytest.param(TOKEN.encode() + b"\nthe laptop's token\n", id="a note below"),
+    ],
+)
+def test_a_token_file_is_read(tmp_path: Path, content: bytes) -> None:
+    assert tokens.read_token_file(token_file(tmp_path, content)) == TOKEN
+
+
+@pytest.mark.parametrize(
+    ("content", "complaint"),
+    [
+        (b"", "the token in it is empty"),
+        (b" \n\n", "the token in it is empty"),
+        (b"hunter2\n", "the token in it does not begin with acpgw_"),
+        (TOKEN.encode()[:-1], f"the token in it {NOT_WHOLE}"),
+        (TOKEN.encode("utf-16"), "is no text in UTF-8"),
+    ],
+)
+def test_a_file_without_a_good_token_is_refused(tmp_path: Path, content: bytes, complaint: str) -> None:
+    path = token_file(tmp_path, content)
+    with pytest.raises(ConfigError, match=complaint) as caught:
+        tokens.read_token_file(path)
+    assert caught.value.file == str(path)
+    assert "hunter2" not in str(caught.value)
+    assert TOKEN[:-1] not in str(caught.value)
+
+
+def test_a_missing_token_file_names_the_command_that_makes_a_token(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="no such file; save there what `acp-gateway token create` prints"):
+        tokens.read_token_file(tmp_path / "nowhere")
+
+
+def test_a_directory_is_no_token_file(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="cannot be read"):
+        tokens.read_token_file(tmp_path)
+
+
+@posix_only
+@pytest.mark.parametrize("mode", [0o640, 0o604, 0o620, 0o644])
+def test_a_token_file_that_others_may_use_is_refused_with_the_chmod(tmp_path: Path, mode: int) -> None:
+    path = token_file(tmp_path, TOKEN.encode(), mode)
+    with pytest.raises(ConfigError) as caught:
+        tokens.read_token_file(path)
+    assert str(caught.value).endswith(f"(mode {mode:04o}): chmod 600 {path}")
+
+
+@posix_only
+def test_a_token_may_come_out_of_a_pipe(tmp_path: Path) -> None:
+    reading, writing = os.pipe()
+    try:
+        os.write(writing, TOKEN.encode() + b"\n")
+        os.close(writing)
+        assert tokens.read_token_file(Path(f"/dev/fd/{reading}")) == TOKEN
+    finally:
+        os.close(reading)
+
+
+def test_where_there_are_no_owners_the_mode_is_not_judged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = token_file(tmp_path, TOKEN.encode(), 0o644)
+    monkeypatch.delattr(os, "geteuid", raising=False)
+    assert tokens.read_token_file(path) == TOKEN
