@@ -1,0 +1,353 @@
+"""The command line. Each command imports what it needs when it runs: `connect` must start fast."""
+
+import os
+import sys
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from acp_gateway import __version__
+from acp_gateway.errors import GatewayError, Unauthorized, UsageError
+
+if TYPE_CHECKING:
+    from acp_gateway.dialing import Destination
+    from acp_gateway.hosts import Host
+
+EDITORS = ("zed", "jetbrains", "codecompanion", "avante", "emacs", "vscode", "toad")
+
+CONNECT_EPILOG = """
+\b
+Exit codes:
+  0  the editor closed the connection
+  1  a bug of this program
+  2  wrong command line
+  3  configuration: hosts.toml, the token file, the gateway's config.toml
+  4  the gateway says no: the token, or what it allows
+  5  TLS: the certificate or the pin does not match
+  6  nobody answers there, or the connection was lost
+  7  what answers there is no acp-gateway
+  8  the agent could not be started, or has ended
+"""
+
+_config_option = click.option(
+    "--config",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="The gateway's configuration. Default: ~/.config/acp-gateway/config.toml, else /etc/acp-gateway/config.toml.",
+)
+
+
+class _Program(click.Group):
+    """Shows what this program reports as one line on stderr, and ends with its exit code."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except GatewayError as error:
+            click.echo(f"acp-gateway: {error}", err=True)
+            ctx.exit(error.exit_code)
+
+
+@click.group(cls=_Program, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, prog_name="acp-gateway")
+def main() -> None:
+    """Run coding agents on a remote machine and use them from the editor on this one.
+
+    On the machine with the agents: `certs create`, `token create`, then `serve`. In the editor's settings: `connect`.
+    """
+
+
+@main.command()
+@_config_option
+@click.option("--verbose", "-v", is_flag=True, help="Log each connection's details as well. Never what is said.")
+def serve(config: Path | None, *, verbose: bool) -> None:
+    """Accept editors and run agents for them, until stopped by SIGTERM or Ctrl-C.
+
+    The log goes to stderr.
+    """
+    import logging
+
+    import trio
+
+    from acp_gateway import server
+    from acp_gateway.config import load_config
+    from acp_gateway.logs import log_to_stderr
+
+    log_to_stderr(logging.DEBUG if verbose else logging.INFO)
+    trio.run(server.serve, load_config(config), dict(os.environ))
+
+
+@main.command(epilog=CONNECT_EPILOG)
+@click.argument("target")
+@click.option("--agent", help="The agent to use. Default: the gateway's own default.")
+@click.option(
+    "--token-file",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="A file with the token, readable by you alone. Else ACP_GATEWAY_TOKEN_FILE, ACP_GATEWAY_TOKEN, hosts.toml.",
+)
+@click.option(
+    "--ca", type=click.Path(path_type=Path, dir_okay=False), help="Trust certificates of this authority (PEM)."
+)
+@click.option("--pin", metavar="sha256:HEX", help="Trust the gateway with this public key, and no other.")
+@click.option(
+    "--map",
+    "maps",
+    multiple=True,
+    metavar="LOCAL=REMOTE",
+    help="A directory here and what it is called there. May be repeated.",
+)
+@click.option(
+    "--connect-timeout",
+    type=click.FloatRange(min=0, min_open=True),
+    default=15.0,
+    show_default=True,
+    metavar="SECONDS",
+    help="How long to try until the first connection.",
+)
+@click.option(
+    "--max-message-size",
+    type=click.IntRange(min=1),
+    default=64 * 1024 * 1024,
+    show_default=True,
+    metavar="BYTES",
+    help="The largest message from either side.",
+)
+@click.option("--log-file", type=click.Path(path_type=Path, dir_okay=False), help="Write a log there.")
+@click.option(
+    "--print-config", "editor", type=click.Choice(EDITORS), help="Print the settings block for an editor, and stop."
+)
+def connect(
+    target: str,
+    agent: str | None,
+    token_file: Path | None,
+    ca: Path | None,
+    pin: str | None,
+    maps: tuple[str, ...],
+    connect_timeout: float,
+    max_message_size: int,
+    log_file: Path | None,
+    editor: str | None,
+) -> None:
+    """Be the agent for an editor, and pass everything to TARGET and back.
+
+    TARGET is a name from ~/.config/acp-gateway/hosts.toml, or HOST[:PORT] (TLS, port 7443), or a URL: wss://, ws://,
+    tcp+tls://, tcp://, unix:///path. Editors start this command; what it says goes to stdout as ACP.
+    """
+    if editor is not None:
+        given = {
+            "--agent": [agent] if agent else [],
+            "--token-file": [str(token_file.absolute())] if token_file else [],
+            "--ca": [str(ca.absolute())] if ca else [],
+            "--pin": [pin] if pin else [],
+            "--map": list(maps),
+            "--log-file": [str(log_file.absolute())] if log_file else [],
+        }
+        click.echo(_settings_block(editor, target, given), nl=False)
+        return
+    import logging
+
+    import trio
+
+    from acp_gateway import shim
+    from acp_gateway.logs import log_to_file
+    from acp_gateway.protocol.paths import PathMaps, parse_map
+    from acp_gateway.transports.stdio import open_stdio
+
+    log_to_file(log_file, logging.INFO)
+    sys.excepthook = _one_line_for_bugs
+    try:
+        host = _host(target)
+        settings = shim.Settings(
+            maps=PathMaps([*map(parse_map, maps), *(host.maps if host else ())]),
+            connect_timeout=connect_timeout,
+            max_message_size=max_message_size,
+        )
+    except GatewayError as error:
+        trio.run(shim.refuse, open_stdio(), error)
+        raise
+
+    def destination() -> "Destination":
+        return _destination(target, agent, token_file, ca, pin, max_message_size)
+
+    trio.run(shim.run, open_stdio(), destination, settings)
+
+
+@main.group()
+def token() -> None:
+    """Make, list and revoke the tokens that let people in. Run this on the gateway's machine."""
+
+
+@token.command("create")
+@_config_option
+@click.option("--label", required=True, help="What the token is for, such as a device: laptop, phone.")
+@click.option(
+    "--identity",
+    metavar="NAME",
+    help="Whose token it is. Default: the gateway's own user, so all yours are one person's.",
+)
+@click.option("--agent", "agents", multiple=True, metavar="NAME", help="Allow this agent only. May be repeated.")
+def create_token(config: Path | None, label: str, identity: str | None, agents: tuple[str, ...]) -> None:
+    """Make a token and print it, this once."""
+    from acp_gateway.auth import TokenStore
+    from acp_gateway.config import load_config
+    from acp_gateway.tomlfile import suggestion
+
+    settings = load_config(config)
+    for agent in agents:
+        if agent not in settings.agents:
+            raise UsageError(f"there is no agent {agent!r} in the configuration{suggestion(agent, settings.agents)}")
+    record, secret = TokenStore(settings.gateway.state_dir).create(label, identity, agents or None)
+    click.echo(
+        f"Token {record.id} for {record.identity}. It is shown only now; keep it in a file of mode 600:", err=True
+    )
+    click.echo(secret)
+
+
+@token.command("list")
+@_config_option
+def list_tokens(config: Path | None) -> None:
+    """Show the tokens there are, a row each, the id first."""
+    from acp_gateway.auth import TokenStore
+    from acp_gateway.config import load_config
+
+    tokens = TokenStore(load_config(config).gateway.state_dir).tokens()
+    if not tokens:
+        click.echo("There are no tokens; make one with `acp-gateway token create --label NAME`.", err=True)
+        return
+    rows = [("ID", "IDENTITY", "AGENTS", "CREATED", "LABEL")]
+    rows += [(t.id, t.identity, ",".join(t.agents) if t.agents else "all", t.created, t.label) for t in tokens]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for row in rows:
+        click.echo("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
+
+
+@token.command("revoke")
+@_config_option
+@click.argument("token_id", metavar="ID")
+def revoke_token(config: Path | None, token_id: str) -> None:
+    """Make a token worthless; connections that use it are closed."""
+    from acp_gateway.auth import TokenStore
+    from acp_gateway.config import load_config
+
+    record = TokenStore(load_config(config).gateway.state_dir).revoke(token_id)
+    click.echo(f"Revoked {record.id} ({record.label}).")
+
+
+@main.group()
+def certs() -> None:
+    """Make the certificate that clients know the gateway by."""
+
+
+@certs.command("create")
+@click.option(
+    "--host", "hosts", multiple=True, metavar="NAME", help="A name or address of this machine. May be repeated."
+)
+@click.option(
+    "--out",
+    type=click.Path(path_type=Path, file_okay=False),
+    default=Path("certs"),
+    show_default=True,
+    metavar="DIR",
+    help="Where cert.pem and key.pem go.",
+)
+def create_certs(hosts: tuple[str, ...], out: Path) -> None:
+    """Write a self-signed certificate and its key, and print the pin that clients trust it by."""
+    from acp_gateway.tls import create_certificate
+
+    created = create_certificate(hosts, out)
+    click.echo(f"Wrote {created.cert_path} and {created.key_path}. The pin for --pin and hosts.toml:", err=True)
+    click.echo(created.pin)
+
+
+@main.command("check-config")
+@_config_option
+def check_configuration(config: Path | None) -> None:
+    """Say what is wrong with the gateway's configuration, and where."""
+    from acp_gateway.config import check_config, load_config
+    from acp_gateway.errors import ConfigError
+
+    findings = check_config(config)
+    for finding in findings:
+        click.echo(f"{finding.severity}: {finding.error}", err=True)
+    if any(finding.severity == "error" for finding in findings):
+        sys.exit(ConfigError.exit_code)
+    settings = load_config(config)
+    click.echo(f"Fine. Listening at {', '.join(str(section.address) for section in settings.listen)};", nl=False)
+    click.echo(f" agents: {', '.join(settings.agents)}; default: {settings.default_agent}.")
+
+
+def _host(target: str) -> "Host | None":
+    """The entry of hosts.toml that a target names, if it does."""
+    if "://" in target:
+        return None
+    from acp_gateway.hosts import hosts_path, load_hosts
+
+    return load_hosts(hosts_path()).get(target)
+
+
+def _destination(
+    target: str, agent: str | None, token_file: Path | None, ca: Path | None, pin: str | None, max_message_size: int
+) -> "Destination":
+    """Where to connect, by the command line, the environment and hosts.toml as they are now."""
+    from acp_gateway.addresses import parse_target
+    from acp_gateway.dialing import Destination
+    from acp_gateway.tls import parse_pin
+
+    host = _host(target)
+    address = host.address if host else parse_target(target)
+    if pin is None and ca is None and host is not None:
+        pin, ca = host.pin, host.ca
+    token = _token(token_file, host)
+    if token is None and address.scheme != "unix":
+        raise Unauthorized(
+            "there is no token: make one with `acp-gateway token create` on the gateway's machine, and give it by "
+            "--token-file, ACP_GATEWAY_TOKEN_FILE, ACP_GATEWAY_TOKEN, or token_file in hosts.toml"
+        )
+    return Destination(
+        address=address,
+        agent=agent or (host.agent if host else None),
+        token=token,
+        pin=None if pin is None else parse_pin(pin),
+        ca=ca,
+        max_message_size=max_message_size,
+    )
+
+
+def _token(token_file: Path | None, host: "Host | None") -> str | None:
+    from acp_gateway.tokens import explain_flaw, read_token_file
+
+    named = os.environ.get("ACP_GATEWAY_TOKEN_FILE")
+    if token_file is None and named:
+        token_file = Path(named)
+    if token_file is None:
+        token = os.environ.get("ACP_GATEWAY_TOKEN", "").strip()
+        if token:
+            flaw = explain_flaw(token)
+            if flaw is not None:
+                raise Unauthorized(f"the token in ACP_GATEWAY_TOKEN {flaw}")
+            return token
+        token_file = host.token_file if host else None
+    return None if token_file is None else read_token_file(token_file)
+
+
+def _settings_block(editor: str, target: str, options: dict[str, list[str]]) -> str:
+    """The settings of an editor that start this very command."""
+    import shutil
+
+    from acp_gateway.editors import print_config
+
+    arguments = ["connect", target]
+    for option, values in options.items():
+        for value in values:
+            arguments += [option, value]
+    name = target.rpartition("://")[2].partition("/")[0] or "acp-gateway"
+    return print_config(editor, name=name, arguments=arguments, command=shutil.which(sys.argv[0]) or sys.argv[0]) + "\n"
+
+
+def _one_line_for_bugs(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+    """An editor shows stderr to its user, or never reads it: no traceback there. The log file has it."""
+    import logging
+
+    logging.getLogger(__name__).critical("a bug", exc_info=(kind, error, trace))
+    click.echo(f"acp-gateway: a bug: {kind.__name__}: {error}; --log-file shows where", err=True)

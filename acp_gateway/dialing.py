@@ -1,0 +1,144 @@
+"""From an address and a token to a stream of messages: what a client does to get in, on every transport.
+
+The token is sent to nobody who has not shown that it is the gateway: over TLS only after the certificate was accepted,
+by the system's authorities, by the user's own, or by its pin.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import quote
+
+import trio
+from websockets.uri import WebSocketURI
+
+from acp_gateway import __version__
+from acp_gateway.addresses import Address
+from acp_gateway.errors import (
+    AccessError,
+    Forbidden,
+    GatewayError,
+    ProtocolError,
+    Unauthorized,
+    UnknownAgent,
+    Unreachable,
+)
+from acp_gateway.tls import check_pin, client_context
+from acp_gateway.transports.base import ByteStream, MessageStream
+from acp_gateway.transports.ndjson import LineStream
+from acp_gateway.transports.sockets import SocketBytes, connect_tcp, connect_unix
+from acp_gateway.transports.websocket import Timing, UpgradeRefused, connect_websocket
+
+_REFUSALS: Final[Mapping[int, type[AccessError]]] = {
+    kind.http_status: kind for kind in (Unauthorized, Forbidden, UnknownAgent)
+}
+
+_BUSY: Final = frozenset({408, 425, 429, 500, 502, 503, 504})
+"""HTTP statuses of a proxy whose gateway is not there yet, and of one that asks for patience."""
+
+
+@dataclass(frozen=True, slots=True)
+class Destination:
+    """Where to go and what to show there."""
+
+    address: Address
+    agent: str | None
+    """None for the gateway's default agent, or the token's only one."""
+    token: str | None
+    """None only makes sense over a unix socket."""
+    pin: str | None
+    ca: Path | None
+    max_message_size: int
+    """Bytes of one message from the gateway."""
+
+    def __repr__(self) -> str:
+        return f"Destination({self.address})"
+
+
+async def dial(destination: Destination, timing: Timing) -> MessageStream:
+    """Connect, authenticate, and return a stream that is ready for `initialize`.
+
+    Raises:
+        Unreachable: nobody answers, or not now.
+        TrustError: the certificate is not the one that was promised; no token was sent.
+        AccessError: the gateway says no, and would say so again.
+        ProtocolError: whoever answers there is no gateway.
+
+    Cancelling closes the connection.
+    """
+    address = destination.address
+    stream = await _connect(destination)
+    try:
+        if destination.pin is not None and address.tls:
+            check_pin(stream.peer_certificate, destination.pin)
+        if address.websocket:
+            return await _upgrade(stream, destination, timing)
+        return await _say_hello(stream, destination)
+    except trio.BrokenResourceError as error:
+        await stream.aclose()
+        raise Unreachable(f"{address}: {error}") from error
+    except BaseException:
+        await stream.aclose()
+        raise
+
+
+async def _connect(destination: Destination) -> SocketBytes:
+    address = destination.address
+    if address.scheme == "unix":
+        return await connect_unix(address.path)
+    context = client_context(ca=destination.ca, pin=destination.pin) if address.tls else None
+    return await connect_tcp(address.host, address.port, context)
+
+
+async def _upgrade(stream: ByteStream, destination: Destination, timing: Timing) -> MessageStream:
+    address = destination.address
+    query = "" if destination.agent is None else "agent=" + quote(destination.agent, safe="")
+    headers = {"User-Agent": f"acp-gateway/{__version__}"}
+    if destination.token is not None:
+        headers["Authorization"] = f"Bearer {destination.token}"
+    try:
+        return await connect_websocket(
+            stream,
+            WebSocketURI(address.tls, address.host, address.port, address.path, query),
+            headers,
+            max_message_size=destination.max_message_size,
+            timing=timing,
+        )
+    except UpgradeRefused as error:
+        raise _refusal(destination, error.status, error.text) from error
+
+
+async def _say_hello(stream: ByteStream, destination: Destination) -> MessageStream:
+    lines = LineStream(stream, max_message_size=destination.max_message_size, size_setting="--max-message-size")
+    params = {"token": destination.token, "agent": destination.agent}
+    hello = {
+        "jsonrpc": "2.0",
+        "id": 0,
+        "method": "_acp-gateway/hello",
+        "params": {name: value for name, value in params.items() if value is not None},
+    }
+    await lines.send(json.dumps(hello).encode())
+    try:
+        reply = json.loads(await lines.receive())
+    except trio.EndOfChannel:
+        raise Unreachable(f"{destination.address}: the connection was closed without an answer") from None
+    except ValueError:
+        reply = None
+    if not isinstance(reply, dict) or not ("result" in reply or isinstance(reply.get("error"), dict)):
+        raise ProtocolError(f"{destination.address}: whoever answers there is no acp-gateway")
+    if "result" not in reply:
+        error: dict[str, Any] = reply["error"]
+        raise _refusal(destination, error.get("code"), str(error.get("message")))
+    return lines
+
+
+def _refusal(destination: Destination, number: object, text: str) -> GatewayError:
+    """The error for an HTTP status, or for the same number as the code of a refused hello."""
+    if isinstance(number, int):
+        if number in _REFUSALS:
+            return _REFUSALS[number](f"{destination.address}: {text}")
+        if number in _BUSY:
+            return Unreachable(f"{destination.address}: HTTP {number}: {text}")
+    return ProtocolError(f"{destination.address}: refused with {number}: {text}")

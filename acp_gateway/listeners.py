@@ -1,0 +1,339 @@
+"""The doors: accept connections, find out who is there, and hand a stream of messages to the gateway.
+
+Whoever is at the door has `handshake_timeout` seconds and a bounded number of bytes to show a token, over a WebSocket
+in the upgrade's headers, else in a first line:
+
+    {"jsonrpc":"2.0","id":0,"method":"_acp-gateway/hello","params":{"token":"acpgw_…","agent":"demo"}}
+
+A refusal has the same number on either way: the HTTP status, or the code of the JSON-RPC error. Nothing is started for
+anybody who has not come in.
+"""
+
+import logging
+import os
+import secrets
+import socket
+import ssl
+import stat
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Final
+from urllib.parse import parse_qs
+
+import msgspec
+import trio
+from websockets.http11 import Request
+
+from acp_gateway.addresses import Address
+from acp_gateway.auth import default_identity
+from acp_gateway.config import ListenSection
+from acp_gateway.errors import AccessError, ConfigError, Forbidden, Unauthorized
+from acp_gateway.gateway import Access, Gateway
+from acp_gateway.peers import belongs_to_agent, peer_credentials
+from acp_gateway.protocol import jsonrpc, spans
+from acp_gateway.protocol.jsonrpc import InvalidMessage, Kind, RawId
+from acp_gateway.protocol.methods import HELLO
+from acp_gateway.tls import server_context
+from acp_gateway.transports.base import ByteStream, MessageStream
+from acp_gateway.transports.ndjson import LineStream
+from acp_gateway.transports.sockets import SocketBytes, describe, start_tls, take_socket
+from acp_gateway.transports.websocket import Timing
+from acp_gateway.transports.websocket_server import SUBPROTOCOL, Accept, Respond, accept_websocket
+
+log = logging.getLogger(__name__)
+
+ENDPOINT: Final = "/acp"
+HEALTH: Final = "/healthz"
+
+HELLO_SIZE: Final = 65536
+"""Bytes of a first line at most: one read. A token is 45 characters long."""
+
+BEARER_PROTOCOL: Final = "acp.bearer."
+"""A subprotocol that is a token: for browsers and other clients that can't send headers."""
+
+
+class Hello(msgspec.Struct):
+    """The parameters of `_acp-gateway/hello`."""
+
+    token: str | None = None
+    agent: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Admitted:
+    stream: MessageStream
+    access: Access
+    agent: str
+
+
+async def open_door(section: ListenSection, gateway: Gateway) -> "Door":
+    """Listen at one address of the configuration.
+
+    Raises `ConfigError` where that can't be done, or where the certificate can't be used.
+    """
+    address = section.address
+    context = None
+    if address.tls:
+        assert section.cert is not None
+        assert section.key is not None
+        context = server_context(section.cert, section.key)
+    return Door(section, gateway, context, await _open_listeners(address))
+
+
+class Door:
+    """An address that is listened at, and what happens to whoever comes to it. Made by `open_door`."""
+
+    def __init__(
+        self,
+        section: ListenSection,
+        gateway: Gateway,
+        context: ssl.SSLContext | None,
+        listeners: list[trio.SocketListener],
+    ) -> None:
+        self._section = section
+        self._address = section.address
+        self._gateway = gateway
+        self._settings = gateway.config.gateway
+        self._context = context
+        self._listeners = listeners
+        self.urls = [_url(self._address, listener) for listener in listeners]
+        """Where it really listens, the port that the system chose included."""
+
+    async def run(self, connections: trio.Nursery) -> None:
+        """Accept clients until cancelled, and serve each in `connections`; closes the door."""
+        for url in self.urls:
+            log.info("listening on %s", url)
+        try:
+            await trio.serve_listeners(self.serve, self._listeners, handler_nursery=connections)
+        finally:
+            self.close()
+
+    def close(self) -> None:
+        """Listen no more. May be repeated."""
+        for listener in self._listeners:
+            listener.socket.close()
+        if self._address.scheme == "unix":
+            Path(self._address.path).unlink(missing_ok=True)
+
+    async def serve(self, stream: trio.SocketStream) -> None:
+        """Serve one client from its first byte to its last; whatever goes wrong ends here."""
+        connection_id = secrets.token_urlsafe(16)
+        sock = take_socket(stream)
+        name = f"{connection_id[:8]} ({self._peer_name(sock)})"
+        try:
+            admitted = None
+            with trio.move_on_after(self._settings.handshake_timeout) as handshake:
+                admitted = await self._admit(sock, connection_id, name)
+            if handshake.cancelled_caught:
+                log.info("%s: nobody came in within handshake_timeout", name)
+            if admitted is not None:
+                await self._gateway.serve_client(admitted.stream, admitted.access, admitted.agent, name)
+        except Exception:
+            # A bug ends the connection it shows in and no other.
+            log.exception("%s: closed by an error of the gateway's own", name)
+        finally:
+            sock.close()
+
+    async def _admit(self, sock: socket.socket, connection_id: str, name: str) -> _Admitted | None:
+        """Do TLS and authentication. None where the peer was refused, or gave up; the connection is closed then.
+
+        Cancelled, it closes the connection.
+        """
+        try:
+            stream = (
+                SocketBytes(sock) if self._context is None else await start_tls(sock, self._context, server_side=True)
+            )
+        except OSError as error:
+            log.info("%s: no TLS handshake: %s", name, describe(error))
+            return None
+        try:
+            if self._address.websocket:
+                admitted = await self._admit_websocket(stream, connection_id, name)
+            else:
+                admitted = await self._admit_lines(stream, sock, connection_id, name)
+        except trio.BrokenResourceError as error:
+            log.info("%s: left at the door: %s", name, error)
+            admitted = None
+        except BaseException:
+            await stream.aclose()
+            raise
+        if admitted is None:
+            await stream.aclose()
+        return admitted
+
+    # WebSocket
+
+    async def _admit_websocket(self, stream: ByteStream, connection_id: str, name: str) -> _Admitted | None:
+        came_in: list[tuple[Access, str]] = []
+
+        def decide(request: Request) -> Accept | Respond:
+            path, _, query = request.path.partition("?")
+            if path == HEALTH and request.method == "GET":
+                return Respond(200, "ok")
+            if path != ENDPOINT:
+                return Respond(404, f"there is nothing here; the endpoint is {ENDPOINT}")
+            origin = request.headers.get_all("Origin")
+            if origin and (len(origin) > 1 or origin[0] not in self._section.allowed_origins):
+                log.warning("%s: refused: its Origin is not in allowed_origins", name)
+                return Respond(403, "this Origin is not allowed to connect")
+            try:
+                access = Access.of(self._gateway.tokens.authenticate(_bearer(request)))
+                agent = self._gateway.choose_agent(access, _single(query, "agent"))
+            except AccessError as error:
+                log.warning("%s: refused: %s", name, error)
+                headers = {"WWW-Authenticate": "Bearer"} if isinstance(error, Unauthorized) else {}
+                return Respond(error.http_status, str(error), headers)
+            except _BadRequest as error:
+                return Respond(400, str(error))
+            came_in.append((access, agent))
+            return Accept({"Acp-Connection-Id": connection_id})
+
+        timing = Timing(
+            ping_interval=self._settings.ping_interval,
+            ping_timeout=self._settings.ping_timeout,
+            stall_timeout=self._settings.stall_timeout,
+        )
+        websocket = await accept_websocket(
+            stream, decide, max_message_size=self._settings.max_message_size, timing=timing
+        )
+        if websocket is None:
+            return None
+        ((access, agent),) = came_in
+        return _Admitted(websocket, access, agent)
+
+    # Lines
+
+    async def _admit_lines(
+        self, stream: ByteStream, sock: socket.socket, connection_id: str, name: str
+    ) -> _Admitted | None:
+        lines = LineStream(
+            stream,
+            max_message_size=HELLO_SIZE,
+            size_setting="the first line",
+            stall_timeout=self._settings.stall_timeout,
+        )
+        try:
+            first = await lines.receive()
+        except trio.EndOfChannel:
+            return None
+        raw_id = jsonrpc.NO_ID
+        try:
+            raw_id, hello = _read_hello(first)
+            access = self._peer_access(sock) if hello.token is None else None
+            if access is None:
+                access = Access.of(self._gateway.tokens.authenticate(hello.token))
+            agent = self._gateway.choose_agent(access, hello.agent)
+        except InvalidMessage as error:
+            refusal = jsonrpc.error(raw_id, error.code, str(error))
+        except AccessError as error:
+            log.warning("%s: refused: %s", name, error)
+            refusal = jsonrpc.error(raw_id, error.http_status, str(error), {"reason": error.reason})
+        else:
+            await lines.send(jsonrpc.result(raw_id, {"connectionId": connection_id}))
+            lines.limit(self._settings.max_message_size, "max_message_size")
+            return _Admitted(lines, access, agent)
+        lines.send_nowait([refusal])
+        await lines.aclose()
+        return None
+
+    def _peer_access(self, sock: socket.socket) -> Access | None:
+        """Access for the gateway's own user, where the kernel vouches for the peer. An agent is no such peer."""
+        if self._address.scheme != "unix" or not self._section.peer_uid:
+            return None
+        peer = peer_credentials(sock)
+        if peer is None or peer.uid != os.geteuid():
+            return None
+        if belongs_to_agent(peer.pid, self._gateway.agent_sessions):
+            raise Forbidden("an agent can't let itself in: a token is needed here")
+        return Access(default_identity(self._settings.state_dir), None)
+
+    def _peer_name(self, sock: socket.socket) -> str:
+        if self._address.scheme == "unix":
+            return "unix"
+        try:
+            host, port = sock.getpeername()[:2]
+        except OSError:
+            return "gone already"
+        return f"{host}:{port}"
+
+
+class _BadRequest(Exception):
+    """A request that can be understood in more than one way."""
+
+
+def _bearer(request: Request) -> str | None:
+    """The token of an upgrade: in its Authorization header, else among the subprotocols."""
+    authorization = request.headers.get_all("Authorization")
+    if len(authorization) > 1:
+        raise _BadRequest("there is more than one Authorization header")
+    if authorization:
+        scheme, _, token = authorization[0].partition(" ")
+        return token.strip() if scheme.lower() == "bearer" else None
+    offered = [word.strip() for value in request.headers.get_all("Sec-WebSocket-Protocol") for word in value.split(",")]
+    tokens = [word.removeprefix(BEARER_PROTOCOL) for word in offered if word.startswith(BEARER_PROTOCOL)]
+    if len(tokens) > 1:
+        raise _BadRequest("there is more than one token among the subprotocols")
+    return tokens[0] if tokens and SUBPROTOCOL in offered else None
+
+
+def _single(query: str, name: str) -> str | None:
+    """The value of a query parameter that may be there once."""
+    values = parse_qs(query, keep_blank_values=True).get(name, [])
+    if len(values) > 1:
+        raise _BadRequest(f"the query names more than one {name}")
+    return values[0] if values else None
+
+
+def _read_hello(line: bytes) -> tuple[RawId, Hello]:
+    """The id and the parameters of a hello. Raises `InvalidMessage`."""
+    message = jsonrpc.parse(line)
+    if message.kind is not Kind.REQUEST or message.method != HELLO:
+        raise InvalidMessage(jsonrpc.INVALID_REQUEST, f"the first line must be a request {HELLO} with a token")
+    if spans.repeated_member(line) is not None:
+        raise InvalidMessage(jsonrpc.INVALID_REQUEST, "a member is there twice")
+    try:
+        return message.id, msgspec.json.decode(jsonrpc.raw_at(line, "params") or b"{}", type=Hello)
+    except msgspec.DecodeError as error:
+        raise InvalidMessage(jsonrpc.INVALID_PARAMS, f"the hello is not understood: {error}") from None
+
+
+async def _open_listeners(address: Address) -> list[trio.SocketListener]:
+    try:
+        if address.scheme == "unix":
+            return [_open_unix_listener(address.path)]
+        return await trio.open_tcp_listeners(address.port, host=address.host)
+    except OSError as error:
+        raise ConfigError(f"cannot listen on {address}: {error.strerror or error}") from error
+
+
+def _open_unix_listener(path: str) -> trio.SocketListener:
+    """A socket that only its owner can open, in place of one that a gateway left behind when it was killed."""
+    if os.path.exists(path):
+        if not stat.S_ISSOCK(os.stat(path).st_mode):
+            raise OSError(f"{path} exists and is not a socket")
+        with socket.socket(socket.AF_UNIX) as probe:
+            try:
+                probe.connect(path)
+            except ConnectionRefusedError:
+                os.unlink(path)
+            else:
+                raise OSError(f"another gateway is listening at {path}")
+    sock = socket.socket(socket.AF_UNIX)
+    # The mode is set at birth: a moment with a wider one would be a moment to come in.
+    before = os.umask(0o177)
+    try:
+        sock.bind(path)
+    except OSError:
+        sock.close()
+        raise
+    finally:
+        os.umask(before)
+    sock.listen(128)
+    return trio.SocketListener(trio.socket.from_stdlib_socket(sock))
+
+
+def _url(address: Address, listener: trio.SocketListener) -> str:
+    if address.scheme == "unix":
+        return str(address)
+    host, port = listener.socket.getsockname()[:2]
+    return str(replace(address, host=host, port=port))

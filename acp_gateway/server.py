@@ -1,0 +1,76 @@
+"""The gateway as a program: put together, run until told to stop, drained."""
+
+import logging
+import signal
+from collections.abc import Mapping
+
+import trio
+
+from acp_gateway.agent import Spawner
+from acp_gateway.auth import TokenStore
+from acp_gateway.config import Config
+from acp_gateway.errors import ConfigError
+from acp_gateway.gateway import Gateway
+from acp_gateway.leftovers import Ledger
+from acp_gateway.listeners import Door, open_door
+
+log = logging.getLogger(__name__)
+
+
+async def serve(
+    config: Config,
+    environment: Mapping[str, str],
+    *,
+    task_status: trio.TaskStatus[list[str]] = trio.TASK_STATUS_IGNORED,
+) -> None:
+    """Run a gateway until SIGTERM or SIGINT, or until cancelled.
+
+    Reports the URLs that it listens at, by `task_status`. When it is told to stop it accepts nobody any more, says
+    goodbye to every client, and stops every agent politely, which takes as long as the slowest agent's `eof_grace +
+    term_grace`. A second signal ends the process at once.
+
+    Raises `ConfigError` where the state directory can't be used or an address can't be listened at.
+    """
+    state_dir = config.gateway.state_dir
+    try:
+        state_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigError(
+            f"cannot make the state directory {state_dir}: {error.strerror}", key="gateway.state_dir"
+        ) from error
+    tokens = TokenStore(state_dir)
+    ledger = Ledger(state_dir / "agents")
+    for group in ledger.sweep():
+        log.warning("ended process group %d, an agent's that an earlier gateway left behind", group)
+    if not tokens.tokens():
+        log.warning("there are no tokens, so nobody gets in; make one with `acp-gateway token create --label NAME`")
+    with Spawner(ledger) as spawner:
+        gateway = Gateway(config, tokens, spawner, environment)
+        doors: list[Door] = []
+        try:
+            for section in config.listen:
+                doors.append(await open_door(section, gateway))  # noqa: PERF401 - those that are open must be closed
+            async with trio.open_nursery() as connections:
+                async with trio.open_nursery() as accepting:
+                    for door in doors:
+                        accepting.start_soon(door.run, connections)
+                    accepting.start_soon(gateway.enforce_revocations)
+                    task_status.started([url for door in doors for url in door.urls])
+                    await _told_to_stop()
+                    accepting.cancel_scope.cancel()
+                log.info("stopping")
+                gateway.close_all()
+                connections.cancel_scope.cancel()
+        finally:
+            for door in doors:
+                door.close()
+    log.info("stopped")
+
+
+async def _told_to_stop() -> None:
+    with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
+        async for number in signals:
+            log.info("received %s", signal.Signals(number).name)
+            break
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, signal.SIG_DFL)

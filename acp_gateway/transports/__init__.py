@@ -1,0 +1,11 @@
+"""Streams of whole messages over sockets, pipes and stdio. Only I/O lives here: no JSON, no ACP.
+
+MessageStream         what the rest of the program sees: whole messages as bytes, in batches
+  LineStream          one message a line           (ndjson.py)
+  WebSocketStream     one message a text message   (websocket.py)
+  memory pair         for tests and for callers in the same process (base.py)
+ByteStream            what the first two stand on
+  SocketBytes         TCP, unix and TLS sockets    (sockets.py)
+  FileBytes           pipes, this process's stdio  (stdio.py)
+  TrioBytes           any other `trio.abc.Stream`  (base.py)
+"""
