@@ -1,0 +1,496 @@
+"""The main job of acp-gateway on one machine: an editor on a "laptop" uses an agent on a "box". Run by `make demo`.
+
+The two machines are two temporary directories. Everything between them is real: the commands of `acp-gateway` as
+subprocesses, TLS with a certificate made on the spot, a token, and the agent of `demo_agent.py`. Only the editor is
+played here: it starts `acp-gateway connect` as an editor would and speaks the Agent Client Protocol to it.
+
+Whatever happens, what was started is ended and what was written is removed. The exit status is 0 if all went well.
+"""
+
+import asyncio
+import contextlib
+import json
+import os
+import re
+import shutil
+import signal
+import sys
+import tempfile
+import time
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+Message = dict[str, Any]
+
+PROGRAM = Path(sys.executable).with_name("acp-gateway")
+AGENT = Path(__file__).resolve().with_name("demo_agent.py")
+
+TIME_FOR_ALL = 30.0
+"""Seconds for the whole demo; it takes five to ten. With the patience below, all is over within a minute."""
+
+PATIENCE = 6.0
+"""Seconds that a program has for each degree of being asked to end. The gateway needs some to end its agents."""
+
+LINE_LIMIT = 64 * 1024 * 1024
+"""Bytes of one message."""
+
+WIDTH = min(shutil.get_terminal_size().columns, 100)
+
+
+class DemoFailed(Exception):
+    """Something did not go as it should; the text says what."""
+
+
+# What is seen
+
+IN_COLOR = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
+
+
+def painted(code: int, text: str) -> str:
+    return f"\x1b[{code}m{text}\x1b[0m" if IN_COLOR else text
+
+
+def bold(text: str) -> str:
+    return painted(1, text)
+
+
+def dim(text: str) -> str:
+    return painted(2, text)
+
+
+def green(text: str) -> str:
+    return painted(32, text)
+
+
+class Screen:
+    """Numbered steps, facts below them, and text that arrives in pieces."""
+
+    def __init__(self) -> None:
+        self._steps = 0
+        # Where the next piece of streamed text goes; 0 while no such text is being written.
+        self._column = 0
+        # The white space before that piece, written when the line goes on.
+        self._gap = ""
+
+    def step(self, where: str, what: str) -> None:
+        self._end_stream()
+        self._steps += 1
+        print(f"\n{bold(f'{self._steps}. {where}: {what}')}", flush=True)
+
+    def fact(self, text: str) -> None:
+        self._end_stream()
+        print(f"   {text}", flush=True)
+
+    def block(self, text: str) -> None:
+        self._end_stream()
+        for line in text.rstrip().splitlines():
+            print(dim(f"   | {line}"), flush=True)
+
+    def paste(self, text: str) -> None:
+        """Something to copy, as it is."""
+        self._end_stream()
+        print(f"\n{text.rstrip()}\n", flush=True)
+
+    def stream(self, text: str) -> None:
+        """Write a piece of the agent's text as it comes, folded between words."""
+        words = text.rstrip()
+        if not self._column:
+            self._begin_line("   agent: ")
+        elif self._column + len(self._gap) + len(words) > WIDTH:
+            print()
+            self._begin_line("          ")
+        else:
+            words = self._gap + words
+        print(green(words), end="", flush=True)
+        self._column += len(words)
+        self._gap = text[len(text.rstrip()) :].rstrip("\n")
+        if text.endswith("\n"):
+            self._end_stream()
+
+    def _begin_line(self, margin: str) -> None:
+        print(margin, end="")
+        self._column = len(margin)
+
+    def _end_stream(self) -> None:
+        if self._column:
+            print(flush=True)
+        self._column = 0
+
+
+# What runs
+
+
+def environment(**changes: str) -> dict[str, str]:
+    """This process's environment without what would reach the real configuration of acp-gateway."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("ACP_GATEWAY_")}
+    return {**kept, **changes}
+
+
+async def output_of(*arguments: str, env: Mapping[str, str]) -> str:
+    """Run one command of acp-gateway to its end and return what it printed."""
+    process = await asyncio.create_subprocess_exec(
+        PROGRAM,
+        *arguments,
+        env=env,
+        stdin=asyncio.subprocess.DEVNULL,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+    )
+    try:
+        stdout, stderr = await process.communicate()
+    except asyncio.CancelledError:
+        with contextlib.suppress(ProcessLookupError):
+            process.kill()
+        await process.wait()
+        raise
+    if process.returncode:
+        command = " ".join(("acp-gateway", *arguments))
+        raise DemoFailed(f"`{command}` ended with {process.returncode}: {stderr.decode(errors='replace').strip()}")
+    return stdout.decode()
+
+
+class Program:
+    """A command of acp-gateway that keeps running, and what it has written to stderr so far."""
+
+    def __init__(self, process: asyncio.subprocess.Process, ask_to_end: Callable[[], None], log: list[str]) -> None:
+        self.process = process
+        self._ask_to_end = ask_to_end
+        self._log = log
+        # Lines of stderr that `log_line` has not looked at; None is the end.
+        self._lines: asyncio.Queue[str | None] = asyncio.Queue()
+
+    async def read_log(self) -> None:
+        """Take in stderr until it ends, so that its pipe never fills."""
+        assert self.process.stderr is not None
+        async for line in self.process.stderr:
+            text = line.decode(errors="replace").rstrip()
+            self._log.append(text)
+            self._lines.put_nowait(text)
+        self._lines.put_nowait(None)
+
+    async def log_line(self, pattern: str) -> re.Match[str]:
+        """Wait for a line on stderr that matches."""
+        while (line := await self._lines.get()) is not None:
+            if match := re.search(pattern, line):
+                return match
+        raise DemoFailed(f"the program ended ({await self.process.wait()}) before it said {pattern!r}")
+
+    async def end(self) -> None:
+        """Ask the program to end, and insist if need be."""
+        for urge in (self._ask_to_end, self.process.terminate, self.process.kill):
+            if self.process.returncode is None:
+                with contextlib.suppress(ProcessLookupError):
+                    urge()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(PATIENCE):
+                    await self.process.wait()
+                    return
+
+    async def end_well(self) -> None:
+        """Ask the program to end. Raises DemoFailed if that took force, or if it was not content."""
+        await self.end()
+        if self.process.returncode != 0:
+            raise DemoFailed(f"process {self.process.pid} ended with {self.process.returncode} instead of 0")
+
+
+@contextlib.asynccontextmanager
+async def running(
+    *arguments: str, env: Mapping[str, str], cwd: Path, end_by_eof: bool, log: list[str]
+) -> AsyncIterator[Program]:
+    """A command of acp-gateway that runs until the end of the block; its stderr goes to `log`, line by line."""
+    process = await asyncio.create_subprocess_exec(
+        PROGRAM,
+        *arguments,
+        env=env,
+        cwd=cwd,
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+        limit=LINE_LIMIT,
+        # Ctrl-C in a terminal then reaches the demo alone, which ends the others in order.
+        start_new_session=True,
+    )
+    assert process.stdin is not None
+    program = Program(process, process.stdin.close if end_by_eof else process.terminate, log)
+    reading = asyncio.create_task(program.read_log())
+    try:
+        yield program
+    finally:
+        await program.end()
+        # What the program left behind might keep its stderr open.
+        await asyncio.wait([reading], timeout=1)
+        reading.cancel()
+
+
+def is_alive(pid: int) -> bool:
+    """Whether a process runs; one that has ended and only waits to be collected does not."""
+    with contextlib.suppress(OSError):
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    if Path("/proc/self").exists():
+        return False
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+# The editor
+
+
+class Editor:
+    """A very small ACP client: one request at a time, and everything that comes meanwhile is shown."""
+
+    def __init__(self, program: Program, screen: Screen) -> None:
+        self._process = program.process
+        self._screen = screen
+        self._last_request_id = 0
+
+    async def request(self, method: str, **params: object) -> Message:
+        """Ask the agent and wait for the result; serve its updates and requests until then."""
+        self._last_request_id += 1
+        request_id = self._last_request_id
+        await self._send({"id": request_id, "method": method, "params": params})
+        while True:
+            message = await self._receive()
+            if "method" in message:
+                await self._serve(message)
+            elif message["id"] == request_id:
+                break
+        if "error" in message:
+            raise DemoFailed(f"{method} was answered with an error: {message['error']}")
+        result: Message = message["result"]
+        return result
+
+    async def _send(self, message: Message) -> None:
+        assert self._process.stdin is not None
+        with contextlib.suppress(ConnectionError):  # Then the next read says what happened.
+            self._process.stdin.write(json.dumps({"jsonrpc": "2.0", **message}).encode() + b"\n")
+            await self._process.stdin.drain()
+
+    async def _receive(self) -> Message:
+        assert self._process.stdout is not None
+        line = await self._process.stdout.readline()
+        if not line:
+            raise DemoFailed(f"`acp-gateway connect` ended with {await self._process.wait()}")
+        message: Message = json.loads(line)
+        return message
+
+    async def _serve(self, message: Message) -> None:
+        match message:
+            case {"method": "session/update", "params": {"update": update}}:
+                self._show(update)
+            case {"method": "session/request_permission", "id": request_id, "params": params}:
+                outcome = {"outcome": "selected", "optionId": self._decide(params)}
+                await self._send({"id": request_id, "result": {"outcome": outcome}})
+            case {"method": method, "id": request_id}:
+                error = {"code": -32601, "message": f"Method not found: {method}"}
+                await self._send({"id": request_id, "error": error})
+
+    def _show(self, update: Message) -> None:
+        match update:
+            case {"sessionUpdate": "agent_message_chunk", "content": {"text": text}}:
+                self._screen.stream(text)
+            case {"sessionUpdate": "tool_call", "title": title, "status": status}:
+                self._screen.fact(f"tool:  {title} [{status}]")
+                for location in update.get("locations", []):
+                    self._screen.fact(f"       which is {location['path']} for the editor")
+            case {"sessionUpdate": "tool_call_update", "status": status}:
+                self._screen.fact(f"tool:  [{status}]")
+                for item in update.get("content", []):
+                    self._screen.block(item["content"]["text"])
+
+    def _decide(self, params: Message) -> str:
+        options = {option["kind"]: option for option in params["options"]}
+        names = " or ".join(option["name"] for option in params["options"])
+        self._screen.fact(f"question: {params['toolCall']['title']}? ({names})")
+        choice = options["allow_once"]
+        self._screen.fact(f"answer:   {bold(choice['name'])}, this once")
+        option_id: str = choice["optionId"]
+        return option_id
+
+
+# What is written
+
+
+@contextlib.contextmanager
+def machine(name: str) -> Iterator[Path]:
+    """A temporary directory that stands for a machine."""
+    with tempfile.TemporaryDirectory(prefix=f"{name}-") as directory:
+        yield Path(directory).resolve()
+
+
+def make_project(directory: Path, *names: str) -> Path:
+    directory.mkdir(parents=True)
+    for name in names:
+        (directory / name).touch()
+    return directory
+
+
+def toml(value: object) -> str:
+    """A string of TOML; JSON's strings are a part of them."""
+    return json.dumps(str(value), ensure_ascii=False)
+
+
+def write_config(box: Path) -> Path:
+    """The gateway's configuration; port 0 is any that is free."""
+    config = box / "config.toml"
+    config.write_text(
+        f"""\
+[gateway]
+state_dir = {toml(box / "state")}
+
+[[listen]]
+url = "wss://127.0.0.1:0"
+cert = {toml(box / "cert.pem")}
+key = {toml(box / "key.pem")}
+
+[agents.demo]
+command = [{toml(sys.executable)}, {toml(AGENT)}]
+""",
+        encoding="utf-8",
+    )
+    return config
+
+
+def write_token(laptop: Path, token: str) -> Path:
+    path = laptop / "token"
+    with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+        file.write(token + "\n")
+    return path
+
+
+def write_hosts(laptop: Path, *, url: str, token_file: Path, pin: str, here: Path, there: Path) -> Path:
+    """What the laptop knows of the box, the name of one folder on both sides included."""
+    hosts = laptop / "config" / "acp-gateway" / "hosts.toml"
+    hosts.parent.mkdir(parents=True)
+    hosts.write_text(
+        f"""\
+[hosts.demobox]
+url = {toml(url)}
+token_file = {toml(token_file)}
+pin = {toml(pin)}
+maps = {{ {toml(here)} = {toml(there)} }}
+""",
+        encoding="utf-8",
+    )
+    return hosts
+
+
+# The story
+
+
+async def demo(screen: Screen, logs: dict[str, list[str]], box: Path, laptop: Path) -> None:
+    box_env = environment()
+    laptop_env = environment(XDG_CONFIG_HOME=str(laptop / "config"), XDG_STATE_HOME=str(laptop / "state"))
+    there = make_project(box / "srv" / "hello", "README.md", "hello.py", "trained-on-the-gpu.bin")
+    here = make_project(laptop / "hello")
+
+    screen.step("The box", "acp-gateway certs create")
+    create_certificate = ("certs", "create", "--host", "127.0.0.1", "--host", "localhost", "--out", str(box))
+    printed = await output_of(*create_certificate, env=box_env)
+    pin = re.search(r"sha256:[0-9a-fA-F]{64}", printed)
+    if pin is None:
+        raise DemoFailed(f"no pin in what `acp-gateway certs create` printed: {printed!r}")
+    screen.fact(f"its pin is {pin[0][:23]}...")
+
+    screen.step("The box", "a configuration with one agent")
+    config = write_config(box)
+    screen.block(config.read_text(encoding="utf-8"))
+
+    screen.step("The box", "acp-gateway token create --label demo")
+    printed = await output_of("token", "create", "--config", str(config), "--label", "demo", env=box_env)
+    token = printed.splitlines()[-1].strip()
+    token_file = write_token(laptop, token)
+    screen.fact(f"{token[:10]}... is the laptop's now, in a file that only its user can read")
+
+    screen.step("The box", "acp-gateway serve")
+    gateway_log, shim_log = logs.setdefault("gateway", []), logs.setdefault("shim", [])
+    serve = ("serve", "--config", str(config))
+    async with running(*serve, env=box_env, cwd=box, end_by_eof=False, log=gateway_log) as gateway:
+        listening = await gateway.log_line(r"listening on (wss://127\.0\.0\.1:[1-9][0-9]*)")
+        screen.fact(f"process {gateway.process.pid} listens on {listening[1]}")
+
+        screen.step("The laptop", "hosts.toml gets a name for the box")
+        hosts = write_hosts(laptop, url=listening[1], token_file=token_file, pin=pin[0], here=here, there=there)
+        screen.block(hosts.read_text(encoding="utf-8"))
+
+        screen.step("The laptop", "the editor starts `acp-gateway connect demobox` and opens the project")
+        connect = ("connect", "demobox")
+        async with running(*connect, env=laptop_env, cwd=laptop, end_by_eof=True, log=shim_log) as shim:
+            agent_pid = await edit(screen, shim, here, there)
+            screen.step("Both", "the end")
+            await shim.end_well()
+            screen.fact("the editor closes the pipe, and `connect` ends")
+        await gateway.end_well()
+        screen.fact("SIGTERM, and `serve` ends")
+    await everything_is_gone(screen, [gateway.process.pid, shim.process.pid, agent_pid])
+
+    screen.step("You", "the same with your editor, here Zed; paste this into its settings.json")
+    screen.paste(await output_of("connect", "demobox", "--print-config", "zed", env=laptop_env))
+
+
+async def edit(screen: Screen, shim: Program, here: Path, there: Path) -> int:
+    """What the editor does: open a session, prompt, watch. Returns the agent's process id."""
+    editor = Editor(shim, screen)
+    client = {"name": "demo-editor", "version": "1.0.0"}
+    hello = await editor.request("initialize", protocolVersion=1, clientCapabilities={}, clientInfo=client)
+    agent_pid: int = hello["_meta"]["pid"]
+    screen.fact(f"initialize:  {hello['agentInfo']['title']}, process {agent_pid}, on the box")
+    session = await editor.request("session/new", cwd=str(here), mcpServers=[])
+    screen.fact(f"session/new: {here} on the laptop, {there} on the box")
+
+    screen.step("The laptop", "a prompt, and what comes back")
+    question = "What is in this project?"
+    screen.fact(f"you:   {question}")
+    prompt = [{"type": "text", "text": question}]
+    answer = await editor.request("session/prompt", sessionId=session["sessionId"], prompt=prompt)
+    screen.fact(f"stopReason: {answer['stopReason']}")
+    if answer["stopReason"] != "end_turn":
+        raise DemoFailed("the turn did not end as it should")
+    return agent_pid
+
+
+async def everything_is_gone(screen: Screen, pids: list[int]) -> None:
+    names = ", ".join(map(str, pids))
+    for _ in range(50):
+        if not any(map(is_alive, pids)):
+            screen.fact(f"nothing is left of the processes {names}")
+            return
+        await asyncio.sleep(0.1)
+    raise DemoFailed(f"of the processes {names}, these still run: {[pid for pid in pids if is_alive(pid)]}")
+
+
+async def main() -> int:
+    task = asyncio.current_task()
+    assert task is not None
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
+    began = time.monotonic()
+    screen = Screen()
+    logs: dict[str, list[str]] = {}
+    print(bold("acp-gateway: an editor on one machine uses an agent on another"))
+    try:
+        if not PROGRAM.exists():
+            raise DemoFailed(f"there is no {PROGRAM}: `make demo` installs it")
+        with machine("box") as box, machine("laptop") as laptop:
+            async with asyncio.timeout(TIME_FOR_ALL):
+                await demo(screen, logs, box, laptop)
+    except (DemoFailed, TimeoutError) as failure:
+        reason = str(failure) or f"not done after {TIME_FOR_ALL:.0f} seconds"
+        print(f"\n\n{bold('The demo failed')}: {reason}", file=sys.stderr)
+        for name, lines in logs.items():
+            print(f"\nThe log of the {name}:", *lines, sep="\n  ", file=sys.stderr)
+        return 1
+    screen.fact("Write the name of your own box instead of demobox, which is gone now. README.md takes you from")
+    screen.fact("nothing to an editor on a remote box in five minutes; docs/editors.md knows the other editors.")
+    print(dim(f"\n({time.monotonic() - began:.1f} seconds)"))
+    return 0
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(asyncio.run(main()))
+    except (KeyboardInterrupt, asyncio.CancelledError) as stop:
+        print("\n\nInterrupted: what was started has been ended.", file=sys.stderr)
+        sys.exit(128 + (signal.SIGINT if isinstance(stop, KeyboardInterrupt) else signal.SIGTERM))
