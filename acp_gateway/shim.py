@@ -9,7 +9,7 @@ line of it as an error.
 import json
 import logging
 import signal
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -35,6 +35,9 @@ PATIENCE_FOR_EDITOR: Final = 2.0
 
 REFUSED_SIZE: Final = 1024 * 1024
 """Bytes of a first request that is only read to be refused."""
+
+PATIENCE_FOR_REASON: Final = 2.0
+"""Seconds that a broken connection's reason is waited for on the receiving side."""
 
 _PARSE_ERROR: Final = -32700
 _INTERNAL_ERROR: Final = -32603
@@ -100,24 +103,21 @@ async def _serve_editor(
         return error
     if gateway is None:
         return None
-    ends: list[GatewayError] = []
+    outcomes: list[GatewayError | None] = []
     try:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(gateway.run)
 
-            async def pump_up() -> None:
-                await _pump_up(editor, early, gateway, settings.maps)
+            async def until_end(pump: Awaitable[GatewayError | None]) -> None:
+                outcomes.append(await pump)
                 nursery.cancel_scope.cancel()
 
-            nursery.start_soon(pump_up)
-            why = await _pump_down(editor, gateway, settings.maps)
-            if why is not None:
-                ends.append(why)
-            nursery.cancel_scope.cancel()
+            nursery.start_soon(until_end, _pump_up(editor, early, gateway, settings.maps))
+            nursery.start_soon(until_end, _pump_down(editor, gateway, settings.maps))
     finally:
         with trio.CancelScope(shield=True):
             await gateway.aclose()
-    return ends[0] if ends else None
+    return outcomes[0]
 
 
 async def _connect(
@@ -133,6 +133,8 @@ async def _connect(
     async def listen() -> None:
         try:
             early.extend(await editor.receive_batch())
+        except MessageTooLarge:
+            pass  # Comes again when it can be answered.
         except (trio.EndOfChannel, trio.BrokenResourceError):
             nursery.cancel_scope.cancel()
 
@@ -171,8 +173,10 @@ async def _dial_until(deadline: float, destination: Callable[[], Destination], s
             raise Unreachable(f"{failure} (tried for {settings.connect_timeout:g} s)")
 
 
-async def _pump_up(editor: LineStream, early: list[bytes], gateway: MessageStream, maps: PathMaps) -> None:
-    """Editor to gateway, until the editor is gone."""
+async def _pump_up(
+    editor: LineStream, early: list[bytes], gateway: MessageStream, maps: PathMaps
+) -> GatewayError | None:
+    """Editor to gateway, until one of them is gone; returns why, None where it is the editor."""
     batch = early
     while True:
         outgoing = []
@@ -181,20 +185,32 @@ async def _pump_up(editor: LineStream, early: list[bytes], gateway: MessageStrea
                 outgoing.append(maps.to_remote(message))
             else:
                 # A text frame with it would end the whole connection.
-                editor.send_nowait([_error(b"null", _PARSE_ERROR, "not UTF-8", {"reason": "protocol"})])
+                _tell_editor(editor, "not UTF-8")
         try:
             if outgoing:
                 await gateway.send_batch(outgoing)
+        except trio.BrokenResourceError as error:
+            # Why it is so is said to the one that receives.
+            await trio.sleep(PATIENCE_FOR_REASON)
+            return Unreachable(str(error))
+        try:
             batch = await editor.receive_batch()
         except trio.EndOfChannel:
-            return
+            return None
         except MessageTooLarge as error:
-            log.error("the editor: %s", error)
-            editor.send_nowait([_error(b"null", _PARSE_ERROR, str(error), {"reason": "protocol"})])
-            return
+            _tell_editor(editor, str(error))
+            return ProtocolError(str(error))
         except trio.BrokenResourceError as error:
-            log.info("%s", error)
-            return
+            log.info("the editor: %s", error)
+            return None
+
+
+def _tell_editor(editor: LineStream, what: str) -> None:
+    """Answer something that is no message."""
+    try:
+        editor.send_nowait([_error(b"null", _PARSE_ERROR, what, {"reason": "protocol"})])
+    except trio.BrokenResourceError:
+        pass  # It doesn't read any more, which shows elsewhere.
 
 
 async def _pump_down(editor: LineStream, gateway: MessageStream, maps: PathMaps) -> GatewayError | None:

@@ -9,6 +9,7 @@ written in JavaScript do send when a chunk of their output cuts an emoji in two.
 """
 
 import enum
+import json
 import re
 from collections.abc import Iterator
 from typing import Any, Final, NewType
@@ -64,12 +65,12 @@ class InvalidMessage(ValueError):
 class _Envelope(msgspec.Struct):
     id: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
     method: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
-    params: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
     result: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
     error: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
 
 
 _decode_envelope = msgspec.json.Decoder(_Envelope).decode
+_check = msgspec.json.Decoder(msgspec.Raw).decode
 _ESCAPE = re.compile(rb"\\(?:u[dD][89a-fA-F][0-9a-fA-F]{2}|.)", re.DOTALL)
 _ID_START = frozenset(b'"-0123456789n')
 
@@ -78,8 +79,8 @@ def parse(text: bytes) -> Message:
     """Read the envelope of one message.
 
     Raises:
-        InvalidMessage: `-32700` for what is not JSON in UTF-8, `-32600` for JSON that is no request, notification or
-        response.
+        InvalidMessage: `-32700` for what is not JSON in UTF-8 or is nested hundreds of levels deep, `-32600` for JSON
+        that is no request, notification or response.
     """
     if not text.isascii():
         try:
@@ -88,49 +89,48 @@ def parse(text: bytes) -> Message:
             raise InvalidMessage(PARSE_ERROR, f"not UTF-8 at byte {error.start}") from None
     try:
         envelope = _decode_envelope(text)
-    except msgspec.ValidationError:
-        kind = "an array; batches are not part of ACP" if text.lstrip()[:1] == b"[" else "not an object"
-        raise InvalidMessage(INVALID_REQUEST, f"a message must be an object, this is {kind}") from None
-    except msgspec.DecodeError as error:
-        envelope = _decode_with_surrogates(text, error)
-    except RecursionError:
-        raise InvalidMessage(PARSE_ERROR, "nested too deeply") from None
+    except (msgspec.DecodeError, RecursionError):
+        envelope = _look_again(text)
     return _classify(text, envelope)
 
 
-def _decode_with_surrogates(text: bytes, error: msgspec.DecodeError) -> _Envelope:
-    """Decode a text that may have failed because of its surrogate escapes alone, with harmless ones instead."""
-
-    def harmless(escape: re.Match[bytes]) -> bytes:
-        return rb"\u0020" if len(escape[0]) > 2 else escape[0]
-
+def _look_again(text: bytes) -> _Envelope:
+    """Read the envelope of a text that msgspec refuses: it may be no JSON, no object, or hold lone surrogates."""
     try:
-        _decode_envelope(_ESCAPE.sub(harmless, text))
-    except (msgspec.DecodeError, RecursionError):
-        raise InvalidMessage(PARSE_ERROR, str(error)) from None
-    values = {
-        spans.string_value(member.name): msgspec.Raw(text[member.start : member.end]) for member in spans.members(text)
-    }
+        _check(_ESCAPE.sub(_without_surrogate, text))
+    except msgspec.DecodeError as error:
+        raise InvalidMessage(PARSE_ERROR, f"not JSON: {error}") from None
+    except RecursionError:
+        raise InvalidMessage(PARSE_ERROR, "nested too deeply") from None
+    first = text[spans.skip_space(text, 0)]
+    if first != ord("{"):
+        kind = "an array; batches are not part of ACP" if first == ord("[") else "not an object"
+        raise InvalidMessage(INVALID_REQUEST, f"a message must be an object, this is {kind}")
+    values = {spans.string_value(name): msgspec.Raw(text[start:end]) for name, start, end in spans.members(text)}
     return _Envelope(**{name: values[name] for name in _Envelope.__struct_fields__ if name in values})
 
 
+def _without_surrogate(escape: re.Match[bytes]) -> bytes:
+    return rb"\u0020" if len(escape[0]) > 2 else escape[0]
+
+
 def _classify(text: bytes, envelope: _Envelope) -> Message:
-    raw_id = envelope.id
-    if raw_id is not msgspec.UNSET:
-        id_text = RawId(bytes(raw_id))
-        if id_text[0] not in _ID_START:
-            raise InvalidMessage(INVALID_REQUEST, "an id must be a string, a number or null")
+    message_id = NO_ID if envelope.id is msgspec.UNSET else RawId(bytes(envelope.id))
+    if message_id[0] not in _ID_START:
+        raise InvalidMessage(INVALID_REQUEST, "an id must be a string, a number or null")
     if envelope.method is not msgspec.UNSET:
-        raw_method = bytes(envelope.method)
-        if raw_method[0] != 0x22:
+        method = bytes(envelope.method)
+        if method[0] != ord('"'):
             raise InvalidMessage(INVALID_REQUEST, "method must be a string")
-        method = spans.string_value(raw_method) if b"\\" in raw_method else raw_method[1:-1].decode()
-        if raw_id is msgspec.UNSET:
-            return Message(text, Kind.NOTIFICATION, NO_ID, method)
-        return Message(text, Kind.REQUEST, id_text, method)
-    if raw_id is msgspec.UNSET or (envelope.result is msgspec.UNSET and envelope.error is msgspec.UNSET):
+        kind = Kind.NOTIFICATION if envelope.id is msgspec.UNSET else Kind.REQUEST
+        # Every message comes through here, and its method is a plain string.
+        name = spans.string_value(method) if b"\\" in method else method[1:-1].decode()
+        return Message(text, kind, message_id, name)
+    if envelope.id is msgspec.UNSET or (envelope.result is msgspec.UNSET and envelope.error is msgspec.UNSET):
         raise InvalidMessage(INVALID_REQUEST, "neither a request nor a notification nor a response")
-    return Message(text, Kind.RESPONSE, id_text, "", envelope.error is not msgspec.UNSET)
+    # Peers with JSON-RPC 1.0 in their bones send `"error": null` beside a result.
+    failed = envelope.error is not msgspec.UNSET and bytes(envelope.error) != b"null"
+    return Message(text, Kind.RESPONSE, message_id, "", failed)
 
 
 def with_id(message: Message, new_id: RawId) -> bytes:
@@ -143,7 +143,7 @@ def with_id(message: Message, new_id: RawId) -> bytes:
 def text_at(message: bytes, *path: str) -> str | None:
     """The string at a member path of a message, None where there is none."""
     at = spans.find(message, *path)
-    if at is None or message[at[0]] != 0x22:
+    if at is None or message[at[0]] != ord('"'):
         return None
     return spans.string_value(message[at[0] : at[1]])
 
@@ -154,25 +154,25 @@ def raw_at(message: bytes, *path: str) -> bytes | None:
     return None if at is None else message[at[0] : at[1]]
 
 
-def is_id(text: bytes) -> bool:
-    """Whether the text of a JSON value may be an id."""
-    return text[0] in _ID_START
+def encode(value: Any) -> bytes:
+    """The JSON text of what the gateway says itself, in ASCII: lone surrogates of a peer's are escapes there too."""
+    return json.dumps(value, separators=(",", ":")).encode()
 
 
 def result(to: RawId, value: Any) -> bytes:
     """A response with a result."""
-    return b'{"jsonrpc":"2.0","id":%b,"result":%b}' % (to, msgspec.json.encode(value))
+    return b'{"jsonrpc":"2.0","id":%b,"result":%b}' % (to, encode(value))
 
 
 def error(to: RawId, code: int, message: str, data: Any = None) -> bytes:
     """A response with an error; `data` is left out where it is None."""
     body = {"code": code, "message": message} | ({} if data is None else {"data": data})
-    return b'{"jsonrpc":"2.0","id":%b,"error":%b}' % (to, msgspec.json.encode(body))
+    return b'{"jsonrpc":"2.0","id":%b,"error":%b}' % (to, encode(body))
 
 
 def notification(method: str, params: Any) -> bytes:
     """A notification."""
-    return msgspec.json.encode({"jsonrpc": "2.0", "method": method, "params": params})
+    return encode({"jsonrpc": "2.0", "method": method, "params": params})
 
 
 class OpenRequest(msgspec.Struct, frozen=True):
@@ -182,61 +182,61 @@ class OpenRequest(msgspec.Struct, frozen=True):
     """As its sender spelled it."""
     method: str
     session: str | None = None
+    """The session whose turn lasts until the response."""
 
 
 class OpenRequests:
     """The requests of one peer that the other has not answered yet.
 
-    Answers are found by the id's text. A peer whose parser spells numbers its own way (`1e2` comes back as `100`,
-    2^63 as 9223372036854776000) or unescapes a string is understood too: then by value, the oldest first.
+    Answers are found by the text of a numeric id and by the value of a string. A peer that spells numbers its own way
+    (`1e2` comes back as `100`, 2^63 as 9223372036854776000) is understood too: then by value, the oldest first.
     """
 
     def __init__(self) -> None:
-        self._by_text: dict[bytes | str, list[OpenRequest]] = {}
+        # Agents do reuse an id before it is answered: then there is more than one under it.
+        self._by_key: dict[bytes | str, list[OpenRequest]] = {}
 
     def __contains__(self, raw: RawId) -> bool:
-        return _key(raw) in self._by_text
+        return _key(raw) in self._by_key
 
     def __iter__(self) -> Iterator[OpenRequest]:
-        return (request for same in self._by_text.values() for request in same)
-
-    def __len__(self) -> int:
-        return sum(map(len, self._by_text.values()))
+        return (request for same in self._by_key.values() for request in same)
 
     def add(self, request: OpenRequest) -> None:
         """A request was passed on."""
-        self._by_text.setdefault(_key(request.id), []).append(request)
+        self._by_key.setdefault(_key(request.id), []).append(request)
 
     def take(self, raw: RawId) -> OpenRequest | None:
         """An answer came: the request it is for, not open any more; None where nobody asked."""
         key = self._find(raw)
         if key is None:
             return None
-        same = self._by_text[key]
+        same = self._by_key[key]
         request = same.pop(0)
         if not same:
-            del self._by_text[key]
+            del self._by_key[key]
         return request
 
     def clear(self) -> list[OpenRequest]:
-        """Forget all and return them, the oldest first."""
+        """Forget all and return them."""
         requests = list(self)
-        self._by_text.clear()
+        self._by_key.clear()
         return requests
 
     def _find(self, raw: RawId) -> bytes | str | None:
         key = _key(raw)
-        if key in self._by_text:
+        if key in self._by_key:
             return key
-        if isinstance(key, str) or raw == NO_ID:
+        number = _number(key)
+        if number is None:
             return None
-        number = float(raw)
-        for other in self._by_text:
-            if isinstance(other, bytes) and other != NO_ID and float(other) == number:
-                return other
-        return None
+        return next((other for other in self._by_key if _number(other) == number), None)
 
 
 def _key(raw: RawId) -> bytes | str:
-    """What makes two ids the same: the text of a number, the value of a string."""
-    return spans.string_value(raw) if raw[0] == 0x22 else raw
+    """What makes two ids the same: the text of a number or of null, the value of a string."""
+    return spans.string_value(raw) if raw[0] == ord('"') else raw
+
+
+def _number(key: bytes | str) -> float | None:
+    return None if isinstance(key, str) or key == NO_ID else float(key)

@@ -7,28 +7,32 @@ take from it what is to be sent to whom (`take_deliveries`) and what a person sh
 A message passes as the very bytes it came in, with these exceptions:
 
 * `initialize`: the client's file system and terminal are masked on the way to the agent unless the policy lets them
-  through,
-  for a write that goes to the editor's machine never appears on the agent's; authentication methods that would run a
-  terminal command are removed from the answer, for the editor would run them on the wrong machine.
+  through, for a write that goes to the editor's machine never appears on the agent's. Authentication methods that would
+  run a terminal command are removed from the answer, and the client's offer to run them is masked, whatever the policy
+  says: the editor would run them on the wrong machine.
 * An error `-32000` from the agent (not logged in) gets the words that say what to run on the gateway's machine.
 * A response whose id the peer spelled in its own way gets back the spelling of the request.
 
-What is answered here and never passed on: text that is no message, arrays, messages with a member repeated where the
-gateway looks, requests before `initialize`, a second `initialize`, an id that is still in use, a session in a
-directory that isn't there, `fs/*` and `terminal/*` from the agent while they are masked, and the gateway's own
-reserved methods. A response that nobody waits for, or a `$/cancel_request` for a request that is not open, is
-dropped. Every request that was passed on is answered in the end: `agent_lost` and `client_gone` see to those that are
-still open.
+What is answered here and never passed on: text that is no message, arrays, messages of the client with a member
+repeated where the gateway looks, requests before `initialize`, a second `initialize`, an id that is still in use, a
+session in a directory that isn't there, `fs/*` and `terminal/*` from the agent while they are masked, requests when
+the agent is lost, and the gateway's own reserved methods. A notification before `initialize`, a response that nobody
+waits for, or a `$/cancel_request` for a request that is not open, is dropped. Every request that was passed on is
+answered in the end: `agent_lost` and `client_gone` see to those that are still open.
 """
 
+import json
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
-
-import msgspec
+from typing import Any, Final, TypeAlias
 
 from acp_gateway.protocol import jsonrpc, methods, spans
 from acp_gateway.protocol.jsonrpc import NO_ID, InvalidMessage, Kind, Message, OpenRequest, OpenRequests, RawId
+
+_Refusal: TypeAlias = tuple[int, str, dict[str, Any] | None]
+"""The code, the words and the data of an error."""
+
+_NOT_INITIALIZED: Final[_Refusal] = (jsonrpc.INVALID_REQUEST, "the first request must be initialize", None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,9 +72,8 @@ class Multiplexer:
         self._client_requests = OpenRequests()
         # The agent's requests that the client has and has not answered.
         self._agent_requests = OpenRequests()
-        # The id of an `initialize` that is on its way, and whether one has succeeded.
-        self._initializing: RawId | None = None
-        self._initialized = False
+        # Why no request is taken now; None since an `initialize` was, unless it failed or the agent was lost.
+        self._closed: _Refusal | None = _NOT_INITIALIZED
         # What the agent said about logging in, before any of it was removed.
         self._auth_methods: list[dict[str, Any]] = []
         # Responses that nobody had asked for.
@@ -93,7 +96,7 @@ class Multiplexer:
     @property
     def wants_agent(self) -> bool:
         """Whether a client has begun: from here on there must be an agent, or `agent_lost`."""
-        return self._initializing is not None or self._initialized
+        return self._closed is None
 
     # What happened
 
@@ -101,22 +104,24 @@ class Multiplexer:
         """The client sent a message, or what it takes for one."""
         try:
             message = jsonrpc.parse(text)
-            repeated = spans.repeated_member(text)
         except InvalidMessage as error:
             self._answer_client(NO_ID, error.code, str(error))
             return
+        repeated = spans.repeated_member(text)
         if repeated is not None:
-            # Parsers disagree on which of the two counts: what the agent reads must be what was checked here.
-            to = NO_ID if repeated.casefold() == "id" else message.id
-            self._answer_client(to, jsonrpc.INVALID_REQUEST, f"the member {repeated!r} is there twice")
+            self._refuse_repeated(message, repeated)
         elif message.kind is Kind.RESPONSE:
             self._settle_for_client(message)
         elif message.method.startswith(methods.RESERVED_PREFIX):
             self._refuse(message, jsonrpc.METHOD_NOT_FOUND, "this method is the gateway's own")
         elif message.kind is Kind.REQUEST:
             self._request_from_client(message)
-        elif self.wants_agent:
-            self._pass_to_agent(message, self._client_requests)
+        elif self._closed is not None:
+            self._refuse(message, *self._closed)
+        elif message.method == methods.INITIALIZE:
+            self._refuse(message, jsonrpc.INVALID_REQUEST, "initialize must be a request")
+        elif _may_pass(message, self._client_requests):
+            self._deliveries.to_agent.append(text)
 
     def receive_from_agent(self, text: bytes) -> None:
         """The agent wrote a line."""
@@ -128,84 +133,62 @@ class Multiplexer:
         if message.kind is Kind.RESPONSE:
             self._settle_for_agent(message)
         elif message.method.startswith(methods.RESERVED_PREFIX):
-            self._notes.append("dropped a message of the agent under a method that is the gateway's own")
+            self._refuse_agent(message, "is the gateway's own")
         elif message.kind is Kind.REQUEST:
             self._request_from_agent(message)
-        else:
-            self._pass_to_client(message, self._agent_requests)
+        elif _may_pass(message, self._agent_requests):
+            self._deliveries.to_client.append(text)
 
     def client_gone(self) -> None:
         """The client has left and will not come back: end its turns and settle what the agent asked of it."""
-        for session in dict.fromkeys(
-            request.session
-            for request in self._client_requests
-            if request.session is not None and methods.client_method(request.method).opens_turn
-        ):
+        turns = [request.session for request in self._client_requests.clear() if request.session is not None]
+        for session in dict.fromkeys(turns):
             self._deliveries.to_agent.append(jsonrpc.notification(methods.SESSION_CANCEL, {"sessionId": session}))
         for request in self._agent_requests.clear():
             self._deliveries.to_agent.append(_settled_without_client(request))
-        self._client_requests.clear()
 
     def agent_lost(self, why: str, data: dict[str, Any]) -> None:
-        """The agent has ended or could not be started: answer everything that waits for it."""
+        """The agent has ended or could not be started: answer everything that waits for it, and what comes from now."""
         for request in self._client_requests.clear():
             self._answer_client(request.id, jsonrpc.INTERNAL_ERROR, why, data)
         self._agent_requests.clear()
-        self._initializing, self._initialized = None, False
+        self._closed = (jsonrpc.INTERNAL_ERROR, why, data)
 
     # Requests
 
     def _request_from_client(self, message: Message) -> None:
         if message.id in self._client_requests:
-            # Under the id null: an error under this id would settle the first request at the client.
-            self._answer_client(
-                NO_ID, jsonrpc.INVALID_REQUEST, f"the id {message.id.decode()} is still in use by an earlier request"
-            )
+            self._refuse(message, jsonrpc.INVALID_REQUEST, f"the id {message.id.decode():.80} is still in use")
+        elif message.method == methods.INITIALIZE and self._closed is _NOT_INITIALIZED:
+            self._closed = None
+            self._client_requests.add(OpenRequest(message.id, message.method))
+            self._deliveries.to_agent.append(self._mask_capabilities(message.text))
+        elif self._closed is not None:
+            self._refuse(message, *self._closed)
         elif message.method == methods.INITIALIZE:
-            self._initialize(message)
-        elif not self.wants_agent:
-            self._refuse(message, jsonrpc.INVALID_REQUEST, "the first request must be initialize")
+            self._refuse(message, jsonrpc.INVALID_REQUEST, "initialize has been called already")
+        elif problem := self._problem_with(message):
+            self._refuse(message, jsonrpc.INVALID_PARAMS, problem.message, problem.data)
         else:
-            method = methods.client_method(message.method)
-            if method.opens_session and (cwd := jsonrpc.text_at(message.text, "params", "cwd")) is not None:
-                problem = self._policy.check_directory(cwd)
-                if problem is not None:
-                    self._answer_client(message.id, jsonrpc.INVALID_PARAMS, problem.message, problem.data)
-                    return
-            session = jsonrpc.text_at(message.text, "params", "sessionId") if method.opens_turn else None
+            opens_turn = methods.client_method(message.method).opens_turn
+            session = jsonrpc.text_at(message.text, "params", "sessionId") if opens_turn else None
             self._client_requests.add(OpenRequest(message.id, message.method, session))
             self._deliveries.to_agent.append(message.text)
 
-    def _initialize(self, message: Message) -> None:
-        if self.wants_agent:
-            self._refuse(message, jsonrpc.INVALID_REQUEST, "initialize has been called already")
-            return
-        self._initializing = message.id
-        self._client_requests.add(OpenRequest(message.id, message.method))
-        self._deliveries.to_agent.append(self._mask_capabilities(message.text))
+    def _problem_with(self, message: Message) -> Problem | None:
+        """Why the session that a request asks for can't be opened. What `cwd` must look like is the agent's to say."""
+        if not methods.client_method(message.method).opens_session:
+            return None
+        cwd = jsonrpc.text_at(message.text, "params", "cwd")
+        return None if cwd is None else self._policy.check_directory(cwd)
 
     def _request_from_agent(self, message: Message) -> None:
         needs = methods.agent_method(message.method).needs
         if needs is not None and needs not in self._policy.serves:
-            self._notes.append(f"refused {message.method} of the agent: the client does not serve it")
-            self._deliveries.to_agent.append(
-                jsonrpc.error(
-                    message.id, jsonrpc.METHOD_NOT_FOUND, f"{message.method} was not offered: the client is elsewhere"
-                )
-            )
+            self._refuse_agent(message, "was not offered: the client works on another machine")
             return
         self._agent_requests.add(OpenRequest(message.id, message.method))
         self._deliveries.to_client.append(message.text)
-
-    # Notifications
-
-    def _pass_to_agent(self, message: Message, sent: OpenRequests) -> None:
-        if message.method != methods.CANCEL_REQUEST or _names_one_of(message, sent):
-            self._deliveries.to_agent.append(message.text)
-
-    def _pass_to_client(self, message: Message, sent: OpenRequests) -> None:
-        if message.method != methods.CANCEL_REQUEST or _names_one_of(message, sent):
-            self._deliveries.to_client.append(message.text)
 
     # Responses
 
@@ -222,8 +205,8 @@ class Multiplexer:
             self._drop(response, "the agent")
             return
         text = _spelled_as(request, response)
-        if request.id == self._initializing and request.method == methods.INITIALIZE:
-            self._initializing, self._initialized = None, not response.error
+        if request.method == methods.INITIALIZE:
+            self._closed = _NOT_INITIALIZED if response.error else None
             text = self._strip_terminal_logins(text)
         if response.error:
             text = self._explain_login(text)
@@ -235,12 +218,28 @@ class Multiplexer:
 
     # Answers of the gateway's own
 
-    def _refuse(self, message: Message, code: int, why: str) -> None:
-        """Answer a request with an error; a notification is never answered."""
-        if message.kind is Kind.REQUEST:
-            self._answer_client(message.id, code, why)
-        else:
+    def _refuse(self, message: Message, code: int, why: str, data: dict[str, Any] | None = None) -> None:
+        """Answer a request of the client with an error; a notification is never answered."""
+        if message.kind is Kind.NOTIFICATION:
             self._notes.append(f"dropped a notification of the client: {why}")
+            return
+        # Under an id that is in use an error would settle the earlier request at the client.
+        self._answer_client(NO_ID if message.id in self._client_requests else message.id, code, why, data)
+
+    def _refuse_repeated(self, message: Message, name: str) -> None:
+        """Parsers disagree on which of the two counts: what the agent reads must be what was checked here."""
+        why = f"the member {name!r:.80} is there twice"
+        if message.kind is Kind.REQUEST and name.casefold() != "id":
+            self._refuse(message, jsonrpc.INVALID_REQUEST, why)
+        else:
+            self._answer_client(NO_ID, jsonrpc.INVALID_REQUEST, why)
+
+    def _refuse_agent(self, message: Message, why: str) -> None:
+        """Answer a request of the agent with an error; a notification is only dropped."""
+        what = f"{message.method!r:.80} {why}"
+        self._notes.append(f"refused a message of the agent: {what}")
+        if message.kind is Kind.REQUEST:
+            self._deliveries.to_agent.append(jsonrpc.error(message.id, jsonrpc.METHOD_NOT_FOUND, what))
 
     def _answer_client(self, to: RawId, code: int, why: str, data: dict[str, Any] | None = None) -> None:
         self._deliveries.to_client.append(jsonrpc.error(to, code, why, data))
@@ -249,7 +248,7 @@ class Multiplexer:
 
     def _mask_capabilities(self, text: bytes) -> bytes:
         offered = spans.find(text, "params", "clientCapabilities")
-        if offered is None or text[offered[0]] != 0x7B:
+        if offered is None or text[offered[0]] != ord("{"):
             return text
         edits = []
         for member in spans.members(text, offered[0]):
@@ -258,7 +257,7 @@ class Multiplexer:
                 edits.append((member.start, member.end, b'{"readTextFile":false,"writeTextFile":false}'))
             elif name == "terminal" and methods.Capability.TERMINAL not in self._policy.serves:
                 edits.append((member.start, member.end, b"false"))
-            elif name == "auth" and text[member.start] == 0x7B:
+            elif name == "auth" and text[member.start] == ord("{"):
                 edits += [
                     (inner.start, inner.end, b"false")
                     for inner in spans.members(text, member.start)
@@ -268,16 +267,12 @@ class Multiplexer:
 
     def _strip_terminal_logins(self, text: bytes) -> bytes:
         offered = spans.find(text, "result", "authMethods")
-        if offered is None or text[offered[0]] != 0x5B:
+        if offered is None or text[offered[0]] != ord("["):
             return text
-        kept = []
-        for start, end in spans.elements(text, offered[0]):
-            raw = text[start:end]
-            method = _lenient_object(raw)
-            self._auth_methods.append(method)
-            if not _runs_in_terminal(method):
-                kept.append(raw)
-        if len(kept) == len(self._auth_methods):
+        spellings = [text[start:end] for start, end in spans.elements(text, offered[0])]
+        self._auth_methods = [_object(spelling) for spelling in spellings]
+        kept = [spelling for spelling in spellings if not _runs_in_terminal(spelling)]
+        if len(kept) == len(spellings):
             return text
         return spans.splice(text, [(*offered, b"[" + b",".join(kept) + b"]")])
 
@@ -285,18 +280,21 @@ class Multiplexer:
         if jsonrpc.raw_at(text, "error", "code") != b"%d" % jsonrpc.AUTH_REQUIRED:
             return text
         said = spans.find(text, "error", "message")
-        words = jsonrpc.text_at(text, "error", "message")
-        if said is None or words is None:
+        if said is None or text[said[0]] != ord('"'):
             return text
-        hint = self._policy.login_hint(self._auth_methods)
-        explained = f"{words.rstrip('. ')}. {hint}".encode(errors="replace").decode()
-        return spans.splice(text, [(*said, msgspec.json.encode(explained))])
+        words = spans.string_value(text[said[0] : said[1]]).strip()
+        if words and not words.endswith((".", "!", "?")):
+            words += "."
+        explained = f"{words} {self._policy.login_hint(self._auth_methods)}".lstrip()
+        return spans.splice(text, [(*said, jsonrpc.encode(explained))])
 
 
-def _names_one_of(cancel: Message, sent: OpenRequests) -> bool:
-    """Whether a `$/cancel_request` is about an open request of its sender."""
-    raw = jsonrpc.raw_at(cancel.text, "params", "requestId")
-    return raw is not None and jsonrpc.is_id(raw) and RawId(raw) in sent
+def _may_pass(notification: Message, sent: OpenRequests) -> bool:
+    """Whether a notification is for the other side: all but a `$/cancel_request` for what its sender has not open."""
+    if notification.method != methods.CANCEL_REQUEST:
+        return True
+    raw = jsonrpc.raw_at(notification.text, "params", "requestId")
+    return raw is not None and RawId(raw) in sent
 
 
 def _spelled_as(request: OpenRequest, response: Message) -> bytes:
@@ -312,16 +310,18 @@ def _settled_without_client(request: OpenRequest) -> bytes:
     return jsonrpc.error(request.id, jsonrpc.REQUEST_CANCELLED, "the client has gone")
 
 
-def _runs_in_terminal(method: dict[str, Any]) -> bool:
-    meta = method.get("_meta")
-    marks = meta if isinstance(meta, dict) else {}
-    return method.get("type") == "terminal" or "terminal-auth" in marks or marks.get("type") == "terminal"
+def _runs_in_terminal(auth_method: bytes) -> bool:
+    return (
+        jsonrpc.text_at(auth_method, "type") == "terminal"
+        or jsonrpc.text_at(auth_method, "_meta", "type") == "terminal"
+        or spans.find(auth_method, "_meta", "terminal-auth") is not None
+    )
 
 
-def _lenient_object(raw: bytes) -> dict[str, Any]:
-    """A small JSON object of an agent's, decoded; empty for anything else."""
+def _object(text: bytes) -> dict[str, Any]:
+    """An object of the agent's, decoded for `login_hint`; empty for what is none or can't be decoded."""
     try:
-        value = msgspec.json.decode(raw)
-    except msgspec.DecodeError:
+        value = json.loads(text)
+    except (ValueError, RecursionError):
         return {}
     return value if isinstance(value, dict) else {}

@@ -1,0 +1,437 @@
+"""Messages: what is one, what its envelope says, and that the rest of it is never touched."""
+
+import json
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from acp_gateway.protocol import jsonrpc
+from acp_gateway.protocol.jsonrpc import (
+    INVALID_REQUEST,
+    NO_ID,
+    PARSE_ERROR,
+    InvalidMessage,
+    Kind,
+    Message,
+    OpenRequest,
+    OpenRequests,
+    RawId,
+    parse,
+)
+
+
+def refusal(text: bytes) -> int:
+    """The code that a text is refused with."""
+    with pytest.raises(InvalidMessage) as raised:
+        parse(text)
+    return raised.value.code
+
+
+# The three shapes
+
+
+def test_a_request_has_an_id_and_a_method() -> None:
+    text = b'{"jsonrpc":"2.0","id":7,"method":"session/new","params":{}}'
+    assert parse(text) == Message(text, Kind.REQUEST, RawId(b"7"), "session/new")
+
+
+def test_a_notification_has_a_method_and_no_id() -> None:
+    text = b'{"jsonrpc":"2.0","method":"session/update","params":{}}'
+    assert parse(text) == Message(text, Kind.NOTIFICATION, NO_ID, "session/update")
+
+
+def test_a_response_has_an_id_and_a_result() -> None:
+    text = b'{"jsonrpc":"2.0","id":7,"result":null}'
+    assert parse(text) == Message(text, Kind.RESPONSE, RawId(b"7"), "")
+
+
+def test_an_error_response_has_an_id_and_an_error() -> None:
+    text = b'{"jsonrpc":"2.0","id":null,"error":{"code":-32000,"message":"no"}}'
+    assert parse(text) == Message(text, Kind.RESPONSE, NO_ID, "", error=True)
+
+
+def test_an_error_that_is_null_beside_a_result_is_none() -> None:
+    assert not parse(b'{"id":1,"result":{},"error":null}').error
+    assert parse(b'{"id":1,"result":null,"error":{}}').error
+
+
+def test_the_order_of_members_and_members_of_other_names_do_not_matter() -> None:
+    message = parse(b'{"params":{"id":2,"method":"no"},"_meta":{"id":3},"method":"x","Id":4,"id":1}')
+    assert (message.kind, message.id, message.method) == (Kind.REQUEST, b"1", "x")
+
+
+def test_of_a_repeated_member_the_last_counts() -> None:
+    message = parse(b'{"id":1,"method":"a","id":2,"method":"b"}')
+    assert (message.id, message.method) == (b"2", "b")
+
+
+def test_names_are_read_unescaped() -> None:
+    message = parse(rb'{"\u0069d":1,"m\u0065thod":"session\/new"}')
+    assert (message.id, message.method) == (b"1", "session/new")
+
+
+@pytest.mark.parametrize("params", [b"[]", b"null", b"5"])
+def test_what_params_must_be_is_for_the_receiver_to_say(params: bytes) -> None:
+    assert parse(b'{"id":1,"method":"x","params":%b}' % params).kind is Kind.REQUEST
+
+
+# Ids
+
+SPELLINGS = [
+    b"0",
+    b"1",
+    b'"1"',
+    b"1.0",
+    b"1e2",
+    b"-0",
+    b"-7",
+    b'""',
+    b"9223372036854775808",
+    b"123456789012345678901234567890",
+    b"1" * 5000,
+    b"null",
+    b'"f81d4fae-7dec-11d0-a765-00a0c91e6bf6"',
+    rb'"\u0061\"\\"',
+    b'"\xe2\x80\xa8"',
+    rb'"\ud83d"',
+]
+
+
+@pytest.mark.parametrize("spelling", SPELLINGS, ids=lambda spelling: repr(spelling[:40]))
+def test_an_id_keeps_its_type_and_its_spelling(spelling: bytes) -> None:
+    assert parse(b'{"id": %b ,"method":"x"}' % spelling).id == spelling
+    assert parse(b'{"result":1,"id":\t%b}' % spelling).id == spelling
+
+
+@pytest.mark.parametrize("spelling", [b"{}", b"[]", b"true", b"false", b"[1]", b'{"a":1}'])
+def test_an_id_of_another_type_is_refused(spelling: bytes) -> None:
+    assert refusal(b'{"id":%b,"method":"x"}' % spelling) == INVALID_REQUEST
+    assert refusal(b'{"id":%b,"result":1}' % spelling) == INVALID_REQUEST
+
+
+# What texts are messages
+
+REQUEST = b'{"jsonrpc":"2.0","id":1,"method":"x","params":{"text":%b}}'
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        REQUEST % b'"\xe2\x80\xa8 \xe2\x80\xa9 \xc2\x85"',
+        REQUEST % rb'"\ud83d"',
+        REQUEST % rb'"\ude00 \ud83d\ude00 \\ud83d"',
+        REQUEST % rb'"\u0000"',
+        REQUEST % b"1e999",
+        REQUEST % b'{"a":1,"a":2}',
+        REQUEST % (b"[" * 100 + b"]" * 100),
+        REQUEST % b'"\x7f"',
+        REQUEST % b"1" + b"\r",
+        b"\r\n\t " + REQUEST % b"1" + b" \n",
+    ],
+)
+def test_this_is_a_message_and_stays_verbatim(text: bytes) -> None:
+    message = parse(text)
+    assert message.text is text
+    assert (message.kind, message.id, message.method) == (Kind.REQUEST, b"1", "x")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        b"",
+        b" \r\n",
+        b"\xff",
+        REQUEST % b'"\xff"',
+        REQUEST % b'"\xed\xa0\xbd"',  # A surrogate is no UTF-8.
+        b"\xef\xbb\xbf" + REQUEST % b"1",
+        "{}".encode("utf-16"),
+        b"npm warn exec The following package was not found",
+        b"Listening on 127.0.0.1",
+        b"[info] ready",
+        REQUEST % b"NaN",
+        REQUEST % b"-Infinity",
+        REQUEST % b"01",
+        REQUEST % b"'a'",
+        REQUEST % b'"\x00"',
+        REQUEST % b'"\n"',
+        REQUEST % rb'"\x41"',
+        REQUEST % rb'"\ud83"',
+        REQUEST % b"1" + b"\x00",
+        REQUEST % b"1" + REQUEST % b"1",
+        (REQUEST % b"1")[:-1],
+        b'{"id":NaN,"method":"x"}',
+        b'{"id":1,"method":"x",}',
+        b"[1,",
+        b"1 x",
+    ],
+)
+def test_this_is_no_json(text: bytes) -> None:
+    assert refusal(text) == PARSE_ERROR
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        b"{}",
+        b"[]",
+        b" [" + REQUEST % b"1" + b"]",
+        rb'["\ud83d"]',
+        b"1",
+        b"null",
+        b"true",
+        b'"text"',
+        b'{"jsonrpc":"2.0"}',
+        b'{"id":1}',
+        b'{"result":1}',
+        b'{"id":1,"method":5}',
+        b'{"id":1,"method":null,"result":1}',
+    ],
+)
+def test_this_is_json_and_no_message(text: bytes) -> None:
+    assert refusal(text) == INVALID_REQUEST
+
+
+def test_an_array_is_told_that_there_are_no_batches() -> None:
+    with pytest.raises(InvalidMessage) as raised:
+        parse(b"[]")
+    assert str(raised.value) == "a message must be an object, this is an array; batches are not part of ACP"
+
+
+def test_broken_json_is_told_where_it_breaks_behind_lone_surrogates_too() -> None:
+    with pytest.raises(InvalidMessage, match=r"^not JSON: .*\(byte 14\)$"):
+        parse(rb'{"x":"\ud83d",}')
+
+
+@pytest.mark.parametrize(
+    ("head", "tail"),
+    [
+        (b"[", b"]"),
+        (b'{"a":', b"}"),
+        (b"[", b""),
+        (rb'["\ud83d",', b"]"),
+    ],
+)
+def test_100_000_levels_of_nesting_are_refused(head: bytes, tail: bytes) -> None:
+    nested = head * 100_000 + b"1" + tail * 100_000
+    assert refusal(nested) == PARSE_ERROR
+    assert refusal(REQUEST % nested) == PARSE_ERROR
+
+
+# Against a slow reference
+
+
+@dataclass(frozen=True)
+class Number:
+    text: str
+
+
+def expected(text: bytes) -> Any:
+    """What the standard library's parser makes of a text: a code, or kind, id and method. Numbers keep their text."""
+    try:
+        value = json.loads(text.decode(), parse_constant=reject, parse_int=Number, parse_float=Number)
+    except ValueError:
+        return PARSE_ERROR
+    if not isinstance(value, dict):
+        return INVALID_REQUEST
+    message_id, method = value.get("id"), value.get("method", "")
+    if not (message_id is None or isinstance(message_id, Number | str)) or not isinstance(method, str):
+        return INVALID_REQUEST
+    if "method" in value:
+        return Kind.REQUEST if "id" in value else Kind.NOTIFICATION, message_id, method, False
+    if "id" in value and ("result" in value or "error" in value):
+        return Kind.RESPONSE, message_id, "", value.get("error") is not None
+    return INVALID_REQUEST
+
+
+def reject(constant: str) -> None:
+    raise ValueError(constant)
+
+
+def seen(text: bytes) -> Any:
+    try:
+        message = parse(text)
+    except InvalidMessage as error:
+        return error.code
+    message_id = json.loads(message.id, parse_int=Number, parse_float=Number)
+    assert message.text is text
+    assert isinstance(message_id, Number | None) or message.id.startswith(b'"')
+    return message.kind, message_id, message.method, message.error
+
+
+STRINGS = [
+    *(b'""', b'"1"', b'"id"', b'"method"', b'"session/new"', rb'"a\/b\n"', rb'"\\ud83d"'),
+    *(rb'"\ud83d"', rb'"\ud83d\ude00"', rb'"\uD83D\u0041"', b'"\xe2\x80\xa8"', b'"\xc3\xa9"', b'"\x7f"'),
+]
+SCALARS = [b"0", b"-0", b"1", b"1.0", b"1e2", b"1E+999", b"9" * 30, b"true", b"null", *STRINGS]
+NAMES = [b'"result"', b'"error"', b'"params"', b'"ID"', *STRINGS]
+UNSOUND = [
+    *(b"[", b"]", b"{", b"}", b",", b":", b'"', b"\\", b" ", b"\n", b"\x00", b"\x0b", b"\xff", b"-", b".", b"0", b"e"),
+    *(b"01", b"1.", b"NaN", b"Infinity", b'"\xed\xa0\x80"', b'"\t"', rb'"\q"', rb'"\u12"', rb"\ud83d"),
+    *(b'"id":', b'"result":'),
+]
+
+blanks = st.sampled_from([b"", b"", b"", b" ", b"\r\n", b"\t"])
+scalars = st.sampled_from(SCALARS)
+nested = st.sampled_from([b"[%b,{%b:%b}]", b'{"id":%b,%b:[%b]}', b" [ %b , [ %b ],{},%b ] "])
+values = scalars | st.builds(lambda shape, *parts: shape % parts, nested, scalars, st.sampled_from(STRINGS), scalars)
+
+
+def member(names: list[bytes], value: st.SearchStrategy[bytes]) -> st.SearchStrategy[bytes]:
+    return st.tuples(blanks, st.sampled_from(names), blanks, st.just(b":"), blanks, value, blanks).map(b"".join)
+
+
+members = st.one_of(
+    member([b'"id"', rb'"\u0069d"'], values),
+    member([b'"method"', rb'"meth\u006Fd"'], st.sampled_from(STRINGS)),
+    member([b'"result"', b'"error"'], values),
+    member(NAMES, values),
+)
+documents = st.lists(members, min_size=2, max_size=5).map(lambda parts: b"{" + b",".join(parts) + b"}") | values
+pieces = st.sampled_from(SCALARS + UNSOUND)
+
+
+@st.composite
+def mutated(draw: st.DrawFn) -> bytes:
+    """A document with one or two places replaced, cut out or filled in."""
+    text = draw(documents)
+    for _ in range(draw(st.integers(1, 2))):
+        start = draw(st.integers(0, len(text)))
+        end = min(len(text), start + draw(st.integers(0, 4)))
+        text = text[:start] + draw(pieces | st.binary(max_size=2)) + text[end:]
+    return text
+
+
+@settings(max_examples=1000)
+@given(documents | mutated() | st.lists(pieces, max_size=12).map(b"".join) | st.binary(max_size=20))
+@example(rb'{"id":1,"method":"a","x":["\ud83d",{"\ud83d":1e999}]}')
+@example(rb'{"id":1,"\ud83d":1,"id":"\ud83d","method":"\ud83d"}')
+@example(b'{"id":1,"method":"x"}\x0b')
+def test_the_verdict_and_the_envelope_are_those_of_a_slow_parser(text: bytes) -> None:
+    assert seen(text) == expected(text)
+
+
+# Looking at and changing a message
+
+
+def test_another_id_changes_nothing_else() -> None:
+    message = parse(b' {"a" : {"id":1},"id" :\t1 , "result":[1.10, 1e999,"\\ud83d"], "_meta" : {} } ')
+    assert jsonrpc.with_id(message, RawId(b'"x"')) == message.text.replace(b"\t1", b'\t"x"')
+
+
+def test_another_id_goes_to_the_one_that_counts() -> None:
+    assert (
+        jsonrpc.with_id(parse(rb'{"id":1,"result":2,"\u0069d":3}'), RawId(b"4")) == rb'{"id":1,"result":2,"\u0069d":4}'
+    )
+
+
+def test_a_string_is_found_by_its_path() -> None:
+    text = rb'{"params":{"cwd":"\/srv/\ud83d","n":1,"o":{}}}'
+    assert jsonrpc.text_at(text, "params", "cwd") == "/srv/\ud83d"
+    assert jsonrpc.text_at(text, "params", "n") is None
+    assert jsonrpc.text_at(text, "params", "missing") is None
+    assert jsonrpc.text_at(text, "params", "n", "deeper") is None
+
+
+def test_a_value_is_found_by_its_path_verbatim() -> None:
+    text = b'{"params":{ "requestId" : 1.0 }}'
+    assert jsonrpc.raw_at(text, "params", "requestId") == b"1.0"
+    assert jsonrpc.raw_at(text, "params", "missing") is None
+
+
+# What the gateway says itself
+
+
+def test_a_result_goes_under_the_id_as_it_was_spelled() -> None:
+    text = jsonrpc.result(RawId(b"1e2"), {"a": None})
+    assert text == b'{"jsonrpc":"2.0","id":1e2,"result":{"a":null}}'
+
+
+def test_an_error_has_data_only_where_there_is_some() -> None:
+    assert jsonrpc.error(NO_ID, -1, "no") == b'{"jsonrpc":"2.0","id":null,"error":{"code":-1,"message":"no"}}'
+    with_data = jsonrpc.error(NO_ID, -1, "no", {"reason": "x"})
+    assert with_data == b'{"jsonrpc":"2.0","id":null,"error":{"code":-1,"message":"no","data":{"reason":"x"}}}'
+
+
+def test_a_notification_has_no_id() -> None:
+    text = jsonrpc.notification("session/cancel", {"sessionId": "s"})
+    assert text == b'{"jsonrpc":"2.0","method":"session/cancel","params":{"sessionId":"s"}}'
+
+
+def test_a_peers_lone_surrogate_can_be_quoted_back() -> None:
+    text = jsonrpc.error(RawId(b"1"), -1, "no \ud83d", {"cwd": "/\ud83d"})
+    assert json.loads(text)["error"] == {"code": -1, "message": "no \ud83d", "data": {"cwd": "/\ud83d"}}
+
+
+# Open requests
+
+
+def opened(*ids: bytes) -> OpenRequests:
+    requests = OpenRequests()
+    for number, raw in enumerate(ids):
+        requests.add(OpenRequest(RawId(raw), f"method {number}"))
+    return requests
+
+
+def taken(requests: OpenRequests, raw: bytes) -> bytes | None:
+    request = requests.take(RawId(raw))
+    return None if request is None else request.id
+
+
+def test_ids_that_python_takes_for_one_are_told_apart() -> None:
+    ids = [b"1", b'"1"', b"1.0", b"1e0", b"0", b'""', b"null", b'"null"', b"-0"]
+    requests = opened(*ids)
+    assert [taken(requests, raw) for raw in reversed(ids)] == ids[::-1]
+    assert list(requests) == []
+
+
+@pytest.mark.parametrize(
+    ("asked", "answered"),
+    [
+        (b"1e2", b"100"),
+        (b"1.0", b"1"),
+        (b"7", b"7.0"),
+        (b"9223372036854775807", b"9223372036854775808"),
+        (b"9223372036854775808", b"9223372036854776000"),
+        (b"123456789012345678901234567890", b"1.2345678901234568e+29"),
+        (rb'"\u0061\/"', b'"a/"'),
+        (rb'"\ud83d\ude00"', '"😀"'.encode()),
+    ],
+)
+def test_an_answer_is_known_although_its_id_is_spelled_anew(asked: bytes, answered: bytes) -> None:
+    requests = opened(b"3", b"null", b'"100"', asked)
+    assert taken(requests, answered) == asked
+    assert taken(requests, answered) is None
+
+
+@pytest.mark.parametrize("answered", [b"4", b'"3"', b'"null"', b'""', b"1e999"])
+def test_an_answer_to_nothing_is_not_known(answered: bytes) -> None:
+    assert taken(opened(b"3", b"null", b'"100"'), answered) is None
+
+
+def test_null_answers_only_null() -> None:
+    requests = opened(b"0", b'""', b'"null"')
+    assert taken(requests, b"null") is None
+
+
+def test_the_very_text_goes_before_the_value_and_the_oldest_before_later_ones() -> None:
+    requests = opened(b"1.0", b"1e0", b"1")
+    assert [taken(requests, b"1") for _ in range(4)] == [b"1", b"1.0", b"1e0", None]
+
+
+def test_an_id_that_is_reused_before_its_answer_is_open_twice() -> None:
+    requests = opened(b"1", b"2", b"1")
+    assert [request.method for request in requests] == ["method 0", "method 2", "method 1"]
+    first, second = requests.take(RawId(b"1")), requests.take(RawId(b"1"))
+    assert first is not None
+    assert second is not None
+    assert (first.method, second.method) == ("method 0", "method 2")
+    assert RawId(b"1") not in requests
+
+
+def test_clearing_hands_over_all_that_are_open() -> None:
+    requests = opened(b"1", b'"1"')
+    assert [request.id for request in requests.clear()] == [b"1", b'"1"']
+    assert list(requests) == []

@@ -1,0 +1,41 @@
+"""Each error has one face for each outside, and no two kinds share an exit code by accident."""
+
+from acp_gateway import errors
+from acp_gateway.errors import AccessError, ConfigError, Forbidden, GatewayError, Unauthorized, UnknownAgent
+
+
+def kinds() -> list[type[GatewayError]]:
+    found = [kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, GatewayError)]
+    assert len(found) > 8
+    return found
+
+
+def test_the_direct_kinds_have_exit_codes_of_their_own() -> None:
+    direct = [kind for kind in kinds() if kind.__base__ is GatewayError]
+    assert sorted(kind.exit_code for kind in direct) == list(range(2, 9))
+
+
+def test_the_drawing_in_the_docstring_has_every_kind_with_its_code() -> None:
+    assert errors.__doc__ is not None
+    for kind in kinds():
+        (line,) = [line for line in errors.__doc__.splitlines() if f" {kind.__name__} " in f" {line} "]
+        if kind.__base__ is not AccessError:
+            assert f"exit {kind.exit_code}" in line
+
+
+def test_the_readme_explains_every_exit_code() -> None:
+    from pathlib import Path
+
+    readme = (Path(__file__).parent.parent / "README.md").read_text()
+    for kind in kinds():
+        assert f"\n| {kind.exit_code} |" in readme
+
+
+def test_refusals_have_the_status_that_http_has_for_them() -> None:
+    assert [kind.http_status for kind in (Unauthorized, Forbidden, UnknownAgent)] == [401, 403, 404]
+
+
+def test_a_configuration_error_begins_with_its_place() -> None:
+    assert str(ConfigError("is wrong", file="a.toml", line=3, key="x.y")) == "a.toml:3: x.y: is wrong"
+    assert str(ConfigError("is wrong", file="a.toml")) == "a.toml: is wrong"
+    assert str(ConfigError("is wrong")) == "is wrong"

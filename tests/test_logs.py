@@ -1,0 +1,55 @@
+"""Where log lines go."""
+
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from acp_gateway.errors import ConfigError
+from acp_gateway.logs import log_to_file, log_to_stderr
+
+
+@contextmanager
+def fresh_root_logger() -> Iterator[None]:
+    """The root logger as a new process has it; pytest's own handlers come back afterwards."""
+    root = logging.getLogger()
+    handlers, level = root.handlers[:], root.level
+    root.handlers[:] = []
+    try:
+        yield
+    finally:
+        for handler in root.handlers:
+            handler.close()
+        root.handlers[:] = handlers
+        root.setLevel(level)
+
+
+@fresh_root_logger()
+def test_a_client_without_a_log_file_writes_nothing_anywhere(capsys: pytest.CaptureFixture[str]) -> None:
+    log_to_file(None, logging.INFO)
+    logging.getLogger("any").error("something")
+    assert capsys.readouterr() == ("", "")
+
+
+@fresh_root_logger()
+def test_a_clients_log_goes_to_its_file_and_not_to_stderr(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    log_to_file(tmp_path / "log", logging.INFO)
+    logging.getLogger("any").info("something")
+    assert (tmp_path / "log").read_text().endswith("INFO    something\n")
+    assert capsys.readouterr() == ("", "")
+
+
+@fresh_root_logger()
+def test_a_log_file_that_cannot_be_written_is_an_error_in_words(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="cannot write the log file"):
+        log_to_file(tmp_path / "nowhere" / "log", logging.INFO)
+
+
+@fresh_root_logger()
+def test_the_gateways_log_is_its_stderr(capsys: pytest.CaptureFixture[str]) -> None:
+    log_to_stderr(logging.INFO)
+    logging.getLogger("any").info("something")
+    logging.getLogger("any").debug("nothing")
+    assert capsys.readouterr().err.endswith("INFO    something\n")
