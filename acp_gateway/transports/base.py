@@ -13,8 +13,8 @@ the link alive where the transport has a way to. A stream owns no task of its ow
 import enum
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Sequence
-from typing import Final
+from collections.abc import Sequence
+from typing import Final, Self
 
 import trio
 
@@ -23,6 +23,9 @@ READ_SIZE: Final = 65536
 
 WRITE_SIZE: Final = 262144
 """Bytes offered to the kernel at once when it did not take everything at first."""
+
+READS_PER_CHECKPOINT: Final = 16
+"""Reads in a row that bring bytes at once before other tasks get their turn: one busy peer must not starve the rest."""
 
 
 class CloseReason(enum.Enum):
@@ -46,6 +49,9 @@ class MessageTooLarge(trio.BrokenResourceError):
 class ByteStream(ABC):
     """Bytes both ways. Errors are Trio's: `BrokenResourceError` (lost), `ClosedResourceError` (closed on this side)."""
 
+    committed: int = 0
+    """Bytes of a write, at most, that may be on their way though it was refused or cancelled: a TLS record."""
+
     @abstractmethod
     async def receive_some(self) -> bytes:
         """Wait for bytes: at least one, at most `READ_SIZE`; empty at the peer's end. Cancelling loses nothing."""
@@ -58,12 +64,17 @@ class ByteStream(ABC):
     async def send_some(self, data: memoryview) -> int:
         """Wait until at least one byte is written and return how many were.
 
-        Bytes once refused are offered again, the same first: TLS demands it.
+        Bytes once refused are offered again, the same first and no fewer: TLS demands it. Cancelling loses nothing.
         """
 
     @abstractmethod
     async def send_eof(self) -> None:
-        """Tell the peer that nothing more comes, where the transport can; reading goes on."""
+        """Tell the peer that nothing more comes, where the transport can. Reading goes on; over TLS it ends too."""
+
+    async def finish(self) -> None:
+        """Tell the peer that nothing more comes, and where closing now could take back what it has not received yet,
+        wait until it has ended as well. What it still sends is discarded."""
+        await self.send_eof()
 
     @abstractmethod
     async def aclose(self) -> None:
@@ -76,6 +87,7 @@ class TrioBytes(ByteStream):
     def __init__(self, stream: trio.abc.Stream) -> None:
         self._stream = stream
         self._closed = False
+        self._cut_off = False
 
     async def receive_some(self) -> bytes:
         return bytes(await self._stream.receive_some(READ_SIZE))
@@ -83,11 +95,20 @@ class TrioBytes(ByteStream):
     def send_nowait(self, data: memoryview) -> int:
         if self._closed:
             raise trio.ClosedResourceError
+        if self._cut_off:
+            raise trio.BrokenResourceError("a write was cancelled in the middle")
         return 0
 
     async def send_some(self, data: memoryview) -> int:
+        self.send_nowait(data)
+        await trio.lowlevel.checkpoint_if_cancelled()
         part = data[:READ_SIZE]
-        await self._stream.send_all(part)
+        try:
+            await self._stream.send_all(part)
+        except trio.Cancelled:
+            # Trio doesn't tell how much of it has left.
+            self._cut_off = True
+            raise
         return len(part)
 
     async def send_eof(self) -> None:
@@ -97,107 +118,6 @@ class TrioBytes(ByteStream):
     async def aclose(self) -> None:
         self._closed = True
         await trio.aclose_forcefully(self._stream)
-
-
-class ByteWriter:
-    """The bytes on their way to one peer: written at once where the kernel takes them, else kept, in order."""
-
-    def __init__(self, stream: ByteStream, *, stall_timeout: float = float("inf")) -> None:
-        self._stream = stream
-        # Seconds without progress after which the peer counts as stalled.
-        self._stall_timeout = stall_timeout
-        # What is being written: a chunk as it was handed over, and how much of it is gone.
-        self._head: bytes = b""
-        self._sent = 0
-        # What comes after it.
-        self._chunks: deque[bytes] = deque()
-        # Bytes not written yet, of the head and the rest together.
-        self.pending = 0
-        # One task writes at a time; the others wait here for progress.
-        self._writing = False
-        self._progress = trio.lowlevel.ParkingLot()
-        # `run` waits here for something to write.
-        self._unwritten = trio.lowlevel.ParkingLot()
-        # Why nothing can be written any more.
-        self._error: str | None = None
-
-    def write(self, data: bytes) -> None:
-        """Write, or keep what can't be written now. Raises `BrokenResourceError` or `ClosedResourceError`."""
-        if self._error is not None:
-            raise trio.BrokenResourceError(self._error)
-        if not data:
-            return
-        if self.pending:
-            self._chunks.append(data)
-            self.pending += len(data)
-            return
-        try:
-            sent = self._stream.send_nowait(memoryview(data))
-        except trio.BrokenResourceError as error:
-            self._error = str(error)
-            raise
-        if sent == len(data):
-            return
-        self._head, self._sent = data, sent
-        self.pending = len(data) - sent
-        self._unwritten.unpark_all()
-
-    async def drain(self, below: int = 0) -> None:
-        """Wait until at most `below` bytes are left, writing them if nobody else is.
-
-        Raises `Stalled` where the peer takes nothing for too long, else as `write`. Cancelling loses nothing.
-        """
-        while self.pending > below:
-            if self._error is not None:
-                raise trio.BrokenResourceError(self._error)
-            if self._writing:
-                await self._progress.park()
-                continue
-            self._writing = True
-            try:
-                await self._write_some()
-            except trio.BrokenResourceError as error:
-                self._error = str(error)
-                raise
-            finally:
-                self._writing = False
-                self._progress.unpark_all()
-
-    async def run(self) -> None:
-        """Write whatever `write` had to keep, until cancelled or broken."""
-        while True:
-            if not self.pending:
-                await self._unwritten.park()
-            await self.drain()
-
-    def abandon(self, boundary: Callable[[bytes, int], int]) -> None:
-        """Forget what has not begun to leave; `boundary(chunk, sent)` says where what has begun ends in its chunk.
-
-        After a stall: the little that is left can be followed by a goodbye, should the peer wake up.
-        """
-        self._error = None
-        if self.pending:
-            self._head = self._head[: boundary(self._head, self._sent)]
-            self._chunks.clear()
-            self.pending = len(self._head) - self._sent
-
-    async def _write_some(self) -> None:
-        if self._sent == len(self._head):
-            self._head, self._sent = self._next_chunk(), 0
-        with trio.move_on_after(self._stall_timeout) as patience:
-            sent = await self._stream.send_some(memoryview(self._head)[self._sent :])
-            self._sent += sent
-            self.pending -= sent
-        if patience.cancelled_caught:
-            raise Stalled(f"the peer took nothing for {self._stall_timeout:g} s")
-
-    def _next_chunk(self) -> bytes:
-        chunks = [self._chunks.popleft()]
-        size = len(chunks[0])
-        while self._chunks and size + len(self._chunks[0]) <= WRITE_SIZE:
-            chunks.append(self._chunks.popleft())
-            size += len(chunks[-1])
-        return b"".join(chunks)
 
 
 class MessageStream(ABC):
@@ -226,14 +146,15 @@ class MessageStream(ABC):
             self._left.extend(await self._receive_batch())
         return self._left.popleft()
 
-    async def __aiter__(self) -> AsyncIterator[list[bytes]]:
+    def __aiter__(self) -> Self:
         """Batches until the peer ends the stream."""
-        while True:
-            try:
-                batch = await self.receive_batch()
-            except trio.EndOfChannel:
-                return
-            yield batch
+        return self
+
+    async def __anext__(self) -> list[bytes]:
+        try:
+            return await self.receive_batch()
+        except trio.EndOfChannel:
+            raise StopAsyncIteration from None
 
     async def send_batch(self, messages: Sequence[bytes]) -> None:
         """Send messages and wait until they are written. Cancelled, it leaves them to be written by `run`."""
@@ -263,16 +184,16 @@ class MessageStream(ABC):
 
     @abstractmethod
     async def run(self) -> None:
-        """Write what could not be written at once and keep the link alive, until cancelled or the stream is broken.
+        """Write what could not be written at once and keep the link alive, until cancelled, lost or closed.
 
-        Never raises because of the peer: a loss shows where somebody receives.
+        Never raises because of the peer: a loss shows where somebody receives, once what came before it is read.
         """
 
     @abstractmethod
     async def aclose(self, reason: CloseReason = CloseReason.NORMAL, text: str = "") -> None:
         """Write what is pending, say goodbye with `reason` where the transport can, and close.
 
-        Bounded in time; cancelled, it closes at once. May be repeated.
+        Tasks that wait get `ClosedResourceError`. Bounded in time; cancelled or repeated, it closes at once.
         """
 
 
@@ -296,12 +217,12 @@ class _MemoryStream(MessageStream):
 
     async def _receive_batch(self) -> list[bytes]:
         await trio.lowlevel.checkpoint()
-        while not self.inbox:
-            if self.closed:
-                raise trio.ClosedResourceError
+        while not self.inbox and not self.closed:
             if self.peer.closed:
                 raise trio.EndOfChannel
             await self.changed.park()
+        if self.closed:
+            raise trio.ClosedResourceError
         batch, self.inbox, self.size = self.inbox, [], 0
         self.peer.changed.unpark_all()
         return batch
@@ -329,7 +250,8 @@ class _MemoryStream(MessageStream):
             await self.changed.park()
 
     async def run(self) -> None:
-        await trio.sleep_forever()
+        while not (self.closed or self.peer.closed):
+            await self.changed.park()
 
     async def aclose(self, reason: CloseReason = CloseReason.NORMAL, text: str = "") -> None:
         if not self.closed:

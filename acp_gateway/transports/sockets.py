@@ -11,10 +11,10 @@ import ssl
 import trio
 
 from acp_gateway.errors import TrustError, Unreachable
-from acp_gateway.transports.base import READ_SIZE, ByteStream
+from acp_gateway.transports.base import READ_SIZE, READS_PER_CHECKPOINT, WRITE_SIZE, ByteStream
 
-READS_PER_CHECKPOINT = 16
-"""Reads in a row that bring bytes at once before other tasks get their turn: one busy peer must not starve the rest."""
+TLS_RECORD = 16384
+"""Bytes given to OpenSSL at once: it tells of no progress before all that it was given is written."""
 
 
 class SocketBytes(ByteStream):
@@ -22,7 +22,13 @@ class SocketBytes(ByteStream):
 
     def __init__(self, sock: socket.socket) -> None:
         self._sock = sock
+        self._tls = isinstance(sock, ssl.SSLSocket)
+        # A refused record is encrypted already, and on its way.
+        self.committed = TLS_RECORD if self._tls else 0
+        self._largest_write = TLS_RECORD if self._tls else WRITE_SIZE
         self._reads = 0
+        self._eof_sent = False
+        self._finishing = False
 
     @property
     def peer_certificate(self) -> bytes | None:
@@ -34,55 +40,85 @@ class SocketBytes(ByteStream):
         if self._reads % READS_PER_CHECKPOINT == 0:
             await trio.lowlevel.checkpoint()
         while True:
+            if self._finishing:
+                raise trio.ClosedResourceError
+            if self._eof_sent and self._tls:
+                return b""
             try:
                 return self._sock.recv(READ_SIZE)
             except (BlockingIOError, ssl.SSLWantReadError):
-                await trio.lowlevel.wait_readable(self._open_socket())
+                await trio.lowlevel.wait_readable(self._sock)
             except ssl.SSLWantWriteError:
-                await trio.lowlevel.wait_writable(self._open_socket())
+                await trio.lowlevel.wait_writable(self._sock)
             except OSError as error:
                 raise self._broken(error) from error
 
     def send_nowait(self, data: memoryview) -> int:
+        sent = 0
         try:
-            return self._sock.send(data)
+            while sent < min(len(data), WRITE_SIZE):
+                sent += self._send(data[sent:])
         except (BlockingIOError, ssl.SSLWantWriteError, ssl.SSLWantReadError):
-            return 0
+            pass
         except OSError as error:
             raise self._broken(error) from error
+        return sent
 
     async def send_some(self, data: memoryview) -> int:
         while True:
             try:
-                return self._sock.send(data)
+                return self._send(data)
             except (BlockingIOError, ssl.SSLWantWriteError):
-                await trio.lowlevel.wait_writable(self._open_socket())
+                await trio.lowlevel.wait_writable(self._sock)
             except ssl.SSLWantReadError:
-                await trio.lowlevel.wait_readable(self._open_socket())
+                await trio.lowlevel.wait_readable(self._sock)
             except OSError as error:
                 raise self._broken(error) from error
 
+    def _send(self, data: memoryview) -> int:
+        if self._eof_sent:
+            # Behind its end, a TLS socket would send in clear.
+            raise trio.ClosedResourceError
+        return self._sock.send(data[: self._largest_write])
+
     async def send_eof(self) -> None:
         await trio.lowlevel.checkpoint()
-        try:
-            if isinstance(self._sock, ssl.SSLSocket):
-                # Writes the close_notify; the peer's own is not waited for.
+        self._eof_sent = True
+        if isinstance(self._sock, ssl.SSLSocket):
+            try:
+                # Sends the close_notify. It also looks for the peer's own and throws away what comes before that,
+                # which is why reading ends here as well.
                 self._sock.unwrap()
+            except (OSError, ValueError):
+                pass  # There is none yet, or the connection is gone.
+        try:
+            self._sock.shutdown(socket.SHUT_WR)
+        except OSError:
+            pass  # The peer is gone.
+
+    async def finish(self) -> None:
+        """As `ByteStream.finish`: a socket that is closed with unread bytes is reset, and what is in flight lost."""
+        await self.send_eof()
+        # A task that reads would be in the way, and what it could read does not count any more.
+        self._finishing = True
+        trio.lowlevel.notify_closing(self._sock)
+        while True:
+            try:
+                # Behind its end, a TLS socket is read as a plain one.
+                if not self._sock.recv(READ_SIZE):
+                    return
+            except BlockingIOError:
+                await trio.lowlevel.wait_readable(self._sock)
+            except OSError:
+                return  # The peer is gone, or this side has been closed meanwhile.
             else:
-                self._sock.shutdown(socket.SHUT_WR)
-        except (OSError, ValueError):
-            pass  # The peer is gone, or has said goodbye first.
+                await trio.lowlevel.checkpoint()
 
     async def aclose(self) -> None:
         if self._sock.fileno() >= 0:
             trio.lowlevel.notify_closing(self._sock)
             self._sock.close()
         await trio.lowlevel.checkpoint()
-
-    def _open_socket(self) -> socket.socket:
-        if self._sock.fileno() < 0:
-            raise trio.ClosedResourceError
-        return self._sock
 
     def _broken(self, error: OSError) -> trio.BrokenResourceError | trio.ClosedResourceError:
         if self._sock.fileno() < 0:
@@ -139,7 +175,12 @@ async def connect_tcp(host: str, port: int, context: ssl.SSLContext | None = Non
         sock = take_socket(await trio.open_tcp_stream(host, port))
     except OSError as error:
         raise Unreachable(f"cannot reach {host} port {port}: {describe(error)}") from error
-    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    except UnicodeError:
+        raise Unreachable(f"cannot reach {host} port {port}: no host can have that name") from None
+    try:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    except OSError:
+        pass  # macOS says so of a connection that is gone already, which shows soon enough.
     if context is None:
         return SocketBytes(sock)
     try:
@@ -163,10 +204,22 @@ async def connect_unix(path: str) -> SocketBytes:
         raise Unreachable(f"cannot reach {path}: {describe(error)}") from error
 
 
+_CONNECTION_ERRORS: dict[type[OSError], str] = {
+    BrokenPipeError: "broken pipe",
+    ConnectionAbortedError: "software caused connection abort",
+    ConnectionRefusedError: "connection refused",
+    ConnectionResetError: "connection reset by peer",
+}
+"""What the system says of these, because on Windows `os.strerror` knows none of the numbers of sockets."""
+
+
 def describe(error: OSError) -> str:
     """What the system says of an error, without its number and without Python's names."""
     if isinstance(error, ssl.SSLError):
-        return (error.reason or str(error)).replace("_", " ").lower()
+        # Only those that come from OpenSSL have a reason.
+        return (getattr(error, "reason", None) or error.strerror or str(error)).replace("_", " ").lower()
+    if type(error) in _CONNECTION_ERRORS:
+        return _CONNECTION_ERRORS[type(error)]
     if error.errno is not None and not isinstance(error, socket.gaierror):
         return os.strerror(error.errno).lower()
     if isinstance(error.__cause__, ExceptionGroup) and isinstance(error.__cause__.exceptions[0], OSError):

@@ -3,17 +3,19 @@
 import os
 import stat
 import sys
+from collections.abc import Callable
+from typing import Generic, TypeVar
 
 import trio
 
-from acp_gateway.transports.base import READ_SIZE, ByteStream
+from acp_gateway.errors import UsageError
+from acp_gateway.transports.base import READ_SIZE, READS_PER_CHECKPOINT, ByteStream
 
-READS_PER_CHECKPOINT = 16
-"""As for sockets: reads in a row that bring bytes at once before other tasks get their turn."""
+T = TypeVar("T")
 
 
 class FileBytes(ByteStream):
-    """A readable and a writable descriptor that the system can wait for: pipes, sockets, terminals. Not on Windows.
+    """A readable and another, writable descriptor that the system can wait for: pipes, terminals. Not on Windows.
 
     Both are made non-blocking and closed with this stream; `keep_open` leaves them open and gives them back as they
     were.
@@ -88,49 +90,32 @@ class FileBytes(ByteStream):
 class ThreadBytes(ByteStream):
     """Descriptors that nobody can wait for, read and written in threads: pipes on Windows, regular files anywhere.
 
-    A read that is cancelled goes on in its thread, and what it brings is handed to the next reader. A write that is
-    cancelled may have been done or not: the stream can only be closed then.
+    They stay open when it is closed: a thread may still be waiting in one of them.
     """
+
+    committed = READ_SIZE
 
     def __init__(self, read_fd: int, write_fd: int) -> None:
         self._read_fd = read_fd
         self._write_fd = write_fd
-        self._closed = False
-        # What a read brought whose reader had been cancelled.
-        self._send_read, self._receive_read = trio.open_memory_channel[bytes | OSError](1)
-        self._read_under_way = False
+        self._reading = _Calls[bytes]()
+        self._writing = _Calls[int]()
 
     async def receive_some(self) -> bytes:
-        if self._closed:
-            raise trio.ClosedResourceError
-        if not self._read_under_way:
-            self._read_under_way = True
-            trio.lowlevel.spawn_system_task(self._read)
-        result = await self._receive_read.receive()
-        if isinstance(result, OSError):
-            raise trio.BrokenResourceError(f"cannot read: {result.strerror}") from result
-        return result
-
-    async def _read(self) -> None:
-        result: bytes | OSError
         try:
-            result = await trio.to_thread.run_sync(os.read, self._read_fd, READ_SIZE, abandon_on_cancel=True)
+            return await self._reading.call(lambda: os.read(self._read_fd, READ_SIZE))
         except OSError as error:
-            result = error
-        self._read_under_way = False
-        if not self._closed:
-            self._send_read.send_nowait(result)
+            raise trio.BrokenResourceError(f"cannot read: {error.strerror}") from error
 
     def send_nowait(self, data: memoryview) -> int:
-        if self._closed:
+        if self._writing.closed:
             raise trio.ClosedResourceError
         return 0
 
     async def send_some(self, data: memoryview) -> int:
+        part = bytes(data[:READ_SIZE])
         try:
-            return await trio.to_thread.run_sync(
-                os.write, self._write_fd, bytes(data[:READ_SIZE]), abandon_on_cancel=True
-            )
+            return await self._writing.call(lambda: os.write(self._write_fd, part))
         except OSError as error:
             raise trio.BrokenResourceError(f"nobody reads any more: {error.strerror}") from error
 
@@ -138,14 +123,58 @@ class ThreadBytes(ByteStream):
         await trio.lowlevel.checkpoint()
 
     async def aclose(self) -> None:
-        self._closed = True
-        self._send_read.close()
-        self._receive_read.close()
+        self._reading.close()
+        self._writing.close()
         await trio.lowlevel.checkpoint()
 
 
+class _Calls(Generic[T]):
+    """Blocking calls in a thread, one after the other. A caller may be cancelled: the next one gets its result."""
+
+    def __init__(self) -> None:
+        self.closed = False
+        self._under_way = False
+        # Takes the result of the last call, until somebody does.
+        self._take_result: Callable[[], T] | None = None
+        self._changed = trio.lowlevel.ParkingLot()
+
+    async def call(self, function: Callable[[], T]) -> T:
+        """The result of the call that was under way, or else of this one. Raises what the call does."""
+        await trio.lowlevel.checkpoint_if_cancelled()
+        if self._take_result is None and not self._under_way and not self.closed:
+            self._under_way = True
+            token = trio.lowlevel.current_trio_token()
+            trio.lowlevel.start_thread_soon(function, lambda outcome: self._deliver(token, outcome.unwrap))
+        while (take_result := self._take_result) is None and not self.closed:
+            await self._changed.park()
+        if self.closed or take_result is None:
+            raise trio.ClosedResourceError
+        self._take_result = None
+        return take_result()
+
+    def close(self) -> None:
+        self.closed = True
+        self._changed.unpark_all()
+
+    def _deliver(self, token: trio.lowlevel.TrioToken, take_result: Callable[[], T]) -> None:
+        def deliver() -> None:
+            self._under_way = False
+            self._take_result = take_result
+            self._changed.unpark_all()
+
+        try:
+            token.run_sync_soon(deliver)
+        except trio.RunFinishedError:
+            pass  # Nobody is left who could want it.
+
+
 def open_stdio() -> ByteStream:
-    """This process's stdin and stdout as a stream of bytes; the descriptors stay open when it is closed."""
+    """This process's stdin and stdout as a stream of bytes; the descriptors stay open when it is closed.
+
+    Raises `UsageError` where it was started without them.
+    """
+    if sys.stdin is None or sys.stdout is None:
+        raise UsageError("stdin or stdout is closed; this command is for editors, which start it with pipes")
     read_fd, write_fd = sys.stdin.fileno(), sys.stdout.fileno()
     if sys.platform == "win32" or not (_can_be_waited_for(read_fd) and _can_be_waited_for(write_fd)):
         return ThreadBytes(read_fd, write_fd)

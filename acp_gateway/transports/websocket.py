@@ -25,13 +25,14 @@ from websockets.protocol import SERVER, Protocol, State
 from websockets.uri import WebSocketURI
 
 from acp_gateway.errors import ProtocolError
-from acp_gateway.transports.base import ByteStream, ByteWriter, CloseReason, MessageStream, Stalled, is_utf8
+from acp_gateway.transports.base import ByteStream, CloseReason, MessageTooLarge, Stalled, is_utf8
+from acp_gateway.transports.framed import GOODBYE_TIMEOUT, ByteWriter, FramedStream, Pieces
 
 FRAME_SIZE: Final = 16 * 1024 * 1024
 """Bytes in one outgoing frame at most; larger messages are fragmented."""
 
-GOODBYE_TIMEOUT: Final = 5.0
-"""Seconds that closing waits for the peer's part of the closing handshake."""
+PONG_BACKLOG: Final = 65536
+"""Bytes of pongs that wait for a peer at most: one that pings and takes nothing must not fill the memory."""
 
 _CLOSE_CODES: Final = {
     CloseReason.NORMAL: CloseCode.NORMAL_CLOSURE,
@@ -40,6 +41,9 @@ _CLOSE_CODES: Final = {
     CloseReason.TOO_LARGE: CloseCode.MESSAGE_TOO_BIG,
     CloseReason.AGENT_GONE: CloseCode.INTERNAL_ERROR,
 }
+
+_FIN: Final = 0x80
+_PONG: Final = bytes((_FIN | Opcode.PONG,))
 
 # The library logs requests with their headers, tokens among them, where DEBUG is on. It never is for this logger.
 library_log = logging.getLogger("acp_gateway.websockets")
@@ -67,9 +71,11 @@ class UpgradeRefused(ProtocolError):
 class NamesLimit(Protocol):
     """Says in the close frame which setting a message was too large for."""
 
+    size_setting = "max_message_size"
+
     def fail(self, code: CloseCode | int, reason: str = "") -> None:
         if code == CloseCode.MESSAGE_TOO_BIG:
-            reason = f"a message is larger than max_message_size ({self.max_message_size} bytes) allows"
+            reason = f"a message is larger than {self.size_setting} ({self.max_message_size} bytes) allows"
         super().fail(code, reason)
 
 
@@ -77,7 +83,7 @@ class _Client(NamesLimit, ClientProtocol):
     pass
 
 
-class WebSocketStream(MessageStream):
+class WebSocketStream(FramedStream):
     """An open WebSocket. Made by `accept_websocket` and `connect_websocket`.
 
     `close_code` and `close_text` tell after `EndOfChannel` what the peer said when it closed. Messages must be UTF-8:
@@ -91,19 +97,16 @@ class WebSocketStream(MessageStream):
         timing: Timing,
         headers: Mapping[str, str],
     ) -> None:
-        super().__init__()
-        self.bytes = stream
+        super().__init__(stream, stall_timeout=timing.stall_timeout)
         self.headers = headers
         self._protocol = protocol
         self._timing = timing
-        self._writer = ByteWriter(stream, stall_timeout=timing.stall_timeout)
         # A text message that has begun; None between messages and in a binary one.
-        self._fragments: list[bytes] | None = None
-        # When bytes last came, and since when a task has been waiting for more (None: nobody reads at the moment).
+        self._fragments: Pieces | None = None
+        # When bytes last came.
         self._heard = trio.current_time()
-        self._reading_since: float | None = None
-        # Why the stream was cut from this side, for the task that receives.
-        self._lost: str | None = None
+        # Bytes of pongs handed over since something has been pending.
+        self._pongs = 0
 
     @property
     def close_code(self) -> int | None:
@@ -122,46 +125,32 @@ class WebSocketStream(MessageStream):
     async def _receive_batch(self) -> list[bytes]:
         while True:
             messages = self._text_messages(self._protocol.events_received())
-            self.flush()
+            self._reply()
             if messages:
                 return messages
             if self._protocol.state is not State.OPEN:
                 self._raise_end()
-            await self._read()
-
-    async def _read(self) -> None:
-        """Feed the protocol with one read."""
-        self._reading_since = trio.current_time()
-        try:
-            data = await self.bytes.receive_some()
-        except trio.ClosedResourceError:
-            if self._lost is None:
-                raise
-            raise trio.BrokenResourceError(self._lost) from None
-        finally:
-            self._reading_since = None
-        self._heard = trio.current_time()
-        if data:
-            self._protocol.receive_data(data)
-        else:
-            self._protocol.receive_eof()
+            data = await self._read()
+            self._heard = trio.current_time()
+            if data:
+                self._protocol.receive_data(data)
+            else:
+                self._protocol.receive_eof()
 
     def _text_messages(self, events: Iterable[object]) -> list[bytes]:
         messages = []
         for frame in events:
-            if not isinstance(frame, Frame):
-                continue
+            assert isinstance(frame, Frame)
             if frame.opcode is Opcode.TEXT:
                 if frame.fin:
                     messages.append(bytes(frame.data))
                     continue
-                self._fragments = [bytes(frame.data)]
+                self._fragments = Pieces()
+                self._fragments.add(bytes(frame.data))
             elif frame.opcode is Opcode.CONT and self._fragments is not None:
-                # An endless row of empty fragments must not fill the memory.
-                if frame.data:
-                    self._fragments.append(bytes(frame.data))
+                self._fragments.add(bytes(frame.data))
                 if frame.fin:
-                    messages.append(b"".join(self._fragments))
+                    messages.append(self._fragments.take())
                     self._fragments = None
         for index, message in enumerate(messages):
             if not is_utf8(message):
@@ -170,21 +159,46 @@ class WebSocketStream(MessageStream):
                 return messages[:index]
         return messages
 
+    def _reply(self) -> None:
+        """Write what the protocol object answers by itself. If that fails, what has come counts all the same."""
+        replies = self._protocol.data_to_send()
+        if not self._writer.pending:
+            self._pongs = 0
+        elif self._pongs > PONG_BACKLOG:
+            replies = [frame for frame in replies if frame[:1] != _PONG]
+        self._pongs += sum(len(frame) for frame in replies if frame[:1] == _PONG)
+        try:
+            self._write(b"".join(replies))
+        except (trio.BrokenResourceError, trio.ClosedResourceError):
+            pass
+
     def _raise_end(self) -> None:
+        """Say why no more messages come."""
         protocol = self._protocol
+        if self._closing:
+            raise trio.ClosedResourceError
+        said = protocol.close_sent
+        if said is not None and not protocol.close_rcvd_then_sent:
+            match said.code:
+                case CloseCode.MESSAGE_TOO_BIG:
+                    raise MessageTooLarge(said.reason)
+                case CloseCode.POLICY_VIOLATION:
+                    raise Stalled(said.reason)
+            raise trio.BrokenResourceError(f"the peer violated the protocol: {said.reason}")
         if protocol.close_rcvd is not None:
             raise trio.EndOfChannel
-        if protocol.close_sent is not None:
-            raise trio.BrokenResourceError(f"the peer violated the protocol: {protocol.close_sent.reason}")
         raise trio.BrokenResourceError("the connection was lost: it ended without a closing handshake")
 
     # Sending
 
     def send_nowait(self, messages: Sequence[bytes]) -> None:
+        if self._closing:
+            raise trio.ClosedResourceError
         if self._protocol.state is not State.OPEN:
-            raise trio.BrokenResourceError(self._lost or "the WebSocket is closing")
+            self._writer.raise_failure()
+            raise trio.BrokenResourceError("the WebSocket is closing")
         if self._protocol.side is SERVER:
-            self._writer.write(b"".join(encode_text(messages)))
+            self._write(b"".join(encode_text(messages)))
             return
         for message in messages:
             first = message[:FRAME_SIZE]
@@ -192,92 +206,71 @@ class WebSocketStream(MessageStream):
             for start in range(FRAME_SIZE, len(message), FRAME_SIZE):
                 end = start + FRAME_SIZE
                 self._protocol.send_continuation(message[start:end], fin=end >= len(message))
-        self.flush()
-
-    def flush(self) -> None:
-        """Write what the protocol object wants to be written."""
-        output = b"".join(self._protocol.data_to_send())
-        if output:
-            self._writer.write(output)
-
-    @property
-    def pending_bytes(self) -> int:
-        return self._writer.pending
-
-    async def drain(self, below: int = 0) -> None:
-        await self._writer.drain(below)
+        self._write(b"".join(self._protocol.data_to_send()))
 
     # By itself
 
     async def run(self) -> None:
-        try:
-            async with trio.open_nursery() as nursery:
-                nursery.start_soon(self._write)
-                nursery.start_soon(self._keep_alive)
-        except* (trio.BrokenResourceError, trio.ClosedResourceError):
-            pass  # Shows where somebody receives.
-
-    async def _write(self) -> None:
-        try:
-            await self._writer.run()
-        except Stalled as error:
-            self._lost = f"the peer stopped reading: {error}"
-            await self._cut(CloseReason.POLICY)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._keep_alive)
+            await super().run()
+            nursery.cancel_scope.cancel()
 
     async def _keep_alive(self) -> None:
+        timing = self._timing
+        pause = timing.ping_interval
         while True:
-            await trio.sleep(self._timing.ping_interval)
+            await trio.sleep(pause)
             if self._protocol.state is not State.OPEN:
                 return
-            pinged = trio.current_time()
-            self._protocol.send_ping(b"")
-            self.flush()
-            await trio.sleep(self._timing.ping_timeout)
+            asked = trio.current_time()
+            try:
+                self._protocol.send_ping(b"")
+                self._write(b"".join(self._protocol.data_to_send()))
+                # A ping behind a large message has not left yet. Whether the peer takes that is `stall_timeout`'s.
+                await self._writer.drain()
+            except (trio.BrokenResourceError, trio.ClosedResourceError):
+                return  # Shows where somebody receives.
+            left = trio.current_time()
+            await trio.sleep(timing.ping_timeout)
             # A pong can only be missed by somebody who was reading all the while: a peer whose messages are not read,
             # because the agent is busy, has done nothing wrong.
-            read_throughout = self._reading_since is not None and self._reading_since <= pinged
-            if self._heard < pinged and read_throughout:
-                self._lost = f"the connection was lost: no pong within {self._timing.ping_timeout:g} s"
-                await self.bytes.aclose()
+            if self._heard < asked and self._reading_since is not None and self._reading_since <= left:
+                lost = f"the connection was lost: no pong within {timing.ping_timeout:g} s"
+                await self._close(trio.BrokenResourceError(lost))
                 return
+            pause = max(0.0, timing.ping_interval - timing.ping_timeout)
 
-    async def _cut(self, reason: CloseReason) -> None:
-        """Drop what has not begun to leave, say goodbye should the peer still listen, and close."""
-        self._writer.abandon(frame_end)
+    async def _cut(self, error: Stalled) -> None:
+        """Finish the frame that has begun to leave, say goodbye should the peer wake up, and close."""
+        last = ByteWriter(self.bytes)
         try:
             with trio.move_on_after(GOODBYE_TIMEOUT):
-                self._protocol.send_close(_CLOSE_CODES[reason], _short(self._lost or ""))
-                self.flush()
-                await self._writer.drain()
+                last.write(self._writer.begun(frame_end) + self._close_frame(CloseReason.POLICY, str(error)))
+                await last.drain()
         except (trio.BrokenResourceError, trio.ClosedResourceError):
             pass
         finally:
-            await self.bytes.aclose()
+            await self._close(error)
 
     # Closing
 
-    async def aclose(self, reason: CloseReason = CloseReason.NORMAL, text: str = "") -> None:
-        try:
-            with trio.move_on_after(GOODBYE_TIMEOUT):
-                if self._protocol.state is State.OPEN:
-                    self._protocol.send_close(_CLOSE_CODES[reason], _short(text))
-                self.flush()
-                await self._writer.drain()
-                if self._protocol.side is SERVER:
-                    await self.bytes.send_eof()
-                    if self._protocol.close_rcvd is not None:
-                        return
-                # Closing with unread bytes would reset the connection and take our last frames along: read on to the
-                # peer's end, unless somebody else is reading.
-                while self._protocol.state is not State.CLOSED and self._reading_since is None:
-                    await self._read()
-                    self._protocol.events_received()
-                    self.flush()
-                await self._writer.drain()
-        except (trio.BrokenResourceError, trio.ClosedResourceError):
-            pass  # The peer is gone already.
-        finally:
-            await self.bytes.aclose()
+    async def _say_goodbye(self, reason: CloseReason, text: str) -> None:
+        goodbye = self._close_frame(reason, text)
+        if goodbye:
+            self._writer.write(goodbye)
+        await self._writer.drain()
+        if self._protocol.close_rcvd is None:
+            await self.bytes.finish()
+        else:
+            # A peer that has said goodbye as well sends nothing more that would have to be waited for.
+            await self.bytes.send_eof()
+
+    def _close_frame(self, reason: CloseReason, text: str) -> bytes:
+        """A close frame, where there was none yet, behind what the protocol object still wants to say."""
+        if self._protocol.state is State.OPEN:
+            self._protocol.send_close(_CLOSE_CODES[reason], _short(text))
+        return b"".join(self._protocol.data_to_send())
 
 
 async def connect_websocket(
@@ -286,75 +279,85 @@ async def connect_websocket(
     headers: Mapping[str, str],
     *,
     max_message_size: int,
+    size_setting: str = "max_message_size",
     timing: Timing,
 ) -> WebSocketStream:
     """Open a WebSocket over a connected stream, with these headers in the request.
+
+    Messages from the server of more than `max_message_size` bytes end it, with an error that names `size_setting`.
 
     Raises `UpgradeRefused` with the server's status, `ProtocolError` where the answer is no HTTP,
     `BrokenResourceError` where the connection is lost. Cancelled or failed, it leaves the stream to the caller.
     """
     protocol = _Client(uri, max_size=max_message_size, logger=library_log)
+    protocol.size_setting = size_setting
     request = protocol.connect()
     request.headers.update(headers)
     protocol.send_request(request)
-    response = await first_event(protocol, stream)
-    error = protocol.handshake_exc
-    if error is None and isinstance(response, Response):
-        return WebSocketStream(protocol, stream, timing, dict(response.headers.raw_items()))
-    if isinstance(error, InvalidStatus):
-        status = error.response.status_code
-        body = bytes(error.response.body).decode(errors="replace").strip()
-        first_line = body.splitlines()[0][:200] if body else error.response.reason_phrase
-        raise UpgradeRefused(status, first_line) from None
-    if isinstance(error.__cause__ if error else None, EOFError):
-        raise trio.BrokenResourceError("the server closed the connection during the handshake")
-    raise ProtocolError(f"no WebSocket server answers there: {error}")
-
-
-async def first_event(protocol: Protocol, stream: ByteStream) -> object:
-    """Run the handshake up to the peer's request or response; None where there is none to be had."""
-    while True:
-        for data in protocol.data_to_send():
-            view = memoryview(data)
-            while view:
-                view = view[await stream.send_some(view) :]
+    await send_all(stream, b"".join(protocol.data_to_send()))
+    response: object = None
+    while response is None and protocol.handshake_exc is None:
         data = await stream.receive_some()
         if data:
             protocol.receive_data(data)
         else:
             protocol.receive_eof()
+        # What came along with it stays for the first `receive_batch`.
         events = protocol.events_received()
         if events:
-            # What came along with it stays for the first `receive_batch`.
-            protocol.events[:0] = events[1:]
-            return events[0]
-        if protocol.handshake_exc is not None or not data:
-            return None
+            response, *protocol.events = events
+    error = protocol.handshake_exc
+    if error is None:
+        assert isinstance(response, Response)
+        return WebSocketStream(protocol, stream, timing, dict(response.headers.raw_items()))
+    if isinstance(error, InvalidStatus):
+        raise UpgradeRefused(error.response.status_code, _first_line(error.response))
+    if isinstance(error.__cause__, EOFError):
+        raise trio.BrokenResourceError("the server closed the connection during the handshake")
+    raise ProtocolError(f"no WebSocket server answers there: {error}")
+
+
+async def send_all(stream: ByteStream, data: bytes) -> None:
+    """Write bytes of a handshake, before there is a stream of messages that does it."""
+    view = memoryview(data)
+    while view:
+        view = view[await stream.send_some(view) :]
+
+
+def _first_line(response: Response) -> str:
+    """What a server says to a person, in one line: the body's first, without control characters."""
+    lines = bytes(response.body).decode(errors="replace").strip().splitlines()
+    text = lines[0][:200] if lines else response.reason_phrase
+    return "".join(character if character.isprintable() else " " for character in text)
 
 
 def encode_text(messages: Iterable[bytes]) -> list[bytes]:
     """Text messages as a server's frames, headers and payloads in turn; fragmented above `FRAME_SIZE`."""
-    pieces = []
+    pieces: list[bytes] = []
     for message in messages:
-        size = len(message)
-        if size < 126:
-            pieces.append(bytes((0x81, size)))
-        elif size < 65536:
-            pieces.append(struct.pack("!BBH", 0x81, 126, size))
-        elif size <= FRAME_SIZE:
-            pieces.append(struct.pack("!BBQ", 0x81, 127, size))
-        else:
-            for start in range(0, size, FRAME_SIZE):
-                payload = message[start : start + FRAME_SIZE]
-                head = (0x01 if start == 0 else 0x00) | (0x80 if start + FRAME_SIZE >= size else 0x00)
-                pieces += (struct.pack("!BBQ", head, 127, len(payload)), payload)
+        if len(message) <= FRAME_SIZE:
+            pieces += (_head(_FIN | Opcode.TEXT, len(message)), message)
             continue
-        pieces.append(message)
+        opcode = Opcode.TEXT
+        for start in range(0, len(message), FRAME_SIZE):
+            payload = message[start : start + FRAME_SIZE]
+            last = start + FRAME_SIZE >= len(message)
+            pieces += (_head(_FIN | opcode if last else opcode, len(payload)), payload)
+            opcode = Opcode.CONT
     return pieces
 
 
+def _head(first: int, size: int) -> bytes:
+    """The header of an unmasked frame; RFC 6455, 5.2, wants its length in as few bytes as possible."""
+    if size < 126:
+        return bytes((first, size))
+    if size < 65536:
+        return struct.pack("!BBH", first, 126, size)
+    return struct.pack("!BBQ", first, 127, size)
+
+
 def frame_end(chunk: bytes, sent: int) -> int:
-    """Where the frame ends that the byte at `sent` is in, in a chunk that begins with a frame."""
+    """Where the frame ends that the last of `sent` bytes is in, in a chunk of whole frames."""
     at = 0
     while at < sent:
         second = chunk[at + 1]
@@ -372,4 +375,4 @@ def frame_end(chunk: bytes, sent: int) -> int:
 
 def _short(text: str) -> str:
     """As much of a text as fits into a close frame: 123 bytes of UTF-8."""
-    return text.encode()[:123].decode(errors="ignore")
+    return text.encode(errors="replace")[:123].decode(errors="ignore")

@@ -10,22 +10,18 @@ from typing import Final
 import trio
 from websockets.exceptions import NegotiationError
 from websockets.http11 import Request
-from websockets.protocol import SEND_EOF, State
+from websockets.protocol import State
 from websockets.server import ServerProtocol
 from websockets.typing import Subprotocol
 
-from acp_gateway.transports.base import ByteStream, ByteWriter
-from acp_gateway.transports.websocket import (
-    GOODBYE_TIMEOUT,
-    NamesLimit,
-    Timing,
-    WebSocketStream,
-    first_event,
-    library_log,
-)
+from acp_gateway.transports.base import ByteStream
+from acp_gateway.transports.framed import GOODBYE_TIMEOUT
+from acp_gateway.transports.websocket import NamesLimit, Timing, WebSocketStream, library_log, send_all
 
 SUBPROTOCOL: Final = Subprotocol("acp.v1")
 """The subprotocol that clients offer which can't send headers; their token stands beside it."""
+
+_END_OF_HEAD: Final = b"\r\n\r\n"
 
 BAD_REQUEST: Final = b"HTTP/1.1 400 Bad Request\r\nConnection: close\r\nContent-Length: 0\r\n\r\n"
 """The answer to bytes in which the library finds no HTTP request."""
@@ -71,9 +67,9 @@ async def accept_websocket(
     caller's to bound. Raises `BrokenResourceError`. Cancelled, it leaves the stream to the caller.
     """
     protocol = _Server(max_size=max_message_size, logger=library_log)
-    request = await first_event(protocol, stream)
+    request, behind = await _read_request(protocol, stream)
     headers: Mapping[str, str] = {}
-    if isinstance(request, Request):
+    if request is not None:
         decision = decide(request)
         if isinstance(decision, Accept):
             response = protocol.accept(request)
@@ -84,27 +80,43 @@ async def accept_websocket(
             headers = decision.headers
         response.headers.update(headers)
         protocol.send_response(response)
-    if protocol.state is State.OPEN:
-        websocket = WebSocketStream(protocol, stream, timing, dict(headers))
-        websocket.flush()
-        return websocket
-    output = protocol.data_to_send()
-    if output == [SEND_EOF]:
-        output = [BAD_REQUEST]
-    await _send_and_close(stream, b"".join(output))
-    return None
+    if protocol.state is not State.OPEN:
+        await _answer_and_close(protocol, stream)
+        return None
+    if behind:
+        protocol.receive_data(behind)
+    await send_all(stream, b"".join(protocol.data_to_send()))
+    return WebSocketStream(protocol, stream, timing, dict(headers))
 
 
-async def _send_and_close(stream: ByteStream, data: bytes) -> None:
-    """Send a last answer and close once the peer has read it, or does not."""
-    writer = ByteWriter(stream)
+async def _read_request(protocol: _Server, stream: ByteStream) -> tuple[Request | None, bytes]:
+    """Read up to the end of the request and return it, None where there is none, and what came along behind it.
+
+    That is kept back, because the library takes it for frames at once and answers them before the request.
+    """
+    seen = b""
+    while protocol.handshake_exc is None:
+        data = await stream.receive_some()
+        if not data:
+            protocol.receive_eof()
+            break
+        end = (seen + data).find(_END_OF_HEAD)
+        size = len(data) if end < 0 else end + len(_END_OF_HEAD) - len(seen)
+        seen = (seen + data)[-(len(_END_OF_HEAD) - 1) :]
+        protocol.receive_data(data[:size])
+        for request in protocol.events_received():
+            assert isinstance(request, Request)
+            return request, data[size:]
+    return None, b""
+
+
+async def _answer_and_close(protocol: _Server, stream: ByteStream) -> None:
+    """Send the last answer and close once the peer has read it, or does not."""
+    answer = b"".join(protocol.data_to_send()) or BAD_REQUEST
     try:
         with trio.move_on_after(GOODBYE_TIMEOUT):
-            writer.write(data)
-            await writer.drain()
-            await stream.send_eof()
-            while await stream.receive_some():
-                pass
+            await send_all(stream, answer)
+            await stream.finish()
     except (trio.BrokenResourceError, trio.ClosedResourceError):
         pass
     finally:

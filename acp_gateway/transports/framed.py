@@ -1,0 +1,274 @@
+"""Messages framed in a stream of bytes: what lines and WebSockets have in common, sending and closing above all.
+
+`ByteWriter` is the way out. A write that the kernel takes at once is done at once, by whoever sends; the rest is kept
+and written by one task at a time: `run` while it runs, else whoever drains. So a stalled peer is noticed by `run`
+alone, which may then say goodbye before anybody else learns of it and closes.
+
+A stream ends once, with one error: the writer keeps it, and every task that waits or comes later gets it.
+"""
+
+from abc import abstractmethod
+from collections import deque
+from collections.abc import Callable
+from typing import Final, TypeAlias
+
+import trio
+
+from acp_gateway.transports.base import WRITE_SIZE, ByteStream, CloseReason, MessageStream, Stalled
+
+GOODBYE_TIMEOUT: Final = 5.0
+"""Seconds that closing waits for the peer to take what is pending and to end its own side."""
+
+LAST_WORDS: Final = 1.0
+"""Seconds without a byte after which a peer that takes nothing any more has nothing more to say either."""
+
+WRITES_PER_CHECKPOINT: Final = 16
+"""Writes in a row that are taken at once before other tasks get their turn."""
+
+SMALL_PIECE: Final = 1024
+"""Bytes below which a piece of a message is put together with its neighbours at once."""
+
+Failure: TypeAlias = trio.BrokenResourceError | trio.ClosedResourceError
+"""Why nothing goes through a stream any more: lost, or closed on this side."""
+
+
+class Pieces:
+    """The beginning of a message that comes in pieces, which are joined once."""
+
+    def __init__(self) -> None:
+        self._pieces: list[bytes | bytearray] = []
+        self.size = 0
+        """Bytes of all pieces together."""
+
+    def add(self, piece: bytes) -> None:
+        """Append a piece."""
+        self.size += len(piece)
+        if len(piece) >= SMALL_PIECE:
+            self._pieces.append(piece)
+        elif self._pieces and isinstance(self._pieces[-1], bytearray):
+            self._pieces[-1] += piece
+        else:
+            # An object costs 40 bytes: a message that trickles in must not take forty times its size.
+            self._pieces.append(bytearray(piece))
+
+    def take(self) -> bytes:
+        """Everything so far; begins anew."""
+        whole = b"".join(self._pieces)
+        self._pieces.clear()
+        self.size = 0
+        return whole
+
+
+class ByteWriter:
+    """The bytes on their way to one peer: written at once where the kernel takes them, else kept, in order."""
+
+    def __init__(self, stream: ByteStream, *, stall_timeout: float = float("inf")) -> None:
+        self._stream = stream
+        # Seconds without progress after which the peer counts as stalled.
+        self._stall_timeout = stall_timeout
+        # What is being written: a chunk as it was handed over, and how much of it is gone.
+        self._head: bytes = b""
+        self._sent = 0
+        # What comes after it.
+        self._chunks: deque[bytes] = deque()
+        # Bytes not written yet, of the head and the rest together.
+        self.pending = 0
+        # Whether there is a task that writes; the others wait for its progress.
+        self._taken = False
+        self._progress = trio.lowlevel.ParkingLot()
+        # `run` waits here for something to write.
+        self._unwritten = trio.lowlevel.ParkingLot()
+        self._writes = 0
+        # Why nothing can be written any more.
+        self.failure: Failure | None = None
+
+    def write(self, data: bytes) -> None:
+        """Write, or keep what can't be written now. Raises `BrokenResourceError` or `ClosedResourceError`."""
+        self.raise_failure()
+        if self.pending:
+            self._chunks.append(data)
+            self.pending += len(data)
+            return
+        try:
+            sent = self._stream.send_nowait(memoryview(data))
+        except (trio.BrokenResourceError, trio.ClosedResourceError) as error:
+            raise self.fail(error) from error
+        if sent < len(data):
+            self._head, self._sent = data, sent
+            self.pending = len(data) - sent
+            self._unwritten.unpark_all()
+
+    async def drain(self, below: int = 0) -> None:
+        """Wait until at most `below` bytes are left, writing them if nobody else does.
+
+        Raises `Stalled` where the peer takes nothing for too long, else as `write`. Cancelling loses nothing.
+        """
+        while self.pending > below:
+            self.raise_failure()
+            if self._taken:
+                await self._progress.park()
+                continue
+            self._taken = True
+            try:
+                await self._write_some()
+            except Stalled as error:
+                raise self.fail(error) from error
+            finally:
+                self._give_back()
+
+    async def run(self) -> None:
+        """Write whatever `write` had to keep, until cancelled or failed; raises the failure.
+
+        After `Stalled` the stream is the caller's alone: all others go on waiting until it calls `fail`.
+        """
+        while self._taken:
+            await self._progress.park()
+        self._taken = True
+        try:
+            while True:
+                self.raise_failure()
+                if self.pending:
+                    await self._write_some()
+                    self._progress.unpark_all()
+                else:
+                    await self._unwritten.park()
+        except Stalled:
+            raise
+        except BaseException:
+            self._give_back()
+            raise
+
+    def fail(self, error: Failure) -> Failure:
+        """Give this error to every task that waits here or comes later. Only the first one counts; it is returned."""
+        if self.failure is None:
+            self.failure = error
+        self._progress.unpark_all()
+        self._unwritten.unpark_all()
+        # A new one each time: an exception that is raised again and again collects tracebacks.
+        return type(self.failure)(*self.failure.args)
+
+    def raise_failure(self) -> None:
+        """Raise what `fail` was called with, if it was."""
+        if self.failure is not None:
+            raise self.fail(self.failure)
+
+    def begun(self, boundary: Callable[[bytes, int], int]) -> bytes:
+        """What must still follow what has left already; `boundary(chunk, sent)` says where that ends in its chunk."""
+        committed = min(len(self._head), self._sent + self._stream.committed)
+        return self._head[self._sent : boundary(self._head, committed)]
+
+    def _give_back(self) -> None:
+        self._taken = False
+        self._progress.unpark_all()
+
+    async def _write_some(self) -> None:
+        self._writes += 1
+        if self._writes % WRITES_PER_CHECKPOINT == 0:
+            await trio.lowlevel.checkpoint()
+        if self._sent == len(self._head):
+            self._head, self._sent = self._next_chunk(), 0
+        with trio.move_on_after(self._stall_timeout) as patience:
+            try:
+                sent = await self._stream.send_some(memoryview(self._head)[self._sent :])
+            except (trio.BrokenResourceError, trio.ClosedResourceError) as error:
+                raise self.fail(error) from error
+            self._sent += sent
+            self.pending -= sent
+        if patience.cancelled_caught:
+            raise Stalled(f"the peer took nothing for {self._stall_timeout:g} s")
+
+    def _next_chunk(self) -> bytes:
+        chunks = [self._chunks.popleft()]
+        size = len(chunks[0])
+        while self._chunks and size + len(self._chunks[0]) <= WRITE_SIZE:
+            chunks.append(self._chunks.popleft())
+            size += len(chunks[-1])
+        return b"".join(chunks)
+
+
+class FramedStream(MessageStream):
+    """A `MessageStream` over a `ByteStream`, which is closed with it."""
+
+    def __init__(self, stream: ByteStream, *, stall_timeout: float = float("inf")) -> None:
+        super().__init__()
+        self.bytes = stream
+        self._writer = ByteWriter(stream, stall_timeout=stall_timeout)
+        # Since when a task has been waiting for bytes; None: nobody reads at the moment.
+        self._reading_since: float | None = None
+        # Closed by its owner, or on the way to it: nothing is sent or received any more but goodbyes.
+        self._closing = False
+        # Whether `bytes` has been closed, by whomever.
+        self._closed = False
+
+    async def _read(self) -> bytes:
+        """Wait for bytes; empty at the peer's end."""
+        if self._closing:
+            raise trio.ClosedResourceError
+        self._reading_since = trio.current_time()
+        try:
+            return await self.bytes.receive_some()
+        except trio.ClosedResourceError:
+            self._writer.raise_failure()
+            raise
+        finally:
+            self._reading_since = None
+
+    def _write(self, data: bytes) -> None:
+        if self._closing:
+            raise trio.ClosedResourceError
+        if data:
+            self._writer.write(data)
+
+    @property
+    def pending_bytes(self) -> int:
+        return self._writer.pending
+
+    async def drain(self, below: int = 0) -> None:
+        await self._writer.drain(below)
+
+    async def run(self) -> None:
+        try:
+            await self._writer.run()
+        except Stalled as error:
+            await self._cut(error)
+        except trio.BrokenResourceError as error:
+            await self._hear_last_words(error)
+        except trio.ClosedResourceError:
+            pass
+
+    async def _cut(self, error: Stalled) -> None:
+        """End the stream of a peer that takes nothing any more."""
+        await self._close(error)
+
+    async def _hear_last_words(self, error: trio.BrokenResourceError) -> None:
+        """Close once there is nothing left to read from a peer that can't be written to.
+
+        It may have sent something before it went, which counts. And it may not have gone: a process that closes its
+        stdin can leave its stdout open, and whoever reads that must learn that no answer will come.
+        """
+        while not self._closed:
+            since = trio.current_time()
+            await trio.sleep(LAST_WORDS)
+            if self._reading_since is not None and self._reading_since <= since:
+                await self._close(error)
+
+    async def aclose(self, reason: CloseReason = CloseReason.NORMAL, text: str = "") -> None:
+        first, self._closing = not self._closing, True
+        try:
+            if first:
+                with trio.move_on_after(GOODBYE_TIMEOUT):
+                    await self._say_goodbye(reason, text)
+        except (trio.BrokenResourceError, trio.ClosedResourceError):
+            pass  # The peer is gone already.
+        finally:
+            await self._close(trio.ClosedResourceError())
+
+    @abstractmethod
+    async def _say_goodbye(self, reason: CloseReason, text: str) -> None:
+        """Write what is pending, and the end. May raise what the stream raises."""
+
+    async def _close(self, error: Failure) -> None:
+        """Close at once; who waits or comes later gets this error, unless there was one before."""
+        self._closed = True
+        self._writer.fail(error)
+        await self.bytes.aclose()

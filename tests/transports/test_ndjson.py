@@ -1,0 +1,163 @@
+"""Messages as lines: where they end, what is tolerated, and what is too much."""
+
+import itertools
+
+import pytest
+import trio
+
+from acp_gateway.transports import framed
+from acp_gateway.transports.base import MessageTooLarge
+from acp_gateway.transports.ndjson import LineStream
+from tests.transports.wires import MIB, Script, collect, memory_wire
+
+
+async def received(*chunks: bytes, limit: int = MIB) -> list[bytes]:
+    """The messages in these chunks, up to the end."""
+    stream = LineStream(Script(chunks), max_message_size=limit)
+    return [message async for batch in stream for message in batch]
+
+
+async def sent(*messages: bytes) -> bytes:
+    """The bytes that these messages become."""
+    here, there = memory_wire()
+    LineStream(here, max_message_size=MIB).send_nowait(messages)
+    return bytes(there.inbox)
+
+
+# Where lines end
+
+
+@pytest.mark.parametrize("character", ["\u2028", "\u2029", "\u0085", "\v", "\f", "\x1c"])
+async def test_lines_end_at_a_line_feed_and_at_nothing_else(character: str) -> None:
+    message = f'{{"text":"one{character}line"}}'.encode()
+    assert await received(message + b"\n{}\n") == [message, b"{}"]
+    assert await sent(message) == message + b"\n"
+
+
+async def test_a_carriage_return_before_the_line_feed_is_no_part_of_the_message() -> None:
+    assert await received(b'{"a":1}\r\n{"b":2}\r', b"\n") == [b'{"a":1}', b'{"b":2}']
+
+
+async def test_blank_lines_are_passed_over() -> None:
+    assert await received(b"\n\r\n \t \n{}\n\n", b"\n", b"  \n{}\n", b"  ") == [b"{}", b"{}"]
+
+
+async def test_a_last_line_without_its_line_feed_counts() -> None:
+    assert await received(b'{"a":1}\n{"b":', b"2}") == [b'{"a":1}', b'{"b":2}']
+
+
+async def test_a_line_may_come_byte_by_byte() -> None:
+    text = '{"text":"é\u2028😀"}\r\n\n{}\n'.encode()
+    assert await received(*(bytes([byte]) for byte in text)) == ['{"text":"é\u2028😀"}'.encode(), b"{}"]
+
+
+async def test_every_cut_of_the_bytes_gives_the_same_messages() -> None:
+    text = b'{"a":1}\n{"b":2}\r\n\n{"c":3}'
+    for first, second in itertools.combinations(range(len(text) + 1), 2):
+        chunks = [chunk for chunk in (text[:first], text[first:second], text[second:]) if chunk]
+        assert await received(*chunks) == [b'{"a":1}', b'{"b":2}', b'{"c":3}']
+
+
+async def test_bytes_that_are_no_utf8_pass_through() -> None:
+    # What is to be said about them is for those who know JSON.
+    assert await received(b'{"a":"\xff\0"}\n') == [b'{"a":"\xff\0"}']
+    assert await sent(b'{"a":"\xff\0"}') == b'{"a":"\xff\0"}\n'
+
+
+async def test_a_message_of_several_lines_is_sent_as_one() -> None:
+    pretty = b'{\r\n  "a": 1,\n  "b": "\\n"\r}'
+    assert await sent(b"{}", pretty, b"[]") == b'{}\n{    "a": 1,   "b": "\\n" }\n[]\n'
+
+
+async def test_a_single_carriage_return_is_sent_as_a_space() -> None:
+    assert await sent(b'{"a":\r1}') == b'{"a": 1}\n'
+
+
+# What is too much
+
+
+async def test_a_line_of_the_largest_size_is_received() -> None:
+    assert await received(b"x" * 100 + b"\r\n", b"y" * 100, b"\n", limit=101) == [b"x" * 100, b"y" * 100]
+
+
+@pytest.mark.parametrize(
+    "chunks",
+    [
+        pytest.param([b"x" * 101 + b"\n"], id="whole"),
+        pytest.param([b"x" * 100, b"x"], id="while it is still incomplete"),
+        pytest.param([b"{}\n" + b"x" * 101], id="begun behind another"),
+        pytest.param([b"x" * 100, b"x\n"], id="with its last byte"),
+        pytest.param([b"x" * 101], id="at once"),
+        pytest.param([b" " * 101], id="of white space"),
+    ],
+)
+async def test_a_larger_one_breaks_the_stream_with_an_error_that_names_the_setting(chunks: list[bytes]) -> None:
+    stream = LineStream(Script([*chunks, b"{}\n"]), max_message_size=100, size_setting="max_line")
+    with pytest.raises(MessageTooLarge, match=r"larger than max_line \(100 bytes\)"):
+        await collect(stream, 2)
+    with pytest.raises(MessageTooLarge, match="max_line"):
+        await stream.receive()
+
+
+async def test_messages_before_one_that_is_too_large_are_received() -> None:
+    stream = LineStream(Script([b"{}\n[]\n" + b"x" * 101 + b"\n{}\n"]), max_message_size=100)
+    assert await stream.receive_batch() == [b"{}", b"[]"]
+    with pytest.raises(MessageTooLarge, match="max_message_size"):
+        await stream.receive_batch()
+
+
+async def test_a_line_that_begins_too_large_is_not_waited_for() -> None:
+    here, there = memory_wire()
+    stream = LineStream(here, max_message_size=100)
+    there.send_nowait(memoryview(b"{}\n" + b"x" * 101))
+    assert await stream.receive() == b"{}"
+    with pytest.raises(MessageTooLarge):
+        await stream.receive()
+
+
+async def test_the_limit_can_be_raised_for_the_lines_to_come() -> None:
+    stream = LineStream(Script([b"x" * 10 + b"\n", b"y" * 20 + b"\n"]), max_message_size=10)
+    assert await stream.receive() == b"x" * 10
+    stream.limit(20, "another")
+    assert await stream.receive() == b"y" * 20
+
+
+async def test_a_line_of_64_mib_in_4_kib_pieces_is_copied_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    piece = b"x" * 4096
+    count = 64 * MIB // len(piece)
+    joins: list[int] = []
+
+    class CountingPieces(framed.Pieces):
+        def take(self) -> bytes:
+            # Each piece lies there as it came, so that nothing has been copied before this one join.
+            assert sum(kept is piece for kept in self._pieces) == count
+            joins.append(self.size)
+            return super().take()
+
+    monkeypatch.setattr("acp_gateway.transports.ndjson.Pieces", CountingPieces)
+    stream = LineStream(Script(itertools.chain(itertools.repeat(piece, count), [b"\n"])), max_message_size=64 * MIB)
+    message = await stream.receive()
+    assert len(message) == 64 * MIB
+    assert joins == [64 * MIB]
+
+
+async def test_the_search_for_the_end_of_a_line_looks_at_each_byte_once() -> None:
+    looked_at = 0
+
+    class Watched(bytes):
+        def __contains__(self, key: object) -> bool:
+            nonlocal looked_at
+            looked_at += len(self)
+            return super().__contains__(key)  # type: ignore[operator]  # bytes takes what bytes take
+
+    pieces = [Watched(b"x" * 5000) for _ in range(100)]
+    stream = LineStream(Script([*pieces, b"\n"]), max_message_size=MIB)
+    assert len(await stream.receive()) == 500_000
+    assert looked_at == 500_000
+
+
+async def test_blank_lines_without_end_deliver_nothing_and_keep_nothing() -> None:
+    stream = LineStream(Script([b"\n \r\n" * 1000] * 100), max_message_size=10)
+    with pytest.raises(trio.EndOfChannel):
+        await stream.receive()
+    assert stream._rest.size == 0

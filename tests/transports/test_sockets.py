@@ -1,0 +1,614 @@
+"""Sockets as streams of bytes, plain and with TLS, and what can go wrong when connecting."""
+
+import errno
+import os
+import socket
+import ssl
+import struct
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+import trio.testing
+
+from acp_gateway.errors import TrustError, Unreachable
+from acp_gateway.tls import client_context
+from acp_gateway.transports.base import READS_PER_CHECKPOINT, WRITE_SIZE, ByteStream
+from acp_gateway.transports.sockets import (
+    TLS_RECORD,
+    SocketBytes,
+    connect_tcp,
+    connect_unix,
+    describe,
+    start_tls,
+    take_socket,
+)
+from tests.transports.conftest import Tls
+from tests.transports.wires import MIB, close_at_once, socket_pair, socket_wire, tls_wire
+
+Wire = Callable[[], Awaitable[tuple[SocketBytes, SocketBytes]]]
+
+
+@pytest.fixture(params=["plain", "tls"])
+def wire(request: pytest.FixtureRequest, tls: Tls) -> Wire:
+    async def plain() -> tuple[SocketBytes, SocketBytes]:
+        return socket_wire()
+
+    async def encrypted() -> tuple[SocketBytes, SocketBytes]:
+        return await tls_wire(tls)
+
+    return plain if request.param == "plain" else encrypted
+
+
+@pytest.fixture
+async def ends(wire: Wire) -> AsyncIterator[tuple[SocketBytes, SocketBytes]]:
+    here, there = await wire()
+    yield here, there
+    await close_at_once(here, there)
+
+
+async def read_all(stream: ByteStream) -> bytes:
+    data = b""
+    while more := await stream.receive_some():
+        data += more
+    return data
+
+
+# Reading and writing
+
+
+async def test_what_does_not_fit_is_left_to_the_caller(ends: tuple[SocketBytes, SocketBytes]) -> None:
+    here, there = ends
+    data = bytes(range(256)) * 8192
+    sent = here.send_nowait(memoryview(data))
+    assert 0 < sent < len(data)
+    assert here.send_nowait(memoryview(data)[sent:]) == 0
+    received = bytearray()
+
+    async def read() -> None:
+        while len(received) < len(data):
+            received.extend(await there.receive_some())
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(read)
+        while sent < len(data):
+            sent += await here.send_some(memoryview(data)[sent:])
+    assert received == data
+
+
+async def test_a_write_that_waits_for_the_peer_can_be_cancelled(ends: tuple[SocketBytes, SocketBytes]) -> None:
+    here, there = ends
+    data = b"x" * MIB
+    sent = here.send_nowait(memoryview(data))
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(here.send_some, memoryview(data)[sent:])
+        await trio.testing.wait_all_tasks_blocked()
+        nursery.cancel_scope.cancel()
+    async with trio.open_nursery() as nursery:
+        received: list[bytes] = []
+
+        async def read() -> None:
+            received.append(await read_all(there))
+
+        nursery.start_soon(read)
+        while sent < len(data):
+            sent += await here.send_some(memoryview(data)[sent:])
+        await here.send_eof()
+    assert received == [data]
+
+
+async def test_a_peer_that_sends_on_and_on_leaves_other_tasks_their_turn(
+    ends: tuple[SocketBytes, SocketBytes],
+) -> None:
+    here, there = ends
+    turns = 0
+
+    async def count() -> None:
+        nonlocal turns
+        while True:
+            await trio.lowlevel.checkpoint()
+            turns += 1
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(count)
+        for _ in range(10 * READS_PER_CHECKPOINT):
+            there.send_nowait(memoryview(b"x"))
+            assert await here.receive_some() == b"x"
+        nursery.cancel_scope.cancel()
+    assert turns >= 5
+
+
+async def test_tls_tells_of_progress_within_a_large_write(tls: Tls) -> None:
+    # OpenSSL by itself would say nothing until all of it is written, and a slow link would look like a stalled one.
+    here, there = await tls_wire(tls)
+    data = memoryview(b"x" * MIB)
+    sent = here.send_nowait(data)
+    while here.send_nowait(data[sent:]):
+        pass
+    received = 0
+    while received <= TLS_RECORD:
+        received += len(await there.receive_some())
+    assert await here.send_some(data[sent:]) == TLS_RECORD
+    await close_at_once(here, there)
+
+
+@pytest.mark.parametrize("refusal", [ssl.SSLWantReadError, ssl.SSLWantWriteError])
+async def test_tls_may_want_to_read_in_order_to_write_and_the_other_way_round(
+    tls: Tls, monkeypatch: pytest.MonkeyPatch, refusal: type[ssl.SSLError]
+) -> None:
+    here, there = await tls_wire(tls)
+    there.send_nowait(memoryview(b"data"))
+    refusals = [refusal, refusal, refusal]
+
+    def once(function: Callable[..., object]) -> Callable[..., object]:
+        def refuse(*args: object) -> object:
+            if refusals:
+                raise refusals.pop()
+            return function(*args)
+
+        return refuse
+
+    monkeypatch.setattr(here._sock, "recv", once(here._sock.recv))
+    monkeypatch.setattr(here._sock, "send", once(here._sock.send))
+    assert here.send_nowait(memoryview(b"1234")) == 0
+    assert await here.send_some(memoryview(b"1234")) == 4
+    refusals.append(refusal)
+    assert await here.receive_some() == b"data"
+    await close_at_once(here, there)
+
+
+async def test_a_peer_that_takes_everything_does_not_keep_other_tasks_waiting(
+    tls: Tls, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here, there = await tls_wire(tls)
+    monkeypatch.setattr(here._sock, "send", len)
+    assert here.send_nowait(memoryview(b"x" * MIB)) == WRITE_SIZE
+    await close_at_once(here, there)
+
+
+# The end
+
+
+async def test_a_tls_peer_is_told_of_the_end(tls: Tls) -> None:
+    here, there = await tls_wire(tls)
+    # Without that it could not tell the end from a connection that somebody has cut.
+    there._sock.suppress_ragged_eofs = False  # type: ignore[attr-defined]  # it is an ssl.SSLSocket
+    await here.send_eof()
+    assert await there.receive_some() == b""
+    await close_at_once(here, there)
+
+
+async def test_the_peers_end_is_empty_bytes_again_and_again(ends: tuple[SocketBytes, SocketBytes]) -> None:
+    here, there = ends
+    there.send_nowait(memoryview(b"last"))
+    await there.send_eof()
+    assert await here.receive_some() == b"last"
+    assert await here.receive_some() == b""
+    assert await here.receive_some() == b""
+
+
+async def test_nothing_is_sent_behind_the_end(ends: tuple[SocketBytes, SocketBytes]) -> None:
+    # A TLS socket would send it in clear.
+    here, there = ends
+    await here.send_eof()
+    await there.send_eof()
+    await here.send_eof()
+    with pytest.raises(trio.ClosedResourceError):
+        here.send_nowait(memoryview(b"x"))
+    with pytest.raises(trio.ClosedResourceError):
+        await here.send_some(memoryview(b"x"))
+
+
+async def test_a_plain_socket_can_be_read_behind_its_own_end() -> None:
+    here, there = socket_wire()
+    await here.send_eof()
+    assert await there.receive_some() == b""
+    there.send_nowait(memoryview(b"answer"))
+    assert await here.receive_some() == b"answer"
+    await close_at_once(here, there)
+
+
+async def test_nothing_in_clear_is_read_behind_the_end_of_tls(tls: Tls) -> None:
+    here, there = await tls_wire(tls)
+    with pytest.raises(ssl.SSLWantReadError):
+        there._sock.unwrap()  # type: ignore[attr-defined]  # it is an ssl.SSLSocket
+    await here.send_eof()
+    # As somebody in between could.
+    socket.socket.send(there._sock, b"in clear")
+    assert await here.receive_some() == b""
+    await close_at_once(here, there)
+
+
+async def test_a_tls_peer_that_ends_without_saying_so_has_ended(tls: Tls) -> None:
+    here, there = await tls_wire(tls)
+    there.send_nowait(memoryview(b"last"))
+    await there.aclose()
+    assert await here.receive_some() == b"last"
+    assert await here.receive_some() == b""
+    await here.aclose()
+
+
+async def test_finishing_lets_the_peer_read_to_the_end_although_its_own_bytes_are_unread(
+    ends: tuple[SocketBytes, SocketBytes],
+) -> None:
+    here, there = ends
+    there.send_nowait(memoryview(b"nobody reads this"))
+    here.send_nowait(memoryview(b"goodbye"))
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(here.finish)
+        assert await read_all(there) == b"goodbye"
+        await there.finish()
+    await here.aclose()
+
+
+async def test_finishing_takes_what_still_comes_from_a_peer_that_has_not_noticed(
+    ends: tuple[SocketBytes, SocketBytes],
+) -> None:
+    here, there = ends
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(here.finish)
+        data = memoryview(b"x" * MIB)
+        while data:
+            data = data[await there.send_some(data) :]
+        await there.finish()
+
+
+async def test_finishing_sends_a_reading_task_away(ends: tuple[SocketBytes, SocketBytes]) -> None:
+    here, there = ends
+
+    async def read() -> None:
+        with pytest.raises(trio.ClosedResourceError):
+            await here.receive_some()
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(read)
+        await trio.testing.wait_all_tasks_blocked()
+        nursery.start_soon(here.finish)
+        await trio.testing.wait_all_tasks_blocked()
+        await there.finish()
+
+
+@pytest.mark.parametrize("ticks", range(5))
+async def test_finishing_sends_a_task_away_that_is_about_to_read(
+    ends: tuple[SocketBytes, SocketBytes], ticks: int
+) -> None:
+    here, there = ends
+    here._reads = READS_PER_CHECKPOINT - 1
+
+    async def read() -> None:
+        for _ in range(ticks):
+            await trio.lowlevel.checkpoint()
+        with pytest.raises(trio.ClosedResourceError):
+            await here.receive_some()
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(here.finish)
+        nursery.start_soon(read)
+        await trio.testing.wait_all_tasks_blocked()
+        await there.finish()
+
+
+async def test_closing_ends_a_finish(ends: tuple[SocketBytes, SocketBytes]) -> None:
+    here, _ = ends
+
+    async def finish() -> None:
+        with pytest.raises(trio.ClosedResourceError):
+            await here.finish()
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(finish)
+        await trio.testing.wait_all_tasks_blocked()
+        await here.aclose()
+
+
+async def test_a_closed_socket_has_nothing_to_finish(ends: tuple[SocketBytes, SocketBytes]) -> None:
+    here, there = ends
+    await here.aclose()
+    await here.finish()
+    await there.finish()
+
+
+async def test_a_closed_socket_says_so(ends: tuple[SocketBytes, SocketBytes]) -> None:
+    here, _ = ends
+    await here.aclose()
+    await here.aclose()
+    with pytest.raises(trio.ClosedResourceError):
+        await here.receive_some()
+    with pytest.raises(trio.ClosedResourceError):
+        here.send_nowait(memoryview(b"x"))
+    with pytest.raises(trio.ClosedResourceError):
+        await here.send_some(memoryview(b"x"))
+
+
+async def test_closing_sends_every_waiting_task_away(ends: tuple[SocketBytes, SocketBytes]) -> None:
+    here, _ = ends
+    data = memoryview(b"x" * MIB)
+    sent = here.send_nowait(data)
+
+    async def read() -> None:
+        with pytest.raises(trio.ClosedResourceError):
+            await here.receive_some()
+
+    async def write() -> None:
+        with pytest.raises(trio.ClosedResourceError):
+            await here.send_some(data[sent:])
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(read)
+        nursery.start_soon(write)
+        await trio.testing.wait_all_tasks_blocked()
+        await here.aclose()
+
+
+@asynccontextmanager
+async def tcp_pair() -> AsyncIterator[tuple[SocketBytes, SocketBytes]]:
+    """A client and a server on loopback."""
+    (listener,) = await trio.open_tcp_listeners(0, host="127.0.0.1")
+    async with listener:
+        here = await connect_tcp("127.0.0.1", listener.socket.getsockname()[1])
+        there = SocketBytes(take_socket(await listener.accept()))
+    try:
+        yield here, there
+    finally:
+        await close_at_once(here, there)
+
+
+async def test_a_reset_connection_is_lost() -> None:
+    async with tcp_pair() as (here, there):
+        there._sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        await there.aclose()
+        with pytest.raises(trio.BrokenResourceError, match="the connection was lost: connection reset by peer"):
+            await here.receive_some()
+        with pytest.raises(trio.BrokenResourceError, match="the connection was lost: broken pipe"):
+            here.send_nowait(memoryview(b"x"))
+        with pytest.raises(trio.BrokenResourceError, match="the connection was lost: broken pipe"):
+            await here.send_some(memoryview(b"x"))
+        await here.finish()
+
+
+# TLS handshakes
+
+
+async def test_the_peers_certificate_can_be_looked_at(tls: Tls) -> None:
+    here, there = await tls_wire(tls)
+    certificate = here.peer_certificate
+    assert certificate is not None
+    assert ssl.DER_cert_to_PEM_cert(certificate).startswith("-----BEGIN CERTIFICATE-----")
+    assert there.peer_certificate is None
+    await close_at_once(here, there)
+
+
+async def test_there_is_no_certificate_without_tls() -> None:
+    here, there = socket_wire()
+    assert here.peer_certificate is None
+    await close_at_once(here, there)
+
+
+async def test_a_handshake_that_fails_closes_the_socket(tls: Tls) -> None:
+    here, there = socket_pair()
+    there.send(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+    with pytest.raises(ssl.SSLError):
+        await start_tls(here, tls.client, server_hostname="localhost")
+    assert there.recv(65536)
+    with pytest.raises(ConnectionResetError):
+        there.recv(65536)
+    there.close()
+
+
+async def test_a_handshake_that_is_cancelled_closes_the_socket(tls: Tls) -> None:
+    here, there = socket_pair()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(lambda: start_tls(here, tls.server, server_side=True))
+        await trio.testing.wait_all_tasks_blocked()
+        nursery.cancel_scope.cancel()
+    assert there.recv(1) == b""
+    there.close()
+
+
+async def test_a_handshake_that_can_not_begin_closes_the_socket(tls: Tls) -> None:
+    here, there = socket_pair()
+    with pytest.raises(ValueError, match="server_hostname"):
+        await start_tls(here, tls.client)
+    assert there.recv(1) == b""
+    there.close()
+
+
+async def test_a_handshake_waits_for_a_peer_that_does_not_read(tls: Tls) -> None:
+    here, there = socket_pair()
+    here.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1)
+    try:
+        while True:
+            here.send(b"x")
+    except BlockingIOError:
+        pass
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(lambda: start_tls(here, tls.client, server_hostname="localhost"))
+        await trio.testing.wait_all_tasks_blocked()
+        nursery.cancel_scope.cancel()
+    there.close()
+
+
+# Connecting
+
+
+@asynccontextmanager
+async def tcp_listener(serve: Callable[[socket.socket], Awaitable[None]]) -> AsyncIterator[int]:
+    """A server on a port of loopback."""
+
+    async def handle(stream: trio.SocketStream) -> None:
+        await serve(take_socket(stream))
+
+    async with trio.open_nursery() as handlers, trio.open_nursery() as nursery:
+        serve_tcp = partial(trio.serve_tcp, host="127.0.0.1", handler_nursery=handlers)
+        (listener,) = await nursery.start(serve_tcp, handle, 0)
+        yield listener.socket.getsockname()[1]
+        nursery.cancel_scope.cancel()
+
+
+async def test_a_connection_over_tcp_keeps_alive_and_does_not_wait_to_send() -> None:
+    async with tcp_pair() as (here, there):
+        assert here._sock.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 1
+        for end in (here, there):
+            assert end._sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY) == 1
+        here.send_nowait(memoryview(b"hello"))
+        assert await there.receive_some() == b"hello"
+
+
+async def test_a_connection_that_can_not_be_kept_alive_is_used_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Refusing(socket.socket):
+        def setsockopt(self, level: int, option: int, value: Any) -> None:  # type: ignore[override]  # one of three
+            if option == socket.SO_KEEPALIVE:
+                raise OSError(errno.EINVAL, "Invalid argument")
+            super().setsockopt(level, option, value)
+
+    monkeypatch.setattr(socket, "socket", Refusing)
+    async with tcp_pair() as (here, there):
+        here.send_nowait(memoryview(b"hello"))
+        assert await there.receive_some() == b"hello"
+
+
+async def test_a_connection_with_tls_is_encrypted(tls: Tls, monkeypatch: pytest.MonkeyPatch) -> None:
+    open_tcp_stream = trio.open_tcp_stream
+    monkeypatch.setattr(trio, "open_tcp_stream", lambda _, port: open_tcp_stream("127.0.0.1", port))
+
+    async def serve(sock: socket.socket) -> None:
+        stream = await start_tls(sock, tls.server, server_side=True)
+        stream.send_nowait(memoryview(b"hello"))
+        await stream.finish()
+        await stream.aclose()
+
+    async with tcp_listener(serve) as port:
+        stream = await connect_tcp("localhost", port, tls.client)
+        assert stream.peer_certificate is not None
+        assert await read_all(stream) == b"hello"
+        await stream.aclose()
+
+
+async def _serve_tls_until_refused(sock: socket.socket, context: ssl.SSLContext) -> None:
+    try:
+        stream = await start_tls(sock, context, server_side=True)
+    except OSError:
+        return
+    # TLS 1.3 is done for the server before the client has looked at the certificate.
+    with pytest.raises(trio.BrokenResourceError):
+        await stream.receive_some()
+    await stream.aclose()
+
+
+async def test_a_certificate_that_is_not_trusted_ends_it_with_what_to_do(tls: Tls) -> None:
+    strangers = client_context(ca=None, pin=None)
+    async with tcp_listener(lambda sock: _serve_tls_until_refused(sock, tls.server)) as port:
+        with pytest.raises(TrustError, match=r"certificate of 127.0.0.1 is not trusted: self.signed.*--pin .*--ca "):
+            await connect_tcp("127.0.0.1", port, strangers)
+
+
+async def test_a_certificate_for_another_host_is_not_trusted(tls: Tls) -> None:
+    async with tcp_listener(lambda sock: _serve_tls_until_refused(sock, tls.server)) as port:
+        with pytest.raises(TrustError, match="IP address mismatch"):
+            await connect_tcp("127.0.0.1", port, tls.client)
+
+
+async def test_a_server_without_tls_can_not_be_reached_with_it(tls: Tls) -> None:
+    async def serve(sock: socket.socket) -> None:
+        stream = SocketBytes(sock)
+        stream.send_nowait(memoryview(b"220 mail.example ESMTP\r\n"))
+        await stream.finish()
+        await stream.aclose()
+
+    async with tcp_listener(serve) as port:
+        with pytest.raises(Unreachable, match=f"no TLS with 127.0.0.1 port {port}: wrong version number"):
+            await connect_tcp("127.0.0.1", port, tls.client)
+
+
+async def test_a_server_that_hangs_up_in_the_handshake_can_not_be_reached(tls: Tls) -> None:
+    async def serve(sock: socket.socket) -> None:
+        await SocketBytes(sock).receive_some()
+        sock.close()
+
+    async with tcp_listener(serve) as port:
+        with pytest.raises(Unreachable, match=r"no TLS with 127\.0\.0\.1 port \d+: "):
+            await connect_tcp("127.0.0.1", port, tls.client)
+
+
+async def test_a_port_where_nobody_listens_can_not_be_reached() -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+        with pytest.raises(Unreachable, match=f"cannot reach 127.0.0.1 port {port}: connection refused"):
+            await connect_tcp("127.0.0.1", port)
+
+
+async def test_a_host_that_nobody_knows_can_not_be_reached(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def open_tcp_stream(host: str, port: int) -> trio.SocketStream:
+        raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+
+    monkeypatch.setattr(trio, "open_tcp_stream", open_tcp_stream)
+    with pytest.raises(Unreachable, match="cannot reach nowhere port 7443: name or service not known"):
+        await connect_tcp("nowhere", 7443)
+
+
+@pytest.mark.parametrize("name", ["a" * 64 + ".example", "a..b"])
+async def test_a_host_that_can_not_be_can_not_be_reached(name: str) -> None:
+    with pytest.raises(Unreachable, match="no host can have that name"):
+        await connect_tcp(name, 7443)
+
+
+async def test_a_unix_socket_is_connected_to(tmp_path: Path) -> None:
+    path = str(tmp_path / "socket")
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(path)
+        listener.listen()
+        stream = await connect_unix(path)
+        with listener.accept()[0] as peer:
+            stream.send_nowait(memoryview(b"hello"))
+            assert peer.recv(100) == b"hello"
+            await stream.aclose()
+
+
+async def test_a_unix_socket_that_is_not_there_can_not_be_reached(tmp_path: Path) -> None:
+    with pytest.raises(Unreachable, match="/socket: no such file or directory"):
+        await connect_unix(str(tmp_path / "socket"))
+
+
+async def test_a_system_without_unix_sockets_is_told_of_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(socket, "AF_UNIX")
+    with pytest.raises(Unreachable, match="no unix sockets; use wss://"):
+        await connect_unix("/run/socket")
+
+
+# Errors in words
+
+
+def chained(error: OSError, cause: BaseException) -> OSError:
+    error.__cause__ = cause
+    return error
+
+
+@pytest.mark.parametrize(
+    ("error", "words"),
+    [
+        (ConnectionRefusedError(errno.ECONNREFUSED, "Error connecting to ('::1', 7443)"), "connection refused"),
+        (ConnectionRefusedError(10061, "No connection could be made"), "connection refused"),
+        (ConnectionResetError(errno.ECONNRESET, "whatever"), "connection reset by peer"),
+        (OSError(errno.EHOSTUNREACH, "Error connecting to ('192.0.2.1', 1)"), "no route to host"),
+        (ssl.SSLError(1, "[SSL: WRONG_VERSION_NUMBER] wrong version number"), "[ssl: wrong version number] wrong"),
+        (socket.gaierror(-2, "Name or service not known"), "name or service not known"),
+        (
+            chained(OSError("all attempts failed"), ExceptionGroup("all", [TimeoutError(errno.ETIMEDOUT, "x")])),
+            "connection timed out",
+        ),
+        (chained(OSError("All attempts failed"), ExceptionGroup("all", [ValueError()])), "all attempts failed"),
+        (OSError(), "oserror"),
+    ],
+)
+def test_an_error_is_told_in_the_systems_words(error: OSError, words: str) -> None:
+    assert describe(error).startswith(words)
+
+
+def test_a_windows_error_needs_no_strerror(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "strerror", "{} unknown".format)
+    assert describe(ConnectionRefusedError(10061, "x")) == "connection refused"

@@ -1,0 +1,887 @@
+"""WebSockets, frame by frame, against a peer by hand; and the client's handshake."""
+
+import math
+from collections.abc import Awaitable, Callable
+
+import pytest
+import trio
+import trio.testing
+from websockets.frames import Frame, Opcode
+from websockets.uri import WebSocketURI
+
+from acp_gateway.errors import ProtocolError
+from acp_gateway.transports.base import CloseReason, MessageTooLarge, Stalled
+from acp_gateway.transports.framed import GOODBYE_TIMEOUT
+from acp_gateway.transports.websocket import (
+    FRAME_SIZE,
+    PONG_BACKLOG,
+    Timing,
+    UpgradeRefused,
+    WebSocketStream,
+    connect_websocket,
+    encode_text,
+    frame_end,
+)
+from tests.transports.conftest import Tls
+from tests.transports.frames import (
+    BINARY,
+    CLOSE,
+    CONT,
+    PING,
+    PONG,
+    TEXT,
+    Peer,
+    Seen,
+    accept_by_hand,
+    close_payload,
+    connect_by_hand,
+    frame,
+    response_101,
+    take_frames,
+)
+from tests.transports.wires import MIB, NEVER, URI, close_at_once, fill, memory_wire, tls_wire, upgrade
+
+Clock = trio.testing.MockClock
+Open = Callable[..., Awaitable[Peer]]
+
+
+@pytest.fixture(params=[accept_by_hand, connect_by_hand], ids=["server", "client"])
+def role(request: pytest.FixtureRequest) -> Open:
+    """Our server before a client by hand, and the other way round."""
+    opening: Open = request.param
+    return opening
+
+
+# Sending
+
+
+@pytest.mark.parametrize("size", [0, 1, 125, 126, 65535, 65536, 300_000])
+async def test_a_message_is_sent_as_one_text_frame(role: Open, size: int) -> None:
+    peer = await role()
+    peer.stream.send_nowait([b"x" * size])
+    assert peer.frames() == [Seen(TEXT, b"x" * size)]
+
+
+@pytest.mark.parametrize("size", [0, 1, 125, 126, 65535, 65536, FRAME_SIZE])
+def test_a_servers_frames_are_those_of_the_library(size: int) -> None:
+    message = b"x" * size
+    assert b"".join(encode_text([message])) == Frame(Opcode.TEXT, message).serialize(mask=False)
+
+
+@pytest.mark.parametrize("size", [FRAME_SIZE, FRAME_SIZE + 1, FRAME_SIZE + 126, FRAME_SIZE + 70_000, 2 * FRAME_SIZE])
+async def test_a_frame_holds_16_mib_at_most(role: Open, size: int) -> None:
+    peer = await role(room=64 * MIB)
+    # A character of two bytes may be cut in two.
+    message = b"x" + "é".encode() * (size // 2)
+    message = message[:size] if size % 2 else message[: size - 1] + b"x"
+    peer.stream.send_nowait([message, b"{}"])
+    *frames, last = peer.frames()
+    assert last == Seen(TEXT, b"{}")
+    assert [len(part.payload) <= FRAME_SIZE for part in frames] == [True] * math.ceil(size / FRAME_SIZE)
+    assert [part.opcode for part in frames] == [TEXT] + [CONT] * (len(frames) - 1)
+    assert [part.fin for part in frames] == [False] * (len(frames) - 1) + [True]
+    assert b"".join(part.payload for part in frames) == message
+
+
+async def test_a_batch_is_one_write(role: Open) -> None:
+    peer = await role()
+    wire = peer.wire.peer
+    wire.written.clear()
+    peer.stream.send_nowait([b"1", b"2", b"x" * 100_000])
+    assert len(wire.written) == 1
+
+
+# Receiving
+
+
+async def test_text_messages_are_received(role: Open) -> None:
+    peer = await role()
+    messages = [b"", b"{}", "é\u2028😀".encode(), b"x" * 100_000]
+    peer.send(*(peer.frame(TEXT, message) for message in messages))
+    received: list[bytes] = []
+    while len(received) < len(messages):
+        received += await peer.stream.receive_batch()
+    assert received == messages
+
+
+async def test_fragments_make_one_message_with_control_frames_between_them(role: Open) -> None:
+    peer = await role()
+    text = "é\u2028😀".encode()
+    peer.send(
+        peer.frame(TEXT, text[:1], fin=False),
+        peer.frame(PING, b"in between"),
+        peer.frame(CONT, text[1:6], fin=False),
+        peer.frame(PONG),
+        peer.frame(CONT, b"", fin=False),
+        peer.frame(CONT, text[6:]),
+        peer.frame(TEXT, b"{}"),
+    )
+    assert await peer.stream.receive_batch() == [text, b"{}"]
+    assert peer.frames() == [Seen(PONG, b"in between")]
+
+
+async def test_an_endless_row_of_empty_fragments_is_not_kept(role: Open) -> None:
+    peer = await role()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(peer.stream.receive)
+        peer.send(peer.frame(TEXT, fin=False))
+        for _ in range(10):
+            peer.send(*[peer.frame(CONT, fin=False)] * 1000)
+            await trio.testing.wait_all_tasks_blocked()
+        assert peer.stream._fragments is not None
+        assert len(peer.stream._fragments._pieces) == 1
+        nursery.cancel_scope.cancel()
+    peer.send(peer.frame(CONT, b"end"))
+    assert await peer.stream.receive() == b"end"
+
+
+async def test_fragments_of_one_byte_do_not_become_an_object_each(role: Open) -> None:
+    peer = await role()
+    peer.send(peer.frame(TEXT, b"x", fin=False), *[peer.frame(CONT, b"x", fin=False)] * 1000)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(peer.stream.receive)
+        await trio.testing.wait_all_tasks_blocked()
+        nursery.cancel_scope.cancel()
+    assert peer.stream._fragments is not None
+    assert len(peer.stream._fragments._pieces) == 1
+    peer.send(peer.frame(CONT))
+    assert await peer.stream.receive() == b"x" * 1001
+
+
+async def test_binary_messages_are_ignored_whole_and_in_fragments(role: Open) -> None:
+    peer = await role()
+    peer.send(
+        peer.frame(BINARY, b"\xff"),
+        peer.frame(TEXT, b"1"),
+        peer.frame(BINARY, b"\xff", fin=False),
+        peer.frame(CONT, b"\xff", fin=False),
+        peer.frame(CONT, b"\xff"),
+        peer.frame(TEXT, b"2", fin=False),
+        peer.frame(CONT, b"3"),
+    )
+    assert await peer.stream.receive_batch() == [b"1", b"23"]
+
+
+async def test_a_ping_is_answered_with_its_payload(role: Open) -> None:
+    peer = await role()
+    peer.send(peer.frame(PING, b"abc"), peer.frame(TEXT, b"{}"))
+    await peer.stream.receive()
+    assert peer.frames() == [Seen(PONG, b"abc")]
+
+
+async def test_a_peer_that_pings_and_takes_nothing_does_not_fill_the_memory(role: Open) -> None:
+    peer = await role(room=4096)
+    sent = fill(peer.stream, b"x" * 1000)
+    before = peer.stream.pending_bytes
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(peer.stream.receive)
+        for _ in range(2000):
+            peer.send(*[peer.frame(PING, b"x" * 120)] * 20)
+            await trio.testing.wait_all_tasks_blocked()
+        assert peer.stream.pending_bytes - before <= PONG_BACKLOG + 4096
+        # Once it takes what is there, it gets its pongs again, and never lost anything else.
+        peer.wire.room = MIB
+        peer.wire.peer.wake()
+        await peer.stream.drain()
+        assert sum(got.opcode == TEXT for got in peer.frames()) == sent
+        peer.send(peer.frame(PING, b"again"))
+        await trio.testing.wait_all_tasks_blocked()
+        assert peer.frames() == [Seen(PONG, b"again")]
+        nursery.cancel_scope.cancel()
+
+
+# What breaks the stream
+
+
+@pytest.mark.parametrize("end", [b"", b"\xc3"])
+async def test_text_that_is_no_utf8_ends_it_with_1007_behind_the_messages_before(role: Open, end: bytes) -> None:
+    peer = await role()
+    peer.send(
+        peer.frame(TEXT, b"1"),
+        peer.frame(TEXT, b"2"),
+        peer.frame(TEXT, b"\xff", fin=False),
+        peer.frame(CONT, end),
+        peer.frame(TEXT, b"3"),
+    )
+    assert await peer.stream.receive_batch() == [b"1", b"2"]
+    assert peer.frames() == [Seen(CLOSE, close_payload(1007, "a text message is not UTF-8"))]
+    for _ in range(2):
+        with pytest.raises(trio.BrokenResourceError, match="violated the protocol: a text message is not UTF-8"):
+            await peer.stream.receive()
+    with pytest.raises(trio.BrokenResourceError, match="the WebSocket is closing"):
+        peer.stream.send_nowait([b"{}"])
+
+
+@pytest.mark.parametrize("message", [b"\xff", b"\xed\xa0\xbd", b"\xf5\x80\x80\x80", "é".encode()[:1]])
+async def test_the_first_message_may_be_the_bad_one(role: Open, message: bytes) -> None:
+    peer = await role()
+    peer.send(peer.frame(TEXT, message))
+    with pytest.raises(trio.BrokenResourceError, match="UTF-8"):
+        await peer.stream.receive()
+    assert [got.payload[:2] for got in peer.frames()] == [close_payload(1007)]
+
+
+async def test_a_message_that_is_too_large_ends_it_with_1009_and_the_settings_name(role: Open) -> None:
+    peer = await role(max_message_size=100)
+    # The header alone is enough.
+    peer.send(peer.frame(TEXT, b"1"), peer.frame(TEXT, b"x" * 101)[:4])
+    assert await peer.stream.receive_batch() == [b"1"]
+    text = "a message is larger than max_message_size (100 bytes) allows"
+    assert peer.frames() == [Seen(CLOSE, close_payload(1009, text))]
+    for _ in range(2):
+        with pytest.raises(MessageTooLarge, match=r"^a message is larger than max_message_size \(100 bytes\) allows$"):
+            await peer.stream.receive()
+
+
+async def test_fragments_that_are_too_large_together_end_it_with_1009(role: Open) -> None:
+    peer = await role(max_message_size=100)
+    peer.send(peer.frame(TEXT, b"x" * 60, fin=False), peer.frame(CONT, b"x" * 40, fin=False), peer.frame(CONT, b"x"))
+    with pytest.raises(MessageTooLarge):
+        await peer.stream.receive()
+    assert [got.payload[:2] for got in peer.frames()] == [close_payload(1009)]
+
+
+async def test_messages_of_the_largest_size_are_received(role: Open) -> None:
+    peer = await role(max_message_size=100)
+    peer.send(peer.frame(TEXT, b"x" * 100), peer.frame(TEXT, b"y" * 60, fin=False), peer.frame(CONT, b"y" * 40))
+    assert await peer.stream.receive_batch() == [b"x" * 100, b"y" * 100]
+
+
+async def test_a_client_may_name_a_setting_of_its_own() -> None:
+    peer = await connect_by_hand(max_message_size=100, size_setting="--max-message-size")
+    peer.send(peer.frame(TEXT, b"x" * 101))
+    with pytest.raises(MessageTooLarge, match="larger than --max-message-size"):
+        await peer.stream.receive()
+
+
+async def test_bytes_that_are_no_frames_end_it_with_1002(role: Open) -> None:
+    peer = await role()
+    peer.send(peer.frame(TEXT, b"1"), peer.frame(TEXT, b"2", first=0x40))
+    assert await peer.stream.receive_batch() == [b"1"]
+    assert peer.frames() == [Seen(CLOSE, close_payload(1002, "reserved bits must be 0"))]
+    with pytest.raises(trio.BrokenResourceError, match="violated the protocol: reserved bits must be 0"):
+        await peer.stream.receive()
+
+
+async def test_frames_that_are_masked_wrongly_end_it_with_1002(role: Open) -> None:
+    peer = await role()
+    peer.send(frame(TEXT, b"{}", masked=not peer.is_client))
+    with pytest.raises(trio.BrokenResourceError, match="incorrect masking"):
+        await peer.stream.receive()
+
+
+async def test_a_connection_that_ends_without_a_goodbye_is_lost(role: Open) -> None:
+    peer = await role()
+    peer.send(peer.frame(TEXT, b"1"), peer.frame(TEXT, b"half")[:-1])
+    await peer.wire.send_eof()
+    assert await peer.stream.receive_batch() == [b"1"]
+    for _ in range(2):
+        with pytest.raises(trio.BrokenResourceError, match="ended without a closing handshake"):
+            await peer.stream.receive()
+
+
+# The peer's goodbye
+
+
+async def test_the_peers_goodbye_ends_the_stream_and_tells_why(role: Open) -> None:
+    peer = await role()
+    assert peer.stream.close_code is None
+    assert peer.stream.close_text == ""
+    peer.send(peer.frame(TEXT, b"1"), peer.frame(CLOSE, close_payload(1011, "the agent is gone")))
+    assert await peer.stream.receive_batch() == [b"1"]
+    for _ in range(2):
+        with pytest.raises(trio.EndOfChannel):
+            await peer.stream.receive()
+    assert peer.stream.close_code == 1011
+    assert peer.stream.close_text == "the agent is gone"
+    assert peer.frames() == [Seen(CLOSE, close_payload(1011, "the agent is gone"))]
+
+
+async def test_a_goodbye_may_say_nothing(role: Open) -> None:
+    peer = await role()
+    peer.send(peer.frame(CLOSE))
+    with pytest.raises(trio.EndOfChannel):
+        await peer.stream.receive()
+    assert peer.stream.close_code == 1005
+    assert peer.frames() == [Seen(CLOSE, b"")]
+
+
+async def test_nothing_is_sent_behind_the_peers_goodbye(role: Open) -> None:
+    peer = await role()
+    peer.send(peer.frame(CLOSE, close_payload(1000)))
+    with pytest.raises(trio.EndOfChannel):
+        await peer.stream.receive()
+    with pytest.raises(trio.BrokenResourceError, match="the WebSocket is closing"):
+        peer.stream.send_nowait([b"{}"])
+
+
+async def test_the_last_messages_of_a_peer_that_has_gone_are_received_though_it_can_not_be_answered(
+    role: Open,
+) -> None:
+    peer = await role()
+    peer.send(peer.frame(PING), peer.frame(TEXT, b"1"), peer.frame(CLOSE, close_payload(1001)))
+    await peer.wire.aclose()
+    assert await peer.stream.receive_batch() == [b"1"]
+    with pytest.raises(trio.EndOfChannel):
+        await peer.stream.receive()
+    assert peer.stream.close_code == 1001
+
+
+async def test_closing_behind_the_peers_goodbye_waits_for_nothing(role: Open, autojump_clock: Clock) -> None:
+    peer = await role()
+    peer.send(peer.frame(CLOSE, close_payload(1000)))
+    with pytest.raises(trio.EndOfChannel):
+        await peer.stream.receive()
+    await peer.stream.aclose()
+    assert trio.current_time() == 0
+    assert peer.frames() == [Seen(CLOSE, close_payload(1000))]
+    assert await peer.wire.receive_some() == b""
+
+
+async def test_closing_behind_the_peers_goodbye_is_an_end_to_tls_as_well(tls: Tls) -> None:
+    here, there = await upgrade(*await tls_wire(tls))
+    there._write(there._close_frame(CloseReason.NORMAL, ""))
+    with pytest.raises(trio.EndOfChannel):
+        await here.receive()
+    await here.aclose()
+    there.bytes._sock.suppress_ragged_eofs = False  # type: ignore[attr-defined]  # it is an ssl.SSLSocket
+    while await there.bytes.receive_some():
+        pass
+    await close_at_once(there)
+
+
+# Our goodbye
+
+
+@pytest.mark.parametrize(
+    ("reason", "code"),
+    [
+        (CloseReason.NORMAL, 1000),
+        (CloseReason.GOING_AWAY, 1001),
+        (CloseReason.POLICY, 1008),
+        (CloseReason.TOO_LARGE, 1009),
+        (CloseReason.AGENT_GONE, 1011),
+    ],
+)
+async def test_closing_says_why_behind_what_is_pending(
+    role: Open, reason: CloseReason, code: int, autojump_clock: Clock
+) -> None:
+    peer = await role(room=1000)
+    peer.stream.send_nowait([b"x" * 10_000])
+    frames: list[Seen] = []
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(peer.stream.aclose, reason, "that's why")
+        received = bytearray()
+        while data := await peer.wire.receive_some():
+            received += data
+        frames = take_frames(received, masked=not peer.is_client)
+        peer.send(peer.frame(CLOSE, close_payload(code)))
+        await peer.wire.send_eof()
+    assert frames == [Seen(TEXT, b"x" * 10_000), Seen(CLOSE, close_payload(code, "that's why"))]
+    assert trio.current_time() == 0
+    assert peer.stream.bytes.closed  # type: ignore[attr-defined]  # it is a MemoryBytes
+
+
+async def test_closing_does_not_wait_for_ever_for_the_peers_goodbye(role: Open, autojump_clock: Clock) -> None:
+    peer = await role()
+    await peer.stream.aclose()
+    assert trio.current_time() == GOODBYE_TIMEOUT
+    assert [got.payload[:2] for got in peer.frames()] == [close_payload(1000)]
+
+
+@pytest.mark.parametrize("text", ["x" * 200, "é" * 100, "é" * 61 + "x" + "é"])
+async def test_a_long_reason_is_cut_between_characters(role: Open, text: str, autojump_clock: Clock) -> None:
+    peer = await role()
+    await peer.stream.aclose(CloseReason.AGENT_GONE, text)
+    (goodbye,) = peer.frames()
+    said = goodbye.payload[2:].decode()
+    assert 122 <= len(said.encode()) <= 123
+    assert text.startswith(said)
+
+
+async def test_a_reason_that_is_no_text_does_not_prevent_the_goodbye(role: Open, autojump_clock: Clock) -> None:
+    # A path that isn't UTF-8 gets into error messages like this.
+    peer = await role()
+    await peer.stream.aclose(CloseReason.AGENT_GONE, "cannot start /tmp/\udcff")
+    assert peer.frames() == [Seen(CLOSE, close_payload(1011, "cannot start /tmp/?"))]
+
+
+async def test_closing_after_a_violation_leaves_the_peer_time_to_read_why(role: Open, autojump_clock: Clock) -> None:
+    peer = await role(max_message_size=100, room=2000)
+    peer.send(peer.frame(TEXT, b"x" * 1000)[:500])
+    with pytest.raises(MessageTooLarge):
+        await peer.stream.receive()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(peer.stream.aclose, CloseReason.TOO_LARGE)
+        for _ in range(10):
+            await trio.testing.wait_all_tasks_blocked()
+            peer.send(b"x" * 1000)
+        assert [got.payload[:2] for got in peer.frames()] == [close_payload(1009)]
+        assert await peer.wire.receive_some() == b""
+        await peer.wire.send_eof()
+    assert trio.current_time() == 0
+
+
+# Peers that do not read
+
+
+STALL = Timing(ping_interval=math.inf, ping_timeout=math.inf, stall_timeout=60)
+
+
+async def test_a_stalled_reader_gets_the_rest_of_its_frame_and_1008(role: Open, autojump_clock: Clock) -> None:
+    peer = await role(timing=STALL, room=1000)
+    peer.stream.send_nowait([b"a" * 600, b"b" * 600])
+    peer.stream.send_nowait([b"c" * 600])
+    received = bytearray()
+
+    async def read_at_last() -> None:
+        await trio.sleep(62)
+        while data := await peer.wire.receive_some():
+            received.extend(data)
+
+    async def receive() -> None:
+        with pytest.raises(Stalled, match="the peer took nothing for 60 s"):
+            await peer.stream.receive()
+
+    async def drain() -> None:
+        # Learns of it once the goodbye is said: whoever drains may close, or cancel, and cut it off.
+        with pytest.raises(Stalled):
+            await peer.stream.drain()
+        assert trio.current_time() == 62
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(peer.stream.run)
+        await trio.testing.wait_all_tasks_blocked()
+        for task in (receive, drain, read_at_last):
+            nursery.start_soon(task)
+    text = "the peer took nothing for 60 s"
+    assert take_frames(received, masked=not peer.is_client) == [
+        Seen(TEXT, b"a" * 600),
+        Seen(TEXT, b"b" * 600),
+        Seen(CLOSE, close_payload(1008, text)),
+    ]
+    assert received == b""
+    with pytest.raises(Stalled):
+        peer.stream.send_nowait([b"{}"])
+
+
+async def test_of_frames_that_have_not_begun_to_leave_none_does(role: Open, autojump_clock: Clock) -> None:
+    peer = await role(timing=STALL, room=1000)
+    peer.wire.room = 0
+    peer.stream.send_nowait([b"a" * 600, b"b" * 600])
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(peer.stream.run)
+        await trio.sleep(62)
+        peer.wire.room = 10_000
+        peer.wire.peer.wake()
+    assert [got.opcode for got in peer.frames()] == [CLOSE]
+    assert peer.wire.inbox == b""
+
+
+async def test_a_stalled_reader_that_does_not_wake_up_is_cut(role: Open, autojump_clock: Clock) -> None:
+    peer = await role(timing=STALL, room=1000)
+    fill(peer.stream)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(peer.stream.run)
+        with pytest.raises(Stalled):
+            await peer.stream.receive()
+        assert trio.current_time() == 60 + GOODBYE_TIMEOUT
+
+
+async def test_a_stalled_reader_may_be_gone_when_the_goodbye_is_said(role: Open, autojump_clock: Clock) -> None:
+    peer = await role(timing=STALL, room=1000)
+    fill(peer.stream)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(peer.stream.run)
+        await trio.sleep(61)
+        await peer.wire.aclose()
+    assert trio.current_time() == 61
+
+
+async def test_a_stalled_reader_that_wakes_up_and_says_goodbye_was_stalled_all_the_same(
+    role: Open, autojump_clock: Clock
+) -> None:
+    peer = await role(timing=STALL, room=1000)
+    peer.stream.send_nowait([b"a" * 2000])
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(peer.stream.run)
+
+        async def answer() -> None:
+            await trio.sleep(62)
+            peer.send(peer.frame(CLOSE, close_payload(1008)))
+
+        nursery.start_soon(answer)
+        with pytest.raises(Stalled, match="the peer took nothing for 60 s"):
+            await peer.stream.receive()
+
+
+async def test_a_stall_after_the_peers_goodbye_needs_no_second_goodbye(role: Open, autojump_clock: Clock) -> None:
+    peer = await role(timing=STALL, room=1000)
+    peer.stream.send_nowait([b"a" * 2000])
+    peer.send(peer.frame(CLOSE, close_payload(1000)))
+    with pytest.raises(trio.EndOfChannel):
+        await peer.stream.receive()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(peer.stream.run)
+    assert trio.current_time() == 60 + GOODBYE_TIMEOUT
+
+
+async def test_closing_a_stalled_stream_is_left_to_its_goodbye(role: Open, autojump_clock: Clock) -> None:
+    peer = await role(timing=STALL, room=1000)
+    peer.stream.send_nowait([b"a" * 2000])
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(peer.stream.run)
+        await trio.sleep(61)
+        nursery.start_soon(peer.stream.aclose)
+        await trio.sleep(1)
+        received = bytearray()
+        while data := await peer.wire.receive_some():
+            received += data
+    assert [got.opcode for got in take_frames(received, masked=not peer.is_client)] == [TEXT, CLOSE]
+
+
+@pytest.mark.parametrize("turned", [False, True])
+async def test_a_stalled_reader_over_tls_gets_whole_frames_and_1008(
+    tls: Tls, turned: bool, autojump_clock: Clock
+) -> None:
+    # OpenSSL keeps a record that it could not write: what follows must begin with the very same bytes.
+    ends = await upgrade(*await tls_wire(tls), timing=STALL)
+    here, there = reversed(ends) if turned else ends
+    message = bytes(range(32, 127)) * 10
+    count = fill(here, message)
+    for _ in range(100):
+        here.send_nowait([message])
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(here.run)
+        await trio.sleep(62)
+        received = [message async for batch in there for message in batch]
+    assert set(received) == {message}
+    assert count - 1 <= len(received) < count + 100
+    assert there.close_code == 1008
+    await close_at_once(here, there)
+
+
+@pytest.mark.parametrize("masked", [False, True])
+@pytest.mark.parametrize("size", [0, 125, 126, 65535, 65536])
+def test_a_frame_ends_where_the_next_one_begins(size: int, masked: bool) -> None:
+    one = frame(TEXT, b"x" * size, masked=masked)
+    chunk = one + frame(CLOSE, b"", masked=masked)
+    assert frame_end(chunk, 0) == 0
+    assert frame_end(chunk, 1) == len(one)
+    assert frame_end(chunk, len(one)) == len(one)
+    assert frame_end(chunk, len(one) + 1) == len(chunk)
+    assert frame_end(chunk, len(chunk)) == len(chunk)
+
+
+# Pings
+
+
+PINGS = Timing(ping_interval=20, ping_timeout=20, stall_timeout=math.inf)
+
+
+async def watch(peer: Peer, seconds: float, *, answer: bool) -> list[tuple[float, int]]:
+    """When which frames came in these seconds; pings are answered or not."""
+    seen = []
+    for _ in range(int(seconds)):
+        await trio.sleep(1)
+        for got in peer.frames():
+            seen.append((trio.current_time(), got.opcode))
+            if got.opcode == PING and answer:
+                peer.send(peer.frame(PONG, got.payload))
+    return seen
+
+
+@pytest.mark.parametrize(
+    ("interval", "timeout", "times"),
+    [(20, 20, [20, 40, 60, 80, 100]), (20, 5, [20, 40, 60, 80, 100]), (20, 30, [20, 50, 80])],
+)
+async def test_a_peer_that_answers_is_pinged_regularly(
+    role: Open, autojump_clock: Clock, interval: float, timeout: float, times: list[float]
+) -> None:
+    peer = await role(timing=Timing(ping_interval=interval, ping_timeout=timeout, stall_timeout=math.inf))
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(peer.stream.run)
+        nursery.start_soon(peer.stream.receive)
+        seen = await watch(peer, 101, answer=True)
+        nursery.cancel_scope.cancel()
+    # Watched once a second, it is seen in that second or the next.
+    assert [opcode for _, opcode in seen] == [PING] * len(times)
+    assert all(0 <= at - time <= 1 for (at, _), time in zip(seen, times, strict=True))
+
+
+async def test_a_missing_pong_is_a_loss_for_every_task(role: Open, autojump_clock: Clock) -> None:
+    peer = await role(timing=PINGS)
+
+    async def expect(wait: Callable[[], Awaitable[object]]) -> None:
+        with pytest.raises(trio.BrokenResourceError, match="the connection was lost: no pong within 20 s"):
+            await wait()
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(peer.stream.run)
+        nursery.start_soon(expect, peer.stream.receive)
+        await trio.sleep(39)
+        fill(peer.stream)
+        nursery.start_soon(expect, peer.stream.drain)
+    assert trio.current_time() == 40
+    await expect(peer.stream.receive)
+    with pytest.raises(trio.BrokenResourceError, match="no pong"):
+        peer.stream.send_nowait([b"{}"])
+    await peer.stream.aclose()
+    assert trio.current_time() == 40
+
+
+async def test_whatever_a_peer_says_counts_as_a_sign_of_life(role: Open, autojump_clock: Clock) -> None:
+    peer = await role(timing=PINGS)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(peer.stream.run)
+
+        async def receive() -> None:
+            async for _ in peer.stream:
+                pass
+
+        nursery.start_soon(receive)
+        for _ in range(10):
+            await trio.sleep(19)
+            peer.send(peer.frame(TEXT, b"{}"))
+        nursery.cancel_scope.cancel()
+
+
+async def test_the_deadline_does_not_count_while_nobody_reads(role: Open, autojump_clock: Clock) -> None:
+    peer = await role(timing=PINGS)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(peer.stream.run)
+        await trio.sleep(50)
+        # A task that begins to read in the middle of a deadline does not revive that one, only the next.
+        with pytest.raises(trio.BrokenResourceError, match="no pong"):
+            await peer.stream.receive()
+    assert trio.current_time() == 80
+
+
+async def test_a_pong_that_was_there_before_somebody_read_is_in_time(role: Open, autojump_clock: Clock) -> None:
+    peer = await role(timing=PINGS)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(peer.stream.run)
+        await watch(peer, 115, answer=True)
+        peer.send(peer.frame(TEXT, b"{}"))
+        assert await peer.stream.receive() == b"{}"
+        nursery.cancel_scope.cancel()
+
+
+async def test_a_peer_that_takes_a_large_message_slowly_is_not_lost(role: Open, autojump_clock: Clock) -> None:
+    # The ping is behind the message: until that is through, the peer has nothing to answer.
+    peer = await role(timing=Timing(ping_interval=20, ping_timeout=20, stall_timeout=60), room=1000)
+    peer.stream.send_nowait([b"x" * 10_000])
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(peer.stream.run)
+        nursery.start_soon(peer.stream.receive)
+        received = bytearray()
+        for _ in range(8):
+            await trio.sleep(50)
+            received += await peer.wire.receive_some()
+        assert trio.current_time() == 400
+        frames: list[Seen] = []
+        while len(frames) < 2:
+            received += await peer.wire.receive_some()
+            frames += take_frames(received, masked=not peer.is_client)
+        assert frames == [Seen(TEXT, b"x" * 10_000), Seen(PING, b"")]
+        peer.send(peer.frame(PONG))
+        await trio.sleep(19)
+        nursery.cancel_scope.cancel()
+
+
+async def test_a_pong_counts_that_came_before_all_behind_the_ping_was_taken(role: Open, autojump_clock: Clock) -> None:
+    peer = await role(timing=PINGS, room=1000)
+    peer.stream.send_nowait([b"x" * 1500])
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(peer.stream.run)
+        nursery.start_soon(peer.stream.receive)
+        await trio.sleep(21)
+        peer.stream.send_nowait([b"y" * 1500])
+        received = bytearray()
+        frames: list[Seen] = []
+        while PING not in [got.opcode for got in frames]:
+            received += await peer.wire.receive_some()
+            frames += take_frames(received, masked=not peer.is_client)
+        peer.send(peer.frame(PONG))
+        await trio.sleep(10)
+        while peer.stream.pending_bytes:
+            await peer.wire.receive_some()
+        # The deadline, counted from when the rest was taken, passes without another sign of life.
+        await trio.sleep(20.5)
+        peer.stream.send_nowait([b"{}"])
+        nursery.cancel_scope.cancel()
+
+
+async def test_a_closing_stream_is_not_pinged_any_more(role: Open, autojump_clock: Clock) -> None:
+    peer = await role(timing=PINGS)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(peer.stream.run)
+        await trio.sleep(18)
+        nursery.start_soon(peer.stream.aclose)
+        await trio.sleep(3)
+        assert [got.opcode for got in peer.frames()] == [CLOSE]
+    assert trio.current_time() == 18 + GOODBYE_TIMEOUT
+
+
+async def test_a_stream_whose_peer_has_said_goodbye_is_not_pinged(role: Open, autojump_clock: Clock) -> None:
+    peer = await role(timing=PINGS)
+    peer.send(peer.frame(CLOSE, close_payload(1000)))
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(peer.stream.run)
+        with pytest.raises(trio.EndOfChannel):
+            await peer.stream.receive()
+        await trio.sleep(100)
+        assert [got.opcode for got in peer.frames()] == [CLOSE]
+        nursery.cancel_scope.cancel()
+
+
+async def test_a_ping_to_a_peer_that_is_gone_is_no_error_of_run(role: Open, autojump_clock: Clock) -> None:
+    peer = await role(timing=PINGS)
+    await peer.wire.aclose()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(peer.stream.run)
+        await trio.sleep(21)
+        with pytest.raises(trio.BrokenResourceError):
+            await peer.stream.receive()
+        nursery.cancel_scope.cancel()
+
+
+# The client's handshake
+
+
+async def handshake(*answer: bytes, uri: WebSocketURI = URI, headers: dict[str, str] | None = None) -> bytes:
+    """Send these pieces as the server's answer, then its end; returns the request. Raises what the client does."""
+    client, server = memory_wire()
+    server_done = trio.Event()
+    sent = b""
+
+    async def serve() -> None:
+        nonlocal sent
+        sent = await server.receive_some()
+        for piece in answer:
+            server.send_nowait(memoryview(piece.replace(b"(101)", response_101(sent))))
+            await trio.testing.wait_all_tasks_blocked()
+        await server.send_eof()
+        server_done.set()
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(serve)
+        try:
+            await connect_websocket(client, uri, headers or {}, max_message_size=MIB, timing=NEVER)
+        except Exception as error:
+            # It is the caller's to close.
+            assert not client.closed
+            nursery.cancel_scope.cancel()
+            failure = error
+        else:
+            await server_done.wait()
+            return sent
+    raise failure
+
+
+async def test_the_clients_request_names_host_path_query_and_headers() -> None:
+    uri = WebSocketURI(True, "gateway.example", 7443, "/acp", "agent=demo")
+    sent = await handshake(b"(101)", uri=uri, headers={"Authorization": "Bearer t", "User-Agent": "me"})
+    lines = sent.decode().split("\r\n")
+    assert lines[0] == "GET /acp?agent=demo HTTP/1.1"
+    for line in (
+        "Host: gateway.example:7443",
+        "Upgrade: websocket",
+        "Connection: Upgrade",
+        "Sec-WebSocket-Version: 13",
+        "Authorization: Bearer t",
+        "User-Agent: me",
+    ):
+        assert line in lines
+    assert "Sec-WebSocket-Extensions" not in sent.decode()
+
+
+async def test_the_servers_headers_are_kept() -> None:
+    peer = await connect_by_hand()
+    assert peer.stream.headers["Acp-Connection-Id"] == "c1"
+
+
+@pytest.mark.parametrize("cut", [1, 20, -1])
+async def test_the_answer_may_come_in_pieces(cut: int) -> None:
+    client, server = memory_wire()
+    streams: list[WebSocketStream] = []
+
+    async def connect() -> None:
+        streams.append(await connect_websocket(client, URI, {}, max_message_size=MIB, timing=NEVER))
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(connect)
+        answer = response_101(await server.receive_some()) + frame(TEXT, b"{}", masked=False)
+        server.send_nowait(memoryview(answer[:cut]))
+        await trio.testing.wait_all_tasks_blocked()
+        server.send_nowait(memoryview(answer[cut:]))
+    assert await streams[0].receive() == b"{}"
+
+
+async def test_messages_that_come_along_with_the_answer_are_not_lost() -> None:
+    behind = frame(TEXT, b"1", masked=False) + frame(PING, b"p", masked=False) + frame(TEXT, b"2", masked=False)
+    peer = await connect_by_hand(behind=behind)
+    assert await peer.stream.receive_batch() == [b"1", b"2"]
+    assert peer.frames() == [Seen(PONG, b"p")]
+
+
+async def test_a_goodbye_that_comes_along_with_the_answer_is_not_lost() -> None:
+    peer = await connect_by_hand(behind=frame(CLOSE, close_payload(1001), masked=False))
+    with pytest.raises(trio.EndOfChannel):
+        await peer.stream.receive()
+    assert peer.stream.close_code == 1001
+
+
+@pytest.mark.parametrize(
+    ("answer", "status", "text"),
+    [
+        ("401 Unauthorized\r\nContent-Length: 15\r\n\r\nno such token\r\n", 401, "no such token"),
+        ("404 Not Found\r\nContent-Length: 9\r\n\r\none\ntwo\r\n", 404, "one"),
+        ("503 Service Unavailable\r\nContent-Length: 0\r\n\r\n", 503, "Service Unavailable"),
+        ("302 Found\r\nLocation: /elsewhere\r\n\r\n", 302, "Found"),
+        ("200 OK\r\n\r\n<html>" + "x" * 300, 200, "<html>" + "x" * 194),
+        ("403 Forbidden\r\nContent-Length: 8\r\n\r\n\x1b[2Jboo\xff", 403, " [2Jboo\ufffd"),
+    ],
+)
+async def test_an_upgrade_that_is_refused_tells_the_status_and_a_line_of_text(
+    answer: str, status: int, text: str
+) -> None:
+    with pytest.raises(UpgradeRefused) as refused:
+        await handshake(b"HTTP/1.1 " + answer.encode("latin-1"))
+    assert refused.value.status == status
+    assert refused.value.text == text
+    assert str(refused.value) == f"the server answered HTTP {status} instead of opening a WebSocket: {text}"
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        b"220 mail.example ESMTP\r\n\r\n",
+        b"x" * 20_000,
+        b"HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n",
+        b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nSec-WebSocket-Accept: x\r\n\r\n",
+        b"HTTP/1.1 101 OK\r\nConnection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Accept: not of the key\r\n\r\n",
+    ],
+)
+async def test_an_answer_that_is_none_is_an_error_of_the_protocol(answer: bytes) -> None:
+    with pytest.raises(ProtocolError, match="no WebSocket server answers there"):
+        await handshake(answer)
+
+
+@pytest.mark.parametrize("answer", [[], [b"HTTP/1.1 101 Swi"], [b"HTTP/1.1 101 Switching Protocols\r\nUpgra"]])
+async def test_a_server_that_hangs_up_in_the_handshake_is_a_lost_connection(answer: list[bytes]) -> None:
+    with pytest.raises(trio.BrokenResourceError, match="closed the connection during the handshake"):
+        await handshake(*answer)
+
+
+async def test_a_cancelled_handshake_leaves_the_stream_to_the_caller() -> None:
+    client, _ = memory_wire(room=10)
+    async with trio.open_nursery() as nursery:
+
+        async def connect() -> None:
+            await connect_websocket(client, URI, {}, max_message_size=MIB, timing=NEVER)
+
+        nursery.start_soon(connect)
+        await trio.testing.wait_all_tasks_blocked()
+        nursery.cancel_scope.cancel()
+    assert not client.closed

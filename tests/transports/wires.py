@@ -1,0 +1,254 @@
+"""Connections for the tests of transports: in memory with little room, over sockets and pipes, with TLS."""
+
+import math
+import os
+import socket
+from collections.abc import Callable, Iterable
+
+import trio
+from websockets.http11 import Request
+from websockets.uri import WebSocketURI
+
+from acp_gateway.transports.base import READ_SIZE, ByteStream, MessageStream
+from acp_gateway.transports.sockets import SocketBytes, start_tls
+from acp_gateway.transports.stdio import FileBytes, ThreadBytes
+from acp_gateway.transports.websocket import Timing, WebSocketStream, connect_websocket
+from acp_gateway.transports.websocket_server import Accept, Respond, accept_websocket
+from tests.transports.conftest import Tls
+
+MIB = 1024 * 1024
+
+NEVER = Timing(ping_interval=math.inf, ping_timeout=math.inf, stall_timeout=math.inf)
+"""No ping and no deadline: nothing in such a test depends on time."""
+
+URI = WebSocketURI(False, "localhost", 80, "/acp", "")
+
+
+class MemoryBytes(ByteStream):
+    """One end of a connection in memory that has room for a few bytes on their way, as a socket has."""
+
+    def __init__(self, room: int) -> None:
+        self.room = room
+        """Bytes from the other end that fit in before they are read; may be changed by the test."""
+        self.inbox = bytearray()
+        self.written: list[bytes] = []
+        """What was written from here, a piece for each write that took something."""
+        self.ended = False
+        self.closed = False
+        self.peer: MemoryBytes
+        self._changed = trio.lowlevel.ParkingLot()
+        self._finishing = False
+
+    async def receive_some(self) -> bytes:
+        await trio.lowlevel.checkpoint()
+        while not self.inbox:
+            if self.closed or self._finishing:
+                raise trio.ClosedResourceError
+            if self.peer.ended:
+                return b""
+            await self._changed.park()
+        data = bytes(self.inbox[:READ_SIZE])
+        del self.inbox[: len(data)]
+        self.peer.wake()
+        return data
+
+    def send_nowait(self, data: memoryview) -> int:
+        if self.closed or self.ended:
+            raise trio.ClosedResourceError
+        if self.peer.closed:
+            raise trio.BrokenResourceError("broken pipe")
+        taken = bytes(data[: max(0, self.peer.room - len(self.peer.inbox))])
+        if taken:
+            self.written.append(taken)
+            self.peer.inbox += taken
+            self.peer.wake()
+        return len(taken)
+
+    async def send_some(self, data: memoryview) -> int:
+        await trio.lowlevel.checkpoint()
+        while not (sent := self.send_nowait(data)):
+            await self._changed.park()
+        return sent
+
+    async def send_eof(self) -> None:
+        self.ended = True
+        self.peer.wake()
+        await trio.lowlevel.checkpoint()
+
+    async def finish(self) -> None:
+        await self.send_eof()
+        self._finishing = True
+        self.wake()
+        await trio.lowlevel.checkpoint()
+        while not self.peer.ended:
+            self.inbox.clear()
+            self.peer.wake()
+            await self._changed.park()
+            if self.closed:
+                raise trio.ClosedResourceError
+
+    async def aclose(self) -> None:
+        self.closed = self.ended = True
+        self.wake()
+        self.peer.wake()
+        await trio.lowlevel.checkpoint()
+
+    def wake(self) -> None:
+        """Let whoever waits here look again."""
+        self._changed.unpark_all()
+
+
+def memory_wire(room: int = 65536) -> tuple[MemoryBytes, MemoryBytes]:
+    """Two ends in memory."""
+    here, there = MemoryBytes(room), MemoryBytes(room)
+    here.peer, there.peer = there, here
+    return here, there
+
+
+class Script(ByteStream):
+    """A peer that sends these chunks and ends, and takes nothing."""
+
+    def __init__(self, chunks: Iterable[bytes]) -> None:
+        self._chunks = iter(chunks)
+
+    async def receive_some(self) -> bytes:
+        await trio.lowlevel.checkpoint()
+        return next(self._chunks, b"")
+
+    def send_nowait(self, data: memoryview) -> int:
+        return 0
+
+    async def send_some(self, data: memoryview) -> int:
+        await trio.sleep_forever()
+        raise AssertionError
+
+    async def send_eof(self) -> None:
+        await trio.lowlevel.checkpoint()
+
+    async def aclose(self) -> None:
+        await trio.lowlevel.checkpoint()
+
+
+def socket_pair() -> tuple[socket.socket, socket.socket]:
+    """Two connected sockets with small buffers, non-blocking."""
+    here, there = socket.socketpair()
+    for sock in (here, there):
+        sock.setblocking(False)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 65536)
+    return here, there
+
+
+def socket_wire() -> tuple[SocketBytes, SocketBytes]:
+    """The two ends of a socket pair."""
+    here, there = socket_pair()
+    return SocketBytes(here), SocketBytes(there)
+
+
+async def tls_wire(tls: Tls) -> tuple[SocketBytes, SocketBytes]:
+    """A client and a server with TLS on a socket pair."""
+    here, there = socket_pair()
+    ends: dict[str, SocketBytes] = {}
+
+    async def client() -> None:
+        ends["client"] = await start_tls(here, tls.client, server_hostname="localhost")
+
+    async def server() -> None:
+        ends["server"] = await start_tls(there, tls.server, server_side=True)
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(client)
+        nursery.start_soon(server)
+    return ends["client"], ends["server"]
+
+
+def pipe_wire() -> tuple[FileBytes, FileBytes]:
+    """Two pipes, one each way."""
+    read_here, write_there = os.pipe()
+    read_there, write_here = os.pipe()
+    return FileBytes(read_here, write_here), FileBytes(read_there, write_there)
+
+
+class ThreadEnd(ThreadBytes):
+    """What a process has at the end of two pipes: its end closes them."""
+
+    def __init__(self, read_fd: int, write_fd: int) -> None:
+        super().__init__(read_fd, write_fd)
+        self._open = [read_fd, write_fd]
+
+    async def aclose(self) -> None:
+        if self._open:
+            os.close(self._open.pop())
+        if self._open and not self.reading:
+            os.close(self._open.pop())
+        await super().aclose()
+
+    @property
+    def reading(self) -> bool:
+        """Whether a thread reads, so that the descriptor can't be closed."""
+        return self._reading._under_way
+
+
+def thread_wire() -> tuple[ThreadEnd, ThreadEnd]:
+    """Two pipes that are read and written in threads."""
+    read_here, write_there = os.pipe()
+    read_there, write_here = os.pipe()
+    return ThreadEnd(read_here, write_here), ThreadEnd(read_there, write_there)
+
+
+def accept_all(request: Request) -> Accept | Respond:
+    """Let everybody in."""
+    return Accept({"Acp-Connection-Id": "c1"})
+
+
+async def upgrade(
+    client: ByteStream,
+    server: ByteStream,
+    *,
+    timing: Timing = NEVER,
+    max_message_size: int = 64 * MIB,
+    decide: Callable[[Request], Accept | Respond] = accept_all,
+) -> tuple[WebSocketStream, WebSocketStream]:
+    """A WebSocket over two ends: the client's stream and the server's."""
+    ends: list[WebSocketStream | None] = []
+
+    async def accept() -> None:
+        ends.append(await accept_websocket(server, decide, max_message_size=max_message_size, timing=timing))
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(accept)
+        connected = await connect_websocket(client, URI, {}, max_message_size=max_message_size, timing=timing)
+    (accepted,) = ends
+    assert accepted is not None
+    return connected, accepted
+
+
+async def close_at_once(*streams: MessageStream | ByteStream) -> None:
+    """Close without any goodbye, as a cancelled task does."""
+    for stream in streams:
+        with trio.CancelScope() as scope:
+            scope.cancel()
+            await stream.aclose()
+
+
+async def close_all(*streams: MessageStream) -> None:
+    """Close politely, all at the same time, as different processes do."""
+    async with trio.open_nursery() as nursery:
+        for stream in streams:
+            nursery.start_soon(stream.aclose)
+
+
+async def collect(stream: MessageStream, count: int) -> list[bytes]:
+    """This many messages."""
+    messages: list[bytes] = []
+    while len(messages) < count:
+        messages += await stream.receive_batch()
+    return messages
+
+
+def fill(stream: MessageStream, message: bytes = b"x" * 10_000) -> int:
+    """Send the same message until the stream has to keep some of it; returns how often it was sent."""
+    sent = 0
+    while not stream.pending_bytes:
+        stream.send_nowait([message])
+        sent += 1
+    return sent
