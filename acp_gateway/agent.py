@@ -14,6 +14,7 @@ start.
 
 import logging
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -21,7 +22,7 @@ import sys
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
@@ -47,19 +48,30 @@ STDERR_LOG_SIZE = 256 * 1024
 """Bytes of one process's stderr that are logged at most: an agent in a loop must not fill the log."""
 
 LAST_WORDS = 1.0
-"""Seconds that the rest of stdout and stderr is waited for when a process has ended: it is in the pipes already."""
+"""Seconds that the rest of stdout and stderr is waited for when a process has ended: it is in the pipes already, unless
+others of its group still have something to say, and they get this time to end by themselves."""
 
 # What a new agent on Linux runs first: die with the gateway, unless that has happened already, and become the agent.
+# What this Python has changed about its process until then is put right, or the agent would inherit it: two signals
+# that it ignores, and the locale that it sets where there is none.
 _DIE_WITH_PARENT = """
 import ctypes, os, signal, sys
+gateway, keeps_locale, program, *command = sys.argv[1:]
 ctypes.CDLL(None).prctl(1, signal.SIGKILL)
-if os.getppid() != int(sys.argv[1]):
+if os.getppid() != int(gateway):
     os._exit(1)
+signal.signal(signal.SIGPIPE, signal.SIG_DFL)
+signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
+if keeps_locale == "False":
+    os.environ.pop("LC_CTYPE", None)
 try:
-    os.execv(sys.argv[2], sys.argv[3:])
+    os.execv(program, command)
 except OSError as error:
-    sys.exit(f"cannot execute {sys.argv[2]}: {error.strerror}")
+    sys.exit(f"cannot execute {program}: {error.strerror}")
 """
+
+# Colours, and what would break a line of the log or rewrite the terminal that shows it.
+_UNPRINTABLE = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]|[\x00-\x08\x0a-\x1f\x7f-\x9f\u2028\u2029]")
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +80,7 @@ class Launch:
 
     name: str
     command: Sequence[str]
-    environment: Mapping[str, str]
+    environment: Mapping[str, str] = field(repr=False)
     cwd: str | None
     max_message_size: int
     """Bytes of one line from the agent."""
@@ -84,6 +96,9 @@ class Spawner:
     def __init__(self, ledger: Ledger) -> None:
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="spawner")
         self.ledger = ledger
+        self.ancestors = {os.getpid()}
+        """The processes whose descendants are agents: those that run, which are the process sessions of what they
+        start as well, and this one, because an agent may be quicker than the news of its start."""
 
     def __enter__(self) -> Self:
         return self
@@ -109,147 +124,32 @@ class Spawner:
 
 
 class Agent:
-    """A running agent: its messages, and how it ended."""
+    """A running agent as its hub sees it: its messages, and how it ended."""
 
-    def __init__(self, launch: Launch, process: subprocess.Popen[bytes], pipes: "_Pipes") -> None:
-        self.name = launch.name
-        self.pid = process.pid
+    def __init__(self, name: str, pid: int, messages: MessageStream) -> None:
+        self.name = name
+        self.pid = pid
         """Also the id of its process group and of its process session."""
-        self.messages: MessageStream = LineStream(
-            FileBytes(pipes.stdout, pipes.stdin), max_message_size=launch.max_message_size
-        )
+        self.messages = messages
+        """Its stdin and stdout. Run and closed by `run_agent`."""
         self.stderr_tail: deque[str] = deque(maxlen=STDERR_TAIL_LINES)
-        self._launch = launch
-        self._process = process
-        self._stderr = pipes.stderr
-        self._ended = trio.Event()
+        self.exit_code: int | None = None
+        """The negative number of a signal where one ended it; None while it runs."""
+        self.ended = trio.Event()
+        """Its stderr is read, and nothing of its process group is left; some of its output may be unread."""
 
     def describe_end(self) -> tuple[str, dict[str, Any]]:
         """How it ended, in one line for a person and as `error.data` for a program. Once it has ended."""
-        code = self._process.returncode
         data: dict[str, Any] = {"reason": "agent_ended", "agent": self.name, "stderr": list(self.stderr_tail)}
-        if code is None:
-            how = "has been stopped"
-        elif code < 0:
-            how = f"was ended by {signal.Signals(-code).name}"
-            data["signal"] = signal.Signals(-code).name
+        assert self.exit_code is not None
+        if self.exit_code < 0:
+            data["signal"] = _signal_name(-self.exit_code)
+            how = f"was ended by {data['signal']}"
         else:
-            how = f"ended with exit code {code}"
-            data["exitCode"] = code
+            data["exitCode"] = self.exit_code
+            how = f"ended with exit code {self.exit_code}"
         last_words = f"; the last it wrote to stderr: {self.stderr_tail[-1]}" if self.stderr_tail else ""
         return f"the agent {self.name} {how}{last_words}", data
-
-    async def ended(self) -> None:
-        """Wait until the process has ended and its stderr is read. Cancelling only stops the waiting."""
-        await self._ended.wait()
-
-    async def _run(self) -> None:
-        """Read stderr, write what stdin did not take at once, and wait for the end."""
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(self.messages.run)
-            stderr_read = trio.Event()
-            nursery.start_soon(self._read_stderr, stderr_read)
-            await self._wait()
-            with trio.move_on_after(LAST_WORDS):
-                await stderr_read.wait()
-            log.info("%s", self.describe_end()[0])
-            self._ended.set()
-            nursery.cancel_scope.cancel()
-
-    async def _read_stderr(self, all_read: trio.Event) -> None:
-        logged = 0
-        line = b""
-        while True:
-            await trio.lowlevel.wait_readable(self._stderr)
-            data = os.read(self._stderr, READ_SIZE)
-            *lines, rest = data.split(b"\n")
-            for end in lines:
-                line, whole = b"", line + end
-                logged = self._keep(whole, logged)
-            # Of a line without an end only as much is kept as is shown.
-            line = (line + rest)[: STDERR_LINE_SIZE + 1]
-            if not data:
-                if line:
-                    self._keep(line, logged)
-                all_read.set()
-                return
-            await trio.lowlevel.checkpoint()
-
-    def _keep(self, line: bytes, logged: int) -> int:
-        """Keep a line for `describe_end` and log it; returns how many bytes have been logged by now."""
-        text = line[:STDERR_LINE_SIZE].decode(errors="replace").rstrip("\r")
-        if not text.strip():
-            return logged
-        if len(line) > STDERR_LINE_SIZE:
-            text += " …"
-        self.stderr_tail.append(text)
-        if logged < STDERR_LOG_SIZE:
-            log.info("agent %s (%d) stderr: %s", self.name, self.pid, text)
-            if logged + len(text) >= STDERR_LOG_SIZE:
-                log.warning("agent %s (%d) writes much to stderr; no more of it is logged", self.name, self.pid)
-        return logged + len(text)
-
-    async def _wait(self) -> None:
-        """Wait for the end of the process, end what is left of its group, and only then reap it.
-
-        Until it is reaped, its id can't become that of another group, which would be killed instead.
-        """
-        if hasattr(os, "pidfd_open"):
-            descriptor = os.pidfd_open(self.pid)
-            try:
-                await trio.lowlevel.wait_readable(descriptor)
-            finally:
-                os.close(descriptor)
-        else:
-            await trio.to_thread.run_sync(
-                os.waitid, os.P_PID, self.pid, os.WEXITED | os.WNOWAIT, abandon_on_cancel=True
-            )
-        self._signal(signal.SIGKILL)
-        self._process.wait()
-
-    async def _stop(self) -> None:
-        """Climb the ladder until the process has ended."""
-        async with trio.open_nursery() as nursery:
-            # An agent that can't get rid of its output doesn't get to its end.
-            nursery.start_soon(self._discard_output)
-            nursery.start_soon(self._run)
-            with trio.move_on_after(self._launch.eof_grace):
-                await self._close_stdin()
-                await self._ended.wait()
-            if not self._ended.is_set():
-                log.info("agent %s (%d) does not mind the end of its input; SIGTERM", self.name, self.pid)
-                self._signal(signal.SIGTERM)
-                with trio.move_on_after(self._launch.term_grace):
-                    await self._ended.wait()
-            if not self._ended.is_set():
-                log.warning("agent %s (%d) does not mind SIGTERM; SIGKILL", self.name, self.pid)
-                self._signal(signal.SIGKILL)
-                await self._ended.wait()
-            nursery.cancel_scope.cancel()
-
-    async def _close_stdin(self) -> None:
-        stream = self.messages
-        assert isinstance(stream, LineStream)
-        try:
-            await stream.drain()
-        except trio.BrokenResourceError:
-            pass  # It doesn't read any more.
-        await stream.bytes.send_eof()
-
-    async def _discard_output(self) -> None:
-        try:
-            async for _ in self.messages:
-                pass
-        except trio.BrokenResourceError:
-            pass  # Its last line was too long, or it is gone.
-
-    def _signal(self, number: signal.Signals) -> None:
-        try:
-            os.killpg(self.pid, number)
-        except ProcessLookupError:
-            pass  # All of the group have ended.
-        except PermissionError:
-            pass  # macOS says so of a group in which there are only zombies.
 
 
 async def run_agent(
@@ -261,30 +161,20 @@ async def run_agent(
     when the agent can't be started. Cancelled, it stops the agent by the ladder first, which takes up to `eof_grace +
     term_grace` seconds and a little more; by then nobody may be receiving from `Agent.messages`.
     """
-    program = find_program(launch)
-    pipes = _Pipes()
     try:
-        process = await spawner.run(lambda: _spawn(launch, program, pipes))
+        program = find_program(launch)
+        process = _Process(launch, spawner, await spawner.run(lambda: _spawn(launch, program)))
     except OSError as error:
-        pipes.close()
-        raise AgentError(f"the agent {launch.name} cannot be started: {program}: {error.strerror}") from error
-    pipes.close_far_ends()
-    started = process_start_time(process.pid)
-    if started is not None:
-        spawner.ledger.record(process.pid, started)
-    agent = Agent(launch, process, pipes)
-    log.info("agent %s started with pid %d", launch.name, process.pid)
-    try:
-        task_status.started(agent)
-        await agent._run()  # noqa: SLF001 - the lifetime of an Agent is this function's.
-        await trio.sleep_forever()
-    finally:
-        with trio.CancelScope(shield=True):
-            if process.returncode is None:
-                await agent._stop()  # noqa: SLF001
-            spawner.ledger.forget(process.pid)
-            await agent.messages.aclose()
-            os.close(pipes.stderr)
+        what = f"{error.filename}: {error.strerror}" if error.filename else error.strerror
+        raise AgentError(f"the agent {launch.name} cannot be started: {what}") from error
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(process.attend)
+        try:
+            task_status.started(process.agent)
+            await trio.sleep_forever()
+        finally:
+            with trio.CancelScope(shield=True):
+                await process.stop()
 
 
 def find_program(launch: Launch) -> str:
@@ -297,47 +187,198 @@ def find_program(launch: Launch) -> str:
         raise AgentError(f"the agent {launch.name} cannot be started: its cwd {cwd} is not a directory")
     name = launch.command[0]
     place = os.path.join(cwd, name) if os.path.dirname(name) else name
-    program = shutil.which(place, path=launch.environment.get("PATH", os.defpath))
+    path = launch.environment.get("PATH", os.defpath)
+    program = shutil.which(place, path=os.pathsep.join(os.path.join(cwd, folder) for folder in path.split(os.pathsep)))
     if program is None:
         why = "is not executable" if os.path.exists(place) else "is not found"
-        where = "" if os.path.dirname(name) else f" on PATH ({launch.environment.get('PATH', os.defpath)})"
+        where = "" if os.path.dirname(name) else f" on PATH ({path})"
         raise AgentError(f"the agent {launch.name} cannot be started: the command {name} {why}{where}")
-    return os.path.join(cwd, program)
+    return program
 
 
-class _Pipes:
-    """The three pipes of a new process: our ends as `stdin`, `stdout`, `stderr`, its ends in `far`."""
+@dataclass(frozen=True, slots=True)
+class _Spawned:
+    """A new process and our ends of its pipes."""
 
-    def __init__(self) -> None:
-        far_stdin, self.stdin = os.pipe()
-        self.stdout, far_stdout = os.pipe()
-        self.stderr, far_stderr = os.pipe()
-        self.far = (far_stdin, far_stdout, far_stderr)
-
-    def close_far_ends(self) -> None:
-        for descriptor in self.far:
-            os.close(descriptor)
-
-    def close(self) -> None:
-        self.close_far_ends()
-        for descriptor in (self.stdin, self.stdout, self.stderr):
-            os.close(descriptor)
+    popen: subprocess.Popen[bytes]
+    stdin: int
+    stdout: int
+    stderr: int
 
 
-def _spawn(launch: Launch, program: str, pipes: _Pipes) -> subprocess.Popen[bytes]:
+def _spawn(launch: Launch, program: str) -> _Spawned:
     command = [*launch.command]
     executable = program
     if sys.platform == "linux":
         # A program of its own instead of `preexec_fn`, which is not safe in a process with threads.
-        command = [sys.executable, "-I", "-S", "-c", _DIE_WITH_PARENT, str(os.getpid()), program, *command]
+        arguments = [str(os.getpid()), str("LC_CTYPE" in launch.environment), program, *command]
         executable = sys.executable
-    return subprocess.Popen(
-        command,
-        executable=executable,
-        stdin=pipes.far[0],
-        stdout=pipes.far[1],
-        stderr=pipes.far[2],
-        cwd=launch.cwd,
-        env=dict(launch.environment),
-        start_new_session=True,
-    )
+        command = [executable, "-I", "-S", "-c", _DIE_WITH_PARENT, *arguments]
+    descriptors: list[int] = []
+    try:
+        for _ in range(3):
+            descriptors += os.pipe()
+        far_stdin, stdin, stdout, far_stdout, stderr, far_stderr = descriptors
+        popen = subprocess.Popen(
+            command,
+            executable=executable,
+            stdin=far_stdin,
+            stdout=far_stdout,
+            stderr=far_stderr,
+            cwd=launch.cwd,
+            env=dict(launch.environment),
+            start_new_session=True,
+        )
+    except BaseException:
+        for descriptor in descriptors:
+            os.close(descriptor)
+        raise
+    for descriptor in (far_stdin, far_stdout, far_stderr):
+        os.close(descriptor)
+    return _Spawned(popen, stdin, stdout, stderr)
+
+
+class _Process:
+    """The process group of an agent, from its start to its end."""
+
+    def __init__(self, launch: Launch, spawner: Spawner, spawned: _Spawned) -> None:
+        self._launch = launch
+        self._spawner = spawner
+        self._popen = spawned.popen
+        self._stderr = spawned.stderr
+        self._pipes = FileBytes(spawned.stdout, spawned.stdin)
+        self._pid = spawned.popen.pid
+        self.agent = Agent(launch.name, self._pid, LineStream(self._pipes, max_message_size=launch.max_message_size))
+        # Bytes of stderr that have been logged.
+        self._logged = 0
+        spawner.ancestors.add(self._pid)
+        started = process_start_time(self._pid)
+        if started is not None:
+            spawner.ledger.record(self._pid, started)
+        log.info("agent %s started with pid %d", launch.name, self._pid)
+
+    async def attend(self) -> None:
+        """Write stdin and read stderr until the process has ended; then end its group, and only then reap it.
+
+        Until it is reaped, its id can't become that of another group, which would be killed instead. Not to be
+        cancelled: `stop` ends it by ending the process.
+        """
+        with trio.CancelScope(shield=True):
+            try:
+                async with trio.open_nursery() as nursery:
+                    stderr_read = trio.Event()
+                    nursery.start_soon(self._read_stderr, stderr_read)
+                    nursery.start_soon(self.agent.messages.run)
+                    await self._exit()
+                    with trio.move_on_after(LAST_WORDS):
+                        await stderr_read.wait()
+                    nursery.cancel_scope.cancel()
+            finally:
+                self._signal(signal.SIGKILL)
+                self.agent.exit_code = self._popen.wait()
+                os.close(self._stderr)
+                self._spawner.ledger.forget(self._pid)
+                self._spawner.ancestors.discard(self._pid)
+                log.info("%s", self.agent.describe_end()[0])
+                self.agent.ended.set()
+
+    async def stop(self) -> None:
+        """Climb the ladder until the process has ended, and close its pipes."""
+        ended = self.agent.ended
+        async with trio.open_nursery() as nursery:
+            # An agent that can't get rid of its output doesn't get to its end.
+            nursery.start_soon(self._discard_output)
+            with trio.move_on_after(self._launch.eof_grace):
+                await self._close_stdin()
+                await ended.wait()
+            if not ended.is_set():
+                log.info("agent %s (%d) does not mind the end of its input; SIGTERM", self._launch.name, self._pid)
+                self._signal(signal.SIGTERM)
+                with trio.move_on_after(self._launch.term_grace):
+                    await ended.wait()
+            if not ended.is_set():
+                log.warning("agent %s (%d) does not mind SIGTERM; SIGKILL", self._launch.name, self._pid)
+                self._signal(signal.SIGKILL)
+                await ended.wait()
+            nursery.cancel_scope.cancel()
+        await self._pipes.aclose()
+
+    async def _exit(self) -> None:
+        """Wait until the process has exited, without reaping it where the system can do that."""
+        try:
+            descriptor = os.pidfd_open(self._pid)
+        except (AttributeError, OSError):
+            # Not Linux, or an old one, or there is no descriptor left. A thread of its own: agents may be many.
+            await trio.to_thread.run_sync(self._exit_in_thread, limiter=trio.CapacityLimiter(1))
+            return
+        try:
+            await trio.lowlevel.wait_readable(descriptor)
+        finally:
+            os.close(descriptor)
+
+    def _exit_in_thread(self) -> None:
+        if hasattr(os, "waitid"):
+            os.waitid(os.P_PID, self._pid, os.WEXITED | os.WNOWAIT)
+        else:
+            self._popen.wait()
+
+    async def _read_stderr(self, all_read: trio.Event) -> None:
+        line = b""
+        while True:
+            await trio.lowlevel.wait_readable(self._stderr)
+            data = os.read(self._stderr, READ_SIZE)
+            if not data:
+                break
+            first, *others = data.split(b"\n")
+            # Of a line without an end only as much is kept as is shown.
+            line = (line + first)[: STDERR_LINE_SIZE + 1]
+            for other in others:
+                self._keep(line)
+                line = other[: STDERR_LINE_SIZE + 1]
+            await trio.lowlevel.checkpoint()
+        self._keep(line)
+        all_read.set()
+
+    def _keep(self, line: bytes) -> None:
+        """Keep a line of stderr for `describe_end`, and log it."""
+        text = _UNPRINTABLE.sub("", line[:STDERR_LINE_SIZE].decode(errors="replace")).rstrip()
+        if not text:
+            return
+        if len(line) > STDERR_LINE_SIZE:
+            text += " …"
+        self.agent.stderr_tail.append(text)
+        if self._logged >= STDERR_LOG_SIZE:
+            return
+        self._logged += len(line)
+        log.info("agent %s (%d) stderr: %s", self._launch.name, self._pid, text)
+        if self._logged >= STDERR_LOG_SIZE:
+            log.warning("agent %s (%d) writes much to stderr; no more of it is logged", self._launch.name, self._pid)
+
+    async def _close_stdin(self) -> None:
+        try:
+            await self.agent.messages.drain()
+        except (trio.BrokenResourceError, trio.ClosedResourceError):
+            pass  # It doesn't read any more.
+        await self._pipes.send_eof()
+
+    async def _discard_output(self) -> None:
+        try:
+            while await self._pipes.receive_some():
+                pass
+        except (trio.BrokenResourceError, trio.ClosedResourceError):
+            pass  # Then there is nothing left to discard.
+
+    def _signal(self, number: signal.Signals) -> None:
+        try:
+            os.killpg(self._pid, number)
+        except ProcessLookupError:
+            pass  # All of the group have ended.
+        except PermissionError:
+            pass  # macOS says so of a group in which there are only zombies.
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"  # Real-time signals have no names of their own.

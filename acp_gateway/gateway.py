@@ -6,12 +6,13 @@ import shlex
 import socket
 from collections.abc import Container, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import Any, Self
 
 import trio
 
-from acp_gateway.agent import Launch, Spawner
+from acp_gateway.agent import Agent, Launch, Spawner, run_agent
 from acp_gateway.auth import Token, TokenStore
 from acp_gateway.config import AgentSection, Config, agent_environment
 from acp_gateway.errors import AgentError, ConfigError, Forbidden, UnknownAgent
@@ -51,10 +52,6 @@ class _Connection:
     hub: Hub
     scope: trio.CancelScope = field(default_factory=trio.CancelScope)
 
-    def end(self, reason: CloseReason, text: str) -> None:
-        self.hub.close_reason, self.hub.close_text = reason, text
-        self.scope.cancel()
-
 
 class Gateway:
     """The agents of one configuration and the connections that use them."""
@@ -66,12 +63,11 @@ class Gateway:
         # The gateway's own environment, of which agents get a part.
         self._environment = environment
         self._connections: set[_Connection] = set()
-        self._agent_sessions: set[int] = set()
 
     @property
-    def agent_sessions(self) -> Container[int]:
-        """The process sessions of the agents that run, for telling an agent from its user."""
-        return self._agent_sessions
+    def agent_ancestors(self) -> Container[int]:
+        """The processes and process sessions that only agents descend from, for telling an agent from its user."""
+        return self._spawner.ancestors
 
     def choose_agent(self, access: Access, name: str | None) -> str:
         """The agent that a connection asks for, or the default one.
@@ -83,7 +79,7 @@ class Gateway:
             if access.token is not None and access.token.agents is not None and len(access.token.agents) == 1:
                 name = access.token.agents[0]
         if name not in self.config.agents:
-            raise UnknownAgent(f"this gateway has no agent {name!r}; `acp-gateway check-config` there lists them")
+            raise UnknownAgent(f"this gateway has no agent {name[:64]!r}; `acp-gateway check-config` there lists them")
         if not access.may_use(name):
             raise Forbidden(f"this token does not allow the agent {name}")
         return name
@@ -103,12 +99,9 @@ class Gateway:
         hub = Hub(
             client,
             name=name,
-            prepare=lambda: self._launch(agent, section),
-            spawner=self._spawner,
+            run_agent=partial(self._run_agent, agent, section),
             policy=_policy(section),
             write_high_water=self.config.gateway.write_high_water,
-            agent_started=self._agent_sessions.add,
-            agent_ended=self._agent_sessions.discard,
         )
         connection = _Connection(access, hub)
         self._connections.add(connection)
@@ -120,20 +113,20 @@ class Gateway:
             self._connections.discard(connection)
             log.info("%s: detached", name)
 
-    def close_all(self) -> None:
-        """End every connection because the gateway stops."""
-        for connection in self._connections:
-            connection.end(CloseReason.GOING_AWAY, "the gateway is stopping")
-
     async def enforce_revocations(self) -> None:
         """End connections whose token is not valid any more, until cancelled."""
         while True:
             await trio.sleep(REVOCATION_INTERVAL)
-            for connection in [c for c in self._connections if c.access.token is not None]:
-                assert connection.access.token is not None
-                if not self.tokens.is_current(connection.access.token):
-                    log.warning("token %s is not valid any more: closing its connection", connection.access.token.id)
-                    connection.end(CloseReason.POLICY, "the token is not valid any more")
+            for connection in self._connections:
+                token = connection.access.token
+                if token is None or connection.scope.cancel_called or self.tokens.is_current(token):
+                    continue
+                log.warning("token %s is not valid any more: closing its connection", token.id)
+                connection.hub.close_with(CloseReason.POLICY, "the token is not valid any more")
+                connection.scope.cancel()
+
+    async def _run_agent(self, name: str, section: AgentSection, *, task_status: trio.TaskStatus[Agent]) -> None:
+        await run_agent(self._launch(name, section), self._spawner, task_status=task_status)
 
     def _launch(self, name: str, section: AgentSection) -> Launch:
         try:
@@ -166,12 +159,19 @@ def check_directory(cwd: str, agent_cwd: str | None) -> Problem | None:
         return None
     if not _is_absolute_somewhere(cwd):
         return Problem(f"cwd must be an absolute path, not {cwd!r}", {"reason": "no_such_directory", "cwd": cwd})
-    suggested = suggest_map(cwd, home=str(Path.home()), agent_cwd=agent_cwd, is_directory=os.path.isdir)
+    suggested = suggest_map(cwd, home=_home(), agent_cwd=agent_cwd, is_directory=os.path.isdir)
     return Problem(
         f"there is no directory {cwd} on {socket.gethostname()}; start the client with the path it has there: "
         f"acp-gateway connect … --map {shlex.quote(suggested)}",
         {"reason": "no_such_directory", "cwd": cwd, "map": suggested},
     )
+
+
+def _home() -> str:
+    try:
+        return str(Path.home())
+    except RuntimeError:
+        return "/"  # A service's user may have none.
 
 
 def _is_absolute_somewhere(path: str) -> bool:
@@ -184,7 +184,7 @@ def login_hint(section: AgentSection, auth_methods: list[dict[str, Any]]) -> str
     if command is not None:
         how = f"run `{command}`"
     else:
-        words = [method["description"] for method in auth_methods if isinstance(method.get("description"), str)]
+        words = [words for method in auth_methods if isinstance(words := method.get("description"), str) and words]
         how = " or ".join(words) if words else f"start `{shlex.join(section.command)}` and log in"
     return f"On the gateway's machine ({socket.gethostname()}): {how}, then try again."
 
@@ -195,7 +195,11 @@ def _login_command(section: AgentSection, auth_methods: list[dict[str, Any]]) ->
         meta = method.get("_meta")
         spec = meta.get("terminal-auth") if isinstance(meta, dict) else None
         if isinstance(spec, dict) and isinstance(spec.get("command"), str):
-            return shlex.join([spec["command"], *map(str, spec.get("args") or [])])
+            return shlex.join([spec["command"], *_words(spec.get("args"))])
         if method.get("type") == "terminal":
-            return shlex.join([*section.command, *map(str, method.get("args") or [])])
+            return shlex.join([*section.command, *_words(method.get("args"))])
     return None
+
+
+def _words(value: object) -> list[str]:
+    return [str(word) for word in value] if isinstance(value, list) else []

@@ -9,6 +9,7 @@ A refusal has the same number on either way: the HTTP status, or the code of the
 anybody who has not come in.
 """
 
+import errno
 import logging
 import os
 import secrets
@@ -34,7 +35,7 @@ from acp_gateway.protocol import jsonrpc, spans
 from acp_gateway.protocol.jsonrpc import InvalidMessage, Kind, RawId
 from acp_gateway.protocol.methods import HELLO
 from acp_gateway.tls import server_context
-from acp_gateway.transports.base import ByteStream, MessageStream
+from acp_gateway.transports.base import ByteStream, MessageStream, MessageTooLarge
 from acp_gateway.transports.ndjson import LineStream
 from acp_gateway.transports.sockets import SocketBytes, describe, start_tls, take_socket
 from acp_gateway.transports.websocket import Timing
@@ -57,6 +58,9 @@ class Hello(msgspec.Struct):
 
     token: str | None = None
     agent: str | None = None
+
+    def __repr__(self) -> str:
+        return f"Hello(agent={self.agent!r})"
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +100,7 @@ class Door:
         self._settings = gateway.config.gateway
         self._context = context
         self._listeners = listeners
+        self._closed = False
         self.urls = [_url(self._address, listener) for listener in listeners]
         """Where it really listens, the port that the system chose included."""
 
@@ -109,11 +114,17 @@ class Door:
             self.close()
 
     def close(self) -> None:
-        """Listen no more. May be repeated."""
+        """Listen no more. May be repeated: a socket's file is removed once, as the next gateway may have its own."""
+        if self._closed:
+            return
+        self._closed = True
         for listener in self._listeners:
             listener.socket.close()
         if self._address.scheme == "unix":
-            Path(self._address.path).unlink(missing_ok=True)
+            try:
+                Path(self._address.path).unlink(missing_ok=True)
+            except OSError as error:
+                log.warning("cannot remove %s: %s", self._address.path, error.strerror)
 
     async def serve(self, stream: trio.SocketStream) -> None:
         """Serve one client from its first byte to its last; whatever goes wrong ends here."""
@@ -128,8 +139,8 @@ class Door:
                 log.info("%s: nobody came in within handshake_timeout", name)
             if admitted is not None:
                 await self._gateway.serve_client(admitted.stream, admitted.access, admitted.agent, name)
-        except Exception:
-            # A bug ends the connection it shows in and no other.
+        except* Exception:
+            # A bug ends the connection it shows in and no other, also while the gateway stops.
             log.exception("%s: closed by an error of the gateway's own", name)
         finally:
             sock.close()
@@ -209,25 +220,27 @@ class Door:
         lines = LineStream(
             stream,
             max_message_size=HELLO_SIZE,
-            size_setting="the first line",
+            size_setting="the first line of a connection",
             stall_timeout=self._settings.stall_timeout,
         )
-        try:
-            first = await lines.receive()
-        except trio.EndOfChannel:
-            return None
         raw_id = jsonrpc.NO_ID
         try:
-            raw_id, hello = _read_hello(first)
+            raw_id, hello = _read_hello(await lines.receive())
             access = self._peer_access(sock) if hello.token is None else None
             if access is None:
                 access = Access.of(self._gateway.tokens.authenticate(hello.token))
             agent = self._gateway.choose_agent(access, hello.agent)
+        except trio.EndOfChannel:
+            return None
+        except MessageTooLarge as error:
+            refusal = jsonrpc.error(raw_id, jsonrpc.INVALID_REQUEST, str(error))
+            log.warning("%s: refused: %s", name, error)
         except InvalidMessage as error:
             refusal = jsonrpc.error(raw_id, error.code, str(error))
-        except AccessError as error:
             log.warning("%s: refused: %s", name, error)
+        except AccessError as error:
             refusal = jsonrpc.error(raw_id, error.http_status, str(error), {"reason": error.reason})
+            log.warning("%s: refused: %s", name, error)
         else:
             await lines.send(jsonrpc.result(raw_id, {"connectionId": connection_id}))
             lines.limit(self._settings.max_message_size, "max_message_size")
@@ -243,7 +256,8 @@ class Door:
         peer = peer_credentials(sock)
         if peer is None or peer.uid != os.geteuid():
             return None
-        if belongs_to_agent(peer.pid, self._gateway.agent_sessions):
+        # The gateway itself may: it is no agent, though all agents descend from it.
+        if peer.pid != os.getpid() and belongs_to_agent(peer.pid, self._gateway.agent_ancestors):
             raise Forbidden("an agent can't let itself in: a token is needed here")
         return Access(default_identity(self._settings.state_dir), None)
 
@@ -312,12 +326,15 @@ def _open_unix_listener(path: str) -> trio.SocketListener:
         if not stat.S_ISSOCK(os.stat(path).st_mode):
             raise OSError(f"{path} exists and is not a socket")
         with socket.socket(socket.AF_UNIX) as probe:
-            try:
-                probe.connect(path)
-            except ConnectionRefusedError:
-                os.unlink(path)
-            else:
-                raise OSError(f"another gateway is listening at {path}")
+            # One with a full backlog is busy, and not to be waited for.
+            probe.setblocking(False)
+            refused = probe.connect_ex(path)
+        if refused == errno.ECONNREFUSED:
+            os.unlink(path)
+        elif refused in (0, errno.EAGAIN):
+            raise OSError(f"another gateway is listening at {path}")
+        else:
+            raise OSError(refused, os.strerror(refused))
     sock = socket.socket(socket.AF_UNIX)
     # The mode is set at birth: a moment with a wider one would be a moment to come in.
     before = os.umask(0o177)

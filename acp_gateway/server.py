@@ -59,7 +59,6 @@ async def serve(
                     await _told_to_stop()
                     accepting.cancel_scope.cancel()
                 log.info("stopping")
-                gateway.close_all()
                 connections.cancel_scope.cancel()
         finally:
             for door in doors:

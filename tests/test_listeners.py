@@ -1,0 +1,1046 @@
+"""The doors: who gets in, who doesn't and what they are told, over real sockets."""
+
+import base64
+import json
+import logging
+import os
+import re
+import socket
+import stat
+import struct
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote, urlsplit
+
+import pytest
+import trio
+from websockets.uri import WebSocketURI
+
+from acp_gateway.agent import Agent, Launch, Spawner, run_agent
+from acp_gateway.auth import TokenStore, default_identity
+from acp_gateway.config import AgentSection, ListenSection
+from acp_gateway.errors import ConfigError
+from acp_gateway.gateway import Access, Gateway
+from acp_gateway.leftovers import Ledger
+from acp_gateway.listeners import HELLO_SIZE, Door, Hello, open_door
+from acp_gateway.tls import client_context, create_certificate
+from acp_gateway.transports.base import MessageStream
+from acp_gateway.transports.ndjson import LineStream
+from acp_gateway.transports.sockets import connect_tcp, connect_unix
+from acp_gateway.transports.websocket import Timing, connect_websocket
+from tests.doubles import PATIENCE, make_config, open_descriptors, python
+
+WS = "ws://127.0.0.1:0"
+TCP = "tcp://127.0.0.1:0"
+
+PING = b'{"jsonrpc":"2.0","method":"ping"}'
+
+
+@dataclass
+class Served:
+    """A client that came in."""
+
+    access: Access
+    agent: str
+    name: str
+
+
+class EchoingGateway(Gateway):
+    """Notes who came in, and sends back what they send. No agent is started by anybody."""
+
+    def __init__(self, state_dir: Path, spawner: Spawner, **settings: Any) -> None:
+        agents = {name: AgentSection(command=("cat",)) for name in ("first", "second")}
+        config = make_config(state_dir, WS, agents=agents, default_agent="first", **settings)
+        super().__init__(config, TokenStore(state_dir), spawner, {})
+        self.served: list[Served] = []
+        self.bug: type[Exception] | None = None
+        """Raised where a client is served."""
+
+    async def serve_client(self, client: MessageStream, access: Access, agent: str, name: str) -> None:
+        self.served.append(Served(access, agent, name))
+        try:
+            if self.bug is not None:
+                raise self.bug
+            try:
+                while True:
+                    await client.send_batch(await client.receive_batch())
+            except (trio.EndOfChannel, trio.BrokenResourceError):
+                pass
+        finally:
+            with trio.CancelScope(shield=True):
+                await client.aclose()
+
+    def token(self, *agents: str) -> str:
+        """A new token of Ann's."""
+        return self.tokens.create("laptop", "ann", agents or None)[1]
+
+
+@pytest.fixture
+def spawner(tmp_path: Path) -> Iterator[Spawner]:
+    with Spawner(Ledger(tmp_path / "state" / "agents")) as spawner:
+        yield spawner
+
+
+@pytest.fixture
+def gateway(tmp_path: Path, spawner: Spawner) -> EchoingGateway:
+    return EchoingGateway(tmp_path / "state", spawner)
+
+
+@pytest.fixture(autouse=True)
+def no_bug_showed(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
+    """Doors log bugs and go on: a test that provokes one clears the log."""
+    yield
+    assert not [record for record in caplog.get_records("call") if record.levelno >= logging.ERROR]
+
+
+@pytest.fixture
+def unix(tmp_path: Path) -> str:
+    return f"unix://{tmp_path}/socket"
+
+
+@pytest.fixture(scope="module")
+def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("certificate")
+    create_certificate(["127.0.0.1"], folder)
+    return folder
+
+
+@asynccontextmanager
+async def listening(section: ListenSection | str, gateway: Gateway) -> AsyncIterator[Door]:
+    """An open door."""
+    section = ListenSection(url=section) if isinstance(section, str) else section
+    with trio.fail_after(PATIENCE):
+        door = await open_door(section, gateway)
+        async with trio.open_nursery() as connections, trio.open_nursery() as accepting:
+            accepting.start_soon(door.run, connections)
+            yield door
+            accepting.cancel_scope.cancel()
+            connections.cancel_scope.cancel()
+
+
+def port_of(door: Door) -> int:
+    port = urlsplit(door.urls[0]).port
+    assert port is not None
+    return port
+
+
+# WebSocket
+
+
+@dataclass
+class Response:
+    status: int
+    headers: dict[str, list[str]]
+    body: str
+
+
+async def ask(door: Door, target: str, *headers: str, method: str = "GET") -> Response:
+    """One HTTP request over a connection of its own."""
+    stream = await trio.open_tcp_stream("127.0.0.1", port_of(door))
+    async with stream:
+        lines = [f"{method} {target} HTTP/1.1", "Host: gateway", *headers, "", ""]
+        await stream.send_all("\r\n".join(lines).encode())
+        received = b""
+        while not received.startswith(b"HTTP/1.1 101") or b"\r\n\r\n" not in received:
+            data = await stream.receive_some()
+            if not data:
+                break
+            received += data
+    head, _, body = received.decode().partition("\r\n\r\n")
+    status, *fields = head.split("\r\n")
+    collected: dict[str, list[str]] = {}
+    for field in fields:
+        name, _, value = field.partition(": ")
+        collected.setdefault(name.lower(), []).append(value)
+    return Response(int(status.split()[1]), collected, body)
+
+
+def upgrade(*headers: str) -> tuple[str, ...]:
+    key = base64.b64encode(bytes(16)).decode()
+    return (
+        "Connection: Upgrade",
+        "Upgrade: websocket",
+        "Sec-WebSocket-Version: 13",
+        f"Sec-WebSocket-Key: {key}",
+        *headers,
+    )
+
+
+def bearer(token: str) -> str:
+    return f"Authorization: Bearer {token}"
+
+
+async def test_a_right_token_opens_a_websocket_and_the_answer_names_the_connection(gateway: EchoingGateway) -> None:
+    async with listening(WS, gateway) as door:
+        response = await ask(door, "/acp", *upgrade(bearer(gateway.token())))
+    assert response.status == 101
+    assert len(response.headers["acp-connection-id"][0]) >= 22
+    assert "sec-websocket-protocol" not in response.headers
+
+
+async def test_no_extension_is_agreed_to(gateway: EchoingGateway) -> None:
+    offer = "Sec-WebSocket-Extensions: permessage-deflate; client_max_window_bits"
+    async with listening(WS, gateway) as door:
+        response = await ask(door, "/acp", *upgrade(bearer(gateway.token()), offer))
+    assert response.status == 101
+    assert "sec-websocket-extensions" not in response.headers
+
+
+async def test_messages_pass_over_a_websocket(gateway: EchoingGateway) -> None:
+    async with listening(WS, gateway) as door, trio.open_nursery() as nursery:
+        websocket = await connect_websocket(
+            await connect_tcp("127.0.0.1", port_of(door)),
+            WebSocketURI(False, "127.0.0.1", port_of(door), "/acp", "agent=second"),
+            {"Authorization": f"Bearer {gateway.token()}"},
+            max_message_size=1 << 20,
+            timing=Timing(),
+        )
+        nursery.start_soon(websocket.run)
+        await websocket.send_batch([PING, PING])
+        assert [await websocket.receive(), await websocket.receive()] == [PING, PING]
+        await websocket.aclose()
+        nursery.cancel_scope.cancel()
+    (served,) = gateway.served
+    assert (served.access.identity, served.agent) == ("ann", "second")
+
+
+async def test_connections_have_ids_of_their_own(gateway: EchoingGateway) -> None:
+    token = gateway.token()
+    async with listening(WS, gateway) as door:
+        ids = [(await ask(door, "/acp", *upgrade(bearer(token)))).headers["acp-connection-id"][0] for _ in range(10)]
+    assert len(set(ids)) == 10
+    assert {served.name.partition(" ")[0] for served in gateway.served} == {name[:8] for name in ids}
+
+
+async def test_a_token_may_come_as_a_subprotocol_and_is_not_repeated(gateway: EchoingGateway) -> None:
+    async with listening(WS, gateway) as door:
+        token = gateway.token()
+        response = await ask(door, "/acp", *upgrade(f"Sec-WebSocket-Protocol: acp.v1, acp.bearer.{token}"))
+    assert response.status == 101
+    assert response.headers["sec-websocket-protocol"] == ["acp.v1"]
+    assert token not in str(response)
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        (),
+        ("Authorization: Bearer",),
+        ("Authorization: Bearer ",),
+        ("Authorization: Bearer acpgw_wrong",),
+        ("Authorization: {token}",),
+        ("Authorization: Basic {token}",),
+        ("Authorization: Bearer {token}x",),
+        ("Authorization: Bearer {other}",),
+        ("Authorization: Bearer wrong", "Sec-WebSocket-Protocol: acp.v1, acp.bearer.{token}"),
+        ("Sec-WebSocket-Protocol: acp.bearer.{token}",),
+        ("Sec-WebSocket-Protocol: acp.v1, acp.bearer.",),
+        ("Sec-WebSocket-Protocol: acp.v1, {token}",),
+        ("Cookie: token={token}",),
+    ],
+)
+async def test_without_a_right_token_in_the_right_place_nobody_gets_in(
+    headers: Sequence[str], gateway: EchoingGateway, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    token = gateway.token()
+    other = TokenStore(tmp_path / "other").create("x", "x", None)[1]
+    async with listening(WS, gateway) as door:
+        response = await ask(door, "/acp", *upgrade(*(header.format(token=token, other=other) for header in headers)))
+    assert response.status == 401
+    assert response.headers["www-authenticate"] == ["Bearer"]
+    assert "acp-connection-id" not in response.headers
+    assert gateway.served == []
+    for secret in (token, other):
+        assert secret not in caplog.text
+        assert secret not in str(response)
+
+
+async def test_where_there_are_no_tokens_nobody_gets_in(gateway: EchoingGateway, tmp_path: Path) -> None:
+    token = TokenStore(tmp_path / "other").create("x", "x", None)[1]
+    async with listening(WS, gateway) as door:
+        for headers in ((), (bearer(token),), (bearer(""),)):
+            assert (await ask(door, "/acp", *upgrade(*headers))).status == 401
+    assert gateway.served == []
+
+
+async def test_a_token_in_the_query_is_not_accepted_and_not_logged(
+    gateway: EchoingGateway, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    token = gateway.token()
+    async with listening(WS, gateway) as door:
+        for query in (f"token={token}", f"access_token={token}", f"agent={token}"):
+            assert (await ask(door, f"/acp?{query}", *upgrade())).status == 401
+    assert token not in caplog.text
+
+
+async def test_a_flood_of_wrong_tokens_does_not_lock_out_a_right_one(gateway: EchoingGateway) -> None:
+    async with listening(WS, gateway) as door:
+        for _ in range(50):
+            assert (await ask(door, "/acp", *upgrade(bearer("wrong")))).status == 401
+        assert (await ask(door, "/acp", *upgrade(bearer(gateway.token())))).status == 101
+
+
+async def test_a_token_counts_from_its_creation_to_its_revocation(gateway: EchoingGateway) -> None:
+    async with listening(WS, gateway) as door:
+        token, secret = gateway.tokens.create("laptop", "ann", None)
+        assert (await ask(door, "/acp", *upgrade(bearer(secret)))).status == 101
+        gateway.tokens.revoke(token.id)
+        assert (await ask(door, "/acp", *upgrade(bearer(secret)))).status == 401
+
+
+@pytest.mark.parametrize(
+    ("query", "agents", "status"),
+    [
+        ("", (), 101),
+        ("?agent=second", (), 101),
+        ("?agent=first", ("first",), 101),
+        ("?agent=second", ("first",), 403),
+        ("", ("second",), 101),
+        ("?agent=third", (), 404),
+        ("?agent=third", ("first",), 404),
+        ("?agent=", (), 404),
+        ("?agent=first&agent=second", (), 400),
+        (f"?agent={quote('ü/ö')}", (), 404),
+        ("?agent=%ff", (), 404),
+        ("?other=x", (), 101),
+    ],
+)
+async def test_the_query_chooses_an_agent_that_the_token_allows(
+    query: str, agents: Sequence[str], status: int, gateway: EchoingGateway
+) -> None:
+    async with listening(WS, gateway) as door:
+        response = await ask(door, f"/acp{query}", *upgrade(bearer(gateway.token(*agents))))
+    assert response.status == status
+    assert len(gateway.served) == (status == 101)
+
+
+async def test_an_agent_is_not_named_to_those_without_a_token(gateway: EchoingGateway) -> None:
+    async with listening(WS, gateway) as door:
+        there, not_there = [await ask(door, f"/acp?agent={name}", *upgrade()) for name in ("first", "third")]
+    assert (there.status, there.body) == (not_there.status, not_there.body)
+
+
+@pytest.mark.parametrize(
+    ("origins", "status"),
+    [
+        ((), 101),
+        (("https://editor.example",), 101),
+        (("http://localhost",), 403),
+        (("http://127.0.0.1:7443",), 403),
+        (("null",), 403),
+        (("",), 403),
+        (("https://editor.example.evil.example",), 403),
+        (("https://editor.example", "https://evil.example"), 403),
+        (("https://editor.example", "https://editor.example"), 403),
+    ],
+)
+async def test_a_browser_gets_in_from_allowed_origins_only_on_loopback_as_well(
+    origins: Sequence[str], status: int, gateway: EchoingGateway
+) -> None:
+    section = ListenSection(url=WS, allowed_origins=("https://editor.example",))
+    async with listening(section, gateway) as door:
+        headers = [f"Origin: {origin}" for origin in origins]
+        response = await ask(door, "/acp", *upgrade(bearer(gateway.token()), *headers))
+    assert response.status == status
+    assert len(gateway.served) == (status == 101)
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        ("Authorization: Bearer {token}", "Authorization: Bearer wrong"),
+        ("Sec-WebSocket-Protocol: acp.v1, acp.bearer.{token}, acp.bearer.wrong",),
+        ("Sec-WebSocket-Protocol: acp.v1, acp.bearer.{token}", "Sec-WebSocket-Protocol: acp.bearer.wrong"),
+        ("Authorization: Bearer {token}", "Sec-WebSocket-Protocol: chat"),
+    ],
+)
+async def test_a_request_that_can_be_understood_in_two_ways_or_in_none_is_bad(
+    headers: Sequence[str], gateway: EchoingGateway
+) -> None:
+    token = gateway.token()
+    async with listening(WS, gateway) as door:
+        response = await ask(door, "/acp", *upgrade(*(header.format(token=token) for header in headers)))
+    assert response.status == 400
+    assert gateway.served == []
+
+
+async def test_health_is_told_to_anybody_and_changes_nothing(
+    gateway: EchoingGateway, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with listening(WS, gateway) as door:
+        response = await ask(door, "/healthz")
+    assert (response.status, response.body) == (200, "ok\n")
+    assert gateway.served == []
+    assert caplog.records == []
+
+
+@pytest.mark.parametrize("path", ["/", "/acp/", "/ACP", "/acp2", "/healthz/x", "/../acp", "//acp", "/%61cp"])
+async def test_there_is_nothing_on_any_other_path(path: str, gateway: EchoingGateway) -> None:
+    async with listening(WS, gateway) as door:
+        response = await ask(door, path, *upgrade(bearer(gateway.token())))
+    assert response.status == 404
+    assert gateway.served == []
+
+
+async def test_a_request_without_an_upgrade_is_told_to_upgrade(gateway: EchoingGateway) -> None:
+    async with listening(WS, gateway) as door:
+        response = await ask(door, "/acp", bearer(gateway.token()))
+    assert response.status == 426
+    assert gateway.served == []
+
+
+@pytest.mark.parametrize("data", [b"\x16\x03\x01\x00\xf5\x01\x00", b"POST /acp HTTP/1.1\r\n\r\n", b"hello\n\r\n\r\n"])
+async def test_what_is_no_request_for_a_websocket_is_answered_and_closed(data: bytes, gateway: EchoingGateway) -> None:
+    async with listening(WS, gateway) as door:
+        stream = await trio.open_tcp_stream("127.0.0.1", port_of(door))
+        await stream.send_all(data + b"\r\n" * 10)
+        assert b"".join([part async for part in stream]).startswith(b"HTTP/1.1 4")
+        await stream.aclose()
+    assert gateway.served == []
+
+
+# Lines
+
+
+@asynccontextmanager
+async def connected(door: Door) -> AsyncIterator[LineStream]:
+    """A connection for lines, without a hello yet."""
+    url = urlsplit(door.urls[0])
+    stream = await (connect_unix(url.path) if url.scheme == "unix" else connect_tcp("127.0.0.1", port_of(door)))
+    lines = LineStream(stream, max_message_size=1 << 30)
+    try:
+        yield lines
+    finally:
+        await lines.aclose()
+
+
+def hello(**params: Any) -> bytes:
+    message = {"jsonrpc": "2.0", "id": "h", "method": "_acp-gateway/hello", "params": params}
+    return json.dumps(message).encode()
+
+
+async def answer_to(door: Door, *lines: bytes) -> dict[str, Any]:
+    """The only answer to these lines, after which the connection is closed."""
+    async with connected(door) as stream:
+        await stream.send_batch(lines)
+        answer: dict[str, Any] = json.loads(await stream.receive())
+        with pytest.raises(trio.EndOfChannel):
+            await stream.receive()
+    return answer
+
+
+async def test_a_hello_is_answered_with_the_connections_id_and_messages_follow(gateway: EchoingGateway) -> None:
+    async with listening(TCP, gateway) as door, connected(door) as lines:
+        await lines.send(hello(token=gateway.token(), agent="second"))
+        answer = json.loads(await lines.receive())
+        assert answer["id"] == "h"
+        assert len(answer["result"]["connectionId"]) >= 22
+        await lines.send(PING)
+        assert await lines.receive() == PING
+    (served,) = gateway.served
+    assert (served.access.identity, served.agent) == ("ann", "second")
+    assert served.name == f"{answer['result']['connectionId'][:8]} (127.0.0.1:{served.name.rpartition(':')[2]}"
+
+
+async def test_what_comes_right_behind_the_hello_is_not_lost(gateway: EchoingGateway) -> None:
+    async with listening(TCP, gateway) as door, connected(door) as lines:
+        await lines.send_batch([hello(token=gateway.token()), PING, b'{"n":2}', b'{"n":3}'])
+        assert "result" in json.loads(await lines.receive())
+        assert [await lines.receive() for _ in range(3)] == [PING, b'{"n":2}', b'{"n":3}']
+
+
+async def test_a_message_may_be_larger_than_a_hello(gateway: EchoingGateway) -> None:
+    big = b'"' + b"x" * (10 * HELLO_SIZE) + b'"'
+    async with listening(TCP, gateway) as door, connected(door) as lines:
+        await lines.send_batch([hello(token=gateway.token()), big])
+        await lines.receive()
+        assert await lines.receive() == big
+
+
+@pytest.mark.parametrize(
+    ("params", "code", "reason"),
+    [
+        ({}, 401, "unauthorized"),
+        ({"token": None}, 401, "unauthorized"),
+        ({"token": ""}, 401, "unauthorized"),
+        ({"token": "wrong"}, 401, "unauthorized"),
+        ({"token": "{token}x"}, 401, "unauthorized"),
+        ({"token": "{token}", "agent": "third"}, 404, "unknown_agent"),
+        ({"token": "{token}", "agent": ""}, 404, "unknown_agent"),
+        ({"token": "{token}", "agent": "second"}, 403, "forbidden"),
+    ],
+)
+async def test_a_hello_that_opens_nothing_is_refused_with_the_number_of_http(
+    params: dict[str, str | None], code: int, reason: str, gateway: EchoingGateway, caplog: pytest.LogCaptureFixture
+) -> None:
+    token = gateway.token("first")
+    given = {name: value and value.format(token=token) for name, value in params.items()}
+    async with listening(TCP, gateway) as door:
+        answer = await answer_to(door, hello(**given))
+    assert answer["id"] == "h"
+    assert answer["error"]["code"] == code
+    assert answer["error"]["data"] == {"reason": reason}
+    assert gateway.served == []
+    assert token not in caplog.text
+    assert token not in json.dumps(answer)
+
+
+@pytest.mark.parametrize(
+    ("line", "code"),
+    [
+        (b"GET /acp HTTP/1.1", -32700),
+        (b'{"jsonrpc":"2.0","id":1,"method":"_acp-gateway/hello","params":{"token":"\xff"}}', -32700),
+        (b"[]", -32600),
+        (b"{}", -32600),
+        (b'{"jsonrpc":"2.0","id":1,"method":"initialize","params":{}}', -32600),
+        (b'{"jsonrpc":"2.0","method":"_acp-gateway/hello","params":{"token":"{token}"}}', -32600),
+        (b'{"jsonrpc":"2.0","id":1,"result":{"token":"{token}"}}', -32600),
+        (b'{"jsonrpc":"2.0","id":1,"method":"_acp-gateway/hello","params":{"token":"x","token":"{token}"}}', -32600),
+        (b'{"jsonrpc":"2.0","id":1,"method":"_acp-gateway/hello","params":{},"Params":{"token":"{token}"}}', -32600),
+        (b'{"jsonrpc":"2.0","id":1,"method":"_acp-gateway/hello","params":["{token}"]}', -32602),
+        (b'{"jsonrpc":"2.0","id":1,"method":"_acp-gateway/hello","params":{"token":["{token}"]}}', -32602),
+        (b'{"jsonrpc":"2.0","id":1,"method":"_acp-gateway/hello","params":{"token":"\\ud800"}}', -32602),
+        (
+            b'{"jsonrpc":"2.0","id":1,"method":"_acp-gateway/hello","params":' + b"[" * 30_000 + b"]" * 30_000 + b"}",
+            -32700,
+        ),
+        (b"x" * (HELLO_SIZE + 1), -32600),
+    ],
+    ids=lambda value: value.decode(errors="replace")[:80] if isinstance(value, bytes) else str(value),
+)
+async def test_a_first_line_that_is_no_hello_is_answered_and_the_connection_closed(
+    line: bytes, code: int, gateway: EchoingGateway, caplog: pytest.LogCaptureFixture
+) -> None:
+    token = gateway.token()
+    async with listening(TCP, gateway) as door:
+        answer = await answer_to(door, line.replace(b"{token}", token.encode()))
+    assert answer["error"]["code"] == code
+    assert gateway.served == []
+    assert token not in caplog.text
+    assert token not in json.dumps(answer)
+
+
+async def test_a_refusal_reaches_a_client_that_has_sent_much_behind_its_hello(gateway: EchoingGateway) -> None:
+    # Closing with unread bytes resets a TCP connection, and what was sent last may be lost with it.
+    def talk() -> bytes:
+        with socket.create_connection(("127.0.0.1", port_of(door)), timeout=PATIENCE) as sock:
+            sock.sendall(hello(token="wrong") + b"\n" + PING * 20_000)
+            sock.shutdown(socket.SHUT_WR)
+            return b"".join(iter(partial(sock.recv, 65536), b""))
+
+    async with listening(TCP, gateway) as door:
+        received = await trio.to_thread.run_sync(talk)
+    assert json.loads(received)["error"]["code"] == 401
+
+
+async def test_a_client_that_goes_without_a_word_is_no_event(
+    gateway: EchoingGateway, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with listening(TCP, gateway) as door:
+        async with connected(door):
+            pass
+        async with connected(door) as lines:
+            await lines.bytes.send_some(memoryview(b'{"half'))
+        assert (await answer_to(door, b"{}"))["error"]
+    assert [record.levelname for record in caplog.records] == ["WARNING", "WARNING"]
+
+
+@pytest.mark.parametrize("url", [WS, TCP])
+@pytest.mark.parametrize("when", ["before", "during"])
+async def test_a_connection_that_is_reset_at_the_door_is_no_event(
+    url: str, when: str, gateway: EchoingGateway, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    door = await open_door(ListenSection(url=url), gateway)
+    client = socket.create_connection(("127.0.0.1", port_of(door)))
+    stream = await door._listeners[0].accept()
+    # Closing sends a reset then.
+    client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    with trio.fail_after(PATIENCE):
+        async with trio.open_nursery() as nursery:
+            if when == "before":
+                client.close()
+                await trio.lowlevel.wait_readable(stream.socket)
+            nursery.start_soon(door.serve, stream)
+            await trio.testing.wait_all_tasks_blocked()
+            client.close()
+    door.close()
+    (record,) = caplog.records
+    assert record.levelno == logging.INFO
+    assert "left at the door: the connection was lost" in record.getMessage()
+    assert ("gone already" in record.getMessage()) == (when == "before")
+
+
+@pytest.mark.parametrize(
+    ("url", "said"),
+    [
+        (WS, b""),
+        (WS, b"GET /acp HTTP/1.1\r\nHost: gate"),
+        (TCP, b""),
+        (TCP, b'{"jsonrpc":'),
+        ("wss://127.0.0.1:0", b""),
+        ("wss://127.0.0.1:0", b"\x16\x03\x01"),
+        ("tcp+tls://127.0.0.1:0", b"\x16\x03\x01"),
+    ],
+)
+async def test_who_says_nothing_whole_in_time_is_closed(
+    url: str,
+    said: bytes,
+    tmp_path: Path,
+    spawner: Spawner,
+    certificate: Path,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.INFO)
+    gateway = EchoingGateway(tmp_path / "state", spawner, handshake_timeout=0.01)
+    section = with_tls(url, certificate)
+    async with listening(section, gateway) as door:
+        stream = await trio.open_tcp_stream("127.0.0.1", port_of(door))
+        try:
+            await stream.send_all(said)
+            while await stream.receive_some():
+                pass
+        except trio.BrokenResourceError:
+            pass
+        await stream.aclose()
+        await trio.testing.wait_all_tasks_blocked()
+    assert gateway.served == []
+    assert caplog.messages[-1].endswith("nobody came in within handshake_timeout")
+    assert {record.levelno for record in caplog.records} == {logging.INFO}
+
+
+async def test_a_connection_that_is_open_outlives_the_handshake_timeout(
+    unix: str, tmp_path: Path, spawner: Spawner, autojump_clock: trio.testing.MockClock
+) -> None:
+    gateway = EchoingGateway(tmp_path / "state", spawner, handshake_timeout=PATIENCE / 10)
+    async with listening(unix, gateway) as door, connected(door) as lines:
+        await lines.send(hello())
+        await lines.receive()
+        await trio.sleep(PATIENCE / 2)
+        await lines.send(PING)
+        assert await lines.receive() == PING
+
+
+async def test_many_who_say_nothing_do_not_keep_anybody_out(gateway: EchoingGateway) -> None:
+    async with listening(TCP, gateway) as door, connected(door) as lines:
+        silent = [await trio.open_tcp_stream("127.0.0.1", port_of(door)) for _ in range(200)]
+        await lines.send(hello(token=gateway.token()))
+        assert "result" in json.loads(await lines.receive())
+        for stream in silent:
+            await stream.aclose()
+
+
+# TLS
+
+
+def with_tls(url: str, certificate: Path) -> ListenSection:
+    if url.startswith(("wss", "tcp+tls")):
+        return ListenSection(url=url, cert=certificate / "cert.pem", key=certificate / "key.pem")
+    return ListenSection(url=url)
+
+
+async def test_lines_over_tls(gateway: EchoingGateway, certificate: Path) -> None:
+    context = client_context(ca=certificate / "cert.pem", pin=None)
+    async with listening(with_tls("tcp+tls://127.0.0.1:0", certificate), gateway) as door:
+        lines = LineStream(await connect_tcp("127.0.0.1", port_of(door), context), max_message_size=1 << 20)
+        await lines.send_batch([hello(token=gateway.token()), PING])
+        await lines.receive()
+        assert await lines.receive() == PING
+        await lines.aclose()
+
+
+async def test_a_refusal_over_tls_reaches_a_client_that_has_sent_more(
+    gateway: EchoingGateway, certificate: Path
+) -> None:
+    context = client_context(ca=certificate / "cert.pem", pin=None)
+    async with listening(with_tls("tcp+tls://127.0.0.1:0", certificate), gateway) as door:
+        lines = LineStream(await connect_tcp("127.0.0.1", port_of(door), context), max_message_size=1 << 20)
+        await lines.send_batch([hello(token="wrong"), PING, PING])
+        assert json.loads(await lines.receive())["error"]["code"] == 401
+        await lines.aclose()
+
+
+@pytest.mark.parametrize("how", ["late", "bug"])
+async def test_a_tls_connection_over_which_nobody_comes_in_is_closed(
+    how: str,
+    tmp_path: Path,
+    spawner: Spawner,
+    certificate: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    # A handshake takes milliseconds of computing: less time than this would end it before it is through.
+    gateway = EchoingGateway(tmp_path / "state", spawner, handshake_timeout=0.3 if how == "late" else PATIENCE)
+    context = client_context(ca=certificate / "cert.pem", pin=None)
+    async with listening(with_tls("tcp+tls://127.0.0.1:0", certificate), gateway) as door:
+        before = open_descriptors()
+        stream = await connect_tcp("127.0.0.1", port_of(door), context)
+        if how == "bug":
+            monkeypatch.delattr(TokenStore, "authenticate")
+            await stream.send_some(memoryview(hello(token="x") + b"\n"))
+        assert await stream.receive_some() == b""
+        await stream.aclose()
+        while open_descriptors() != before:
+            await trio.lowlevel.checkpoint()
+    assert gateway.served == []
+    assert [record.levelname for record in caplog.records] == (["ERROR"] if how == "bug" else [])
+    caplog.clear()
+
+
+async def test_who_does_not_speak_tls_is_closed_without_a_fuss(
+    gateway: EchoingGateway, certificate: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    async with listening(with_tls("wss://127.0.0.1:0", certificate), gateway) as door:
+        with pytest.raises((ValueError, IndexError, trio.BrokenResourceError)):
+            await ask(door, "/acp", *upgrade(bearer(gateway.token())))
+    assert "no TLS handshake" in caplog.text
+    assert not [record for record in caplog.records if record.levelno > logging.INFO]
+    assert gateway.served == []
+
+
+async def test_a_certificate_that_cannot_be_used_is_an_error_of_the_configuration(
+    gateway: EchoingGateway, tmp_path: Path
+) -> None:
+    with pytest.raises(ConfigError):
+        await open_door(with_tls("wss://127.0.0.1:0", tmp_path), gateway)
+
+
+# The unix socket
+
+
+async def test_the_gateways_own_user_needs_no_token_and_may_use_every_agent(
+    unix: str, gateway: EchoingGateway, tmp_path: Path
+) -> None:
+    async with listening(unix, gateway) as door:
+        for agent in ("first", "second"):
+            async with connected(door) as lines:
+                await lines.send(hello(agent=agent))
+                assert "result" in json.loads(await lines.receive())
+    assert [served.agent for served in gateway.served] == ["first", "second"]
+    assert {served.access for served in gateway.served} == {Access(default_identity(tmp_path / "state"), None)}
+    assert all(served.name.endswith(" (unix)") for served in gateway.served)
+
+
+async def test_a_token_counts_on_a_unix_socket_too_also_when_it_is_wrong(unix: str, gateway: EchoingGateway) -> None:
+    async with listening(unix, gateway) as door:
+        assert (await answer_to(door, hello(token="wrong")))["error"]["code"] == 401
+        assert (await answer_to(door, hello(token="")))["error"]["code"] == 401
+        async with connected(door) as lines:
+            await lines.send(hello(token=gateway.token("first")))
+            assert "result" in json.loads(await lines.receive())
+    (served,) = gateway.served
+    assert served.access.identity == "ann"
+    assert not served.access.may_use("second")
+
+
+async def test_the_gateways_own_user_needs_a_token_where_that_is_configured(unix: str, gateway: EchoingGateway) -> None:
+    async with listening(ListenSection(url=unix, peer_uid=False), gateway) as door:
+        assert (await answer_to(door, hello()))["error"]["code"] == 401
+    assert gateway.served == []
+
+
+async def test_another_user_needs_a_token(unix: str, gateway: EchoingGateway, monkeypatch: pytest.MonkeyPatch) -> None:
+    uid = os.geteuid()
+    async with listening(unix, gateway) as door:
+        monkeypatch.setattr(os, "geteuid", lambda: uid + 1)
+        answer = await answer_to(door, hello())
+    assert answer["error"]["code"] == 401
+    assert gateway.served == []
+
+
+KNOCK = """
+import os, socket, sys
+def knock():
+    with socket.socket(socket.AF_UNIX) as sock:
+        sock.connect({path!r})
+        sock.sendall(b'{{"jsonrpc":"2.0","id":"h","method":"_acp-gateway/hello","params":{{}}}}\\n')
+        os.write(1, sock.makefile("rb").readline())
+"""
+
+AS_CHILD = "knock()"
+
+AS_GRANDCHILD = """
+if os.fork() == 0:
+    knock()
+    os._exit(0)
+os.wait()
+"""
+
+AS_ORPHAN = """
+if os.fork() == 0:
+    here, there = os.pipe()
+    if os.fork() == 0:
+        os.close(there)
+        os.read(here, 1)  # Until the parent is gone.
+        knock()
+    os._exit(0)
+os.wait()
+"""
+
+
+@pytest.mark.parametrize("how", [AS_CHILD, AS_GRANDCHILD, AS_ORPHAN], ids=["child", "grandchild", "orphan"])
+async def test_an_agent_that_comes_to_the_unix_socket_is_refused(
+    how: str, unix: str, gateway: EchoingGateway, spawner: Spawner, tmp_path: Path
+) -> None:
+    answer = await knock(how, unix, gateway, spawner)
+    assert answer["id"] == "h"
+    assert answer["error"]["code"] == 403
+    assert answer["error"]["message"] == "an agent can't let itself in: a token is needed here"
+    assert gateway.served == []
+
+
+@pytest.mark.parametrize("how", [AS_CHILD, AS_GRANDCHILD], ids=["child", "grandchild"])
+async def test_an_agent_that_comes_to_the_unix_socket_before_the_news_of_its_start_is_refused(
+    how: str, unix: str, gateway: EchoingGateway, spawner: Spawner
+) -> None:
+    spawner.ancestors = Forgetful(spawner.ancestors)
+    assert (await knock(how, unix, gateway, spawner))["error"]["code"] == 403
+    assert gateway.served == []
+
+
+async def test_who_is_no_descendant_of_the_gateway_is_no_agent(
+    unix: str, gateway: EchoingGateway, spawner: Spawner
+) -> None:
+    # What knocks is a descendant in truth; here the gateway does not know itself.
+    spawner.ancestors = Forgetful()
+    assert "result" in await knock(AS_CHILD, unix, gateway, spawner)
+    assert len(gateway.served) == 1
+
+
+class Forgetful(set[int]):
+    """As if the news of an agent's start never came."""
+
+    def add(self, element: int) -> None:
+        """Forget it."""
+
+
+async def knock(how: str, unix: str, gateway: EchoingGateway, spawner: Spawner) -> dict[str, Any]:
+    """The answer that an agent gets which comes to the gateway's own socket."""
+    launch = Launch(
+        name="intruder",
+        command=python(KNOCK.format(path=urlsplit(unix).path) + how + "\nsys.stdin.read()"),
+        environment={},
+        cwd=None,
+        max_message_size=1 << 20,
+        eof_grace=PATIENCE,
+        term_grace=PATIENCE,
+    )
+    async with listening(unix, gateway), trio.open_nursery() as nursery:
+        agent: Agent = await nursery.start(partial(run_agent, launch, spawner))
+        answer: dict[str, Any] = json.loads(await agent.messages.receive())
+        nursery.cancel_scope.cancel()
+    return answer
+
+
+async def test_the_socket_is_its_owners_alone(unix: str, gateway: EchoingGateway, tmp_path: Path) -> None:
+    before = os.umask(0o022)
+    try:
+        async with listening(unix, gateway):
+            assert stat.S_IMODE((tmp_path / "socket").stat().st_mode) == 0o600
+            assert os.umask(0o022) == 0o022
+    finally:
+        os.umask(before)
+
+
+async def test_the_socket_is_removed_when_the_door_closes(unix: str, gateway: EchoingGateway, tmp_path: Path) -> None:
+    async with listening(unix, gateway):
+        assert (tmp_path / "socket").exists()
+    assert not (tmp_path / "socket").exists()
+
+
+async def test_a_socket_that_a_dead_gateway_left_behind_is_replaced(
+    unix: str, gateway: EchoingGateway, tmp_path: Path
+) -> None:
+    with socket.socket(socket.AF_UNIX) as left_behind:
+        left_behind.bind(str(tmp_path / "socket"))
+    async with listening(unix, gateway) as door, connected(door) as lines:
+        await lines.send(hello())
+        assert "result" in json.loads(await lines.receive())
+
+
+async def test_a_socket_on_which_another_gateway_listens_is_left_alone(
+    unix: str, gateway: EchoingGateway, tmp_path: Path
+) -> None:
+    async with listening(unix, gateway) as door:
+        with pytest.raises(ConfigError, match="another gateway is listening"):
+            await open_door(ListenSection(url=unix), gateway)
+        async with connected(door) as lines:
+            await lines.send(hello())
+            assert "result" in json.loads(await lines.receive())
+
+
+async def test_a_gateway_that_is_too_busy_to_answer_is_not_waited_for(
+    unix: str, gateway: EchoingGateway, tmp_path: Path
+) -> None:
+    with socket.socket(socket.AF_UNIX) as busy:
+        busy.bind(str(tmp_path / "socket"))
+        busy.listen(0)
+        with socket.socket(socket.AF_UNIX) as waiting:
+            waiting.connect(str(tmp_path / "socket"))
+            with pytest.raises(ConfigError, match="another gateway is listening"):
+                await open_door(ListenSection(url=unix), gateway)
+    assert (tmp_path / "socket").exists()
+
+
+async def test_a_file_that_is_no_socket_is_left_alone(unix: str, gateway: EchoingGateway, tmp_path: Path) -> None:
+    (tmp_path / "socket").write_text("precious")
+    with pytest.raises(ConfigError, match="exists and is not a socket"):
+        await open_door(ListenSection(url=unix), gateway)
+    assert (tmp_path / "socket").read_text() == "precious"
+
+
+async def test_a_socket_of_another_kind_is_left_alone(unix: str, gateway: EchoingGateway, tmp_path: Path) -> None:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as datagrams:
+        datagrams.bind(str(tmp_path / "socket"))
+        with pytest.raises(ConfigError, match="wrong type"):
+            await open_door(ListenSection(url=unix), gateway)
+    assert (tmp_path / "socket").exists()
+
+
+async def test_a_socket_in_a_directory_that_is_not_there_is_an_error(gateway: EchoingGateway, tmp_path: Path) -> None:
+    before = open_descriptors()
+    with pytest.raises(ConfigError, match="No such file or directory"):
+        await open_door(ListenSection(url=f"unix://{tmp_path}/no/socket"), gateway)
+    assert open_descriptors() == before
+
+
+async def test_a_door_that_is_closed_twice_does_not_close_the_next_gateways(
+    unix: str, gateway: EchoingGateway, tmp_path: Path
+) -> None:
+    door = await open_door(ListenSection(url=unix), gateway)
+    door.close()
+    async with listening(unix, gateway):
+        door.close()
+        assert (tmp_path / "socket").exists()
+
+
+async def test_a_socket_that_cannot_be_removed_is_logged(
+    unix: str, gateway: EchoingGateway, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with listening(unix, gateway):
+        (tmp_path / "socket").unlink()
+        (tmp_path / "socket").mkdir()
+    assert f"cannot remove {tmp_path}/socket" in caplog.text
+
+
+# All doors
+
+
+async def test_an_address_that_is_taken_is_an_error_of_the_configuration(gateway: EchoingGateway) -> None:
+    async with listening(TCP, gateway) as door:
+        with pytest.raises(ConfigError, match=f"cannot listen on {re.escape(door.urls[0])}: .*in use"):
+            await open_door(ListenSection(url=door.urls[0]), gateway)
+
+
+async def test_where_a_door_is_can_be_learned_when_the_system_has_chosen(
+    unix: str, gateway: EchoingGateway, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    async with listening(WS, gateway) as door, listening(unix, gateway) as other:
+        await trio.testing.wait_all_tasks_blocked()
+        assert door.urls == [f"ws://127.0.0.1:{port_of(door)}/acp"]
+        assert port_of(door) != 0
+        assert other.urls == [unix]
+    assert set(caplog.messages) == {f"listening on {door.urls[0]}", f"listening on {unix}"}
+
+
+@pytest.mark.parametrize("url", [WS, TCP])
+async def test_a_bug_in_one_connection_is_logged_and_the_others_go_on(
+    url: str, gateway: EchoingGateway, caplog: pytest.LogCaptureFixture
+) -> None:
+    token = gateway.token()
+    async with listening(TCP, gateway) as door, connected(door) as other:
+        await other.send(hello(token=token))
+        await other.receive()
+        gateway.bug = ZeroDivisionError
+        async with connected(door) as lines:
+            await lines.send(hello(token=token))
+            assert "result" in json.loads(await lines.receive())
+            with pytest.raises(trio.EndOfChannel):
+                await lines.receive()
+        await other.send(PING)
+        assert await other.receive() == PING
+    (record,) = [record for record in caplog.records if record.levelno == logging.ERROR]
+    assert record.getMessage().endswith("closed by an error of the gateway's own")
+    assert record.exc_info is not None
+    caplog.clear()
+
+
+async def test_a_bug_before_anybody_is_in_is_logged_and_the_others_go_on(
+    gateway: EchoingGateway, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def authenticate(*_: object) -> None:
+        raise ZeroDivisionError
+
+    async with listening(WS, gateway) as door:
+        with monkeypatch.context() as patch:
+            patch.setattr(gateway.tokens, "authenticate", authenticate)
+            with pytest.raises((IndexError, trio.BrokenResourceError)):
+                await ask(door, "/acp", *upgrade(bearer("x")))
+        assert (await ask(door, "/acp", *upgrade(bearer(gateway.token())))).status == 101
+    assert "ZeroDivisionError" in caplog.text
+    assert [record.levelname for record in caplog.records] == ["ERROR"]
+    caplog.clear()
+
+
+async def test_a_bug_while_the_gateway_stops_does_not_keep_it_from_stopping(
+    gateway: EchoingGateway, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    inside = trio.Event()
+
+    async def serve_client(*_: object) -> None:
+        async def fail() -> None:
+            try:
+                await trio.sleep_forever()
+            finally:
+                raise ZeroDivisionError
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(trio.sleep_forever)
+            nursery.start_soon(fail)
+            inside.set()
+
+    monkeypatch.setattr(gateway, "serve_client", serve_client)
+    async with listening(TCP, gateway) as door:
+        lines = LineStream(await connect_tcp("127.0.0.1", port_of(door)), max_message_size=1 << 20)
+        await lines.send(hello(token=gateway.token()))
+        await inside.wait()
+    await lines.aclose()
+    assert [record.levelname for record in caplog.records] == ["ERROR"]
+    caplog.clear()
+
+
+async def test_connections_leave_no_descriptor_open(gateway: EchoingGateway, certificate: Path) -> None:
+    token = gateway.token()
+    context = client_context(ca=certificate / "cert.pem", pin=None)
+    async with (
+        listening(WS, gateway) as web,
+        listening(TCP, gateway) as plain,
+        listening(with_tls("tcp+tls://127.0.0.1:0", certificate), gateway) as tls,
+    ):
+        before = open_descriptors()
+        for _ in range(3):
+            await ask(web, "/acp", *upgrade(bearer(token)))
+            await ask(web, "/acp", *upgrade())
+            await answer_to(plain, b"{}")
+            async with connected(plain) as lines:
+                await lines.send(hello(token=token))
+                await lines.receive()
+            with socket.create_connection(("127.0.0.1", port_of(tls))) as sock:
+                sock.sendall(b"no TLS")
+            secure = await connect_tcp("127.0.0.1", port_of(tls), context)
+            await secure.aclose()
+        # Some may not be through yet.
+        while open_descriptors() != before:
+            await trio.lowlevel.checkpoint()
+
+
+async def test_a_hello_does_not_show_its_token() -> None:
+    assert repr(Hello(token="acpgw_secret", agent="x")) == "Hello(agent='x')"

@@ -1,0 +1,377 @@
+"""The gateway as a program: what it is when it starts, and what is left when it stops, or is killed."""
+
+import json
+import logging
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+import trio
+from websockets.uri import WebSocketURI
+
+from acp_gateway import gateway as gateway_module
+from acp_gateway.auth import TokenStore
+from acp_gateway.config import AgentSection, Config
+from acp_gateway.errors import ConfigError
+from acp_gateway.server import serve
+from acp_gateway.transports.ndjson import LineStream
+from acp_gateway.transports.sockets import connect_tcp, connect_unix
+from acp_gateway.transports.websocket import Timing, WebSocketStream, connect_websocket
+from tests.doubles import OBLIGING_AGENT, PATIENCE, Editor, Watch, encode, make_config, open_descriptors, python
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")
+
+TCP = "tcp://127.0.0.1:0"
+WS = "ws://127.0.0.1:0"
+
+
+@pytest.fixture
+def state_dir(tmp_path: Path) -> Path:
+    return tmp_path / "state"
+
+
+@pytest.fixture
+def token(state_dir: Path) -> str:
+    return TokenStore(state_dir).create("laptop", "ann", None)[1]
+
+
+async def connect_lines(url: str, token: str | None = None) -> Editor:
+    """An editor that is through the door."""
+    parts = urlsplit(url)
+    if parts.scheme == "unix":
+        stream = await connect_unix(parts.path)
+    else:
+        assert parts.hostname is not None
+        assert parts.port is not None
+        stream = await connect_tcp(parts.hostname, parts.port)
+    lines = LineStream(stream, max_message_size=1 << 20)
+    params = {} if token is None else {"token": token}
+    await lines.send(encode({"id": "h", "method": "_acp-gateway/hello", "params": params}))
+    assert "result" in json.loads(await lines.receive())
+    return Editor(lines)
+
+
+async def connect_web(url: str, token: str) -> WebSocketStream:
+    """A WebSocket that is through the door. Nobody runs it: it sends no pings."""
+    port = urlsplit(url).port
+    assert port is not None
+    return await connect_websocket(
+        await connect_tcp("127.0.0.1", port),
+        WebSocketURI(False, "127.0.0.1", port, "/acp", ""),
+        {"Authorization": f"Bearer {token}"},
+        max_message_size=1 << 20,
+        timing=Timing(),
+    )
+
+
+# In this process
+
+
+@asynccontextmanager
+async def serving(config: Config) -> AsyncIterator[list[str]]:
+    """The URLs of a gateway that is stopped at the end of the block, if it has not ended by then."""
+    with trio.fail_after(PATIENCE):
+        async with trio.open_nursery() as nursery:
+            yield await nursery.start(partial(serve, config, dict(os.environ)))
+            nursery.cancel_scope.cancel()
+
+
+async def test_a_gateway_listens_where_it_is_configured_to(state_dir: Path, token: str) -> None:
+    async with serving(make_config(state_dir, WS, TCP, f"unix://{state_dir}/socket")) as urls:
+        assert [urlsplit(url).scheme for url in urls] == ["ws", "tcp", "unix"]
+        await (await connect_web(urls[0], token)).aclose()
+        await (await connect_lines(urls[1], token)).stream.aclose()
+        await (await connect_lines(urls[2])).stream.aclose()
+
+
+async def test_the_state_directory_is_made_for_its_owner_alone(state_dir: Path) -> None:
+    async with serving(make_config(state_dir / "deep", TCP)):
+        assert (state_dir / "deep").stat().st_mode & 0o777 == 0o700
+
+
+async def test_without_tokens_a_gateway_starts_and_says_that_nobody_gets_in(
+    state_dir: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with serving(make_config(state_dir, TCP)):
+        pass
+    (warning,) = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
+    assert "there are no tokens, so nobody gets in" in warning
+
+
+async def test_a_token_that_is_created_while_the_gateway_runs_counts(state_dir: Path) -> None:
+    async with serving(make_config(state_dir, TCP)) as (url,):
+        token = TokenStore(state_dir).create("laptop", "ann", None)[1]
+        await (await connect_lines(url, token)).stream.aclose()
+
+
+async def test_a_token_that_is_revoked_while_its_connection_is_open_closes_it(
+    state_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gateway_module, "REVOCATION_INTERVAL", 0.001)
+    token, secret = TokenStore(state_dir).create("laptop", "ann", None)
+    async with serving(make_config(state_dir, WS)) as (url,):
+        websocket = await connect_web(url, secret)
+        TokenStore(state_dir).revoke(token.id)
+        await Editor(websocket).leave()
+    assert (websocket.close_code, websocket.close_text) == (1008, "the token is not valid any more")
+
+
+async def test_a_gateway_that_stops_says_so_to_its_clients_and_stops_their_agents(
+    state_dir: Path, token: str, tmp_path: Path
+) -> None:
+    received = tmp_path / "received"
+    agents = {"a": AgentSection(command=(*OBLIGING_AGENT, str(received)), eof_grace=PATIENCE)}
+    async with trio.open_nursery() as clients, serving(make_config(state_dir, WS, agents=agents)) as (url,):
+        websocket = await connect_web(url, token)
+        editor = Editor(websocket)
+        await editor.initialize()
+        agent = Watch((await editor.request("test/process"))["result"]["pid"])
+        await editor.send(id="turn", method="session/prompt", params={"sessionId": "s"})
+        await editor.request("session/list")
+        clients.start_soon(editor.leave)
+    await agent.gone()
+    assert json.loads(received.read_text().splitlines()[-1])["method"] == "session/cancel"
+    assert (websocket.close_code, websocket.close_text) == (1001, "the gateway is stopping")
+
+
+async def test_a_gateway_that_stops_leaves_no_socket_no_thread_and_no_descriptor(state_dir: Path, token: str) -> None:
+    async with serving(make_config(state_dir, TCP)):
+        pass
+    before = open_descriptors()
+    config = make_config(state_dir, WS, TCP, f"unix://{state_dir}/socket")
+    async with trio.open_nursery() as clients, serving(config) as urls:
+        editor = await connect_lines(urls[2])
+        await editor.initialize()
+        assert [thread for thread in threading.enumerate() if thread.name.startswith("spawner")]
+        clients.start_soon(editor.leave)
+    assert not (state_dir / "socket").exists()
+    assert not [thread for thread in threading.enumerate() if thread.name.startswith("spawner")]
+    assert open_descriptors() == before
+
+
+@pytest.mark.parametrize("url", [WS, TCP])
+async def test_a_gateway_stops_while_handshakes_are_under_way(url: str, state_dir: Path) -> None:
+    async with serving(make_config(state_dir, url, handshake_timeout=1000)) as (real_url,):
+        port = urlsplit(real_url).port
+        assert port is not None
+        silent = await trio.open_tcp_stream("127.0.0.1", port)
+        halfway = await trio.open_tcp_stream("127.0.0.1", port)
+        await halfway.send_all(b"G" if url == WS else b'{"json')
+        await trio.testing.wait_all_tasks_blocked()
+    for stream in (silent, halfway):
+        try:
+            assert await stream.receive_some() == b""
+        except trio.BrokenResourceError:
+            pass  # Reset, because of what it had sent.
+        await stream.aclose()
+
+
+@pytest.fixture
+def signals_as_before() -> Iterator[None]:
+    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+async def test_a_gateway_stops_at_a_signal_and_a_second_one_would_end_it_at_once(
+    number: signal.Signals, state_dir: Path, token: str, signals_as_before: None, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    with trio.fail_after(PATIENCE):
+        async with trio.open_nursery() as nursery:
+            (url,) = await nursery.start(partial(serve, make_config(state_dir, WS), dict(os.environ)))
+            websocket = await connect_web(url, token)
+            signal.raise_signal(number)
+            await Editor(websocket).leave()
+    assert websocket.close_code == 1001
+    assert {signal.getsignal(either) for either in (signal.SIGTERM, signal.SIGINT)} == {signal.SIG_DFL}
+    said = [record.getMessage() for record in caplog.records if record.name == "acp_gateway.server"]
+    assert said == [f"received {number.name}", "stopping", "stopped"]
+
+
+async def test_a_state_directory_that_cannot_be_is_an_error_of_the_configuration(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(ConfigError, match=r"gateway.state_dir: cannot make the state directory .*/file/state"):
+        await serve(make_config(tmp_path / "file" / "state", TCP), {})
+
+
+async def test_a_token_file_that_others_may_read_keeps_the_gateway_from_starting(state_dir: Path, token: str) -> None:
+    (state_dir / "tokens.json").chmod(0o644)
+    with pytest.raises(ConfigError, match="others may use it"):
+        await serve(make_config(state_dir, TCP), {})
+
+
+async def test_a_gateway_that_cannot_listen_everywhere_listens_nowhere(state_dir: Path, token: str) -> None:
+    path = state_dir / "socket"
+    before = open_descriptors()
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        url = f"tcp://127.0.0.1:{taken.getsockname()[1]}"
+        with pytest.raises(ConfigError, match="cannot listen on"):
+            await serve(make_config(state_dir, f"unix://{path}", url), {})
+    assert not path.exists()
+    assert open_descriptors() == before
+
+
+# As a process of its own
+
+
+RUN = """
+import logging, os, sys, trio
+from pathlib import Path
+from acp_gateway.config import load_config
+from acp_gateway.server import serve
+logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(message)s")
+trio.run(serve, load_config(Path(sys.argv[1])), dict(os.environ))
+"""
+
+# Answers initialize with the id of a process that it has started, and minds neither EOF nor SIGTERM.
+STUBBORN_WRAPPER = """
+import json, os, signal, subprocess, sys, time
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+null = subprocess.DEVNULL
+real = subprocess.Popen(["sleep", "1000"], stdin=null, stdout=null, stderr=null)
+request = json.loads(sys.stdin.readline())
+result = {"pid": os.getpid(), "real": real.pid}
+print(json.dumps({"jsonrpc": "2.0", "id": request["id"], "result": result}), flush=True)
+while True: time.sleep(1000)
+"""
+
+
+class Program:
+    """A gateway in a process of its own."""
+
+    def __init__(self, process: trio.Process) -> None:
+        self.process = process
+        self._buffer = b""
+
+    async def logged(self, text: str) -> str:
+        """Read its log up to the line with this text, and return that."""
+        assert self.process.stderr is not None
+        with trio.fail_after(PATIENCE):
+            while True:
+                line, newline, rest = self._buffer.partition(b"\n")
+                if newline:
+                    self._buffer = rest
+                    if text in line.decode():
+                        return line.decode()
+                    continue
+                data = await self.process.stderr.receive_some()
+                assert data, f"it ended without saying {text!r}"
+                self._buffer += data
+
+    async def url(self) -> str:
+        """Where it listens."""
+        return (await self.logged("listening on ")).removeprefix("listening on ")
+
+    async def end(self, number: signal.Signals) -> int:
+        """Send a signal and return the exit code."""
+        self.process.send_signal(number)
+        with trio.fail_after(PATIENCE):
+            code: int = await self.process.wait()
+        return code
+
+
+@asynccontextmanager
+async def program(tmp_path: Path, command: tuple[str, ...], **agent: Any) -> AsyncIterator[Program]:
+    """A gateway on `tmp_path/socket`, with this agent; killed at the end of the block if it runs."""
+    config = tmp_path / "config.toml"
+    options = "".join(f"{name} = {json.dumps(value)}\n" for name, value in agent.items())
+    config.write_text(
+        f"[gateway]\nstate_dir = {json.dumps(str(tmp_path / 'state'))}\n"
+        f"[[listen]]\nurl = {json.dumps(f'unix://{tmp_path}/socket')}\n"
+        f"[agents.a]\ncommand = {json.dumps(command)}\n{options}"
+    )
+    process = await trio.lowlevel.open_process(
+        [sys.executable, "-c", RUN, str(config)], stderr=subprocess.PIPE, cwd=Path(__file__).parent.parent
+    )
+    try:
+        with trio.fail_after(PATIENCE):
+            yield Program(process)
+    finally:
+        process.kill()
+        with trio.CancelScope(shield=True):
+            await process.wait()
+        assert process.stderr is not None
+        await process.stderr.aclose()
+
+
+async def test_a_gateway_that_gets_sigterm_stops_everything_and_ends_well(tmp_path: Path) -> None:
+    async with program(tmp_path, OBLIGING_AGENT) as gateway:
+        editor = await connect_lines(await gateway.url())
+        await editor.initialize()
+        agent = Watch((await editor.request("test/process"))["result"]["pid"])
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(editor.leave)
+            assert await gateway.end(signal.SIGTERM) == 0
+        await agent.gone()
+        assert (await gateway.logged("stopped")) == "stopped"
+    assert not (tmp_path / "socket").exists()
+    assert list((tmp_path / "state" / "agents").iterdir()) == []
+
+
+async def test_a_second_signal_ends_a_gateway_at_once_and_no_agent_outlives_it(tmp_path: Path) -> None:
+    async with program(tmp_path, python(STUBBORN_WRAPPER), eof_grace=1000, term_grace=1000) as gateway:
+        editor = await connect_lines(await gateway.url())
+        pids = await editor.initialize()
+        agent, real = Watch(pids["pid"]), Watch(pids["real"])
+        try:
+            gateway.process.send_signal(signal.SIGTERM)
+            await gateway.logged("stopping")
+            assert await gateway.end(signal.SIGTERM) == -signal.SIGTERM
+            await agent.gone()
+        finally:
+            os.kill(pids["real"], signal.SIGKILL)
+        await real.gone()
+        await editor.stream.aclose()
+
+
+async def test_no_agent_outlives_a_gateway_that_was_killed_and_the_next_one_sweeps_what_is_behind_a_wrapper(
+    tmp_path: Path,
+) -> None:
+    async with program(tmp_path, python(STUBBORN_WRAPPER)) as gateway:
+        editor = await connect_lines(await gateway.url())
+        pids = await editor.initialize()
+        agent, real = Watch(pids["pid"]), Watch(pids["real"])
+        assert await gateway.end(signal.SIGKILL) == -signal.SIGKILL
+        await agent.gone()
+        await editor.stream.aclose()
+        os.kill(pids["real"], 0)  # It runs on.
+    assert (tmp_path / "socket").exists()
+    async with program(tmp_path, OBLIGING_AGENT) as gateway:
+        assert await gateway.logged("left behind") == (
+            f"ended process group {pids['pid']}, an agent's that an earlier gateway left behind"
+        )
+        await real.gone()
+        editor = await connect_lines(await gateway.url())
+        await editor.initialize()
+        await editor.stream.aclose()
+
+
+async def test_an_agent_is_refused_by_its_own_gateway_and_the_gateways_user_is_not(tmp_path: Path) -> None:
+    code = f"""
+import json, socket, sys
+request = json.loads(sys.stdin.readline())
+with socket.socket(socket.AF_UNIX) as sock:
+    sock.connect({str(tmp_path / "socket")!r})
+    sock.sendall(b'{{"jsonrpc":"2.0","id":"h","method":"_acp-gateway/hello","params":{{}}}}\\n')
+    answer = json.loads(sock.makefile("rb").readline())
+print(json.dumps({{"jsonrpc": "2.0", "id": request["id"], "result": answer}}), flush=True)
+sys.stdin.read()
+"""
+    async with program(tmp_path, python(code)) as gateway:
+        editor = await connect_lines(await gateway.url())
+        answer = await editor.initialize()
+        await editor.stream.aclose()
+    assert answer["error"]["code"] == 403
