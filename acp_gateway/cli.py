@@ -215,7 +215,8 @@ def list_tokens(config: Path | None) -> None:
     if not tokens:
         click.echo("There are no tokens; make one with `acp-gateway token create --label NAME`.", err=True)
         return
-    rows = [("ID", "IDENTITY", "AGENTS", "CREATED", "LABEL")]
+    # Column heads are for people; a script gets nothing but rows.
+    rows = [("ID", "IDENTITY", "AGENTS", "CREATED", "LABEL")] if sys.stdout.isatty() else []
     rows += [(t.id, t.identity, ",".join(t.agents) if t.agents else "all", t.created, t.label) for t in tokens]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for row in rows:

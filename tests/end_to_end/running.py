@@ -1,0 +1,134 @@
+"""A real gateway for tests: the program itself as a subprocess, on every transport there is."""
+
+import os
+import re
+import select
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+PROGRAM = [sys.executable, "-m", "acp_gateway"]
+AGENTS = Path(__file__).parent
+
+# What an editor's environment has in it at the least.
+ENVIRONMENT = {"PATH": os.environ["PATH"], "HOME": "/nonexistent"}
+
+
+@dataclass
+class RunningGateway:
+    """A gateway process: where it listens, how to get in, and what it has logged so far."""
+
+    directory: Path
+    process: subprocess.Popen[str]
+    pin: str
+    urls: dict[str, str] = field(default_factory=dict)
+    log: list[str] = field(default_factory=list)
+
+    @property
+    def token_file(self) -> Path:
+        return self.directory / "token"
+
+    @property
+    def token(self) -> str:
+        return self.token_file.read_text().strip()
+
+    @property
+    def config(self) -> Path:
+        return self.directory / "config.toml"
+
+    def connect_command(self, transport: str, *options: str) -> list[str]:
+        """The command that an editor would start."""
+        trust = ["--pin", self.pin] if transport in ("wss", "tcp+tls") else []
+        return [
+            *(*PROGRAM, "connect", self.urls[transport], "--token-file", str(self.token_file)),
+            *(*trust, *options),
+        ]
+
+    def read_log_until(self, words: str) -> str:
+        """Read on in the log to a line with these words, and return it."""
+        assert self.process.stderr is not None
+        for line in self.process.stderr:
+            self.log.append(line)
+            if words in line:
+                return line
+        raise AssertionError(f"no {words!r} in the log:\n" + "".join(self.log))
+
+    def stop(self) -> int:
+        """Stop it as a service manager does, and return its exit code."""
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGTERM)
+        assert self.process.stderr is not None
+        with self.process.stderr:
+            self.log += self.process.stderr.readlines()
+        return self.process.wait(60)
+
+
+def run_program(*arguments: str | Path) -> str:
+    """Run the program to its end and return what it printed."""
+    done = subprocess.run(
+        [*PROGRAM, *map(str, arguments)], env=ENVIRONMENT, capture_output=True, text=True, check=True, timeout=60
+    )
+    return done.stdout
+
+
+def write_config(directory: Path, agents: str, *, more: str = "") -> None:
+    """A configuration with a listener for every transport, on ports that the system chooses."""
+    tls = f'cert = "{directory}/cert.pem"\nkey = "{directory}/key.pem"\n'
+    listeners = "".join(
+        f'[[listen]]\nurl = "{url}"\n{tls if url.startswith(("wss:", "tcp+tls:")) else ""}'
+        for url in (
+            *("wss://127.0.0.1:0", "ws://127.0.0.1:0", "tcp://127.0.0.1:0", "tcp+tls://127.0.0.1:0"),
+            f"unix://{directory}/socket",
+        )
+    )
+    text = f'[gateway]\nstate_dir = "{directory}/state"\n{more}\n{listeners}\n{agents}'
+    (directory / "config.toml").write_text(text)
+
+
+def start_gateway(directory: Path, pin: str) -> RunningGateway:
+    """Start the gateway of a directory and wait until it listens everywhere."""
+    process = subprocess.Popen(
+        [*PROGRAM, "serve", "--config", str(directory / "config.toml")],
+        env=ENVIRONMENT | {"ACP_GATEWAY_TOKEN": "acpgw_of_the_gateways_own_environment", "SECRET_OF_GATEWAY": "x"},
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    gateway = RunningGateway(directory, process, pin)
+    for _ in range(5):
+        line = gateway.read_log_until("listening on ")
+        found = re.search(r"listening on (\S+?)(://\S+)", line)
+        assert found is not None
+        gateway.urls[found[1]] = found[1] + found[2]
+    return gateway
+
+
+def prepare(directory: Path, agents: str, *, more: str = "") -> str:
+    """Certificate, configuration and token of a gateway; returns the pin."""
+    pin = run_program("certs", "create", "--host", "127.0.0.1", "--out", directory).strip()
+    write_config(directory, agents, more=more)
+    token = run_program("token", "create", "--config", directory / "config.toml", "--label", "tests")
+    (directory / "token").touch(0o600)
+    (directory / "token").write_text(token)
+    return pin
+
+
+def lines_of(process: subprocess.Popen[bytes]) -> Iterator[bytes]:
+    """The lines that a shim prints, each within a bounded time."""
+    assert process.stdout is not None
+    buffered = b""
+    while True:
+        line, end, rest = buffered.partition(b"\n")
+        if end:
+            buffered = rest
+            yield line
+            continue
+        # Not the file's own readline: what it has read ahead, select can't see.
+        ready, _, _ = select.select([process.stdout], [], [], 60)
+        assert ready, "nothing came for a minute"
+        data = os.read(process.stdout.fileno(), 65536)
+        if not data:
+            return
+        buffered += data

@@ -1,0 +1,160 @@
+"""What goes through the program comes out as the same bytes: ids of every kind, odd spellings, and bad lines."""
+
+import json
+import subprocess
+from collections.abc import Iterator
+
+import pytest
+
+from tests.end_to_end.running import ENVIRONMENT, RunningGateway, lines_of
+
+INITIALIZE = '{"jsonrpc":"2.0","id":"first","method":"initialize","params":{"protocolVersion":1}}'
+
+IDS = (
+    *("0", "1", '"1"', '""', "1.0", "1e2", "-7", "9223372036854775808", "123456789012345678901234567890", "null"),
+    *('"9b2e9b0e-52c4-4e0c-9d0a-2f1d5c1f9b11"', '"\\u0041\\/"', '"\\ud83d"', '"é\u2028"', "1E400"),
+)
+
+
+class Shim:
+    """`acp-gateway connect` with the raw agent behind it, line by line."""
+
+    def __init__(self, gateway: RunningGateway, transport: str) -> None:
+        command = gateway.connect_command(transport, "--agent", "raw")
+        self.process = subprocess.Popen(command, env=ENVIRONMENT, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        self._lines = lines_of(self.process)
+
+    def send(self, *lines: str | bytes) -> None:
+        assert self.process.stdin is not None
+        for line in lines:
+            self.process.stdin.write(line.encode() if isinstance(line, str) else line)
+            self.process.stdin.write(b"\n")
+        self.process.stdin.flush()
+
+    def receive(self) -> str:
+        return next(self._lines).decode()
+
+    def close(self) -> None:
+        assert self.process.stdin is not None
+        self.process.stdin.close()
+        assert self.process.wait(60) == 0
+        assert self.process.stdout is not None
+        self.process.stdout.close()
+
+
+@pytest.fixture(params=["wss", "tcp"])
+def shim(gateway: RunningGateway, request: pytest.FixtureRequest) -> Iterator[Shim]:
+    running = Shim(gateway, request.param)
+    try:
+        running.send(INITIALIZE)
+        assert '"id":"first"' in running.receive()
+        yield running
+        running.close()
+    finally:
+        running.process.kill()
+        running.process.wait()
+
+
+def test_ids_of_every_kind_come_back_with_type_and_spelling(shim: Shim) -> None:
+    for id_text in IDS:
+        shim.send(f'{{"jsonrpc":"2.0","id":{id_text},"method":"raw/echo","params":{{}}}}')
+    for id_text in IDS:
+        assert shim.receive().startswith(f'{{"jsonrpc":"2.0","id":{id_text},"result"')
+
+
+def test_ids_of_the_agents_requests_come_back_with_type_and_spelling(shim: Shim) -> None:
+    ids = [id_text for id_text in IDS if id_text != "null"]
+    shim.send(json.dumps({"jsonrpc": "2.0", "id": 1, "method": "raw/ask", "params": {"ids": ids}}))
+    answers = []
+    for id_text in ids:
+        assert shim.receive() == f'{{"jsonrpc":"2.0","id":{id_text},"method":"raw/asked","params":{{}}}}'
+        answers.append(f'{{"jsonrpc":"2.0","id":{id_text},"result":{{}}}}')
+    shim.send(*answers)
+    assert json.loads(shim.receive())["result"]["answers"] == answers
+
+
+@pytest.mark.parametrize(
+    "params",
+    [
+        '{"_meta":{"a":1e999,"b":1.10,"c":-0.0},"z":null}',
+        '{ "spaced" :\t[ 1 , 2 ] }',
+        '{"text":"a\u2028b\u2029c\u0085d \\u0000 \\ud83d \\/"}',
+        '{"inner":{"twice":1,"twice":2}}',
+        "null",
+        "[1,2]",
+    ],
+)
+def test_params_reach_the_agent_as_the_bytes_they_were(shim: Shim, params: str) -> None:
+    line = f'{{"params":{params},"unknown":[],"method":"vendor/thing","id":5,"jsonrpc":"2.0"}}'
+    shim.send(line)
+    assert json.loads(shim.receive())["result"]["line"] == line
+
+
+def test_notifications_of_the_agent_pass_as_the_bytes_they_were(shim: Shim) -> None:
+    line = '{"method":"_vendor/news", "params":{"n":1.10,"s":"\\ud83d\u2028"},"jsonrpc":"2.0"}'
+    shim.send(json.dumps({"jsonrpc": "2.0", "method": "raw/say", "params": {"line": line}}))
+    assert shim.receive() == line
+
+
+@pytest.mark.parametrize(
+    ("bad", "code"),
+    [
+        ("hello, this is npx", -32700),
+        (b'{"id":1,"method":"\xff"}', -32700),
+        ('{"jsonrpc":"2.0","id":1,"method":"m","params":NaN}', -32700),
+        ('{"jsonrpc":"2.0","id":1,"method":"m","params":"\0"}', -32700),
+        ('{"a":' + "[" * 100_000 + "]" * 100_000 + "}", -32700),
+        ("[]", -32600),
+        ('[{"jsonrpc":"2.0","id":1,"method":"m"}]', -32600),
+        ("17", -32600),
+        ("{}", -32600),
+        ('{"jsonrpc":"2.0","id":{},"method":"m"}', -32600),
+        ('{"jsonrpc":"2.0","id":1,"method":"m","Method":"n"}', -32600),
+        ('{"jsonrpc":"2.0","id":1,"method":"m","params":{"sessionId":"a","session\\u0049d":"b"}}', -32600),
+    ],
+)
+def test_a_bad_line_is_answered_once_and_the_connection_goes_on(shim: Shim, bad: str | bytes, code: int) -> None:
+    shim.send(bad, '{"jsonrpc":"2.0","id":2,"method":"raw/echo"}')
+    answers = {json.loads(shim.receive()).get("error", {}).get("code"), json.loads(shim.receive()).get("id")}
+    assert answers == {code, 2}
+
+
+def test_crlf_and_blank_lines_and_a_last_line_without_its_end_are_understood(gateway: RunningGateway) -> None:
+    shim = Shim(gateway, "wss")
+    assert shim.process.stdin is not None
+    shim.process.stdin.write(b"\r\n\n" + INITIALIZE.encode() + b"\r\n")
+    shim.process.stdin.flush()
+    assert '"id":"first"' in shim.receive()
+    shim.process.stdin.write(
+        b'{"jsonrpc":"2.0","method":"raw/say","params":{"line":"{\\"jsonrpc\\":\\"2.0\\",\\"method\\":\\"x\\"}"}}'
+    )
+    shim.close()
+
+
+def test_lines_of_the_agent_that_are_no_messages_are_dropped(shim: Shim) -> None:
+    good = '{"jsonrpc":"2.0","method":"good"}'
+    for line in ("npm warn deprecated", "[]", "17", "{}", '{"jsonrpc":"2.0","id":99,"result":1}', good):
+        shim.send(json.dumps({"jsonrpc": "2.0", "method": "raw/say", "params": {"line": line}}))
+    assert shim.receive() == good
+
+
+def test_the_agent_cannot_speak_with_the_gateways_own_voice(shim: Shim) -> None:
+    good = '{"jsonrpc":"2.0","method":"good"}'
+    for line in ('{"jsonrpc":"2.0","method":"_acp-gateway/ack","params":{"received":9}}', good):
+        shim.send(json.dumps({"jsonrpc": "2.0", "method": "raw/say", "params": {"line": line}}))
+    assert shim.receive() == good
+
+
+def test_a_request_before_initialize_and_a_second_initialize_are_refused(gateway: RunningGateway) -> None:
+    shim = Shim(gateway, "tcp")
+    try:
+        shim.send('{"jsonrpc":"2.0","id":1,"method":"session/new","params":{}}')
+        assert json.loads(shim.receive())["error"]["code"] == -32600
+        shim.send(INITIALIZE)
+        assert "result" in json.loads(shim.receive())
+        shim.send(INITIALIZE)
+        assert json.loads(shim.receive())["error"]["code"] == -32600
+        shim.close()
+    finally:
+        shim.process.kill()
+        shim.process.wait()

@@ -1,0 +1,310 @@
+"""The shim as editors start and end it: what it says where, and what it ends with."""
+
+import importlib.util
+import json
+import os
+import re
+import select
+import signal
+import socket
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.end_to_end.running import ENVIRONMENT, PROGRAM, RunningGateway, lines_of
+
+INITIALIZE = b'{"jsonrpc":"2.0","id":"i","method":"initialize","params":{"protocolVersion":1}}\n'
+
+
+def run_shim(
+    command: list[str], environment: dict[str, str] | None = None, given: bytes = INITIALIZE
+) -> tuple[int, dict[str, Any], str]:
+    """Start a shim that can't succeed, as an editor would; its exit code, its answer to `initialize`, its stderr."""
+    with subprocess.Popen(
+        command,
+        env=ENVIRONMENT if environment is None else environment,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    ) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        assert process.stderr is not None
+        process.stdin.write(given)
+        process.stdin.flush()
+        out = process.stdout.read()
+        err = process.stderr.read().decode()
+        code = process.wait(60)
+    return code, json.loads(out), err
+
+
+def assert_told(outcome: tuple[int, dict[str, Any], str], code: int, reason: str, words: str) -> None:
+    exit_code, answer, err = outcome
+    assert exit_code == code
+    assert answer["id"] == "i"
+    assert answer["error"]["data"]["reason"] == reason
+    assert words in answer["error"]["message"]
+    assert len(err.splitlines()) == 1
+    assert words in err
+
+
+def free_port() -> int:
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        port: int = sock.getsockname()[1]
+        return port
+
+
+def test_a_gateway_that_is_not_there_is_an_answer_to_initialize(gateway: RunningGateway) -> None:
+    target = f"tcp://127.0.0.1:{free_port()}"
+    command = [*PROGRAM, "connect", target, "--token-file", str(gateway.token_file), "--connect-timeout", "0.5"]
+    assert_told(run_shim(command), 6, "unreachable", "connection refused")
+
+
+def test_a_gateway_that_comes_late_is_still_reached(gateway: RunningGateway, tmp_path: Path) -> None:
+    path = tmp_path / "late"
+    log = tmp_path / "log"
+    os.mkfifo(log)
+    command = [*PROGRAM, "connect", f"unix://{path}", "--token-file", str(gateway.token_file), "--log-file", str(log)]
+    with subprocess.Popen(command, env=ENVIRONMENT, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdin is not None
+        process.stdin.write(INITIALIZE)
+        process.stdin.flush()
+        with log.open() as lines:
+            # The first attempt has failed by the time it is logged.
+            assert "cannot reach" in next(lines)
+            os.link(gateway.urls["unix"].removeprefix("unix://"), path)
+            assert b'"id":"i"' in next(lines_of(process))
+            process.stdin.close()
+            assert process.wait(60) == 0
+            lines.read()
+
+
+def test_a_wrong_token_ends_it_at_once(gateway: RunningGateway, tmp_path: Path) -> None:
+    # The right shape, and of no gateway.
+    from acp_gateway.tokens import mint
+
+    token_file = tmp_path / "token"
+    token_file.touch(0o600)
+    token_file.write_text(mint())
+    for transport in ("wss", "tcp"):
+        command = gateway.connect_command(transport, "--token-file", str(token_file), "--connect-timeout", "1000")
+        assert_told(run_shim(command), 4, "unauthorized", "token")
+
+
+def test_a_wrong_pin_ends_it_at_once_and_shows_both(gateway: RunningGateway) -> None:
+    wrong = "sha256:" + 64 * "0"
+    for transport in ("wss", "tcp+tls"):
+        command = gateway.connect_command(transport, "--pin", wrong, "--connect-timeout", "1000")
+        outcome = run_shim(command)
+        assert_told(outcome, 5, "tls", wrong)
+        assert gateway.pin in outcome[2]
+
+
+def test_an_untrusted_certificate_ends_it_at_once(gateway: RunningGateway) -> None:
+    command = [*PROGRAM, "connect", gateway.urls["wss"], "--token-file", str(gateway.token_file)]
+    assert_told(run_shim(command), 5, "tls", "not trusted")
+
+
+def test_the_gateways_own_certificate_may_be_given_as_the_authority(gateway: RunningGateway) -> None:
+    command = [
+        *(*PROGRAM, "connect", gateway.urls["wss"], "--token-file", str(gateway.token_file)),
+        *("--ca", str(gateway.directory / "cert.pem"), "--agent", "raw"),
+    ]
+    with subprocess.Popen(command, env=ENVIRONMENT, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdin is not None
+        process.stdin.write(INITIALIZE)
+        process.stdin.flush()
+        assert b'"result"' in next(lines_of(process))
+        process.stdin.close()
+        assert process.wait(60) == 0
+
+
+def test_an_unknown_agent_ends_it_at_once(gateway: RunningGateway) -> None:
+    for transport in ("wss", "tcp"):
+        command = gateway.connect_command(transport, "--agent", "nobody")
+        assert_told(run_shim(command), 4, "unknown_agent", "nobody")
+
+
+def test_a_web_server_that_is_no_gateway_is_told_apart(gateway: RunningGateway) -> None:
+    command = gateway.connect_command("ws")
+    command[command.index(gateway.urls["ws"])] = gateway.urls["ws"].replace("/acp", "/healthz")
+    assert_told(run_shim(command), 7, "protocol", "200")
+
+
+def test_without_a_token_it_says_where_to_get_one() -> None:
+    assert_told(run_shim([*PROGRAM, "connect", "127.0.0.1"]), 4, "unauthorized", "token create")
+
+
+def test_a_token_with_a_typo_is_found_before_it_is_sent() -> None:
+    environment = ENVIRONMENT | {"ACP_GATEWAY_TOKEN": "acpgw_" + "a" * 39}
+    assert_told(run_shim([*PROGRAM, "connect", "127.0.0.1"], environment), 4, "unauthorized", "checksum")
+
+
+def test_a_token_file_that_others_may_read_is_refused(gateway: RunningGateway, tmp_path: Path) -> None:
+    token_file = tmp_path / "token"
+    token_file.write_text(gateway.token)
+    token_file.chmod(0o644)
+    assert_told(
+        run_shim([*PROGRAM, "connect", "127.0.0.1", "--token-file", str(token_file)]), 3, "configuration", "chmod 600"
+    )
+
+
+def test_a_wrong_map_is_an_answer_to_initialize() -> None:
+    assert_told(run_shim([*PROGRAM, "connect", "127.0.0.1", "--map", "here=there"]), 2, "usage", "LOCAL=REMOTE")
+
+
+def test_a_name_from_hosts_toml_is_all_it_needs(gateway: RunningGateway, tmp_path: Path) -> None:
+    place = tmp_path / "acp-gateway"
+    place.mkdir()
+    (place / "hosts.toml").write_text(
+        f'[hosts.box]\nurl = "{gateway.urls["wss"]}"\nagent = "raw"\npin = "{gateway.pin}"\n'
+        f'token_file = "{gateway.token_file}"\nmaps = {{ "/laptop/proj" = "{tmp_path}" }}\n'
+    )
+    with subprocess.Popen(
+        [*PROGRAM, "connect", "box"],
+        env=ENVIRONMENT | {"XDG_CONFIG_HOME": str(tmp_path)},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    ) as process:
+        assert process.stdin is not None
+        process.stdin.write(INITIALIZE)
+        process.stdin.write(b'{"jsonrpc":"2.0","id":2,"method":"session/new","params":{"cwd":"/laptop/proj"}}\n')
+        process.stdin.flush()
+        lines = lines_of(process)
+        next(lines)
+        assert json.loads(json.loads(next(lines))["result"]["line"])["params"]["cwd"] == str(tmp_path)
+        process.stdin.close()
+        assert process.wait(60) == 0
+
+
+def test_it_starts_with_nothing_but_path_in_its_environment(gateway: RunningGateway) -> None:
+    command = gateway.connect_command("wss", "--agent", "raw")
+    with subprocess.Popen(
+        command,
+        env={"PATH": ENVIRONMENT["PATH"]},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    ) as process:
+        assert process.stdin is not None
+        assert process.stderr is not None
+        process.stdin.write(INITIALIZE)
+        process.stdin.flush()
+        assert b'"result"' in next(lines_of(process))
+        process.stdin.close()
+        assert process.wait(60) == 0
+        assert process.stderr.read() == b""
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_ends_it_politely_and_silently(gateway: RunningGateway, number: signal.Signals) -> None:
+    with subprocess.Popen(
+        gateway.connect_command("wss", "--agent", "raw"),
+        env=ENVIRONMENT,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    ) as process:
+        assert process.stdin is not None
+        assert process.stderr is not None
+        process.stdin.write(INITIALIZE)
+        process.stdin.flush()
+        next(lines_of(process))
+        process.send_signal(number)
+        assert process.wait(60) == 0
+        assert process.stderr.read() == b""
+
+
+@pytest.mark.parametrize("numbers", [[signal.SIGKILL], [signal.SIGTERM, signal.SIGKILL]])
+@pytest.mark.parametrize("transport", ["wss", "tcp"])
+def test_a_killed_shim_leaves_no_agent_behind(
+    gateway: RunningGateway, transport: str, numbers: list[signal.Signals]
+) -> None:
+    with subprocess.Popen(
+        gateway.connect_command(transport, "--agent", "sdk"),
+        env=ENVIRONMENT,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    ) as process:
+        assert process.stdin is not None
+        process.stdin.write(INITIALIZE)
+        process.stdin.flush()
+        agent = os.pidfd_open(json.loads(next(lines_of(process)))["result"]["_meta"]["pid"])
+        for number in numbers:
+            process.send_signal(number)
+        process.wait(60)
+    ended, _, _ = select.select([agent], [], [], 60)
+    os.close(agent)
+    assert ended
+
+
+def test_an_editor_that_reads_no_more_ends_it_silently(gateway: RunningGateway) -> None:
+    with subprocess.Popen(
+        gateway.connect_command("wss", "--agent", "raw"),
+        env=ENVIRONMENT,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    ) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        assert process.stderr is not None
+        process.stdin.write(INITIALIZE)
+        process.stdin.flush()
+        next(lines_of(process))
+        process.stdout.close()
+        process.stdin.write(b'{"jsonrpc":"2.0","id":2,"method":"raw/echo"}\n')
+        process.stdin.flush()
+        assert process.wait(60) == 0
+        assert process.stderr.read() == b""
+
+
+def test_stdin_from_a_file_works_too(gateway: RunningGateway, tmp_path: Path) -> None:
+    given = tmp_path / "given"
+    given.write_bytes(INITIALIZE)
+    with given.open("rb") as file:
+        done = subprocess.run(
+            gateway.connect_command("wss", "--agent", "raw"),
+            env=ENVIRONMENT,
+            stdin=file,
+            capture_output=True,
+            check=False,
+            timeout=60,
+        )
+    assert done.returncode == 0
+    assert done.stderr == b""
+
+
+def test_what_it_imports_is_click_trio_and_websockets_and_nothing_else_of_weight(gateway: RunningGateway) -> None:
+    script = (
+        "import sys\n"
+        "from acp_gateway.cli import main\n"
+        "try:\n"
+        f"    main({gateway.connect_command('wss')[3:]!r})\n"
+        "except SystemExit:\n"
+        "    print('\\n'.join(sorted(sys.modules)), file=sys.stderr)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script], env=ENVIRONMENT, input=b"", capture_output=True, check=True, timeout=60
+    )
+    modules = set(done.stderr.decode().split())
+    assert {"click", "trio", "websockets.client", "acp_gateway.shim"} <= modules
+    heavy = {
+        *("msgspec", "cryptography", "asyncio", "websockets.server", "tomllib", "http.client"),
+        *("acp_gateway.config", "acp_gateway.auth", "acp_gateway.server", "acp_gateway.hosts", "acp_gateway.agent"),
+        *("acp_gateway.protocol.jsonrpc", "acp_gateway.protocol.multiplexer", "websockets.asyncio.client"),
+    }
+    assert modules & heavy == set()
+    own = [name for name in modules if name.startswith("acp_gateway.")]
+    assert len(own) > 10
+    for name in own:
+        source = importlib.util.find_spec(name)
+        assert source is not None
+        assert source.origin is not None
+        assert not re.search(
+            r"^\s*(import|from) (fcntl|pwd|grp|resource|termios|pty)\b", Path(source.origin).read_text(), re.MULTILINE
+        )
