@@ -29,7 +29,7 @@ from typing import Any, Self, TypeVar
 import trio
 
 from acp_gateway.errors import AgentError
-from acp_gateway.leftovers import Ledger, process_start_time
+from acp_gateway.leftovers import Ledger, kill_session, process_start_time
 from acp_gateway.transports.base import READ_SIZE, MessageStream
 from acp_gateway.transports.ndjson import LineStream
 from acp_gateway.transports.stdio import FileBytes
@@ -275,6 +275,8 @@ class _Process:
                     nursery.cancel_scope.cancel()
             finally:
                 self._signal(signal.SIGKILL)
+                # A shell with job control gives its children groups of their own; the session is still the agent's.
+                kill_session(self._pid)
                 self.agent.exit_code = self._popen.wait()
                 os.close(self._stderr)
                 self._spawner.ledger.forget(self._pid)

@@ -1,5 +1,6 @@
 """The command line. Each command imports what it needs when it runs: `connect` must start fast."""
 
+import math
 import os
 import sys
 from pathlib import Path
@@ -12,7 +13,9 @@ from acp_gateway import __version__
 from acp_gateway.errors import GatewayError, Unauthorized, UsageError
 
 if TYPE_CHECKING:
+    from acp_gateway.config import Config
     from acp_gateway.dialing import Destination
+    from acp_gateway.errors import ConfigError
     from acp_gateway.hosts import Host
 
 EDITORS = ("zed", "jetbrains", "codecompanion", "avante", "emacs", "vscode", "toad")
@@ -27,9 +30,17 @@ Exit codes:
   4  the gateway says no: the token, or what it allows
   5  TLS: the certificate or the pin does not match
   6  nobody answers there, or the connection was lost
-  7  what answers there is no acp-gateway
+  7  what answers there is no acp-gateway, or a message was too large
   8  the agent could not be started, or has ended
+  9  serve cannot listen at an address
 """
+
+
+def _finite(_context: click.Context, _option: click.Parameter, seconds: float) -> float:
+    if not math.isfinite(seconds):
+        raise click.BadParameter("a number of seconds is needed")
+    return seconds
+
 
 _config_option = click.option(
     "--config",
@@ -47,6 +58,10 @@ class _Program(click.Group):
         except GatewayError as error:
             click.echo(f"acp-gateway: {error}", err=True)
             ctx.exit(error.exit_code)
+        except OSError as error:
+            # What can go wrong with files has its own words; this is stdout: a full disk, a closed pipe.
+            click.echo(f"acp-gateway: cannot write: {error.strerror}", err=True)
+            ctx.exit(1)
 
 
 @click.group(cls=_Program, context_settings={"help_option_names": ["-h", "--help"]})
@@ -83,12 +98,10 @@ def serve(config: Path | None, *, verbose: bool) -> None:
 @click.option("--agent", help="The agent to use. Default: the gateway's own default.")
 @click.option(
     "--token-file",
-    type=click.Path(path_type=Path, dir_okay=False),
+    type=click.Path(path_type=Path),
     help="A file with the token, readable by you alone. Else ACP_GATEWAY_TOKEN_FILE, ACP_GATEWAY_TOKEN, hosts.toml.",
 )
-@click.option(
-    "--ca", type=click.Path(path_type=Path, dir_okay=False), help="Trust certificates of this authority (PEM)."
-)
+@click.option("--ca", type=click.Path(path_type=Path), help="Trust certificates of this authority (PEM).")
 @click.option("--pin", metavar="sha256:HEX", help="Trust the gateway with this public key, and no other.")
 @click.option(
     "--map",
@@ -101,6 +114,7 @@ def serve(config: Path | None, *, verbose: bool) -> None:
     "--connect-timeout",
     type=click.FloatRange(min=0, min_open=True),
     default=15.0,
+    callback=_finite,
     show_default=True,
     metavar="SECONDS",
     help="How long to try until the first connection.",
@@ -113,7 +127,12 @@ def serve(config: Path | None, *, verbose: bool) -> None:
     metavar="BYTES",
     help="The largest message from either side.",
 )
-@click.option("--log-file", type=click.Path(path_type=Path, dir_okay=False), help="Write a log there.")
+@click.option("--log-file", type=click.Path(path_type=Path), help="Write a log there.")
+@click.option(
+    "--insecure-plaintext",
+    is_flag=True,
+    help="Send the token to another machine without TLS, where everybody on the way can read it.",
+)
 @click.option(
     "--print-config", "editor", type=click.Choice(EDITORS), help="Print the settings block for an editor, and stop."
 )
@@ -128,22 +147,32 @@ def connect(
     max_message_size: int,
     log_file: Path | None,
     editor: str | None,
+    *,
+    insecure_plaintext: bool,
 ) -> None:
     """Be the agent for an editor, and pass everything to TARGET and back.
 
     TARGET is a name from ~/.config/acp-gateway/hosts.toml, or HOST[:PORT] (TLS, port 7443), or a URL: wss://, ws://,
     tcp+tls://, tcp://, unix:///path. Editors start this command; what it says goes to stdout as ACP.
     """
+    from acp_gateway.protocol.paths import PathMaps, parse_map
+
+    def destination() -> "Destination":
+        return _destination(target, agent, token_file, ca, pin, max_message_size, insecure=insecure_plaintext)
+
     if editor is not None:
         given = {
             "--agent": [agent] if agent else [],
             "--token-file": [str(token_file.absolute())] if token_file else [],
             "--ca": [str(ca.absolute())] if ca else [],
             "--pin": [pin] if pin else [],
-            "--map": list(maps),
+            "--map": ["=".join(parse_map(text)) for text in maps],
+            "--connect-timeout": [f"{connect_timeout:g}"] if _was_given("connect_timeout") else [],
+            "--max-message-size": [str(max_message_size)] if _was_given("max_message_size") else [],
             "--log-file": [str(log_file.absolute())] if log_file else [],
         }
-        click.echo(_settings_block(editor, target, given), nl=False)
+        flags = ["--insecure-plaintext"] if insecure_plaintext else []
+        click.echo(_settings_block(editor, target, given, flags, pin), nl=False)
         return
     import logging
 
@@ -151,12 +180,11 @@ def connect(
 
     from acp_gateway import shim
     from acp_gateway.logs import log_to_file
-    from acp_gateway.protocol.paths import PathMaps, parse_map
     from acp_gateway.transports.stdio import open_stdio
 
-    log_to_file(log_file, logging.INFO)
     sys.excepthook = _one_line_for_bugs
     try:
+        log_to_file(log_file, logging.INFO)
         host = _host(target)
         settings = shim.Settings(
             maps=PathMaps([*map(parse_map, maps), *(host.maps if host else ())]),
@@ -166,10 +194,6 @@ def connect(
     except GatewayError as error:
         trio.run(shim.refuse, open_stdio(), error)
         raise
-
-    def destination() -> "Destination":
-        return _destination(target, agent, token_file, ca, pin, max_message_size)
-
     trio.run(shim.run, open_stdio(), destination, settings)
 
 
@@ -247,16 +271,15 @@ def certs() -> None:
 @click.option(
     "--out",
     type=click.Path(path_type=Path, file_okay=False),
-    default=Path("certs"),
-    show_default=True,
     metavar="DIR",
-    help="Where cert.pem and key.pem go.",
+    help="Where cert.pem and key.pem go. Default: ~/.config/acp-gateway.",
 )
-def create_certs(hosts: tuple[str, ...], out: Path) -> None:
+def create_certs(hosts: tuple[str, ...], out: Path | None) -> None:
     """Write a self-signed certificate and its key, and print the pin that clients trust it by."""
+    from acp_gateway.places import config_home
     from acp_gateway.tls import create_certificate
 
-    created = create_certificate(hosts, out)
+    created = create_certificate(hosts, out or config_home())
     click.echo(f"Wrote {created.cert_path} and {created.key_path}. The pin for --pin and hosts.toml:", err=True)
     click.echo(created.pin)
 
@@ -271,24 +294,75 @@ def check_configuration(config: Path | None) -> None:
     findings = check_config(config)
     for finding in findings:
         click.echo(f"{finding.severity}: {finding.error}", err=True)
-    if any(finding.severity == "error" for finding in findings):
+    wrong = any(finding.severity == "error" for finding in findings)
+    if not wrong:
+        for error in _what_serve_would_refuse(load_config(config)):
+            click.echo(f"error: {error}", err=True)
+            wrong = True
+    if wrong:
         sys.exit(ConfigError.exit_code)
     settings = load_config(config)
     click.echo(f"Fine. Listening at {', '.join(str(section.address) for section in settings.listen)};", nl=False)
     click.echo(f" agents: {', '.join(settings.agents)}; default: {settings.default_agent}.")
 
 
+def _what_serve_would_refuse(config: "Config") -> "list[ConfigError]":
+    """What only shows when the files that a configuration names are opened, and the directories used."""
+    from acp_gateway.auth import TokenStore
+    from acp_gateway.errors import ConfigError
+    from acp_gateway.tls import server_context
+
+    found = []
+    for section in config.listen:
+        try:
+            if section.cert is not None and section.key is not None:
+                server_context(section.cert, section.key)
+        except ConfigError as error:
+            found.append(error)
+        parent = Path(section.address.path).parent
+        if section.address.scheme == "unix" and not parent.is_dir():
+            found.append(ConfigError(f"there is no directory {parent} for the socket", key=f"listen {section.url}"))
+    state_dir = config.gateway.state_dir
+    existing = next(path for path in (state_dir, *state_dir.parents) if path.exists())
+    if not existing.is_dir() or not os.access(existing, os.W_OK):
+        found.append(ConfigError(f"{existing} is no directory that can be written", key="gateway.state_dir"))
+        return found
+    try:
+        if not TokenStore(state_dir).tokens():
+            click.echo("warning: there are no tokens yet: acp-gateway token create --label NAME", err=True)
+    except ConfigError as error:
+        found.append(error)
+    return found
+
+
 def _host(target: str) -> "Host | None":
-    """The entry of hosts.toml that a target names, if it does."""
+    """The entry of hosts.toml that a target names, if it does. Raises `UsageError` where it almost does."""
     if "://" in target:
         return None
+    from acp_gateway.errors import ConfigError
     from acp_gateway.hosts import hosts_path, load_hosts
+    from acp_gateway.tomlfile import suggestion
 
-    return load_hosts(hosts_path()).get(target)
+    try:
+        path = hosts_path()
+    except ConfigError:
+        return None  # Without any home directory there is no hosts.toml.
+    hosts = load_hosts(path)
+    hint = suggestion(target, hosts) if target not in hosts and not set(target) & set(".:[") else ""
+    if hint:
+        raise UsageError(f"there is no [hosts.{target}] in {path}{hint} A machine of that name is {target}:7443")
+    return hosts.get(target)
 
 
 def _destination(
-    target: str, agent: str | None, token_file: Path | None, ca: Path | None, pin: str | None, max_message_size: int
+    target: str,
+    agent: str | None,
+    token_file: Path | None,
+    ca: Path | None,
+    pin: str | None,
+    max_message_size: int,
+    *,
+    insecure: bool,
 ) -> "Destination":
     """Where to connect, by the command line, the environment and hosts.toml as they are now."""
     from acp_gateway.addresses import parse_target
@@ -299,6 +373,13 @@ def _destination(
     address = host.address if host else parse_target(target)
     if pin is None and ca is None and host is not None:
         pin, ca = host.pin, host.ca
+    if not address.tls and (pin or ca):
+        raise UsageError(f"a pin or an authority is for TLS, and {address} has none: use wss:// or tcp+tls://")
+    if not (address.tls or address.loopback or insecure or (host and host.insecure_plaintext)):
+        raise UsageError(
+            f"everybody on the way to {address} could read the token: use wss:// or tcp+tls://, or, where the network "
+            "itself is private, --insecure-plaintext (insecure_plaintext = true in hosts.toml)"
+        )
     token = _token(token_file, host)
     if token is None and address.scheme != "unix":
         raise Unauthorized(
@@ -320,30 +401,45 @@ def _token(token_file: Path | None, host: "Host | None") -> str | None:
 
     named = os.environ.get("ACP_GATEWAY_TOKEN_FILE")
     if token_file is None and named:
-        token_file = Path(named)
+        # Editors set variables without a shell that would expand this.
+        token_file = Path(named).expanduser()
     if token_file is None:
         token = os.environ.get("ACP_GATEWAY_TOKEN", "").strip()
         if token:
             flaw = explain_flaw(token)
             if flaw is not None:
-                raise Unauthorized(f"the token in ACP_GATEWAY_TOKEN {flaw}")
+                raise Unauthorized(f"the token in ACP_GATEWAY_TOKEN {flaw}; copy it again as token create printed it")
             return token
         token_file = host.token_file if host else None
     return None if token_file is None else read_token_file(token_file)
 
 
-def _settings_block(editor: str, target: str, options: dict[str, list[str]]) -> str:
-    """The settings of an editor that start this very command."""
+def _was_given(option: str) -> bool:
+    source = click.get_current_context().get_parameter_source(option)
+    return source is not None and source.name != "DEFAULT"
+
+
+def _settings_block(editor: str, target: str, options: dict[str, list[str]], flags: list[str], pin: str | None) -> str:
+    """The settings of an editor that start this very command. Raises `UsageError` for what could not work."""
     import shutil
 
+    from acp_gateway.addresses import parse_target
     from acp_gateway.editors import print_config
+    from acp_gateway.tls import parse_pin
 
-    arguments = ["connect", target]
+    if _host(target) is None:
+        parse_target(target)
+    if pin is not None:
+        parse_pin(pin)
+    arguments = ["connect", target, *flags]
     for option, values in options.items():
         for value in values:
             arguments += [option, value]
     name = target.rpartition("://")[2].partition("/")[0] or "acp-gateway"
-    return print_config(editor, name=name, arguments=arguments, command=shutil.which(sys.argv[0]) or sys.argv[0]) + "\n"
+    program = os.path.abspath(shutil.which(sys.argv[0]) or sys.argv[0])
+    if program.endswith("__main__.py"):
+        program, arguments = sys.executable, ["-m", "acp_gateway", *arguments]
+    return print_config(editor, name=name, arguments=arguments, command=program) + "\n"
 
 
 def _one_line_for_bugs(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:

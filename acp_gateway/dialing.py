@@ -5,6 +5,7 @@ by the system's authorities, by the user's own, or by its pin.
 """
 
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -37,6 +38,14 @@ _REFUSALS: Final[Mapping[int, type[AccessError]]] = {
 
 _BUSY: Final = frozenset({408, 425, 429, 500, 502, 503, 504})
 """HTTP statuses of a proxy whose gateway is not there yet, and of one that asks for patience."""
+
+
+_UNPRINTABLE: Final = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]+")
+
+
+def printable(text: str) -> str:
+    """What a stranger says, fit for one line of a terminal."""
+    return _UNPRINTABLE.sub(" ", text)[:300].strip()
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,10 +113,19 @@ async def _upgrade(stream: ByteStream, destination: Destination, timing: Timing)
             WebSocketURI(address.tls, address.host, address.port, address.path, query),
             headers,
             max_message_size=destination.max_message_size,
+            size_setting="--max-message-size",
             timing=timing,
         )
     except UpgradeRefused as error:
-        raise _refusal(destination, error.status, error.text) from error
+        number = error.status if error.marked or error.status in _BUSY else None
+        if number is None:
+            raise ProtocolError(
+                f"{destination.address} answered HTTP {error.status} ({error.text}), but not as an acp-gateway: is a "
+                "proxy in between, and is the path /acp?"
+            ) from error
+        raise _refusal(destination, number, error.text) from error
+    except ProtocolError as error:
+        raise ProtocolError(f"{address}: {error}") from error
 
 
 async def _say_hello(stream: ByteStream, destination: Destination) -> MessageStream:
@@ -136,6 +154,7 @@ async def _say_hello(stream: ByteStream, destination: Destination) -> MessageStr
 
 def _refusal(destination: Destination, number: object, text: str) -> GatewayError:
     """The error for an HTTP status, or for the same number as the code of a refused hello."""
+    text = printable(text)
     if isinstance(number, int):
         if number in _REFUSALS:
             return _REFUSALS[number](f"{destination.address}: {text}")

@@ -10,7 +10,8 @@
     ├── TrustError                    exit 5    TLS: the certificate or the pin does not match
     ├── Unreachable                   exit 6    nobody answers there, or the connection was lost
     ├── ProtocolError                 exit 7    the other side does not speak what it should
-    └── AgentError                    exit 8    an agent that cannot start or has ended
+    ├── AgentError                    exit 8    an agent that cannot start or has ended
+    └── CannotListen                  exit 9    an address that the gateway can't be reached at, now
 
 Streams raise Trio's own exceptions (`BrokenResourceError`, `ClosedResourceError`, `EndOfChannel`), not these.
 `str(error)` is always one line for a person, with the next step in it, and never holds a secret.
@@ -110,3 +111,10 @@ class AgentError(GatewayError):
 
     exit_code = 8
     reason = "agent"
+
+
+class CannotListen(GatewayError):
+    """The system does not let the gateway listen at an address; a network that comes up later may change that."""
+
+    exit_code = 9
+    reason = "listen"

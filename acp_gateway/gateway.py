@@ -24,6 +24,9 @@ from acp_gateway.transports.base import CloseReason, MessageStream
 
 log = logging.getLogger(__name__)
 
+PATH_SIZE = 4096
+"""Characters of a path at most, as on Linux; a longer one only fills the error that would quote it."""
+
 REVOCATION_INTERVAL = 1.0
 """Seconds between two looks at the token file for the sake of connections that are open; new ones look themselves."""
 
@@ -100,8 +103,9 @@ class Gateway:
             client,
             name=name,
             run_agent=partial(self._run_agent, agent, section),
-            policy=_policy(section),
+            policy=_policy(section, self.config.gateway.max_open_requests),
             write_high_water=self.config.gateway.write_high_water,
+            stall_timeout=self.config.gateway.stall_timeout,
         )
         connection = _Connection(access, hub)
         self._connections.add(connection)
@@ -144,27 +148,37 @@ class Gateway:
         )
 
 
-def _policy(section: AgentSection) -> Policy:
+def _policy(section: AgentSection, max_open_requests: int) -> Policy:
     serves = {Capability.FS: section.client_fs, Capability.TERMINAL: section.client_terminal}
     return Policy(
         serves=frozenset(capability for capability, served in serves.items() if served),
         check_directory=lambda cwd: check_directory(cwd, None if section.cwd is None else str(section.cwd)),
+        max_open_requests=max_open_requests,
         login_hint=lambda methods: login_hint(section, methods),
     )
 
 
 def check_directory(cwd: str, agent_cwd: str | None) -> Problem | None:
     """Whether a session can be opened in `cwd`; where not, the path map that would probably make it work."""
+    if len(cwd) > PATH_SIZE:
+        return Problem(f"cwd is longer than a path can be ({PATH_SIZE} characters)", {"reason": "no_such_directory"})
     if os.path.isabs(cwd) and os.path.isdir(cwd):
         return None
+    if os.path.isabs(cwd) and os.path.exists(cwd):
+        return Problem(f"{cwd} is not a directory", {"reason": "no_such_directory", "cwd": cwd})
     if not _is_absolute_somewhere(cwd):
         return Problem(f"cwd must be an absolute path, not {cwd!r}", {"reason": "no_such_directory", "cwd": cwd})
     suggested = suggest_map(cwd, home=_home(), agent_cwd=agent_cwd, is_directory=os.path.isdir)
     return Problem(
         f"there is no directory {cwd} on {socket.gethostname()}; start the client with the path it has there: "
-        f"acp-gateway connect … --map {shlex.quote(suggested)}",
+        f"acp-gateway connect … --map {_quoted(suggested)} (or maps in hosts.toml)",
         {"reason": "no_such_directory", "cwd": cwd, "map": suggested},
     )
+
+
+def _quoted(text: str) -> str:
+    """For the shell of the editor's machine; Windows knows double quotes only."""
+    return shlex.quote(text) if text.startswith("/") else f'"{text}"' if " " in text else text
 
 
 def _home() -> str:

@@ -9,7 +9,7 @@ from typing import Annotated
 from acp_gateway.addresses import Address, parse_target
 from acp_gateway.errors import ConfigError, UsageError
 from acp_gateway.places import config_home, expand_user
-from acp_gateway.sections import Entry, FilePath, Name, check_name, read_section, unknown_keys
+from acp_gateway.sections import Entry, FilePath, Flag, Name, check_name, read_section, unknown_keys
 from acp_gateway.tomlfile import TomlFile
 
 
@@ -64,6 +64,9 @@ class HostSection:
     ca: FilePath | None = None
     """The authorities to trust for this gateway, in PEM, instead of this machine's."""
 
+    insecure_plaintext: Flag = False
+    """Whether the token may go without TLS to another machine, where everybody on the way can read it."""
+
     maps: Annotated[tuple[tuple[str, str], ...], _maps] = ()
     """Folders of this machine and what they are called on the gateway's, as a table."""
 
@@ -79,6 +82,7 @@ class Host:
     pin: str | None
     ca: Path | None
     maps: tuple[tuple[str, str], ...]
+    insecure_plaintext: bool = False
 
 
 def hosts_path() -> Path:
@@ -102,7 +106,14 @@ def load_hosts(path: Path) -> dict[str, Host]:
         section = read_section(HostSection, entry, problems)
         if section is not None:
             hosts[name] = Host(
-                name, section.url, section.agent, section.token_file, section.pin, section.ca, section.maps
+                name,
+                section.url,
+                section.agent,
+                section.token_file,
+                section.pin,
+                section.ca,
+                section.maps,
+                section.insecure_plaintext,
             )
     if problems:
         raise min(problems, key=lambda problem: (problem.line is None, problem.line or 0))

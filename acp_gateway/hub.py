@@ -25,6 +25,9 @@ log = logging.getLogger(__name__)
 NOTES_AS_WARNINGS: Final = 20
 """Dropped or refused messages of one connection that are warned of, the rest is for DEBUG: agents print banners."""
 
+_GATEWAY_ENDS_IT: Final = {CloseReason.GOING_AWAY: "gateway_stopping", CloseReason.POLICY: "unauthorized"}
+"""Ends that are neither the client's nor the agent's, and the word for programs in the answers to open requests."""
+
 _NO_INPUT: Final = (trio.BrokenResourceError, trio.ClosedResourceError)
 """An agent takes nothing any more, or has ended and its pipes are closed. Its end shows where its output is read."""
 
@@ -45,16 +48,25 @@ class Hub:
         run_agent: starts the agent, when it comes to that.
         policy: what the gateway allows and knows.
         write_high_water: bytes pending for a peer above which the other one is not read.
+        stall_timeout: seconds that the agent may take nothing while the client is not read because of it.
     """
 
     def __init__(
-        self, client: MessageStream, *, name: str, run_agent: RunAgent, policy: Policy, write_high_water: int
+        self,
+        client: MessageStream,
+        *,
+        name: str,
+        run_agent: RunAgent,
+        policy: Policy,
+        write_high_water: int,
+        stall_timeout: float,
     ) -> None:
         self._client = client
         self._name = name
         self._run_agent = run_agent
         self._multiplexer = Multiplexer(policy)
         self._high_water = write_high_water
+        self._stall_timeout = stall_timeout
         self._agent: Agent | None = None
         # Keeps the agent from whoever cancels `run`: it must hear of the client's end before its own begins.
         self._agent_life = trio.CancelScope(shield=True)
@@ -88,16 +100,20 @@ class Hub:
                 self.close_with(CloseReason.AGENT_GONE, "an error of the gateway's own")
                 raise
             finally:
+                self.close_with(CloseReason.GOING_AWAY, "the gateway is stopping")
+                assert self._farewell is not None
+                reason, text = self._farewell
                 try:
-                    self._multiplexer.client_gone()
+                    if reason in _GATEWAY_ENDS_IT:
+                        self._multiplexer.closing(text, {"reason": _GATEWAY_ENDS_IT[reason]})
+                    else:
+                        self._multiplexer.client_gone()
                     self._deliver()
                 finally:
                     # Both at the same time: each may be slow to leave.
                     self._agent_life.cancel()
-                    self.close_with(CloseReason.GOING_AWAY, "the gateway is stopping")
-                    assert self._farewell is not None
                     with trio.CancelScope(shield=True):
-                        await self._client.aclose(*self._farewell)
+                        await self._client.aclose(reason, text)
 
     # Client to agent
 
@@ -106,8 +122,8 @@ class Hub:
         try:
             while True:
                 batch = await self._client.receive_batch()
-                if self._agent is not None:
-                    await self._hold_back(self._agent, sum(map(len, batch)))
+                if self._agent is not None and not await self._hold_back(self._agent, sum(map(len, batch))):
+                    return
                 for message in batch:
                     self._multiplexer.receive_from_client(message)
                 if self._agent is None and self._multiplexer.wants_agent and not await self._start(agents, pumps):
@@ -123,22 +139,33 @@ class Hub:
         except trio.BrokenResourceError as error:
             log.info("%s: %s", self._name, error)
 
-    async def _hold_back(self, agent: Agent, size: int) -> None:
+    async def _hold_back(self, agent: Agent, size: int) -> bool:
         """Wait with what the client has sent, so many bytes, while too much is pending for the agent already.
 
         Not before a high-water mark more was passed on: what comes right behind a big prompt may be its cancellation,
-        or the end of the client, which nobody would notice while the agent takes its time.
+        or the end of the client, which nobody would notice while the agent takes its time. For that reason the wait
+        is bounded, too: returns False where the agent has taken nothing for `stall_timeout`, and everything ends.
         """
         if agent.messages.pending_bytes <= self._high_water:
             self._ahead = 0
-            return
+            return True
         self._ahead += size
-        if self._ahead > self._high_water:
-            try:
-                await agent.messages.drain(self._high_water)
-            except _NO_INPUT:
-                pass
-            self._ahead = 0
+        if self._ahead <= self._high_water:
+            return True
+        self._ahead = 0
+        while True:
+            pending = agent.messages.pending_bytes
+            with trio.move_on_after(self._stall_timeout):
+                try:
+                    await agent.messages.drain(self._high_water)
+                except _NO_INPUT:
+                    pass
+                return True
+            if agent.messages.pending_bytes >= pending:
+                why = f"the agent {agent.name} has read nothing for {self._stall_timeout:g} s, and {pending} bytes wait"
+                log.warning("%s: %s", self._name, why)
+                await self._agent_lost(why, {"reason": "agent_stalled", "agent": agent.name})
+                return False
 
     async def _start(self, agents: trio.Nursery, pumps: trio.Nursery) -> bool:
         """Start the agent and its pump. Where it can't be started, whoever waits for it is told; returns False then."""

@@ -24,6 +24,8 @@ _log = logging.getLogger(__name__)
 
 PROC = Path("/proc")
 
+_KILL_ROUNDS = 5
+
 _ENTRY = re.compile(
     r"(?P<group>\d+)_(?P<boot>[0-9a-f-]+):(?P<ticks>\d+)"
     r"_(?P<gateway>\d+)_(?P<gateway_started>[0-9a-f-]+:\d+)"
@@ -77,6 +79,23 @@ def process_start_time(pid: int, proc: Path = PROC) -> str | None:
     """
     boot, stat = _boot_id(proc), read_stat(pid, proc)
     return None if boot is None or stat is None else f"{boot}:{stat.started}"
+
+
+def kill_session(session: int, proc: Path = PROC) -> None:
+    """End every process of a process session but its leader, where the system tells who they are.
+
+    The leader must be the caller's child and not reaped yet, for until then the session can't be anybody else's. A
+    process that starts others meanwhile is met again, a few times.
+    """
+    for _ in range(_KILL_ROUNDS):
+        found = [stat for stat in _all_processes(proc) if stat.session == session != stat.pid and not stat.is_dead]
+        for stat in found:
+            try:
+                os.kill(stat.pid, signal.SIGKILL)
+            except ProcessLookupError:
+                pass  # It was quicker.
+        if not found:
+            return
 
 
 class Ledger:
@@ -153,17 +172,22 @@ class Ledger:
         return stat is not None and not stat.is_dead and process_start_time(pid, self._proc) == started
 
     def _is_left_over(self, group: int, leader_started: int) -> bool:
-        members = [stat for stat in self._processes() if stat.group == group]
+        members = [stat for stat in _all_processes(self._proc) if stat.group == group]
         return any(not member.is_dead for member in members) and all(
             member.session == group
             and (member.started == leader_started if member.pid == group else member.started >= leader_started)
             for member in members
         )
 
-    def _processes(self) -> list[ProcessStat]:
-        names = (path.name for path in self._proc.iterdir())
-        stats = (read_stat(int(name), self._proc) for name in names if name.isdecimal())
-        return [stat for stat in stats if stat is not None]
+
+def _all_processes(proc: Path) -> list[ProcessStat]:
+    """All that there are; none where the system does not tell."""
+    try:
+        names = [path.name for path in proc.iterdir()]
+    except OSError:
+        return []
+    stats = (read_stat(int(name), proc) for name in names if name.isdecimal())
+    return [stat for stat in stats if stat is not None]
 
 
 def _boot_id(proc: Path) -> str | None:

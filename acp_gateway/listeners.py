@@ -28,17 +28,17 @@ from websockets.http11 import Request
 from acp_gateway.addresses import Address
 from acp_gateway.auth import default_identity
 from acp_gateway.config import ListenSection
-from acp_gateway.errors import AccessError, ConfigError, Forbidden, Unauthorized
+from acp_gateway.errors import AccessError, CannotListen, Forbidden, Unauthorized
 from acp_gateway.gateway import Access, Gateway
 from acp_gateway.peers import belongs_to_agent, peer_credentials
-from acp_gateway.protocol import jsonrpc, spans
-from acp_gateway.protocol.jsonrpc import InvalidMessage, Kind, RawId
+from acp_gateway.protocol import jsonrpc
+from acp_gateway.protocol.jsonrpc import InvalidMessage, Kind, Message
 from acp_gateway.protocol.methods import HELLO
 from acp_gateway.tls import server_context
 from acp_gateway.transports.base import ByteStream, MessageStream, MessageTooLarge
 from acp_gateway.transports.ndjson import LineStream
-from acp_gateway.transports.sockets import SocketBytes, describe, start_tls, take_socket
-from acp_gateway.transports.websocket import Timing
+from acp_gateway.transports.sockets import SocketBytes, describe, keep_alive, start_tls, take_socket
+from acp_gateway.transports.websocket import MARK, Timing
 from acp_gateway.transports.websocket_server import SUBPROTOCOL, Accept, Respond, accept_websocket
 
 log = logging.getLogger(__name__)
@@ -73,7 +73,7 @@ class _Admitted:
 async def open_door(section: ListenSection, gateway: Gateway) -> "Door":
     """Listen at one address of the configuration.
 
-    Raises `ConfigError` where that can't be done, or where the certificate can't be used.
+    Raises `CannotListen` where the system refuses that, `ConfigError` where the certificate can't be used.
     """
     address = section.address
     context = None
@@ -129,9 +129,12 @@ class Door:
     async def serve(self, stream: trio.SocketStream) -> None:
         """Serve one client from its first byte to its last; whatever goes wrong ends here."""
         connection_id = secrets.token_urlsafe(16)
+        name = connection_id[:8]
         sock = take_socket(stream)
-        name = f"{connection_id[:8]} ({self._peer_name(sock)})"
         try:
+            name = f"{name} ({self._peer_name(sock)})"
+            if self._address.scheme != "unix":
+                keep_alive(sock, self._settings.ping_interval, self._settings.ping_timeout)
             admitted = None
             with trio.move_on_after(self._settings.handshake_timeout) as handshake:
                 admitted = await self._admit(sock, connection_id, name)
@@ -192,7 +195,10 @@ class Door:
                 agent = self._gateway.choose_agent(access, _single(query, "agent"))
             except AccessError as error:
                 log.warning("%s: refused: %s", name, error)
-                headers = {"WWW-Authenticate": "Bearer"} if isinstance(error, Unauthorized) else {}
+                # By the first header a client tells the gateway's own refusal from that of a proxy on the way.
+                headers = {MARK: error.reason}
+                if isinstance(error, Unauthorized):
+                    headers["WWW-Authenticate"] = "Bearer"
                 return Respond(error.http_status, str(error), headers)
             except _BadRequest as error:
                 return Respond(400, str(error))
@@ -225,7 +231,9 @@ class Door:
         )
         raw_id = jsonrpc.NO_ID
         try:
-            raw_id, hello = _read_hello(await lines.receive())
+            message = jsonrpc.parse(await lines.receive())
+            raw_id = message.id
+            hello = _read_hello(message)
             access = self._peer_access(sock) if hello.token is None else None
             if access is None:
                 access = Access.of(self._gateway.tokens.authenticate(hello.token))
@@ -236,7 +244,7 @@ class Door:
             refusal = jsonrpc.error(raw_id, jsonrpc.INVALID_REQUEST, str(error))
             log.warning("%s: refused: %s", name, error)
         except InvalidMessage as error:
-            refusal = jsonrpc.error(raw_id, error.code, str(error))
+            refusal = jsonrpc.error(raw_id, error.code, str(error), {"reason": "protocol"})
             log.warning("%s: refused: %s", name, error)
         except AccessError as error:
             refusal = jsonrpc.error(raw_id, error.http_status, str(error), {"reason": error.reason})
@@ -298,15 +306,14 @@ def _single(query: str, name: str) -> str | None:
     return values[0] if values else None
 
 
-def _read_hello(line: bytes) -> tuple[RawId, Hello]:
-    """The id and the parameters of a hello. Raises `InvalidMessage`."""
-    message = jsonrpc.parse(line)
+def _read_hello(message: Message) -> Hello:
+    """The parameters of a hello. Raises `InvalidMessage`."""
     if message.kind is not Kind.REQUEST or message.method != HELLO:
         raise InvalidMessage(jsonrpc.INVALID_REQUEST, f"the first line must be a request {HELLO} with a token")
-    if spans.repeated_member(line) is not None:
+    if jsonrpc.repeated_member(message.text) is not None:
         raise InvalidMessage(jsonrpc.INVALID_REQUEST, "a member is there twice")
     try:
-        return message.id, msgspec.json.decode(jsonrpc.raw_at(line, "params") or b"{}", type=Hello)
+        return msgspec.json.decode(jsonrpc.raw_at(message.text, "params") or b"{}", type=Hello)
     except msgspec.DecodeError as error:
         raise InvalidMessage(jsonrpc.INVALID_PARAMS, f"the hello is not understood: {error}") from None
 
@@ -317,7 +324,9 @@ async def _open_listeners(address: Address) -> list[trio.SocketListener]:
             return [_open_unix_listener(address.path)]
         return await trio.open_tcp_listeners(address.port, host=address.host)
     except OSError as error:
-        raise ConfigError(f"cannot listen on {address}: {error.strerror or error}") from error
+        why = os.strerror(error.errno).lower() if error.errno else str(error)
+        hint = "; is another acp-gateway running?" if error.errno == errno.EADDRINUSE else ""
+        raise CannotListen(f"cannot listen on {address}: {why}{hint}") from error
 
 
 def _open_unix_listener(path: str) -> trio.SocketListener:

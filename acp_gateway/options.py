@@ -72,6 +72,10 @@ class GatewaySection:
     """Bytes of one JSON-RPC message. Images and whole files travel in one message, and limits of 64 KiB or 1 MiB
     have broken many programs of this kind; without a limit one peer could fill the memory."""
 
+    max_open_requests: Size = 1000
+    """Requests of one side of a connection that may wait for the other's answer. An editor has a handful open, an
+    agent one for each question; each is remembered, so a peer that asks without end would fill the memory."""
+
     handshake_timeout: Seconds = 10.0
     """Seconds for TLS and the HTTP upgrade or hello together. Slow mobile links need about two; a socket that says
     nothing occupies memory before it has shown a token."""

@@ -16,6 +16,8 @@ from acp_gateway.listeners import Door, open_door
 
 log = logging.getLogger(__name__)
 
+_STOPPING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+
 
 async def serve(
     config: Config,
@@ -23,13 +25,13 @@ async def serve(
     *,
     task_status: trio.TaskStatus[list[str]] = trio.TASK_STATUS_IGNORED,
 ) -> None:
-    """Run a gateway until SIGTERM or SIGINT, or until cancelled.
+    """Run a gateway until SIGTERM, SIGINT or SIGHUP, or until cancelled.
 
     Reports the URLs that it listens at, by `task_status`. When it is told to stop it accepts nobody any more, says
     goodbye to every client, and stops every agent politely, which takes as long as the slowest agent's `eof_grace +
     term_grace`. A second signal ends the process at once.
 
-    Raises `ConfigError` where the state directory can't be used or an address can't be listened at.
+    Raises `ConfigError` where the state directory or a certificate can't be used, `CannotListen` for an address.
     """
     state_dir = config.gateway.state_dir
     try:
@@ -67,9 +69,10 @@ async def serve(
 
 
 async def _told_to_stop() -> None:
-    with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
+    # SIGHUP is the end of the terminal that a person has started this in.
+    with trio.open_signal_receiver(*_STOPPING) as signals:
         async for number in signals:
             log.info("received %s", signal.Signals(number).name)
             break
-    for number in (signal.SIGTERM, signal.SIGINT):
+    for number in _STOPPING:
         signal.signal(number, signal.SIG_DFL)

@@ -15,11 +15,12 @@ from typing import Final
 
 import trio
 
-from acp_gateway.dialing import Destination, dial
+from acp_gateway.dialing import Destination, dial, printable
 from acp_gateway.errors import AgentError, Forbidden, GatewayError, ProtocolError, Unreachable
 from acp_gateway.protocol import spans
 from acp_gateway.protocol.paths import PathMaps
 from acp_gateway.protocol.spans import MalformedJson
+from acp_gateway.protocol.unanswered import Unanswered
 from acp_gateway.transports.base import ByteStream, MessageStream, MessageTooLarge, is_utf8
 from acp_gateway.transports.ndjson import LineStream
 from acp_gateway.transports.websocket import Timing, WebSocketStream
@@ -38,6 +39,8 @@ REFUSED_SIZE: Final = 1024 * 1024
 
 PATIENCE_FOR_REASON: Final = 2.0
 """Seconds that a broken connection's reason is waited for on the receiving side."""
+
+PROMPT: Final = "session/prompt"
 
 _PARSE_ERROR: Final = -32700
 _INTERNAL_ERROR: Final = -32603
@@ -75,6 +78,7 @@ async def run(stdio: ByteStream, destination: Callable[[], Destination], setting
                 outcome = await _serve_editor(editor, destination, settings)
                 nursery.cancel_scope.cancel()
             if outcome is not None:
+                log.error("%s", outcome)
                 raise outcome
     finally:
         with trio.CancelScope(shield=True):
@@ -83,6 +87,7 @@ async def run(stdio: ByteStream, destination: Callable[[], Destination], setting
 
 async def refuse(stdio: ByteStream, error: GatewayError) -> None:
     """Answer the editor's first request with an error that was found before there was anything to connect to."""
+    log.error("%s", error)
     editor = LineStream(stdio, max_message_size=REFUSED_SIZE)
     try:
         await _answer_first_request(editor, [], error)
@@ -98,26 +103,19 @@ async def _serve_editor(
     try:
         gateway = await _connect(editor, early, destination, settings)
     except GatewayError as error:
-        log.error("%s", error)
         await _answer_first_request(editor, early, error)
         return error
     if gateway is None:
         return None
-    outcomes: list[GatewayError | None] = []
+    link = _Link(editor, gateway, settings)
     try:
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(gateway.run)
-
-            async def until_end(pump: Awaitable[GatewayError | None]) -> None:
-                outcomes.append(await pump)
-                nursery.cancel_scope.cancel()
-
-            nursery.start_soon(until_end, _pump_up(editor, early, gateway, settings.maps))
-            nursery.start_soon(until_end, _pump_down(editor, gateway, settings.maps))
+        outcome = await link.relay(early)
     finally:
         with trio.CancelScope(shield=True):
             await gateway.aclose()
-    return outcomes[0]
+    if outcome is not None:
+        link.answer_open_requests(outcome)
+    return outcome
 
 
 async def _connect(
@@ -155,10 +153,10 @@ async def _connect(
 
 async def _dial_until(deadline: float, destination: Callable[[], Destination], settings: Settings) -> MessageStream:
     pause = FIRST_PAUSE
-    failure = Unreachable("no answer")
+    failure: Unreachable | None = None
     while True:
+        target = destination()
         with trio.move_on_at(deadline):
-            target = destination()
             try:
                 stream = await dial(target, settings.timing)
             except Unreachable as error:
@@ -170,68 +168,143 @@ async def _dial_until(deadline: float, destination: Callable[[], Destination], s
             await trio.sleep(pause)
             pause = min(2 * pause, LONGEST_PAUSE)
         if trio.current_time() >= deadline:
-            raise Unreachable(f"{failure} (tried for {settings.connect_timeout:g} s)")
+            silence = f"{target.address}: no answer; is it the gateway's port, and does no firewall drop connections?"
+            raise Unreachable(f"{failure or silence} (tried for {settings.connect_timeout:g} s)")
 
 
-async def _pump_up(
-    editor: LineStream, early: list[bytes], gateway: MessageStream, maps: PathMaps
-) -> GatewayError | None:
-    """Editor to gateway, until one of them is gone; returns why, None where it is the editor."""
-    batch = early
-    while True:
+class _Link:
+    """An editor and a gateway that are connected, and what passes between them."""
+
+    def __init__(self, editor: LineStream, gateway: MessageStream, settings: Settings) -> None:
+        self._editor = editor
+        self._gateway = gateway
+        self._maps = settings.maps
+        self._patience = settings.connect_timeout
+        self._unanswered = Unanswered()
+        # Set whenever something came from the gateway while the editor's end is waited out.
+        self._answer = trio.Event()
+
+    async def relay(self, early: list[bytes]) -> GatewayError | None:
+        """Pass messages both ways until one side is gone; returns why, None where it is the editor.
+
+        `early` is what the editor has said already.
+        """
+        outcomes: list[GatewayError | None] = []
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._gateway.run)
+
+            async def until_end(pump: Awaitable[GatewayError | None]) -> None:
+                outcomes.append(await pump)
+                nursery.cancel_scope.cancel()
+
+            nursery.start_soon(until_end, self._pump_up(early))
+            nursery.start_soon(until_end, self._pump_down())
+        return outcomes[0]
+
+    def answer_open_requests(self, error: GatewayError) -> None:
+        """Tell the editor why what it has asked will not be answered."""
+        try:
+            self._editor.send_nowait(
+                [
+                    _error(raw_id, _INTERNAL_ERROR, str(error), {"reason": error.reason})
+                    for raw_id in self._unanswered.take()
+                ]
+            )
+        except (trio.BrokenResourceError, trio.ClosedResourceError):
+            pass  # It has gone as well.
+
+    async def _pump_up(self, batch: list[bytes]) -> GatewayError | None:
+        """Editor to gateway, until one of them is gone; returns why, None where it is the editor."""
+        while True:
+            try:
+                await self._send_up(batch)
+            except trio.BrokenResourceError as error:
+                # Why it is so is said to the one that receives.
+                await trio.sleep(PATIENCE_FOR_REASON)
+                return Unreachable(str(error))
+            try:
+                batch = await self._editor.receive_batch()
+            except trio.EndOfChannel:
+                await self._wait_for_answers()
+                return None
+            except MessageTooLarge as error:
+                self._tell_editor(str(error))
+                return ProtocolError(str(error))
+            except trio.BrokenResourceError as error:
+                log.info("the editor: %s", error)
+                return None
+
+    async def _send_up(self, batch: list[bytes]) -> None:
         outgoing = []
         for message in batch:
             if is_utf8(message):
-                outgoing.append(maps.to_remote(message))
+                self._unanswered.asked(message)
+                outgoing.append(self._maps.to_remote(message))
             else:
                 # A text frame with it would end the whole connection.
-                _tell_editor(editor, "not UTF-8")
-        try:
-            if outgoing:
-                await gateway.send_batch(outgoing)
-        except trio.BrokenResourceError as error:
-            # Why it is so is said to the one that receives.
-            await trio.sleep(PATIENCE_FOR_REASON)
-            return Unreachable(str(error))
-        try:
-            batch = await editor.receive_batch()
-        except trio.EndOfChannel:
-            return None
-        except MessageTooLarge as error:
-            _tell_editor(editor, str(error))
-            return ProtocolError(str(error))
-        except trio.BrokenResourceError as error:
-            log.info("the editor: %s", error)
-            return None
+                self._tell_editor("not UTF-8")
+        if outgoing:
+            await self._gateway.send_batch(outgoing)
 
+    async def _wait_for_answers(self) -> None:
+        """Wait for what a script that has ended its input still wants to read; not for the end of a turn."""
+        with trio.move_on_after(self._patience):
+            while any(method != PROMPT for method in self._unanswered.methods()):
+                await self._answer.wait()
+                self._answer = trio.Event()
 
-def _tell_editor(editor: LineStream, what: str) -> None:
-    """Answer something that is no message."""
-    try:
-        editor.send_nowait([_error(b"null", _PARSE_ERROR, what, {"reason": "protocol"})])
-    except trio.BrokenResourceError:
-        pass  # It doesn't read any more, which shows elsewhere.
+    async def _pump_down(self) -> GatewayError | None:
+        """Gateway to editor, until one of them is gone; returns why, None where it is the editor."""
+        while True:
+            try:
+                batch = await self._gateway.receive_batch()
+            except trio.EndOfChannel:
+                return _why_closed(self._gateway)
+            except trio.BrokenResourceError as error:
+                return Unreachable(str(error))
+            if self._maps:
+                batch = [_explain_missing(self._maps.to_local(message), self._maps) for message in batch]
+            try:
+                await self._editor.send_batch(batch)
+            except trio.BrokenResourceError:
+                return None
+            for message in batch:
+                self._unanswered.answered(message)
+            self._answer.set()
 
-
-async def _pump_down(editor: LineStream, gateway: MessageStream, maps: PathMaps) -> GatewayError | None:
-    """Gateway to editor, until one of them is gone; returns why, None where it is the editor."""
-    while True:
+    def _tell_editor(self, what: str) -> None:
+        """Answer something that is no message."""
         try:
-            batch = await gateway.receive_batch()
-        except trio.EndOfChannel:
-            return _why_closed(gateway)
-        except trio.BrokenResourceError as error:
-            return Unreachable(str(error))
-        try:
-            await editor.send_batch([maps.to_local(message) for message in batch] if maps else batch)
+            self._editor.send_nowait([_error(b"null", _PARSE_ERROR, what, {"reason": "protocol"})])
         except trio.BrokenResourceError:
-            return None
+            pass  # It doesn't read any more, which shows elsewhere.
+
+
+def _explain_missing(message: bytes, maps: PathMaps) -> bytes:
+    """A session's refusal because of its directory, in the editor's names: a map that is wrong can't be added to."""
+    if b'"no_such_directory"' not in message:
+        return message
+    try:
+        response = json.loads(message)
+        remote = response["error"]["data"]["cwd"]
+        local = maps.local_path(remote)
+        raw_id = spans.find(message, "id")
+    except (ValueError, LookupError, TypeError, AttributeError):
+        return message
+    if local == remote or raw_id is None:
+        return message
+    why = (
+        f"there is no directory {remote} on the gateway's machine, which is what your map makes of {local}: "
+        f"make it there, or correct the map (--map, or maps in hosts.toml)"
+    )
+    data = {"reason": "no_such_directory", "cwd": local, "remote": remote}
+    return _error(message[raw_id[0] : raw_id[1]], response["error"]["code"], why, data)
 
 
 def _why_closed(gateway: MessageStream) -> GatewayError:
     """The error for a gateway that has closed the connection, as far as it said why."""
     code = gateway.close_code if isinstance(gateway, WebSocketStream) else None
-    said = gateway.close_text if isinstance(gateway, WebSocketStream) else ""
+    said = printable(gateway.close_text) if isinstance(gateway, WebSocketStream) else ""
     text = f"the gateway closed the connection{': ' if said else ''}{said}"
     match code:
         case 1008:
@@ -270,7 +343,7 @@ def _request_id(message: bytes) -> bytes | None:
 
 
 def _error(raw_id: bytes, code: int, message: str, data: dict[str, str]) -> bytes:
-    body = json.dumps({"code": code, "message": message, "data": data}).encode()
+    body = json.dumps({"code": code, "message": message, "data": data}, separators=(",", ":")).encode()
     return b'{"jsonrpc":"2.0","id":%b,"error":%b}' % (raw_id, body)
 
 

@@ -1,6 +1,7 @@
 """The command line, in this process: what is printed where, and exit codes. What needs a gateway is in end_to_end/."""
 
 import json
+import sys
 from pathlib import Path
 
 import click
@@ -124,11 +125,58 @@ def test_the_settings_block_starts_this_very_command(editor: str) -> None:
     assert "/a b=/c" in printed.stdout
 
 
-def test_the_settings_block_for_zed_is_json_with_absolute_paths(tmp_path: Path) -> None:
+def test_the_settings_block_for_zed_is_json_with_absolute_paths(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "argv", ["bin/acp-gateway"])
     printed = run("connect", "wss://box:7443", "--token-file", "token", "--print-config", "zed").stdout
     block = json.loads("\n".join(line for line in printed.splitlines() if not line.startswith("//")))
     (entry,) = block["agent_servers"].values()
     assert entry["args"] == ["connect", "wss://box:7443", "--token-file", str(Path("token").absolute())]
+    assert entry["command"] == str(Path("bin/acp-gateway").absolute())
+
+
+def test_the_settings_block_keeps_every_option_that_was_given(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "argv", ["acp-gateway"])
+    options = ["--connect-timeout", "5", "--max-message-size", "1000", "--insecure-plaintext", "--agent", "x"]
+    block = json.loads(run("connect", "tcp://box:1", *options, "--print-config", "jetbrains").stdout)
+    (entry,) = block["agent_servers"].values()
+    assert set(options) <= set(entry["args"])
+
+
+def test_started_as_a_module_the_settings_block_starts_it_as_a_module(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "argv", ["/x/acp_gateway/__main__.py"])
+    block = json.loads(run("connect", "box", "--print-config", "jetbrains").stdout)
+    (entry,) = block["agent_servers"].values()
+    assert entry["command"] == sys.executable
+    assert entry["args"][:2] == ["-m", "acp_gateway"]
+
+
+@pytest.mark.parametrize(
+    "arguments", [["http://nope"], ["box", "--pin", "junk"], ["box", "--map", "junk"]], ids=["url", "pin", "map"]
+)
+def test_no_settings_are_printed_for_what_could_not_work(arguments: list[str]) -> None:
+    refused = run("connect", *arguments, "--print-config", "zed")
+    assert refused.exit_code == 2
+    assert refused.stdout == ""
+
+
+@pytest.mark.parametrize("value", ["nan", "inf", "0", "-1"])
+def test_a_timeout_must_be_a_time(value: str) -> None:
+    assert run("connect", "box", "--connect-timeout", value).exit_code == 2
+
+
+def test_check_config_finds_what_only_shows_in_the_files(config: Path, tmp_path: Path) -> None:
+    state = tmp_path / "state"
+    run("token", "create", "--config", config, "--label", "x")
+    (state / "tokens.json").chmod(0o644)
+    assert run("check-config", "--config", config).exit_code == 3
+    (state / "tokens.json").chmod(0o600)
+    for name in ("cert.pem", "key.pem"):
+        (tmp_path / name).write_text("no PEM")
+    text = config.read_text().replace("tcp://127.0.0.1:7443", "wss://127.0.0.1:7443")
+    config.write_text(text.replace("[agents.demo]", 'cert = "cert.pem"\nkey = "key.pem"\n[agents.demo]'))
+    refused = run("check-config", "--config", config)
+    assert refused.exit_code == 3
+    assert "PEM" in refused.stderr
 
 
 def test_a_token_is_no_option(config: Path) -> None:

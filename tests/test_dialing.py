@@ -84,7 +84,7 @@ async def test_a_hello_names_the_agent_and_shows_the_token() -> None:
 )
 async def test_a_refusal_means_the_same_over_lines_and_over_websockets(code: int, kind: type[GatewayError]) -> None:
     lines = b'{"jsonrpc":"2.0","id":0,"error":{"code":%d,"message":"because"}}\n' % code
-    http = b"HTTP/1.1 %d No\r\nContent-Length: 7\r\n\r\nbecause" % code
+    http = b"HTTP/1.1 %d No\r\nAcp-Gateway: x\r\nContent-Length: 7\r\n\r\nbecause" % code
     for scheme, text in (("tcp", lines), ("ws", http)):
         async with serving(answering(text)) as port:
             error = await failure(f"{scheme}://127.0.0.1:{port}")
@@ -104,6 +104,21 @@ async def test_whoever_answers_a_hello_with_something_else_is_no_gateway(text: b
 async def test_whoever_answers_an_upgrade_with_something_else_is_no_gateway(text: bytes) -> None:
     async with serving(answering(text)) as port:
         assert type(await failure(f"ws://127.0.0.1:{port}")) is ProtocolError
+
+
+async def test_a_refusal_of_another_server_is_not_taken_for_the_gateways() -> None:
+    for code in (401, 403, 404):
+        async with serving(answering(b"HTTP/1.1 %d No\r\nContent-Length: 0\r\n\r\n" % code)) as port:
+            error = await failure(f"ws://127.0.0.1:{port}")
+        assert type(error) is ProtocolError
+        assert f"HTTP {code}" in str(error)
+        assert f"127.0.0.1:{port}" in str(error)
+
+
+async def test_what_a_stranger_says_is_one_line_without_control_characters() -> None:
+    text = b'{"id":0,"error":{"code":401,"message":"a\\nb\\u001b[31m"}}\n'
+    async with serving(answering(text)) as port:
+        assert str(await failure(f"tcp://127.0.0.1:{port}")).endswith("a b [31m")
 
 
 @pytest.mark.parametrize("scheme", ["tcp", "ws", "tcp+tls", "wss"])

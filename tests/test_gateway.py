@@ -384,7 +384,7 @@ def test_a_directory_that_is_not_there_is_answered_with_the_map_to_add(
     assert problem is not None
     assert problem.message == (
         f"there is no directory /Users/ann/proj on {HOST}; start the client with the path it has there: "
-        f"acp-gateway connect … --map '/Users/ann/proj={home}/proj'"
+        f"acp-gateway connect … --map '/Users/ann/proj={home}/proj' (or maps in hosts.toml)"
     )
     assert problem.data == {
         "reason": "no_such_directory",

@@ -79,6 +79,7 @@ def policy() -> Policy:
     return Policy(
         serves=frozenset(),
         check_directory=lambda _: None,
+        max_open_requests=1000,
         login_hint=lambda _: "On the gateway's machine: run `login`.",
     )
 
@@ -99,6 +100,7 @@ class Scene:
             run_agent=run_agent or self.agent.run,
             policy=policy,
             write_high_water=HIGH_WATER,
+            stall_timeout=60.0,
         )
         self.scope = trio.CancelScope()
         self.ended = trio.Event()

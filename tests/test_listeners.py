@@ -23,7 +23,7 @@ from websockets.uri import WebSocketURI
 from acp_gateway.agent import Agent, Launch, Spawner, run_agent
 from acp_gateway.auth import TokenStore, default_identity
 from acp_gateway.config import AgentSection, ListenSection
-from acp_gateway.errors import ConfigError
+from acp_gateway.errors import CannotListen, ConfigError
 from acp_gateway.gateway import Access, Gateway
 from acp_gateway.leftovers import Ledger
 from acp_gateway.listeners import HELLO_SIZE, Door, Hello, open_door
@@ -869,7 +869,7 @@ async def test_a_socket_on_which_another_gateway_listens_is_left_alone(
     unix: str, gateway: EchoingGateway, tmp_path: Path
 ) -> None:
     async with listening(unix, gateway) as door:
-        with pytest.raises(ConfigError, match="another gateway is listening"):
+        with pytest.raises(CannotListen, match="another gateway is listening"):
             await open_door(ListenSection(url=unix), gateway)
         async with connected(door) as lines:
             await lines.send(hello())
@@ -884,14 +884,14 @@ async def test_a_gateway_that_is_too_busy_to_answer_is_not_waited_for(
         busy.listen(0)
         with socket.socket(socket.AF_UNIX) as waiting:
             waiting.connect(str(tmp_path / "socket"))
-            with pytest.raises(ConfigError, match="another gateway is listening"):
+            with pytest.raises(CannotListen, match="another gateway is listening"):
                 await open_door(ListenSection(url=unix), gateway)
     assert (tmp_path / "socket").exists()
 
 
 async def test_a_file_that_is_no_socket_is_left_alone(unix: str, gateway: EchoingGateway, tmp_path: Path) -> None:
     (tmp_path / "socket").write_text("precious")
-    with pytest.raises(ConfigError, match="exists and is not a socket"):
+    with pytest.raises(CannotListen, match="exists and is not a socket"):
         await open_door(ListenSection(url=unix), gateway)
     assert (tmp_path / "socket").read_text() == "precious"
 
@@ -899,14 +899,14 @@ async def test_a_file_that_is_no_socket_is_left_alone(unix: str, gateway: Echoin
 async def test_a_socket_of_another_kind_is_left_alone(unix: str, gateway: EchoingGateway, tmp_path: Path) -> None:
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as datagrams:
         datagrams.bind(str(tmp_path / "socket"))
-        with pytest.raises(ConfigError, match="wrong type"):
+        with pytest.raises(CannotListen, match="wrong type"):
             await open_door(ListenSection(url=unix), gateway)
     assert (tmp_path / "socket").exists()
 
 
 async def test_a_socket_in_a_directory_that_is_not_there_is_an_error(gateway: EchoingGateway, tmp_path: Path) -> None:
     before = open_descriptors()
-    with pytest.raises(ConfigError, match="No such file or directory"):
+    with pytest.raises(CannotListen, match="no such file or directory"):
         await open_door(ListenSection(url=f"unix://{tmp_path}/no/socket"), gateway)
     assert open_descriptors() == before
 
@@ -933,9 +933,9 @@ async def test_a_socket_that_cannot_be_removed_is_logged(
 # All doors
 
 
-async def test_an_address_that_is_taken_is_an_error_of_the_configuration(gateway: EchoingGateway) -> None:
+async def test_an_address_that_is_taken_is_an_error_of_its_own(gateway: EchoingGateway) -> None:
     async with listening(TCP, gateway) as door:
-        with pytest.raises(ConfigError, match=f"cannot listen on {re.escape(door.urls[0])}: .*in use"):
+        with pytest.raises(CannotListen, match=f"cannot listen on {re.escape(door.urls[0])}: .*in use"):
             await open_door(ListenSection(url=door.urls[0]), gateway)
 
 

@@ -22,7 +22,7 @@ from websockets.uri import WebSocketURI
 from acp_gateway import gateway as gateway_module
 from acp_gateway.auth import TokenStore
 from acp_gateway.config import AgentSection, Config
-from acp_gateway.errors import ConfigError
+from acp_gateway.errors import CannotListen, ConfigError
 from acp_gateway.server import serve
 from acp_gateway.transports.ndjson import LineStream
 from acp_gateway.transports.sockets import connect_tcp, connect_unix
@@ -218,7 +218,7 @@ async def test_a_gateway_that_cannot_listen_everywhere_listens_nowhere(state_dir
     before = open_descriptors()
     with socket.create_server(("127.0.0.1", 0)) as taken:
         url = f"tcp://127.0.0.1:{taken.getsockname()[1]}"
-        with pytest.raises(ConfigError, match="cannot listen on"):
+        with pytest.raises(CannotListen, match="cannot listen on"):
             await serve(make_config(state_dir, f"unix://{path}", url), {})
     assert not path.exists()
     assert open_descriptors() == before

@@ -93,8 +93,8 @@ async def echo(stream: trio.SocketStream) -> None:
 
 async def test_messages_pass_both_ways_and_the_editors_end_ends_it(tmp_path: Path) -> None:
     async with shimmed(tmp_path, echo) as editor:
-        await editor.send(INITIALIZE)
-        assert (await editor.receive())["method"] == "initialize"
+        await editor.send(b'{"jsonrpc":"2.0","method":"news"}\n')
+        assert (await editor.receive())["method"] == "news"
         await editor.close()
 
 
@@ -133,6 +133,7 @@ async def test_paths_are_translated_both_ways(tmp_path: Path) -> None:
     async def gateway(stream: trio.SocketStream) -> None:
         heard.append(await stream.receive_some())
         await stream.send_all(b'{"id":7,"method":"fs/read_text_file","params":{"path":"/srv/proj/x"}}\n')
+        await stream.send_all(b'{"id":1,"result":{}}\n')
         await stream.receive_some()
 
     async with shimmed(tmp_path, gateway, maps=PathMaps([("/laptop/proj", "/srv/proj")])) as editor:
@@ -188,3 +189,52 @@ async def test_what_the_token_file_says_is_read_for_each_attempt(tmp_path: Path)
             )
     assert asked == [1]
     assert b"no token yet" in bytes(await near.receive_some())
+
+
+async def test_what_was_asked_is_answered_when_the_gateway_hangs_up(tmp_path: Path) -> None:
+    async def gateway(stream: trio.SocketStream) -> None:
+        await stream.receive_some()
+
+    async with shimmed(tmp_path, gateway, raises=Unreachable) as editor:
+        await editor.send(b'{"id":1.0,"method":"session/prompt","params":{}}\n')
+        answer = await editor.receive()
+        assert answer["id"] == 1.0
+        assert "closed the connection" in str(answer["error"])
+
+
+async def test_a_script_that_ends_its_input_still_gets_its_answers(tmp_path: Path) -> None:
+    async def gateway(stream: trio.SocketStream) -> None:
+        await stream.receive_some()
+        await stream.send_all(b'{"id":1,"result":{}}\n{"id":2,"result":{}}\n')
+        await stream.receive_some()
+
+    async with shimmed(tmp_path, gateway) as editor:
+        await editor.send(b'{"id":1,"method":"initialize"}\n{"id":2,"method":"session/new"}\n')
+        await editor.close()
+        assert (await editor.receive())["id"] == 1
+        assert (await editor.receive())["id"] == 2
+
+
+async def test_the_end_of_the_editor_is_not_put_off_by_a_turn(tmp_path: Path) -> None:
+    async def gateway(stream: trio.SocketStream) -> None:
+        async for _ in stream:
+            pass
+
+    async with shimmed(tmp_path, gateway) as editor:
+        await editor.send(b'{"id":1,"method":"session/prompt","params":{}}\n')
+        await editor.close()
+
+
+async def test_a_map_that_leads_nowhere_is_named_instead_of_a_second_one(tmp_path: Path) -> None:
+    async def gateway(stream: trio.SocketStream) -> None:
+        await stream.receive_some()
+        refusal = {"code": -32602, "message": "x", "data": {"reason": "no_such_directory", "cwd": "/srv/porj"}}
+        await stream.send_all(json.dumps({"id": "a", "error": refusal}).encode() + b"\n")
+        await stream.receive_some()
+
+    async with shimmed(tmp_path, gateway, maps=PathMaps([("/laptop/proj", "/srv/porj")])) as editor:
+        await editor.send(b'{"id":"a","method":"session/new","params":{"cwd":"/laptop/proj"}}\n')
+        answer = await editor.receive()
+        assert answer["id"] == "a"
+        assert "which is what your map makes of /laptop/proj" in str(answer["error"])
+        await editor.close()

@@ -71,6 +71,7 @@ class _Envelope(msgspec.Struct):
 
 _decode_envelope = msgspec.json.Decoder(_Envelope).decode
 _check = msgspec.json.Decoder(msgspec.Raw).decode
+_decode_members = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 _ESCAPE = re.compile(rb"\\(?:u[dD][89a-fA-F][0-9a-fA-F]{2}|.)", re.DOTALL)
 _ID_START = frozenset(b'"-0123456789n')
 
@@ -142,16 +143,55 @@ def with_id(message: Message, new_id: RawId) -> bytes:
 
 def text_at(message: bytes, *path: str) -> str | None:
     """The string at a member path of a message, None where there is none."""
-    at = spans.find(message, *path)
-    if at is None or message[at[0]] != ord('"'):
-        return None
-    return spans.string_value(message[at[0] : at[1]])
+    raw = raw_at(message, *path)
+    return spans.string_value(raw) if raw is not None and raw[0] == ord('"') else None
 
 
 def raw_at(message: bytes, *path: str) -> bytes | None:
     """The JSON text of the value at a member path of a message, None where there is none."""
-    at = spans.find(message, *path)
-    return None if at is None else message[at[0] : at[1]]
+    value: bytes | msgspec.Raw = message
+    for name in path:
+        try:
+            found = _decode_members(value).get(name)
+        except msgspec.ValidationError:
+            return None
+        except (msgspec.DecodeError, RecursionError):
+            # A lone surrogate somewhere: slower, and without msgspec.
+            at = spans.find(message, *path)
+            return None if at is None else message[at[0] : at[1]]
+        if found is None:
+            return None
+        value = found
+    return bytes(value)
+
+
+def repeated_member(text: bytes) -> str | None:
+    """As `spans.repeated_member`, of a valid message, and fast where that is the usual answer, none.
+
+    A walk through millions of brackets would keep everybody waiting. msgspec takes such a message apart at once; it
+    doesn't tell of repeats, but where the members and what must stand between them account for every byte of an
+    object, there is no room for one more.
+    """
+    top = _compact_members(text)
+    if top is None:
+        return spans.repeated_member(text)
+    params = next((value for name, value in top.items() if name.casefold() == "params"), None)
+    if params is not None and bytes(params[:1]) == b"{" and _compact_members(params) is None:
+        return spans.repeated_member(text)
+    return None
+
+
+def _compact_members(text: bytes | memoryview) -> dict[str, memoryview] | None:
+    """The members of an object, None where one may be there twice, also in another case."""
+    try:
+        members = {name: memoryview(value) for name, value in _decode_members(text).items()}
+    except (msgspec.DecodeError, RecursionError):
+        return None
+    # Two braces, and for each member two quotes, a colon and a comma, but for the last one's.
+    size = 2 + sum(len(name.encode()) + 4 + len(value) for name, value in members.items()) - bool(members)
+    if size != len(text) or len({name.casefold() for name in members}) != len(members):
+        return None
+    return members
 
 
 def encode(value: Any) -> bytes:
@@ -195,9 +235,13 @@ class OpenRequests:
     def __init__(self) -> None:
         # Agents do reuse an id before it is answered: then there is more than one under it.
         self._by_key: dict[bytes | str, list[OpenRequest]] = {}
+        self._size = 0
 
     def __contains__(self, raw: RawId) -> bool:
         return _key(raw) in self._by_key
+
+    def __len__(self) -> int:
+        return self._size
 
     def __iter__(self) -> Iterator[OpenRequest]:
         return (request for same in self._by_key.values() for request in same)
@@ -205,6 +249,7 @@ class OpenRequests:
     def add(self, request: OpenRequest) -> None:
         """A request was passed on."""
         self._by_key.setdefault(_key(request.id), []).append(request)
+        self._size += 1
 
     def take(self, raw: RawId) -> OpenRequest | None:
         """An answer came: the request it is for, not open any more; None where nobody asked."""
@@ -213,6 +258,7 @@ class OpenRequests:
             return None
         same = self._by_key[key]
         request = same.pop(0)
+        self._size -= 1
         if not same:
             del self._by_key[key]
         return request
@@ -221,6 +267,7 @@ class OpenRequests:
         """Forget all and return them."""
         requests = list(self)
         self._by_key.clear()
+        self._size = 0
         return requests
 
     def _find(self, raw: RawId) -> bytes | str | None:

@@ -1,8 +1,8 @@
 """A client and its agent: which message goes where, what is masked on the way, and what is answered here.
 
 Everything that affects state lives in this file. Feed it what happened, one verb for each thing that can happen
-(`receive_from_client`, `receive_from_agent`, `client_gone`, `agent_lost`); the verbs never raise and never wait. Then
-take from it what is to be sent to whom (`take_deliveries`) and what a person should know (`take_notes`).
+(`receive_from_client`, `receive_from_agent`, `client_gone`, `agent_lost`, `closing`); the verbs never raise and never
+wait. Then take from it what is to be sent to whom (`take_deliveries`) and what a person should know (`take_notes`).
 
 A message passes as the very bytes it came in, with these exceptions:
 
@@ -18,7 +18,7 @@ repeated where the gateway looks, requests before `initialize`, a second `initia
 session in a directory that isn't there, `fs/*` and `terminal/*` from the agent while they are masked, requests when
 the agent is lost, and the gateway's own reserved methods. A notification before `initialize`, a response that nobody
 waits for, or a `$/cancel_request` for a request that is not open, is dropped. Every request that was passed on is
-answered in the end: `agent_lost` and `client_gone` see to those that are still open.
+answered in the end: `agent_lost`, `client_gone` and `closing` see to those that are still open.
 """
 
 import json
@@ -28,6 +28,9 @@ from typing import Any, Final, TypeAlias
 
 from acp_gateway.protocol import jsonrpc, methods, spans
 from acp_gateway.protocol.jsonrpc import NO_ID, InvalidMessage, Kind, Message, OpenRequest, OpenRequests, RawId
+
+ID_SIZE: Final = 1024
+"""Bytes of an id at most; a UUID has 38, and each is remembered until its answer comes."""
 
 _Refusal: TypeAlias = tuple[int, str, dict[str, Any] | None]
 """The code, the words and the data of an error."""
@@ -51,6 +54,8 @@ class Policy:
     """What the client may do for the agent; all else is masked."""
     check_directory: Callable[[str], Problem | None]
     """Judges `cwd` of a session to be opened."""
+    max_open_requests: int
+    """Requests of one side that may wait for the other's answer; each is remembered until it comes."""
     login_hint: Callable[[list[dict[str, Any]]], str]
     """Given the agent's authentication methods, says how to log it in on the gateway's machine."""
 
@@ -107,7 +112,7 @@ class Multiplexer:
         except InvalidMessage as error:
             self._answer_client(NO_ID, error.code, str(error))
             return
-        repeated = spans.repeated_member(text)
+        repeated = jsonrpc.repeated_member(text)
         if repeated is not None:
             self._refuse_repeated(message, repeated)
         elif message.kind is Kind.RESPONSE:
@@ -147,6 +152,12 @@ class Multiplexer:
         for request in self._agent_requests.clear():
             self._deliveries.to_agent.append(_settled_without_client(request))
 
+    def closing(self, why: str, data: dict[str, Any]) -> None:
+        """The gateway ends this conversation: answer the client's open requests, and end them at the agent as well."""
+        for request in self._client_requests:
+            self._answer_client(request.id, jsonrpc.INTERNAL_ERROR, why, data)
+        self.client_gone()
+
     def agent_lost(self, why: str, data: dict[str, Any]) -> None:
         """The agent has ended or could not be started: answer everything that waits for it, and what comes from now."""
         for request in self._client_requests.clear():
@@ -167,6 +178,8 @@ class Multiplexer:
             self._refuse(message, *self._closed)
         elif message.method == methods.INITIALIZE:
             self._refuse(message, jsonrpc.INVALID_REQUEST, "initialize has been called already")
+        elif why := self._too_much(message, self._client_requests):
+            self._refuse(message, jsonrpc.INVALID_REQUEST, why)
         elif problem := self._problem_with(message):
             self._refuse(message, jsonrpc.INVALID_PARAMS, problem.message, problem.data)
         else:
@@ -186,6 +199,9 @@ class Multiplexer:
         needs = methods.agent_method(message.method).needs
         if needs is not None and needs not in self._policy.serves:
             self._refuse_agent(message, "was not offered: the client works on another machine")
+            return
+        if why := self._too_much(message, self._agent_requests):
+            self._refuse_agent(message, why, jsonrpc.INVALID_REQUEST)
             return
         self._agent_requests.add(OpenRequest(message.id, message.method))
         self._deliveries.to_client.append(message.text)
@@ -234,12 +250,20 @@ class Multiplexer:
         else:
             self._answer_client(NO_ID, jsonrpc.INVALID_REQUEST, why)
 
-    def _refuse_agent(self, message: Message, why: str) -> None:
+    def _too_much(self, message: Message, sent: OpenRequests) -> str | None:
+        """Why a request can't be remembered besides all the others that are open."""
+        if len(message.id) > ID_SIZE:
+            return f"has an id of more than {ID_SIZE} bytes"
+        if len(sent) >= self._policy.max_open_requests:
+            return f"comes while max_open_requests ({self._policy.max_open_requests}) are not answered"
+        return None
+
+    def _refuse_agent(self, message: Message, why: str, code: int = jsonrpc.METHOD_NOT_FOUND) -> None:
         """Answer a request of the agent with an error; a notification is only dropped."""
         what = f"{message.method!r:.80} {why}"
         self._notes.append(f"refused a message of the agent: {what}")
         if message.kind is Kind.REQUEST:
-            self._deliveries.to_agent.append(jsonrpc.error(message.id, jsonrpc.METHOD_NOT_FOUND, what))
+            self._deliveries.to_agent.append(jsonrpc.error(message.id, code, what))
 
     def _answer_client(self, to: RawId, code: int, why: str, data: dict[str, Any] | None = None) -> None:
         self._deliveries.to_client.append(jsonrpc.error(to, code, why, data))

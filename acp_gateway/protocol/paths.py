@@ -164,6 +164,10 @@ class PathMaps:
         """Return a message from the editor with the gateway's names; the same object if nothing changes."""
         return self._to_remote.rewrite(message)
 
+    def local_path(self, path: str) -> str:
+        """Return the editor's name for a path of the gateway's machine; the same where no map has made it."""
+        return self._to_local.map_path(path)
+
     def to_local(self, message: bytes) -> bytes:
         """Return a message from the gateway with the editor's names; the same object if nothing changes."""
         return self._to_local.rewrite(message)
@@ -279,14 +283,14 @@ class _Direction:
             if first == b'"':
                 end = value_end(message, start)
                 value = string_value(message[start:end])
-                mapped = self._map_path(value) if shape is Mapped.PATH else self._map_uri(value)
+                mapped = self.map_path(value) if shape is Mapped.PATH else self._map_uri(value)
                 if mapped != value:
                     yield start, end, json.dumps(mapped).encode()
         elif shape and first == b"{":
             for name, inner, _ in members(message, start):
                 yield from self._edits_in(message, inner, shape.get(string_value(name), {}))
 
-    def _map_path(self, path: str) -> str:
+    def map_path(self, path: str) -> str:
         for source, target in self._roots:
             tail = source.tail_of_path(path)
             if tail is not None:

@@ -16,6 +16,10 @@ from acp_gateway.transports.base import READ_SIZE, READS_PER_CHECKPOINT, WRITE_S
 TLS_RECORD = 16384
 """Bytes given to OpenSSL at once: it tells of no progress before all that it was given is written."""
 
+KEEPALIVE_IDLE = 20.0
+KEEPALIVE_PATIENCE = 20.0
+"""Seconds of silence until a client's system probes the link, and until it gives it up; as the gateway's pings."""
+
 
 class SocketBytes(ByteStream):
     """A connected, non-blocking socket, plain or TLS with its handshake done; closed with this stream."""
@@ -133,6 +137,29 @@ def take_socket(stream: trio.SocketStream) -> socket.socket:
     return sock
 
 
+def keep_alive(sock: socket.socket, idle: float, patience: float) -> None:
+    """Let the system find out that a TCP peer is gone: probe after `idle` seconds of silence, give up `patience` later.
+
+    For connections without pings of their own, and for the routers on the way, which forget an idle one. Where the
+    system can't set the times, its own count, often two hours.
+    """
+    probes = 4
+    options = {
+        "TCP_KEEPIDLE": max(1, round(idle)),
+        "TCP_KEEPALIVE": max(1, round(idle)),  # The same on macOS.
+        "TCP_KEEPINTVL": max(1, round(patience / probes)),
+        "TCP_KEEPCNT": probes,
+        "TCP_USER_TIMEOUT": 1000 * max(1, round(idle + patience)),
+    }
+    try:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        for name, value in options.items():
+            if hasattr(socket, name):
+                sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
+    except OSError:
+        pass  # macOS says so of a connection that is gone already, which shows soon enough.
+
+
 async def start_tls(
     sock: socket.socket,
     context: ssl.SSLContext,
@@ -177,10 +204,7 @@ async def connect_tcp(host: str, port: int, context: ssl.SSLContext | None = Non
         raise Unreachable(f"cannot reach {host} port {port}: {describe(error)}") from error
     except UnicodeError:
         raise Unreachable(f"cannot reach {host} port {port}: no host can have that name") from None
-    try:
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    except OSError:
-        pass  # macOS says so of a connection that is gone already, which shows soon enough.
+    keep_alive(sock, KEEPALIVE_IDLE, KEEPALIVE_PATIENCE)
     if context is None:
         return SocketBytes(sock)
     try:

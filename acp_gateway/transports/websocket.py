@@ -59,12 +59,18 @@ class Timing:
     stall_timeout: float = 60.0
 
 
+MARK: Final = "Acp-Gateway"
+"""A header that the gateway's own refusals have, with a word that says why."""
+
+
 class UpgradeRefused(ProtocolError):
     """The server answered the upgrade with something else than 101."""
 
-    def __init__(self, status: int, text: str) -> None:
+    def __init__(self, status: int, text: str, *, marked: bool) -> None:
         self.status = status
         self.text = text
+        self.marked = marked
+        """Whether it was a gateway's own refusal, and not that of a proxy or another server."""
         super().__init__(f"the server answered HTTP {status} instead of opening a WebSocket: {text}")
 
 
@@ -311,10 +317,12 @@ async def connect_websocket(
         assert isinstance(response, Response)
         return WebSocketStream(protocol, stream, timing, dict(response.headers.raw_items()))
     if isinstance(error, InvalidStatus):
-        raise UpgradeRefused(error.response.status_code, _first_line(error.response))
+        raise UpgradeRefused(
+            error.response.status_code, _first_line(error.response), marked=MARK in error.response.headers
+        )
     if isinstance(error.__cause__, EOFError):
         raise trio.BrokenResourceError("the server closed the connection during the handshake")
-    raise ProtocolError(f"no WebSocket server answers there: {error}")
+    raise ProtocolError(f"whoever answers there is no WebSocket server: {error}")
 
 
 async def send_all(stream: ByteStream, data: bytes) -> None:

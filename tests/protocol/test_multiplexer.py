@@ -21,7 +21,7 @@ def check_directory(cwd: str) -> Problem | None:
 
 
 def policy(*serves: Capability) -> Policy:
-    return Policy(frozenset(serves), check_directory, lambda _: HINT)
+    return Policy(frozenset(serves), check_directory, 1000, lambda _: HINT)
 
 
 INITIALIZE = b'{"jsonrpc":"2.0","id":"init","method":"initialize","params":{"protocolVersion":1}}'
@@ -413,7 +413,7 @@ def test_the_hint_knows_all_logins_that_the_agent_offered() -> None:
         offered.append(auth_methods)
         return ""
 
-    multiplexer = Multiplexer(Policy(frozenset(), check_directory, hint))
+    multiplexer = Multiplexer(Policy(frozenset(), check_directory, 1000, hint))
     multiplexer.receive_from_client(INITIALIZE)
     multiplexer.receive_from_agent(
         initialized_with(rb'[{"id":"a"},{"type":"terminal","args":["\ud83d"]},5,{"n":%b}]' % (b"1" * 5000))
@@ -1070,3 +1070,36 @@ def respelled(raw: bytes, others: list[bytes]) -> bytes:
 
 TestConversation = Conversation.TestCase
 TestConversation.settings = settings(max_examples=150, stateful_step_count=40)
+
+
+def test_more_requests_than_may_be_open_are_refused_on_either_side() -> None:
+    multiplexer = Multiplexer(Policy(frozenset(), check_directory, 2, lambda _: HINT))
+    multiplexer.receive_from_client(INITIALIZE)
+    multiplexer.receive_from_client(b'{"id":"x","method":"m"}')
+    multiplexer.receive_from_client(b'{"id":"y","method":"m"}')
+    for number in range(3):
+        multiplexer.receive_from_agent(b'{"id":%d,"method":"ask"}' % number)
+    deliveries = multiplexer.take_deliveries()
+    assert [message for message in deliveries.to_client if b'"y"' in message and b"max_open_requests (2)" in message]
+    assert [message for message in deliveries.to_agent if b'"id":2' in message and b"max_open_requests (2)" in message]
+
+
+def test_an_id_that_is_a_book_is_refused() -> None:
+    multiplexer = Multiplexer(policy())
+    multiplexer.receive_from_client(INITIALIZE)
+    multiplexer.receive_from_client(b'{"id":"%b","method":"m"}' % (b"x" * 2000))
+    assert b"more than 1024 bytes" in multiplexer.take_deliveries().to_client[-1]
+
+
+def test_when_the_gateway_ends_it_the_client_gets_answers_and_the_agent_hears_of_it() -> None:
+    multiplexer = Multiplexer(policy())
+    multiplexer.receive_from_client(INITIALIZE)
+    multiplexer.receive_from_client(b'{"id":7,"method":"session/prompt","params":{"sessionId":"s"}}')
+    multiplexer.take_deliveries()
+    multiplexer.closing("the gateway is stopping", {"reason": "gateway_stopping"})
+    deliveries = multiplexer.take_deliveries()
+    assert all(b'"gateway_stopping"' in message for message in deliveries.to_client)
+    assert len(deliveries.to_client) == 2
+    assert b"session/cancel" in deliveries.to_agent[0]
+    multiplexer.closing("again", {})
+    assert multiplexer.take_deliveries().to_client == []

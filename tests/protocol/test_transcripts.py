@@ -32,7 +32,7 @@ def transcript(request: pytest.FixtureRequest) -> list[Line]:
 
 def relay(transcript: list[Line], *serves: Capability) -> list[Line]:
     """What arrives, in order, under the name of who sent it."""
-    multiplexer = Multiplexer(Policy(frozenset(serves), lambda _: None, lambda _: "log in"))
+    multiplexer = Multiplexer(Policy(frozenset(serves), lambda _: None, 1000, lambda _: "log in"))
     arrived = []
     for line in transcript:
         if line.sender == "client":

@@ -5,6 +5,7 @@ import os
 import socket
 import ssl
 import struct
+import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from functools import partial
@@ -24,6 +25,7 @@ from acp_gateway.transports.sockets import (
     connect_tcp,
     connect_unix,
     describe,
+    keep_alive,
     start_tls,
     take_socket,
 )
@@ -456,6 +458,16 @@ async def test_a_connection_over_tcp_keeps_alive_and_does_not_wait_to_send() -> 
             assert end._sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY) == 1
         here.send_nowait(memoryview(b"hello"))
         assert await there.receive_some() == b"hello"
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="each system has options of its own")
+async def test_a_silent_peer_is_probed_and_given_up_after_these_seconds() -> None:
+    async with tcp_pair() as (here, _):
+        keep_alive(here._sock, 30, 10)
+        times = (socket.TCP_KEEPIDLE, socket.TCP_KEEPINTVL, socket.TCP_KEEPCNT, socket.TCP_USER_TIMEOUT)
+        assert [here._sock.getsockopt(socket.IPPROTO_TCP, option) for option in times] == [30, 2, 4, 40_000]
+        keep_alive(here._sock, 0.1, 0.1)
+        assert [here._sock.getsockopt(socket.IPPROTO_TCP, option) for option in times] == [1, 1, 4, 1000]
 
 
 async def test_a_connection_that_can_not_be_kept_alive_is_used_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,6 +14,7 @@ from acp_gateway.transports.base import CloseReason, MessageTooLarge, Stalled
 from acp_gateway.transports.framed import GOODBYE_TIMEOUT
 from acp_gateway.transports.websocket import (
     FRAME_SIZE,
+    MARK,
     PONG_BACKLOG,
     Timing,
     UpgradeRefused,
@@ -853,6 +854,13 @@ async def test_an_upgrade_that_is_refused_tells_the_status_and_a_line_of_text(
     assert str(refused.value) == f"the server answered HTTP {status} instead of opening a WebSocket: {text}"
 
 
+@pytest.mark.parametrize(("header", "marked"), [(f"{MARK}: unauthorized\r\n", True), ("", False)])
+async def test_a_gateways_own_refusal_is_told_from_that_of_a_proxy(header: str, marked: bool) -> None:
+    with pytest.raises(UpgradeRefused) as refused:
+        await handshake(f"HTTP/1.1 401 Unauthorized\r\n{header}Content-Length: 0\r\n\r\n".encode())
+    assert refused.value.marked is marked
+
+
 @pytest.mark.parametrize(
     "answer",
     [
@@ -864,7 +872,7 @@ async def test_an_upgrade_that_is_refused_tells_the_status_and_a_line_of_text(
     ],
 )
 async def test_an_answer_that_is_none_is_an_error_of_the_protocol(answer: bytes) -> None:
-    with pytest.raises(ProtocolError, match="no WebSocket server answers there"):
+    with pytest.raises(ProtocolError, match="whoever answers there is no WebSocket server"):
         await handshake(answer)
 
 
