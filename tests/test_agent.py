@@ -491,6 +491,18 @@ async def test_the_grandchild_of_an_agent_that_has_ended_is_killed(spawner: Spaw
         await agent.ended.wait()
 
 
+async def test_a_grandchild_with_a_group_of_its_own_in_the_agents_session_is_killed_too(spawner: Spawner) -> None:
+    code = (
+        "import subprocess, sys\nfar = subprocess.Popen(['sleep', '1000'], process_group=0,"
+        " stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)\n"
+        "print(far.pid, flush=True)\nsys.stdin.readline()"
+    )
+    async with running(make_launch(python(code)), spawner) as agent:
+        far = Watch(await pid_of_the_real_agent(agent))
+        agent.messages.send_nowait([b"end"])
+        await far.gone()
+
+
 async def test_a_grandchild_that_holds_stderr_open_is_killed_after_the_last_words(
     spawner: Spawner, hurry: None
 ) -> None:

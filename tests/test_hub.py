@@ -555,6 +555,25 @@ async def test_a_client_that_is_lost_while_it_is_told_of_the_agents_end_is_no_er
     assert scene.client.closed_with[0] is CloseReason.AGENT_GONE
 
 
+async def test_what_is_open_is_answered_when_the_gateway_stops(policy: Policy) -> None:
+    async with in_conversation(policy) as scene:
+        await scene.open_turn()
+        scene.scope.cancel()
+        (answer,) = await scene.editor.receive_rest()
+    assert answer["id"] == "turn"
+    assert answer["error"]["data"] == {"reason": "gateway_stopping"}
+    assert scene.client.closed_with == (CloseReason.GOING_AWAY, "the gateway is stopping")
+
+
+async def test_what_is_open_is_answered_when_the_token_is_revoked(policy: Policy) -> None:
+    async with in_conversation(policy) as scene:
+        await scene.open_turn()
+        scene.hub.close_with(CloseReason.POLICY, "the token is not valid any more")
+        scene.scope.cancel()
+        (answer,) = await scene.editor.receive_rest()
+    assert answer["error"]["data"] == {"reason": "unauthorized"}
+
+
 # Backpressure
 
 
@@ -709,4 +728,22 @@ async def test_a_bug_at_the_end_still_ends_the_agent_and_the_connection(
     scene = Scene(policy)
     await relay_until_a_bug(scene)
     assert scene.client.closed_with == (CloseReason.NORMAL, "")
+    assert scene.agent.agent.exit_code == -15
+
+
+async def test_an_agent_that_reads_nothing_for_too_long_is_stopped_and_whoever_waits_is_told(
+    policy: Policy, autojump_clock: trio.testing.MockClock
+) -> None:
+    async with in_conversation(policy) as scene:
+        scene.hub._stall_timeout = 5.0
+        await scene.editor.send(id="turn", method="session/prompt", params={"sessionId": "s"})
+        scene.editor.stream.send_nowait([encode({"method": "flood", "params": "x" * HIGH_WATER})] * 2)
+        await wait_all_tasks_blocked()
+        scene.editor.stream.send_nowait([encode({"method": "flood", "params": "x" * HIGH_WATER})] * 2)
+        await wait_all_tasks_blocked()
+        scene.editor.stream.send_nowait([encode({"method": "more"})])
+        (answer,) = await scene.editor.receive_rest()
+    assert answer["id"] == "turn"
+    assert answer["error"]["data"]["reason"] == "agent_stalled"
+    assert "has read nothing for 5 s" in answer["error"]["message"]
     assert scene.agent.agent.exit_code == -15

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from acp_gateway.leftovers import Ledger, ProcessStat, process_start_time, read_stat
+from acp_gateway.leftovers import Ledger, ProcessStat, kill_session, process_start_time, read_stat
 
 on_linux = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="only Linux tells processes apart")
 
@@ -345,3 +345,7 @@ def test_a_real_agent_of_a_gateway_that_runs_lives_on(path: Path, wrapper: Wrapp
     assert wrapper.shell.poll() is None
     ledger.forget(wrapper.shell.pid)
     assert entries(path) == []
+
+
+def test_without_a_proc_no_session_is_known_and_nobody_is_killed(tmp_path: Path) -> None:
+    kill_session(1, tmp_path / "no-proc")

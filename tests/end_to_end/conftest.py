@@ -16,6 +16,7 @@ def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningGateway
         f'[agents.{name}]\ncommand = ["{sys.executable}", "{AGENTS / script}"]\n'
         for name, script in {"sdk": "sdk_agent.py", "raw": "raw_agent.py"}.items()
     )
+    agents += '[agents.missing]\ncommand = ["/nonexistent/agent"]\n'
     pin = prepare(directory, agents, more='default_agent = "sdk"')
     running = start_gateway(directory, pin)
     try:

@@ -129,6 +129,15 @@ def test_an_unknown_agent_ends_it_at_once(gateway: RunningGateway) -> None:
         assert_told(run_shim(command), 4, "unknown_agent", "nobody")
 
 
+def test_an_agent_that_cannot_be_started_is_told_to_the_editor(gateway: RunningGateway) -> None:
+    for transport in ("wss", "tcp"):
+        outcome = run_shim(gateway.connect_command(transport, "--agent", "missing"))
+        assert outcome[1]["error"]["data"]["reason"] == "agent_not_started"
+        assert "/nonexistent/agent is not found" in outcome[1]["error"]["message"]
+        # Lines have no word for why they are closed.
+        assert outcome[0] == (8 if transport == "wss" else 6)
+
+
 def test_a_web_server_that_is_no_gateway_is_told_apart(gateway: RunningGateway) -> None:
     command = gateway.connect_command("ws")
     command[command.index(gateway.urls["ws"])] = gateway.urls["ws"].replace("/acp", "/healthz")
@@ -277,6 +286,7 @@ def test_stdin_from_a_file_works_too(gateway: RunningGateway, tmp_path: Path) ->
         )
     assert done.returncode == 0
     assert done.stderr == b""
+    assert b'"result"' in done.stdout
 
 
 def test_what_it_imports_is_click_trio_and_websockets_and_nothing_else_of_weight(gateway: RunningGateway) -> None:

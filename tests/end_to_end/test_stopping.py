@@ -1,0 +1,58 @@
+"""What happens to whoever is connected when the gateway is told to stop, and what the demo leaves behind."""
+
+import json
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.end_to_end.running import AGENTS, ENVIRONMENT, lines_of, prepare, start_gateway
+
+REQUESTS = (
+    b'{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":1}}\n'
+    b'{"jsonrpc":"2.0","id":2,"method":"session/new","params":{"cwd":"/","mcpServers":[]}}\n'
+)
+PROMPT = (
+    b'{"jsonrpc":"2.0","id":3,"method":"session/prompt",'
+    b'"params":{"sessionId":"session-1","prompt":[{"type":"text","text":"permission"}]}}\n'
+)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_an_open_prompt_is_answered_when_the_gateway_stops(tmp_path: Path, number: signal.Signals) -> None:
+    pin = prepare(tmp_path, f'[agents.sdk]\ncommand = ["{sys.executable}", "{AGENTS / "sdk_agent.py"}"]\n')
+    gateway = start_gateway(tmp_path, pin)
+    try:
+        with subprocess.Popen(
+            gateway.connect_command("wss"),
+            env=ENVIRONMENT,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+        ) as shim:
+            assert shim.stdin is not None
+            lines = lines_of(shim)
+            shim.stdin.write(REQUESTS)
+            shim.stdin.flush()
+            assert [json.loads(next(lines))["id"] for _ in range(2)] == [1, 2]
+            shim.stdin.write(PROMPT)
+            shim.stdin.flush()
+            assert json.loads(next(lines))["method"] == "session/request_permission"
+            gateway.process.send_signal(number)
+            answer = json.loads(next(lines))
+            assert answer["id"] == 3
+            assert answer["error"]["data"]["reason"] == "gateway_stopping"
+            assert shim.wait(60) == 6
+        assert gateway.process.wait(60) == 0
+    finally:
+        gateway.stop()
+
+
+def test_the_demo_shows_the_main_job_and_leaves_nothing_behind() -> None:
+    demo = Path(__file__).parents[2] / "examples" / "demo.py"
+    done = subprocess.run([sys.executable, demo], capture_output=True, text=True, check=False, timeout=60)
+    assert done.returncode == 0, done.stdout + done.stderr
+    for words in ("stopReason: end_turn", "nothing is left of the processes", '"agent_servers"'):
+        assert words in done.stdout
