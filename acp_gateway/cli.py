@@ -10,13 +10,10 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from acp_gateway import __version__
-from acp_gateway.errors import GatewayError, Unauthorized, UsageError
+from acp_gateway.errors import GatewayError, UsageError
 
 if TYPE_CHECKING:
-    from acp_gateway.config import Config
     from acp_gateway.dialing import Destination
-    from acp_gateway.errors import ConfigError
-    from acp_gateway.hosts import Host
 
 EDITORS = ("zed", "jetbrains", "codecompanion", "avante", "emacs", "vscode", "toad")
 
@@ -155,10 +152,11 @@ def connect(
     TARGET is a name from ~/.config/acp-gateway/hosts.toml, or HOST[:PORT] (TLS, port 7443), or a URL: wss://, ws://,
     tcp+tls://, tcp://, unix:///path. Editors start this command; what it says goes to stdout as ACP.
     """
+    from acp_gateway.destinations import find_destination, find_host
     from acp_gateway.protocol.paths import PathMaps, parse_map
 
     def destination() -> "Destination":
-        return _destination(target, agent, token_file, ca, pin, max_message_size, insecure=insecure_plaintext)
+        return find_destination(target, agent, token_file, ca, pin, max_message_size, insecure=insecure_plaintext)
 
     if editor is not None:
         given = {
@@ -185,7 +183,7 @@ def connect(
     sys.excepthook = _one_line_for_bugs
     try:
         log_to_file(log_file, logging.INFO)
-        host = _host(target)
+        host = find_host(target)
         settings = shim.Settings(
             maps=PathMaps([*map(parse_map, maps), *(host.maps if host else ())]),
             connect_timeout=connect_timeout,
@@ -288,130 +286,26 @@ def create_certs(hosts: tuple[str, ...], out: Path | None) -> None:
 @_config_option
 def check_configuration(config: Path | None) -> None:
     """Say what is wrong with the gateway's configuration, and where."""
+    from acp_gateway.auth import TokenStore
     from acp_gateway.config import check_config, load_config
     from acp_gateway.errors import ConfigError
+    from acp_gateway.server import problems_with_files
 
     findings = check_config(config)
     for finding in findings:
         click.echo(f"{finding.severity}: {finding.error}", err=True)
     wrong = any(finding.severity == "error" for finding in findings)
     if not wrong:
-        for error in _what_serve_would_refuse(load_config(config)):
+        for error in problems_with_files(load_config(config)):
             click.echo(f"error: {error}", err=True)
             wrong = True
     if wrong:
         sys.exit(ConfigError.exit_code)
     settings = load_config(config)
+    if not TokenStore(settings.gateway.state_dir).tokens():
+        click.echo("warning: there are no tokens yet: acp-gateway token create --label NAME", err=True)
     click.echo(f"Fine. Listening at {', '.join(str(section.address) for section in settings.listen)};", nl=False)
     click.echo(f" agents: {', '.join(settings.agents)}; default: {settings.default_agent}.")
-
-
-def _what_serve_would_refuse(config: "Config") -> "list[ConfigError]":
-    """What only shows when the files that a configuration names are opened, and the directories used."""
-    from acp_gateway.auth import TokenStore
-    from acp_gateway.errors import ConfigError
-    from acp_gateway.tls import server_context
-
-    found = []
-    for section in config.listen:
-        try:
-            if section.cert is not None and section.key is not None:
-                server_context(section.cert, section.key)
-        except ConfigError as error:
-            found.append(error)
-        parent = Path(section.address.path).parent
-        if section.address.scheme == "unix" and not parent.is_dir():
-            found.append(ConfigError(f"there is no directory {parent} for the socket", key=f"listen {section.url}"))
-    state_dir = config.gateway.state_dir
-    existing = next(path for path in (state_dir, *state_dir.parents) if path.exists())
-    if not existing.is_dir() or not os.access(existing, os.W_OK):
-        found.append(ConfigError(f"{existing} is no directory that can be written", key="gateway.state_dir"))
-        return found
-    try:
-        if not TokenStore(state_dir).tokens():
-            click.echo("warning: there are no tokens yet: acp-gateway token create --label NAME", err=True)
-    except ConfigError as error:
-        found.append(error)
-    return found
-
-
-def _host(target: str) -> "Host | None":
-    """The entry of hosts.toml that a target names, if it does. Raises `UsageError` where it almost does."""
-    if "://" in target:
-        return None
-    from acp_gateway.errors import ConfigError
-    from acp_gateway.hosts import hosts_path, load_hosts
-    from acp_gateway.tomlfile import suggestion
-
-    try:
-        path = hosts_path()
-    except ConfigError:
-        return None  # Without any home directory there is no hosts.toml.
-    hosts = load_hosts(path)
-    hint = suggestion(target, hosts) if target not in hosts and not set(target) & set(".:[") else ""
-    if hint:
-        raise UsageError(f"there is no [hosts.{target}] in {path}{hint} A machine of that name is {target}:7443")
-    return hosts.get(target)
-
-
-def _destination(
-    target: str,
-    agent: str | None,
-    token_file: Path | None,
-    ca: Path | None,
-    pin: str | None,
-    max_message_size: int,
-    *,
-    insecure: bool,
-) -> "Destination":
-    """Where to connect, by the command line, the environment and hosts.toml as they are now."""
-    from acp_gateway.addresses import parse_target
-    from acp_gateway.dialing import Destination
-    from acp_gateway.tls import parse_pin
-
-    host = _host(target)
-    address = host.address if host else parse_target(target)
-    if pin is None and ca is None and host is not None:
-        pin, ca = host.pin, host.ca
-    if not address.tls and (pin or ca):
-        raise UsageError(f"a pin or an authority is for TLS, and {address} has none: use wss:// or tcp+tls://")
-    if not (address.tls or address.loopback or insecure or (host and host.insecure_plaintext)):
-        raise UsageError(
-            f"everybody on the way to {address} could read the token: use wss:// or tcp+tls://, or, where the network "
-            "itself is private, --insecure-plaintext (insecure_plaintext = true in hosts.toml)"
-        )
-    token = _token(token_file, host)
-    if token is None and address.scheme != "unix":
-        raise Unauthorized(
-            "there is no token: make one with `acp-gateway token create` on the gateway's machine, and give it by "
-            "--token-file, ACP_GATEWAY_TOKEN_FILE, ACP_GATEWAY_TOKEN, or token_file in hosts.toml"
-        )
-    return Destination(
-        address=address,
-        agent=agent or (host.agent if host else None),
-        token=token,
-        pin=None if pin is None else parse_pin(pin),
-        ca=ca,
-        max_message_size=max_message_size,
-    )
-
-
-def _token(token_file: Path | None, host: "Host | None") -> str | None:
-    from acp_gateway.tokens import explain_flaw, read_token_file
-
-    named = os.environ.get("ACP_GATEWAY_TOKEN_FILE")
-    if token_file is None and named:
-        # Editors set variables without a shell that would expand this.
-        token_file = Path(named).expanduser()
-    if token_file is None:
-        token = os.environ.get("ACP_GATEWAY_TOKEN", "").strip()
-        if token:
-            flaw = explain_flaw(token)
-            if flaw is not None:
-                raise Unauthorized(f"the token in ACP_GATEWAY_TOKEN {flaw}; copy it again as token create printed it")
-            return token
-        token_file = host.token_file if host else None
-    return None if token_file is None else read_token_file(token_file)
 
 
 def _was_given(option: str) -> bool:
@@ -424,10 +318,11 @@ def _settings_block(editor: str, target: str, options: dict[str, list[str]], fla
     import shutil
 
     from acp_gateway.addresses import parse_target
+    from acp_gateway.destinations import find_host
     from acp_gateway.editors import print_config
     from acp_gateway.tls import parse_pin
 
-    if _host(target) is None:
+    if find_host(target) is None:
         parse_target(target)
     if pin is not None:
         parse_pin(pin)

@@ -1,8 +1,10 @@
 """The gateway as a program: put together, run until told to stop, drained."""
 
 import logging
+import os
 import signal
 from collections.abc import Mapping
+from pathlib import Path
 
 import trio
 
@@ -13,6 +15,7 @@ from acp_gateway.errors import ConfigError
 from acp_gateway.gateway import Gateway
 from acp_gateway.leftovers import Ledger
 from acp_gateway.listeners import Door, open_door
+from acp_gateway.tls import server_context
 
 log = logging.getLogger(__name__)
 
@@ -76,3 +79,27 @@ async def _told_to_stop() -> None:
             break
     for number in _STOPPING:
         signal.signal(number, signal.SIG_DFL)
+
+
+def problems_with_files(config: Config) -> list[ConfigError]:
+    """What `serve` would refuse, and what only shows when the files are opened that a configuration names."""
+    found = []
+    for section in config.listen:
+        try:
+            if section.cert is not None and section.key is not None:
+                server_context(section.cert, section.key)
+        except ConfigError as error:
+            found.append(error)
+        parent = Path(section.address.path).parent
+        if section.address.scheme == "unix" and not parent.is_dir():
+            found.append(ConfigError(f"there is no directory {parent} for the socket", key=f"listen {section.url}"))
+    state_dir = config.gateway.state_dir
+    existing = next(path for path in (state_dir, *state_dir.parents) if path.exists())
+    if not existing.is_dir() or not os.access(existing, os.W_OK):
+        found.append(ConfigError(f"{existing} is no directory that can be written", key="gateway.state_dir"))
+        return found
+    try:
+        TokenStore(state_dir).tokens()
+    except ConfigError as error:
+        found.append(error)
+    return found

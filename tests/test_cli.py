@@ -9,9 +9,8 @@ import pytest
 from click.testing import CliRunner, Result
 
 from acp_gateway import __version__, editors
-from acp_gateway.cli import EDITORS, _destination, main
-from acp_gateway.errors import UsageError
-from acp_gateway.tokens import explain_flaw, mint
+from acp_gateway.cli import EDITORS, main
+from acp_gateway.tokens import explain_flaw
 
 CONFIG = """
 [gateway]
@@ -182,54 +181,3 @@ def test_check_config_finds_what_only_shows_in_the_files(config: Path, tmp_path:
 
 def test_a_token_is_no_option(config: Path) -> None:
     assert run("connect", "box", "--token", "x").exit_code == 2
-
-
-def test_the_token_comes_from_the_option_then_the_environment_then_hosts_toml(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    tokens = {name: mint() for name in ("option", "file", "variable", "hosts")}
-    for name, token in tokens.items():
-        path = tmp_path / name
-        path.touch(0o600)
-        path.write_text(token)
-    (tmp_path / "acp-gateway").mkdir()
-    (tmp_path / "acp-gateway" / "hosts.toml").write_text(
-        f'[hosts.box]\nurl = "box"\ntoken_file = "{tmp_path / "hosts"}"\n'
-    )
-    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
-    monkeypatch.setenv("ACP_GATEWAY_TOKEN_FILE", str(tmp_path / "file"))
-    monkeypatch.setenv("ACP_GATEWAY_TOKEN", tokens["variable"])
-
-    def found(option: Path | None = None) -> str | None:
-        return _destination("box", None, option, None, None, 1, insecure=False).token
-
-    assert found(tmp_path / "option") == tokens["option"]
-    assert found() == tokens["file"]
-    monkeypatch.delenv("ACP_GATEWAY_TOKEN_FILE")
-    assert found() == tokens["variable"]
-    monkeypatch.delenv("ACP_GATEWAY_TOKEN")
-    assert found() == tokens["hosts"]
-
-
-@pytest.mark.parametrize("target", ["ws://box:80", "tcp://192.0.2.1:7443"])
-def test_a_token_goes_to_another_machine_without_tls_only_when_told_to(
-    target: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("ACP_GATEWAY_TOKEN", mint())
-    with pytest.raises(UsageError, match="--insecure-plaintext"):
-        _destination(target, None, None, None, None, 1, insecure=False)
-    assert _destination(target, None, None, None, None, 1, insecure=True).token is not None
-
-
-def test_a_pin_without_tls_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("ACP_GATEWAY_TOKEN", mint())
-    with pytest.raises(UsageError, match="is for TLS"):
-        _destination("tcp://127.0.0.1:1", None, None, None, "sha256:" + 64 * "0", 1, insecure=False)
-
-
-def test_a_name_that_is_almost_in_hosts_toml_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "acp-gateway").mkdir()
-    (tmp_path / "acp-gateway" / "hosts.toml").write_text('[hosts.box]\nurl = "box"\n')
-    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
-    with pytest.raises(UsageError, match='did you mean "box"'):
-        _destination("bxo", None, None, None, None, 1, insecure=False)

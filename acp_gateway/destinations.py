@@ -1,0 +1,94 @@
+"""Where `connect` goes and what it shows there: the command line, the environment and hosts.toml put together.
+
+All of it is read anew for each attempt to connect, so a new token or a corrected file counts without a restart.
+"""
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from acp_gateway.addresses import parse_target
+from acp_gateway.dialing import Destination
+from acp_gateway.errors import ConfigError, Unauthorized, UsageError
+from acp_gateway.tls import parse_pin
+from acp_gateway.tokens import explain_flaw, read_token_file
+
+if TYPE_CHECKING:
+    from acp_gateway.hosts import Host
+
+
+def find_host(target: str) -> "Host | None":
+    """The entry of hosts.toml that a target names, if it does. Raises `UsageError` where it almost does."""
+    if "://" in target:
+        return None
+    # A URL needs none of this, and the client's start-up should not wait for it.
+    from acp_gateway.hosts import hosts_path, load_hosts
+    from acp_gateway.tomlfile import suggestion
+
+    try:
+        path = hosts_path()
+    except ConfigError:
+        return None  # Without any home directory there is no hosts.toml.
+    hosts = load_hosts(path)
+    hint = suggestion(target, hosts) if target not in hosts and not set(target) & set(".:[") else ""
+    if hint:
+        raise UsageError(f"there is no [hosts.{target}] in {path}{hint} A machine of that name is {target}:7443")
+    return hosts.get(target)
+
+
+def find_destination(
+    target: str,
+    agent: str | None,
+    token_file: Path | None,
+    ca: Path | None,
+    pin: str | None,
+    max_message_size: int,
+    *,
+    insecure: bool,
+) -> Destination:
+    """Where to connect, by the command line, the environment and hosts.toml as they are now.
+
+    Raises `UsageError`, `ConfigError`, or `Unauthorized` where there is no token, each with what to do.
+    """
+    host = find_host(target)
+    address = host.address if host else parse_target(target)
+    if pin is None and ca is None and host is not None:
+        pin, ca = host.pin, host.ca
+    if not address.tls and (pin or ca):
+        raise UsageError(f"a pin or an authority is for TLS, and {address} has none: use wss:// or tcp+tls://")
+    if not (address.tls or address.loopback or insecure or (host and host.insecure_plaintext)):
+        raise UsageError(
+            f"everybody on the way to {address} could read the token: use wss:// or tcp+tls://, or, where the network "
+            "itself is private, --insecure-plaintext (insecure_plaintext = true in hosts.toml)"
+        )
+    token = _find_token(token_file, host)
+    if token is None and address.scheme != "unix":
+        raise Unauthorized(
+            "there is no token: make one with `acp-gateway token create` on the gateway's machine, and give it by "
+            "--token-file, ACP_GATEWAY_TOKEN_FILE, ACP_GATEWAY_TOKEN, or token_file in hosts.toml"
+        )
+    return Destination(
+        address=address,
+        agent=agent or (host.agent if host else None),
+        token=token,
+        pin=None if pin is None else parse_pin(pin),
+        ca=ca,
+        max_message_size=max_message_size,
+    )
+
+
+def _find_token(token_file: Path | None, host: "Host | None") -> str | None:
+
+    named = os.environ.get("ACP_GATEWAY_TOKEN_FILE")
+    if token_file is None and named:
+        # Editors set variables without a shell that would expand this.
+        token_file = Path(named).expanduser()
+    if token_file is None:
+        token = os.environ.get("ACP_GATEWAY_TOKEN", "").strip()
+        if token:
+            flaw = explain_flaw(token)
+            if flaw is not None:
+                raise Unauthorized(f"the token in ACP_GATEWAY_TOKEN {flaw}; copy it again as token create printed it")
+            return token
+        token_file = host.token_file if host else None
+    return None if token_file is None else read_token_file(token_file)

@@ -1,0 +1,60 @@
+"""Where to go and with which token, by everything that may say so."""
+
+from pathlib import Path
+
+import pytest
+
+from acp_gateway.destinations import find_destination
+from acp_gateway.errors import UsageError
+from acp_gateway.tokens import mint
+
+
+def test_the_token_comes_from_the_option_then_the_environment_then_hosts_toml(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tokens = {name: mint() for name in ("option", "file", "variable", "hosts")}
+    for name, token in tokens.items():
+        path = tmp_path / name
+        path.touch(0o600)
+        path.write_text(token)
+    (tmp_path / "acp-gateway").mkdir()
+    (tmp_path / "acp-gateway" / "hosts.toml").write_text(
+        f'[hosts.box]\nurl = "box"\ntoken_file = "{tmp_path / "hosts"}"\n'
+    )
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    monkeypatch.setenv("ACP_GATEWAY_TOKEN_FILE", str(tmp_path / "file"))
+    monkeypatch.setenv("ACP_GATEWAY_TOKEN", tokens["variable"])
+
+    def found(option: Path | None = None) -> str | None:
+        return find_destination("box", None, option, None, None, 1, insecure=False).token
+
+    assert found(tmp_path / "option") == tokens["option"]
+    assert found() == tokens["file"]
+    monkeypatch.delenv("ACP_GATEWAY_TOKEN_FILE")
+    assert found() == tokens["variable"]
+    monkeypatch.delenv("ACP_GATEWAY_TOKEN")
+    assert found() == tokens["hosts"]
+
+
+@pytest.mark.parametrize("target", ["ws://box:80", "tcp://192.0.2.1:7443"])
+def test_a_token_goes_to_another_machine_without_tls_only_when_told_to(
+    target: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ACP_GATEWAY_TOKEN", mint())
+    with pytest.raises(UsageError, match="--insecure-plaintext"):
+        find_destination(target, None, None, None, None, 1, insecure=False)
+    assert find_destination(target, None, None, None, None, 1, insecure=True).token is not None
+
+
+def test_a_pin_without_tls_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ACP_GATEWAY_TOKEN", mint())
+    with pytest.raises(UsageError, match="is for TLS"):
+        find_destination("tcp://127.0.0.1:1", None, None, None, "sha256:" + 64 * "0", 1, insecure=False)
+
+
+def test_a_name_that_is_almost_in_hosts_toml_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "acp-gateway").mkdir()
+    (tmp_path / "acp-gateway" / "hosts.toml").write_text('[hosts.box]\nurl = "box"\n')
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    with pytest.raises(UsageError, match='did you mean "box"'):
+        find_destination("bxo", None, None, None, None, 1, insecure=False)
