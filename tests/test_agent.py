@@ -520,15 +520,17 @@ async def test_a_process_that_left_the_group_and_holds_the_pipes_does_not_hold_u
         "import subprocess, sys\nfar = subprocess.Popen(['sleep', '1000'], start_new_session=True)\n"
         "print(far.pid, flush=True)\nsys.stdin.readline()"
     )
-    async with running(make_launch(python(code)), spawner) as agent:
-        pid = await pid_of_the_real_agent(agent)
-        far = Watch(pid)
-        try:
+    pid = None
+    try:
+        async with running(make_launch(python(code)), spawner) as agent:
+            pid = await pid_of_the_real_agent(agent)
             agent.messages.send_nowait([b"end", b"x" * 1_000_000])
             await agent.ended.wait()
-        finally:
+            # What is still to be written to it is not waited for.
+            agent.messages.send_nowait([b"more"])
+    finally:
+        if pid is not None:
             os.kill(pid, signal.SIGKILL)
-        await far.gone()
 
 
 # Being known

@@ -72,7 +72,8 @@ class _Envelope(msgspec.Struct):
 _decode_envelope = msgspec.json.Decoder(_Envelope).decode
 _check = msgspec.json.Decoder(msgspec.Raw).decode
 _decode_members = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
-_ESCAPE = re.compile(rb"\\(?:u[dD][89a-fA-F][0-9a-fA-F]{2}|.)", re.DOTALL)
+# A surrogate's escape: its backslash stands behind an even number of others, which are escaped ones themselves.
+_SURROGATE = re.compile(rb"(?<!\\)((?:\\\\)*)\\u[dD][89a-fA-F][0-9a-fA-F]{2}")
 _ID_START = frozenset(b'"-0123456789n')
 
 
@@ -98,7 +99,7 @@ def parse(text: bytes) -> Message:
 def _look_again(text: bytes) -> _Envelope:
     """Read the envelope of a text that msgspec refuses: it may be no JSON, no object, or hold lone surrogates."""
     try:
-        _check(_ESCAPE.sub(_without_surrogate, text))
+        _check(_SURROGATE.sub(rb"\1\\u0020", text))
     except msgspec.DecodeError as error:
         raise InvalidMessage(PARSE_ERROR, f"not JSON: {error}") from None
     except RecursionError:
@@ -109,10 +110,6 @@ def _look_again(text: bytes) -> _Envelope:
         raise InvalidMessage(INVALID_REQUEST, f"a message must be an object, this is {kind}")
     values = {spans.string_value(name): msgspec.Raw(text[start:end]) for name, start, end in spans.members(text)}
     return _Envelope(**{name: values[name] for name in _Envelope.__struct_fields__ if name in values})
-
-
-def _without_surrogate(escape: re.Match[bytes]) -> bytes:
-    return rb"\u0020" if len(escape[0]) > 2 else escape[0]
 
 
 def _classify(text: bytes, envelope: _Envelope) -> Message:
