@@ -70,7 +70,7 @@ def main() -> None:
     """
 
 
-@main.command()
+@main.command(short_help="Accept editors and run agents for them.")
 @_config_option
 @click.option("--verbose", "-v", is_flag=True, help="Log each connection's details as well. Never what is said.")
 def serve(config: Path | None, *, verbose: bool) -> None:
@@ -90,7 +90,7 @@ def serve(config: Path | None, *, verbose: bool) -> None:
     trio.run(server.serve, load_config(config), dict(os.environ))
 
 
-@main.command(epilog=CONNECT_EPILOG)
+@main.command(epilog=CONNECT_EPILOG, short_help="Be the agent for an editor.")
 @click.argument("target")
 @click.option("--agent", help="The agent to use. Default: the gateway's own default.")
 @click.option(
@@ -195,7 +195,7 @@ def connect(
     trio.run(shim.run, open_stdio(), destination, settings)
 
 
-@main.group()
+@main.group(short_help="Make, list and revoke tokens.")
 def token() -> None:
     """Make, list and revoke the tokens that let people in. Run this on the gateway's machine."""
 
@@ -257,7 +257,7 @@ def revoke_token(config: Path | None, token_id: str) -> None:
     click.echo(f"Revoked {record.id} ({record.label}).")
 
 
-@main.group()
+@main.group(short_help="Make the gateway's certificate.")
 def certs() -> None:
     """Make the certificate that clients know the gateway by."""
 
@@ -282,7 +282,7 @@ def create_certs(hosts: tuple[str, ...], out: Path | None) -> None:
     click.echo(created.pin)
 
 
-@main.command("check-config")
+@main.command("check-config", short_help="Say what is wrong with the configuration.")
 @_config_option
 def check_configuration(config: Path | None) -> None:
     """Say what is wrong with the gateway's configuration, and where."""

@@ -77,7 +77,7 @@ def default_config_path() -> Path:
         if os.path.exists(path):  # Unlike the method, it takes a folder that may not be entered for none.
             return path
     names = " and no ".join(str(path) for path in places)
-    raise ConfigError(f"there is no {names}: copy examples/gateway.toml to one, or name a file with --config")
+    raise ConfigError(f"there is no {names}: write one (the README shows the smallest), or name a file with --config")
 
 
 def load_config(path: Path | None) -> Config:

@@ -352,7 +352,7 @@ def test_without_a_path_the_user_s_configuration_goes_before_the_system_s(
     user, system = tmp_path / "acp-gateway/config.toml", tmp_path / "system.toml"
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
     monkeypatch.setattr(config, "SYSTEM_CONFIG", system)
-    with pytest.raises(ConfigError, match=f"there is no {user} and no {system}: copy examples/gateway.toml"):
+    with pytest.raises(ConfigError, match=f"there is no {user} and no {system}: write one"):
         default_config_path()
     system.write_text(LISTEN + AGENT)
     assert default_config_path() == system
