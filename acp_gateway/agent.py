@@ -290,8 +290,8 @@ class _Process:
         async with trio.open_nursery() as nursery:
             # An agent that can't get rid of its output doesn't get to its end.
             nursery.start_soon(self._discard_output)
+            nursery.start_soon(self._close_stdin)
             with trio.move_on_after(self._launch.eof_grace):
-                await self._close_stdin()
                 await ended.wait()
             if not ended.is_set():
                 log.info("agent %s (%d) does not mind the end of its input; SIGTERM", self._launch.name, self._pid)

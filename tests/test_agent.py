@@ -474,7 +474,8 @@ async def test_the_grandchild_behind_a_wrapper_has_time_to_save_although_the_wra
     saved = tmp_path / "saved"
     real = (
         f"import pathlib, signal, sys, time\n"
-        f"def end(*_):\n    pathlib.Path({str(saved)!r}).touch(); sys.exit()\n"
+        f"def end(*_):\n    time.sleep(0.2)  # Saving takes its time.\n"
+        f"    pathlib.Path({str(saved)!r}).touch(); sys.exit()\n"
         f"signal.signal(signal.SIGTERM, end)\nprint('ready', flush=True)\nwhile True: time.sleep(1000)"
     )
     wrapper = f"import subprocess, time\nsubprocess.Popen({list(python(real))!r})\ntime.sleep(1000)"

@@ -10,6 +10,7 @@ import sys
 import threading
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -21,9 +22,10 @@ from websockets.uri import WebSocketURI
 
 from acp_gateway import gateway as gateway_module
 from acp_gateway.auth import TokenStore
-from acp_gateway.config import AgentSection, Config
+from acp_gateway.config import AgentSection, Config, ListenSection
 from acp_gateway.errors import CannotListen, ConfigError
-from acp_gateway.server import serve
+from acp_gateway.server import problems_with_files, serve
+from acp_gateway.tls import create_certificate
 from acp_gateway.transports.ndjson import LineStream
 from acp_gateway.transports.sockets import connect_tcp, connect_unix
 from acp_gateway.transports.websocket import Timing, WebSocketStream, connect_websocket
@@ -176,15 +178,18 @@ async def test_a_gateway_stops_while_handshakes_are_under_way(url: str, state_di
         await stream.aclose()
 
 
+STOPPING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+
+
 @pytest.fixture
 def signals_as_before() -> Iterator[None]:
-    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+    before = {number: signal.getsignal(number) for number in STOPPING}
     yield
     for number, handler in before.items():
         signal.signal(number, handler)
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("number", STOPPING)
 async def test_a_gateway_stops_at_a_signal_and_a_second_one_would_end_it_at_once(
     number: signal.Signals, state_dir: Path, token: str, signals_as_before: None, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -196,7 +201,7 @@ async def test_a_gateway_stops_at_a_signal_and_a_second_one_would_end_it_at_once
             signal.raise_signal(number)
             await Editor(websocket).leave()
     assert websocket.close_code == 1001
-    assert {signal.getsignal(either) for either in (signal.SIGTERM, signal.SIGINT)} == {signal.SIG_DFL}
+    assert {signal.getsignal(any_of_them) for any_of_them in STOPPING} == {signal.SIG_DFL}
     said = [record.getMessage() for record in caplog.records if record.name == "acp_gateway.server"]
     assert said == [f"received {number.name}", "stopping", "stopped"]
 
@@ -222,6 +227,38 @@ async def test_a_gateway_that_cannot_listen_everywhere_listens_nowhere(state_dir
             await serve(make_config(state_dir, f"unix://{path}", url), {})
     assert not path.exists()
     assert open_descriptors() == before
+
+
+# Beforehand
+
+
+def flaws(config: Config) -> list[str]:
+    return [str(flaw) for flaw in problems_with_files(config)]
+
+
+def test_a_configuration_whose_files_are_as_they_should_be_has_no_flaw(state_dir: Path, token: str) -> None:
+    create_certificate(["127.0.0.1"], state_dir)
+    secure = ListenSection(url="wss://127.0.0.1:0", cert=state_dir / "cert.pem", key=state_dir / "key.pem")
+    config = make_config(state_dir, f"unix://{state_dir}/socket", TCP)
+    assert flaws(replace(config, listen=(*config.listen, secure))) == []
+    assert flaws(make_config(state_dir / "not" / "yet", TCP)) == []
+
+
+def test_all_flaws_of_the_files_that_are_named_are_found(state_dir: Path, token: str) -> None:
+    (state_dir / "tokens.json").chmod(0o644)
+    secure = ListenSection(url="wss://127.0.0.1:0", cert=state_dir / "cert.pem", key=state_dir / "key.pem")
+    config = make_config(state_dir, f"unix://{state_dir}/no/socket")
+    certificate, folder, tokens = flaws(replace(config, listen=(secure, *config.listen)))
+    assert "cert.pem" in certificate
+    assert folder == f"listen unix://{state_dir}/no/socket: there is no directory {state_dir}/no for the socket"
+    assert "others may use it" in tokens
+
+
+def test_a_state_directory_that_cannot_be_made_is_a_flaw(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    (flaw,) = flaws(make_config(tmp_path / "file" / "state", TCP))
+    assert flaw.startswith("gateway.state_dir: ")
+    assert not (tmp_path / "file" / "state").exists()
 
 
 # As a process of its own
