@@ -201,7 +201,10 @@ class TokenStore:
         owners = {0, os.geteuid()}
         if os.geteuid() == 0:
             # An administrator who lists or creates tokens of a gateway that runs as a user of its own.
-            owners.add(self._state_dir.stat().st_uid)
+            try:
+                owners.add(self._state_dir.stat().st_uid)
+            except OSError:
+                pass  # It was removed this very moment: then its owner is nobody.
         return owners
 
     @contextmanager
