@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from acp_gateway.addresses import parse_target
 from acp_gateway.dialing import Destination
 from acp_gateway.errors import ConfigError, Unauthorized, UsageError
+from acp_gateway.places import expand_user
 from acp_gateway.tls import parse_pin
 from acp_gateway.tokens import explain_flaw, read_token_file
 
@@ -78,11 +79,11 @@ def find_destination(
 
 
 def _find_token(token_file: Path | None, host: "Host | None") -> str | None:
-
+    """The token from the first place that has one. Raises `ConfigError` or `Unauthorized` for one that is flawed."""
     named = os.environ.get("ACP_GATEWAY_TOKEN_FILE")
     if token_file is None and named:
         # Editors set variables without a shell that would expand this.
-        token_file = Path(named).expanduser()
+        token_file = expand_user(named)
     if token_file is None:
         token = os.environ.get("ACP_GATEWAY_TOKEN", "").strip()
         if token:

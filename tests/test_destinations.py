@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from acp_gateway.destinations import find_destination
-from acp_gateway.errors import UsageError
+from acp_gateway.errors import ConfigError, UsageError
 from acp_gateway.tokens import mint
 
 
@@ -58,3 +58,20 @@ def test_a_name_that_is_almost_in_hosts_toml_is_named(tmp_path: Path, monkeypatc
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
     with pytest.raises(UsageError, match='did you mean "box"'):
         find_destination("bxo", None, None, None, None, 1, insecure=False)
+
+
+def test_a_home_in_the_environments_token_file_is_expanded_as_no_shell_would(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    token = mint()
+    (tmp_path / "token").touch(0o600)
+    (tmp_path / "token").write_text(token)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("ACP_GATEWAY_TOKEN_FILE", "~/token")
+    assert find_destination("wss://box", None, None, None, None, 1, insecure=False).token == token
+
+
+def test_a_home_that_nobody_has_is_an_error_in_words(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ACP_GATEWAY_TOKEN_FILE", "~no-such-user-here/token")
+    with pytest.raises(ConfigError, match="no home directory is known"):
+        find_destination("wss://box", None, None, None, None, 1, insecure=False)
