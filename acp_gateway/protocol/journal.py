@@ -1,0 +1,135 @@
+"""One session's history for those who join late: its `session/update` messages, verbatim, within a bound.
+
+History is cut at the front, and where a turn ends: half a turn says little, half a tool call less. Only a turn that is
+still running, and too large for the journal by itself, loses its own beginning.
+
+Some updates tell a state, such as the session's mode, of which the last one counts. Where such a message is cut off,
+the last of its kind is put aside and stays at the head of every replay: a late joiner may miss talk, never the state.
+"""
+
+from collections import deque
+from collections.abc import Callable
+
+
+class Journal:
+    """The last messages of a session.
+
+    Args:
+        limit: bytes that it may hold. What is put aside, one message for each kind of state, counts, but is kept even
+            where it is more than that by itself; then nothing else is held.
+    """
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self.clear()
+
+    def clear(self) -> None:
+        """Forget everything, as for a replay from the agent that comes in its place."""
+        # The messages held, and of each which kind of state it tells, if any.
+        self._messages: deque[bytes] = deque()
+        self._kinds: deque[str | None] = deque()
+        # How many messages each of the ended turns has, and how many came after them.
+        self._turns: deque[int] = deque()
+        self._running = 0
+        # Of each kind of state the last message that was cut off, in the order in which that happened.
+        self._aside: dict[str, bytes] = {}
+        self._size = 0
+        self._position = 0
+        self._truncated = False
+
+    def append(self, message: bytes, state: str | None = None) -> None:
+        """Write down a message, and cut off what is too much then.
+
+        Args:
+            message: a `session/update`.
+            state: the kind of update, if it is one of which only the last counts.
+        """
+        self._messages.append(message)
+        self._kinds.append(state)
+        self._running += 1
+        self._position += 1
+        self._size += len(message)
+        if self._size > self._limit:
+            self._cut(self._limit)
+
+    def shrink(self, size: int) -> None:
+        """Cut off so much that no more than `size` bytes are left, once: memory is short."""
+        self._cut(size)
+
+    def turn_ended(self) -> None:
+        """The messages up to here belong together; those to come do not."""
+        if self._running:
+            self._turns.append(self._running)
+            self._running = 0
+
+    def begin_truncated(self) -> None:
+        """There is history before this journal that nobody here knows."""
+        self._truncated = True
+
+    @property
+    def truncated(self) -> bool:
+        """Whether history is missing: something was cut off that told no state, or was never known."""
+        return self._truncated
+
+    @property
+    def size(self) -> int:
+        """Bytes held, with what is put aside."""
+        return self._size
+
+    @property
+    def position(self) -> int:
+        """How many messages were written down since the beginning or the last `clear`, held or not."""
+        return self._position
+
+    def replay(self) -> list[bytes]:
+        """What a joiner gets, in order: the states from before what is held, then what is held."""
+        return [*self._aside.values(), *self._messages]
+
+    def states(self) -> list[bytes]:
+        """The last message of each kind of state, in the order in which they came. Looks through all that is held."""
+        last = dict(self._aside)
+        for message, kind in zip(self._messages, self._kinds, strict=True):
+            if kind is not None:
+                last.pop(kind, None)
+                last[kind] = message
+        return list(last.values())
+
+    def copy(self, rewrite: Callable[[bytes], bytes]) -> "Journal":
+        """Return the journal of a session that was forked from this one and goes its own way.
+
+        Args:
+            rewrite: makes of each message held, once, the one of the new session. If they get longer, some are cut off.
+        """
+        copied = Journal(self._limit)
+        copied._messages.extend(map(rewrite, self._messages))
+        copied._kinds.extend(self._kinds)
+        copied._turns.extend(self._turns)
+        copied._running = self._running
+        copied._aside = {kind: rewrite(message) for kind, message in self._aside.items()}
+        copied._size = sum(map(len, copied.replay()))
+        copied._position = self._position
+        copied._truncated = self._truncated
+        copied._cut(copied._limit)
+        return copied
+
+    def _cut(self, limit: int) -> None:
+        """Cut off whole turns, then the beginning of the running one, until what is left is within the limit."""
+        while self._size > limit and self._messages:
+            if self._turns:
+                count = self._turns.popleft()
+            else:
+                count = 1
+                self._running -= 1
+            for _ in range(count):
+                self._cut_first()
+
+    def _cut_first(self) -> None:
+        message = self._messages.popleft()
+        kind = self._kinds.popleft()
+        if kind is None:
+            self._truncated = True
+            self._size -= len(message)
+        else:
+            # Taken out first, or the kind would keep its old place in the order.
+            self._size -= len(self._aside.pop(kind, b""))
+            self._aside[kind] = message

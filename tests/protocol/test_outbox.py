@@ -1,0 +1,334 @@
+"""An outbox loses nothing, sends nothing twice, keeps the order and counts every byte, whenever the link breaks."""
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from acp_gateway.protocol.outbox import Outbox
+
+MESSAGES = [b"1", b"22", b"333", b"4444"]
+ALL = 1_000_000
+
+
+def filled(*, confirmed_by_peer: bool = False, written: int = 0) -> Outbox:
+    """An outbox that was given MESSAGES; the first so many of them are written."""
+    outbox = Outbox(confirmed_by_peer=confirmed_by_peer)
+    outbox.extend(MESSAGES)
+    if written:
+        assert outbox.take(sum(map(len, MESSAGES[:written]))) == MESSAGES[:written]
+    return outbox
+
+
+# Writing
+
+
+def test_a_new_outbox_has_nothing_to_write() -> None:
+    outbox = Outbox()
+    assert not outbox
+    assert not outbox.unwritten
+    assert outbox.take(ALL) == []
+    assert (len(outbox), outbox.unwritten_bytes, outbox.unconfirmed_bytes, outbox.backlog) == (0, 0, 0, 0)
+
+
+def test_messages_are_taken_in_the_order_in_which_they_were_put_in() -> None:
+    outbox = Outbox()
+    outbox.append(b"a")
+    outbox.extend([b"b", b"c"])
+    outbox.append(b"d")
+    assert outbox.take(ALL) == [b"a", b"b", b"c", b"d"]
+    assert outbox.take(ALL) == []
+
+
+@pytest.mark.parametrize(("max_bytes", "taken"), [(0, 1), (1, 1), (2, 1), (3, 2), (5, 2), (6, 3), (9, 3), (10, 4)])
+def test_as_many_are_taken_as_fit_and_one_at_least(max_bytes: int, taken: int) -> None:
+    outbox = filled()
+    assert outbox.take(max_bytes) == MESSAGES[:taken]
+    assert outbox.unwritten_bytes == sum(map(len, MESSAGES[taken:]))
+    assert outbox.unwritten == bool(outbox) == (taken < 4)
+
+
+def test_empty_messages_are_messages() -> None:
+    outbox = Outbox()
+    outbox.extend([b"", b"a", b""])
+    assert outbox.take(0) == [b""]
+    assert outbox.take(1) == [b"a", b""]
+
+
+def test_what_a_stock_peer_was_written_is_forgotten() -> None:
+    outbox = filled(written=2)
+    assert list(outbox.messages()) == MESSAGES[2:]
+    assert (len(outbox), outbox.written, outbox.confirmed) == (2, 2, 2)
+    assert outbox.unconfirmed_bytes == outbox.unwritten_bytes == 7
+
+
+def test_what_the_peer_has_not_confirmed_is_held() -> None:
+    outbox = filled(confirmed_by_peer=True, written=2)
+    assert list(outbox.messages()) == MESSAGES
+    assert (len(outbox), outbox.written, outbox.confirmed) == (4, 2, 0)
+    assert (outbox.unconfirmed_bytes, outbox.unwritten_bytes) == (10, 7)
+
+
+def test_an_outbox_that_waits_for_confirmations_only_has_nothing_to_write() -> None:
+    outbox = filled(confirmed_by_peer=True, written=4)
+    assert len(outbox) == 4
+    assert not outbox
+    assert not outbox.unwritten
+
+
+def test_the_messages_held_are_the_very_objects_that_were_put_in() -> None:
+    outbox = filled(confirmed_by_peer=True, written=2)
+    assert all(held is message for held, message in zip(outbox.messages(), MESSAGES, strict=True))
+
+
+# Confirming and going back
+
+
+def test_what_is_confirmed_is_forgotten() -> None:
+    outbox = filled(confirmed_by_peer=True, written=3)
+    outbox.confirm(2)
+    assert list(outbox.messages()) == MESSAGES[2:]
+    assert (len(outbox), outbox.written, outbox.confirmed) == (2, 3, 2)
+    assert (outbox.unconfirmed_bytes, outbox.unwritten_bytes) == (7, 4)
+
+
+def test_a_confirmation_that_comes_late_or_twice_changes_nothing() -> None:
+    outbox = filled(confirmed_by_peer=True, written=3)
+    for received in (2, 2, 1, 0):
+        outbox.confirm(received)
+        assert (outbox.confirmed, list(outbox.messages())) == (2, MESSAGES[2:])
+
+
+@pytest.mark.parametrize("confirmed_by_peer", [True, False])
+def test_more_than_was_written_cannot_be_confirmed(confirmed_by_peer: bool) -> None:
+    outbox = filled(confirmed_by_peer=confirmed_by_peer, written=2)
+    held = list(outbox.messages())
+    for tell in (outbox.confirm, outbox.rewind):
+        with pytest.raises(ValueError, match="3 messages confirmed, but 2 written"):
+            tell(3)
+    assert (list(outbox.messages()), outbox.written) == (held, 2)
+
+
+def test_after_a_rewind_all_that_is_not_confirmed_is_written_again() -> None:
+    outbox = filled(confirmed_by_peer=True, written=3)
+    outbox.rewind(1)
+    assert (outbox.written, outbox.confirmed, outbox.unwritten_bytes, outbox.unconfirmed_bytes) == (1, 1, 9, 9)
+    assert outbox.take(ALL) == MESSAGES[1:]
+
+
+def test_what_was_taken_back_cannot_be_confirmed_before_it_is_written_again() -> None:
+    outbox = filled(confirmed_by_peer=True, written=3)
+    outbox.rewind(1)
+    with pytest.raises(ValueError, match="2 messages confirmed, but 1 written"):
+        outbox.confirm(2)
+
+
+def test_a_rewind_brings_back_nothing_that_was_confirmed_before() -> None:
+    outbox = filled(confirmed_by_peer=True, written=3)
+    outbox.confirm(2)
+    outbox.rewind(0)
+    assert outbox.take(ALL) == MESSAGES[2:]
+
+
+def test_a_rewind_brings_nothing_back_to_a_stock_peer() -> None:
+    outbox = filled(written=3)
+    outbox.rewind(0)
+    assert outbox.take(ALL) == MESSAGES[3:]
+
+
+# Forgetting
+
+
+def test_after_clear_nothing_is_held_and_the_counts_go_on() -> None:
+    outbox = filled(confirmed_by_peer=True, written=3)
+    outbox.confirm(1)
+    outbox.clear()
+    assert (list(outbox.messages()), len(outbox), outbox.unwritten) == ([], 0, False)
+    assert (outbox.unwritten_bytes, outbox.unconfirmed_bytes, outbox.backlog) == (0, 0, 0)
+    assert (outbox.written, outbox.confirmed) == (3, 3)
+    outbox.append(b"next")
+    outbox.rewind(2)
+    assert outbox.take(ALL) == [b"next"]
+    outbox.confirm(4)
+    assert len(outbox) == 0
+
+
+def test_a_replay_that_was_cleared_hides_nothing_that_comes_after() -> None:
+    outbox = Outbox()
+    outbox.extend([b"live", b"old"], replay=3)
+    outbox.clear()
+    outbox.append(b"new")
+    assert outbox.backlog == 3
+    outbox.extend([b"history"], replay=7)
+    assert outbox.backlog == 3
+
+
+# Replays
+
+
+def test_a_replay_counts_from_when_it_is_written() -> None:
+    outbox = Outbox(confirmed_by_peer=True)
+    outbox.extend([b"old", b"older", b"answer"], replay=8)
+    outbox.append(b"live")
+    assert (outbox.unwritten_bytes, outbox.backlog) == (18, 10)
+    outbox.take(3)
+    assert outbox.backlog == 13
+    outbox.take(11)
+    assert outbox.backlog == 18
+    outbox.confirm(1)
+    assert outbox.backlog == 15
+
+
+def test_what_was_in_line_before_a_replay_counts_until_it_is_written() -> None:
+    outbox = Outbox()
+    outbox.append(b"live")
+    outbox.extend([b"history"], replay=7)
+    assert outbox.backlog == 4
+    outbox.take(4)
+    assert (outbox.unwritten_bytes, outbox.backlog) == (7, 0)
+
+
+def test_writing_again_after_a_rewind_uses_up_no_replay() -> None:
+    outbox = Outbox(confirmed_by_peer=True)
+    outbox.extend([b"old", b"older"], replay=8)
+    for _ in range(3):
+        outbox.take(3)
+        assert outbox.backlog == 3
+        outbox.rewind(0)
+        assert outbox.backlog == 3
+
+
+@given(st.lists(st.tuples(st.integers(0, 9), st.integers(0, 9)), max_size=5), st.lists(st.integers(1, 20), max_size=9))
+def test_several_replays_at_a_time_never_make_the_backlog_look_smaller(
+    pieces: list[tuple[int, int]], takes: list[int]
+) -> None:
+    outbox = Outbox()
+    live = []
+    for history, talk in pieces:
+        outbox.extend([b"h"] * history, replay=history)
+        outbox.extend([b"t"] * talk)
+        live += [0] * history + [1] * talk
+    for max_bytes in [0, *takes]:
+        del live[: len(outbox.take(max_bytes))]
+        assert sum(live) <= outbox.backlog <= outbox.unconfirmed_bytes
+
+
+# Any order of events
+
+
+class Talk(RuleBasedStateMachine):
+    """One side says messages, the link breaks at any point, the peer confirms when it likes.
+
+    The model is everything that was ever said, in a list, and how far each party has come in it.
+    """
+
+    @initialize(confirmed_by_peer=st.booleans())
+    def begin(self, confirmed_by_peer: bool) -> None:
+        self.resumes = confirmed_by_peer
+        self.outbox = Outbox(confirmed_by_peer=confirmed_by_peer)
+        self.said: list[bytes] = []
+        # The place in `said` of what belongs to replays.
+        self.replayed: set[int] = set()
+        # What the peer has got, and what is still on its way: lost if the link breaks now.
+        self.received: list[bytes] = []
+        self.on_the_way: list[bytes] = []
+        self.confirmed = 0
+        # How many were ever written, rewinds aside.
+        self.once_written = 0
+
+    def unique(self, size: int) -> bytes:
+        message = b"%d:" % len(self.said) + b"x" * size
+        self.said.append(message)
+        return message
+
+    @property
+    def written(self) -> int:
+        return len(self.received) + len(self.on_the_way)
+
+    def confirm_up_to(self, received: int) -> None:
+        self.confirmed = max(self.confirmed, received)
+
+    @rule(size=st.integers(0, 30))
+    def append(self, size: int) -> None:
+        self.outbox.append(self.unique(size))
+
+    @rule(sizes=st.lists(st.integers(0, 30), max_size=5))
+    def extend(self, sizes: list[int]) -> None:
+        self.outbox.extend([self.unique(size) for size in sizes])
+
+    # The count is exact while there is one replay at a time.
+    @precondition(lambda self: not any(place >= self.once_written for place in self.replayed))
+    @rule(history=st.lists(st.integers(0, 30), max_size=5), others=st.lists(st.integers(0, 30), max_size=2))
+    def replay(self, history: list[int], others: list[int]) -> None:
+        begin = len(self.said)
+        messages = [self.unique(size) for size in history]
+        self.replayed.update(range(begin, len(self.said)))
+        replay = sum(map(len, messages))
+        self.outbox.extend(messages + [self.unique(size) for size in others], replay=replay)
+
+    @rule(max_bytes=st.integers(0, 100))
+    def write(self, max_bytes: int) -> None:
+        to_write = self.said[self.written :]
+        taken = self.outbox.take(max_bytes)
+        assert taken == to_write[: len(taken)]
+        assert bool(taken) == bool(to_write)
+        assert len(taken) == 1 or sum(map(len, taken)) <= max_bytes
+        if taken and len(taken) < len(to_write):
+            assert sum(map(len, to_write[: len(taken) + 1])) > max_bytes
+        self.on_the_way += taken
+        self.once_written = max(self.once_written, self.written)
+        if not self.resumes:
+            self.confirm_up_to(self.written)
+
+    @rule(count=st.integers(0, 10))
+    def arrive(self, count: int) -> None:
+        self.received += self.on_the_way[:count]
+        del self.on_the_way[:count]
+
+    @rule(back=st.integers(0, 10))
+    def confirm(self, back: int) -> None:
+        received = max(0, len(self.received) - back)
+        self.outbox.confirm(received)
+        self.confirm_up_to(received)
+
+    @rule(beyond=st.integers(1, 3))
+    def claim_too_much(self, beyond: int) -> None:
+        with pytest.raises(ValueError, match="written"):
+            self.outbox.confirm(self.written + beyond)
+        with pytest.raises(ValueError, match="written"):
+            self.outbox.rewind(self.written + beyond)
+
+    @precondition(lambda self: self.resumes)
+    @rule()
+    def lose_the_link(self) -> None:
+        self.on_the_way.clear()
+        self.outbox.rewind(len(self.received))
+        self.confirm_up_to(len(self.received))
+
+    @invariant()
+    def held_is_what_is_not_confirmed(self) -> None:
+        held = self.said[self.confirmed :]
+        assert list(self.outbox.messages()) == held
+        assert (len(self.outbox), self.outbox.unconfirmed_bytes) == (len(held), sum(map(len, held)))
+        assert (self.outbox.written, self.outbox.confirmed) == (self.written, self.confirmed)
+        to_write = self.said[self.written :]
+        assert self.outbox.unwritten_bytes == sum(map(len, to_write))
+        assert self.outbox.unwritten == bool(self.outbox) == bool(to_write)
+        not_counted = sum(len(self.said[place]) for place in self.replayed if place >= self.once_written)
+        assert self.outbox.backlog == sum(map(len, held)) - not_counted
+
+    @invariant()
+    def the_peer_has_everything_once_and_in_order(self) -> None:
+        assert self.received == self.said[: len(self.received)]
+
+    def teardown(self) -> None:
+        if hasattr(self, "outbox"):
+            while self.outbox:
+                self.on_the_way += self.outbox.take(50)
+            assert self.received + self.on_the_way == self.said
+            self.outbox.confirm(len(self.said))
+            assert len(self.outbox) == self.outbox.backlog == 0
+
+
+TestTalk = Talk.TestCase
+TestTalk.settings = settings(max_examples=100, stateful_step_count=40)
