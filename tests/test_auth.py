@@ -5,6 +5,7 @@ import json
 import logging
 import os
 import pwd
+import re
 import stat
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -15,7 +16,7 @@ from typing import Any
 import pytest
 
 from acp_gateway import tokens
-from acp_gateway.auth import Token, TokenStore, default_identity
+from acp_gateway.auth import Role, Token, TokenStore, default_identity
 from acp_gateway.errors import ConfigError, Unauthorized, UsageError
 
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="gives files to other users, which only root may")
@@ -33,6 +34,26 @@ def state_dir(tmp_path: Path) -> Path:
 @pytest.fixture
 def store(state_dir: Path) -> TokenStore:
     return TokenStore(state_dir)
+
+
+class Clock:
+    """A time that passes when it is told to."""
+
+    seconds = datetime(2026, 3, 1, 12, tzinfo=UTC).timestamp()
+
+    def __call__(self) -> float:
+        return self.seconds
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def timed(state_dir: Path, clock: Clock) -> TokenStore:
+    """A store whose time is the clock's."""
+    return TokenStore(state_dir, clock)
 
 
 @pytest.fixture
@@ -84,6 +105,23 @@ def test_a_token_may_be_for_every_agent(store: TokenStore) -> None:
     assert store.create("laptop", "ann", None)[0].agents is None
 
 
+def test_a_token_lets_its_holder_do_everything_and_lives_until_it_is_revoked_unless_told_otherwise(
+    store: TokenStore,
+) -> None:
+    token, _ = store.create("laptop", "ann", None)
+    assert (token.role, token.session, token.expires) == ("controller", None, None)
+
+
+def test_a_token_remembers_its_role_and_the_session_that_it_is_for(store: TokenStore, state_dir: Path) -> None:
+    token, secret = store.create("laptop", "ann", None, role="observer", session="s 1")
+    assert (token.role, token.session) == ("observer", "s 1")
+    assert TokenStore(state_dir).authenticate(secret) == token
+
+
+def test_the_time_of_creation_is_the_clocks(timed: TokenStore) -> None:
+    assert timed.create("laptop", "ann", None)[0].created == "2026-03-01T12:00:00Z"
+
+
 def test_the_time_of_creation_is_utc_in_iso_8601(store: TokenStore) -> None:
     created = datetime.fromisoformat(store.create("laptop", "ann", None)[0].created)
     assert created.utcoffset() == timedelta(0)
@@ -111,6 +149,19 @@ def test_a_label_or_an_identity_is_one_printable_line(store: TokenStore, state_d
     assert not state_dir.exists()
 
 
+@pytest.mark.parametrize("session", ["", " ", "two\nlines", "\x1b[31mred", "\ud800", "s" * 1025])
+def test_a_session_is_one_printable_line_of_some_length(store: TokenStore, state_dir: Path, session: str) -> None:
+    with pytest.raises(UsageError, match="a token's session has to be"):
+        store.create("laptop", "ann", None, session=session)
+    with pytest.raises(UsageError, match="a token's session has to be"):
+        store.create_guest(session, role="observer", lifetime=None)
+    assert not state_dir.exists()
+
+
+def test_a_session_may_have_1024_characters(store: TokenStore) -> None:
+    assert store.create("laptop", "ann", None, session="s" * 1024)[0].session == "s" * 1024
+
+
 def test_a_token_for_no_agent_at_all_is_refused(store: TokenStore) -> None:
     with pytest.raises(UsageError, match="opens nothing"):
         store.create("laptop", "ann", [])
@@ -135,6 +186,38 @@ def test_a_token_taken_for_its_id_is_not_repeated(store: TokenStore) -> None:
     with pytest.raises(UsageError) as caught:
         store.revoke(secret)
     assert secret not in str(caught.value)
+
+
+# For a guest
+
+
+@pytest.mark.parametrize("role", ["controller", "observer"])
+def test_a_guests_token_is_for_one_session_and_an_identity_of_its_own(timed: TokenStore, role: Role) -> None:
+    token, secret = timed.create_guest("s1", role=role, lifetime=60)
+    assert timed.authenticate(secret) == token
+    assert (token.session, token.role, token.agents, token.label) == ("s1", role, None, "guest")
+    assert token.expires == "2026-03-01T12:01:00Z"
+    assert re.fullmatch("guest-[0-9a-f]{8}", token.identity)
+
+
+def test_a_guests_token_may_have_a_label_and_no_end(store: TokenStore) -> None:
+    token, _ = store.create_guest("s1", role="observer", lifetime=None, label="Bob")
+    assert (token.label, token.expires) == ("Bob", None)
+
+
+@pytest.mark.parametrize("label", ["", "two\nlines"])
+def test_a_guests_label_is_one_printable_line(store: TokenStore, state_dir: Path, label: str) -> None:
+    with pytest.raises(UsageError, match="a token's label has to be"):
+        store.create_guest("s1", role="observer", lifetime=None, label=label)
+    assert not state_dir.exists()
+
+
+def test_no_guest_gets_the_identity_of_another(store: TokenStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    store.create("laptop", "guest-00000001", None)
+    drawn = iter(["00000001", "00000002", "0000000a", "00000002", "00000003", "0000000b"])
+    monkeypatch.setattr("secrets.token_hex", lambda _length: next(drawn))
+    guests = [store.create_guest("s1", role="observer", lifetime=None)[0] for _ in range(2)]
+    assert [guest.identity for guest in guests] == ["guest-00000002", "guest-00000003"]
 
 
 # Whose it is
@@ -189,6 +272,69 @@ def test_all_refusals_sound_the_same(store: TokenStore) -> None:
 def test_what_the_file_holds_opens_nothing(store: TokenStore) -> None:
     token, _ = store.create("laptop", "ann", None)
     refuses(store, token.sha256)
+
+
+# Its time
+
+
+def test_a_token_lets_its_holder_in_until_its_time_is_over(timed: TokenStore, clock: Clock) -> None:
+    token, secret = timed.create("laptop", "ann", None, lifetime=90)
+    assert token.expires == "2026-03-01T12:01:30Z"
+    clock.seconds += 89.9
+    assert timed.authenticate(secret) == token
+    assert timed.is_current(token)
+    assert not timed.has_expired(token)
+    clock.seconds += 0.1
+    refuses(timed, secret)
+    assert not timed.is_current(token)
+    assert timed.has_expired(token)
+
+
+def test_an_expired_token_is_refused_in_the_words_for_an_unknown_one(timed: TokenStore, clock: Clock) -> None:
+    _, secret = timed.create("laptop", "ann", None, lifetime=1)
+    clock.seconds += 1
+    assert refuses(timed, secret) == refuses(timed, tokens.mint())
+
+
+def test_a_token_has_at_least_the_time_that_it_was_given(timed: TokenStore, clock: Clock) -> None:
+    clock.seconds += 0.9
+    _, secret = timed.create("laptop", "ann", None, lifetime=1)
+    clock.seconds += 0.99
+    assert timed.authenticate(secret)
+
+
+def test_a_token_without_an_end_outlives_every_other(timed: TokenStore, clock: Clock) -> None:
+    token, secret = timed.create("laptop", "ann", None)
+    clock.seconds += 100 * 365 * 86400
+    assert timed.authenticate(secret) == token
+    assert timed.is_current(token)
+    assert not timed.has_expired(token)
+
+
+def test_the_end_of_one_token_is_not_the_end_of_another(timed: TokenStore, clock: Clock) -> None:
+    short, _ = timed.create("laptop", "ann", None, lifetime=60)
+    long, secret = timed.create("phone", "ann", None, lifetime=120)
+    clock.seconds += 60
+    assert timed.authenticate(secret) == long
+    assert (timed.is_current(short), timed.is_current(long)) == (False, True)
+
+
+def test_an_expired_token_is_listed_until_it_is_revoked(timed: TokenStore, clock: Clock) -> None:
+    token, _ = timed.create("laptop", "ann", None, lifetime=60)
+    clock.seconds += 3600
+    assert timed.tokens() == [token]
+    assert timed.revoke(token.id) == token
+    assert timed.tokens() == []
+
+
+def test_without_a_clock_of_its_own_a_store_goes_by_the_machines(state_dir: Path) -> None:
+    # Whatever that says: a token from long ago is over, and one from far in the future is not.
+    past, future = Clock(), Clock()
+    past.seconds = datetime(2001, 1, 1, tzinfo=UTC).timestamp()
+    future.seconds = datetime(9001, 1, 1, tzinfo=UTC).timestamp()
+    over, _ = TokenStore(state_dir, past).create("laptop", "ann", None, lifetime=60)
+    fresh, _ = TokenStore(state_dir, future).create("phone", "ann", None, lifetime=60)
+    assert (TokenStore(state_dir).is_current(over), TokenStore(state_dir).is_current(fresh)) == (False, True)
 
 
 # A change of the file counts at once
@@ -266,7 +412,7 @@ def test_the_file_and_its_directory_are_for_their_owner_alone(store: TokenStore,
 def test_the_file_holds_the_digest_and_not_the_token(store: TokenStore, file: Path) -> None:
     token, secret = store.create("laptop", "ann", ["demo"])
     assert json.loads(file.read_bytes()) == {
-        "version": 1,
+        "version": 2,
         "tokens": [
             {
                 "id": token.id,
@@ -275,9 +421,29 @@ def test_the_file_holds_the_digest_and_not_the_token(store: TokenStore, file: Pa
                 "agents": ["demo"],
                 "sha256": tokens.digest(secret),
                 "created": token.created,
+                "role": "controller",
+                "session": None,
+                "expires": None,
             }
         ],
     }
+
+
+def test_a_file_of_version_1_is_read_and_is_of_version_2_after_the_next_change(store: TokenStore, file: Path) -> None:
+    laptop, secret = store.create("laptop", "ann", ["demo"])
+    edit(file, as_version_1)
+    assert store.authenticate(secret) == laptop
+    assert json.loads(file.read_bytes())["version"] == 1
+    phone, _ = store.create("phone", "ann", None)
+    assert json.loads(file.read_bytes())["version"] == 2
+    assert store.tokens() == [laptop, phone]
+    assert store.is_current(laptop)
+
+
+def as_version_1(content: Any) -> None:
+    content["version"] = 1
+    for entry in content["tokens"]:
+        del entry["role"], entry["session"], entry["expires"]
 
 
 def test_nothing_is_left_beside_the_file_but_the_lock(store: TokenStore, state_dir: Path) -> None:
@@ -293,8 +459,9 @@ def test_what_a_killed_writer_left_is_no_obstacle(store: TokenStore, state_dir: 
 
 
 def test_a_repr_holds_no_digest(store: TokenStore) -> None:
-    token, secret = store.create("laptop", "ann", None)
+    token, secret = store.create("laptop", "ann", None, role="observer", session="s1", lifetime=60)
     assert token.id in repr(token)
+    assert f"role='observer', session='s1', expires='{token.expires}'" in repr(token)
     assert token.sha256 not in repr([token])
     assert secret not in repr([token])
 
@@ -390,8 +557,24 @@ def test_root_gives_away_no_file_that_was_there_before(store: TokenStore, state_
 
 
 def newer(content: Any) -> None:
-    content["version"] = 2
+    content["version"] = 3
     content["something"] = "new"
+
+
+def as_version_0(content: Any) -> None:
+    content["version"] = 0
+
+
+def with_a_role_that_is_none(content: Any) -> None:
+    content["tokens"][0]["role"] = "owner"
+
+
+def with_an_end_in_words(content: Any) -> None:
+    content["tokens"][0]["expires"] = "never"
+
+
+def with_an_end_in_another_time_zone(content: Any) -> None:
+    content["tokens"][0]["expires"] = "2026-03-01T12:00:00+02:00"
 
 
 def with_an_unknown_key(content: Any) -> None:
@@ -409,7 +592,11 @@ def with_half_a_digest(content: Any) -> None:
 @pytest.mark.parametrize(
     ("change", "complaint"),
     [
-        (newer, r"was written by a newer acp-gateway \(version 2 of the file\)"),
+        (newer, r"was written by a newer acp-gateway \(version 3 of the file\)"),
+        (as_version_0, "Invalid enum value 0"),
+        (with_a_role_that_is_none, "Invalid enum value 'owner'"),
+        (with_an_end_in_words, r"at `\$.tokens\[0\].expires`"),
+        (with_an_end_in_another_time_zone, r"at `\$.tokens\[0\].expires`"),
         (with_an_unknown_key, "unknown field `admin`"),
         (without_the_digest, "missing required field `sha256`"),
         (with_half_a_digest, r"at `\$.tokens\[0\].sha256`"),

@@ -1,0 +1,27 @@
+"""How long something lasts, as people write it on a command line: 90s, 15m, 2h, 7d."""
+
+import re
+
+from acp_gateway.errors import UsageError
+
+_SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
+
+_LONGEST_DAYS = 3650
+"""Ten years. Whoever writes more means for ever, or has slipped; and no date after it gets out of hand."""
+
+
+def parse_duration(text: str) -> float:
+    """The seconds that `text` stands for: a whole number above 0 and one of `s`, `m`, `h`, `d`, at most ten years.
+
+    Raises UsageError for anything else.
+    """
+    match = re.fullmatch(r"([0-9]+)([smhd])", text)
+    if match is None:
+        raise UsageError("expected a whole number and s, m, h or d behind it, such as 90s, 15m, 2h or 7d")
+    # Not int(): it raises ValueError for some thousand digits, which are merely infinite here.
+    seconds = float(match[1]) * _SECONDS[match[2]]
+    if seconds == 0:
+        raise UsageError("a duration has to be longer than nothing, such as 90s, 15m, 2h or 7d")
+    if seconds > _LONGEST_DAYS * _SECONDS["d"]:
+        raise UsageError(f"a duration is at most ten years, {_LONGEST_DAYS}d")
+    return seconds
