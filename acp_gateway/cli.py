@@ -1,8 +1,10 @@
 """The command line. Each command imports what it needs when it runs: `connect` must start fast."""
 
+import io
 import math
 import os
 import sys
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
@@ -13,7 +15,11 @@ from acp_gateway import __version__
 from acp_gateway.errors import GatewayError, UsageError
 
 if TYPE_CHECKING:
+    from acp_gateway.auth import Role
     from acp_gateway.dialing import Destination
+
+MAX_MESSAGE_SIZE = 64 * 1024 * 1024
+"""Bytes of one message, unless something else is asked for: the gateway's own default."""
 
 EDITORS = ("zed", "jetbrains", "codecompanion", "avante", "emacs", "vscode", "toad")
 
@@ -39,10 +45,40 @@ def _finite(_context: click.Context, _option: click.Parameter, seconds: float) -
     return seconds
 
 
+def _lifetime(_context: click.Context, _option: click.Parameter, text: str) -> float | None:
+    from acp_gateway.durations import parse_duration
+
+    try:
+        return None if text == "never" else parse_duration(text)
+    except UsageError as error:
+        raise click.BadParameter(f"{error}; or never") from None
+
+
 _config_option = click.option(
     "--config",
     type=click.Path(path_type=Path, dir_okay=False),
     help="The gateway's configuration. Default: ~/.config/acp-gateway/config.toml, else /etc/acp-gateway/config.toml.",
+)
+_token_file_option = click.option(
+    "--token-file",
+    type=click.Path(path_type=Path),
+    help="A file with the token, readable by you alone. Else ACP_GATEWAY_TOKEN_FILE, ACP_GATEWAY_TOKEN, hosts.toml.",
+)
+_ca_option = click.option("--ca", type=click.Path(path_type=Path), help="Trust certificates of this authority (PEM).")
+_pin_option = click.option("--pin", metavar="sha256:HEX", help="Trust the gateway with this public key, and no other.")
+_connect_timeout_option = partial(
+    click.option,
+    "--connect-timeout",
+    type=click.FloatRange(min=0, min_open=True),
+    default=15.0,
+    callback=_finite,
+    show_default=True,
+    metavar="SECONDS",
+)
+_insecure_plaintext_option = click.option(
+    "--insecure-plaintext",
+    is_flag=True,
+    help="Send the token to another machine without TLS, where everybody on the way can read it.",
 )
 
 
@@ -59,6 +95,11 @@ class _Program(click.Group):
             # What can go wrong with files has its own words; this is stdout: a full disk, a closed pipe.
             click.echo(f"acp-gateway: cannot write: {error.strerror}", err=True)
             ctx.exit(1)
+        except BaseExceptionGroup as group:
+            # Ctrl-C in the middle of something that is done in several tasks.
+            if group.split(KeyboardInterrupt)[1] is None:
+                raise KeyboardInterrupt from None
+            raise
 
 
 @click.group(cls=_Program, context_settings={"help_option_names": ["-h", "--help"]})
@@ -94,12 +135,15 @@ def serve(config: Path | None, *, verbose: bool) -> None:
 @click.argument("target")
 @click.option("--agent", help="The agent to use. Default: the gateway's own default.")
 @click.option(
-    "--token-file",
-    type=click.Path(path_type=Path),
-    help="A file with the token, readable by you alone. Else ACP_GATEWAY_TOKEN_FILE, ACP_GATEWAY_TOKEN, hosts.toml.",
+    "--attach",
+    "session",
+    metavar="SESSION",
+    help="Join this session, which `acp-gateway sessions` lists: the first that the editor opens is this one.",
 )
-@click.option("--ca", type=click.Path(path_type=Path), help="Trust certificates of this authority (PEM).")
-@click.option("--pin", metavar="sha256:HEX", help="Trust the gateway with this public key, and no other.")
+@click.option("--observe", is_flag=True, help="Look on only: nothing can be said or decided from here.")
+@_token_file_option
+@_ca_option
+@_pin_option
 @click.option(
     "--map",
     "maps",
@@ -107,35 +151,24 @@ def serve(config: Path | None, *, verbose: bool) -> None:
     metavar="LOCAL=REMOTE",
     help="A directory here and what it is called there. May be repeated.",
 )
-@click.option(
-    "--connect-timeout",
-    type=click.FloatRange(min=0, min_open=True),
-    default=15.0,
-    callback=_finite,
-    show_default=True,
-    metavar="SECONDS",
-    help="How long to try until the first connection.",
-)
+@_connect_timeout_option(help="How long to try until the first connection.")
 @click.option(
     "--max-message-size",
     type=click.IntRange(min=1),
-    default=64 * 1024 * 1024,
+    default=MAX_MESSAGE_SIZE,
     show_default=True,
     metavar="BYTES",
     help="The largest message from either side.",
 )
 @click.option("--log-file", type=click.Path(path_type=Path), help="Write a log there.")
-@click.option(
-    "--insecure-plaintext",
-    is_flag=True,
-    help="Send the token to another machine without TLS, where everybody on the way can read it.",
-)
+@_insecure_plaintext_option
 @click.option(
     "--print-config", "editor", type=click.Choice(EDITORS), help="Print the settings block for an editor, and stop."
 )
 def connect(
     target: str,
     agent: str | None,
+    session: str | None,
     token_file: Path | None,
     ca: Path | None,
     pin: str | None,
@@ -145,6 +178,7 @@ def connect(
     log_file: Path | None,
     editor: str | None,
     *,
+    observe: bool,
     insecure_plaintext: bool,
 ) -> None:
     """Be the agent for an editor, and pass everything to TARGET and back.
@@ -152,15 +186,26 @@ def connect(
     TARGET is a name from ~/.config/acp-gateway/hosts.toml, or HOST[:PORT] (TLS, port 7443), or a URL: wss://, ws://,
     tcp+tls://, tcp://, unix:///path. Editors start this command; what it says goes to stdout as ACP.
     """
-    from acp_gateway.destinations import find_destination, find_host
+    from acp_gateway.destinations import check_session_id, find_destination, find_host
     from acp_gateway.protocol.paths import PathMaps, parse_map
 
     def destination() -> "Destination":
-        return find_destination(target, agent, token_file, ca, pin, max_message_size, insecure=insecure_plaintext)
+        return find_destination(
+            target,
+            agent,
+            token_file,
+            ca,
+            pin,
+            max_message_size,
+            insecure=insecure_plaintext,
+            session=session,
+            observe=observe,
+        )
 
     if editor is not None:
         given = {
             "--agent": [agent] if agent else [],
+            "--attach": [check_session_id(session)] if session is not None else [],
             "--token-file": [str(token_file.absolute())] if token_file else [],
             "--ca": [str(ca.absolute())] if ca else [],
             "--pin": [pin] if pin else [],
@@ -169,7 +214,8 @@ def connect(
             "--max-message-size": [str(max_message_size)] if _was_given("max_message_size") else [],
             "--log-file": [str(log_file.absolute())] if log_file else [],
         }
-        flags = ["--insecure-plaintext"] if insecure_plaintext else []
+        flags = ["--observe"] if observe else []
+        flags += ["--insecure-plaintext"] if insecure_plaintext else []
         click.echo(_settings_block(editor, target, given, flags, pin), nl=False)
         return
     import logging
@@ -195,6 +241,51 @@ def connect(
     trio.run(shim.run, open_stdio(), destination, settings)
 
 
+@main.command(short_help="List the sessions that can be joined.")
+@click.argument("target")
+@click.option("--agent", help="Only this agent's sessions.")
+@_token_file_option
+@_ca_option
+@_pin_option
+@_connect_timeout_option(help="How long to wait for the answer.")
+@_insecure_plaintext_option
+@click.option("--json", "as_json", is_flag=True, help="Print all that the gateway says, as JSON.")
+def sessions(
+    target: str,
+    agent: str | None,
+    token_file: Path | None,
+    ca: Path | None,
+    pin: str | None,
+    connect_timeout: float,
+    *,
+    insecure_plaintext: bool,
+    as_json: bool,
+) -> None:
+    """Show the sessions at TARGET that your token may join, a row each, the id first.
+
+    `connect TARGET --attach ID` joins one. TARGET is what it is for `connect`.
+    """
+    import json
+    from datetime import UTC, datetime
+
+    import trio
+
+    from acp_gateway import control
+    from acp_gateway.destinations import find_destination
+
+    destination = find_destination(
+        target, agent, token_file, ca, pin, MAX_MESSAGE_SIZE, insecure=insecure_plaintext, control=True
+    )
+    found = trio.run(partial(control.list_sessions, destination, patience=connect_timeout))
+    if as_json:
+        # JSON itself leaves this one control character as it is.
+        click.echo(json.dumps(found, indent=2).replace("\x7f", "\\u007f"))
+    elif found:
+        _print_table(control.SESSION_COLUMNS, control.session_rows(found, datetime.now(UTC)))
+    else:
+        click.echo("There are no sessions; the first that an editor opens will be one.", err=True)
+
+
 @main.group(short_help="Make, list and revoke tokens.")
 def token() -> None:
     """Make, list and revoke the tokens that let people in. Run this on the gateway's machine."""
@@ -209,7 +300,31 @@ def token() -> None:
     help="Whose token it is. Default: the gateway's own user, so all yours are one person's.",
 )
 @click.option("--agent", "agents", multiple=True, metavar="NAME", help="Allow this agent only. May be repeated.")
-def create_token(config: Path | None, label: str, identity: str | None, agents: tuple[str, ...]) -> None:
+@click.option(
+    "--role",
+    type=click.Choice(["controller", "observer"]),
+    default="controller",
+    show_default=True,
+    help="A controller may do everything; an observer may only look.",
+)
+@click.option("--session", metavar="ID", help="For this one of the identity's sessions and nothing else.")
+@click.option(
+    "--expires",
+    "lifetime",
+    metavar="DURATION",
+    default="never",
+    callback=_lifetime,
+    help="For how long it lets people in: 90s, 15m, 2h, 7d. Default: until it is revoked.",
+)
+def create_token(
+    config: Path | None,
+    label: str,
+    identity: str | None,
+    agents: tuple[str, ...],
+    role: "Role",
+    session: str | None,
+    lifetime: float | None,
+) -> None:
     """Make a token and print it, this once."""
     from acp_gateway.auth import TokenStore
     from acp_gateway.config import load_config
@@ -219,7 +334,9 @@ def create_token(config: Path | None, label: str, identity: str | None, agents: 
     for agent in agents:
         if agent not in settings.agents:
             raise UsageError(f"there is no agent {agent!r} in the configuration{suggestion(agent, settings.agents)}")
-    record, secret = TokenStore(settings.gateway.state_dir).create(label, identity, agents or None)
+    record, secret = TokenStore(settings.gateway.state_dir).create(
+        label, identity, agents or None, role=role, session=session, lifetime=lifetime
+    )
     click.echo(
         f"Token {record.id} for {record.identity}. It is shown only now; keep it in a file of mode 600:", err=True
     )
@@ -233,16 +350,17 @@ def list_tokens(config: Path | None) -> None:
     from acp_gateway.auth import TokenStore
     from acp_gateway.config import load_config
 
-    tokens = TokenStore(load_config(config).gateway.state_dir).tokens()
+    store = TokenStore(load_config(config).gateway.state_dir)
+    tokens = store.tokens()
     if not tokens:
         click.echo("There are no tokens; make one with `acp-gateway token create --label NAME`.", err=True)
         return
-    # Column heads are for people; a script gets nothing but rows.
-    rows = [("ID", "IDENTITY", "AGENTS", "CREATED", "LABEL")] if sys.stdout.isatty() else []
-    rows += [(t.id, t.identity, ",".join(t.agents) if t.agents else "all", t.created, t.label) for t in tokens]
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    for row in rows:
-        click.echo("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
+    rows: list[tuple[str, ...]] = []
+    for t in tokens:
+        agents = ",".join(t.agents) if t.agents else "all"
+        expires = "expired" if store.has_expired(t) else t.expires or "never"
+        rows.append((t.id, t.identity, t.role, agents, t.session or "-", t.created, expires, t.label))
+    _print_table(("ID", "IDENTITY", "ROLE", "AGENTS", "SESSION", "CREATED", "EXPIRES", "LABEL"), rows)
 
 
 @token.command("revoke")
@@ -255,6 +373,41 @@ def revoke_token(config: Path | None, token_id: str) -> None:
 
     record = TokenStore(load_config(config).gateway.state_dir).revoke(token_id)
     click.echo(f"Revoked {record.id} ({record.label}).")
+
+
+@main.command(short_help="Make a token for one session.")
+@click.argument("session")
+@click.option("--observe", is_flag=True, help="To look only: the guest can neither prompt nor decide anything.")
+@click.option(
+    "--expires",
+    "lifetime",
+    metavar="DURATION",
+    default="24h",
+    show_default=True,
+    callback=_lifetime,
+    help="For how long it lets the guest in: 90s, 15m, 2h, 7d, or never: until it is revoked.",
+)
+@click.option("--label", metavar="TEXT", help="Who or what the token is for. Default: guest.")
+@_config_option
+def share(session: str, lifetime: float | None, label: str | None, config: Path | None, *, observe: bool) -> None:
+    """Make a token for a guest and print it, this once: for the session with the id SESSION and nothing else.
+
+    Run this on the gateway's machine. `acp-gateway token revoke` ends it before its time.
+    """
+    from acp_gateway.auth import TokenStore
+    from acp_gateway.config import load_config
+
+    store = TokenStore(load_config(config).gateway.state_dir)
+    record, secret = store.create_guest(
+        session, role="observer" if observe else "controller", lifetime=lifetime, label=label
+    )
+    until = f"expires {record.expires}" if record.expires else "never expires"
+    click.echo(
+        f"Token {record.id}, {record.role}, {until}. It is shown only now; saved in a file of mode 600, it is used as: "
+        "acp-gateway connect TARGET --token-file FILE (it is for this session alone, no --attach is needed).",
+        err=True,
+    )
+    click.echo(secret)
 
 
 @main.group(short_help="Make the gateway's certificate.")
@@ -306,6 +459,17 @@ def check_configuration(config: Path | None) -> None:
         click.echo("warning: there are no tokens yet: acp-gateway token create --label NAME", err=True)
     click.echo(f"Fine. Listening at {', '.join(str(section.address) for section in settings.listen)};", nl=False)
     click.echo(f" agents: {', '.join(settings.agents)}; default: {settings.default_agent}.")
+
+
+def _print_table(heads: tuple[str, ...], rows: list[tuple[str, ...]]) -> None:
+    """Rows in columns. Their heads are for people: a script gets nothing but rows."""
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        # Titles are in all languages, and not every terminal and file has the characters for them.
+        sys.stdout.reconfigure(errors="replace")
+    table = [heads, *rows] if sys.stdout.isatty() else rows
+    widths = [max(map(len, column)) for column in zip(*table, strict=True)]
+    for row in table:
+        click.echo("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
 
 
 def _was_given(option: str) -> bool:

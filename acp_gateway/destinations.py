@@ -4,6 +4,7 @@ All of it is read anew for each attempt to connect, so a new token or a correcte
 """
 
 import os
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -46,8 +47,14 @@ def find_destination(
     max_message_size: int,
     *,
     insecure: bool,
+    session: str | None = None,
+    observe: bool = False,
+    control: bool = False,
 ) -> Destination:
     """Where to connect, by the command line, the environment and hosts.toml as they are now.
+
+    The agent in hosts.toml is only for who begins sessions: one to join has its agent already, and who asks the
+    gateway itself needs none.
 
     Raises `UsageError`, `ConfigError`, or `Unauthorized` where there is no token, each with what to do.
     """
@@ -70,12 +77,22 @@ def find_destination(
         )
     return Destination(
         address=address,
-        agent=agent or (host.agent if host else None),
+        agent=agent or (host.agent if host and session is None and not control else None),
         token=token,
         pin=None if pin is None else parse_pin(pin),
         ca=ca,
         max_message_size=max_message_size,
+        session=None if session is None else check_session_id(session),
+        observe=observe,
+        control=control,
     )
+
+
+def check_session_id(text: str) -> str:
+    """The id of a session, if it can be one: agents choose them as they like. Raises `UsageError`."""
+    if not text or re.search(r"[\ud800-\udfff]", text):
+        raise UsageError(f"no session has the id {text[:64]!r}; `acp-gateway sessions` shows those there are")
+    return text
 
 
 def _find_token(token_file: Path | None, host: "Host | None") -> str | None:

@@ -6,11 +6,11 @@ by the system's authorities, by the user's own, or by its pin.
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
-from urllib.parse import quote
+from urllib.parse import quote, urlencode
 
 import trio
 from websockets.uri import WebSocketURI
@@ -24,6 +24,7 @@ from acp_gateway.errors import (
     ProtocolError,
     Unauthorized,
     UnknownAgent,
+    UnknownSession,
     Unreachable,
 )
 from acp_gateway.tls import check_pin, client_context
@@ -32,20 +33,20 @@ from acp_gateway.transports.ndjson import LineStream
 from acp_gateway.transports.sockets import SocketBytes, connect_tcp, connect_unix
 from acp_gateway.transports.websocket import Timing, UpgradeRefused, connect_websocket
 
-_REFUSALS: Final[Mapping[int, type[AccessError]]] = {
-    kind.http_status: kind for kind in (Unauthorized, Forbidden, UnknownAgent)
-}
+_REFUSALS: Final[Sequence[type[AccessError]]] = (Unauthorized, Forbidden, UnknownAgent, UnknownSession)
+"""What a gateway may say, by its number; of those with the same number the first, unless the reason says another."""
 
 _BUSY: Final = frozenset({408, 425, 429, 500, 502, 503, 504})
 """HTTP statuses of a proxy whose gateway is not there yet, and of one that asks for patience."""
 
 
-_UNPRINTABLE: Final = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]+")
+_UNPRINTABLE: Final = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]+")
+"""Control characters, other ends of lines, marks that turn the direction of a line, and halves of characters."""
 
 
-def printable(text: str) -> str:
-    """What a stranger says, fit for one line of a terminal."""
-    return _UNPRINTABLE.sub(" ", text)[:300].strip()
+def printable(text: str, size: int = 300) -> str:
+    """What a stranger says, fit for one line of a terminal: `size` characters at most."""
+    return _UNPRINTABLE.sub(" ", text)[:size].strip()
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +62,18 @@ class Destination:
     ca: Path | None
     max_message_size: int
     """Bytes of one message from the gateway."""
+    session: str | None = None
+    """The session to join; None to begin with one of its own."""
+    observe: bool = False
+    """To look only, whatever the token allows."""
+    control: bool = False
+    """To ask the gateway itself, and no agent."""
+
+    @property
+    def wish(self) -> dict[str, str | bool]:
+        """What is asked for there, as the parameters of a hello."""
+        wish = {"agent": self.agent, "session": self.session, "observe": self.observe, "control": self.control}
+        return {name: value for name, value in wish.items() if value is not None and value is not False}
 
     def __repr__(self) -> str:
         return f"Destination({self.address})"
@@ -103,39 +116,40 @@ async def _connect(destination: Destination) -> SocketBytes:
 
 async def _upgrade(stream: ByteStream, destination: Destination, timing: Timing) -> MessageStream:
     address = destination.address
-    query = "" if destination.agent is None else "agent=" + quote(destination.agent, safe="")
+    query = {name: "1" if value is True else value for name, value in destination.wish.items()}
     headers = {"User-Agent": f"acp-gateway/{__version__}"}
     if destination.token is not None:
         headers["Authorization"] = f"Bearer {destination.token}"
     try:
         return await connect_websocket(
             stream,
-            WebSocketURI(address.tls, address.host, address.port, address.path, query),
+            WebSocketURI(
+                address.tls, address.host, address.port, address.path, urlencode(query, quote_via=quote, safe="")
+            ),
             headers,
             max_message_size=destination.max_message_size,
             size_setting="--max-message-size",
             timing=timing,
         )
     except UpgradeRefused as error:
-        number = error.status if error.marked or error.status in _BUSY else None
-        if number is None:
+        if error.mark is None and error.status not in _BUSY:
             raise ProtocolError(
                 f"{destination.address} answered HTTP {error.status} ({error.text}), but not as an acp-gateway: is a "
                 "proxy in between, and is the path /acp?"
             ) from error
-        raise _refusal(destination, number, error.text) from error
+        raise _refusal(destination, error.status, error.text, error.mark) from error
     except ProtocolError as error:
         raise ProtocolError(f"{address}: {error}") from error
 
 
 async def _say_hello(stream: ByteStream, destination: Destination) -> MessageStream:
     lines = LineStream(stream, max_message_size=destination.max_message_size, size_setting="--max-message-size")
-    params = {"token": destination.token, "agent": destination.agent}
+    token = {} if destination.token is None else {"token": destination.token}
     hello = {
         "jsonrpc": "2.0",
         "id": 0,
         "method": "_acp-gateway/hello",
-        "params": {name: value for name, value in params.items() if value is not None},
+        "params": token | destination.wish,
     }
     await lines.send(json.dumps(hello).encode())
     try:
@@ -147,17 +161,24 @@ async def _say_hello(stream: ByteStream, destination: Destination) -> MessageStr
     if not isinstance(reply, dict) or not ("result" in reply or isinstance(reply.get("error"), dict)):
         raise ProtocolError(f"{destination.address}: whoever answers there is no acp-gateway")
     if "result" not in reply:
-        error: dict[str, Any] = reply["error"]
-        raise _refusal(destination, error.get("code"), str(error.get("message")))
+        raise refusal_by_error(destination, reply["error"])
     return lines
 
 
-def _refusal(destination: Destination, number: object, text: str) -> GatewayError:
-    """The error for an HTTP status, or for the same number as the code of a refused hello."""
+def refusal_by_error(destination: Destination, error: Mapping[str, Any]) -> GatewayError:
+    """The error for the JSON-RPC error with which a gateway refuses."""
+    data = error.get("data")
+    reason = data.get("reason") if isinstance(data, dict) else None
+    return _refusal(destination, error.get("code"), str(error.get("message")), reason)
+
+
+def _refusal(destination: Destination, number: object, text: str, reason: object) -> GatewayError:
+    """The error for an HTTP status, or for the same number as the code of a JSON-RPC error, and for its reason."""
     text = printable(text)
-    if isinstance(number, int):
-        if number in _REFUSALS:
-            return _REFUSALS[number](f"{destination.address}: {text}")
-        if number in _BUSY:
-            return Unreachable(f"{destination.address}: HTTP {number}: {text}")
+    kinds = [kind for kind in _REFUSALS if kind.http_status == number]
+    if kinds:
+        kind = next((kind for kind in kinds if kind.reason == reason), kinds[0])
+        return kind(f"{destination.address}: {text}")
+    if isinstance(number, int) and number in _BUSY:
+        return Unreachable(f"{destination.address}: HTTP {number}: {text}")
     return ProtocolError(f"{destination.address}: refused with {number}: {text}")

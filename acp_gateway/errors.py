@@ -6,7 +6,8 @@
     ├── AccessError                   exit 4    who you are, or what you may use
     │   ├── Unauthorized              HTTP 401  no token, or a wrong one
     │   ├── Forbidden                 HTTP 403  a right token that may not do this
-    │   └── UnknownAgent              HTTP 404  no agent of that name
+    │   ├── UnknownAgent              HTTP 404  no agent of that name
+    │   └── UnknownSession            HTTP 404  no session of that id, or not for you
     ├── TrustError                    exit 5    TLS: the certificate or the pin does not match
     ├── Unreachable                   exit 6    nobody answers there, or the connection was lost
     ├── ProtocolError                 exit 7    the other side does not speak what it should
@@ -83,6 +84,13 @@ class UnknownAgent(AccessError):
 
     http_status = 404
     reason = "unknown_agent"
+
+
+class UnknownSession(AccessError):
+    """No session of that id, or none that the token may see: the text never tells which."""
+
+    http_status = 404
+    reason = "unknown_session"
 
 
 class TrustError(GatewayError):

@@ -1,59 +1,64 @@
-"""Which agent for whom: what a connection may use, the hub that it gets, and the connections there are."""
+"""Which agent for whom: what a connection may use, the hub that it gets, and all hubs together."""
 
 import logging
-import os
-import shlex
-import socket
-from collections.abc import Container, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Container, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from functools import partial
-from pathlib import Path, PurePosixPath, PureWindowsPath
-from typing import Any, Self
 
 import trio
 
+from acp_gateway import __version__
+from acp_gateway.access import Access, Wish
+from acp_gateway.advice import check_directory, login_hint
 from acp_gateway.agent import Agent, Launch, Spawner, run_agent
-from acp_gateway.auth import Token, TokenStore
+from acp_gateway.auth import TokenStore, default_identity
 from acp_gateway.config import AgentSection, Config, agent_environment
-from acp_gateway.errors import AgentError, ConfigError, Forbidden, UnknownAgent
-from acp_gateway.hub import Hub
+from acp_gateway.desk import serve_desk
+from acp_gateway.errors import AccessError, AgentError, ConfigError, Forbidden, UnknownAgent, UnknownSession
+from acp_gateway.hub import Hub, Limits
+from acp_gateway.memory import Memory
 from acp_gateway.protocol.methods import Capability
-from acp_gateway.protocol.multiplexer import Policy, Problem
-from acp_gateway.protocol.paths import suggest_map
+from acp_gateway.protocol.multiplexer import Multiplexer
+from acp_gateway.protocol.process import Policy
+from acp_gateway.protocol.sessions import Client, Home, Registry, Role, Session, Viewer
+from acp_gateway.seats import Farewell
 from acp_gateway.transports.base import CloseReason, MessageStream
 
 log = logging.getLogger(__name__)
 
-PATH_SIZE = 4096
-"""Characters of a path at most, as on Linux; a longer one only fills the error that would quote it."""
-
 REVOCATION_INTERVAL = 1.0
 """Seconds between two looks at the token file for the sake of connections that are open; new ones look themselves."""
 
+_REVOKED = Farewell(CloseReason.POLICY, "the token is not valid any more", "unauthorized")
+_STOPPING = Farewell(CloseReason.GOING_AWAY, "the gateway is stopping")
+_BUG = Farewell(CloseReason.AGENT_GONE, "an error of the gateway's own")
+_SESSION_GONE = "the session is not open any more"
+
 
 @dataclass(frozen=True, slots=True)
-class Access:
-    """Who a connection belongs to and what it may use."""
+class Admission:
+    """A connection that was let in: who it is, and what for."""
 
-    identity: str
-    token: Token | None
-    """None for a peer that the kernel vouched for: the gateway's own user, who may use everything."""
+    access: Access
+    wish: Wish
+    agent: str
+    """Empty for a control connection."""
+    viewer: Viewer
+    role: Role
 
-    @classmethod
-    def of(cls, token: Token) -> Self:
-        """The access that a token gives."""
-        return cls(token.identity, token)
 
-    def may_use(self, agent: str) -> bool:
-        """Whether the token allows this agent."""
-        return self.token is None or self.token.agents is None or agent in self.token.agents
+def _unknown_session(session_id: str | None) -> UnknownSession:
+    """Whether there is no such session, or none for this token: the text is the same."""
+    return UnknownSession(f"no session {(session_id or '')[:64]!r} is open here, or it is not yours")
 
 
 @dataclass(slots=True, eq=False)
 class _Connection:
+    """A connection whose token has to stay valid."""
+
     access: Access
-    hub: Hub
-    scope: trio.CancelScope = field(default_factory=trio.CancelScope)
+    close: Callable[[Farewell], None]
 
 
 class Gateway:
@@ -62,15 +67,77 @@ class Gateway:
     def __init__(self, config: Config, tokens: TokenStore, spawner: Spawner, environment: Mapping[str, str]) -> None:
         self.config = config
         self.tokens = tokens
+        self.registry = Registry(default_identity(config.gateway.state_dir))
         self._spawner = spawner
         # The gateway's own environment, of which agents get a part.
         self._environment = environment
+        self._hubs: dict[Home, Hub] = {}
+        # The hubs that several connections share, by agent and, where each identity has its own, by identity.
+        self._shared: dict[tuple[str, str | None], Hub] = {}
         self._connections: set[_Connection] = set()
+        self._memory = Memory(config.gateway.memory_limit)
+        # Whose session a guest's token has led to, by the token's id: agents that count give an id to the next as well.
+        self._granted_by: dict[str, str] = {}
+        # Where the hubs run.
+        self._nursery: trio.Nursery | None = None
+
+    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Run the hubs, and end connections whose token is not valid any more, until cancelled.
+
+        Cancelled, it stops all agents politely.
+        """
+        async with trio.open_nursery() as self._nursery:
+            self._nursery.start_soon(self._enforce_revocations)
+            task_status.started()
 
     @property
     def agent_ancestors(self) -> Container[int]:
         """The processes and process sessions that only agents descend from, for telling an agent from its user."""
         return self._spawner.ancestors
+
+    @property
+    def hubs(self) -> list[Hub]:
+        """Those that there are at this moment."""
+        return list(self._hubs.values())
+
+    # Who may come in
+
+    def admit(self, access: Access, wish: Wish) -> Admission:
+        """Let a connection in for what it asks; what its token is bound to goes before that.
+
+        Raises `UnknownAgent` and `UnknownSession` where there is none of that name, or none for this token, and
+        `Forbidden` where the token does not allow the agent.
+        """
+        token = access.token
+        bound = None if token is None else token.session
+        if bound is not None and wish.session not in (None, bound):
+            raise _unknown_session(wish.session)
+        viewer = Viewer(
+            access.identity,
+            wish.session if bound is None else bound,
+            bound is not None,
+            None if token is None else self._granted_by.get(token.id),
+        )
+        observes = wish.observe or (token is not None and token.role == "observer")
+        role = Role.OBSERVER if observes else Role.CONTROLLER
+        if wish.control:
+            agent = ""
+        elif viewer.only is None:
+            agent = self.choose_agent(access, wish.agent)
+        else:
+            agent = self._agent_of_session(access, wish, viewer)
+            viewer = self._bind(access, viewer, agent)
+        return Admission(access, wish, agent, viewer, role)
+
+    def _bind(self, access: Access, viewer: Viewer, agent: str) -> Viewer:
+        """A guest's token is for the session that it leads to first, and for no later one of the same id."""
+        if access.token is None or not viewer.guest or viewer.granted_by is not None:
+            return viewer
+        session = self._find_session(access, viewer, agent)
+        if session is None:
+            return viewer
+        self._granted_by[access.token.id] = session.owner
+        return replace(viewer, granted_by=session.owner)
 
     def choose_agent(self, access: Access, name: str | None) -> str:
         """The agent that a connection asks for, or the default one.
@@ -87,47 +154,185 @@ class Gateway:
             raise Forbidden(f"this token does not allow the agent {name}")
         return name
 
-    async def serve_client(self, client: MessageStream, access: Access, agent: str, name: str) -> None:
-        """Give a client its agent and return when it is gone; the stream is closed then.
+    def _agent_of_session(self, access: Access, wish: Wish, viewer: Viewer) -> str:
+        """The agent whose session is to be joined: a live one, or one that the agent can open again.
 
-        Args:
-            client: the client's stream, ready for `initialize`.
-            access: who it is.
-            agent: what `choose_agent` returned.
-            name: what the connection is called in the log.
-
-        Cancelled, it closes the stream and stops the agent politely.
+        Which session that is, nobody learns from an agent that is not there, or not for this token: it is looked for
+        before, and where the connection names none, such an agent's sessions do not exist for it.
         """
-        section = self.config.agents[agent]
-        hub = Hub(
-            client,
-            name=name,
-            run_agent=partial(self._run_agent, agent, section),
-            policy=_policy(section, self.config.gateway.max_open_requests),
-            write_high_water=self.config.gateway.write_high_water,
-            stall_timeout=self.config.gateway.stall_timeout,
-        )
-        connection = _Connection(access, hub)
-        self._connections.add(connection)
-        log.info("%s: attached to agent %s as %s", name, agent, access.identity)
+        agent = None if wish.agent is None or viewer.guest else self.choose_agent(access, wish.agent)
+        session = self._find_session(access, viewer, agent)
+        if session is not None:
+            return session.agent
         try:
-            with connection.scope:
-                await hub.run()
+            agent = self.choose_agent(access, agent)
+        except AccessError:
+            raise _unknown_session(viewer.only) from None
+        # What was never registered may be on the disk of the gateway's own user.
+        if viewer.only is None or not self.registry.may_exist(viewer, agent, viewer.only):
+            raise _unknown_session(viewer.only)
+        return agent
+
+    def _find_session(self, access: Access, viewer: Viewer, agent: str | None) -> Session | None:
+        """The session that a connection came for, if it is just one; a guest's has to be live.
+
+        Ids are one agent's at the most: where several have one of the same, the connection has to name the agent.
+        """
+        seen = [
+            session
+            for session in self.registry
+            if viewer.sees(session) and access.may_use(session.agent) and agent in (None, session.agent)
+        ]
+        live = [session for session in seen if session.live]
+        found = live if live or viewer.guest else seen
+        return found[0] if len(found) == 1 else None
+
+    # Serving
+
+    async def serve(self, stream: MessageStream, admission: Admission, name: str) -> None:
+        """Serve a connection that was admitted until it is gone; the stream is closed then.
+
+        Cancelled, it says goodbye and closes the stream.
+        """
+        if admission.wish.control:
+            await self._serve_control(stream, admission)
+            return
+        hub = self._find_hub(admission)
+        if hub is None:
+            await stream.aclose(CloseReason.POLICY, _SESSION_GONE)
+            return
+        client = Client(name, admission.viewer, admission.role)
+
+        def close(farewell: Farewell) -> None:
+            # One that is being told goodbye has given up its seat and may take its time.
+            if client in hub.seats:
+                hub.seats[client].close(farewell)
+
+        log.info(
+            "%s: attached to agent %s as %s%s",
+            name,
+            admission.agent,
+            admission.access.identity,
+            "" if client.controls else ", to observe",
+        )
+        try:
+            with self._watched(admission.access, close):
+                await hub.serve(stream, client)
         finally:
-            self._connections.discard(connection)
             log.info("%s: detached", name)
 
-    async def enforce_revocations(self) -> None:
-        """End connections whose token is not valid any more, until cancelled."""
-        while True:
-            await trio.sleep(REVOCATION_INTERVAL)
-            for connection in self._connections:
-                token = connection.access.token
-                if token is None or connection.scope.cancel_called or self.tokens.is_current(token):
-                    continue
-                log.warning("token %s is not valid any more: closing its connection", token.id)
-                connection.hub.close_with(CloseReason.POLICY, "the token is not valid any more")
-                connection.scope.cancel()
+    async def _serve_control(self, stream: MessageStream, admission: Admission) -> None:
+        """Serve a connection that asks the gateway itself, about what its token may join."""
+        access = admission.access
+        farewell = _STOPPING
+        scope = trio.CancelScope()
+
+        def close(why: Farewell) -> None:
+            nonlocal farewell
+            farewell = why
+            scope.cancel()
+
+        def hubs() -> list[Hub]:
+            return [hub for hub in self.hubs if access.may_use(hub.name)]
+
+        try:
+            with scope, self._watched(access, close):
+                farewell = await serve_desk(stream, admission.viewer, self.registry, hubs)
+        except Exception:
+            farewell = _BUG
+            raise
+        finally:
+            with trio.CancelScope(shield=True):
+                await stream.aclose(farewell.reason, farewell.text)
+
+    def _find_hub(self, admission: Admission) -> Hub | None:
+        """The hub for a connection, a new one if need be; None where the session that it came for has gone."""
+        viewer, agent = admission.viewer, admission.agent
+        if viewer.only is not None:
+            session = self._find_session(admission.access, viewer, agent)
+            hub = None if session is None or session.home is None else self._hubs.get(session.home)
+            if hub is not None and not hub.over:
+                return hub
+            if viewer.guest:
+                return None
+        section = self.config.agents[agent]
+        if section.scope == "connection":
+            return self._start_hub(agent, section)
+        key = agent, viewer.identity if section.scope == "identity" else None
+        shared = self._shared.get(key)
+        if shared is None or shared.over:
+            shared = self._shared[key] = self._start_hub(agent, section)
+        return shared
+
+    def _start_hub(self, agent: str, section: AgentSection) -> Hub:
+        settings = self.config.gateway
+        multiplexer = Multiplexer(agent, self._policy(section), self.registry)
+        limits = Limits(
+            write_high_water=settings.write_high_water,
+            outbox_limit=settings.outbox_limit,
+            stall_timeout=settings.stall_timeout,
+            idle_stop=section.idle_stop,
+            max_restarts=section.max_restarts,
+            permission_timeout=section.permission_timeout,
+        )
+        hub = Hub(
+            agent,
+            shared=section.scope != "connection",
+            run_agent=partial(self._run_agent, agent, section),
+            multiplexer=multiplexer,
+            limits=limits,
+            stop_home=self._stop_home,
+            grown=lambda size: self._memory.grown(size, self.hubs),
+        )
+        self._hubs[multiplexer.home] = hub
+        assert self._nursery is not None, "the gateway is not running"
+        self._nursery.start_soon(self._run_hub, hub)
+        return hub
+
+    async def _run_hub(self, hub: Hub) -> None:
+        try:
+            await hub.run()
+        except* Exception:
+            # A bug ends the hub it shows in and no other.
+            log.exception("agent %s: stopped by an error of the gateway's own", hub.name)
+        finally:
+            self._forget(hub)
+
+    def _forget(self, hub: Hub) -> None:
+        """A hub has ended: its sessions can be opened elsewhere, and another hub may wait for that."""
+        del self._hubs[hub.multiplexer.home]
+        for key in [key for key, shared in self._shared.items() if shared is hub]:
+            del self._shared[key]
+        for other in self.hubs:
+            try:
+                other.sessions_freed()
+            except Exception:
+                log.exception("agent %s: stopped by an error of the gateway's own", other.name)
+                other.end()
+
+    def _stop_home(self, home: Home) -> None:
+        hub = self._hubs.get(home)
+        if hub is not None and home.deserted:
+            hub.end()
+
+    # What a hub needs to know
+
+    def _policy(self, section: AgentSection) -> Policy:
+        serves = {Capability.FS: section.client_fs, Capability.TERMINAL: section.client_terminal}
+        cwd = None if section.cwd is None else str(section.cwd)
+        settings = self.config.gateway
+        return Policy(
+            shared=section.scope != "connection",
+            serves=frozenset(capability for capability, served in serves.items() if served),
+            check_directory=lambda directory: check_directory(directory, cwd),
+            login_hint=lambda methods: login_hint(section, methods),
+            max_open_requests=settings.max_open_requests,
+            max_queued_prompts=settings.max_queued_prompts,
+            max_waiting_size=settings.outbox_limit,
+            journal_limit=settings.journal_limit,
+            permission_timeout=section.permission_timeout,
+            version=__version__,
+        )
 
     async def _run_agent(self, name: str, section: AgentSection, *, task_status: trio.TaskStatus[Agent]) -> None:
         await run_agent(self._launch(name, section), self._spawner, task_status=task_status)
@@ -147,73 +352,24 @@ class Gateway:
             term_grace=section.term_grace,
         )
 
+    # Tokens
 
-def _policy(section: AgentSection, max_open_requests: int) -> Policy:
-    serves = {Capability.FS: section.client_fs, Capability.TERMINAL: section.client_terminal}
-    return Policy(
-        serves=frozenset(capability for capability, served in serves.items() if served),
-        check_directory=lambda cwd: check_directory(cwd, None if section.cwd is None else str(section.cwd)),
-        max_open_requests=max_open_requests,
-        login_hint=lambda methods: login_hint(section, methods),
-    )
+    @contextmanager
+    def _watched(self, access: Access, close: Callable[[Farewell], None]) -> Iterator[None]:
+        """End what is in this block when its token is not valid any more."""
+        connection = _Connection(access, close)
+        self._connections.add(connection)
+        try:
+            yield
+        finally:
+            self._connections.discard(connection)
 
-
-def check_directory(cwd: str, agent_cwd: str | None) -> Problem | None:
-    """Whether a session can be opened in `cwd`; where not, the path map that would probably make it work."""
-    if len(cwd) > PATH_SIZE:
-        return Problem(f"cwd is longer than a path can be ({PATH_SIZE} characters)", {"reason": "no_such_directory"})
-    if os.path.isabs(cwd) and os.path.isdir(cwd):
-        return None
-    if os.path.isabs(cwd) and os.path.exists(cwd):
-        return Problem(f"{cwd} is not a directory", {"reason": "no_such_directory", "cwd": cwd})
-    if not _is_absolute_somewhere(cwd):
-        return Problem(f"cwd must be an absolute path, not {cwd!r}", {"reason": "no_such_directory", "cwd": cwd})
-    suggested = suggest_map(cwd, home=_home(), agent_cwd=agent_cwd, is_directory=os.path.isdir)
-    return Problem(
-        f"there is no directory {cwd} on {socket.gethostname()}; start the client with the path it has there: "
-        f"acp-gateway connect … --map {_quoted(suggested)} (or maps in hosts.toml)",
-        {"reason": "no_such_directory", "cwd": cwd, "map": suggested},
-    )
-
-
-def _quoted(text: str) -> str:
-    """For the shell of the editor's machine; Windows knows double quotes only."""
-    return shlex.quote(text) if text.startswith("/") else f'"{text}"' if " " in text else text
-
-
-def _home() -> str:
-    try:
-        return str(Path.home())
-    except RuntimeError:
-        return "/"  # A service's user may have none.
-
-
-def _is_absolute_somewhere(path: str) -> bool:
-    return PurePosixPath(path).is_absolute() or PureWindowsPath(path).is_absolute()
-
-
-def login_hint(section: AgentSection, auth_methods: list[dict[str, Any]]) -> str:
-    """Where and how to log the agent in: as configured, else as the agent itself says."""
-    command = section.login or _login_command(section, auth_methods)
-    if command is not None:
-        how = f"run `{command}`"
-    else:
-        words = [words for method in auth_methods if isinstance(words := method.get("description"), str) and words]
-        how = " or ".join(words) if words else f"start `{shlex.join(section.command)}` and log in"
-    return f"On the gateway's machine ({socket.gethostname()}): {how}, then try again."
-
-
-def _login_command(section: AgentSection, auth_methods: list[dict[str, Any]]) -> str | None:
-    """The command of a terminal login that the agent offered: its own with other arguments, or one in `_meta`."""
-    for method in auth_methods:
-        meta = method.get("_meta")
-        spec = meta.get("terminal-auth") if isinstance(meta, dict) else None
-        if isinstance(spec, dict) and isinstance(spec.get("command"), str):
-            return shlex.join([spec["command"], *_words(spec.get("args"))])
-        if method.get("type") == "terminal":
-            return shlex.join([*section.command, *_words(method.get("args"))])
-    return None
-
-
-def _words(value: object) -> list[str]:
-    return [str(word) for word in value] if isinstance(value, list) else []
+    async def _enforce_revocations(self) -> None:
+        while True:
+            await trio.sleep(REVOCATION_INTERVAL)
+            for connection in list(self._connections):
+                token = connection.access.token
+                if token is not None and not self.tokens.is_current(token):
+                    log.warning("token %s is not valid any more: closing its connection", token.id)
+                    self._connections.discard(connection)
+                    connection.close(_REVOKED)

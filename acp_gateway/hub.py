@@ -1,15 +1,22 @@
-"""The meeting place: one agent, the client it works for, and the pumps between them.
+"""The meeting place: one agent, the clients it works for, and the pumps between them.
 
 Pumps move batches. What a batch means is decided in `protocol.multiplexer`, and `_deliver` carries out what was
 decided, without waiting and in one go: between something happening and its consequences no other task gets a turn, so
-there is no lock. Nothing piles up either: while a peer takes its messages slowly, whoever sends it more is not read.
+there is no lock.
 
-Three things end a hub: the client goes, the agent goes, or somebody cancels it. The end is the same for all: the agent
-hears that its client has gone, then both are closed at the same time.
+Nobody waits for a slow client: what it does not take waits in its seat (`seats`), within a limit. There is one
+exception. A client that is alone with the agent slows it down instead of being detached, since nobody else is delayed
+by that. An agent that does not read slows down those who send it more, after a high-water mark, and it is stopped when
+it has read nothing for too long: else nobody would hear of a client's end behind it.
+
+The agent is started when there is something for it. If it ends while clients share it, whoever waits is told, and it is
+started again with the next request, not too often. When nothing is open and nobody has said anything for long, it is
+stopped.
 """
 
 import logging
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
 import trio
@@ -17,19 +24,26 @@ import trio
 from acp_gateway.agent import LAST_WORDS, Agent
 from acp_gateway.errors import AgentError
 from acp_gateway.protocol import jsonrpc
-from acp_gateway.protocol.multiplexer import Multiplexer, Policy
+from acp_gateway.protocol.multiplexer import Multiplexer
+from acp_gateway.protocol.sessions import Client, Home, Phase
+from acp_gateway.restarts import Restarts, TooOften
+from acp_gateway.seats import Farewell, Seat
 from acp_gateway.transports.base import CloseReason, MessageStream, MessageTooLarge
 
 log = logging.getLogger(__name__)
 
 NOTES_AS_WARNINGS: Final = 20
-"""Dropped or refused messages of one connection that are warned of, the rest is for DEBUG: agents print banners."""
+"""Dropped or refused messages of one agent that are warned of, the rest is for DEBUG: agents print banners."""
 
-_GATEWAY_ENDS_IT: Final = {CloseReason.GOING_AWAY: "gateway_stopping", CloseReason.POLICY: "unauthorized"}
-"""Ends that are neither the client's nor the agent's, and the word for programs in the answers to open requests."""
+TICK: Final = 10.0
+"""Seconds between two looks at what has become too old, or a quarter of the shortest time where that is less."""
 
-_NO_INPUT: Final = (trio.BrokenResourceError, trio.ClosedResourceError)
+_LOST: Final = (trio.BrokenResourceError, trio.ClosedResourceError)
 """An agent takes nothing any more, or has ended and its pipes are closed. Its end shows where its output is read."""
+
+_STOPPING: Final = Farewell(CloseReason.GOING_AWAY, "the gateway is stopping", "gateway_stopping")
+_BUG: Final = Farewell(CloseReason.AGENT_GONE, "an error of the gateway's own", "internal")
+_LEFT: Final = Farewell(CloseReason.NORMAL, "")
 
 
 class RunAgent(Protocol):
@@ -39,190 +53,315 @@ class RunAgent(Protocol):
         """See `agent.run_agent`."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """How much and how long, as the configuration has it."""
+
+    write_high_water: int
+    """Bytes pending for a peer above which its stream gets no more, or those who send it more are not read."""
+    outbox_limit: int
+    """Bytes that may wait for one client."""
+    stall_timeout: float
+    """Seconds that the agent may take nothing while clients are not read because of it."""
+    idle_stop: float
+    """Seconds without anything said or open after which the agent is stopped."""
+    max_restarts: int
+    """As `restarts` has it."""
+    permission_timeout: float
+    """As the core has it; here it says how often to look at the clock."""
+
+
 class Hub:
-    """An agent of its own for one client, from the client's `initialize` until one of them is gone.
+    """An agent and its clients.
 
     Args:
-        client: the client's stream; closed at the end.
-        name: what the client is called in the log.
+        name: the agent's, for the log.
+        shared: whether the agent outlives its clients, and is started again when it has ended.
         run_agent: starts the agent, when it comes to that.
-        policy: what the gateway allows and knows.
-        write_high_water: bytes pending for a peer above which the other one is not read.
-        stall_timeout: seconds that the agent may take nothing while the client is not read because of it.
+        multiplexer: decides.
+        stop_home: stops the agent of another hub that nobody uses; `sessions_freed` says when that is done.
+        grown: told of bytes that were kept, so that somebody can look at all hubs together.
     """
 
     def __init__(
         self,
-        client: MessageStream,
-        *,
         name: str,
+        *,
+        shared: bool,
         run_agent: RunAgent,
-        policy: Policy,
-        write_high_water: int,
-        stall_timeout: float,
+        multiplexer: Multiplexer,
+        limits: Limits,
+        stop_home: Callable[[Home], None] = lambda _: None,
+        grown: Callable[[int], None] = lambda _: None,
     ) -> None:
-        self._client = client
-        self._name = name
+        self.name = name
+        self.multiplexer = multiplexer
+        self.seats: dict[Client, Seat] = {}
+        self._shared = shared
         self._run_agent = run_agent
-        self._multiplexer = Multiplexer(policy)
-        self._high_water = write_high_water
-        self._stall_timeout = stall_timeout
+        self._limits = limits
+        self._stop_home = stop_home
+        self._grown = grown
         self._agent: Agent | None = None
-        # Keeps the agent from whoever cancels `run`: it must hear of the client's end before its own begins.
+        # What is decided for an agent that is not there yet.
+        self._early: list[bytes] = []
+        # Bytes that all agents together were given.
+        self._given = 0
+        # Keeps the agent from whoever cancels `run`: it must hear of its clients' end before its own begins.
         self._agent_life = trio.CancelScope(shield=True)
-        # Bytes that were passed on to the agent while more than the high-water mark was pending for it.
-        self._ahead = 0
-        # Whether the agent's output is waited for, and not the client that is to take some.
+        # Whether the agent's output is waited for, and not a client that is to take some.
         self._awaits_agent = False
+        # Cancelled to have the agent stopped because nobody needs it.
+        self._needed = trio.CancelScope()
+        self._restarts = Restarts(limits.max_restarts)
+        # When somebody last said anything.
+        self._last_said = trio.current_time()
         # How many notes of the multiplexer have been logged.
         self._notes = 0
-        # How the client's stream is to be closed.
-        self._farewell: tuple[CloseReason, str] | None = None
+        self._changed = trio.lowlevel.ParkingLot()
+        self._over = trio.Event()
 
-    def close_with(self, reason: CloseReason, text: str) -> None:
-        """Say how the client's stream is to be closed when `run` ends. What is said first counts."""
-        if self._farewell is None:
-            self._farewell = reason, text
+    @property
+    def over(self) -> bool:
+        """Whether it takes no clients any more."""
+        return self._over.is_set()
+
+    def end(self) -> None:
+        """Have `run` end, which closes the connections of those who are still there."""
+        self._over.set()
+
+    # A client
+
+    async def serve(self, stream: MessageStream, client: Client) -> None:
+        """Relay for a client until it is gone; then close its stream. `run` must be running.
+
+        Cancelled, it says goodbye to the client and closes at once, bounded by the stream's own times.
+        """
+        seat = Seat(client, stream, self._limits.write_high_water, self._wake)
+        self.seats[client] = seat
+        self.multiplexer.attach(client)
+        self._wake()
+        try:
+            with seat.scope:
+                async with trio.open_nursery() as pumps:
+                    pumps.start_soon(stream.run)
+                    pumps.start_soon(seat.pump)
+                    await self._pump_client(seat)
+                    pumps.cancel_scope.cancel()
+                seat.farewell = seat.farewell or _LEFT
+        except Exception:
+            seat.farewell = seat.farewell or _BUG
+            raise
+        finally:
+            await self._say_goodbye(seat)
+
+    async def _say_goodbye(self, seat: Seat) -> None:
+        farewell = seat.farewell or _STOPPING
+        # What it has open is still answered, whatever else was left out.
+        seat.muted = False
+        try:
+            if farewell.word is None:
+                self.multiplexer.client_gone(seat.client)
+            else:
+                self.multiplexer.dismiss(seat.client, farewell.text, {"reason": farewell.word})
+            self._deliver()
+            seat.give_up()
+        finally:
+            del self.seats[seat.client]
+            self._wake()
+            # Guests don't keep an agent that is somebody's own.
+            if not self._shared and all(seat.client.viewer.guest for seat in self.seats.values()):
+                self.end()
+            with trio.CancelScope(shield=True):
+                await seat.stream.aclose(farewell.reason, farewell.text)
+
+    async def _pump_client(self, seat: Seat) -> None:
+        """Client to agent, until the client is gone."""
+        client = seat.client
+        try:
+            while True:
+                batch = await seat.stream.receive_batch()
+                await self._hold_back(seat, sum(map(len, batch)))
+                self._note_time()
+                for message in batch:
+                    self.multiplexer.receive_from_client(client, message)
+                self._deliver()
+        except trio.EndOfChannel:
+            log.debug("%s: the client has closed the connection", client.name)
+        except MessageTooLarge as error:
+            log.warning("%s: closed: %s", client.name, error)
+            seat.farewell = seat.farewell or Farewell(CloseReason.TOO_LARGE, str(error), "message_too_large")
+            seat.send([jsonrpc.error(jsonrpc.NO_ID, jsonrpc.INVALID_REQUEST, str(error))])
+        except trio.BrokenResourceError as error:
+            log.info("%s: %s", client.name, error)
+
+    async def _hold_back(self, seat: Seat, size: int) -> None:
+        """Wait with what a client has sent, so many bytes, while too much is pending for the agent already.
+
+        Not before a high-water mark more was passed on: what comes right behind a big prompt may be its cancellation,
+        or an answer, or the end of the client, which nobody would notice while the agent takes its time. For that
+        reason the wait is bounded, too: an agent that has taken nothing for `stall_timeout` is stopped.
+        """
+        high_water = self._limits.write_high_water
+        agent = self._agent
+        if agent is None or agent.messages.pending_bytes <= high_water:
+            seat.ahead = 0
+            return
+        seat.ahead += size
+        if seat.ahead <= high_water:
+            return
+        seat.ahead = 0
+        while self._agent is agent:
+            taken = self._given - agent.messages.pending_bytes
+            with trio.move_on_after(self._limits.stall_timeout):
+                try:
+                    await agent.messages.drain(high_water)
+                except _LOST:
+                    pass
+                return
+            pending = agent.messages.pending_bytes
+            if self._agent is agent and self._given - pending <= taken:
+                timeout = self._limits.stall_timeout
+                why = f"the agent {agent.name} has read nothing for {timeout:g} s, and {pending} bytes wait"
+                log.warning("%s: %s", seat.client.name, why)
+                self._agent_died(agent, why, {"reason": "agent_stalled", "agent": agent.name})
+                self._needed.cancel()
+
+    def sessions_freed(self) -> None:
+        """Another hub has ended: what waited for its sessions goes on."""
+        self.multiplexer.sessions_freed()
+        self._deliver()
+
+    # The agent
 
     async def run(self) -> None:
-        """Relay until the client is gone or the agent has ended; then stop the agent and close the client's stream.
+        """See to the agent, until nobody needs it any more; then stop it and close the connections that are left.
 
         Cancelled, it does the same at once, bounded by the agent's own times.
         """
-        async with trio.open_nursery() as agents:
-            try:
-                async with trio.open_nursery() as pumps:
-                    pumps.start_soon(self._client.run)
-                    await self._pump_client(agents, pumps)
-                    pumps.cancel_scope.cancel()
-                self.close_with(CloseReason.NORMAL, "")
-            except Exception:
-                self.close_with(CloseReason.AGENT_GONE, "an error of the gateway's own")
-                raise
-            finally:
-                self.close_with(CloseReason.GOING_AWAY, "the gateway is stopping")
-                assert self._farewell is not None
-                reason, text = self._farewell
-                try:
-                    if reason in _GATEWAY_ENDS_IT:
-                        self._multiplexer.closing(text, {"reason": _GATEWAY_ENDS_IT[reason]})
-                    else:
-                        self._multiplexer.client_gone()
-                    self._deliver()
-                finally:
-                    # Both at the same time: each may be slow to leave.
-                    self._agent_life.cancel()
-                    with trio.CancelScope(shield=True):
-                        await self._client.aclose(reason, text)
-
-    # Client to agent
-
-    async def _pump_client(self, agents: trio.Nursery, pumps: trio.Nursery) -> None:
-        """Client to agent, until the client is gone or no agent can be started."""
         try:
-            while True:
-                batch = await self._client.receive_batch()
-                if self._agent is not None and not await self._hold_back(self._agent, sum(map(len, batch))):
-                    return
-                for message in batch:
-                    self._multiplexer.receive_from_client(message)
-                if self._agent is None and self._multiplexer.wants_agent and not await self._start(agents, pumps):
-                    return
-                self._deliver()
-                await self._client.drain(self._high_water)
-        except trio.EndOfChannel:
-            log.debug("%s: the client has closed the connection", self._name)
-        except MessageTooLarge as error:
-            log.warning("%s: closed: %s", self._name, error)
-            self.close_with(CloseReason.TOO_LARGE, str(error))
-            self._send_to_client([jsonrpc.error(jsonrpc.NO_ID, jsonrpc.INVALID_REQUEST, str(error))])
-        except trio.BrokenResourceError as error:
-            log.info("%s: %s", self._name, error)
-
-    async def _hold_back(self, agent: Agent, size: int) -> bool:
-        """Wait with what the client has sent, so many bytes, while too much is pending for the agent already.
-
-        Not before a high-water mark more was passed on: what comes right behind a big prompt may be its cancellation,
-        or the end of the client, which nobody would notice while the agent takes its time. For that reason the wait
-        is bounded, too: returns False where the agent has taken nothing for `stall_timeout`, and everything ends.
-        """
-        if agent.messages.pending_bytes <= self._high_water:
-            self._ahead = 0
-            return True
-        self._ahead += size
-        if self._ahead <= self._high_water:
-            return True
-        self._ahead = 0
-        while True:
-            pending = agent.messages.pending_bytes
-            with trio.move_on_after(self._stall_timeout):
+            async with trio.open_nursery() as agents:
+                farewell = _STOPPING
                 try:
-                    await agent.messages.drain(self._high_water)
-                except _NO_INPUT:
-                    pass
-                return True
-            if agent.messages.pending_bytes >= pending:
-                why = f"the agent {agent.name} has read nothing for {self._stall_timeout:g} s, and {pending} bytes wait"
-                log.warning("%s: %s", self._name, why)
-                await self._agent_lost(why, {"reason": "agent_stalled", "agent": agent.name})
-                return False
+                    async with trio.open_nursery() as tasks:
+                        tasks.start_soon(self._watch_time)
+                        tasks.start_soon(self._keep_agent, agents)
+                        await self._over.wait()
+                        tasks.cancel_scope.cancel()
+                    farewell = Farewell(CloseReason.AGENT_GONE, f"the agent {self.name} was stopped", "agent_stopped")
+                except Exception:
+                    farewell = _BUG
+                    raise
+                finally:
+                    # A bug where the agent is run shows here as the cancellation that it causes.
+                    self._close_all(_BUG if agents.cancel_scope.cancel_called else farewell)
+        finally:
+            self.multiplexer.retire()
 
-    async def _start(self, agents: trio.Nursery, pumps: trio.Nursery) -> bool:
-        """Start the agent and its pump. Where it can't be started, whoever waits for it is told; returns False then."""
+    def _close_all(self, farewell: Farewell) -> None:
+        """Close the connections and stop the agent, which hears of its clients' end first."""
+        self._over.set()
+        for seat in self.seats.values():
+            seat.close(farewell)
+        try:
+            self.multiplexer.end_turns()
+            self._deliver()
+        finally:
+            self._agent_life.cancel()
+
+    async def _keep_agent(self, agents: trio.Nursery) -> None:
+        """Start the agent as often as there is something for it."""
+        while not self._over.is_set():
+            while not self.multiplexer.wants_agent:
+                await self._changed.park()
+            if not await self._back_off():
+                continue
+            agent = await self._start(agents)
+            if agent is not None:
+                await self._see_to(agent)
+
+    async def _back_off(self) -> bool:
+        """Wait before an agent that has ended is started again. False where that happened too often: all are told."""
+        try:
+            start = self._restarts.next_start(trio.current_time())
+        except TooOften as error:
+            data = {"reason": "agent_ended", "agent": self.name, "retryAfter": error.retry_after}
+            self._agent_lost(str(error), data)
+            return False
+        await trio.sleep_until(start)
+        return True
+
+    async def _start(self, agents: trio.Nursery) -> Agent | None:
+        """Start the agent. Where it can't be started, whoever waits for it is told."""
         try:
             # A start is not cancelled half-way: Trio leaves the task with whoever waits for its start then, for ever.
             with trio.CancelScope(shield=True):
-                self._agent = await agents.start(self._keep_agent)
+                self._agent_life = trio.CancelScope(shield=True)
+                agent: Agent = await agents.start(self._hold_agent, self._agent_life)
         except AgentError as error:
-            log.error("%s: %s", self._name, error)
-            await self._agent_lost(str(error), {"reason": "agent_not_started"})
-            return False
-        assert self._agent is not None
-        pumps.start_soon(self._pump_agent, self._agent, pumps)
-        return True
+            log.error("agent %s: %s", self.name, error)
+            self._agent_lost(str(error), {"reason": "agent_not_started"})
+            return None
+        self._agent = agent
+        self._needed = trio.CancelScope()
+        self._deliver()
+        return agent
 
-    async def _keep_agent(self, *, task_status: trio.TaskStatus[Agent]) -> None:
-        with self._agent_life:
+    async def _hold_agent(self, life: trio.CancelScope, *, task_status: trio.TaskStatus[Agent]) -> None:
+        with life:
             await self._run_agent(task_status=task_status)
 
-    # Agent to client
+    async def _see_to(self, agent: Agent) -> None:
+        """Relay what an agent writes until it ends, or is not needed any more; return when its process is gone."""
+        too_large: MessageTooLarge | None = None
+        with self._needed:
+            too_large = await self._relay_output(agent)
+        if too_large is not None:
+            why = f"the agent {agent.name} was stopped: {too_large}"
+            self._agent_died(agent, why, {"reason": "message_too_large", "agent": agent.name})
+        # Without its output an agent is of no use, even if its process still runs.
+        self._agent_life.cancel()
+        await agent.ended.wait()
+        self._agent_died(agent, *agent.describe_end())
 
-    async def _pump_agent(self, agent: Agent, pumps: trio.Nursery) -> None:
-        """Agent to client, until one of them is gone; then everything ends."""
-        try:
-            await self._relay_output(agent, pumps)
-        except MessageTooLarge as error:
-            why = f"the agent {agent.name} was stopped: {error}"
-            await self._agent_lost(why, {"reason": "message_too_large", "agent": agent.name})
-        except trio.BrokenResourceError as error:
-            log.info("%s: %s", self._name, error)
-        else:
-            # Without its output an agent is of no use, even if its process still runs.
-            self._agent_life.cancel()
-            await agent.ended.wait()
-            await self._agent_lost(*agent.describe_end())
-        pumps.cancel_scope.cancel()
+    def _agent_died(self, agent: Agent, why: str, data: dict[str, Any]) -> None:
+        """An agent has ended, unless that is known already or was asked for."""
+        if self._agent is agent:
+            self._restarts.ended(trio.current_time(), why)
+            self._agent_lost(why, data)
 
-    async def _relay_output(self, agent: Agent, pumps: trio.Nursery) -> None:
-        """Pass on what the agent writes, until it writes no more.
-
-        Raises `MessageTooLarge` because of the agent, any other `BrokenResourceError` because of the client.
-        """
-        with trio.CancelScope() as reading:
-            pumps.start_soon(self._bound_last_words, agent, reading)
+    async def _relay_output(self, agent: Agent) -> MessageTooLarge | None:
+        """Pass on what the agent writes, until it writes no more, or what can't be read."""
+        too_large = None
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._bound_last_words, agent, nursery.cancel_scope)
             while True:
                 self._awaits_agent = True
                 try:
                     batch = await agent.messages.receive_batch()
-                except MessageTooLarge:
-                    raise
-                except (trio.EndOfChannel, trio.BrokenResourceError):
-                    return
+                except MessageTooLarge as error:
+                    too_large = error
+                    break
+                except (trio.EndOfChannel, *_LOST):
+                    break
                 self._awaits_agent = False
+                self._note_time()
                 for message in batch:
-                    self._multiplexer.receive_from_agent(message)
+                    self.multiplexer.receive_from_agent(message)
                 self._deliver()
-                await self._client.drain(self._high_water)
+                # Histories grow also where nobody is there.
+                self._grown(sum(map(len, batch)))
+                await self._wait_for_lone_client()
+            nursery.cancel_scope.cancel()
+        return too_large
+
+    async def _wait_for_lone_client(self) -> None:
+        """Read on when the client has taken what there is, if there is just one: nobody else is kept waiting by that.
+
+        A viewer that looks on slowly must not slow down the agent of others, nor one session the other.
+        """
+        while len(self.seats) == 1 and next(iter(self.seats.values())).behind:
+            await self._changed.park()
 
     async def _bound_last_words(self, agent: Agent, reading: trio.CancelScope) -> None:
         """End the reading some time after the agent: a process that left its group may hold the pipe open for ever."""
@@ -233,34 +372,85 @@ class Hub:
                 reading.cancel()
                 return
 
-    async def _agent_lost(self, why: str, data: dict[str, Any]) -> None:
-        """Tell everybody who waits for the agent and give the client time to take what is left."""
-        self.close_with(CloseReason.AGENT_GONE, why)
-        self._multiplexer.agent_lost(why, data)
+    def _agent_lost(self, why: str, data: dict[str, Any]) -> None:
+        """Tell everybody who waits for the agent. A connection that can do nothing without it ends as well."""
+        # Those who have been initialized can go on with the next process.
+        leaving = [seat for seat in self.seats.values() if not self._shared or seat.client.phase is Phase.WAITING]
+        self.multiplexer.agent_lost(why, data)
+        self._early.clear()
+        self._agent = None
         self._deliver()
-        try:
-            await self._client.drain()
-        except trio.BrokenResourceError:
-            pass  # The client is gone as well.
+        for seat in leaving:
+            seat.close_after_last_words(Farewell(CloseReason.AGENT_GONE, why))
 
-    # Both
+    # Time
+
+    def _note_time(self) -> None:
+        self._last_said = trio.current_time()
+        self.multiplexer.pass_time(self._last_said)
+
+    async def _watch_time(self) -> None:
+        """Look at what has become too old, until cancelled."""
+        limits = self._limits
+        while True:
+            await trio.sleep(min(TICK, limits.idle_stop / 4, limits.permission_timeout / 4))
+            now = trio.current_time()
+            self.multiplexer.pass_time(now)
+            self._deliver()
+            if self._shared and now - self._last_said >= limits.idle_stop and not self.multiplexer.busy:
+                self._stop_idle()
+
+    def _stop_idle(self) -> None:
+        """Nobody has said anything for long: stop the agent, unless somebody would lose a session by that."""
+        attached = any(session.attached for session in self.multiplexer.sessions)
+        if self._agent is not None and (self.multiplexer.abilities.reopens or not attached):
+            log.info("agent %s is not needed: idle for %g s", self.name, self._limits.idle_stop)
+            self.multiplexer.agent_stopped()
+            self._agent = None
+            self._needed.cancel()
+        if self._agent is None and not self.seats:
+            self.end()
+
+    # All of it
 
     def _deliver(self) -> None:
         """Carry out what the multiplexer decided. No `await` from here on."""
-        for note in self._multiplexer.take_notes():
+        for note in self.multiplexer.take_notes():
             self._notes += 1
-            log.log(logging.WARNING if self._notes <= NOTES_AS_WARNINGS else logging.DEBUG, "%s: %s", self._name, note)
-        deliveries = self._multiplexer.take_deliveries()
-        if deliveries.to_agent and self._agent is not None:
+            log.log(logging.WARNING if self._notes <= NOTES_AS_WARNINGS else logging.DEBUG, "%s: %s", self.name, note)
+        deliveries = self.multiplexer.take_deliveries()
+        if self._agent is None:
+            self._early += deliveries.to_agent
+        elif self._early or deliveries.to_agent:
+            early, self._early = self._early, []
             try:
-                self._agent.messages.send_nowait(deliveries.to_agent)
-            except _NO_INPUT:
+                self._agent.messages.send_nowait(early + deliveries.to_agent)
+                self._given += sum(map(len, early + deliveries.to_agent))
+            except _LOST:
                 pass
-        if deliveries.to_client:
-            self._send_to_client(deliveries.to_client)
+        if self._agent is None and self.multiplexer.wants_agent:
+            self._wake()
+        for client, messages in deliveries.to_clients.items():
+            seat = self.seats.get(client)
+            if seat is not None:
+                seat.send(messages, deliveries.replayed.get(client, 0))
+                if seat.behind:
+                    self._check(seat)
+                self._grown(sum(map(len, messages)))
+        for home in deliveries.deserted:
+            self._stop_home(home)
 
-    def _send_to_client(self, messages: list[bytes]) -> None:
-        try:
-            self._client.send_nowait(messages)
-        except trio.BrokenResourceError:
-            pass  # Its end shows where it is read.
+    def _wake(self) -> None:
+        """Something has changed that a task may wait for."""
+        self._changed.unpark_all()
+
+    def _check(self, seat: Seat) -> None:
+        """Detach a client that has too much waiting, unless it is about to leave anyway."""
+        limit = self._limits.outbox_limit
+        if seat.excess > limit and seat.farewell is None:
+            self.detach(seat, f"more than outbox_limit ({limit} bytes) wait for this client")
+
+    def detach(self, seat: Seat, why: str) -> None:
+        """End the connection of a client that is too slow."""
+        log.warning("%s: detached: %s", seat.client.name, why)
+        seat.cut_off(Farewell(CloseReason.POLICY, why, "too_slow"))

@@ -5,8 +5,9 @@ in the upgrade's headers, else in a first line:
 
     {"jsonrpc":"2.0","id":0,"method":"_acp-gateway/hello","params":{"token":"acpgw_…","agent":"demo"}}
 
-A refusal has the same number on either way: the HTTP status, or the code of the JSON-RPC error. Nothing is started for
-anybody who has not come in.
+What it wants there (an agent, a session to join) stands in the upgrade's query, or in the same line. A refusal has the
+same number on either way: the HTTP status, or the code of the JSON-RPC error. Nothing is started for anybody who has
+not come in.
 """
 
 import errno
@@ -18,18 +19,19 @@ import ssl
 import stat
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Final
+from typing import Annotated, Final
 from urllib.parse import parse_qs
 
 import msgspec
 import trio
 from websockets.http11 import Request
 
+from acp_gateway.access import Access, Wish
 from acp_gateway.addresses import Address
 from acp_gateway.auth import default_identity
 from acp_gateway.config import ListenSection
-from acp_gateway.errors import AccessError, CannotListen, Forbidden, Unauthorized
-from acp_gateway.gateway import Access, Gateway
+from acp_gateway.errors import AccessError, CannotListen, Forbidden, ProtocolError, Unauthorized
+from acp_gateway.gateway import Admission, Gateway
 from acp_gateway.peers import belongs_to_agent, peer_credentials
 from acp_gateway.protocol import jsonrpc
 from acp_gateway.protocol.jsonrpc import InvalidMessage, Kind, Message
@@ -49,6 +51,9 @@ HEALTH: Final = "/healthz"
 HELLO_SIZE: Final = 65536
 """Bytes of a first line at most: one read. A token is 45 characters long."""
 
+SESSION_ID_SIZE: Final = 1024
+"""Characters of a session's id at most, as of every id. Agents use a UUID or something like it."""
+
 BEARER_PROTOCOL: Final = "acp.bearer."
 """A subprotocol that is a token: for browsers and other clients that can't send headers."""
 
@@ -58,16 +63,23 @@ class Hello(msgspec.Struct):
 
     token: str | None = None
     agent: str | None = None
+    session: Annotated[str, msgspec.Meta(max_length=SESSION_ID_SIZE)] | None = None
+    observe: bool = False
+    control: bool = False
 
     def __repr__(self) -> str:
-        return f"Hello(agent={self.agent!r})"
+        return f"Hello({self.wish})"
+
+    @property
+    def wish(self) -> Wish:
+        """What it asks for."""
+        return Wish(self.agent, self.session, self.observe, self.control)
 
 
 @dataclass(frozen=True, slots=True)
 class _Admitted:
     stream: MessageStream
-    access: Access
-    agent: str
+    admission: Admission
 
 
 async def open_door(section: ListenSection, gateway: Gateway) -> "Door":
@@ -141,7 +153,7 @@ class Door:
             if handshake.cancelled_caught:
                 log.info("%s: nobody came in within handshake_timeout", name)
             if admitted is not None:
-                await self._gateway.serve_client(admitted.stream, admitted.access, admitted.agent, name)
+                await self._gateway.serve(admitted.stream, admitted.admission, name)
         except* Exception:
             # A bug ends the connection it shows in and no other, also while the gateway stops.
             log.exception("%s: closed by an error of the gateway's own", name)
@@ -178,7 +190,7 @@ class Door:
     # WebSocket
 
     async def _admit_websocket(self, stream: ByteStream, connection_id: str, name: str) -> _Admitted | None:
-        came_in: list[tuple[Access, str]] = []
+        admissions: list[Admission] = []
 
         def decide(request: Request) -> Accept | Respond:
             path, _, query = request.path.partition("?")
@@ -192,7 +204,7 @@ class Door:
                 return Respond(403, "this Origin is not allowed to connect")
             try:
                 access = Access.of(self._gateway.tokens.authenticate(_bearer(request)))
-                agent = self._gateway.choose_agent(access, _single(query, "agent"))
+                admissions.append(self._gateway.admit(access, _read_query(query)))
             except AccessError as error:
                 log.warning("%s: refused: %s", name, error)
                 # By the first header a client tells the gateway's own refusal from that of a proxy on the way.
@@ -201,8 +213,7 @@ class Door:
                     headers["WWW-Authenticate"] = "Bearer"
                 return Respond(error.http_status, str(error), headers)
             except _BadRequest as error:
-                return Respond(400, str(error))
-            came_in.append((access, agent))
+                return Respond(400, str(error), {MARK: ProtocolError.reason})
             return Accept({"Acp-Connection-Id": connection_id})
 
         timing = Timing(
@@ -215,8 +226,8 @@ class Door:
         )
         if websocket is None:
             return None
-        ((access, agent),) = came_in
-        return _Admitted(websocket, access, agent)
+        (admission,) = admissions
+        return _Admitted(websocket, admission)
 
     # Lines
 
@@ -237,14 +248,14 @@ class Door:
             access = self._peer_access(sock) if hello.token is None else None
             if access is None:
                 access = Access.of(self._gateway.tokens.authenticate(hello.token))
-            agent = self._gateway.choose_agent(access, hello.agent)
+            admission = self._gateway.admit(access, hello.wish)
         except trio.EndOfChannel:
             return None
         except MessageTooLarge as error:
             refusal = jsonrpc.error(raw_id, jsonrpc.INVALID_REQUEST, str(error))
             log.warning("%s: refused: %s", name, error)
         except InvalidMessage as error:
-            refusal = jsonrpc.error(raw_id, error.code, str(error), {"reason": "protocol"})
+            refusal = jsonrpc.error(raw_id, error.code, str(error), {"reason": ProtocolError.reason})
             log.warning("%s: refused: %s", name, error)
         except AccessError as error:
             refusal = jsonrpc.error(raw_id, error.http_status, str(error), {"reason": error.reason})
@@ -252,7 +263,7 @@ class Door:
         else:
             await lines.send(jsonrpc.result(raw_id, {"connectionId": connection_id}))
             lines.limit(self._settings.max_message_size, "max_message_size")
-            return _Admitted(lines, access, agent)
+            return _Admitted(lines, admission)
         lines.send_nowait([refusal])
         await lines.aclose()
         return None
@@ -280,7 +291,7 @@ class Door:
 
 
 class _BadRequest(Exception):
-    """A request that can be understood in more than one way."""
+    """A request that can be understood in more than one way, or in none."""
 
 
 def _bearer(request: Request) -> str | None:
@@ -298,12 +309,26 @@ def _bearer(request: Request) -> str | None:
     return tokens[0] if tokens and SUBPROTOCOL in offered else None
 
 
-def _single(query: str, name: str) -> str | None:
-    """The value of a query parameter that may be there once."""
-    values = parse_qs(query, keep_blank_values=True).get(name, [])
-    if len(values) > 1:
-        raise _BadRequest(f"the query names more than one {name}")
-    return values[0] if values else None
+def _read_query(query: str) -> Wish:
+    """What an upgrade asks for. Parameters that are not known are nobody's business here."""
+    parameters = parse_qs(query, keep_blank_values=True)
+
+    def single(name: str) -> str | None:
+        values = parameters.get(name, [])
+        if len(values) > 1:
+            raise _BadRequest(f"the query names more than one {name}")
+        return values[0] if values else None
+
+    def flag(name: str) -> bool:
+        value = single(name)
+        if value not in (None, "1"):
+            raise _BadRequest(f"the query may have {name}=1 and no other {name}")
+        return value is not None
+
+    wish = Wish(single("agent"), single("session"), flag("observe"), flag("control"))
+    if wish.session is not None and len(wish.session) > SESSION_ID_SIZE:
+        raise _BadRequest(f"the session's id is longer than {SESSION_ID_SIZE} characters")
+    return wish
 
 
 def _read_hello(message: Message) -> Hello:

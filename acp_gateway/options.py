@@ -4,25 +4,30 @@ A field is an option, its default is the option's default, the text below it say
 the number comes from. `config` holds what the options mean for each other.
 """
 
+import math
 import re
 from dataclasses import dataclass, field
-from typing import Annotated, Literal
+from typing import Annotated, Literal, get_args
 
 from acp_gateway.addresses import Address, parse_address
 from acp_gateway.errors import UsageError
 from acp_gateway.places import state_home
 from acp_gateway.sections import (
     AbsolutePath,
+    Count,
     Entry,
     FilePath,
     Flag,
     Name,
     Seconds,
+    SecondsOrNever,
     Size,
     StringsByName,
     Text,
     Texts,
 )
+
+Scope = Literal["identity", "connection", "shared"]
 
 
 def _listen_url(entry: Entry) -> str:
@@ -52,10 +57,11 @@ def _command(entry: Entry) -> tuple[str, ...]:
     return tuple(words)
 
 
-def _connection_scope(entry: Entry) -> Literal["connection"]:
-    if entry.value != "connection":
-        raise entry.error('the only scope is "connection"')
-    return "connection"
+def _scope(entry: Entry) -> Scope:
+    for scope in get_args(Scope):
+        if entry.value == scope:
+            return scope  # type: ignore[no-any-return] # get_args() is untyped.
+    raise entry.error('expected one of "identity", "connection" and "shared"')
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,7 +78,7 @@ class GatewaySection:
     """Bytes of one JSON-RPC message. Images and whole files travel in one message, and limits of 64 KiB or 1 MiB
     have broken many programs of this kind; without a limit one peer could fill the memory."""
 
-    max_open_requests: Size = 1000
+    max_open_requests: Count = 1000
     """Requests of one side of a connection that may wait for the other's answer. An editor has a handful open, an
     agent one for each question; each is remembered, so a peer that asks without end would fill the memory."""
 
@@ -94,6 +100,28 @@ class GatewaySection:
     write_high_water: Size = 1024 * 1024
     """Bytes that wait to be written to a peer; above it whoever sends more is not read. Enough to keep a fast link
     busy between two turns of the scheduler, little enough to have for each of many connections."""
+
+    outbox_limit: Size = 32 * 1024 * 1024
+    """Bytes that wait for one client. Past it the client is detached, and comes back through the journal; so one that
+    reads nothing holds up neither the agent nor the others. Half a minute of a flood of 1 MiB a second, which no
+    agent writes for long: whoever is further behind won't catch up. A single message that is larger still passes, or
+    a file that `max_message_size` allows could never be delivered; and the replay of a history, whose length is not
+    the client's fault, does not count. The other way the same number bounds the requests of one side that are held
+    here because the other can't have them yet."""
+
+    journal_limit: Size = 16 * 1024 * 1024
+    """Bytes of one session's history that are kept for those who join later; the oldest turns go first, whole. Some
+    thousand pages of text with the output of tools, or a dozen screenshots; little enough to keep for each of sixty
+    sessions within `memory_limit`."""
+
+    memory_limit: Size = 1024 * 1024 * 1024
+    """Bytes of all outboxes and journals together, where what several share counts once. Past it the largest of
+    them goes first: its client is detached, or the journal is cut. The other limits bound each
+    client and each session, not how many there are; this leaves a small machine's memory to the agents."""
+
+    max_queued_prompts: Count = 20
+    """Prompts of one session that may wait while a turn is open; one more is refused. A person queues a few, and
+    several people a few each; a program that sends without end would fill the memory."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -143,18 +171,35 @@ class AgentSection:
     env_file: FilePath | None = None
     """A file of `NAME=value` lines that only its owner may open, for API keys."""
 
-    scope: Annotated[Literal["connection"], _connection_scope] = "connection"
-    """Who shares one process of the agent: with `connection` nobody, each connection starts its own."""
+    scope: Annotated[Scope, _scope] = "identity"
+    """Who shares one process of the agent. With `identity` all devices of one person, so that they find each other's
+    sessions at once and strangers never do; with `connection` nobody, each connection starts its own; with `shared`
+    everybody with access, where sessions still belong to whoever opened them."""
+
+    idle_stop: SecondsOrNever = 3600.0
+    """Seconds without anything said or open after which an agent that is not needed is stopped. An hour: longer than
+    a lunch break, so that it is still there afterwards, and shorter than a night, so that an agent that was forgotten
+    gives its memory back. One whose sessions can't be re-opened is not stopped while somebody is attached."""
+
+    max_restarts: Count = 5
+    """How often an agent that has ended is started again within ten minutes. A crash now and then mends itself; one
+    that ends again and again would cost its clients their patience and the machine its processor for nothing."""
+
+    permission_timeout: SecondsOrNever = math.inf
+    """Seconds after which a permission or a question that nobody decided counts as cancelled. Never, by default: a
+    turn that waits until somebody is back is worth more than one that was cancelled overnight."""
 
     login: Text | None = None
     """The command that a person runs on the gateway's machine to log the agent in, for the error that says so."""
 
     client_fs: Flag = False
     """Whether the agent may read and write files on the client's machine. Off, because agents that may do so no
-    longer write to their own, where the repository is."""
+    longer write to their own, where the repository is. Where several clients share a session, its host alone is asked,
+    the connection that created or last loaded it: else a file would be written once for each of them."""
 
     client_terminal: Flag = False
-    """Whether the agent may run commands on the client's machine. Off for the same reason."""
+    """Whether the agent may run commands on the client's machine, which is the host's as well. Off for the same
+    reason."""
 
     eof_grace: Seconds = 3.0
     """Seconds between closing the agent's stdin and SIGTERM to its process group. Agents that mind the end of

@@ -7,6 +7,7 @@ the place in the file, and all of them are collected, so that a user can correct
 """
 
 import dataclasses
+import math
 import re
 import sys
 from collections.abc import Callable, Iterator, Mapping
@@ -109,20 +110,28 @@ def _flag(entry: Entry) -> bool:
     return entry.value
 
 
-def _seconds(entry: Entry) -> float:
+def _seconds(entry: Entry, what: str = "a number of seconds above 0") -> float:
     if isinstance(entry.value, bool) or not isinstance(entry.value, int | float):
-        raise entry.expected("a number of seconds above 0")
+        raise entry.expected(what)
     if not 0 < entry.value <= sys.float_info.max:
-        raise entry.error(f"expected a number of seconds above 0, found {entry.value}")
+        raise entry.error(f"expected {what}, found {entry.value}")
     return float(entry.value)
 
 
-def _size(entry: Entry) -> int:
+def _seconds_or_never(entry: Entry) -> float:
+    return math.inf if entry.value == "never" else _seconds(entry, 'a number of seconds above 0 or "never"')
+
+
+def _count(entry: Entry, what: str = "a whole number above 0") -> int:
     if isinstance(entry.value, bool) or not isinstance(entry.value, int):
-        raise entry.expected("a whole number of bytes above 0")
+        raise entry.expected(what)
     if not 0 < entry.value < 1 << 63:
-        raise entry.error(f"expected a whole number of bytes above 0, found {entry.value}")
+        raise entry.error(f"expected {what}, found {entry.value}")
     return entry.value
+
+
+def _size(entry: Entry) -> int:
+    return _count(entry, "a whole number of bytes above 0")
 
 
 def _string(entry: Entry) -> str:
@@ -171,6 +180,10 @@ def check_name(entry: Entry, name: str) -> str:
 Flag = Annotated[bool, _flag]
 Seconds = Annotated[float, _seconds]
 """More than 0, finite."""
+SecondsOrNever = Annotated[float, _seconds_or_never]
+"""More than 0; `"never"` in the file is infinity here."""
+Count = Annotated[int, _count]
+"""More than 0."""
 Size = Annotated[int, _size]
 """Bytes, more than 0."""
 Text = Annotated[str, _text]

@@ -55,16 +55,18 @@ async def serve(
         try:
             for section in config.listen:
                 doors.append(await open_door(section, gateway))  # noqa: PERF401 - those that are open must be closed
-            async with trio.open_nursery() as connections:
+            async with trio.open_nursery() as hubs, trio.open_nursery() as connections:
+                await hubs.start(gateway.run)
                 async with trio.open_nursery() as accepting:
                     for door in doors:
                         accepting.start_soon(door.run, connections)
-                    accepting.start_soon(gateway.enforce_revocations)
                     task_status.started([url for door in doors for url in door.urls])
                     await _told_to_stop()
                     accepting.cancel_scope.cancel()
                 log.info("stopping")
+                # Both at the same time: clients and agents may be slow to leave.
                 connections.cancel_scope.cancel()
+                hubs.cancel_scope.cancel()
         finally:
             for door in doors:
                 door.close()

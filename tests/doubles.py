@@ -3,14 +3,15 @@
 import json
 import os
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import trio
 
-from acp_gateway.agent import Agent
+from acp_gateway.agent import Agent, Launch, Spawner
 from acp_gateway.config import AgentSection, Config, GatewaySection, ListenSection
-from acp_gateway.transports.base import MessageStream, memory_message_stream_pair
+from acp_gateway.transports.base import CloseReason, MessageStream, memory_message_stream_pair
 
 PATIENCE = 30.0
 """Seconds after which a test that waits has failed. None of them should come near."""
@@ -69,6 +70,59 @@ class Editor:
         await self.stream.aclose()
 
 
+FAIL = b"the stream raises an error in place of this message"
+
+
+class FragileStream(MessageStream):
+    """A stream that fails when it is told to, and knows how it was closed."""
+
+    def __init__(self, stream: MessageStream) -> None:
+        super().__init__()
+        self._stream = stream
+        self.receive_error: Exception = trio.EndOfChannel()
+        """Raised where `FAIL` comes in."""
+        self.drain_error: Exception | None = None
+        """Raised where somebody drains."""
+        self.send_error: Exception | None = None
+        """Raised where somebody sends."""
+        self.runs = False
+        """Whether it is being run at the moment."""
+        self.closed_with: tuple[CloseReason, str] | None = None
+        self.pending_when_closed = 0
+
+    async def _receive_batch(self) -> list[bytes]:
+        batch = await self._stream.receive_batch()
+        if FAIL in batch:
+            raise self.receive_error
+        return batch
+
+    def send_nowait(self, messages: Sequence[bytes]) -> None:
+        if self.send_error is not None:
+            raise self.send_error
+        self._stream.send_nowait(messages)
+
+    @property
+    def pending_bytes(self) -> int:
+        return self._stream.pending_bytes
+
+    async def drain(self, below: int = 0) -> None:
+        if self.drain_error is not None:
+            raise self.drain_error
+        await self._stream.drain(below)
+
+    async def run(self) -> None:
+        self.runs = True
+        try:
+            await self._stream.run()
+        finally:
+            self.runs = False
+
+    async def aclose(self, reason: CloseReason = CloseReason.NORMAL, text: str = "") -> None:
+        self.closed_with = reason, text
+        self.pending_when_closed = self.pending_bytes
+        await self._stream.aclose(reason, text)
+
+
 class FakeAgent:
     """An agent in memory, for a hub to run in place of a process: `run` is what the hub is given."""
 
@@ -90,6 +144,8 @@ class FakeAgent:
             self.unread_when_stopped = [json.loads(message) for message in self.peek()]
             if not self.agent.ended.is_set():
                 self.end(-15)
+            with trio.CancelScope(shield=True):
+                await self.agent.messages.aclose()
 
     def peek(self) -> list[bytes]:
         """What has reached it and is not read yet."""
@@ -105,11 +161,17 @@ class FakeAgent:
         message: dict[str, Any] = json.loads(await self.stream.receive())
         return message
 
-    async def answer_initialize(self) -> None:
+    async def answer_initialize(self, **capabilities: Any) -> None:
         """Read `initialize` and answer it."""
+        result = {"protocolVersion": 1, "agentCapabilities": capabilities} if capabilities else {"protocolVersion": 1}
+        await self.answer("initialize", result)
+
+    async def answer(self, method: str, result: Any) -> dict[str, Any]:
+        """Read a request for `method`, answer it, and return it."""
         request = await self.receive()
-        assert request["method"] == "initialize", request
-        await self.send(id=request["id"], result={"protocolVersion": 1})
+        assert request.get("method") == method, request
+        await self.send(id=request["id"], result=result)
+        return request
 
     def end(self, exit_code: int, *stderr: str) -> None:
         """The process ends; what holds its pipes is another matter, see `close`."""
@@ -120,6 +182,119 @@ class FakeAgent:
     async def close(self) -> None:
         """Close its stdin and stdout."""
         await self.stream.aclose()
+
+
+class ServingAgent(FakeAgent):
+    """A fake agent that works by itself.
+
+    It initializes, opens and loads sessions, answers a prompt when that is cancelled, and everything else with its
+    number. What it has got is in `received`.
+    """
+
+    def __init__(
+        self, launch: Launch, number: int, capabilities: dict[str, Any], session_id: str, may_stop: trio.Event
+    ) -> None:
+        super().__init__()
+        self.launch = launch
+        self.received: list[Any] = []
+        self.cancelled = False
+        """Whether it was told to stop."""
+        self._number = number
+        self._capabilities = capabilities
+        self._session_id = session_id
+        self._may_stop = may_stop
+        self._sessions = 0
+        self._prompts: list[Any] = []
+        self._arrived = trio.lowlevel.ParkingLot()
+
+    async def run(self, *, task_status: trio.TaskStatus[Agent]) -> None:
+        """Run until cancelled, and then until it may stop."""
+        try:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self._serve)
+                await super().run(task_status=task_status)
+        finally:
+            self.cancelled = True
+            self.received += self.unread_when_stopped or []
+            with trio.CancelScope(shield=True):
+                await self._may_stop.wait()
+
+    async def got(self, method: str) -> Any:
+        """Wait until it has got a message of this method, and return the last one."""
+        while True:
+            for message in reversed(self.received):
+                if message.get("method") == method:
+                    return message
+            await self._arrived.park()
+
+    async def _serve(self) -> None:
+        try:
+            while True:
+                await self._handle(await self.receive())
+        except (trio.BrokenResourceError, trio.EndOfChannel):
+            pass  # Nobody listens any more: it is about to be stopped.
+
+    async def _handle(self, message: dict[str, Any]) -> None:
+        self.received.append(message)
+        self._arrived.unpark_all()
+        if "id" in message and "method" in message:
+            await self._answer(message["id"], message["method"])
+        elif message.get("method") == "session/cancel":
+            while self._prompts:
+                await self.send(id=self._prompts.pop(), result={"stopReason": "cancelled"})
+
+    async def _answer(self, to: Any, method: str) -> None:
+        if method == "initialize":
+            await self.send(id=to, result={"protocolVersion": 1, "agentCapabilities": self._capabilities})
+        elif method == "session/new":
+            self._sessions += 1
+            await self.send(id=to, result={"sessionId": self._session_id.format(self._number, self._sessions)})
+        elif method == "session/load":
+            await self.send(id=to, result={})
+        elif method == "session/prompt":
+            self._prompts.append(to)
+        else:
+            await self.send(id=to, result=self._number)
+
+
+class ServingAgents:
+    """Agents in memory instead of processes, the first that was started first; `run` stands for `agent.run_agent`."""
+
+    def __init__(self, **capabilities: Any) -> None:
+        self.started: list[ServingAgent] = []
+        self.may_stop = trio.Event()
+        """Until it is set, an agent that is told to stop goes on."""
+        self.may_stop.set()
+        self.session_id = "s{}.{}"
+        """The ids of their sessions, made of their own number and that of the session, each from 1 on."""
+        self._capabilities = capabilities
+
+    def __len__(self) -> int:
+        return len(self.started)
+
+    def __getitem__(self, index: int) -> ServingAgent:
+        return self.started[index]
+
+    async def run(self, launch: Launch, spawner: Spawner, *, task_status: trio.TaskStatus[Agent]) -> None:
+        """Run another agent until cancelled."""
+        agent = ServingAgent(launch, len(self.started) + 1, self._capabilities, self.session_id, self.may_stop)
+        self.started.append(agent)
+        await agent.run(task_status=task_status)
+
+
+class FakeAgents:
+    """Agents in memory, one after another, for a hub that starts its agent again: `run` is what the hub is given."""
+
+    def __init__(self) -> None:
+        self.next = FakeAgent()
+        """The one that will be started next."""
+        self.started: list[FakeAgent] = []
+
+    async def run(self, *, task_status: trio.TaskStatus[Agent]) -> None:
+        """Run the next one until cancelled."""
+        agent, self.next = self.next, FakeAgent()
+        self.started.append(agent)
+        await agent.run(task_status=task_status)
 
 
 def make_config(state_dir: Path, *urls: str, agents: dict[str, AgentSection] | None = None, **gateway: Any) -> Config:

@@ -1,16 +1,25 @@
 """The command line, in this process: what is printed where, and exit codes. What needs a gateway is in end_to_end/."""
 
 import json
+import os
+import re
+import socket
 import sys
+import threading
+from collections.abc import Callable, Iterator
+from datetime import datetime, timedelta
 from pathlib import Path
+from typing import Any, get_args
 
 import click
 import pytest
 from click.testing import CliRunner, Result
 
-from acp_gateway import __version__, editors
-from acp_gateway.cli import EDITORS, main
+from acp_gateway import __version__, control, editors
+from acp_gateway.auth import Role, Token, TokenStore
+from acp_gateway.cli import EDITORS, create_token, main
 from acp_gateway.tokens import explain_flaw
+from tests.doubles import PATIENCE
 
 CONFIG = """
 [gateway]
@@ -60,12 +69,97 @@ def test_a_new_token_is_printed_alone_on_stdout_and_is_listed_by_its_id(config: 
     assert explain_flaw(secret) is None
     assert secret not in created.stderr
     (row,) = run("token", "list", "--config", config).stdout.splitlines()
-    token_id, identity, agents, _, label = row.split()
-    assert (identity, agents, label) == ("ann", "demo", "laptop")
+    token_id, identity, role, agents, session, _, expires, label = row.split()
+    assert (identity, role, agents, session) == ("ann", "controller", "demo", "-")
+    assert (expires, label) == ("never", "laptop")
     assert secret not in row
     revoked = run("token", "revoke", token_id, "--config", config)
     assert revoked.exit_code == 0
     assert run("token", "list", "--config", config).stdout == ""
+
+
+def test_a_token_may_be_an_observers_for_one_session_and_for_some_time(config: Path, tmp_path: Path) -> None:
+    options = ["--role", "observer", "--session", "s1", "--expires", "2h"]
+    created = run("token", "create", "--config", config, "--label", "tv", *options)
+    assert created.exit_code == 0
+    (token,) = TokenStore(tmp_path / "state").tokens()
+    assert (token.role, token.session, minutes_of(token)) == ("observer", "s1", 120)
+    row = run("token", "list", "--config", config).stdout.split()
+    assert (row[2], row[4], row[6]) == ("observer", "s1", token.expires)
+
+
+def test_a_token_whose_time_is_over_is_listed_as_expired(config: Path, tmp_path: Path) -> None:
+    TokenStore(tmp_path / "state", lambda: 0.0).create("old", "ann", None, lifetime=60)
+    assert run("token", "list", "--config", config).stdout.split()[6] == "expired"
+
+
+@pytest.mark.parametrize("command", [["token", "create", "--label", "x"], ["share", "s1"]], ids=["create", "share"])
+@pytest.mark.parametrize("text", ["2", "0s", "20000d", "", "soon"])
+def test_a_time_that_is_none_makes_no_token(config: Path, tmp_path: Path, command: list[str], text: str) -> None:
+    refused = run(*command, "--config", config, "--expires", text)
+    assert refused.exit_code == 2
+    assert refused.stdout == ""
+    assert "Invalid value for '--expires'" in refused.stderr
+    assert not (tmp_path / "state").exists()
+
+
+def test_a_role_that_there_is_not_is_refused_with_those_that_there_are(config: Path) -> None:
+    refused = run("token", "create", "--config", config, "--label", "x", "--role", "owner")
+    assert refused.exit_code == 2
+    assert "'controller', 'observer'" in refused.stderr
+
+
+def test_the_roles_are_those_that_a_token_may_have() -> None:
+    (choice,) = (option.type for option in create_token.params if option.name == "role")
+    assert isinstance(choice, click.Choice)
+    assert tuple(choice.choices) == get_args(Role)
+
+
+@pytest.mark.parametrize(
+    ("flags", "role"), [([], "controller"), (["--observe"], "observer")], ids=["controller", "observer"]
+)
+def test_a_shared_sessions_token_is_a_guests_and_lives_for_a_day(
+    config: Path, tmp_path: Path, flags: list[str], role: str
+) -> None:
+    shared = run("share", "s1", "--config", config, *flags)
+    assert shared.exit_code == 0
+    (token,) = TokenStore(tmp_path / "state").tokens()
+    assert (token.session, token.role, token.agents) == ("s1", role, None)
+    assert minutes_of(token) == 24 * 60
+    assert TokenStore(tmp_path / "state").authenticate(shared.stdout.strip()) == token
+
+
+def test_sharing_says_in_one_line_what_was_made_and_how_to_use_it(config: Path, tmp_path: Path) -> None:
+    shared = run("share", "s1", "--observe", "--expires", "7d", "--config", config)
+    (token,) = TokenStore(tmp_path / "state").tokens()
+    (line,) = shared.stderr.splitlines()
+    assert line.startswith(f"Token {token.id}, observer, expires {token.expires}. ")
+    assert "acp-gateway connect TARGET --token-file FILE" in line
+    assert shared.stdout.strip() not in line
+
+
+def test_a_shared_sessions_token_may_have_a_label_and_live_until_it_is_revoked(config: Path, tmp_path: Path) -> None:
+    shared = run("share", "s1", "--expires", "never", "--label", "Bob", "--config", config)
+    (token,) = TokenStore(tmp_path / "state").tokens()
+    assert (token.label, token.expires) == ("Bob", None)
+    assert "never expires" in shared.stderr
+
+
+def test_a_session_that_no_id_can_be_is_not_shared(config: Path) -> None:
+    refused = run("share", "two\nlines", "--config", config)
+    assert refused.exit_code == 2
+    assert refused.stdout == ""
+    assert len(refused.stderr.splitlines()) == 1
+
+
+def test_the_help_says_for_how_long_a_session_is_shared() -> None:
+    assert "24h" in run("share", "--help").output
+
+
+def minutes_of(token: Token) -> int:
+    """For how long it lets people in. Whole ones, as the store rounds up to a second."""
+    assert token.expires is not None
+    return (datetime.fromisoformat(token.expires) - datetime.fromisoformat(token.created)) // timedelta(minutes=1)
 
 
 def test_a_token_for_an_agent_that_is_not_there_is_refused_with_a_suggestion(config: Path) -> None:
@@ -181,3 +275,144 @@ def test_check_config_finds_what_only_shows_in_the_files(config: Path, tmp_path:
 
 def test_a_token_is_no_option(config: Path) -> None:
     assert run("connect", "box", "--token", "x").exit_code == 2
+
+
+def test_the_settings_block_joins_the_session_that_was_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "argv", ["acp-gateway"])
+
+    def arguments(*options: str) -> list[str]:
+        block = json.loads(run("connect", "box", *options, "--print-config", "jetbrains").stdout)
+        (entry,) = block["agent_servers"].values()
+        found: list[str] = entry["args"]
+        return found
+
+    assert arguments("--attach", "s 1", "--observe") == ["connect", "box", "--observe", "--attach", "s 1"]
+    assert arguments("--observe") == ["connect", "box", "--observe"]
+    assert arguments() == ["connect", "box"]
+    assert run("connect", "box", "--attach", "", "--print-config", "zed").exit_code == 2
+
+
+SESSIONS: list[dict[str, Any]] = [
+    {
+        "sessionId": "s1",
+        "agent": "demo",
+        "title": "\x1b[2JÜ\x7f\ud83d",
+        "cwd": "/srv",
+        "owner": "ann",
+        "connected": 1,
+        "away": 0,
+        "turn": True,
+        "waiting": [],
+        "later": 1,
+    },
+    {
+        "sessionId": "longer",
+        "agent": "other",
+        "owner": "bob",
+        "connected": 0,
+        "away": 0,
+        "turn": False,
+        "waiting": [{"method": "session/request_permission", "since": "2026-11-22T10:00:00Z"}],
+    },
+]
+
+
+@pytest.fixture
+def gateway_of(tmp_path: Path) -> Iterator[Callable[[object], str]]:
+    """Starts gateways that let everybody in and answer one question each: with these sessions. Where they are."""
+    threads: list[threading.Thread] = []
+
+    def start(sessions: object) -> str:
+        path = tmp_path / f"socket{len(threads)}"
+        listener = socket.socket(socket.AF_UNIX)
+        listener.settimeout(PATIENCE)
+        listener.bind(str(path))
+        listener.listen()
+
+        def serve() -> None:
+            with listener, listener.accept()[0] as sock, sock.makefile("rwb") as lines:
+                for result in ({}, {"sessions": sessions}):
+                    request = json.loads(lines.readline())
+                    lines.write(json.dumps({"id": request["id"], "result": result}).encode() + b"\n")
+                    lines.flush()
+                lines.read()
+
+        threads.append(threading.Thread(target=serve))
+        threads[-1].start()
+        return f"unix://{path}"
+
+    yield start
+    for thread in threads:
+        thread.join()
+
+
+def test_sessions_are_listed_a_row_each_for_scripts_without_heads(gateway_of: Callable[[object], str]) -> None:
+    listed = run("sessions", gateway_of(SESSIONS))
+    assert listed.exit_code == 0
+    first, second = listed.stdout.splitlines()
+    assert first == "s1      demo   [2JÜ  /srv  ann  1  0  open  -"
+    assert re.fullmatch(
+        r"longer  other  -     -     bob  0  0  -     session/request_permission for \d+ (s|min|h|d)", second
+    )
+
+
+def test_sessions_have_heads_on_a_terminal(
+    gateway_of: Callable[[object], str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    leader, follower = os.openpty()
+    with open(leader, "rb", buffering=0) as terminal, open(follower, "w", encoding="cp1252") as stdout:
+        monkeypatch.setattr(sys, "stdout", stdout)
+        main(["sessions", gateway_of([SESSIONS[0] | {"title": "机"}])], standalone_mode=False)
+        stdout.flush()
+        heads, row = terminal.read(4096).decode().splitlines()
+    assert heads == "ID  AGENT  TITLE  CWD   OWNER  CONNECTED  AWAY  TURN  WAITS"
+    # What the terminal has no character for is no reason to fail.
+    assert row == "s1  demo   ?      /srv  ann    1          0     open  -"
+
+
+def test_sessions_are_json_for_programs_with_all_that_the_gateway_says(gateway_of: Callable[[object], str]) -> None:
+    printed = run("sessions", gateway_of(SESSIONS), "--json")
+    assert printed.exit_code == 0
+    assert json.loads(printed.stdout) == SESSIONS
+    assert printed.stdout.replace("\n", "").isprintable()
+    assert run("sessions", gateway_of([]), "--json").stdout == "[]\n"
+
+
+def test_only_an_agents_sessions_are_listed_where_it_is_named(gateway_of: Callable[[object], str]) -> None:
+    listed = run("sessions", gateway_of(SESSIONS), "--agent", "other")
+    assert [line.split()[0] for line in listed.stdout.splitlines()] == ["longer"]
+
+
+def test_where_there_are_no_sessions_that_is_said_and_no_error(gateway_of: Callable[[object], str]) -> None:
+    listed = run("sessions", gateway_of([]))
+    assert (listed.exit_code, listed.stdout) == (0, "")
+    assert len(listed.stderr.splitlines()) == 1
+
+
+def test_a_gateway_that_cannot_be_asked_for_sessions_is_one_line_and_an_exit_code(
+    tmp_path: Path, gateway_of: Callable[[object], str]
+) -> None:
+    for target, code in ((f"unix://{tmp_path}/nobody", 6), (gateway_of("junk"), 7), ("http://nope", 2)):
+        failed = run("sessions", target)
+        assert failed.exit_code == code
+        assert failed.stdout == ""
+        assert len(failed.stderr.splitlines()) == 1
+
+
+def test_ctrl_c_while_a_gateway_is_waited_for_shows_no_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def interrupted(*_: object, **__: object) -> None:
+        raise BaseExceptionGroup("tasks", [BaseExceptionGroup("tasks", [KeyboardInterrupt()])])
+
+    monkeypatch.setattr(control, "list_sessions", interrupted)
+    stopped = run("sessions", "unix:///nobody")
+    assert stopped.exit_code == 1
+    assert stopped.stderr.strip() == "Aborted!"
+
+
+def test_a_bug_that_comes_along_with_ctrl_c_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def interrupted(*_: object, **__: object) -> None:
+        raise BaseExceptionGroup("tasks", [KeyboardInterrupt(), ZeroDivisionError()])
+
+    monkeypatch.setattr(control, "list_sessions", interrupted)
+    with pytest.raises(BaseExceptionGroup):
+        main(["sessions", "unix:///nobody"])

@@ -1,3 +1,4 @@
+import math
 import os
 import sys
 from collections.abc import Callable
@@ -57,6 +58,10 @@ def test_a_whole_configuration_is_read_into_its_structs(write: Write, tmp_path: 
         state_dir = "/var/lib/acp-gateway"
         default_agent = "two"
         ping_interval = 5
+        outbox_limit = 4
+        journal_limit = 3
+        memory_limit = 2
+        max_queued_prompts = 1
         [[listen]]
         url = "wss://0.0.0.0:7443"
         cert = "tls/cert.pem"
@@ -72,6 +77,9 @@ def test_a_whole_configuration_is_read_into_its_structs(write: Write, tmp_path: 
         pass_env = ["KEY"]
         env_file = "one.env"
         scope = "connection"
+        idle_stop = "never"
+        max_restarts = 1
+        permission_timeout = 60
         login = "one login"
         client_fs = true
         client_terminal = true
@@ -84,6 +92,9 @@ def test_a_whole_configuration_is_read_into_its_structs(write: Write, tmp_path: 
     read = load_config(path)
     assert read.gateway.state_dir == Path("/var/lib/acp-gateway")
     assert read.gateway.ping_interval == 5.0
+    gateway = read.gateway
+    limits = (gateway.outbox_limit, gateway.journal_limit, gateway.memory_limit, gateway.max_queued_prompts)
+    assert limits == (4, 3, 2, 1)
     assert read.default_agent == "two"
     wss, unix = read.listen
     assert (wss.cert, wss.key) == (tmp_path / "tls/cert.pem", Path("/etc/key.pem"))
@@ -95,6 +106,10 @@ def test_a_whole_configuration_is_read_into_its_structs(write: Write, tmp_path: 
         env={"A": "1"},
         pass_env=("KEY",),
         env_file=tmp_path / "one.env",
+        scope="connection",
+        idle_stop=math.inf,
+        max_restarts=1,
+        permission_timeout=60.0,
         login="one login",
         client_fs=True,
         client_terminal=True,
@@ -102,6 +117,11 @@ def test_a_whole_configuration_is_read_into_its_structs(write: Write, tmp_path: 
         term_grace=1.0,
     )
     assert read.agents["two"] == AgentSection(command=("two",))
+
+
+@pytest.mark.parametrize("scope", ["identity", "connection", "shared"])
+def test_an_agent_has_one_of_three_scopes(scope: str, write: Write) -> None:
+    assert load(write(f'{LISTEN}{AGENT}scope = "{scope}"')).agents["demo"].scope == scope
 
 
 def test_the_only_agent_is_the_default(write: Write) -> None:
@@ -130,7 +150,13 @@ def test_the_only_agent_is_the_default(write: Write) -> None:
         (LISTEN + '[agents."my agent"]\ncommand = ["x"]', ':3: agents."my agent": a name is 1 to 64 letters'),
         (LISTEN + AGENT + "[gateway]\nstate_dir = 'here'", ":6: gateway.state_dir: expected an absolute path"),
         (LISTEN + AGENT + "cwd = 'here'", ":5: agents.demo.cwd: expected an absolute path"),
-        (LISTEN + AGENT + "scope = 'shared'", ':5: agents.demo.scope: the only scope is "connection"'),
+        (
+            LISTEN + AGENT + "scope = 'user'",
+            ':5: agents.demo.scope: expected one of "identity", "connection" and "shared"',
+        ),
+        (LISTEN + AGENT + "scope = []", ':5: agents.demo.scope: expected one of "identity", "connection" and "shared"'),
+        (LISTEN + AGENT + "max_restarts = 0", ":5: agents.demo.max_restarts: expected a whole number above 0, found 0"),
+        (LISTEN + AGENT + "idle_stop = 'ever'", ":5: agents.demo.idle_stop: expected a number of seconds above 0 or"),
         (LISTEN + AGENT + "login = ''", ":5: agents.demo.login: expected a string that is not empty"),
     ],
 )

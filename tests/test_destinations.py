@@ -1,6 +1,7 @@
 """Where to go and with which token, by everything that may say so."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -75,3 +76,25 @@ def test_a_home_that_nobody_has_is_an_error_in_words(monkeypatch: pytest.MonkeyP
     monkeypatch.setenv("ACP_GATEWAY_TOKEN_FILE", "~no-such-user-here/token")
     with pytest.raises(ConfigError, match="no home directory is known"):
         find_destination("wss://box", None, None, None, None, 1, insecure=False)
+
+
+def test_the_agent_of_hosts_toml_is_for_who_begins_a_session(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "acp-gateway").mkdir()
+    (tmp_path / "acp-gateway" / "hosts.toml").write_text('[hosts.box]\nurl = "unix:///socket"\nagent = "demo"\n')
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+
+    def found(agent: str | None = None, **wish: Any) -> dict[str, str | bool]:
+        return find_destination("box", agent, None, None, None, 1, insecure=False, **wish).wish
+
+    assert found() == {"agent": "demo"}
+    assert found(observe=True) == {"agent": "demo", "observe": True}
+    assert found(session="s") == {"session": "s"}
+    assert found(control=True) == {"control": True}
+    assert found("other", session="s") == {"agent": "other", "session": "s"}
+    assert found("other", control=True) == {"agent": "other", "control": True}
+
+
+@pytest.mark.parametrize("session", ["", "\udcff"])
+def test_what_can_be_no_sessions_id_is_an_error_before_anything_is_sent(session: str) -> None:
+    with pytest.raises(UsageError, match="acp-gateway sessions"):
+        find_destination("unix:///socket", None, None, None, None, 1, insecure=False, session=session)

@@ -1,14 +1,17 @@
 """How a client gets in, and how it finds out that it can't: against servers of the test's own, on loopback."""
 
+import json
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qsl, urlsplit
 
 import pytest
 import trio
 
 from acp_gateway.addresses import Address, parse_address
-from acp_gateway.dialing import Destination, dial
+from acp_gateway.dialing import Destination, dial, printable
 from acp_gateway.errors import (
     Forbidden,
     GatewayError,
@@ -16,6 +19,7 @@ from acp_gateway.errors import (
     TrustError,
     Unauthorized,
     UnknownAgent,
+    UnknownSession,
     Unreachable,
 )
 from acp_gateway.tls import CreatedCertificate, create_certificate, server_context
@@ -40,8 +44,8 @@ async def serving(handler: Callable[[trio.SocketStream], Awaitable[None]]) -> As
             nursery.cancel_scope.cancel()
 
 
-def destination(url: str, *, pin: str | None = None, agent: str | None = None) -> Destination:
-    return Destination(parse_address(url), agent, TOKEN, pin, None, 1024)
+def destination(url: str, *, pin: str | None = None, agent: str | None = None, **wish: Any) -> Destination:
+    return Destination(parse_address(url), agent, TOKEN, pin, None, 1024, **wish)
 
 
 async def failure(url: str, *, pin: str | None = None) -> GatewayError:
@@ -76,6 +80,69 @@ async def test_a_hello_names_the_agent_and_shows_the_token() -> None:
     assert b'"_acp-gateway/hello"' in heard[0]
     assert TOKEN.encode() in heard[0]
     assert b'"demo"' in heard[0]
+
+
+@pytest.mark.parametrize(
+    ("wish", "sent"),
+    [
+        ({}, {}),
+        ({"agent": "a b/ü+&"}, {"agent": "a b/ü+&"}),
+        ({"session": "s 1/ü+&=?#"}, {"session": "s 1/ü+&=?#"}),
+        (
+            {"agent": "demo", "session": "s", "observe": True, "control": True},
+            {"agent": "demo", "session": "s", "observe": True, "control": True},
+        ),
+    ],
+)
+async def test_what_is_wanted_is_said_in_the_hello_and_in_the_query(wish: dict[str, Any], sent: dict[str, Any]) -> None:
+    heard = []
+
+    async def listen(stream: trio.SocketStream) -> None:
+        heard.append((await stream.receive_some()).decode())
+
+    async with serving(listen) as port:
+        for scheme in ("tcp", "ws"):
+            with pytest.raises(Unreachable):
+                await dial(destination(f"{scheme}://127.0.0.1:{port}", **wish), Timing())
+    hello, upgrade = heard
+    assert json.loads(hello)["params"] == {"token": TOKEN} | sent
+    query = urlsplit(upgrade.split()[1]).query
+    assert parse_qsl(query, strict_parsing=bool(sent)) == [
+        (name, "1" if value is True else value) for name, value in sent.items()
+    ]
+
+
+@pytest.mark.parametrize(
+    ("reason", "kind"),
+    [
+        (b'"unknown_session"', UnknownSession),
+        (b'"unknown_agent"', UnknownAgent),
+        (b'"forbidden"', UnknownAgent),
+        (b"[]", UnknownAgent),
+    ],
+)
+async def test_a_session_that_is_not_there_is_told_from_an_agent_that_is_not(
+    reason: bytes, kind: type[GatewayError]
+) -> None:
+    lines = b'{"id":0,"error":{"code":404,"message":"because","data":{"reason":%b}}}\n' % reason
+    http = b"HTTP/1.1 404 No\r\nAcp-Gateway: %b\r\nContent-Length: 7\r\n\r\nbecause" % reason.strip(b'"')
+    for scheme, text in (("tcp", lines), ("ws", http)):
+        async with serving(answering(text)) as port:
+            error = await failure(f"{scheme}://127.0.0.1:{port}")
+        assert type(error) is kind
+        assert "because" in str(error)
+
+
+async def test_the_reason_does_not_outweigh_the_number() -> None:
+    text = b'{"id":0,"error":{"code":401,"message":"because","data":{"reason":"unknown_session"}}}\n'
+    async with serving(answering(text)) as port:
+        assert type(await failure(f"tcp://127.0.0.1:{port}")) is Unauthorized
+
+
+@pytest.mark.parametrize("code", ["[]", "{}", '"404"', "null", "404.5"])
+async def test_a_refusal_with_a_number_that_is_none_is_an_error_of_the_protocol(code: str) -> None:
+    async with serving(answering(b'{"id":0,"error":{"code":%b,"data":7}}\n' % code.encode())) as port:
+        assert type(await failure(f"tcp://127.0.0.1:{port}")) is ProtocolError
 
 
 @pytest.mark.parametrize(
@@ -119,6 +186,13 @@ async def test_what_a_stranger_says_is_one_line_without_control_characters() -> 
     text = b'{"id":0,"error":{"code":401,"message":"a\\nb\\u001b[31m"}}\n'
     async with serving(answering(text)) as port:
         assert str(await failure(f"tcp://127.0.0.1:{port}")).endswith("a b [31m")
+
+
+def test_what_is_printable_has_no_line_ends_no_escapes_and_no_turned_direction() -> None:
+    assert printable("\x1b[2Jone\r\n\x85two\u2028\u202ethree\u2066\ud800\x7f.") == "[2Jone two three ."
+    assert printable("Zürich 机器 👩‍💻") == "Zürich 机器 👩‍💻"
+    assert printable("x" * 1000) == "x" * 300
+    assert printable("x" * 1000, size=1000) == "x" * 1000
 
 
 @pytest.mark.parametrize("scheme", ["tcp", "ws", "tcp+tls", "wss"])

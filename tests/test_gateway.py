@@ -1,30 +1,33 @@
-"""Which agent for whom: access, the agents' environment, revocation, and the words for directories and logins."""
+"""Which agent for whom: who may come in, the hub that each gets, and what ends a connection from the gateway's side."""
 
 import json
 import logging
+import math
 import os
-import socket
-from collections.abc import AsyncIterator, Iterator, Sequence
+import re
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 import trio
 
+from acp_gateway import __version__
 from acp_gateway import gateway as gateway_module
+from acp_gateway.access import Access, Wish
 from acp_gateway.agent import Spawner
 from acp_gateway.auth import TokenStore
 from acp_gateway.config import AgentSection
-from acp_gateway.errors import Forbidden, UnknownAgent
-from acp_gateway.gateway import REVOCATION_INTERVAL, Access, Gateway, check_directory, login_hint
+from acp_gateway.errors import AccessError, Forbidden, UnknownAgent, UnknownSession
+from acp_gateway.gateway import REVOCATION_INTERVAL, Gateway
+from acp_gateway.hub import Hub
 from acp_gateway.leftovers import Ledger
+from acp_gateway.protocol.journal import Journal
+from acp_gateway.protocol.methods import Capability
+from acp_gateway.protocol.sessions import Role, Session
 from acp_gateway.transports.base import CloseReason, MessageStream, memory_message_stream_pair
-from tests.doubles import OBLIGING_AGENT, PATIENCE, Editor, make_config, open_descriptors, python
-
-HOST = socket.gethostname()
-
-OWNER = Access("owner", None)
+from tests.doubles import OBLIGING_AGENT, PATIENCE, Editor, ServingAgents, make_config, open_descriptors, python
 
 ENVIRONMENT = {
     "PATH": os.environ["PATH"],
@@ -36,264 +39,840 @@ ENVIRONMENT = {
     "SSH_AUTH_SOCK": "/run/agent",
 }
 
+Scope = Literal["connection", "identity", "shared"]
+SCOPES: tuple[Scope, ...] = ("connection", "identity", "shared")
 
-@pytest.fixture
-def tokens(tmp_path: Path) -> TokenStore:
-    return TokenStore(tmp_path / "state")
+SESSION = {"cwd": "/", "mcpServers": []}
 
 
-@pytest.fixture
-def spawner(tmp_path: Path) -> Iterator[Spawner]:
-    with Spawner(Ledger(tmp_path / "state" / "agents")) as spawner:
-        yield spawner
+def agent(scope: Scope = "identity", **options: Any) -> AgentSection:
+    """An agent of the tests' own."""
+    return AgentSection(command=OBLIGING_AGENT, scope=scope, **options)
+
+
+class Elsewhere:
+    """An agent process of a test's own invention that sessions live in."""
+
+    deserted = False
 
 
 class Scene:
-    """A gateway with agents as they are configured."""
+    """What gateways are made of."""
 
-    def __init__(self, tmp_path: Path, tokens: TokenStore, spawner: Spawner) -> None:
+    def __init__(self, tmp_path: Path) -> None:
         self._state_dir = tmp_path / "state"
-        self.tokens = tokens
-        self._spawner = spawner
+        self._spawner = Spawner(Ledger(self._state_dir / "agents"))
+        self.now = 1_800_000_000.0
+        """What tokens take for the time."""
+        self.tokens = TokenStore(self._state_dir, lambda: self.now)
+
+    def close(self) -> None:
+        """End the spawner's thread."""
+        with self._spawner:
+            pass
 
     def gateway(self, agents: dict[str, AgentSection] | None = None, **settings: Any) -> Gateway:
-        config = make_config(self._state_dir, "tcp://127.0.0.1:0", agents=agents, **settings)
+        """A gateway, with an agent for each identity where none are named."""
+        config = make_config(self._state_dir, "tcp://127.0.0.1:0", agents=agents or {"fake": agent()}, **settings)
         return Gateway(config, self.tokens, self._spawner, ENVIRONMENT)
 
-    def access(self, *agents: str) -> Access:
-        return Access.of(self.tokens.create("laptop", "ann", agents or None)[0])
+    def access(self, identity: str = "ann", *agents: str, **options: Any) -> Access:
+        """With a token of this identity."""
+        return Access.of(self.tokens.create("laptop", identity, agents or None, **options)[0])
+
+    def guest(self, session: str, role: Literal["controller", "observer"] = "controller") -> Access:
+        """With a token for one session."""
+        return Access.of(self.tokens.create_guest(session, role=role, lifetime=None)[0])
+
+    def revoke(self, access: Access) -> None:
+        """Nobody gets in with this token any more."""
+        assert access.token is not None
+        self.tokens.revoke(access.token.id)
 
 
 @pytest.fixture
-def scene(tmp_path: Path, tokens: TokenStore, spawner: Spawner) -> Scene:
-    return Scene(tmp_path, tokens, spawner)
+def scene(tmp_path: Path) -> Iterator[Scene]:
+    scene = Scene(tmp_path)
+    yield scene
+    scene.close()
+
+
+@pytest.fixture
+def agents(monkeypatch: pytest.MonkeyPatch) -> ServingAgents:
+    """All agents are in memory, and can load a session."""
+    agents = ServingAgents(loadSession=True)
+    monkeypatch.setattr(gateway_module, "run_agent", agents.run)
+    return agents
+
+
+@pytest.fixture(autouse=True)
+def no_bug_showed(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
+    """A gateway logs bugs and goes on: a test that provokes one clears the log."""
+    yield
+    assert not [record for record in caplog.get_records("call") if record.exc_info]
+
+
+class Overheard(MessageStream):
+    """The gateway's end of a connection in memory; what it was closed with is noted."""
+
+    def __init__(self, stream: MessageStream) -> None:
+        super().__init__()
+        self._stream = stream
+        self.closed_with: list[tuple[CloseReason, str]] = []
+
+    async def _receive_batch(self) -> list[bytes]:
+        return await self._stream.receive_batch()
+
+    def send_nowait(self, messages: Sequence[bytes]) -> None:
+        self._stream.send_nowait(messages)
+
+    @property
+    def pending_bytes(self) -> int:
+        return self._stream.pending_bytes
+
+    async def drain(self, below: int = 0) -> None:
+        await self._stream.drain(below)
+
+    async def run(self) -> None:
+        await self._stream.run()
+
+    async def aclose(self, reason: CloseReason = CloseReason.NORMAL, text: str = "") -> None:
+        self.closed_with.append((reason, text))
+        await self._stream.aclose(reason, text)
+
+
+class Visit:
+    """A connection, from its admission until it is gone."""
+
+    def __init__(self, gateway: Gateway, access: Access, wish: Wish) -> None:
+        self._gateway = gateway
+        self.admission = gateway.admit(access, wish)
+        theirs, ours = memory_message_stream_pair()
+        self.editor = Editor(theirs)
+        self.stream = Overheard(ours)
+        self.ended = trio.Event()
+        self.bug: BaseException | None = None
+        """What came out of the gateway; a door would log it."""
+
+    @property
+    def closed_with(self) -> list[tuple[CloseReason, str]]:
+        """How the gateway closed it."""
+        return self.stream.closed_with
+
+    async def serve(self) -> None:
+        try:
+            await self._gateway.serve(self.stream, self.admission, "test")
+        except Exception as error:
+            self.bug = error
+        finally:
+            self.ended.set()
+
+    async def agent(self) -> int:
+        """The number of the agent that it works with; it is initialized by this."""
+        await self.editor.initialize()
+        number: int = (await self.editor.request("test/number"))["result"]
+        return number
+
+    async def new_session(self) -> str:
+        """Open one, which initializes."""
+        await self.editor.initialize()
+        session_id: str = (await self.editor.request("session/new", SESSION))["result"]["sessionId"]
+        return session_id
+
+    async def load(self, session_id: str) -> dict[str, Any]:
+        """The answer to loading one."""
+        return await self.editor.request("session/load", SESSION | {"sessionId": session_id})
+
+    async def leave(self) -> None:
+        """Go, and wait until that is noticed."""
+        await self.editor.stream.aclose()
+        await self.ended.wait()
+
+
+Enter = Callable[..., Visit]
 
 
 @asynccontextmanager
-async def serving(gateway: Gateway, access: Access = OWNER, agent: str = "obliging") -> AsyncIterator[Editor]:
-    """An editor that a gateway serves; it leaves at the end of the block."""
-    theirs, ours = memory_message_stream_pair()
+async def running(gateway: Gateway) -> AsyncIterator[Enter]:
+    """A gateway that runs until the end of the block; what it yields lets a connection in, for what it wishes."""
     with trio.fail_after(PATIENCE):
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(gateway.serve_client, ours, access, agent, "test")
-            yield Editor(theirs)
-            await theirs.aclose()
+            await nursery.start(gateway.run)
+
+            def enter(access: Access, **wish: Any) -> Visit:
+                visit = Visit(gateway, access, Wish(**wish))
+                nursery.start_soon(visit.serve)
+                return visit
+
+            yield enter
+            nursery.cancel_scope.cancel()
 
 
-# Access
+# Who may come in
 
 
-def test_a_client_that_names_no_agent_gets_the_default_one(scene: Scene) -> None:
-    section = AgentSection(command=("cat",))
-    gateway = scene.gateway({"a": section, "b": section}, default_agent="b")
-    assert gateway.choose_agent(OWNER, None) == "b"
-    assert gateway.choose_agent(OWNER, "a") == "a"
-    assert gateway.choose_agent(scene.access(), None) == "b"
-    assert gateway.choose_agent(scene.access("a", "b"), None) == "b"
+def test_who_names_no_agent_gets_the_default_one(scene: Scene) -> None:
+    gateway = scene.gateway({"a": agent(), "b": agent()}, default_agent="b")
+    me = Access("me", None)
+    assert gateway.admit(me, Wish()).agent == "b"
+    assert gateway.admit(me, Wish("a")).agent == "a"
+    assert gateway.admit(scene.access(), Wish()).agent == "b"
+    assert gateway.admit(scene.access("ann", "a", "b"), Wish()).agent == "b"
 
 
 def test_a_token_for_one_agent_need_not_name_it(scene: Scene) -> None:
-    section = AgentSection(command=("cat",))
-    gateway = scene.gateway({"a": section, "b": section}, default_agent="b")
-    assert gateway.choose_agent(scene.access("a"), None) == "a"
+    gateway = scene.gateway({"a": agent(), "b": agent()}, default_agent="b")
+    assert gateway.admit(scene.access("ann", "a"), Wish()).agent == "a"
 
 
 def test_an_agent_that_the_token_does_not_allow_is_refused(scene: Scene) -> None:
-    section = AgentSection(command=("cat",))
-    gateway = scene.gateway({"a": section, "b": section, "c": section}, default_agent="b")
+    gateway = scene.gateway({"a": agent(), "b": agent(), "c": agent()}, default_agent="b")
     with pytest.raises(Forbidden, match="does not allow the agent b"):
-        gateway.choose_agent(scene.access("a"), "b")
+        gateway.admit(scene.access("ann", "a"), Wish("b"))
     with pytest.raises(Forbidden, match="does not allow the agent b"):
-        gateway.choose_agent(scene.access("a", "c"), None)
+        gateway.admit(scene.access("ann", "a", "c"), Wish())
 
 
 def test_an_agent_that_there_is_not_is_unknown_to_everybody_and_not_repeated_at_length(scene: Scene) -> None:
     gateway = scene.gateway()
-    for access in (OWNER, scene.access(), scene.access("nobody")):
+    for access in (Access("me", None), scene.access(), scene.access("ann", "nobody")):
         with pytest.raises(UnknownAgent, match="no agent 'nobody'"):
-            gateway.choose_agent(access, "nobody")
+            gateway.admit(access, Wish("nobody"))
     with pytest.raises(UnknownAgent) as unknown:
-        gateway.choose_agent(OWNER, "x" * 60_000)
+        gateway.admit(scene.access(), Wish("x" * 60_000))
     assert len(str(unknown.value)) < 200
     with pytest.raises(UnknownAgent):
-        gateway.choose_agent(OWNER, "")
+        gateway.admit(scene.access(), Wish(""))
 
 
 def test_a_token_whose_only_agent_is_gone_from_the_configuration_opens_nothing(scene: Scene) -> None:
     with pytest.raises(UnknownAgent):
-        scene.gateway().choose_agent(scene.access("gone"), None)
+        scene.gateway().admit(scene.access("ann", "gone"), Wish())
 
 
-def test_no_repr_shows_what_is_at_rest_of_a_token(scene: Scene) -> None:
-    access = scene.access()
-    assert access.token is not None
-    assert access.token.sha256 not in repr(access)
-
-
-# An agent for a client
-
-
-async def test_a_client_talks_to_the_agent_of_its_choice(scene: Scene) -> None:
-    gateway = scene.gateway()
-    async with serving(gateway) as editor:
-        assert (await editor.initialize())["protocolVersion"] == 1
-        response = await editor.request("session/list", {"cursor": None})
-        assert response["result"] == {"method": "session/list", "params": {"cursor": None}}
-
-
-async def test_each_connection_has_an_agent_of_its_own(scene: Scene) -> None:
-    gateway = scene.gateway()
-    async with serving(gateway) as one, serving(gateway) as other:
-        await one.initialize()
-        await other.initialize()
-        first = (await one.request("test/process"))["result"]["pid"]
-        second = (await other.request("test/process"))["result"]["pid"]
-        assert first != second
-        assert first in gateway.agent_ancestors
-        assert second in gateway.agent_ancestors
-    assert first not in gateway.agent_ancestors
-    assert second not in gateway.agent_ancestors
-
-
-async def test_an_agent_gets_neither_the_gateways_secrets_nor_anything_that_is_not_for_it(scene: Scene) -> None:
-    async with serving(scene.gateway(), scene.access()) as editor:
-        await editor.initialize()
-        process = (await editor.request("test/process"))["result"]
-    assert process["environment"] == {name: ENVIRONMENT[name] for name in ("PATH", "HOME", "LC_ALL")}
-    assert not [word for word in process["command"] if "acpgw_" in word]
-
-
-async def test_an_agent_gets_the_variables_that_are_configured_for_it(scene: Scene, tmp_path: Path) -> None:
-    keys = tmp_path / "keys"
-    keys.write_text("FROM_FILE=file\nOVERRIDDEN=file\n")
-    keys.chmod(0o600)
-    section = AgentSection(
-        command=OBLIGING_AGENT,
-        env_file=keys,
-        env={"OVERRIDDEN": "env", "HOME": "/srv"},
-        pass_env=("API_KEY", "MISSING"),
-    )
-    async with serving(scene.gateway({"obliging": section})) as editor:
-        await editor.initialize()
-        environment = (await editor.request("test/process"))["result"]["environment"]
-    assert environment == {
-        "PATH": ENVIRONMENT["PATH"],
-        "HOME": "/srv",
-        "LC_ALL": "C.UTF-8",
-        "API_KEY": "for some agents",
-        "FROM_FILE": "file",
-        "OVERRIDDEN": "env",
-    }
-
-
-@pytest.mark.parametrize("flaw", ["missing", "mode", "text"])
-async def test_an_env_file_that_cannot_be_used_is_an_answer_without_what_is_in_it(
-    flaw: str, scene: Scene, tmp_path: Path
+@pytest.mark.parametrize(
+    ("role", "observe", "granted"),
+    [
+        ("controller", False, Role.CONTROLLER),
+        ("controller", True, Role.OBSERVER),
+        ("observer", False, Role.OBSERVER),
+        ("observer", True, Role.OBSERVER),
+    ],
+)
+def test_a_wish_to_observe_narrows_what_a_token_allows_and_nothing_widens_it(
+    role: Literal["controller", "observer"], observe: bool, granted: Role, scene: Scene
 ) -> None:
-    keys = tmp_path / "keys"
-    if flaw != "missing":
-        keys.write_text("KEY=secret\n" if flaw == "mode" else "secret\n")
-        keys.chmod(0o640 if flaw == "mode" else 0o600)
-    section = AgentSection(command=OBLIGING_AGENT, env_file=keys)
-    async with serving(scene.gateway({"obliging": section})) as editor:
-        error = (await editor.request("initialize", {}))["error"]
-    assert error["message"].startswith(f"the agent obliging cannot be started: {keys}")
-    assert error["data"] == {"reason": "agent_not_started"}
-    assert "secret" not in json.dumps(error)
+    gateway = scene.gateway()
+    assert gateway.admit(scene.access(role=role), Wish(observe=observe)).role is granted
+    live(gateway, "s", "bob")
+    assert gateway.admit(scene.guest("s", role), Wish(observe=observe)).role is granted
 
 
-async def test_an_agent_that_cannot_be_started_costs_nothing(scene: Scene) -> None:
-    gateway = scene.gateway({"obliging": AgentSection(command=("no-such-agent",))})
-    async with serving(gateway) as editor:
-        await editor.request("initialize", {})
-    before = open_descriptors()
-    async with serving(gateway) as editor:
-        assert "no-such-agent is not found" in (await editor.request("initialize", {}))["error"]["message"]
-        assert await editor.receive_rest() == []
-    assert open_descriptors() == before
+def test_whom_the_kernel_vouches_for_controls_unless_it_wants_to_look_only(scene: Scene) -> None:
+    gateway = scene.gateway()
+    assert gateway.admit(Access("me", None), Wish()).role is Role.CONTROLLER
+    assert gateway.admit(Access("me", None), Wish(observe=True)).role is Role.OBSERVER
 
 
-async def test_an_agent_that_dies_is_reported_with_its_exit_code_and_its_last_words(scene: Scene) -> None:
-    async with serving(scene.gateway()) as editor:
-        await editor.initialize()
-        await editor.request("test/stderr", "Traceback:\nZeroDivisionError\n")
-        await editor.send(id="turn", method="session/prompt", params={"sessionId": "s"})
-        await editor.send(id="exit", method="test/exit", params=3)
-        answers = await editor.receive_rest()
-    assert {answer["id"] for answer in answers} == {"turn", "exit"}
-    for answer in answers:
-        assert answer["error"]["message"] == (
-            "the agent obliging ended with exit code 3; the last it wrote to stderr: ZeroDivisionError"
-        )
-        assert answer["error"]["data"]["stderr"] == ["Traceback:", "ZeroDivisionError"]
+def test_who_wants_no_session_in_particular_may_see_all_of_its_identity(scene: Scene) -> None:
+    viewer = scene.gateway().admit(scene.access(), Wish()).viewer
+    assert (viewer.identity, viewer.only, viewer.guest) == ("ann", None, False)
 
 
-async def test_a_line_of_an_agents_above_max_message_size_ends_it(scene: Scene) -> None:
-    async with serving(scene.gateway(max_message_size=1000)) as editor:
-        await editor.initialize()
-        await editor.send(id=1, method="test/raw", params="x" * 900)
-        await editor.send(id=2, method="test/raw", params="x" * 900)
-        answers = await editor.receive_rest()
-    assert [answer["id"] for answer in answers] == [1, 2]
-    assert "larger than max_message_size (1000 bytes) allows" in answers[0]["error"]["message"]
+# Who may join which session
 
 
-async def test_a_client_that_goes_in_the_middle_of_a_prompt_cancels_it(scene: Scene, tmp_path: Path) -> None:
-    section = AgentSection(command=(*OBLIGING_AGENT, str(tmp_path / "received")), eof_grace=PATIENCE)
-    async with serving(scene.gateway({"obliging": section})) as editor:
-        await editor.initialize()
-        await editor.send(id="turn", method="session/prompt", params={"sessionId": "s"})
-        await editor.request("session/list")
-    received = [json.loads(line) for line in (tmp_path / "received").read_text().splitlines()]
-    assert [message["method"] for message in received] == [
-        "initialize",
-        "session/prompt",
-        "session/list",
-        "session/cancel",
-    ]
-    assert received[-1]["params"] == {"sessionId": "s"}
+def live(gateway: Gateway, session_id: str, owner: str, agent: str = "fake") -> Session:
+    """A session that some agent process has."""
+    session = Session(agent, session_id, owner, Journal(1000))
+    gateway.registry.add(session, Elsewhere())
+    return session
 
 
-async def test_a_client_that_is_cancelled_in_the_middle_of_a_prompt_cancels_it_as_well(
-    scene: Scene, tmp_path: Path
+def past(gateway: Gateway, session_id: str, owner: str, agent: str = "fake") -> Session:
+    """A session that an agent process had."""
+    session = live(gateway, session_id, owner, agent)
+    gateway.registry.end(session)
+    return session
+
+
+def refusal(gateway: Gateway, access: Access, **wish: Any) -> tuple[type[AccessError], str]:
+    """The error that somebody is refused with."""
+    with pytest.raises(AccessError) as refused:
+        gateway.admit(access, Wish(**wish))
+    return type(refused.value), str(refused.value)
+
+
+UNKNOWN = UnknownSession, "no session 's' is open here, or it is not yours"
+
+
+def test_an_own_session_is_joined_at_the_agent_that_it_is_of(scene: Scene) -> None:
+    gateway = scene.gateway({"a": agent(), "fake": agent()}, default_agent="a")
+    live(gateway, "s", "ann")
+    for wish in (Wish(session="s"), Wish("fake", "s")):
+        admission = gateway.admit(scene.access(), wish)
+        assert admission.agent == "fake"
+        assert (admission.viewer.only, admission.viewer.guest) == ("s", False)
+
+
+def test_an_own_session_that_is_not_live_can_be_joined_as_well(scene: Scene) -> None:
+    gateway = scene.gateway({"a": agent(), "fake": agent()}, default_agent="a")
+    past(gateway, "s", "ann")
+    assert gateway.admit(scene.access(), Wish(session="s")).agent == "fake"
+    assert gateway.admit(scene.access(), Wish(session="s", observe=True)).role is Role.OBSERVER
+
+
+def test_a_session_that_is_not_there_and_one_that_is_not_ones_own_are_refused_alike(scene: Scene) -> None:
+    gateway = scene.gateway()
+    ann = scene.access()
+    assert refusal(gateway, ann, session="s") == UNKNOWN
+    session = live(gateway, "s", "bob")
+    assert refusal(gateway, ann, session="s") == UNKNOWN
+    assert refusal(gateway, ann, session="s", agent="fake") == UNKNOWN
+    assert refusal(gateway, ann, session="s", observe=True) == UNKNOWN
+    gateway.registry.end(session)
+    assert refusal(gateway, ann, session="s") == UNKNOWN
+
+
+def test_whose_session_it_is_counts_for_the_gateways_own_user_too(scene: Scene) -> None:
+    gateway = scene.gateway()
+    live(gateway, "s", "bob")
+    assert refusal(gateway, Access(gateway.registry.own_identity, None), session="s") == UNKNOWN
+
+
+def test_a_session_that_was_never_seen_is_the_gateways_own_users(scene: Scene) -> None:
+    gateway = scene.gateway({"a": agent(), "b": agent()}, default_agent="b")
+    me = Access(gateway.registry.own_identity, None)
+    assert gateway.admit(me, Wish(session="s")).agent == "b"
+    assert gateway.admit(me, Wish("a", "s")).agent == "a"
+    assert refusal(gateway, scene.access(), session="s") == UNKNOWN
+
+
+def test_a_session_of_another_agent_than_the_one_that_is_named_is_unknown(scene: Scene) -> None:
+    gateway = scene.gateway({"a": agent(), "fake": agent()}, default_agent="a")
+    live(gateway, "s", "ann")
+    assert refusal(gateway, scene.access(), session="s", agent="a") == UNKNOWN
+
+
+@pytest.mark.parametrize("make", [live, past])
+def test_a_session_of_an_agent_that_the_token_does_not_allow_is_unknown(
+    make: Callable[..., Session], scene: Scene
 ) -> None:
-    section = AgentSection(command=(*OBLIGING_AGENT, str(tmp_path / "received")), eof_grace=PATIENCE)
-    theirs, ours = memory_message_stream_pair()
-    editor = Editor(theirs)
-    with trio.fail_after(PATIENCE):
+    gateway = scene.gateway({"a": agent(), "fake": agent()}, default_agent="a")
+    ann = scene.access("ann", "a")
+    before = refusal(gateway, ann, session="s"), refusal(gateway, ann, session="s", agent="fake")
+    make(gateway, "s", "ann")
+    assert (refusal(gateway, ann, session="s"), refusal(gateway, ann, session="s", agent="fake")) == before
+    assert before == (UNKNOWN, (Forbidden, "this token does not allow the agent fake"))
+
+
+def test_where_the_default_agent_is_forbidden_a_session_that_is_not_there_is_unknown_still(scene: Scene) -> None:
+    gateway = scene.gateway({"a": agent(), "b": agent(), "c": agent()}, default_agent="c")
+    assert refusal(gateway, scene.access("ann", "a", "b"), session="s") == UNKNOWN
+    me = Access.of(scene.tokens.create("laptop", None, ("a", "b"))[0])
+    assert refusal(gateway, me, session="s") == UNKNOWN
+
+
+@pytest.mark.parametrize("make", [live, past])
+def test_of_sessions_with_one_id_the_agent_says_which_one_is_meant(make: Callable[..., Session], scene: Scene) -> None:
+    gateway = scene.gateway({"a": agent(), "b": agent()}, default_agent="a")
+    for name in ("a", "b"):
+        make(gateway, "s", "ann", name)
+    assert refusal(gateway, scene.access(), session="s") == UNKNOWN
+    assert gateway.admit(scene.access(), Wish("a", "s")).agent == "a"
+    assert gateway.admit(scene.access(), Wish("b", "s")).agent == "b"
+    assert gateway.admit(scene.access("ann", "b"), Wish(session="s")).agent == "b"
+
+
+def test_of_sessions_with_one_id_the_live_one_is_meant(scene: Scene) -> None:
+    gateway = scene.gateway({"a": agent(), "b": agent()}, default_agent="a")
+    past(gateway, "s", "ann", "a")
+    live(gateway, "s", "ann", "b")
+    assert gateway.admit(scene.access(), Wish(session="s")).agent == "b"
+    assert gateway.admit(scene.access(), Wish("a", "s")).agent == "a"
+
+
+def test_a_session_id_is_not_repeated_at_length(scene: Scene) -> None:
+    for access in (scene.access(), scene.guest("s")):
+        _, text = refusal(scene.gateway(), access, session="x" * 1024)
+        assert len(text) < 200
+
+
+def test_a_token_for_a_session_says_more_than_what_is_asked_for(scene: Scene) -> None:
+    gateway = scene.gateway({"a": agent(), "fake": agent()}, default_agent="a")
+    live(gateway, "s", "ann")
+    guest = scene.guest("s")
+    for wish in (Wish(), Wish(session="s"), Wish("a"), Wish("fake"), Wish("nobody", "s")):
+        admission = gateway.admit(guest, wish)
+        assert admission.agent == "fake"
+        assert (admission.viewer.only, admission.viewer.guest) == ("s", True)
+        assert admission.viewer.identity == guest.identity
+
+
+def test_for_a_guest_there_is_no_session_but_its_own(scene: Scene) -> None:
+    gateway = scene.gateway()
+    guest = scene.guest("g")
+    live(gateway, "g", "ann")
+    before = refusal(gateway, guest, session="s")
+    live(gateway, "s", "ann")
+    assert refusal(gateway, guest, session="s") == before == UNKNOWN
+
+
+def test_a_guest_opens_no_session_that_is_not_live(scene: Scene) -> None:
+    gateway = scene.gateway()
+    guest = scene.guest("s")
+    assert refusal(gateway, guest) == UNKNOWN
+    past(gateway, "s", "ann")
+    assert refusal(gateway, guest) == refusal(gateway, guest, session="s") == UNKNOWN
+
+
+def test_a_guest_is_not_let_in_where_it_is_not_clear_whose_session_is_meant(scene: Scene) -> None:
+    gateway = scene.gateway()
+    live(gateway, "s", "ann")
+    live(gateway, "s", "bob")
+    assert refusal(gateway, scene.guest("s")) == UNKNOWN
+
+
+def test_a_guest_of_an_agent_that_the_token_does_not_allow_is_let_in_nowhere(scene: Scene) -> None:
+    gateway = scene.gateway({"a": agent(), "fake": agent()}, default_agent="a")
+    live(gateway, "s", "ann")
+    assert refusal(gateway, scene.access("guest-1", "a", session="s")) == UNKNOWN
+
+
+def test_who_asks_the_gateway_itself_needs_no_agent(scene: Scene) -> None:
+    gateway = scene.gateway({"a": agent(), "b": agent()}, default_agent="b")
+    for wish in (Wish(control=True), Wish("nobody", "nothing", control=True)):
+        admission = gateway.admit(scene.access("ann", "a", "c"), wish)
+        assert admission.agent == ""
+        assert admission.viewer.only == wish.session
+
+
+def test_who_asks_the_gateway_itself_with_a_token_for_a_session_sees_that_one(scene: Scene) -> None:
+    gateway = scene.gateway()
+    viewer = gateway.admit(scene.guest("s"), Wish(control=True)).viewer
+    assert (viewer.only, viewer.guest) == ("s", True)
+    assert refusal(gateway, scene.guest("g"), session="s", control=True) == UNKNOWN
+
+
+# Which hub for whom
+
+
+@pytest.mark.parametrize(
+    ("scope", "numbers"), [("connection", [1, 2, 3]), ("identity", [1, 1, 2]), ("shared", [1, 1, 1])]
+)
+async def test_the_scope_says_who_shares_an_agent(
+    scope: Scope, numbers: list[int], scene: Scene, agents: ServingAgents
+) -> None:
+    gateway = scene.gateway({"fake": agent(scope)})
+    async with running(gateway) as enter:
+        ann, anns_phone, bob = enter(scene.access("ann")), enter(scene.access("ann")), enter(scene.access("bob"))
+        assert [await visit.agent() for visit in (ann, anns_phone, bob)] == numbers
+        assert len(gateway.hubs) == len(agents) == max(numbers)
+
+
+@pytest.mark.parametrize("scope", SCOPES)
+async def test_each_agent_of_the_configuration_has_processes_of_its_own(
+    scope: Scope, scene: Scene, agents: ServingAgents
+) -> None:
+    async with running(scene.gateway({"a": agent(scope), "b": agent(scope)}, default_agent="a")) as enter:
+        ann = scene.access()
+        assert [await enter(ann, agent=name).agent() for name in ("a", "b")] == [1, 2]
+        assert [started.launch.name for started in agents.started] == ["a", "b"]
+
+
+async def test_an_agent_of_a_connections_own_is_stopped_with_it(scene: Scene, agents: ServingAgents) -> None:
+    gateway = scene.gateway({"fake": agent("connection")})
+    async with running(gateway) as enter:
+        visit = enter(scene.access())
+        await visit.agent()
+        await visit.leave()
+        await trio.testing.wait_all_tasks_blocked()
+        assert gateway.hubs == []
+        assert agents[0].cancelled
+
+
+@pytest.mark.parametrize("scope", ["identity", "shared"])
+async def test_an_agent_that_is_shared_outlives_its_clients(scope: Scope, scene: Scene, agents: ServingAgents) -> None:
+    async with running(scene.gateway({"fake": agent(scope)})) as enter:
+        for _ in range(2):
+            visit = enter(scene.access())
+            assert await visit.agent() == 1
+            await visit.leave()
+        await trio.testing.wait_all_tasks_blocked()
+        assert not agents[0].cancelled
+
+
+async def test_an_agent_that_nobody_needs_any_more_makes_room_for_another(
+    scene: Scene, agents: ServingAgents, autojump_clock: trio.testing.MockClock
+) -> None:
+    gateway = scene.gateway({"fake": agent(idle_stop=4.0)})
+    async with running(gateway) as enter:
+        visit = enter(scene.access())
+        assert await visit.agent() == 1
+        await visit.leave()
+        await trio.sleep(10)
+        assert gateway.hubs == []
+        assert agents[0].cancelled
+        assert await enter(scene.access()).agent() == 2
+
+
+async def test_while_an_agent_is_being_stopped_whoever_comes_gets_another(scene: Scene, agents: ServingAgents) -> None:
+    gateway = scene.gateway()
+    agents.may_stop = trio.Event()
+    async with running(gateway) as enter:
+        visit = enter(scene.access())
+        await visit.agent()
+        gateway.hubs[0].end()
+        await visit.ended.wait()
+        assert await enter(scene.access()).agent() == 2
+        assert len(gateway.hubs) == 2
+        agents.may_stop.set()
+        await trio.testing.wait_all_tasks_blocked()
+        assert len(gateway.hubs) == 1
+        assert await enter(scene.access()).agent() == 2
+
+
+@pytest.mark.parametrize("scope", SCOPES)
+async def test_a_session_that_is_live_is_joined_where_it_lives(
+    scope: Scope, scene: Scene, agents: ServingAgents
+) -> None:
+    async with running(scene.gateway({"fake": agent(scope)})) as enter:
+        session = await enter(scene.access()).new_session()
+        for access, wish in (
+            (scene.access(), {"session": session}),
+            (scene.guest(session), {}),
+            (scene.guest(session, "observer"), {"session": session}),
+        ):
+            assert await enter(access, **wish).new_session() == session
+        assert len(agents) == 1
+        assert [message["method"] for message in agents[0].received] == ["initialize", "session/new"]
+
+
+@pytest.mark.parametrize("scope", SCOPES)
+async def test_a_session_that_is_not_live_any_more_is_opened_again_for_its_identity(
+    scope: Scope, scene: Scene, agents: ServingAgents
+) -> None:
+    gateway = scene.gateway({"fake": agent(scope)})
+    async with running(gateway) as enter:
+        visit = enter(scene.access())
+        session = await visit.new_session()
+        await visit.leave()
+        gateway.hubs[0].end()
+        await trio.testing.wait_all_tasks_blocked()
+        assert gateway.hubs == []
+        assert refusal(gateway, scene.guest(session))[0] is UnknownSession
+        assert await enter(scene.access(), session=session).new_session() == session
+        assert len(agents) == 2
+        assert (await agents[1].got("session/load"))["params"]["sessionId"] == session
+
+
+async def test_of_live_sessions_with_one_id_the_agents_name_decides_which_is_joined(
+    scene: Scene, agents: ServingAgents
+) -> None:
+    agents.session_id = "s"
+    gateway = scene.gateway({"a": agent(), "b": agent()}, default_agent="a")
+    async with running(gateway) as enter:
+        for name in ("a", "b"):
+            assert await enter(scene.access(), agent=name).new_session() == "s"
+        await enter(scene.access(), agent="b", session="s").new_session()
+        (hub,) = [hub for hub in gateway.hubs if hub.name == "b"]
+        assert [len(session.attached) for session in hub.multiplexer.sessions] == [2]
+
+
+async def test_a_guest_whose_session_has_gone_since_it_was_let_in_is_told_so(
+    scene: Scene, agents: ServingAgents
+) -> None:
+    gateway = scene.gateway({"fake": agent("connection")})
+    async with running(gateway) as enter:
+        owner = enter(scene.access())
+        guest = Visit(gateway, scene.guest(await owner.new_session()), Wish())
+        await owner.leave()
+        await guest.serve()
+        assert guest.closed_with == [(CloseReason.POLICY, "the session is not open any more")]
+        await trio.testing.wait_all_tasks_blocked()
+        assert len(agents) == 1
+        assert gateway.hubs == []
+
+
+async def test_while_the_agent_of_a_session_is_being_stopped_a_guest_is_told_that_the_session_has_gone(
+    scene: Scene, agents: ServingAgents
+) -> None:
+    gateway = scene.gateway({"fake": agent("connection")})
+    agents.may_stop = trio.Event()
+    async with running(gateway) as enter:
+        owner = enter(scene.access())
+        access = scene.guest(await owner.new_session())
+        await owner.leave()
+        await trio.testing.wait_all_tasks_blocked()
+        assert len(gateway.hubs) == 1
+        guest = enter(access)
+        await guest.ended.wait()
+        assert guest.closed_with == [(CloseReason.POLICY, "the session is not open any more")]
+        agents.may_stop.set()
+
+
+@pytest.mark.parametrize("scope", SCOPES)
+async def test_an_own_session_that_has_gone_since_one_was_let_in_is_opened_again(
+    scope: Scope, scene: Scene, agents: ServingAgents
+) -> None:
+    gateway = scene.gateway({"fake": agent(scope)})
+    async with running(gateway) as enter:
+        owner = enter(scene.access())
+        session = await owner.new_session()
+        phone = Visit(gateway, scene.access(), Wish(session=session))
+        await owner.leave()
+        gateway.hubs[0].end()
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(scene.gateway({"a": section}).serve_client, ours, OWNER, "a", "test")
-            await editor.initialize()
-            await editor.send(id="turn", method="session/prompt", params={"sessionId": "s"})
-            await editor.request("session/list")
-            nursery.cancel_scope.cancel()
-    received = [json.loads(line) for line in (tmp_path / "received").read_text().splitlines()]
-    assert received[-1]["method"] == "session/cancel"
+            nursery.start_soon(phone.serve)
+            assert await phone.new_session() == session
+            await phone.leave()
+        assert len(agents) == 2
 
 
-async def test_a_client_whose_agent_ignores_everything_is_free_at_last(scene: Scene) -> None:
-    code = (
-        "import signal, sys, time\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\nsys.stdin.readline()\n"
-        'print(\'{"jsonrpc":"2.0","id":1,"result":{}}\', flush=True)\nwhile True: time.sleep(1000)'
+# Sessions of agents that each connection has its own of
+
+
+async def test_a_session_that_is_open_in_another_connection_is_not_loaded_again_but_how_to_join_it_is_told(
+    scene: Scene, agents: ServingAgents
+) -> None:
+    async with running(scene.gateway({"fake": agent("connection")})) as enter:
+        session = await enter(scene.access()).new_session()
+        other = enter(scene.access())
+        await other.editor.initialize()
+        for method in ("session/load", "session/resume"):
+            error = (await other.editor.request(method, SESSION | {"sessionId": session}))["error"]
+            assert error["code"] == -32002
+            assert error["data"] == {"sessionId": session}
+            assert f"acp-gateway connect TARGET --attach {session}" in error["message"]
+        assert "session/load" not in [message["method"] for message in agents[1].received]
+
+
+async def test_a_session_of_somebody_else_in_another_connection_is_as_if_it_were_not(
+    scene: Scene, agents: ServingAgents
+) -> None:
+    async with running(scene.gateway({"fake": agent("connection")})) as enter:
+        session = await enter(scene.access()).new_session()
+        bob = enter(scene.access("bob"))
+        await bob.editor.initialize()
+        theirs, nobodys = (await bob.load(session))["error"], (await bob.load("s9.9"))["error"]
+        assert theirs["code"] == nobodys["code"] == -32002
+        assert theirs["message"].replace(session, "s9.9") == nobodys["message"]
+
+
+async def test_a_session_whose_agent_is_being_stopped_is_loaded_once_that_has_ended(
+    scene: Scene, agents: ServingAgents
+) -> None:
+    agents.may_stop = trio.Event()
+    async with running(scene.gateway({"fake": agent("connection")})) as enter:
+        owner, other = enter(scene.access()), enter(scene.access())
+        session = await owner.new_session()
+        await other.editor.initialize()
+        await owner.leave()
+        await other.editor.send(id="load", method="session/load", params=SESSION | {"sessionId": session})
+        await trio.testing.wait_all_tasks_blocked()
+        assert agents[0].cancelled
+        assert [message["method"] for message in agents[1].received] == ["initialize"]
+        agents.may_stop.set()
+        answer = await other.editor.receive()
+        assert (answer["id"], "result" in answer) == ("load", True)
+        assert agents[1].received[-1]["method"] == "session/load"
+
+
+async def test_an_agent_whose_clients_are_all_away_is_stopped_for_whoever_loads_its_session(
+    scene: Scene, agents: ServingAgents
+) -> None:
+    gateway = scene.gateway({"fake": agent("connection")})
+    async with running(gateway) as enter:
+        owner, other = enter(scene.access()), enter(scene.access())
+        session = await owner.new_session()
+        await other.editor.initialize()
+        (hub,) = [hub for hub in gateway.hubs if hub.multiplexer.sessions]
+        (client,) = hub.multiplexer.clients
+        hub.multiplexer.client_away(client)
+        assert "result" in await other.load(session)
+        await owner.ended.wait()
+        assert owner.closed_with == [(CloseReason.AGENT_GONE, "the agent fake was stopped")]
+        assert agents[0].cancelled
+        assert len(gateway.hubs) == 1
+
+
+async def test_an_agent_that_has_clients_is_not_stopped_for_anybody(scene: Scene, agents: ServingAgents) -> None:
+    gateway = scene.gateway({"fake": agent("connection")})
+    async with running(gateway) as enter:
+        await enter(scene.access()).new_session()
+        (hub,) = gateway.hubs
+        gateway._stop_home(hub.multiplexer.home)
+        gateway._stop_home(Elsewhere())
+        assert not hub.over
+
+
+# What hubs are told of the configuration
+
+
+@pytest.mark.parametrize("scope", SCOPES)
+async def test_the_configuration_reaches_those_who_go_by_it(scope: Scope, scene: Scene, tmp_path: Path) -> None:
+    section = agent(
+        scope,
+        cwd=tmp_path / "proj",
+        client_fs=True,
+        permission_timeout=60.0,
+        idle_stop=50.0,
+        max_restarts=4,
+        login="agent login",
+        eof_grace=1.5,
+        term_grace=2.5,
     )
-    section = AgentSection(command=python(code), eof_grace=0.01, term_grace=0.01)
-    async with serving(scene.gateway({"obliging": section})) as editor:
+    gateway = scene.gateway(
+        {"fake": section},
+        max_open_requests=11,
+        max_queued_prompts=12,
+        journal_limit=13,
+        write_high_water=14,
+        outbox_limit=15,
+        stall_timeout=16.0,
+        max_message_size=17,
+    )
+    policy = gateway._policy(section)
+    assert policy.shared == (scope != "connection")
+    assert policy.serves == {Capability.FS}
+    assert gateway._policy(agent(client_terminal=True)).serves == {Capability.TERMINAL}
+    assert (policy.max_open_requests, policy.max_queued_prompts, policy.journal_limit) == (11, 12, 13)
+    assert policy.max_waiting_size == 15
+    assert (policy.permission_timeout, policy.version) == (60.0, __version__)
+    problem = policy.check_directory("/nowhere/proj")
+    assert problem is not None
+    assert problem.data["map"] == f"/nowhere/proj={tmp_path}/proj"
+    assert "agent login" in policy.login_hint([])
+    async with trio.open_nursery() as gateway._nursery:
+        limits = gateway._start_hub("fake", section)._limits
+        gateway._nursery.cancel_scope.cancel()
+    assert (limits.write_high_water, limits.outbox_limit, limits.stall_timeout) == (14, 15, 16.0)
+    assert (limits.idle_stop, limits.max_restarts, limits.permission_timeout) == (50.0, 4, 60.0)
+    launch = gateway._launch("fake", section)
+    assert (launch.cwd, launch.max_message_size) == (str(tmp_path / "proj"), 17)
+    assert (launch.eof_grace, launch.term_grace) == (1.5, 2.5)
+
+
+def test_by_default_nothing_is_served_by_clients_and_nothing_is_ever_too_late(scene: Scene) -> None:
+    policy = scene.gateway()._policy(agent())
+    assert policy.serves == frozenset()
+    assert policy.permission_timeout == math.inf
+
+
+async def test_what_is_kept_for_clients_is_reckoned_up_with_that_of_all_others(
+    scene: Scene, agents: ServingAgents, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[tuple[int, list[Hub]]] = []
+
+    def grown(size: int, hubs: list[Hub]) -> None:
+        told.append((size, hubs))
+
+    gateway = scene.gateway()
+    monkeypatch.setattr(gateway._memory, "grown", grown)
+    async with running(gateway) as enter:
+        await enter(scene.access()).agent()
+        bob = enter(scene.access("bob"))
+        await bob.agent()
+        await bob.editor.request("test/number")
+        assert len({id(hub) for hub in told[-1][1]}) == 2
+        assert told[-1][0] == len(b'{"jsonrpc": "2.0", "id": 3, "result": 2}')
+
+
+async def test_a_session_in_a_directory_that_is_not_there_never_reaches_the_agent(
+    scene: Scene, agents: ServingAgents, tmp_path: Path
+) -> None:
+    (tmp_path / "proj").mkdir()
+    async with running(scene.gateway({"fake": agent(cwd=tmp_path / "proj")})) as enter:
+        editor = enter(scene.access()).editor
         await editor.initialize()
+        error = (await editor.request("session/new", {"cwd": "/Users/ann/proj", "mcpServers": []}))["error"]
+        assert error["code"] == -32602
+        assert f"--map /Users/ann/proj={tmp_path}/proj" in error["message"]
+        assert "result" in await editor.request("session/new", {"cwd": str(tmp_path), "mcpServers": []})
+        assert [message["method"] for message in agents[0].received] == ["initialize", "session/new"]
 
 
-async def test_a_client_is_logged_when_it_comes_and_when_it_goes_and_never_what_it_says(
-    scene: Scene, caplog: pytest.LogCaptureFixture
+async def test_clients_are_logged_when_they_come_and_when_they_go_and_never_what_they_say(
+    scene: Scene, agents: ServingAgents, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.DEBUG, logger="acp_gateway")
-    async with serving(scene.gateway(), scene.access()) as editor:
-        await editor.initialize()
-        await editor.request("session/list", "a secret")
+    async with running(scene.gateway()) as enter:
+        for observe in (False, True):
+            visit = enter(scene.access(), observe=observe)
+            await visit.editor.initialize()
+            await visit.editor.request("session/list", {"secret": "a secret"})
+            await visit.leave()
     messages = [record.getMessage() for record in caplog.records if record.name == "acp_gateway.gateway"]
-    assert messages == ["test: attached to agent obliging as ann", "test: detached"]
+    assert messages == [
+        "test: attached to agent fake as ann",
+        "test: detached",
+        "test: attached to agent fake as ann, to observe",
+        "test: detached",
+    ]
     assert "a secret" not in caplog.text
 
 
-# Revocation
+# The desk
+
+
+async def list_sessions(visit: Visit) -> list[dict[str, Any]]:
+    sessions: list[dict[str, Any]] = (await visit.editor.request("_acp-gateway/sessions", {}))["result"]["sessions"]
+    return sessions
+
+
+async def test_who_asks_the_gateway_itself_starts_no_agent_and_hears_of_what_it_may_join(
+    scene: Scene, agents: ServingAgents
+) -> None:
+    gateway = scene.gateway({"a": agent(), "b": agent("connection")}, default_agent="a")
+    async with running(gateway) as enter:
+        asking = enter(scene.access(), control=True)
+        assert await list_sessions(asking) == []
+        assert (len(agents), gateway.hubs) == (0, [])
+        of_a = await enter(scene.access(), agent="a").new_session()
+        of_b = await enter(scene.access(), agent="b").new_session()
+        await enter(scene.access("bob"), agent="a").new_session()
+
+        async def seen(access: Access, **wish: Any) -> list[str]:
+            return [session["sessionId"] for session in await list_sessions(enter(access, control=True, **wish))]
+
+        assert [session["sessionId"] for session in await list_sessions(asking)] == [of_a, of_b]
+        assert await seen(scene.access(role="observer")) == [of_a, of_b]
+        assert await seen(scene.access(), session=of_b) == [of_b]
+        assert await seen(scene.access("ann", "b")) == [of_b]
+        assert await seen(scene.guest(of_a)) == [of_a]
+        assert await seen(scene.access("carol")) == []
+        await asking.leave()
+        assert asking.closed_with == [(CloseReason.NORMAL, "")]
+
+
+async def test_who_asks_the_gateway_itself_is_told_when_that_stops(scene: Scene) -> None:
+    async with running(scene.gateway()) as enter:
+        asking = enter(scene.access(), control=True)
+        await list_sessions(asking)
+    assert asking.closed_with == [(CloseReason.GOING_AWAY, "the gateway is stopping")]
+
+
+async def test_a_bug_in_answering_one_who_asks_the_gateway_ends_that_connection_only(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def bug(*arguments: object) -> None:
+        raise ZeroDivisionError
+
+    async with running(scene.gateway()) as enter:
+        one, other = enter(scene.access(), control=True), enter(scene.access(), control=True)
+        with monkeypatch.context() as patch:
+            patch.setattr("acp_gateway.desk.list_sessions", bug)
+            await one.editor.send(id=1, method="_acp-gateway/sessions")
+            await one.ended.wait()
+        assert one.bug is not None
+        assert one.closed_with == [(CloseReason.AGENT_GONE, "an error of the gateway's own")]
+        assert await list_sessions(other) == []
+
+
+# Tokens that count no more
+
+
+REVOKED = CloseReason.POLICY, "the token is not valid any more"
 
 
 class SlowToClose(MessageStream):
@@ -327,169 +906,353 @@ class SlowToClose(MessageStream):
         await trio.sleep(10 * REVOCATION_INTERVAL)
 
 
+@pytest.mark.parametrize("control", [False, True])
+@pytest.mark.parametrize("scope", SCOPES)
 async def test_a_connection_whose_token_is_revoked_is_closed_once_and_no_other(
-    scene: Scene, autojump_clock: trio.testing.MockClock, caplog: pytest.LogCaptureFixture
+    control: bool,
+    scope: Scope,
+    scene: Scene,
+    autojump_clock: trio.testing.MockClock,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
-    gateway = scene.gateway()
-    revoked, kept = scene.access(), scene.access()
+    gateway = scene.gateway({"fake": agent(scope)})
+    revoked, kept, vouched_for = scene.access(), scene.access(), Access("ann", None)
     clients = [SlowToClose(), SlowToClose(), SlowToClose()]
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(gateway.enforce_revocations)
-        for client, access in zip(clients, (revoked, kept, OWNER), strict=True):
-            nursery.start_soon(gateway.serve_client, client, access, "obliging", "test")
-        nursery.start_soon(gateway.serve_client, SlowToClose(gone=True), revoked, "obliging", "test")
+        await nursery.start(gateway.run)
+        for client, access in zip(clients, (revoked, kept, vouched_for), strict=True):
+            nursery.start_soon(gateway.serve, client, gateway.admit(access, Wish(control=control)), "test")
         await trio.sleep(20 * REVOCATION_INTERVAL)
         assert [client.closed_with for client in clients] == [[], [], []]
-        assert revoked.token is not None
-        scene.tokens.revoke(revoked.token.id)
+        scene.revoke(revoked)
         await trio.sleep(1.5 * REVOCATION_INTERVAL)
-        gone = (CloseReason.POLICY, "the token is not valid any more")
-        assert [client.closed_with for client in clients] == [[gone], [], []]
+        assert [client.closed_with for client in clients] == [[REVOKED], [], []]
         await trio.sleep(30 * REVOCATION_INTERVAL)
-        assert [client.closed_with for client in clients] == [[gone], [], []]
+        assert [client.closed_with for client in clients] == [[REVOKED], [], []]
         nursery.cancel_scope.cancel()
     warnings = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
+    assert revoked.token is not None
     assert warnings == [f"token {revoked.token.id} is not valid any more: closing its connection"]
 
 
-async def test_a_revoked_connection_stops_its_agent(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gateway_module, "REVOCATION_INTERVAL", 0.001)
-    gateway, access = scene.gateway(), scene.access()
-    assert access.token is not None
+@pytest.mark.parametrize("control", [False, True])
+async def test_a_token_that_is_revoked_while_its_connection_is_being_closed_harms_nobody(
+    control: bool, scene: Scene, autojump_clock: trio.testing.MockClock
+) -> None:
+    gateway, access, gone = scene.gateway(), scene.access(), SlowToClose(gone=True)
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(gateway.enforce_revocations)
-        async with serving(gateway, access) as editor:
-            await editor.initialize()
-            pid = (await editor.request("test/process"))["result"]["pid"]
-            scene.tokens.revoke(access.token.id)
-            assert await editor.receive_rest() == []
-        assert pid not in gateway.agent_ancestors
+        await nursery.start(gateway.run)
+        nursery.start_soon(gateway.serve, gone, gateway.admit(access, Wish(control=control)), "test")
+        await trio.testing.wait_all_tasks_blocked()
+        assert gone.closed_with == [(CloseReason.NORMAL, "")]
+        scene.revoke(access)
+        await trio.sleep(20 * REVOCATION_INTERVAL)
+        assert gone.closed_with == [(CloseReason.NORMAL, "")]
         nursery.cancel_scope.cancel()
 
 
-# Directories
-
-
-def test_a_directory_that_is_there_is_no_problem(tmp_path: Path) -> None:
-    assert check_directory(str(tmp_path), None) is None
-
-
-def test_a_directory_that_is_not_there_is_answered_with_the_map_to_add(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("control", [False, True])
+async def test_a_connection_whose_token_has_expired_is_closed(
+    control: bool, scene: Scene, agents: ServingAgents, autojump_clock: trio.testing.MockClock
 ) -> None:
-    home = tmp_path / "my home"
-    (home / "proj").mkdir(parents=True)
-    monkeypatch.setenv("HOME", str(home))
-    problem = check_directory("/Users/ann/proj", None)
-    assert problem is not None
-    assert problem.message == (
-        f"there is no directory /Users/ann/proj on {HOST}; start the client with the path it has there: "
-        f"acp-gateway connect … --map '/Users/ann/proj={home}/proj' (or maps in hosts.toml)"
-    )
-    assert problem.data == {
-        "reason": "no_such_directory",
-        "cwd": "/Users/ann/proj",
-        "map": f"/Users/ann/proj={home}/proj",
+    async with running(scene.gateway()) as enter:
+        visit = enter(scene.access(lifetime=60), control=control)
+        scene.now += 59
+        await trio.sleep(3 * REVOCATION_INTERVAL)
+        assert not visit.ended.is_set()
+        scene.now += 1
+        await visit.ended.wait()
+        assert visit.closed_with == [REVOKED]
+
+
+async def test_a_guest_whose_token_is_revoked_is_closed_and_the_session_goes_on(
+    scene: Scene, agents: ServingAgents, autojump_clock: trio.testing.MockClock
+) -> None:
+    async with running(scene.gateway({"fake": agent("connection")})) as enter:
+        owner = enter(scene.access())
+        access = scene.guest(await owner.new_session())
+        guest = enter(access)
+        await guest.new_session()
+        scene.revoke(access)
+        await guest.ended.wait()
+        assert guest.closed_with == [REVOKED]
+        assert (await owner.editor.request("test/number"))["result"] == 1
+
+
+async def test_what_is_open_is_answered_when_a_token_counts_no_more(
+    scene: Scene, agents: ServingAgents, autojump_clock: trio.testing.MockClock
+) -> None:
+    async with running(scene.gateway()) as enter:
+        access = scene.access()
+        visit = enter(access)
+        session = await visit.new_session()
+        await visit.editor.send(id="turn", method="session/prompt", params={"sessionId": session, "prompt": []})
+        await agents[0].got("session/prompt")
+        scene.revoke(access)
+        (answer,) = await visit.editor.receive_rest()
+        assert answer["id"] == "turn"
+        assert answer["error"]["data"] == {"reason": "unauthorized"}
+
+
+async def test_an_agent_of_a_connections_own_is_stopped_when_its_token_counts_no_more(
+    scene: Scene, agents: ServingAgents, autojump_clock: trio.testing.MockClock
+) -> None:
+    gateway = scene.gateway({"fake": agent("connection")})
+    async with running(gateway) as enter:
+        access = scene.access()
+        visit = enter(access)
+        await visit.agent()
+        scene.revoke(access)
+        await visit.ended.wait()
+        await trio.testing.wait_all_tasks_blocked()
+        assert gateway.hubs == []
+        assert agents[0].cancelled
+
+
+# Bugs
+
+
+def bug(*arguments: object) -> None:
+    raise ZeroDivisionError("a bug")
+
+
+def clear(caplog: pytest.LogCaptureFixture) -> list[str]:
+    """The bugs that were logged; the log is empty then."""
+    messages = [record.getMessage() for record in caplog.records if record.exc_info]
+    caplog.clear()
+    return messages
+
+
+@pytest.mark.parametrize("scope", SCOPES)
+async def test_a_bug_in_one_hub_ends_that_one_and_no_other(
+    scope: Scope,
+    scene: Scene,
+    agents: ServingAgents,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    gateway = scene.gateway({"a": agent(scope), "b": agent(scope)}, default_agent="a")
+    async with running(gateway) as enter:
+        hit, other = enter(scene.access(), agent="a"), enter(scene.access(), agent="b")
+        session = await hit.new_session()
+        await other.agent()
+        (hub,) = [hub for hub in gateway.hubs if hub.name == "a"]
+        monkeypatch.setattr(hub.multiplexer, "receive_from_agent", bug)
+        await agents[0].send(method="any")
+        await hit.ended.wait()
+        assert hit.closed_with == [(CloseReason.AGENT_GONE, "an error of the gateway's own")]
+        await trio.testing.wait_all_tasks_blocked()
+        assert agents[0].cancelled
+        assert clear(caplog) == ["agent a: stopped by an error of the gateway's own"]
+        assert (await other.editor.request("test/number"))["result"] == 2
+        again = enter(scene.access(), agent="a")
+        assert await again.agent() == 3
+        assert "result" in await again.load(session)
+
+
+async def test_a_bug_that_shows_in_a_hub_when_another_has_ended_ends_neither_the_gateway_nor_a_third_one(
+    scene: Scene, agents: ServingAgents, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    gateway = scene.gateway({"a": agent("connection"), "b": agent(), "c": agent()}, default_agent="a")
+    async with running(gateway) as enter:
+        first, hit, third = [enter(scene.access(), agent=name) for name in ("a", "b", "c")]
+        for visit in (first, hit, third):
+            await visit.agent()
+        (hub,) = [hub for hub in gateway.hubs if hub.name == "b"]
+        monkeypatch.setattr(hub.multiplexer, "sessions_freed", bug)
+        await first.leave()
+        await hit.ended.wait()
+        await trio.testing.wait_all_tasks_blocked()
+        assert clear(caplog) == ["agent b: stopped by an error of the gateway's own"]
+        assert [hub.name for hub in gateway.hubs] == ["c"]
+        assert (await third.editor.request("test/number"))["result"] == 3
+
+
+# The end
+
+
+async def test_a_gateway_that_is_stopped_stops_all_agents_in_the_middle_of_their_turns(
+    scene: Scene, agents: ServingAgents
+) -> None:
+    gateway = scene.gateway({"a": agent("connection"), "b": agent(), "c": agent("shared")}, default_agent="a")
+    visits = []
+    async with running(gateway) as enter:
+        for number, name in enumerate(("a", "b", "c")):
+            visit = enter(scene.access(), agent=name)
+            session = await visit.new_session()
+            await visit.editor.send(id="turn", method="session/prompt", params={"sessionId": session, "prompt": []})
+            await agents[number].got("session/prompt")
+            visits.append(visit)
+    for started in agents.started:
+        assert started.cancelled
+        assert started.received[-1]["method"] == "session/cancel"
+    for visit in visits:
+        assert visit.closed_with == [(CloseReason.GOING_AWAY, "the gateway is stopping")]
+    assert gateway.hubs == []
+    assert not [session for session in gateway.registry if session.live]
+
+
+# Real processes
+
+
+def owner_of(gateway: Gateway) -> Access:
+    """The gateway's own user, to whom sessions belong that were never seen."""
+    return Access(gateway.registry.own_identity, None)
+
+
+async def test_the_processes_of_agents_are_known_while_they_run(scene: Scene) -> None:
+    gateway = scene.gateway({"fake": agent("connection")})
+    async with running(gateway) as enter:
+        visits = [enter(scene.access()) for _ in range(2)]
+        pids = set()
+        for visit in visits:
+            await visit.editor.initialize()
+            pids.add((await visit.editor.request("test/process"))["result"]["pid"])
+        assert len(pids) == 2
+        assert all(pid in gateway.agent_ancestors for pid in pids)
+    assert not any(pid in gateway.agent_ancestors for pid in pids)
+
+
+async def test_an_agent_gets_neither_the_gateways_secrets_nor_anything_that_is_not_for_it(scene: Scene) -> None:
+    async with running(scene.gateway()) as enter:
+        editor = enter(scene.access()).editor
+        await editor.initialize()
+        process = (await editor.request("test/process"))["result"]
+    assert process["environment"] == {name: ENVIRONMENT[name] for name in ("PATH", "HOME", "LC_ALL")}
+    assert not [word for word in process["command"] if "acpgw_" in word]
+
+
+async def test_an_agent_gets_the_variables_that_are_configured_for_it(scene: Scene, tmp_path: Path) -> None:
+    keys = tmp_path / "keys"
+    keys.write_text("FROM_FILE=file\nOVERRIDDEN=file\n")
+    keys.chmod(0o600)
+    section = agent(env_file=keys, env={"OVERRIDDEN": "env", "HOME": "/srv"}, pass_env=("API_KEY", "MISSING"))
+    async with running(scene.gateway({"fake": section})) as enter:
+        editor = enter(scene.access()).editor
+        await editor.initialize()
+        environment = (await editor.request("test/process"))["result"]["environment"]
+    assert environment == {
+        "PATH": ENVIRONMENT["PATH"],
+        "HOME": "/srv",
+        "LC_ALL": "C.UTF-8",
+        "API_KEY": "for some agents",
+        "FROM_FILE": "file",
+        "OVERRIDDEN": "env",
     }
 
 
-def test_the_agents_own_directory_is_suggested_before_any_other(tmp_path: Path) -> None:
-    problem = check_directory(r"C:\Users\ann\proj", str(tmp_path / "proj"))
-    assert problem is not None
-    assert problem.data["map"] == rf"C:\Users\ann\proj={tmp_path}/proj"
+@pytest.mark.parametrize("flaw", ["missing", "mode", "text"])
+async def test_an_env_file_that_cannot_be_used_is_an_answer_without_what_is_in_it(
+    flaw: str, scene: Scene, tmp_path: Path
+) -> None:
+    keys = tmp_path / "keys"
+    if flaw != "missing":
+        keys.write_text("KEY=secret\n" if flaw == "mode" else "secret\n")
+        keys.chmod(0o640 if flaw == "mode" else 0o600)
+    async with running(scene.gateway({"fake": agent(env_file=keys)})) as enter:
+        error = (await enter(scene.access()).editor.request("initialize", {"protocolVersion": 1}))["error"]
+    assert error["message"].startswith(f"the agent fake cannot be started: {keys}")
+    assert error["data"] == {"reason": "agent_not_started"}
+    assert "secret" not in json.dumps(error)
 
 
-def test_a_relative_directory_is_refused_without_a_map(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "proj").mkdir()
-    problem = check_directory("proj", None)
-    assert problem is not None
-    assert problem.message == "cwd must be an absolute path, not 'proj'"
-    assert "map" not in problem.data
+async def test_an_agent_that_cannot_be_started_costs_nothing(scene: Scene) -> None:
+    gateway = scene.gateway({"fake": AgentSection(command=("no-such-agent",), scope="connection")})
+    async with running(gateway) as enter:
+        counts = []
+        for _ in range(2):
+            visit = enter(scene.access())
+            error = (await visit.editor.request("initialize", {"protocolVersion": 1}))["error"]
+            assert "no-such-agent is not found" in error["message"]
+            assert await visit.editor.receive_rest() == []
+            await visit.leave()
+            await trio.testing.wait_all_tasks_blocked()
+            assert gateway.hubs == []
+            counts.append(open_descriptors())
+        assert counts[0] == counts[1]
 
 
-def test_a_file_is_no_directory(tmp_path: Path) -> None:
-    (tmp_path / "file").touch()
-    assert check_directory(str(tmp_path / "file"), None) is not None
+async def test_an_agent_that_dies_is_reported_with_its_exit_code_and_its_last_words(scene: Scene) -> None:
+    gateway = scene.gateway({"fake": agent("connection")})
+    async with running(gateway) as enter:
+        visit = enter(owner_of(gateway))
+        await visit.editor.initialize()
+        await visit.load("s")
+        await visit.editor.request("test/stderr", "Traceback:\nZeroDivisionError\n")
+        await visit.editor.send(id="turn", method="session/prompt", params={"sessionId": "s", "prompt": []})
+        await visit.editor.send(id="exit", method="test/exit", params=3)
+        answers = await visit.editor.receive_rest()
+    assert {answer["id"] for answer in answers} == {"turn", "exit"}
+    for answer in answers:
+        assert answer["error"]["message"] == (
+            "the agent fake ended with exit code 3; the last it wrote to stderr: ZeroDivisionError"
+        )
+        assert answer["error"]["data"]["stderr"] == ["Traceback:", "ZeroDivisionError"]
 
 
-def test_a_user_without_a_home_gets_a_suggestion_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    def home() -> Path:
-        raise RuntimeError("Could not determine home directory.")
-
-    monkeypatch.setattr(Path, "home", home)
-    problem = check_directory("/Users/ann/proj", None)
-    assert problem is not None
-    assert problem.data["map"] == "/Users/ann/proj=/"
-
-
-@pytest.mark.parametrize("cwd", ["/nul\0", "/\ud800", "/" + "x" * 100_000, "/a\nb"])
-async def test_a_directory_that_cannot_be_is_refused_like_one_that_is_not(cwd: str, scene: Scene) -> None:
-    async with serving(scene.gateway()) as editor:
+async def test_a_line_of_an_agents_above_max_message_size_ends_it(scene: Scene) -> None:
+    async with running(scene.gateway({"fake": agent("connection")}, max_message_size=1000)) as enter:
+        editor = enter(scene.access()).editor
         await editor.initialize()
-        error = (await editor.request("session/new", {"cwd": cwd, "mcpServers": []}))["error"]
-    assert error["code"] == -32602
-    assert error["data"]["reason"] == "no_such_directory"
+        await editor.send(id=1, method="test/raw", params="x" * 900)
+        await editor.send(id=2, method="test/raw", params="x" * 900)
+        answers = await editor.receive_rest()
+    assert [answer["id"] for answer in answers] == [1, 2]
+    assert "larger than max_message_size (1000 bytes) allows" in answers[0]["error"]["message"]
 
 
-async def test_a_session_in_a_directory_that_is_not_there_never_reaches_the_agent(scene: Scene, tmp_path: Path) -> None:
-    (tmp_path / "proj").mkdir()
-    section = AgentSection(command=OBLIGING_AGENT, cwd=tmp_path / "proj")
-    async with serving(scene.gateway({"obliging": section})) as editor:
-        await editor.initialize()
-        error = (await editor.request("session/new", {"cwd": "/Users/ann/proj", "mcpServers": []}))["error"]
-        assert error["code"] == -32602
-        assert f"--map /Users/ann/proj={tmp_path}/proj" in error["message"]
-        result = (await editor.request("session/new", {"cwd": str(tmp_path), "mcpServers": []}))["result"]
-        assert result["params"]["cwd"] == str(tmp_path)
-
-
-# Logging in
-
-
-TERMINAL = {"id": "t", "type": "terminal", "args": ["--login", "two words"]}
-META = {"id": "m", "_meta": {"terminal-auth": {"command": "claude", "args": ["/login"]}}}
-KEY = {"id": "k", "name": "API key", "description": "Set ANTHROPIC_API_KEY"}
-
-
-@pytest.mark.parametrize(
-    ("methods", "how"),
-    [
-        ([], "start `agent 'an argument'` and log in"),
-        ([TERMINAL], "run `agent 'an argument' --login 'two words'`"),
-        ([KEY, META, TERMINAL], "run `claude /login`"),
-        ([KEY, {"description": "or use a browser"}], "Set ANTHROPIC_API_KEY or or use a browser"),
-        ([{"description": ""}, {"description": 7}, {}], "start `agent 'an argument'` and log in"),
-        ([{"_meta": {"terminal-auth": {"command": 7}}}, {"_meta": "x"}], "start `agent 'an argument'` and log in"),
-        ([{"type": "terminal", "args": 7}], "run `agent 'an argument'`"),
-        ([{"_meta": {"terminal-auth": {"command": "c", "args": "-x"}}}], "run `c`"),
-        ([{"type": "terminal", "args": ["-n", 7]}], "run `agent 'an argument' -n 7`"),
-    ],
-)
-def test_how_to_log_in_is_what_the_agent_says(methods: list[dict[str, Any]], how: str) -> None:
-    section = AgentSection(command=("agent", "an argument"))
-    assert login_hint(section, methods) == f"On the gateway's machine ({HOST}): {how}, then try again."
-
-
-def test_how_to_log_in_is_what_the_configuration_says_first_of_all() -> None:
-    section = AgentSection(command=("agent",), login="agent login")
-    assert login_hint(section, [META, TERMINAL, KEY]) == (
-        f"On the gateway's machine ({HOST}): run `agent login`, then try again."
+async def test_a_client_that_goes_in_the_middle_of_a_prompt_cancels_it_where_the_agent_is_its_own(
+    scene: Scene, tmp_path: Path
+) -> None:
+    section = AgentSection(
+        command=(*OBLIGING_AGENT, str(tmp_path / "received")), scope="connection", eof_grace=PATIENCE
     )
+    gateway = scene.gateway({"fake": section})
+    async with running(gateway) as enter:
+        visit = enter(owner_of(gateway))
+        await visit.editor.initialize()
+        await visit.load("s")
+        await visit.editor.send(id="turn", method="session/prompt", params={"sessionId": "s", "prompt": []})
+        await visit.editor.request("session/list")
+        await visit.leave()
+    received = [json.loads(line) for line in (tmp_path / "received").read_text().splitlines()]
+    assert [message["method"] for message in received] == [
+        "initialize",
+        "session/load",
+        "session/prompt",
+        "session/cancel",
+    ]
+    assert received[-1]["params"] == {"sessionId": "s"}
+
+
+async def test_an_agent_that_ignores_everything_is_gone_at_last(scene: Scene) -> None:
+    code = (
+        "import json, signal, sys, time\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
+        "request = json.loads(sys.stdin.readline())\n"
+        "print(json.dumps({'jsonrpc': '2.0', 'id': request['id'], 'result': {}}), flush=True)\n"
+        "while True: time.sleep(1000)"
+    )
+    section = AgentSection(command=python(code), eof_grace=0.01, term_grace=0.01)
+    async with running(scene.gateway({"fake": section})) as enter:
+        await enter(scene.access()).editor.initialize()
 
 
 async def test_an_agent_that_wants_a_login_is_explained_to_the_editor(scene: Scene) -> None:
+    key = {"id": "k", "name": "API key", "description": "Set ANTHROPIC_API_KEY"}
+    login = {"id": "m", "_meta": {"terminal-auth": {"command": "claude", "args": ["/login"]}}}
     code = (
         "import json, sys\n"
         "def answer(**rest):\n"
         "    request = json.loads(sys.stdin.readline())\n"
         "    print(json.dumps({'jsonrpc': '2.0', 'id': request['id'], **rest}), flush=True)\n"
-        f"answer(result={{'protocolVersion': 1, 'authMethods': [{KEY!r}, {META!r}]}})\n"
+        f"answer(result={{'protocolVersion': 1, 'authMethods': [{key!r}, {login!r}]}})\n"
         "answer(error={'code': -32000, 'message': 'Authentication required.'})\nsys.stdin.read()"
     )
-    async with serving(scene.gateway({"obliging": AgentSection(command=python(code))})) as editor:
-        assert (await editor.initialize())["authMethods"] == [KEY]
-        error = (await editor.request("session/list", {}))["error"]
-    assert error["message"] == (
-        f"Authentication required. On the gateway's machine ({HOST}): run `claude /login`, then try again."
+    async with running(scene.gateway({"fake": AgentSection(command=python(code))})) as enter:
+        editor = enter(scene.access()).editor
+        assert (await editor.initialize())["authMethods"] == [key]
+        error = (await editor.request("session/new", SESSION))["error"]
+    assert re.fullmatch(
+        r"Authentication required\. On the gateway's machine \(.+\): run `claude /login`, then try again\.",
+        error["message"],
     )

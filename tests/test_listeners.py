@@ -10,32 +10,37 @@ import stat
 import struct
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
-from urllib.parse import quote, urlsplit
+from typing import Any, Literal
+from urllib.parse import quote, urlencode, urlsplit
 
 import pytest
 import trio
 from websockets.uri import WebSocketURI
 
+from acp_gateway import gateway as gateway_module
+from acp_gateway.access import Access, Wish
 from acp_gateway.agent import Agent, Launch, Spawner, run_agent
 from acp_gateway.auth import TokenStore, default_identity
 from acp_gateway.config import AgentSection, ListenSection
 from acp_gateway.errors import CannotListen, ConfigError
-from acp_gateway.gateway import Access, Gateway
+from acp_gateway.gateway import Admission, Gateway
 from acp_gateway.leftovers import Ledger
-from acp_gateway.listeners import HELLO_SIZE, Door, Hello, open_door
+from acp_gateway.listeners import HELLO_SIZE, SESSION_ID_SIZE, Door, Hello, open_door
 from acp_gateway.tls import client_context, create_certificate
 from acp_gateway.transports.base import MessageStream
 from acp_gateway.transports.ndjson import LineStream
 from acp_gateway.transports.sockets import connect_tcp, connect_unix
-from acp_gateway.transports.websocket import Timing, connect_websocket
-from tests.doubles import PATIENCE, make_config, open_descriptors, python
+from acp_gateway.transports.websocket import Timing, WebSocketStream, connect_websocket
+from tests.doubles import PATIENCE, Editor, ServingAgents, make_config, open_descriptors, python
 
 WS = "ws://127.0.0.1:0"
 TCP = "tcp://127.0.0.1:0"
+
+SESSION = "s 1/ü+&"
+"""The only session that can be joined."""
 
 PING = b'{"jsonrpc":"2.0","method":"ping"}'
 
@@ -57,11 +62,17 @@ class EchoingGateway(Gateway):
         config = make_config(state_dir, WS, agents=agents, default_agent="first", **settings)
         super().__init__(config, TokenStore(state_dir), spawner, {})
         self.served: list[Served] = []
+        self.wishes: list[Wish] = []
+        """What those who showed who they are have asked for."""
         self.bug: type[Exception] | None = None
         """Raised where a client is served."""
 
-    async def serve_client(self, client: MessageStream, access: Access, agent: str, name: str) -> None:
-        self.served.append(Served(access, agent, name))
+    def admit(self, access: Access, wish: Wish) -> Admission:
+        self.wishes.append(wish)
+        return super().admit(access, replace(wish, session=None) if wish.session == SESSION else wish)
+
+    async def serve(self, client: MessageStream, admission: Admission, name: str) -> None:
+        self.served.append(Served(admission.access, admission.agent, name))
         try:
             if self.bug is not None:
                 raise self.bug
@@ -110,16 +121,26 @@ def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @asynccontextmanager
-async def listening(section: ListenSection | str, gateway: Gateway) -> AsyncIterator[Door]:
-    """An open door."""
+async def open_next(section: ListenSection | str, gateway: Gateway) -> AsyncIterator[Door]:
+    """Another open door of a gateway that has one already."""
     section = ListenSection(url=section) if isinstance(section, str) else section
+    door = await open_door(section, gateway)
+    async with trio.open_nursery() as connections, trio.open_nursery() as accepting:
+        accepting.start_soon(door.run, connections)
+        yield door
+        accepting.cancel_scope.cancel()
+        connections.cancel_scope.cancel()
+
+
+@asynccontextmanager
+async def listening(section: ListenSection | str, gateway: Gateway) -> AsyncIterator[Door]:
+    """An open door of a gateway that runs."""
     with trio.fail_after(PATIENCE):
-        door = await open_door(section, gateway)
-        async with trio.open_nursery() as connections, trio.open_nursery() as accepting:
-            accepting.start_soon(door.run, connections)
-            yield door
-            accepting.cancel_scope.cancel()
-            connections.cancel_scope.cancel()
+        async with trio.open_nursery() as hubs:
+            await hubs.start(gateway.run)
+            async with open_next(section, gateway) as door:
+                yield door
+            hubs.cancel_scope.cancel()
 
 
 def port_of(door: Door) -> int:
@@ -320,6 +341,69 @@ async def test_the_query_chooses_an_agent_that_the_token_allows(
     assert len(gateway.served) == (status == 101)
 
 
+@pytest.mark.parametrize(
+    ("query", "wish"),
+    [
+        ("", Wish()),
+        ("?agent=second", Wish("second")),
+        (f"?session={quote(SESSION, safe='')}", Wish(session=SESSION)),
+        ("?observe=1", Wish(observe=True)),
+        (f"?observe=1&session={quote(SESSION, safe='')}&agent=first", Wish("first", SESSION, observe=True)),
+        ("?control=1", Wish(control=True)),
+        ("?control=1&Observe=1&attach=x&session1=x", Wish(control=True)),
+    ],
+)
+async def test_the_query_says_what_is_wanted(query: str, wish: Wish, gateway: EchoingGateway) -> None:
+    async with listening(WS, gateway) as door:
+        assert (await ask(door, f"/acp{query}", *upgrade(bearer(gateway.token())))).status == 101
+    assert gateway.wishes == [wish]
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        "session=a&session=a",
+        "session=" + "x" * (SESSION_ID_SIZE + 1),
+        "control=1&control=1",
+        *(
+            f"{flag}{value}"
+            for flag in ("observe", "control")
+            for value in ("", "=", "=0", "=true", "=1%20", "=%EF%BC%91")
+        ),
+    ],
+    ids=lambda query: query[:20],
+)
+async def test_a_query_that_is_not_understood_is_bad_for_those_with_a_token(
+    query: str, gateway: EchoingGateway
+) -> None:
+    async with listening(WS, gateway) as door:
+        refused = await ask(door, f"/acp?{query}", *upgrade(bearer(gateway.token())))
+        assert (await ask(door, f"/acp?{query}", *upgrade())).status == 401
+    assert refused.status == 400
+    assert refused.headers["acp-gateway"] == ["protocol"]
+    assert gateway.wishes == []
+
+
+@pytest.mark.parametrize("session", ["", "nobodys", "x" * SESSION_ID_SIZE])
+async def test_a_session_that_is_not_there_is_told_from_an_agent_that_is_not(
+    session: str, gateway: EchoingGateway
+) -> None:
+    token = gateway.token()
+    async with listening(WS, gateway) as door, open_next(TCP, gateway) as lines:
+        answers = [
+            await ask(door, f"/acp?{query}", *upgrade(bearer(token)))
+            for query in (f"session={session}", f"session={session}&observe=1", "agent=third")
+        ]
+        by_line = await answer_to(lines, hello(token=token, session=session))
+    assert [answer.status for answer in answers] == [404, 404, 404]
+    marks = [answer.headers["acp-gateway"] for answer in answers]
+    assert marks == [["unknown_session"], ["unknown_session"], ["unknown_agent"]]
+    assert by_line["error"]["code"] == 404
+    assert by_line["error"]["data"] == {"reason": "unknown_session"}
+    assert answers[0].body == by_line["error"]["message"] + "\n"
+    assert gateway.served == []
+
+
 async def test_an_agent_is_not_named_to_those_without_a_token(gateway: EchoingGateway) -> None:
     async with listening(WS, gateway) as door:
         there, not_there = [await ask(door, f"/acp?agent={name}", *upgrade()) for name in ("first", "third")]
@@ -464,6 +548,22 @@ async def test_a_message_may_be_larger_than_a_hello(gateway: EchoingGateway) -> 
 
 
 @pytest.mark.parametrize(
+    ("params", "wish"),
+    [
+        ({}, Wish()),
+        ({"agent": None, "session": None, "observe": False, "control": False, "other": 1}, Wish()),
+        ({"agent": "second", "session": SESSION, "observe": True}, Wish("second", SESSION, observe=True)),
+        ({"control": True}, Wish(control=True)),
+    ],
+)
+async def test_a_hello_says_what_is_wanted(params: dict[str, Any], wish: Wish, gateway: EchoingGateway) -> None:
+    async with listening(TCP, gateway) as door, connected(door) as lines:
+        await lines.send(hello(token=gateway.token(), **params))
+        assert "result" in json.loads(await lines.receive())
+    assert gateway.wishes == [wish]
+
+
+@pytest.mark.parametrize(
     ("params", "code", "reason"),
     [
         ({}, 401, "unauthorized"),
@@ -506,6 +606,15 @@ async def test_a_hello_that_opens_nothing_is_refused_with_the_number_of_http(
         (b'{"jsonrpc":"2.0","id":1,"method":"_acp-gateway/hello","params":["{token}"]}', -32602),
         (b'{"jsonrpc":"2.0","id":1,"method":"_acp-gateway/hello","params":{"token":["{token}"]}}', -32602),
         (b'{"jsonrpc":"2.0","id":1,"method":"_acp-gateway/hello","params":{"token":"\\ud800"}}', -32602),
+        (b'{"jsonrpc":"2.0","id":1,"method":"_acp-gateway/hello","params":{"token":"{token}","observe":1}}', -32602),
+        (b'{"jsonrpc":"2.0","id":1,"method":"_acp-gateway/hello","params":{"token":"{token}","observe":"1"}}', -32602),
+        (b'{"jsonrpc":"2.0","id":1,"method":"_acp-gateway/hello","params":{"token":"{token}","control":null}}', -32602),
+        (b'{"jsonrpc":"2.0","id":1,"method":"_acp-gateway/hello","params":{"token":"{token}","session":7}}', -32602),
+        (
+            b'{"jsonrpc":"2.0","id":1,"method":"_acp-gateway/hello","params":{"token":"{token}","session":"%b"}}'
+            % (b"x" * (SESSION_ID_SIZE + 1)),
+            -32602,
+        ),
         (
             b'{"jsonrpc":"2.0","id":1,"method":"_acp-gateway/hello","params":' + b"[" * 30_000 + b"]" * 30_000 + b"}",
             -32700,
@@ -943,7 +1052,7 @@ async def test_where_a_door_is_can_be_learned_when_the_system_has_chosen(
     unix: str, gateway: EchoingGateway, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
-    async with listening(WS, gateway) as door, listening(unix, gateway) as other:
+    async with listening(WS, gateway) as door, open_next(unix, gateway) as other:
         await trio.testing.wait_all_tasks_blocked()
         assert door.urls == [f"ws://127.0.0.1:{port_of(door)}/acp"]
         assert port_of(door) != 0
@@ -995,7 +1104,7 @@ async def test_a_bug_while_the_gateway_stops_does_not_keep_it_from_stopping(
 ) -> None:
     inside = trio.Event()
 
-    async def serve_client(*_: object) -> None:
+    async def serve(*_: object) -> None:
         async def fail() -> None:
             try:
                 await trio.sleep_forever()
@@ -1007,7 +1116,7 @@ async def test_a_bug_while_the_gateway_stops_does_not_keep_it_from_stopping(
             nursery.start_soon(fail)
             inside.set()
 
-    monkeypatch.setattr(gateway, "serve_client", serve_client)
+    monkeypatch.setattr(gateway, "serve", serve)
     async with listening(TCP, gateway) as door:
         lines = LineStream(await connect_tcp("127.0.0.1", port_of(door)), max_message_size=1 << 20)
         await lines.send(hello(token=gateway.token()))
@@ -1017,13 +1126,99 @@ async def test_a_bug_while_the_gateway_stops_does_not_keep_it_from_stopping(
     caplog.clear()
 
 
+# With agents
+
+
+@pytest.fixture
+def agents(monkeypatch: pytest.MonkeyPatch) -> ServingAgents:
+    """All agents are in memory."""
+    agents = ServingAgents()
+    monkeypatch.setattr(gateway_module, "run_agent", agents.run)
+    return agents
+
+
+@asynccontextmanager
+async def websocket_editor(door: Door, token: str, **wish: str) -> AsyncIterator[Editor]:
+    """An editor that came in over a WebSocket."""
+    websocket = await connect_websocket(
+        await connect_tcp("127.0.0.1", port_of(door)),
+        WebSocketURI(False, "127.0.0.1", port_of(door), "/acp", urlencode(wish)),
+        {"Authorization": f"Bearer {token}"},
+        max_message_size=1 << 20,
+        timing=Timing(),
+    )
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(websocket.run)
+        try:
+            yield Editor(websocket)
+        finally:
+            await websocket.aclose()
+            nursery.cancel_scope.cancel()
+
+
+@asynccontextmanager
+async def line_editor(door: Door, **params: Any) -> AsyncIterator[Editor]:
+    """An editor that came in by its first line."""
+    async with connected(door) as lines:
+        await lines.send(hello(**params))
+        assert "result" in json.loads(await lines.receive())
+        yield Editor(lines)
+
+
+@pytest.mark.parametrize("scope", ["connection", "identity", "shared"])
+async def test_a_session_is_joined_by_whichever_door_one_comes(
+    scope: Literal["connection", "identity", "shared"], agents: ServingAgents, spawner: Spawner, tmp_path: Path
+) -> None:
+    section = AgentSection(command=("cat",), scope=scope)
+    config = make_config(tmp_path / "state", WS, agents={"fake": section})
+    gateway = Gateway(config, TokenStore(tmp_path / "state"), spawner, {})
+    token = gateway.tokens.create("laptop", "ann", None)[1]
+    new = {"cwd": "/", "mcpServers": []}
+    async with listening(WS, gateway) as web, open_next(TCP, gateway) as tcp, websocket_editor(web, token) as owner:
+        await owner.initialize()
+        session = (await owner.request("session/new", new))["result"]["sessionId"]
+        guest = gateway.tokens.create_guest(session, role="observer", lifetime=None)[1]
+        async with (
+            websocket_editor(web, token, session=session) as phone,
+            line_editor(tcp, token=token, session=session, observe=True) as viewer,
+            line_editor(tcp, token=guest) as guests_viewer,
+            line_editor(tcp, token=guest, control=True) as asking,
+        ):
+            for editor in (phone, viewer, guests_viewer):
+                await editor.initialize()
+                assert (await editor.request("session/new", new))["result"]["sessionId"] == session
+            for editor in (viewer, guests_viewer):
+                prompt = await editor.request("session/prompt", {"sessionId": session, "prompt": []})
+                assert prompt["error"]["code"] == -32601
+            (told,) = (await asking.request("_acp-gateway/sessions"))["result"]["sessions"]
+            assert (told["sessionId"], told["owner"], told["connected"]) == (session, "ann", 4)
+    assert len(agents) == 1
+
+
+async def test_who_asks_the_gateway_itself_too_much_at_once_is_told_so(spawner: Spawner, tmp_path: Path) -> None:
+    config = make_config(tmp_path / "state", WS, max_message_size=100)
+    gateway = Gateway(config, TokenStore(tmp_path / "state"), spawner, {})
+    token = gateway.tokens.create("laptop", "ann", None)[1]
+    async with listening(WS, gateway) as web, open_next(TCP, gateway) as tcp:
+        async with websocket_editor(web, token, control="1") as editor:
+            await editor.send(method="x" * 100)
+            assert await editor.receive_rest() == []
+            assert isinstance(editor.stream, WebSocketStream)
+            assert editor.stream.close_code == 1009
+        async with line_editor(tcp, token=token, control=True) as editor:
+            await editor.send(method="x" * 100)
+            (answer,) = await editor.receive_rest()
+            assert answer["error"]["code"] == -32600
+            assert "max_message_size (100 bytes)" in answer["error"]["message"]
+
+
 async def test_connections_leave_no_descriptor_open(gateway: EchoingGateway, certificate: Path) -> None:
     token = gateway.token()
     context = client_context(ca=certificate / "cert.pem", pin=None)
     async with (
         listening(WS, gateway) as web,
-        listening(TCP, gateway) as plain,
-        listening(with_tls("tcp+tls://127.0.0.1:0", certificate), gateway) as tls,
+        open_next(TCP, gateway) as plain,
+        open_next(with_tls("tcp+tls://127.0.0.1:0", certificate), gateway) as tls,
     ):
         before = open_descriptors()
         for _ in range(3):
@@ -1043,4 +1238,6 @@ async def test_connections_leave_no_descriptor_open(gateway: EchoingGateway, cer
 
 
 async def test_a_hello_does_not_show_its_token() -> None:
-    assert repr(Hello(token="acpgw_secret", agent="x")) == "Hello(agent='x')"
+    shown = repr(Hello(token="acpgw_secret", agent="x"))
+    assert "agent='x'" in shown
+    assert "acpgw_secret" not in shown

@@ -1,3 +1,4 @@
+import math
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -14,6 +15,8 @@ class Sample:
     name: sections.Name
     flag: sections.Flag = False
     wait: sections.Seconds = 1.5
+    patience: sections.SecondsOrNever = 2.5
+    count: sections.Count = 5
     size: sections.Size = 10
     text: sections.Text | None = None
     texts: sections.Texts = ()
@@ -49,12 +52,29 @@ def test_what_is_not_set_has_its_default(tmp_path: Path) -> None:
 
 def test_values_arrive_with_their_types(tmp_path: Path) -> None:
     section = read(
-        tmp_path, 'flag = true\nwait = 2\nsize = 3\ntext = "t"\ntexts = ["a", "b"]\ntable = { K = "v", L = "" }'
+        tmp_path,
+        "flag = true\nwait = 2\npatience = 9\ncount = 4\nsize = 3\n"
+        'text = "t"\ntexts = ["a", "b"]\ntable = { K = "v", L = "" }',
     )
     assert section == Sample(
-        name="x", flag=True, wait=2.0, size=3, text="t", texts=("a", "b"), table={"K": "v", "L": ""}
+        name="x",
+        flag=True,
+        wait=2.0,
+        patience=9.0,
+        count=4,
+        size=3,
+        text="t",
+        texts=("a", "b"),
+        table={"K": "v", "L": ""},
     )
     assert type(section.wait) is float
+    assert type(section.patience) is float
+
+
+def test_never_is_a_time_without_end_where_it_is_allowed(tmp_path: Path) -> None:
+    assert read(tmp_path, 'patience = "never"').patience == math.inf
+    (found,) = problems_of(tmp_path, '[sample]\nname = "x"\nwait = "never"')
+    assert found == ":3: sample.wait: expected a number of seconds above 0, found a string"
 
 
 @pytest.mark.parametrize(
@@ -68,6 +88,13 @@ def test_values_arrive_with_their_types(tmp_path: Path) -> None:
         ("wait = inf", "wait: expected a number of seconds above 0, found inf"),
         ("wait = nan", "wait: expected a number of seconds above 0, found nan"),
         ("wait = 1" + "0" * 400, "wait: expected a number of seconds above 0, found 1" + "0" * 400),
+        ('patience = "Never"', 'patience: expected a number of seconds above 0 or "never", found a string'),
+        ("patience = true", 'patience: expected a number of seconds above 0 or "never", found a boolean'),
+        ("patience = 0", 'patience: expected a number of seconds above 0 or "never", found 0'),
+        ("patience = inf", 'patience: expected a number of seconds above 0 or "never", found inf'),
+        ("count = 1.0", "count: expected a whole number above 0, found a number"),
+        ("count = true", "count: expected a whole number above 0, found a boolean"),
+        ("count = 0", "count: expected a whole number above 0, found 0"),
         ("size = 1.0", "size: expected a whole number of bytes above 0, found a number"),
         ("size = false", "size: expected a whole number of bytes above 0, found a boolean"),
         ("size = 0", "size: expected a whole number of bytes above 0, found 0"),
@@ -99,7 +126,10 @@ def test_a_name_is_short_and_plain(name: str, tmp_path: Path) -> None:
 def test_all_problems_of_a_section_are_found_at_once(tmp_path: Path) -> None:
     assert problems_of(tmp_path, "[sample]\nsizes = 1\nzebra = 1\nflag = 1\nwait = 0") == [
         ':2: sample.sizes: unknown option; did you mean "size"?',
-        ":3: sample.zebra: unknown option; known here: name, flag, wait, size, text, texts, table, path, absolute",
+        (
+            ":3: sample.zebra: unknown option; known here: "
+            "name, flag, wait, patience, count, size, text, texts, table, path, absolute"
+        ),
         ":1: sample.name: this option is required",
         ":4: sample.flag: expected true or false, found a whole number",
         ":5: sample.wait: expected a number of seconds above 0, found 0",

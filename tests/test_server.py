@@ -13,7 +13,7 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 from urllib.parse import urlsplit
 
 import pytest
@@ -29,7 +29,17 @@ from acp_gateway.tls import create_certificate
 from acp_gateway.transports.ndjson import LineStream
 from acp_gateway.transports.sockets import connect_tcp, connect_unix
 from acp_gateway.transports.websocket import Timing, WebSocketStream, connect_websocket
-from tests.doubles import OBLIGING_AGENT, PATIENCE, Editor, Watch, encode, make_config, open_descriptors, python
+from tests.doubles import (
+    OBLIGING_AGENT,
+    PATIENCE,
+    Editor,
+    ServingAgents,
+    Watch,
+    encode,
+    make_config,
+    open_descriptors,
+    python,
+)
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")
 
@@ -63,13 +73,13 @@ async def connect_lines(url: str, token: str | None = None) -> Editor:
     return Editor(lines)
 
 
-async def connect_web(url: str, token: str) -> WebSocketStream:
+async def connect_web(url: str, token: str, query: str = "") -> WebSocketStream:
     """A WebSocket that is through the door. Nobody runs it: it sends no pings."""
     port = urlsplit(url).port
     assert port is not None
     return await connect_websocket(
         await connect_tcp("127.0.0.1", port),
-        WebSocketURI(False, "127.0.0.1", port, "/acp", ""),
+        WebSocketURI(False, "127.0.0.1", port, "/acp", query),
         {"Authorization": f"Bearer {token}"},
         max_message_size=1 << 20,
         timing=Timing(),
@@ -128,22 +138,67 @@ async def test_a_token_that_is_revoked_while_its_connection_is_open_closes_it(
     assert (websocket.close_code, websocket.close_text) == (1008, "the token is not valid any more")
 
 
+@pytest.mark.parametrize("scope", ["connection", "identity", "shared"])
 async def test_a_gateway_that_stops_says_so_to_its_clients_and_stops_their_agents(
-    state_dir: Path, token: str, tmp_path: Path
+    scope: Literal["connection", "identity", "shared"], state_dir: Path, tmp_path: Path
 ) -> None:
+    token = TokenStore(state_dir).create("laptop", None, None)[1]
     received = tmp_path / "received"
-    agents = {"a": AgentSection(command=(*OBLIGING_AGENT, str(received)), eof_grace=PATIENCE)}
+    agents = {"a": AgentSection(command=(*OBLIGING_AGENT, str(received)), scope=scope, eof_grace=PATIENCE)}
     async with trio.open_nursery() as clients, serving(make_config(state_dir, WS, agents=agents)) as (url,):
         websocket = await connect_web(url, token)
         editor = Editor(websocket)
         await editor.initialize()
         agent = Watch((await editor.request("test/process"))["result"]["pid"])
-        await editor.send(id="turn", method="session/prompt", params={"sessionId": "s"})
-        await editor.request("session/list")
+        await editor.request("session/load", {"sessionId": "s", "cwd": "/", "mcpServers": []})
+        await editor.send(id="turn", method="session/prompt", params={"sessionId": "s", "prompt": []})
+        await editor.request("test/process")
         clients.start_soon(editor.leave)
     await agent.gone()
     assert json.loads(received.read_text().splitlines()[-1])["method"] == "session/cancel"
     assert (websocket.close_code, websocket.close_text) == (1001, "the gateway is stopping")
+
+
+async def test_clients_of_a_gateway_that_stops_do_not_wait_for_their_agents(
+    state_dir: Path, token: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    agents = ServingAgents()
+    agents.may_stop = trio.Event()
+    monkeypatch.setattr(gateway_module, "run_agent", agents.run)
+    async with trio.open_nursery() as nursery:
+        (url,) = await nursery.start(partial(serve, make_config(state_dir, WS), dict(os.environ)))
+        try:
+            with trio.fail_after(PATIENCE) as patience:
+                editor = Editor(await connect_web(url, token))
+                await editor.initialize()
+                patience.shield = True
+                nursery.cancel_scope.cancel()
+                await editor.leave()
+                await trio.testing.wait_all_tasks_blocked()
+                assert agents[0].cancelled
+        finally:
+            agents.may_stop.set()
+
+
+async def test_a_gateway_that_stops_says_so_to_who_asks_the_gateway_itself(state_dir: Path, token: str) -> None:
+    async with trio.open_nursery() as clients, serving(make_config(state_dir, WS)) as (url,):
+        websocket = await connect_web(url, token, "control=1")
+        editor = Editor(websocket)
+        assert (await editor.request("_acp-gateway/sessions"))["result"] == {"sessions": []}
+        clients.start_soon(editor.leave)
+    assert (websocket.close_code, websocket.close_text) == (1001, "the gateway is stopping")
+
+
+async def test_clients_of_one_identity_share_an_agent_whichever_door_they_come_by(state_dir: Path, token: str) -> None:
+    async with serving(make_config(state_dir, WS, TCP)) as (web, lines):
+        editors = [Editor(await connect_web(web, token)), await connect_lines(lines, token)]
+        pids = []
+        for editor in editors:
+            await editor.initialize()
+            pids.append((await editor.request("test/process"))["result"]["pid"])
+        assert pids[0] == pids[1]
+        for editor in editors:
+            await editor.stream.aclose()
 
 
 async def test_a_gateway_that_stops_leaves_no_socket_no_thread_and_no_descriptor(state_dir: Path, token: str) -> None:

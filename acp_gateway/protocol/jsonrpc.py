@@ -11,8 +11,8 @@ written in JavaScript do send when a chunk of their output cuts an emoji in two.
 import enum
 import json
 import re
-from collections.abc import Iterator
-from typing import Any, Final, NewType
+from collections.abc import Mapping
+from typing import Any, Final, NewType, TypeAlias
 
 import msgspec
 
@@ -20,6 +20,9 @@ from acp_gateway.protocol import spans
 
 RawId = NewType("RawId", bytes)
 """An id as the JSON text that a peer spelled it with: `b'7'`, `b'"7"'`, `b'null'`."""
+
+IdKey: TypeAlias = bytes | str
+"""What makes two ids of one peer the same: see `id_key`."""
 
 NO_ID: Final = RawId(b"null")
 
@@ -29,6 +32,7 @@ METHOD_NOT_FOUND: Final = -32601
 INVALID_PARAMS: Final = -32602
 INTERNAL_ERROR: Final = -32603
 AUTH_REQUIRED: Final = -32000
+SESSION_NOT_FOUND: Final = -32002
 REQUEST_CANCELLED: Final = -32800
 
 
@@ -52,6 +56,10 @@ class Message(msgspec.Struct, frozen=True):
     """Empty for a response."""
     error: bool = False
     """Whether a response is an error."""
+    session: str | None = None
+    """`params.sessionId`, where it is a string."""
+    update: str | None = None
+    """`params.update.sessionUpdate`, where it is a string: the kind of a `session/update`."""
 
 
 class InvalidMessage(ValueError):
@@ -62,9 +70,19 @@ class InvalidMessage(ValueError):
         super().__init__(message)
 
 
+class _Update(msgspec.Struct):
+    kind: str | None = msgspec.field(name="sessionUpdate", default=None)
+
+
+class _Params(msgspec.Struct):
+    session: str | None = msgspec.field(name="sessionId", default=None)
+    update: _Update | None = None
+
+
 class _Envelope(msgspec.Struct):
     id: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
     method: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
+    params: _Params | None = None
     result: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
     error: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
 
@@ -75,6 +93,8 @@ _decode_members = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 # A surrogate's escape: its backslash stands behind an even number of others, which are escaped ones themselves.
 _SURROGATE = re.compile(rb"(?<!\\)((?:\\\\)*)\\u[dD][89a-fA-F][0-9a-fA-F]{2}")
 _ID_START = frozenset(b'"-0123456789n')
+# Characters of a number that was minted here, at most, in whatever spelling.
+_LONGEST_NUMBER = 30
 
 
 def parse(text: bytes) -> Message:
@@ -109,7 +129,19 @@ def _look_again(text: bytes) -> _Envelope:
         kind = "an array; batches are not part of ACP" if first == ord("[") else "not an object"
         raise InvalidMessage(INVALID_REQUEST, f"a message must be an object, this is {kind}")
     values = {spans.string_value(name): msgspec.Raw(text[start:end]) for name, start, end in spans.members(text)}
-    return _Envelope(**{name: values[name] for name in _Envelope.__struct_fields__ if name in values})
+    update = _Update(_string_at(text, "params", "update", "sessionUpdate"))
+    return _Envelope(
+        id=values.get("id", msgspec.UNSET),
+        method=values.get("method", msgspec.UNSET),
+        params=_Params(_string_at(text, "params", "sessionId"), update),
+        result=values.get("result", msgspec.UNSET),
+        error=values.get("error", msgspec.UNSET),
+    )
+
+
+def _string_at(text: bytes, *path: str) -> str | None:
+    at = spans.find(text, *path)
+    return None if at is None or text[at[0]] != ord('"') else spans.string_value(text[at[0] : at[1]])
 
 
 def _classify(text: bytes, envelope: _Envelope) -> Message:
@@ -123,7 +155,11 @@ def _classify(text: bytes, envelope: _Envelope) -> Message:
         kind = Kind.NOTIFICATION if envelope.id is msgspec.UNSET else Kind.REQUEST
         # Every message comes through here, and its method is a plain string.
         name = spans.string_value(method) if b"\\" in method else method[1:-1].decode()
-        return Message(text, kind, message_id, name)
+        params = envelope.params
+        if params is None:
+            return Message(text, kind, message_id, name)
+        update = None if params.update is None else params.update.kind
+        return Message(text, kind, message_id, name, False, params.session, update)
     if envelope.id is msgspec.UNSET or (envelope.result is msgspec.UNSET and envelope.error is msgspec.UNSET):
         raise InvalidMessage(INVALID_REQUEST, "neither a request nor a notification nor a response")
     # Peers with JSON-RPC 1.0 in their bones send `"error": null` beside a result.
@@ -136,6 +172,19 @@ def with_id(message: Message, new_id: RawId) -> bytes:
     at = spans.find(message.text, "id")
     assert at is not None
     return spans.splice(message.text, [(*at, new_id)])
+
+
+def id_number(raw: RawId) -> int | None:
+    """The whole number that an id is, however it is spelled (`7`, `7.0`, `70e-1`); None for any other.
+
+    For ids that were minted here: a peer may echo one in a spelling of its own.
+    """
+    if raw.isdigit():
+        return int(raw) if len(raw) <= _LONGEST_NUMBER else None
+    if raw[0] not in b"-0123456789" or len(raw) > _LONGEST_NUMBER:
+        return None
+    number = float(raw)
+    return int(number) if number.is_integer() else None
 
 
 def text_at(message: bytes, *path: str) -> str | None:
@@ -160,6 +209,24 @@ def raw_at(message: bytes, *path: str) -> bytes | None:
             return None
         value = found
     return bytes(value)
+
+
+def members_at(message: bytes, *path: str) -> dict[str, bytes]:
+    """The members of the object at a member path of a message, as JSON text; none where there is no object."""
+    raw = raw_at(message, *path) if path else message
+    if raw is None or raw[spans.skip_space(raw, 0)] != ord("{"):
+        return {}
+    return {spans.string_value(member.name): raw[member.start : member.end] for member in spans.members(raw)}
+
+
+def elements_of(array: bytes) -> list[bytes]:
+    """The elements of an array, as JSON texts."""
+    return [array[start:end] for start, end in spans.elements(array)]
+
+
+def compose(members: Mapping[str, bytes]) -> bytes:
+    """The JSON text of an object with these members, which are JSON texts themselves."""
+    return b"{%b}" % b",".join(b"%b:%b" % (encode(name), text) for name, text in members.items())
 
 
 def repeated_member(text: bytes) -> str | None:
@@ -212,75 +279,6 @@ def notification(method: str, params: Any) -> bytes:
     return encode({"jsonrpc": "2.0", "method": method, "params": params})
 
 
-class OpenRequest(msgspec.Struct, frozen=True):
-    """A request that waits for its response."""
-
-    id: RawId
-    """As its sender spelled it."""
-    method: str
-    session: str | None = None
-    """The session whose turn lasts until the response."""
-
-
-class OpenRequests:
-    """The requests of one peer that the other has not answered yet.
-
-    Answers are found by the text of a numeric id and by the value of a string. A peer that spells numbers its own way
-    (`1e2` comes back as `100`, 2^63 as 9223372036854776000) is understood too: then by value, the oldest first.
-    """
-
-    def __init__(self) -> None:
-        # Agents do reuse an id before it is answered: then there is more than one under it.
-        self._by_key: dict[bytes | str, list[OpenRequest]] = {}
-        self._size = 0
-
-    def __contains__(self, raw: RawId) -> bool:
-        return _key(raw) in self._by_key
-
-    def __len__(self) -> int:
-        return self._size
-
-    def __iter__(self) -> Iterator[OpenRequest]:
-        return (request for same in self._by_key.values() for request in same)
-
-    def add(self, request: OpenRequest) -> None:
-        """A request was passed on."""
-        self._by_key.setdefault(_key(request.id), []).append(request)
-        self._size += 1
-
-    def take(self, raw: RawId) -> OpenRequest | None:
-        """An answer came: the request it is for, not open any more; None where nobody asked."""
-        key = self._find(raw)
-        if key is None:
-            return None
-        same = self._by_key[key]
-        request = same.pop(0)
-        self._size -= 1
-        if not same:
-            del self._by_key[key]
-        return request
-
-    def clear(self) -> list[OpenRequest]:
-        """Forget all and return them."""
-        requests = list(self)
-        self._by_key.clear()
-        self._size = 0
-        return requests
-
-    def _find(self, raw: RawId) -> bytes | str | None:
-        key = _key(raw)
-        if key in self._by_key:
-            return key
-        number = _number(key)
-        if number is None:
-            return None
-        return next((other for other in self._by_key if _number(other) == number), None)
-
-
-def _key(raw: RawId) -> bytes | str:
+def id_key(raw: RawId) -> IdKey:
     """What makes two ids the same: the text of a number or of null, the value of a string."""
     return spans.string_value(raw) if raw[0] == ord('"') else raw
-
-
-def _number(key: bytes | str) -> float | None:
-    return None if isinstance(key, str) or key == NO_ID else float(key)

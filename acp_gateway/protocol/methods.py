@@ -13,11 +13,45 @@ RESERVED_PREFIX = "_acp-gateway/"
 HELLO = RESERVED_PREFIX + "hello"
 """The first line of a connection that is no WebSocket: who is there, and for which agent."""
 
+SESSIONS = RESERVED_PREFIX + "sessions"
+"""On a control connection: which sessions there are."""
+
+NEWS = RESERVED_PREFIX + "news"
+"""What happens around a session, told to clients that asked for it in `clientCapabilities._meta["acp-gateway"]`."""
+
+META = "acp-gateway"
+"""The gateway's own member of any `_meta`."""
+
 INITIALIZE = "initialize"
 CANCEL_REQUEST = "$/cancel_request"
+NEW = "session/new"
+LOAD = "session/load"
+RESUME = "session/resume"
+FORK = "session/fork"
+LIST = "session/list"
+CLOSE = "session/close"
+DELETE = "session/delete"
+PROMPT = "session/prompt"
+SET_MODE = "session/set_mode"
+SET_MODEL = "session/set_model"
+SET_CONFIG_OPTION = "session/set_config_option"
 SESSION_CANCEL = "session/cancel"
+SESSION_UPDATE = "session/update"
 REQUEST_PERMISSION = "session/request_permission"
 CREATE_ELICITATION = "elicitation/create"
+COMPLETE_ELICITATION = "elicitation/complete"
+CREATE_TERMINAL = "terminal/create"
+
+MODE_UPDATE = "current_mode_update"
+CONFIG_UPDATE = "config_option_update"
+INFO_UPDATE = "session_info_update"
+USER_CHUNK = "user_message_chunk"
+AGENT_CHUNK = "agent_message_chunk"
+
+STATE_UPDATES = frozenset(
+    {"available_commands_update", MODE_UPDATE, CONFIG_UPDATE, INFO_UPDATE, "usage_update", "plan"}
+)
+"""Kinds of `session/update` of which only the last one counts; a late joiner needs it whatever else is left out."""
 
 
 class Capability(enum.Enum):
@@ -27,37 +61,62 @@ class Capability(enum.Enum):
     TERMINAL = enum.auto()
 
 
+class Audience(enum.Enum):
+    """Which of a session's clients a request of the agent is for."""
+
+    CONTROLLERS = enum.auto()
+    """All that may decide: the first valid result wins."""
+    HOST = enum.auto()
+    """The connection whose machine the session works with: several would do the thing several times."""
+    ONE = enum.auto()
+    """Whoever is nearest: what the method does is not known here."""
+
+
 @dataclass(frozen=True, slots=True)
 class ClientMethod:
     """A method that clients call."""
 
-    opens_session: bool = False
-    """`params.cwd` names a directory on the agent's machine; it must be there."""
-    opens_turn: bool = False
-    """While it is not answered, the agent works for `params.sessionId`."""
+    observer: bool = False
+    """Whether a client that may only look can call it: it never reaches the agent then."""
+    guest: bool = True
+    """Whether a client that is there for one session only can call it."""
+    kept: bool = False
+    """Whether what was asked has to be known when the answer comes."""
 
 
 @dataclass(frozen=True, slots=True)
 class AgentMethod:
     """A method that agents call."""
 
+    audience: Audience = Audience.ONE
     needs: Capability | None = None
     """Only for clients that serve this. Two machines have two file systems: a file written by the editor never appears
     where the agent works, so neither is offered unless the configuration asks for it."""
 
 
 CLIENT_METHODS = {
-    "session/new": ClientMethod(opens_session=True),
-    "session/load": ClientMethod(opens_session=True),
-    "session/resume": ClientMethod(opens_session=True),
-    "session/fork": ClientMethod(opens_session=True),
-    "session/prompt": ClientMethod(opens_turn=True),
+    INITIALIZE: ClientMethod(observer=True),
+    NEW: ClientMethod(observer=True, kept=True),
+    LOAD: ClientMethod(observer=True),
+    RESUME: ClientMethod(observer=True),
+    FORK: ClientMethod(guest=False, kept=True),
+    LIST: ClientMethod(observer=True, kept=True),
+    CLOSE: ClientMethod(observer=True),
+    DELETE: ClientMethod(guest=False),
+    SET_MODE: ClientMethod(kept=True),
+    SET_MODEL: ClientMethod(kept=True),
+}
+
+AGENT_METHODS = {
+    REQUEST_PERMISSION: AgentMethod(Audience.CONTROLLERS),
+    CREATE_ELICITATION: AgentMethod(Audience.CONTROLLERS),
 }
 
 # By family: what a later version of the protocol adds to one runs on the client's machine just the same.
 AGENT_FAMILIES = {
-    "fs": AgentMethod(needs=Capability.FS),
-    "terminal": AgentMethod(needs=Capability.TERMINAL),
+    "fs": AgentMethod(Audience.HOST, Capability.FS),
+    "terminal": AgentMethod(Audience.HOST, Capability.TERMINAL),
+    "mcp": AgentMethod(Audience.HOST),
 }
 
 _ANY_CLIENT_METHOD = ClientMethod()
@@ -71,5 +130,7 @@ def client_method(name: str) -> ClientMethod:
 
 def agent_method(name: str) -> AgentMethod:
     """What to think of a method that an agent calls."""
+    if name in AGENT_METHODS:
+        return AGENT_METHODS[name]
     family, _, rest = name.partition("/")
     return AGENT_FAMILIES.get(family, _ANY_AGENT_METHOD) if rest else _ANY_AGENT_METHOD

@@ -1,351 +1,370 @@
-"""A client and its agent: which message goes where, what is masked on the way, and what is answered here.
+"""One agent process and its clients: which message goes where, what is masked on the way, and what is answered here.
 
-Everything that affects state lives in this file. Feed it what happened, one verb for each thing that can happen
-(`receive_from_client`, `receive_from_agent`, `client_gone`, `agent_lost`, `closing`); the verbs never raise and never
-wait. Then take from it what is to be sent to whom (`take_deliveries`) and what a person should know (`take_notes`).
+Feed it what happened, one verb for each thing that can happen (`attach`, `receive_from_client`, `client_away`,
+`client_back`, `client_gone`, `dismiss`, `receive_from_agent`, `agent_lost`, `agent_stopped`, `end_turns`, `retire`,
+`pass_time`); the verbs never raise and never wait. Then take from it what is to be sent to whom (`take_deliveries`) and
+what a person should know (`take_notes`).
 
-A message passes as the very bytes it came in, with these exceptions:
+Ids. Each request of a client goes to the agent under a whole number that is never used twice; the response gets the
+client's own spelling back. Each request of the agent goes to each of its recipients under an id of that recipient's
+(`questions`). Where an id stands inside of a message (`$/cancel_request`, elicitations, terminals) it is translated at
+its place. Everything else of a message stays the bytes it came in.
 
-* `initialize`: the client's file system and terminal are masked on the way to the agent unless the policy lets them
-  through, for a write that goes to the editor's machine never appears on the agent's. Authentication methods that would
-  run a terminal command are removed from the answer, and the client's offer to run them is masked, whatever the policy
-  says: the editor would run them on the wrong machine.
-* An error `-32000` from the agent (not logged in) gets the words that say what to run on the gateway's machine.
-* A response whose id the peer spelled in its own way gets back the spelling of the request.
+Sessions. What names a session reaches the agent only from a client that is attached to it; whoever is not is answered
+as if there were none of that id. A session that is live is never loaded again: it is answered from the journal, in one
+step with going live, so that nothing is missing and nothing comes twice. Its turns are one at a time, and what is said
+in them is told to everybody.
 
-What is answered here and never passed on: text that is no message, arrays, messages of the client with a member
-repeated where the gateway looks, requests before `initialize`, a second `initialize`, an id that is still in use, a
-session in a directory that isn't there, `fs/*` and `terminal/*` from the agent while they are masked, requests when
-the agent is lost, and the gateway's own reserved methods. A notification before `initialize`, a response that nobody
-waits for, or a `$/cancel_request` for a request that is not open, is dropped. Every request that was passed on is
-answered in the end: `agent_lost`, `client_gone` and `closing` see to those that are still open.
+The agent's life. It is initialized once, by whoever comes first. When it has ended, each request that was open is
+answered with an error. Where it works for several clients it is started again with the next request, and the sessions
+that still have clients are opened again before anything else is asked of them.
+
+What is answered here and never passed on: text that is no message, arrays, messages with a member repeated where the
+gateway looks, requests before `initialize`, a second `initialize`, an id that is still in use, sessions in directories
+that aren't there, what observers and guests may not do, `fs/*` and `terminal/*` from the agent while they are masked,
+and the gateway's own reserved methods.
 """
 
-import json
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any, Final, TypeAlias
+from typing import Any
 
 from acp_gateway.protocol import jsonrpc, methods, spans
-from acp_gateway.protocol.jsonrpc import NO_ID, InvalidMessage, Kind, Message, OpenRequest, OpenRequests, RawId
-
-ID_SIZE: Final = 1024
-"""Bytes of an id at most; a UUID has 38, and each is remembered until its answer comes."""
-
-_Refusal: TypeAlias = tuple[int, str, dict[str, Any] | None]
-"""The code, the words and the data of an error."""
-
-_NOT_INITIALIZED: Final[_Refusal] = (jsonrpc.INVALID_REQUEST, "the first request must be initialize", None)
-
-
-@dataclass(frozen=True, slots=True)
-class Problem:
-    """Why a session can't be opened: words for a person, data for a program."""
-
-    message: str
-    data: dict[str, Any]
-
-
-@dataclass(frozen=True, slots=True)
-class Policy:
-    """What the configuration says, and what only the gateway's machine can tell."""
-
-    serves: frozenset[methods.Capability]
-    """What the client may do for the agent; all else is masked."""
-    check_directory: Callable[[str], Problem | None]
-    """Judges `cwd` of a session to be opened."""
-    max_open_requests: int
-    """Requests of one side that may wait for the other's answer; each is remembered until it comes."""
-    login_hint: Callable[[list[dict[str, Any]]], str]
-    """Given the agent's authentication methods, says how to log it in on the gateway's machine."""
-
-
-@dataclass(frozen=True, slots=True)
-class Deliveries:
-    """Messages to be sent, in order."""
-
-    to_client: list[bytes]
-    to_agent: list[bytes]
+from acp_gateway.protocol.deliveries import Deliveries
+from acp_gateway.protocol.handshake import Abilities
+from acp_gateway.protocol.jsonrpc import InvalidMessage, Kind, Message, RawId
+from acp_gateway.protocol.lifecycle import Lifecycle
+from acp_gateway.protocol.openings import Openings
+from acp_gateway.protocol.process import Policy, Process, Stage
+from acp_gateway.protocol.questions import Question
+from acp_gateway.protocol.routing import Routing
+from acp_gateway.protocol.sessions import Client, Home, Phase, Presence, Registry, Request, Session
+from acp_gateway.protocol.turns import Turns
 
 
 class Multiplexer:
-    """The decisions for one agent process and the client that it works for."""
+    """The decisions for one agent process and the clients that it works for."""
 
-    def __init__(self, policy: Policy) -> None:
-        self._policy = policy
-        # The client's requests that the agent has and has not answered.
-        self._client_requests = OpenRequests()
-        # The agent's requests that the client has and has not answered.
-        self._agent_requests = OpenRequests()
-        # Why no request is taken now; None since an `initialize` was, unless it failed or the agent was lost.
-        self._closed: _Refusal | None = _NOT_INITIALIZED
-        # What the agent said about logging in, before any of it was removed.
-        self._auth_methods: list[dict[str, Any]] = []
-        # Responses that nobody had asked for.
-        self.dropped_responses = 0
-        self._deliveries = Deliveries([], [])
-        self._notes: list[str] = []
-
-    # What is to be done
+    def __init__(self, agent: str, policy: Policy, registry: Registry) -> None:
+        self._process = Process(agent, policy, registry)
+        self._routing = Routing(self._process)
+        self._turns = Turns(self._process, self._routing)
+        self._openings = Openings(self._process, self._routing, self._turns, self._dispatch)
+        self._lifecycle = Lifecycle(self._process, self._routing, self._openings, self._dispatch)
+        self._handlers: dict[str, Callable[[Client, Request], None]] = {
+            methods.NEW: self._openings.new,
+            methods.LOAD: self._openings.load,
+            methods.RESUME: self._openings.load,
+            methods.FORK: self._openings.fork,
+            methods.LIST: self._openings.list,
+            methods.CLOSE: self._openings.close,
+            methods.DELETE: self._openings.delete,
+            methods.PROMPT: self._turns.prompt,
+            methods.SET_MODE: self._turns.set_mode,
+            methods.SET_MODEL: self._turns.set_model,
+            methods.SET_CONFIG_OPTION: self._turns.set_option,
+        }
 
     def take_deliveries(self) -> Deliveries:
         """What is to be sent since the last call; the caller's from now on."""
-        taken, self._deliveries = self._deliveries, Deliveries([], [])
-        return taken
+        return self._process.out.take()
 
     def take_notes(self) -> list[str]:
         """What was dropped or refused since the last call, for the log; never a payload."""
-        taken, self._notes = self._notes, []
-        return taken
+        return self._process.out.take_notes()
 
     @property
     def wants_agent(self) -> bool:
-        """Whether a client has begun: from here on there must be an agent, or `agent_lost`."""
-        return self._closed is None
+        """Whether there is something for the agent: from here on there must be one, or `agent_lost`."""
+        return self._process.stage in (Stage.STARTING, Stage.READY)
 
-    # What happened
+    @property
+    def deserted(self) -> bool:
+        """Whether no client is connected."""
+        return self._process.deserted
 
-    def receive_from_client(self, text: bytes) -> None:
-        """The client sent a message, or what it takes for one."""
+    @property
+    def home(self) -> Home:
+        """What the registry knows this process by."""
+        return self._process
+
+    @property
+    def abilities(self) -> Abilities:
+        """What the agent said that it can do."""
+        return self._process.abilities
+
+    @property
+    def clients(self) -> tuple[Client, ...]:
+        """Those that are attached, the earliest first."""
+        return tuple(self._process.clients)
+
+    @property
+    def sessions(self) -> tuple[Session, ...]:
+        """Those that live in this process."""
+        return tuple(self._process.live.values())
+
+    @property
+    def busy(self) -> bool:
+        """Whether something is open: a request of either side, a turn, a prompt that waits."""
+        return bool(self._process.asked or self._process.held or len(self._process.questions)) or any(
+            session.queue or session.held for session in self._process.live.values()
+        )
+
+    def waiting(self, session: Session | None) -> list[Question]:
+        """What the agent has asked in a session and nobody has answered; for None what no session was found for."""
+        questions = self._process.questions
+        return questions.unplaced() if session is None else questions.of(session)
+
+    def attach(self, client: Client) -> None:
+        """A client has come in; `initialize` is to follow."""
+        self._process.clients[client] = None
+
+    def receive_from_client(self, client: Client, text: bytes) -> None:
+        """A client sent a message, or what it takes for one."""
         try:
             message = jsonrpc.parse(text)
         except InvalidMessage as error:
-            self._answer_client(NO_ID, error.code, str(error))
+            self._process.out.refusal(client, error.code, str(error))
             return
         repeated = jsonrpc.repeated_member(text)
         if repeated is not None:
-            self._refuse_repeated(message, repeated)
+            self._refuse_repeated(client, message, repeated)
         elif message.kind is Kind.RESPONSE:
-            self._settle_for_client(message)
+            self._answer_from_client(client, message)
         elif message.method.startswith(methods.RESERVED_PREFIX):
-            self._refuse(message, jsonrpc.METHOD_NOT_FOUND, "this method is the gateway's own")
+            self._refuse_message(client, message, jsonrpc.METHOD_NOT_FOUND, "this method is the gateway's own")
         elif message.kind is Kind.REQUEST:
-            self._request_from_client(message)
-        elif self._closed is not None:
-            self._refuse(message, *self._closed)
-        elif message.method == methods.INITIALIZE:
-            self._refuse(message, jsonrpc.INVALID_REQUEST, "initialize must be a request")
-        elif _may_pass(message, self._client_requests):
-            self._deliveries.to_agent.append(text)
+            self._request_from_client(client, message)
+        else:
+            self._notification_from_client(client, message)
 
     def receive_from_agent(self, text: bytes) -> None:
         """The agent wrote a line."""
         try:
             message = jsonrpc.parse(text)
         except InvalidMessage as error:
-            self._notes.append(f"dropped a line of {len(text)} bytes from the agent: {error}")
+            self._process.out.note(f"dropped a line of {len(text)} bytes from the agent: {error}")
             return
-        if message.kind is Kind.RESPONSE:
-            self._settle_for_agent(message)
+        if message.method == methods.SESSION_UPDATE and message.kind is Kind.NOTIFICATION:
+            self._routing.update(message)
+        elif message.kind is Kind.RESPONSE:
+            self._process.receive_response(message)
         elif message.method.startswith(methods.RESERVED_PREFIX):
-            self._refuse_agent(message, "is the gateway's own")
+            self._routing.refuse(message, "is the gateway's own")
         elif message.kind is Kind.REQUEST:
-            self._request_from_agent(message)
-        elif _may_pass(message, self._agent_requests):
-            self._deliveries.to_client.append(text)
+            self._routing.request(message)
+        else:
+            self._routing.notification(message)
 
-    def client_gone(self) -> None:
-        """The client has left and will not come back: end its turns and settle what the agent asked of it."""
-        turns = [request.session for request in self._client_requests.clear() if request.session is not None]
-        for session in dict.fromkeys(turns):
-            self._deliveries.to_agent.append(jsonrpc.notification(methods.SESSION_CANCEL, {"sessionId": session}))
-        for request in self._agent_requests.clear():
-            self._deliveries.to_agent.append(_settled_without_client(request))
+    def client_away(self, client: Client) -> None:
+        """A client's link is lost and may come back: it stays attached, and keeps what it was asked."""
+        client.presence = Presence.AWAY
 
-    def closing(self, why: str, data: dict[str, Any]) -> None:
-        """The gateway ends this conversation: answer the client's open requests, and end them at the agent as well."""
-        for request in self._client_requests:
-            self._answer_client(request.id, jsonrpc.INTERNAL_ERROR, why, data)
-        self.client_gone()
+    def client_back(self, client: Client) -> None:
+        """It has come back; what nobody was there for may be for it."""
+        client.presence = Presence.CONNECTED
+        self._process.questions.client_back(client)
+        self._routing.route_again()
+
+    def client_gone(self, client: Client) -> None:
+        """A client has left and will not come back. Its turns go on; what it was asked, others may answer."""
+        client.presence = Presence.GONE
+        self._process.clients.pop(client, None)
+        for session in list(client.sessions):
+            self._process.detach(session, client)
+        self._process.questions.client_gone(client)
+        self._process.terminals.client_gone(client)
+        self._lifecycle.client_gone(client)
+        self._process.held = [request for request in self._process.held if request.client is not client]
+        for session in self._process.live.values():
+            session.held = [request for request in session.held if request.client is not client]
+        client.requests.clear()
+
+    def dismiss(self, client: Client, why: str, data: dict[str, Any]) -> None:
+        """The gateway ends a client's connection: answer what it has open, and count it as gone."""
+        for request in list(client.requests.values()):
+            self._withdraw(request)
+            self._process.fail(request, why, data)
+        self.client_gone(client)
 
     def agent_lost(self, why: str, data: dict[str, Any]) -> None:
-        """The agent has ended or could not be started: answer everything that waits for it, and what comes from now."""
-        for request in self._client_requests.clear():
-            self._answer_client(request.id, jsonrpc.INTERNAL_ERROR, why, data)
-        self._agent_requests.clear()
-        self._closed = (jsonrpc.INTERNAL_ERROR, why, data)
-
-    # Requests
-
-    def _request_from_client(self, message: Message) -> None:
-        if message.id in self._client_requests:
-            self._refuse(message, jsonrpc.INVALID_REQUEST, f"the id {message.id.decode():.80} is still in use")
-        elif message.method == methods.INITIALIZE and self._closed is _NOT_INITIALIZED:
-            self._closed = None
-            self._client_requests.add(OpenRequest(message.id, message.method))
-            self._deliveries.to_agent.append(self._mask_capabilities(message.text))
-        elif self._closed is not None:
-            self._refuse(message, *self._closed)
-        elif message.method == methods.INITIALIZE:
-            self._refuse(message, jsonrpc.INVALID_REQUEST, "initialize has been called already")
-        elif why := self._too_much(message, self._client_requests):
-            self._refuse(message, jsonrpc.INVALID_REQUEST, why)
-        elif problem := self._problem_with(message):
-            self._refuse(message, jsonrpc.INVALID_PARAMS, problem.message, problem.data)
+        """The agent has ended or could not be started: answer everything that waits for it."""
+        for client in self._process.clients:
+            for request in list(client.requests.values()):
+                self._process.fail(request, why, data)
+            if client.phase is Phase.WAITING:
+                client.phase = Phase.NEW
+        if self._process.policy.shared:
+            self._lifecycle.clear()
         else:
-            opens_turn = methods.client_method(message.method).opens_turn
-            session = jsonrpc.text_at(message.text, "params", "sessionId") if opens_turn else None
-            self._client_requests.add(OpenRequest(message.id, message.method, session))
-            self._deliveries.to_agent.append(message.text)
+            self.retire()
+            self._process.stage, self._process.lost = Stage.LOST, (jsonrpc.INTERNAL_ERROR, why, data)
 
-    def _problem_with(self, message: Message) -> Problem | None:
-        """Why the session that a request asks for can't be opened. What `cwd` must look like is the agent's to say."""
-        if not methods.client_method(message.method).opens_session:
-            return None
-        cwd = jsonrpc.text_at(message.text, "params", "cwd")
-        return None if cwd is None else self._policy.check_directory(cwd)
+    def agent_stopped(self) -> None:
+        """The agent was stopped because nobody needed it: as if it had ended, and nothing was open."""
+        self._lifecycle.clear()
 
-    def _request_from_agent(self, message: Message) -> None:
-        needs = methods.agent_method(message.method).needs
-        if needs is not None and needs not in self._policy.serves:
-            self._refuse_agent(message, "was not offered: the client works on another machine")
+    def end_turns(self) -> None:
+        """The agent is about to be stopped: end its turns, and settle what it has asked."""
+        for session in self._process.live.values():
+            if session.turns:
+                cancel = jsonrpc.notification(methods.SESSION_CANCEL, {"sessionId": session.id})
+                self._process.out.agent(cancel)
+        for question in self._process.questions:
+            self._process.questions.settle_undecided(question)
+
+    def retire(self) -> None:
+        """Nothing more will happen here: the sessions are not live any more."""
+        self._lifecycle.clear()
+        for session in list(self._process.live.values()):
+            self._process.drop(session)
+
+    def pass_time(self, now: float) -> None:
+        """It is `now`, in seconds of a clock that never goes back."""
+        self._process.now = now
+        for question in self._process.questions.overdue(now, self._process.policy.permission_timeout):
+            self._process.out.note(f"{question.method} was not decided within permission_timeout: cancelled")
+            self._process.tell_decision(question, None, "timeout")
+            self._process.questions.settle_undecided(question)
+
+    def sessions_freed(self) -> None:
+        """Another process has ended: sessions that it had can be loaded here now."""
+        held, self._process.held = self._process.held, []
+        for request in held:
+            self._dispatch(request)
+
+    def _request_from_client(self, client: Client, message: Message) -> None:
+        request = Request(client, message)
+        if jsonrpc.id_key(message.id) in client.requests:
+            # Under an id that is in use an error would settle the earlier request at the client.
+            why = f"the id {message.id.decode():.80} is still in use"
+            self._process.out.refusal(client, jsonrpc.INVALID_REQUEST, why)
             return
-        if why := self._too_much(message, self._agent_requests):
-            self._refuse_agent(message, why, jsonrpc.INVALID_REQUEST)
+        too_much = self._process.too_much(message, len(client.requests), client.waiting_size)
+        if too_much is not None:
+            self._process.refuse(request, jsonrpc.INVALID_REQUEST, too_much)
             return
-        self._agent_requests.add(OpenRequest(message.id, message.method))
-        self._deliveries.to_client.append(message.text)
+        client.take_on(request)
+        if message.method == methods.INITIALIZE:
+            self._lifecycle.initialize(client, request)
+        elif client.phase is Phase.WAITING:
+            # A script need not wait for each answer.
+            self._process.held.append(request)
+        else:
+            self._dispatch(request)
 
-    # Responses
+    def _dispatch(self, request: Request) -> None:
+        """See to a request of a client that is initialized, now or as soon as there is an agent for it."""
+        client, message = request.client, request.message
+        assert client is not None
+        rules = methods.client_method(message.method)
+        if client.phase is not Phase.READY:
+            self._process.refuse(request, jsonrpc.INVALID_REQUEST, "the first request must be initialize")
+        elif not client.controls and not rules.observer:
+            self._process.refuse(request, jsonrpc.METHOD_NOT_FOUND, f"observers may only look: no {message.method:.80}")
+        elif client.viewer.only is not None and not (rules.guest and self._is_about_session(message)):
+            why = f"this connection is for one session only: no {message.method:.80}"
+            self._process.refuse(request, jsonrpc.INVALID_REQUEST, why)
+        elif self._process.lost is not None:
+            self._process.refuse(request, *self._process.lost)
+        elif client.controls and self._process.stage is not Stage.READY:
+            self._process.held.append(request)
+            if self._process.stage is Stage.ABSENT:
+                self._lifecycle.begin()
+        else:
+            session = self._process.seen(client, message.session)
+            if session is not None and session.in_transit:
+                session.held.append(request)
+            else:
+                self._handlers.get(message.method, self._other)(client, request)
 
-    def _settle_for_client(self, response: Message) -> None:
-        request = self._agent_requests.take(response.id)
-        if request is None:
-            self._drop(response, "the client")
+    def _other(self, client: Client, request: Request) -> None:
+        """A method that the gateway has no view of."""
+        process = self._process
+        if request.message.session is None or process.of_request(client, request) is not None:
+            process.forward(request, process.respond)
+
+    def _is_about_session(self, message: Message) -> bool:
+        return message.session is not None or message.method in (methods.NEW, methods.LIST)
+
+    def _notification_from_client(self, client: Client, message: Message) -> None:
+        if message.method == methods.CANCEL_REQUEST:
+            self._cancel_request(client, message)
+        elif client.phase is not Phase.READY or message.method == methods.INITIALIZE:
+            self._process.out.note(f"dropped a notification of {client.name}: the first request must be initialize")
+        elif not client.controls:
+            self._process.out.note(f"dropped a notification of {client.name}, who may only look")
+        elif message.session is None and client.viewer.only is not None:
+            self._process.out.note(f"dropped a notification of {client.name}, who is there for one session only")
+        elif _names_session(message) and self._process.attached(client, message.session) is None:
+            self._process.out.note(f"dropped a notification of {client.name} for a session that it is not attached to")
+        elif message.method == methods.SESSION_CANCEL:
+            self._turns.cancel(message)
+        elif self._process.stage is Stage.READY:
+            self._process.out.agent(message.text)
+
+    def _cancel_request(self, client: Client, message: Message) -> None:
+        """A client does not want to know any more; the request is still answered."""
+        at = spans.find(message.text, "params", "requestId")
+        request = None if at is None else client.requests.get(_key_at(message.text, at))
+        if request is None or at is None:
+            self._process.out.note(f"dropped a $/cancel_request of {client.name} for nothing that is open")
+        elif request.agent_id is not None:
+            self._process.out.agent(spans.splice(message.text, [(*at, b"%d" % request.agent_id)]))
+        elif self._withdraw(request):
+            self._process.refuse(request, jsonrpc.REQUEST_CANCELLED, "cancelled before the agent had it")
+
+    def _withdraw(self, request: Request) -> bool:
+        """Take back what the agent has not got yet; False for what can't be."""
+        queues: list[Any] = [self._process.held]
+        for session in self._process.live.values():
+            queues += [session.held, session.queue]
+        for queue in queues:
+            if request in queue:
+                queue.remove(request)
+                return True
+        return False
+
+    def _answer_from_client(self, client: Client, response: Message) -> None:
+        if not client.controls:
+            self._process.out.note(f"dropped a response of {client.name}, who may only look")
             return
-        self._deliveries.to_agent.append(_spelled_as(request, response))
-
-    def _settle_for_agent(self, response: Message) -> None:
-        request = self._client_requests.take(response.id)
-        if request is None:
-            self._drop(response, "the agent")
+        question = self._process.questions.answer(client, response)
+        if question is None:
             return
-        text = _spelled_as(request, response)
-        if request.method == methods.INITIALIZE:
-            self._closed = _NOT_INITIALIZED if response.error else None
-            text = self._strip_terminal_logins(text)
-        if response.error:
-            text = self._explain_login(text)
-        self._deliveries.to_client.append(text)
+        if question.is_decision:
+            self._process.tell_decision(question, client, _decision(response))
 
-    def _drop(self, response: Message, sender: str) -> None:
-        self.dropped_responses += 1
-        self._notes.append(f"dropped a response of {sender} that nobody waits for")
+    def _refuse_message(self, client: Client, message: Message, code: int, why: str) -> None:
+        """Answer what is a request; a notification is never answered."""
+        if message.kind is Kind.REQUEST and jsonrpc.id_key(message.id) not in client.requests:
+            self._process.out.client(client, jsonrpc.error(message.id, code, why))
+        elif message.kind is Kind.REQUEST:
+            self._process.out.refusal(client, code, why)
+        else:
+            self._process.out.note(f"dropped a notification of {client.name}: {why}")
 
-    # Answers of the gateway's own
-
-    def _refuse(self, message: Message, code: int, why: str, data: dict[str, Any] | None = None) -> None:
-        """Answer a request of the client with an error; a notification is never answered."""
-        if message.kind is Kind.NOTIFICATION:
-            self._notes.append(f"dropped a notification of the client: {why}")
-            return
-        # Under an id that is in use an error would settle the earlier request at the client.
-        self._answer_client(NO_ID if message.id in self._client_requests else message.id, code, why, data)
-
-    def _refuse_repeated(self, message: Message, name: str) -> None:
+    def _refuse_repeated(self, client: Client, message: Message, name: str) -> None:
         """Parsers disagree on which of the two counts: what the agent reads must be what was checked here."""
         why = f"the member {name!r:.80} is there twice"
         if message.kind is Kind.REQUEST and name.casefold() != "id":
-            self._refuse(message, jsonrpc.INVALID_REQUEST, why)
+            self._refuse_message(client, message, jsonrpc.INVALID_REQUEST, why)
         else:
-            self._answer_client(NO_ID, jsonrpc.INVALID_REQUEST, why)
-
-    def _too_much(self, message: Message, sent: OpenRequests) -> str | None:
-        """Why a request can't be remembered besides all the others that are open."""
-        if len(message.id) > ID_SIZE:
-            return f"has an id of more than {ID_SIZE} bytes"
-        if len(sent) >= self._policy.max_open_requests:
-            return f"comes while max_open_requests ({self._policy.max_open_requests}) are not answered"
-        return None
-
-    def _refuse_agent(self, message: Message, why: str, code: int = jsonrpc.METHOD_NOT_FOUND) -> None:
-        """Answer a request of the agent with an error; a notification is only dropped."""
-        what = f"{message.method!r:.80} {why}"
-        self._notes.append(f"refused a message of the agent: {what}")
-        if message.kind is Kind.REQUEST:
-            self._deliveries.to_agent.append(jsonrpc.error(message.id, code, what))
-
-    def _answer_client(self, to: RawId, code: int, why: str, data: dict[str, Any] | None = None) -> None:
-        self._deliveries.to_client.append(jsonrpc.error(to, code, why, data))
-
-    # What is rewritten
-
-    def _mask_capabilities(self, text: bytes) -> bytes:
-        offered = spans.find(text, "params", "clientCapabilities")
-        if offered is None or text[offered[0]] != ord("{"):
-            return text
-        edits = []
-        for member in spans.members(text, offered[0]):
-            name = spans.string_value(member.name)
-            if name == "fs" and methods.Capability.FS not in self._policy.serves:
-                edits.append((member.start, member.end, b'{"readTextFile":false,"writeTextFile":false}'))
-            elif name == "terminal" and methods.Capability.TERMINAL not in self._policy.serves:
-                edits.append((member.start, member.end, b"false"))
-            elif name == "auth" and text[member.start] == ord("{"):
-                edits += [
-                    (inner.start, inner.end, b"false")
-                    for inner in spans.members(text, member.start)
-                    if spans.string_value(inner.name) == "terminal"
-                ]
-        return spans.splice(text, edits)
-
-    def _strip_terminal_logins(self, text: bytes) -> bytes:
-        offered = spans.find(text, "result", "authMethods")
-        if offered is None or text[offered[0]] != ord("["):
-            return text
-        spellings = [text[start:end] for start, end in spans.elements(text, offered[0])]
-        self._auth_methods = [_object(spelling) for spelling in spellings]
-        kept = [spelling for spelling in spellings if not _runs_in_terminal(spelling)]
-        if len(kept) == len(spellings):
-            return text
-        return spans.splice(text, [(*offered, b"[" + b",".join(kept) + b"]")])
-
-    def _explain_login(self, text: bytes) -> bytes:
-        if jsonrpc.raw_at(text, "error", "code") != b"%d" % jsonrpc.AUTH_REQUIRED:
-            return text
-        said = spans.find(text, "error", "message")
-        if said is None or text[said[0]] != ord('"'):
-            return text
-        words = spans.string_value(text[said[0] : said[1]]).strip()
-        if words and not words.endswith((".", "!", "?")):
-            words += "."
-        explained = f"{words} {self._policy.login_hint(self._auth_methods)}".lstrip()
-        return spans.splice(text, [(*said, jsonrpc.encode(explained))])
+            self._process.out.refusal(client, jsonrpc.INVALID_REQUEST, why)
 
 
-def _may_pass(notification: Message, sent: OpenRequests) -> bool:
-    """Whether a notification is for the other side: all but a `$/cancel_request` for what its sender has not open."""
-    if notification.method != methods.CANCEL_REQUEST:
-        return True
-    raw = jsonrpc.raw_at(notification.text, "params", "requestId")
-    return raw is not None and RawId(raw) in sent
+def _names_session(message: Message) -> bool:
+    """Whether a notification is about one session; without one, an agent might end the turns of all."""
+    return message.session is not None or message.method == methods.SESSION_CANCEL
 
 
-def _spelled_as(request: OpenRequest, response: Message) -> bytes:
-    return response.text if response.id == request.id else jsonrpc.with_id(response, request.id)
-
-
-def _settled_without_client(request: OpenRequest) -> bytes:
-    """What the agent gets for a request whose client has gone: a decision where the protocol has one for that."""
-    if request.method == methods.REQUEST_PERMISSION:
-        return jsonrpc.result(request.id, {"outcome": {"outcome": "cancelled"}})
-    if request.method == methods.CREATE_ELICITATION:
-        return jsonrpc.result(request.id, {"action": "cancel"})
-    return jsonrpc.error(request.id, jsonrpc.REQUEST_CANCELLED, "the client has gone")
-
-
-def _runs_in_terminal(auth_method: bytes) -> bool:
+def _decision(response: Message) -> str | None:
     return (
-        jsonrpc.text_at(auth_method, "type") == "terminal"
-        or jsonrpc.text_at(auth_method, "_meta", "type") == "terminal"
-        or spans.find(auth_method, "_meta", "terminal-auth") is not None
+        jsonrpc.text_at(response.text, "result", "outcome", "optionId")
+        or jsonrpc.text_at(response.text, "result", "outcome", "outcome")
+        or jsonrpc.text_at(response.text, "result", "action")
     )
 
 
-def _object(text: bytes) -> dict[str, Any]:
-    """An object of the agent's, decoded for `login_hint`; empty for what is none or can't be decoded."""
-    try:
-        value = json.loads(text)
-    except (ValueError, RecursionError):
-        return {}
-    return value if isinstance(value, dict) else {}
+def _key_at(text: bytes, at: tuple[int, int]) -> jsonrpc.IdKey:
+    raw = text[at[0] : at[1]]
+    return jsonrpc.id_key(RawId(raw))

@@ -66,11 +66,11 @@ MARK: Final = "Acp-Gateway"
 class UpgradeRefused(ProtocolError):
     """The server answered the upgrade with something else than 101."""
 
-    def __init__(self, status: int, text: str, *, marked: bool) -> None:
+    def __init__(self, status: int, text: str, mark: str | None) -> None:
         self.status = status
         self.text = text
-        self.marked = marked
-        """Whether it was a gateway's own refusal, and not that of a proxy or another server."""
+        self.mark = mark
+        """Why, in a word, where it was a gateway's own refusal; None from a proxy or another server."""
         super().__init__(f"the server answered HTTP {status} instead of opening a WebSocket: {text}")
 
 
@@ -317,9 +317,8 @@ async def connect_websocket(
         assert isinstance(response, Response)
         return WebSocketStream(protocol, stream, timing, dict(response.headers.raw_items()))
     if isinstance(error, InvalidStatus):
-        raise UpgradeRefused(
-            error.response.status_code, _first_line(error.response), marked=MARK in error.response.headers
-        )
+        mark = next(iter(error.response.headers.get_all(MARK)), None)
+        raise UpgradeRefused(error.response.status_code, _first_line(error.response), mark)
     if isinstance(error.__cause__, EOFError):
         raise trio.BrokenResourceError("the server closed the connection during the handshake")
     raise ProtocolError(f"whoever answers there is no WebSocket server: {error}")

@@ -13,7 +13,7 @@ def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningGateway
     """A gateway with the SDK's agent, named `sdk`, and a raw one, named `raw`."""
     directory = tmp_path_factory.mktemp("gateway")
     agents = "".join(
-        f'[agents.{name}]\ncommand = ["{sys.executable}", "{AGENTS / script}"]\n'
+        f'[agents.{name}]\ncommand = ["{sys.executable}", "{AGENTS / script}"]\nscope = "connection"\n'
         for name, script in {"sdk": "sdk_agent.py", "raw": "raw_agent.py"}.items()
     )
     agents += '[agents.missing]\ncommand = ["/nonexistent/agent"]\n'

@@ -1,14 +1,18 @@
 """A real gateway for tests: the program itself as a subprocess, on every transport there is."""
 
+import json
 import os
 import re
 import select
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 PROGRAM = [sys.executable, "-m", "acp_gateway"]
 AGENTS = Path(__file__).parent
@@ -26,6 +30,7 @@ class RunningGateway:
     pin: str
     urls: dict[str, str] = field(default_factory=dict)
     log: list[str] = field(default_factory=list)
+    tokens: int = 0
 
     @property
     def token_file(self) -> Path:
@@ -47,13 +52,36 @@ class RunningGateway:
             *(*trust, *options),
         ]
 
+    def save_token(self, *command: str) -> Path:
+        """Make another token by a command of the program; the file where it is kept."""
+        secret = run_program(*command, "--config", self.config)
+        self.tokens += 1
+        path = self.directory / f"token-{self.tokens}"
+        path.touch(0o600)
+        path.write_text(secret)
+        return path
+
+    def sessions(self) -> list[dict[str, Any]]:
+        """What `acp-gateway sessions` says, as the gateway's own user."""
+        said = run_program("sessions", self.urls["tcp"], "--json", "--token-file", self.token_file)
+        found: list[dict[str, Any]] = json.loads(said)
+        return found
+
+    @property
+    def largest_memory(self) -> int:
+        """Bytes of memory that the process has had at most."""
+        status = Path(f"/proc/{self.process.pid}/status").read_text()
+        (kilobytes,) = re.findall(r"^VmHWM:\s*(\d+) kB$", status, re.MULTILINE)
+        return int(kilobytes) * 1024
+
     def read_log_until(self, words: str) -> str:
-        """Read on in the log to a line with these words, and return it."""
+        """Read on in the log to a line with these words, and return it. A gateway that doesn't say them is killed."""
         assert self.process.stderr is not None
-        for line in self.process.stderr:
-            self.log.append(line)
-            if words in line:
-                return line
+        with self._bounded():
+            for line in self.process.stderr:
+                self.log.append(line)
+                if words in line:
+                    return line
         raise AssertionError(f"no {words!r} in the log:\n" + "".join(self.log))
 
     def stop(self) -> int:
@@ -61,9 +89,19 @@ class RunningGateway:
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGTERM)
         assert self.process.stderr is not None
-        with self.process.stderr:
+        with self._bounded(), self.process.stderr:
             self.log += self.process.stderr.readlines()
         return self.process.wait(60)
+
+    @contextmanager
+    def _bounded(self) -> Iterator[None]:
+        """Reading ends within a minute, if need be because the process does."""
+        watchdog = threading.Timer(60, self.process.kill)
+        watchdog.start()
+        try:
+            yield
+        finally:
+            watchdog.cancel()
 
 
 def run_program(*arguments: str | Path) -> str:

@@ -2,6 +2,7 @@
 
 stream N        N message chunks, numbered from 0
 permission      asks whether it may, and says what was decided
+wait            says that it is waiting, and ends when the session is cancelled
 echo            says back every text block
 size N          one message chunk of N characters
 die N           exits with code N in the middle of the turn
@@ -22,6 +23,8 @@ class DirectedAgent:
     def __init__(self) -> None:
         self._client: acp.Client | None = None
         self._sessions = 0
+        # Set when the session of that id is cancelled; there since a turn has waited for it.
+        self._cancelled: dict[str, asyncio.Event] = {}
 
     def on_connect(self, conn: acp.Client) -> None:
         self._client = conn
@@ -53,6 +56,11 @@ class DirectedAgent:
                     await self._say(session_id, text)
             case "permission":
                 await self._ask(session_id)
+            case "wait":
+                self._cancelled[session_id] = asyncio.Event()
+                await self._say(session_id, "waiting")
+                await self._cancelled[session_id].wait()
+                return acp.PromptResponse(stop_reason="cancelled")
             case "environment":
                 await self._say(session_id, "\n".join(sorted(os.environ)))
             case "die":
@@ -60,7 +68,8 @@ class DirectedAgent:
         return acp.PromptResponse(stop_reason="end_turn")
 
     async def cancel(self, session_id: str, **kwargs: Any) -> None:
-        pass
+        if session_id in self._cancelled:
+            self._cancelled[session_id].set()
 
     async def _say(self, session_id: str, text: str) -> None:
         assert self._client is not None

@@ -16,8 +16,6 @@ from acp_gateway.protocol.jsonrpc import (
     InvalidMessage,
     Kind,
     Message,
-    OpenRequest,
-    OpenRequests,
     RawId,
     parse,
 )
@@ -78,6 +76,43 @@ def test_what_params_must_be_is_for_the_receiver_to_say(params: bytes) -> None:
     assert parse(b'{"id":1,"method":"x","params":%b}' % params).kind is Kind.REQUEST
 
 
+def test_the_session_and_the_kind_of_an_update_are_read_on_the_way() -> None:
+    text = b'{"method":"session/update","params":{"update":{"content":{},"sessionUpdate":"plan"},"sessionId":"s"}}'
+    message = parse(text)
+    assert (message.session, message.update) == ("s", "plan")
+
+
+@pytest.mark.parametrize(
+    ("params", "session", "update"),
+    [
+        (b"{}", None, None),
+        (b"[]", None, None),
+        (b"null", None, None),
+        (b'{"sessionId":5}', None, None),
+        (b'{"sessionId":null,"update":null}', None, None),
+        (b'{"sessionId":"s","update":5}', "s", None),
+        (b'{"sessionId":"s","update":{"sessionUpdate":["plan"]}}', "s", None),
+        (b'{"sessionId":"","update":{"sessionUpdate":""}}', "", ""),
+        (b'{"sessionid":"s","Update":{"sessionUpdate":"plan"}}', None, None),
+        (b'{"x":{"sessionId":"s"}}', None, None),
+        (rb'{"session\u0049d":"\u0073","update":{"sessionUpdate":"pl\u0061n"}}', "s", "plan"),
+        (rb'{"sessionId":"\ud83d","update":{"sessionUpdate":"plan"}}', "\ud83d", "plan"),
+        (rb'{"sessionId":"s","update":{"sessionUpdate":"\ud83d","x":1}}', "s", "\ud83d"),
+        (b'{"sessionId":"a","sessionId":"b"}', "b", None),
+    ],
+)
+@pytest.mark.parametrize("cut_emoji", [b"", rb',"_meta":"\ud83d"'])
+def test_what_params_say_about_the_session_is_read_where_it_is_a_string(
+    params: bytes, session: str | None, update: str | None, cut_emoji: bytes
+) -> None:
+    message = parse(b'{"method":"x","params":%b%b}' % (params, cut_emoji))
+    assert (message.session, message.update) == (session, update)
+
+
+def test_a_response_is_about_no_session() -> None:
+    assert parse(b'{"id":1,"result":{"sessionId":"s"},"params":{"sessionId":"s"}}').session is None
+
+
 # Ids
 
 SPELLINGS = [
@@ -110,6 +145,44 @@ def test_an_id_keeps_its_type_and_its_spelling(spelling: bytes) -> None:
 def test_an_id_of_another_type_is_refused(spelling: bytes) -> None:
     assert refusal(b'{"id":%b,"method":"x"}' % spelling) == INVALID_REQUEST
     assert refusal(b'{"id":%b,"result":1}' % spelling) == INVALID_REQUEST
+
+
+@pytest.mark.parametrize(
+    ("spelling", "number"),
+    [
+        (b"7", 7),
+        (b"0", 0),
+        (b"-7", -7),
+        (b"7.0", 7),
+        (b"7e0", 7),
+        (b"70e-1", 7),
+        (b"7E+2", 700),
+        (b"-0", 0),
+        (b"9007199254740993", 9007199254740993),
+        (b"123456789012345678901234567890", 123456789012345678901234567890),
+        (b"1234567890123456789012345678901", None),
+        (b"1.0000000000000000000000000000000", None),
+        (b"7.5", None),
+        (b"1e999", None),
+        (b'"7"', None),
+        (b'""', None),
+        (b"null", None),
+    ],
+)
+def test_the_whole_number_that_an_id_is_does_not_depend_on_its_spelling(spelling: bytes, number: int | None) -> None:
+    assert jsonrpc.id_number(RawId(spelling)) == number
+
+
+def test_ids_that_python_takes_for_one_are_told_apart() -> None:
+    ids = [b"1", b'"1"', b"1.0", b"1e0", b"0", b'""', b"null", b'"null"', b"-0"]
+    assert len({jsonrpc.id_key(RawId(raw)) for raw in ids}) == len(ids)
+
+
+@pytest.mark.parametrize(
+    ("one", "other"), [(rb'"\u0061\/"', b'"a/"'), (rb'"\ud83d\ude00"', '"😀"'.encode()), (b"1.0", b"1.0")]
+)
+def test_two_spellings_of_one_string_are_one_id(one: bytes, other: bytes) -> None:
+    assert jsonrpc.id_key(RawId(one)) == jsonrpc.id_key(RawId(other))
 
 
 # What texts are messages
@@ -341,6 +414,58 @@ def test_a_value_is_found_by_its_path_verbatim() -> None:
     assert jsonrpc.raw_at(text, "params", "missing") is None
 
 
+def test_a_path_through_what_is_no_object_leads_nowhere() -> None:
+    for value in (b"1", b"[]", b"null", b'"x"'):
+        assert jsonrpc.raw_at(b'{"params":{"n":%b}}' % value, "params", "n", "deeper") is None
+
+
+def test_a_path_into_a_text_with_a_lone_surrogate_is_found_all_the_same() -> None:
+    text = rb'{"params":{ "x":"\ud83d", "deep" : {"n":[1.10]} }}'
+    assert jsonrpc.raw_at(text, "params", "deep", "n") == b"[1.10]"
+    assert jsonrpc.raw_at(text, "params", "missing") is None
+
+
+def test_the_members_of_an_object_are_found_by_its_path_verbatim() -> None:
+    text = rb' {"a":1,"result":{ "modes" : {"x":1.10} ,"\u0041":[ ],"s":"\ud83d"}}'
+    assert jsonrpc.members_at(text, "result") == {"modes": b'{"x":1.10}', "A": b"[ ]", "s": rb'"\ud83d"'}
+    assert list(jsonrpc.members_at(text)) == ["a", "result"]
+    for path in (("a",), ("missing",), ("result", "A"), ("result", "s", "deeper")):
+        assert jsonrpc.members_at(text, *path) == {}
+
+
+def test_of_a_repeated_member_the_last_one_is_a_member() -> None:
+    assert jsonrpc.members_at(b'{"a":1,"a":2}') == {"a": b"2"}
+
+
+def test_the_elements_of_an_array_are_found_verbatim() -> None:
+    assert jsonrpc.elements_of(b'[ 1.10 ,{"a":[1,2]}, "x" ]') == [b"1.10", b'{"a":[1,2]}', b'"x"']
+    assert jsonrpc.elements_of(b"[ ]") == []
+
+
+def test_an_object_is_composed_of_json_texts() -> None:
+    assert jsonrpc.compose({}) == b"{}"
+    assert jsonrpc.compose({"a": b"1.10", 'q"\ud83d': b"[ ]"}) == rb'{"a":1.10,"q\"\ud83d":[ ]}'
+
+
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [
+        (b'{"id":1,"params":{"a":1,"b":2}}', None),
+        (b'{"id":1, "params":{"a":1}}', None),
+        (b'{"id":1,"params":{"a":1,"A":2}}', "A"),
+        (b'{"id":1,"params":{"a":1,"a":2}}', "a"),
+        (b'{"id":1,"PARAMS":{"a":1,"a":2}}', "a"),
+        (b'{"id":1,"ID":2}', "ID"),
+        (b'{"id":1,"id":2}', "id"),
+        (b'{"id":1,"params":[{"a":1,"a":2}]}', None),
+        (rb'{"id":1,"x":"\ud83d","X":2}', "X"),
+        (rb'{"id":1,"x":"\ud83d"}', None),
+    ],
+)
+def test_a_member_that_is_there_twice_is_named(text: bytes, name: str | None) -> None:
+    assert jsonrpc.repeated_member(text) == name
+
+
 # What the gateway says itself
 
 
@@ -363,75 +488,3 @@ def test_a_notification_has_no_id() -> None:
 def test_a_peers_lone_surrogate_can_be_quoted_back() -> None:
     text = jsonrpc.error(RawId(b"1"), -1, "no \ud83d", {"cwd": "/\ud83d"})
     assert json.loads(text)["error"] == {"code": -1, "message": "no \ud83d", "data": {"cwd": "/\ud83d"}}
-
-
-# Open requests
-
-
-def opened(*ids: bytes) -> OpenRequests:
-    requests = OpenRequests()
-    for number, raw in enumerate(ids):
-        requests.add(OpenRequest(RawId(raw), f"method {number}"))
-    return requests
-
-
-def taken(requests: OpenRequests, raw: bytes) -> bytes | None:
-    request = requests.take(RawId(raw))
-    return None if request is None else request.id
-
-
-def test_ids_that_python_takes_for_one_are_told_apart() -> None:
-    ids = [b"1", b'"1"', b"1.0", b"1e0", b"0", b'""', b"null", b'"null"', b"-0"]
-    requests = opened(*ids)
-    assert [taken(requests, raw) for raw in reversed(ids)] == ids[::-1]
-    assert list(requests) == []
-
-
-@pytest.mark.parametrize(
-    ("asked", "answered"),
-    [
-        (b"1e2", b"100"),
-        (b"1.0", b"1"),
-        (b"7", b"7.0"),
-        (b"9223372036854775807", b"9223372036854775808"),
-        (b"9223372036854775808", b"9223372036854776000"),
-        (b"123456789012345678901234567890", b"1.2345678901234568e+29"),
-        (rb'"\u0061\/"', b'"a/"'),
-        (rb'"\ud83d\ude00"', '"😀"'.encode()),
-    ],
-)
-def test_an_answer_is_known_although_its_id_is_spelled_anew(asked: bytes, answered: bytes) -> None:
-    requests = opened(b"3", b"null", b'"100"', asked)
-    assert taken(requests, answered) == asked
-    assert taken(requests, answered) is None
-
-
-@pytest.mark.parametrize("answered", [b"4", b'"3"', b'"null"', b'""', b"1e999"])
-def test_an_answer_to_nothing_is_not_known(answered: bytes) -> None:
-    assert taken(opened(b"3", b"null", b'"100"'), answered) is None
-
-
-def test_null_answers_only_null() -> None:
-    requests = opened(b"0", b'""', b'"null"')
-    assert taken(requests, b"null") is None
-
-
-def test_the_very_text_goes_before_the_value_and_the_oldest_before_later_ones() -> None:
-    requests = opened(b"1.0", b"1e0", b"1")
-    assert [taken(requests, b"1") for _ in range(4)] == [b"1", b"1.0", b"1e0", None]
-
-
-def test_an_id_that_is_reused_before_its_answer_is_open_twice() -> None:
-    requests = opened(b"1", b"2", b"1")
-    assert [request.method for request in requests] == ["method 0", "method 2", "method 1"]
-    first, second = requests.take(RawId(b"1")), requests.take(RawId(b"1"))
-    assert first is not None
-    assert second is not None
-    assert (first.method, second.method) == ("method 0", "method 2")
-    assert RawId(b"1") not in requests
-
-
-def test_clearing_hands_over_all_that_are_open() -> None:
-    requests = opened(b"1", b'"1"')
-    assert [request.id for request in requests.clear()] == [b"1", b'"1"']
-    assert list(requests) == []

@@ -3,23 +3,42 @@
 import pytest
 
 from acp_gateway.protocol import methods
-from acp_gateway.protocol.methods import AgentMethod, Capability, ClientMethod, agent_method, client_method
+from acp_gateway.protocol.methods import AgentMethod, Audience, Capability, ClientMethod, agent_method, client_method
 
 
-@pytest.mark.parametrize("name", ["session/new", "session/load", "session/resume", "session/fork"])
-def test_these_methods_open_a_session_in_a_directory(name: str) -> None:
-    assert client_method(name) == ClientMethod(opens_session=True)
+def named(**rules: bool) -> set[str]:
+    """The methods in the table for which a rule says so."""
+    ((rule, value),) = rules.items()
+    return {name for name, method in methods.CLIENT_METHODS.items() if getattr(method, rule) is value}
 
 
-def test_a_prompt_opens_a_turn() -> None:
-    assert client_method("session/prompt") == ClientMethod(opens_turn=True)
+def test_observers_may_call_what_never_reaches_the_agent_and_nothing_else() -> None:
+    assert named(observer=True) == {
+        *("initialize", "session/new", "session/load", "session/resume", "session/list", "session/close")
+    }
+
+
+def test_guests_may_not_make_sessions_of_theirs_or_delete_any() -> None:
+    assert named(guest=False) == {"session/fork", "session/delete"}
+
+
+def test_the_text_of_a_request_is_kept_where_its_answer_cannot_be_read_without_it() -> None:
+    assert named(kept=True) == {
+        *("session/new", "session/fork", "session/list", "session/set_mode", "session/set_model")
+    }
 
 
 @pytest.mark.parametrize(
-    "name", ["", "session/set_model", "_auth/status_update", "session/new/", "SESSION/NEW", "fs/x"]
+    "name",
+    ["", "session/prompt", "session/set_config_option", "_auth/status_update", "session/new/", "SESSION/NEW", "fs/x"],
 )
-def test_nothing_is_special_about_an_unknown_method_of_a_client(name: str) -> None:
-    assert client_method(name) == ClientMethod()
+def test_nothing_is_special_about_any_other_method_of_a_client(name: str) -> None:
+    assert client_method(name) == ClientMethod(observer=False, guest=True, kept=False)
+
+
+@pytest.mark.parametrize("name", ["session/request_permission", "elicitation/create"])
+def test_what_is_to_be_decided_is_for_all_who_may(name: str) -> None:
+    assert agent_method(name) == AgentMethod(Audience.CONTROLLERS)
 
 
 @pytest.mark.parametrize(
@@ -31,16 +50,23 @@ def test_nothing_is_special_about_an_unknown_method_of_a_client(name: str) -> No
         ("terminal/create", Capability.TERMINAL),
         ("terminal/wait_for_exit", Capability.TERMINAL),
         ("terminal/a/b", Capability.TERMINAL),
+        ("mcp/message", None),
     ],
 )
-def test_whole_families_of_an_agents_methods_need_the_clients_machine(name: str, needs: Capability) -> None:
-    assert agent_method(name) == AgentMethod(needs=needs)
+def test_whole_families_of_an_agents_methods_are_for_one_machine(name: str, needs: Capability | None) -> None:
+    assert agent_method(name) == AgentMethod(Audience.HOST, needs)
 
 
-@pytest.mark.parametrize("name", ["", "fs", "terminal", "/fs/x", "_fs/x", "fsx/y", "session/request_permission"])
-def test_nothing_is_special_about_any_other_method_of_an_agent(name: str) -> None:
-    assert agent_method(name) == AgentMethod()
+@pytest.mark.parametrize("name", ["", "fs", "terminal", "mcp", "/fs/x", "_fs/x", "fsx/y", "session/update"])
+def test_any_other_method_of_an_agent_is_for_whoever_is_nearest(name: str) -> None:
+    assert agent_method(name) == AgentMethod(Audience.ONE)
 
 
 def test_the_gateways_own_methods_are_reserved_by_prefix() -> None:
-    assert methods.HELLO.startswith(methods.RESERVED_PREFIX)
+    for name in (methods.HELLO, methods.SESSIONS, methods.NEWS):
+        assert name.startswith(methods.RESERVED_PREFIX)
+
+
+def test_updates_of_which_the_last_one_counts_are_no_talk() -> None:
+    assert methods.STATE_UPDATES.isdisjoint({methods.USER_CHUNK, methods.AGENT_CHUNK, "tool_call", "tool_call_update"})
+    assert {methods.MODE_UPDATE, methods.CONFIG_UPDATE, methods.INFO_UPDATE} < methods.STATE_UPDATES

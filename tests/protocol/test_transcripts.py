@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 
+from acp_gateway.protocol.jsonrpc import Kind, RawId, parse, with_id
 from acp_gateway.protocol.methods import Capability
-from acp_gateway.protocol.multiplexer import Multiplexer, Policy
 from acp_gateway.protocol.paths import PathMaps
+from tests.protocol.scene import Scene, make_policy
 
 DATA = Path(__file__).parent.parent / "data"
 THERE = "/home/user/project"
@@ -30,24 +31,49 @@ def transcript(request: pytest.FixtureRequest) -> list[Line]:
     return [Line(record["from"], record["line"].encode()) for record in records]
 
 
-def relay(transcript: list[Line], *serves: Capability) -> list[Line]:
-    """What arrives, in order, under the name of who sent it."""
-    multiplexer = Multiplexer(Policy(frozenset(serves), lambda _: None, 1000, lambda _: "log in"))
-    arrived = []
-    for line in transcript:
-        if line.sender == "client":
-            multiplexer.receive_from_client(line.text)
+class Relay:
+    """A client and an agent that say what they said then, through the core.
+
+    Each side answers under the ids that it gets here; `arrived` has what the other side gets, under the ids of then.
+    """
+
+    def __init__(self, *serves: Capability, shared: bool = False) -> None:
+        self.scene = Scene(make_policy(shared=shared, serves=frozenset(serves), check_directory=lambda _: None))
+        self.client = self.scene.join("ann", initialize=False)
+        self.arrived: list[Line] = []
+        # What each side calls a request that it got, by the id that the other one gave it.
+        self.names: dict[tuple[str, bytes], bytes] = {}
+
+    def play(self, line: Line) -> None:
+        """One side says its line."""
+        message = parse(line.text)
+        speaker, listener, other = (
+            (self.client, self.scene.agent, "agent")
+            if line.sender == "client"
+            else (self.scene.agent, self.client, "client")
+        )
+        if message.kind is Kind.RESPONSE:
+            speaker.say(with_id(message, RawId(self.names.pop((other, message.id)))))
         else:
-            multiplexer.receive_from_agent(line.text)
-        deliveries = multiplexer.take_deliveries()
-        arrived += [Line("client", text) for text in deliveries.to_agent]
-        arrived += [Line("agent", text) for text in deliveries.to_client]
-    assert multiplexer.take_notes() == []
-    multiplexer.client_gone()
-    multiplexer.agent_lost("over", {})
-    last = multiplexer.take_deliveries()
-    assert (last.to_client, last.to_agent) == ([], []), "something was left open"
-    return arrived
+            speaker.say(line.text)
+        for text in listener.heard_text():
+            got = parse(text)
+            if got.kind is Kind.REQUEST:
+                self.names[line.sender, message.id] = got.id
+                text = with_id(got, message.id)
+            self.arrived.append(Line(line.sender, text))
+        assert not speaker.inbox
+
+
+def relay(transcript: list[Line], *serves: Capability, shared: bool = False) -> list[Line]:
+    """What arrives, in order, under the name of who sent it."""
+    relay = Relay(*serves, shared=shared)
+    for line in transcript:
+        relay.play(line)
+    assert relay.scene.notes == []
+    assert not relay.names
+    assert not relay.scene.multiplexer.busy, "something was left open"
+    return relay.arrived
 
 
 def test_a_client_that_offers_nothing_is_relayed_verbatim(transcript: list[Line]) -> None:
@@ -68,6 +94,34 @@ def test_only_the_masked_values_of_a_client_that_offers_them_change(transcript: 
 def test_a_client_that_may_serve_what_it_offers_is_relayed_verbatim(transcript: list[Line]) -> None:
     lines = offering(transcript)
     assert relay(lines, Capability.FS, Capability.TERMINAL) == lines
+
+
+def test_a_shared_agent_hears_and_says_the_same_but_for_initialize(transcript: list[Line]) -> None:
+    arrived = relay(offering(transcript), shared=True)
+    assert arrived[2:] == transcript[2:]
+    asked, answered = (json.loads(line.text) for line in arrived[:2])
+    assert asked["params"]["clientInfo"]["name"] == "acp-gateway"
+    assert MASKED in arrived[0].text
+    then = json.loads(transcript[1].text)["result"]
+    assert answered["result"].pop("agentCapabilities").pop("loadSession") is True
+    del then["agentCapabilities"]
+    assert answered["result"] == then
+
+
+def test_who_joins_late_sees_what_was_said_and_what_there_is(transcript: list[Line]) -> None:
+    played = Relay(shared=True)
+    for line in transcript:
+        played.play(line)
+    updates = [line.text for line in transcript if b'"session/update"' in line.text]
+    (session,) = played.scene.multiplexer.sessions
+    bob = played.scene.join("bob")
+    bob.request("session/load", sessionId=session.id, cwd="/srv", mcpServers=[])
+    *history, response = bob.heard_text()
+    prompts = [text for text in history if b'"user_message_chunk"' in text]
+    assert [text for text in history if text not in prompts] == updates
+    assert len(prompts) == 1
+    opened = json.loads(transcript[3].text)["result"]
+    assert json.loads(response)["result"] == {"configOptions": opened["configOptions"]}
 
 
 # Path maps

@@ -854,11 +854,20 @@ async def test_an_upgrade_that_is_refused_tells_the_status_and_a_line_of_text(
     assert str(refused.value) == f"the server answered HTTP {status} instead of opening a WebSocket: {text}"
 
 
-@pytest.mark.parametrize(("header", "marked"), [(f"{MARK}: unauthorized\r\n", True), ("", False)])
-async def test_a_gateways_own_refusal_is_told_from_that_of_a_proxy(header: str, marked: bool) -> None:
+@pytest.mark.parametrize(
+    ("header", "mark"),
+    [
+        (f"{MARK}: unauthorized\r\n", "unauthorized"),
+        (f"{MARK.lower()}: unknown_session\r\n", "unknown_session"),
+        (f"{MARK}:\r\n", ""),
+        (f"{MARK}: one\r\n{MARK}: two\r\n", "one"),
+        ("", None),
+    ],
+)
+async def test_a_gateways_own_refusal_is_told_from_that_of_a_proxy(header: str, mark: str | None) -> None:
     with pytest.raises(UpgradeRefused) as refused:
         await handshake(f"HTTP/1.1 401 Unauthorized\r\n{header}Content-Length: 0\r\n\r\n".encode())
-    assert refused.value.marked is marked
+    assert refused.value.mark == mark
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,90 @@
+"""What all hubs hold together: the messages on their way to slow clients, and the histories of sessions.
+
+One message that waits for a hundred clients and stands in a journal as well is in memory once, so adding up sizes
+overstates. To look at each message takes time, so that is done only where the sum is too much, and then not again
+before something was added.
+"""
+
+import logging
+from collections.abc import Iterable, Iterator
+
+from acp_gateway.hub import Hub
+from acp_gateway.protocol.journal import Journal
+from acp_gateway.seats import Seat
+
+log = logging.getLogger(__name__)
+
+LOOKS = 32
+"""How many times memory is looked at while its limit is written once: so much of it may be overstepped."""
+
+
+class Memory:
+    """The limit for all hubs together, in bytes."""
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        # Bytes since the last look.
+        self._new = 0
+
+    def grown(self, size: int, hubs: Iterable[Hub]) -> None:
+        """So many bytes were kept by one of the hubs: if it is too much now, make room.
+
+        The largest goes first: a client with that much waiting is detached, a history loses its beginning.
+        """
+        self._new += size
+        if self._new < self._limit / LOOKS:
+            return
+        self._new = 0
+        hubs = list(hubs)
+        while _sum(hubs) > self._limit and _exact(hubs) > self._limit and self._make_room(hubs):
+            pass
+
+    def _make_room(self, hubs: list[Hub]) -> bool:
+        """Take one step towards the limit; False where there is nothing left to give up."""
+        longest = max((journal.size for journal in _journals(hubs)), default=0)
+        waiting = [(hub, seat) for hub, seat in _seats(hubs) if seat.outbox.unconfirmed_bytes]
+        hub, seat = max(waiting, key=lambda place: place[1].outbox.unconfirmed_bytes, default=(None, None))
+        if hub is None or seat is None or seat.outbox.unconfirmed_bytes < longest:
+            by_size = sorted(_journals(hubs), key=lambda journal: journal.size, reverse=True)
+            if any(map(self._cut, by_size)):
+                return True
+        if hub is None or seat is None:
+            return False
+        hub.detach(seat, f"memory_limit ({self._limit} bytes) is reached, and for nobody more is waiting")
+        return True
+
+    def _cut(self, journal: Journal) -> bool:
+        """Halve a history; False where it has no talk left, only what a late joiner can't do without."""
+        size = journal.size
+        journal.shrink(size // 2)
+        if journal.size == size:
+            return False
+        log.warning("memory_limit (%d bytes) is reached: a history of %d bytes is cut", self._limit, size)
+        return True
+
+
+def _seats(hubs: list[Hub]) -> Iterator[tuple[Hub, Seat]]:
+    return ((hub, seat) for hub in hubs for seat in hub.seats.values())
+
+
+def _journals(hubs: list[Hub]) -> Iterator[Journal]:
+    for hub in hubs:
+        for session in hub.multiplexer.sessions:
+            yield session.journal
+            if session.recorded is not None:
+                yield session.recorded
+
+
+def _sum(hubs: list[Hub]) -> int:
+    outboxes = sum(seat.outbox.unconfirmed_bytes for _, seat in _seats(hubs))
+    return outboxes + sum(journal.size for journal in _journals(hubs))
+
+
+def _exact(hubs: list[Hub]) -> int:
+    """As the sum, with each message once."""
+    sizes: dict[int, int] = {}
+    for _, seat in _seats(hubs):
+        sizes.update((id(message), len(message)) for message in seat.outbox.messages())
+    for journal in _journals(hubs):
+        sizes.update((id(message), len(message)) for message in journal.replay())
+    return sum(sizes.values())

@@ -1,0 +1,86 @@
+"""`session/list`: what a client may see of what an agent lists, and what is live besides."""
+
+from dataclasses import dataclass
+
+from acp_gateway.protocol import jsonrpc, spans
+from acp_gateway.protocol.jsonrpc import Message
+from acp_gateway.protocol.sessions import Client, Registry, Session
+
+PAGES = 100
+"""Pages in a row on which there is nothing for a client, before it gets an empty one and asks on by itself."""
+
+
+@dataclass(frozen=True, slots=True)
+class Query:
+    """What a client asked for."""
+
+    client: Client
+    agent: str
+    cwd: str | None
+    first: bool
+    """Whether it is the first page, on which everything live is: later ones leave that out."""
+
+    @classmethod
+    def of(cls, client: Client, agent: str, request: Message) -> "Query":
+        """Read a request."""
+        cursor = jsonrpc.raw_at(request.text, "params", "cursor")
+        return cls(client, agent, jsonrpc.text_at(request.text, "params", "cwd"), cursor in (None, b"null"))
+
+
+def live_only(query: Query, registry: Registry) -> bytes:
+    """The result for an agent that has no list, or a client that the agent is not asked for."""
+    entries = [_entry(session) for session in _live(query, registry)] if query.first else []
+    return b'{"sessions":[%b]}' % b",".join(entries)
+
+
+def filtered(query: Query, registry: Registry, response: bytes) -> tuple[bytes, bytes | None]:
+    """A page of the agent's as the client gets it, and the agent's cursor if there is nothing on this page for it."""
+    at = spans.find(response, "result", "sessions")
+    if at is None or response[at[0]] != ord("["):
+        return response, None
+    live = {session.id: session for session in _live(query, registry)}
+    entries = []
+    for start, end in spans.elements(response, at[0]):
+        session_id = jsonrpc.text_at(response[start:end], "sessionId")
+        if session_id is None or not _sees(query, registry, session_id):
+            continue
+        if session_id in live and not query.first:
+            continue
+        live.pop(session_id, None)
+        entries.append(response[start:end])
+    if query.first:
+        entries = [_entry(session) for session in live.values()] + entries
+    cursor = jsonrpc.raw_at(response, "result", "nextCursor")
+    if entries or cursor in (None, b"null"):
+        cursor = None
+    return spans.splice(response, [(*at, b"[%b]" % b",".join(entries))]), cursor
+
+
+def next_page(request: Message, cursor: bytes) -> bytes:
+    """The same request for the page behind a cursor, which is JSON text."""
+    params = jsonrpc.members_at(request.text, "params")
+    params["cursor"] = cursor
+    return b'{"jsonrpc":"2.0","id":0,"method":"session/list","params":%b}' % jsonrpc.compose(params)
+
+
+def _live(query: Query, registry: Registry) -> list[Session]:
+    return [
+        session
+        for session in registry
+        if session.live
+        and session.agent == query.agent
+        and query.client.viewer.sees(session)
+        and (query.cwd is None or query.cwd == session.cwd)
+    ]
+
+
+def _sees(query: Query, registry: Registry, session_id: str) -> bool:
+    viewer = query.client.viewer
+    return registry.find(viewer, query.agent, session_id) is not None or registry.may_exist(
+        viewer, query.agent, session_id
+    )
+
+
+def _entry(session: Session) -> bytes:
+    entry = {"sessionId": session.id, "cwd": session.cwd or "", "title": session.title, "updatedAt": session.updated_at}
+    return jsonrpc.encode({name: value for name, value in entry.items() if value is not None})

@@ -1,0 +1,75 @@
+"""What the core has decided and its driver has to carry out: messages for whom, and words for the log."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from acp_gateway.protocol import jsonrpc
+from acp_gateway.protocol.sessions import Client, Home
+
+
+@dataclass(slots=True)
+class Deliveries:
+    """Messages to be sent, in order for each recipient."""
+
+    to_agent: list[bytes] = field(default_factory=list)
+    to_clients: dict[Client, list[bytes]] = field(default_factory=dict)
+    replayed: dict[Client, int] = field(default_factory=dict)
+    """How many of a client's bytes are history: no reason to call it slow."""
+    deserted: list[Home] = field(default_factory=list)
+    """Processes that hold a session which is wanted elsewhere, and that nobody uses: to be stopped."""
+
+
+class Outgoing:
+    """Where decisions are collected until the driver takes them."""
+
+    def __init__(self) -> None:
+        self._deliveries = Deliveries()
+        self._notes: list[str] = []
+
+    def take(self) -> Deliveries:
+        """What is to be sent since the last call; the caller's from now on."""
+        taken, self._deliveries = self._deliveries, Deliveries()
+        return taken
+
+    def take_notes(self) -> list[str]:
+        """What a person should know since the last call; never a payload."""
+        taken, self._notes = self._notes, []
+        return taken
+
+    def agent(self, text: bytes) -> None:
+        """Send a message to the agent."""
+        self._deliveries.to_agent.append(text)
+
+    def client(self, client: Client, text: bytes) -> None:
+        """Send a message to a client, unless it is gone."""
+        if not client.gone:
+            self._deliveries.to_clients.setdefault(client, []).append(text)
+
+    def clients(self, clients: Iterable[Client], text: bytes) -> None:
+        """Send the same message to several clients."""
+        to_clients = self._deliveries.to_clients
+        for client in clients:
+            if client in to_clients:
+                to_clients[client].append(text)
+            else:
+                self.client(client, text)
+
+    def replay(self, client: Client, history: list[bytes]) -> None:
+        """Send a session's history to a client."""
+        if not client.gone and history:
+            self._deliveries.to_clients.setdefault(client, []).extend(history)
+            replayed = self._deliveries.replayed
+            replayed[client] = replayed.get(client, 0) + sum(map(len, history))
+
+    def refusal(self, client: Client, code: int, why: str, data: object = None) -> None:
+        """Answer a client under the id null."""
+        self.client(client, jsonrpc.error(jsonrpc.NO_ID, code, why, data))
+
+    def stop(self, home: Home) -> None:
+        """Have a deserted process stopped."""
+        if home not in self._deliveries.deserted:
+            self._deliveries.deserted.append(home)
+
+    def note(self, text: str) -> None:
+        """Tell whoever reads the log; what peers call a thing may hold anything, also what a terminal would obey."""
+        self._notes.append(text if text.isprintable() else repr(text)[1:-1])

@@ -1,0 +1,180 @@
+"""`initialize`: what is offered to an agent, and what is passed on of its answer.
+
+It happens once in the life of an agent process. A process that several clients share can have one set of the client's
+capabilities only, fixed before the second client comes: so the gateway offers what it can always serve, and says so in
+its own name. A process with a connection of its own gets what that client offers, with its file system and terminal
+masked unless the policy lets them through, for a write that goes to the editor's machine never appears on the agent's.
+
+Authentication methods that would run a terminal command are removed from the answer, and the client's offer to run them
+is masked whatever the policy says: the editor would run them on the wrong machine.
+"""
+
+import json
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+from typing import Any, Final
+
+from acp_gateway.protocol import jsonrpc, spans
+from acp_gateway.protocol.jsonrpc import Message
+from acp_gateway.protocol.methods import INITIALIZE, META, Capability
+
+VERSION: Final = 1
+"""Of the protocol, offered to an agent that several clients share: the one that all clients speak."""
+
+
+@dataclass(frozen=True, slots=True)
+class Abilities:
+    """What an agent said it can do."""
+
+    version: int | None = None
+    """The protocol's version that was agreed on."""
+    load: bool = False
+    resume: bool = False
+    list: bool = False
+    close: bool = False
+
+    @property
+    def reopens(self) -> bool:
+        """Whether a session outlives the process that had it."""
+        return self.load or self.resume
+
+    @property
+    def echoes(self) -> bool:
+        """Whether the agent itself tells all clients of a session what one of them said."""
+        return self.version is not None and self.version >= 2
+
+
+def own_initialize(serves: Collection[Capability], version: str) -> Message:
+    """The request that an agent for several clients gets, under an id that is to be replaced.
+
+    `version` is the gateway's own, for `clientInfo`.
+    """
+    fs = Capability.FS in serves
+    params = {
+        "protocolVersion": VERSION,
+        "clientCapabilities": {
+            "fs": {"readTextFile": fs, "writeTextFile": fs},
+            "terminal": Capability.TERMINAL in serves,
+        },
+        "clientInfo": {"name": "acp-gateway", "title": "acp-gateway", "version": version},
+    }
+    return jsonrpc.parse(jsonrpc.encode({"jsonrpc": "2.0", "id": 0, "method": INITIALIZE, "params": params}))
+
+
+def mask_capabilities(text: bytes, serves: Collection[Capability]) -> bytes:
+    """A client's `initialize` as its own agent gets it."""
+    offered = spans.find(text, "params", "clientCapabilities")
+    if offered is None or text[offered[0]] != ord("{"):
+        return text
+    edits = []
+    for member in spans.members(text, offered[0]):
+        name = spans.string_value(member.name)
+        if name == "fs" and Capability.FS not in serves:
+            edits.append((member.start, member.end, b'{"readTextFile":false,"writeTextFile":false}'))
+        elif name == "terminal" and Capability.TERMINAL not in serves:
+            edits.append((member.start, member.end, b"false"))
+        elif name == "auth" and text[member.start] == ord("{"):
+            edits += [
+                (inner.start, inner.end, b"false")
+                for inner in spans.members(text, member.start)
+                if spans.string_value(inner.name) == "terminal"
+            ]
+    return spans.splice(text, edits)
+
+
+def wants_news(text: bytes) -> bool:
+    """Whether a client's `initialize` asks for the gateway's own notifications."""
+    asked = jsonrpc.raw_at(text, "params", "clientCapabilities", "_meta", META)
+    return asked not in (None, b"null", b"false")
+
+
+def requested_version(text: bytes) -> int | None:
+    """The protocol's version that a client's `initialize` asks for; None where that is no whole number."""
+    raw = jsonrpc.raw_at(text, "params", "protocolVersion")
+    return int(raw) if raw is not None and raw.isdigit() and len(raw) < 10 else None
+
+
+def abilities(response: bytes) -> Abilities:
+    """What the result of `initialize` says about the agent."""
+    version = jsonrpc.raw_at(response, "result", "protocolVersion")
+    capabilities = jsonrpc.members_at(response, "result", "agentCapabilities")
+    sessions = jsonrpc.members_at(response, "result", "agentCapabilities", "sessionCapabilities")
+    return Abilities(
+        version=int(version) if version is not None and version.isdigit() and len(version) < 10 else None,
+        load=capabilities.get("loadSession") == b"true",
+        **{name: sessions.get(name) not in (None, b"null", b"false") for name in ("resume", "list", "close")},
+    )
+
+
+def advertise(response: bytes) -> bytes:
+    """The result of `initialize` with what the gateway adds for an agent that clients share.
+
+    A session that one client has open can be loaded, resumed, listed and closed by the others, whatever the agent
+    itself can do.
+    """
+    if abilities(response).version != VERSION:
+        return response
+    capabilities = jsonrpc.members_at(response, "result", "agentCapabilities")
+    sessions = jsonrpc.members_at(response, "result", "agentCapabilities", "sessionCapabilities")
+    for name in ("list", "resume", "close"):
+        if sessions.get(name) in (None, b"null", b"false"):
+            sessions[name] = b"{}"
+    capabilities |= {"loadSession": b"true", "sessionCapabilities": jsonrpc.compose(sessions)}
+    result = jsonrpc.members_at(response, "result")
+    result["agentCapabilities"] = jsonrpc.compose(capabilities)
+    at = spans.find(response, "result")
+    assert at is not None
+    return spans.splice(response, [(*at, jsonrpc.compose(result))])
+
+
+def auth_methods(response: bytes) -> list[dict[str, Any]]:
+    """What the agent says about logging in, for a person; what can't be decoded is left out of it."""
+    return [_object(spelling) for spelling in _auth_method_texts(response)]
+
+
+def strip_terminal_logins(response: bytes) -> bytes:
+    """The result of `initialize` without the ways to log in that would run a command."""
+    spellings = _auth_method_texts(response)
+    kept = [spelling for spelling in spellings if not _runs_in_terminal(spelling)]
+    if len(kept) == len(spellings):
+        return response
+    offered = spans.find(response, "result", "authMethods")
+    assert offered is not None
+    return spans.splice(response, [(*offered, b"[" + b",".join(kept) + b"]")])
+
+
+def explain_login(response: bytes, methods: list[dict[str, Any]], hint: Callable[[list[dict[str, Any]]], str]) -> bytes:
+    """An error of the agent; one that says that nobody is logged in gets the words that say what to do."""
+    if jsonrpc.raw_at(response, "error", "code") != b"%d" % jsonrpc.AUTH_REQUIRED:
+        return response
+    said = spans.find(response, "error", "message")
+    if said is None or response[said[0]] != ord('"'):
+        return response
+    words = spans.string_value(response[said[0] : said[1]]).strip()
+    if words and not words.endswith((".", "!", "?")):
+        words += "."
+    explained = f"{words} {hint(methods)}".lstrip()
+    return spans.splice(response, [(*said, jsonrpc.encode(explained))])
+
+
+def _auth_method_texts(response: bytes) -> list[bytes]:
+    offered = spans.find(response, "result", "authMethods")
+    if offered is None or response[offered[0]] != ord("["):
+        return []
+    return [response[start:end] for start, end in spans.elements(response, offered[0])]
+
+
+def _runs_in_terminal(auth_method: bytes) -> bool:
+    return (
+        jsonrpc.text_at(auth_method, "type") == "terminal"
+        or jsonrpc.text_at(auth_method, "_meta", "type") == "terminal"
+        or spans.find(auth_method, "_meta", "terminal-auth") is not None
+    )
+
+
+def _object(text: bytes) -> dict[str, Any]:
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError):
+        return {}
+    return value if isinstance(value, dict) else {}

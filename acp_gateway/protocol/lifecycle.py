@@ -1,0 +1,126 @@
+"""The life of an agent process: initialized once, by whoever comes first, and forgotten when it has ended."""
+
+from collections.abc import Callable
+
+from acp_gateway.protocol import handshake, jsonrpc
+from acp_gateway.protocol.jsonrpc import Message
+from acp_gateway.protocol.openings import Openings
+from acp_gateway.protocol.process import Process, Stage
+from acp_gateway.protocol.routing import Routing
+from acp_gateway.protocol.sessions import Client, Phase, Request, State
+
+
+class Lifecycle:
+    """Where one agent process is between its start and its end."""
+
+    def __init__(
+        self, process: Process, routing: Routing, openings: Openings, dispatch: Callable[[Request], None]
+    ) -> None:
+        self._process = process
+        self._routing = routing
+        self._openings = openings
+        # Sees to a request that has waited.
+        self._dispatch = dispatch
+        # `initialize` as the agent gets it, the client's request that it was made of, and the answer for clients.
+        self._first: Message | None = None
+        self._proposal: Message | None = None
+        self._welcome: Message | None = None
+        # Who has asked for `initialize` and waits for the agent's answer.
+        self._waiters: list[Request] = []
+
+    def initialize(self, client: Client, request: Request) -> None:
+        if client.phase is not Phase.NEW:
+            self._process.refuse(request, jsonrpc.INVALID_REQUEST, "initialize has been called already")
+        elif self._process.lost is not None:
+            self._process.refuse(request, *self._process.lost)
+        else:
+            client.phase = Phase.WAITING
+            client.wants_news = handshake.wants_news(request.message.text)
+            if self._welcome is not None:
+                self._greet(request)
+                return
+            self._waiters.append(request)
+            if self._process.stage is Stage.ABSENT:
+                self.begin(request.message if client.controls else None)
+
+    def begin(self, proposal: Message | None = None) -> None:
+        """Initialize a new process; `proposal` is the client's request that there is to be one."""
+        if self._first is None:
+            if proposal is None or self._process.policy.shared:
+                self._first = handshake.own_initialize(self._process.policy.serves, self._process.policy.version)
+            else:
+                self._proposal = proposal
+                self._first = jsonrpc.parse(handshake.mask_capabilities(proposal.text, self._process.policy.serves))
+        self._process.stage = Stage.STARTING
+        self._process.forward(Request(None, self._first), self._initialized)
+
+    def clear(self) -> None:
+        """Forget what was going on in a process that is not there any more."""
+        process = self._process
+        process.asked.clear()
+        process.held.clear()
+        process.questions.agent_lost()
+        process.terminals.clear()
+        process.stage = Stage.ABSENT
+        self._waiters.clear()
+        self._routing.clear()
+        if self._welcome is None:
+            self._first = None
+        for session in list(process.live.values()):
+            if session.turns:
+                session.journal.turn_ended()
+                process.tell(session, "turn_ended", stopReason=None)
+            session.turns.clear()
+            session.queue.clear()
+            session.held.clear()
+            if session.attached and process.abilities.reopens:
+                session.state = State.DORMANT
+            else:
+                process.drop(session)
+
+    def client_gone(self, client: Client) -> None:
+        """A client does not wait for its `initialize` any more."""
+        self._waiters = [request for request in self._waiters if request.client is not client]
+
+    def _initialized(self, _request: Request, response: Message) -> None:
+        waiters, self._waiters = self._waiters, []
+        held, self._process.held = self._process.held, []
+        self._process.auth_methods = handshake.auth_methods(response.text)
+        if response.error:
+            self._process.stage = Stage.ABSENT
+            if self._welcome is None:
+                self._first = None
+            for request in [*waiters, *held]:
+                if request in waiters and request.client is not None:
+                    request.client.phase = Phase.NEW
+                self._process.respond(request, response)
+            return
+        self._process.stage = Stage.READY
+        self._process.abilities = handshake.abilities(response.text)
+        text = handshake.strip_terminal_logins(response.text)
+        self._welcome = jsonrpc.parse(handshake.advertise(text) if self._process.policy.shared else text)
+        for request in waiters:
+            self._greet(request)
+        for session in list(self._process.live.values()):
+            if session.attached:
+                self._openings.reopen(session)
+            else:
+                self._process.drop(session)
+        for request in held:
+            self._dispatch(request)
+
+    def _greet(self, request: Request) -> None:
+        """Answer `initialize` with what was agreed on with the agent."""
+        client, agreed = request.client, self._process.abilities.version
+        assert client is not None
+        assert self._welcome is not None
+        wanted = handshake.requested_version(request.message.text)
+        if request.message is not self._proposal and agreed is not None and (wanted is None or wanted < agreed):
+            client.phase = Phase.NEW
+            what = "no number" if wanted is None else f"version {wanted}"
+            why = f"the agent speaks version {agreed} of the protocol with its clients; {what} was asked for"
+            self._process.refuse(request, jsonrpc.INVALID_PARAMS, why, {"requested": wanted, "negotiated": agreed})
+            return
+        client.phase = Phase.READY
+        self._process.respond(request, self._welcome)
+        self._routing.route_again()

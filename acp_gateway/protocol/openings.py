@@ -1,0 +1,323 @@
+"""How sessions come to a process and go: new, load, resume, fork, list, close, delete, and joining one that is open.
+
+A session that is live here is never asked of the agent again. Who loads it gets its history from the journal and takes
+part from the next message on, in one step: nothing is missing and nothing comes twice. One that is not live is loaded
+once; what others ask of it meanwhile waits.
+"""
+
+from collections.abc import Callable
+from functools import partial
+
+from acp_gateway.protocol import catalogue, jsonrpc, methods, spans, updates
+from acp_gateway.protocol.catalogue import Query
+from acp_gateway.protocol.journal import Journal
+from acp_gateway.protocol.jsonrpc import Message
+from acp_gateway.protocol.process import Process
+from acp_gateway.protocol.routing import Routing
+from acp_gateway.protocol.sessions import Client, Request, Session, State
+from acp_gateway.protocol.turns import Turns
+
+
+class Openings:
+    """The way in and out for the sessions of one agent process."""
+
+    def __init__(self, process: Process, routing: Routing, turns: Turns, dispatch: Callable[[Request], None]) -> None:
+        self._process = process
+        self._routing = routing
+        self._turns = turns
+        # Sees to a request that has waited.
+        self._dispatch = dispatch
+
+    def new(self, client: Client, request: Request) -> None:
+        if client.viewer.only is not None:
+            if client.joined:
+                why = f"this connection is for session {client.viewer.only:.80} only: no further session/new"
+                self._process.refuse(request, jsonrpc.INVALID_REQUEST, why)
+            else:
+                self._join(client, client.viewer.only, request)
+        elif not client.controls:
+            self._process.refuse(request, jsonrpc.METHOD_NOT_FOUND, "observers may only look: no session/new")
+        elif not self._process.refuse_directory(request):
+            self._routing.openings += 1
+            self._process.forward(request, self._opened)
+
+    def load(self, client: Client, request: Request) -> None:
+        """A session/load or session/resume."""
+        message = request.message
+        if message.session is None:
+            self._process.refuse(request, jsonrpc.INVALID_PARAMS, "sessionId must be a string")
+            return
+        session = self._process.seen(client, message.session)
+        resumes = message.method == methods.RESUME
+        if session is not None:
+            client.joined = True
+            if not resumes:
+                self._process.out.replay(client, updates.history(session))
+            self._process.answer(request, updates.opening_result(session, with_id=False))
+            if resumes:
+                self._process.out.replay(client, session.journal.states())
+            self._process.take_part(session, client, hosts=True)
+            self._process.questions.offer(session, client)
+            return
+        session = self._to_open(client, message.session, request)
+        if session is None or self._process.refuse_directory(request):
+            return
+        session.keep_setup(message)
+        request.session = session
+        withheld = resumes and self._process.abilities.load
+        self._open(session, request, replay_to=None if resumes else client, as_load=withheld)
+
+    def fork(self, client: Client, request: Request) -> None:
+        session_id = request.message.session
+        if session_id is None:
+            self._process.refuse(request, jsonrpc.INVALID_PARAMS, "sessionId must be a string")
+            return
+        session = self._process.seen(client, session_id)
+        if session is None and self._to_open(client, session_id, request) is None:
+            return
+        if not self._process.refuse_directory(request):
+            request.session = session
+            self._routing.openings += 1
+            self._process.forward(request, self._opened)
+
+    def list(self, client: Client, request: Request) -> None:
+        query = Query.of(client, self._process.agent, request.message)
+        if self._process.abilities.list and client.controls and client.viewer.only is None:
+            self._process.forward(request, partial(self._listed, query=query, pages=1))
+        else:
+            self._process.answer(request, catalogue.live_only(query, self._process.registry))
+
+    def close(self, client: Client, request: Request) -> None:
+        session = self._process.of_request(client, request)
+        if session is None:
+            return
+        others = any(other.connected for other in session.controllers() if other is not client)
+        if others or not client.controls or not self._process.abilities.close:
+            self._process.detach(session, client)
+            self._process.answer(request, b"{}")
+        else:
+            self._end(session, request)
+
+    def delete(self, client: Client, request: Request) -> None:
+        session_id = request.message.session
+        if session_id is None:
+            self._process.refuse(request, jsonrpc.INVALID_PARAMS, "sessionId must be a string")
+            return
+        session = self._process.seen(client, session_id) or self._to_open(client, session_id, request)
+        if session is not None:
+            self._end(session, request)
+
+    def reopen(self, session: Session) -> None:
+        """Open a session in a new process; its clients have its history already."""
+        session.state = State.OPENING
+        session.recorded = session.replay_to = None
+        method = methods.RESUME if self._process.abilities.resume else methods.LOAD
+        self._process.forward(Request(None, _opening(method, session), session), self._reopened)
+
+    def _opened(self, request: Request, response: Message) -> None:
+        """A session/new or session/fork was answered."""
+        client = request.client
+        assert client is not None
+        self._routing.openings -= 1
+        session_id = jsonrpc.text_at(response.text, "result", "sessionId")
+        if not response.error and session_id is not None:
+            session = self._process.live.get(session_id)
+            if session is not None and session.owner != client.viewer.identity:
+                why = f"the agent gave the id {session_id:.80} to a second session"
+                self._process.refuse(request, jsonrpc.INTERNAL_ERROR, why)
+                self._routing.sort_early()
+                return
+            if session is None:
+                session = Session(
+                    self._process.agent, session_id, client.viewer.identity, Journal(self._process.policy.journal_limit)
+                )
+                self._process.enter(session)
+            session.keep_setup(request.message)
+            session.keep_result(response)
+            session.state = State.OPEN
+            if request.session is not None:
+                rewrite = partial(updates.under_session, session_id=session_id)
+                session.journal = request.session.journal.copy(rewrite)
+            if not client.gone:
+                self._process.take_part(session, client, hosts=True)
+            for update in self._routing.take_early(session_id):
+                self._routing.update(update)
+            self._process.respond(request, response)
+            if not client.gone:
+                self._process.questions.offer(session, client)
+        else:
+            self._process.respond(request, response)
+        self._routing.sort_early()
+
+    def _join(self, client: Client, session_id: str, request: Request) -> None:
+        """The first session/new of a client that came for a session that there is."""
+        session = self._process.seen(client, session_id)
+        if session is not None and session.state is State.OPENING:
+            session.held.append(request)
+        elif session is not None:
+            client.joined = True
+            self._process.answer(request, updates.opening_result(session, with_id=True))
+            self._process.out.replay(client, updates.history(session))
+            self._process.take_part(session, client, hosts=True)
+            self._process.questions.offer(session, client)
+        else:
+            session = self._to_open(client, session_id, request)
+            if session is not None:
+                session.setup = session.setup or {
+                    "cwd": jsonrpc.raw_at(request.message.text, "params", "cwd") or b'"/"'
+                }
+                session.held.append(request)
+                method = methods.LOAD if self._process.abilities.load else methods.RESUME
+                self._open(session, Request(None, _opening(method, session), session), replay_to=None)
+
+    def _to_open(self, client: Client, session_id: str, request: Request) -> Session | None:
+        """The session that is not live and that a client may have opened here; None where it was refused, or waits."""
+        session = self._process.registry.find(client.viewer, self._process.agent, session_id)
+        if session is not None and session.home is not None:
+            if session.home.deserted and client.controls and not client.viewer.guest:
+                self._process.out.stop(session.home)
+                self._process.held.append(request)
+            else:
+                why = (
+                    f"session {session_id:.80} is open in another connection, which has an agent of its own: join it "
+                    f"with `acp-gateway connect TARGET --attach {session_id:.80}`"
+                )
+                self._process.refuse(request, jsonrpc.SESSION_NOT_FOUND, why, {"sessionId": session_id})
+            return None
+        # Of what is live here an agent would take the id for that session, whoever else once had one of that name.
+        if not client.controls or client.viewer.guest or session_id in self._process.live:
+            self._process.refuse_unknown(request, session_id)
+            return None
+        if session is None:
+            if not self._process.registry.may_exist(client.viewer, self._process.agent, session_id):
+                self._process.refuse_unknown(request, session_id)
+                return None
+            owner = client.viewer.identity
+            session = Session(self._process.agent, session_id, owner, Journal(self._process.policy.journal_limit))
+        return session
+
+    def _open(self, session: Session, request: Request, *, replay_to: Client | None, as_load: bool = False) -> None:
+        """Have the agent open a session, and record what it tells of it."""
+        first = not self._process.registry.known(session.agent, session.id)
+        self._process.enter(session)
+        session.state = State.OPENING
+        session.replay_to = replay_to
+        session.recorded = Journal(self._process.policy.journal_limit)
+        if request.message.method == methods.RESUME and not as_load:
+            session.recorded.begin_truncated()
+        text = _as_load(request.message) if as_load else None
+        self._process.forward(request, partial(self._loaded, first=first), text)
+
+    def _loaded(self, request: Request, response: Message, *, first: bool) -> None:
+        """A session that was not live was opened, or could not be."""
+        session, client = request.session, request.client
+        assert session is not None
+        recorded, session.recorded, session.replay_to = session.recorded, None, None
+        if response.error:
+            held, session.held = session.held, []
+            self._process.registry.end(session)
+            self._process.live.pop(session.id, None)
+            self._process.questions.session_ended(session)
+            self._routing.ended(session)
+            if first:
+                # Nobody becomes the owner of a session by asking for it.
+                self._process.registry.remove(session)
+            if client is None and held:
+                # It was the gateway that asked, because of the first of them.
+                self._process.respond(held.pop(0), response)
+            self._process.respond(request, response)
+            for waiting in held:
+                self._dispatch(waiting)
+            return
+        assert recorded is not None
+        session.journal = recorded
+        session.journal.turn_ended()
+        for state in recorded.states():
+            updates.read_state(session, jsonrpc.parse(state))
+        session.keep_result(response)
+        if client is not None:
+            client.joined = True
+            self._process.respond(request, response)
+            if not client.gone:
+                if request.message.method == methods.RESUME:
+                    self._process.out.replay(client, session.journal.states())
+                self._process.take_part(session, client, hosts=True)
+                self._process.questions.offer(session, client)
+        self._set_open(session)
+
+    def _set_open(self, session: Session) -> None:
+        session.state = State.OPEN
+        self._routing.route_again()
+        held, session.held = session.held, []
+        for request in held:
+            self._dispatch(request)
+
+    def _listed(self, request: Request, response: Message, *, query: Query, pages: int) -> None:
+        if response.error:
+            self._process.respond(request, response)
+            return
+        text, cursor = catalogue.filtered(query, self._process.registry, response.text)
+        if cursor is not None and pages < catalogue.PAGES and not query.client.gone:
+            then = partial(self._listed, query=query, pages=pages + 1)
+            self._process.forward(request, then, catalogue.next_page(request.message, cursor))
+        else:
+            self._process.respond(request, jsonrpc.parse(text))
+
+    def _end(self, session: Session, request: Request) -> None:
+        """Have the agent close or delete a session, which need not be live."""
+        request.session = session
+        session.state = State.CLOSING
+        self._process.forward(request, self._closed)
+
+    def _closed(self, request: Request, response: Message) -> None:
+        """A session was closed or deleted, or could not be."""
+        session = request.session
+        assert session is not None
+        held, session.held = session.held, []
+        session.state = State.OPEN
+        if not response.error:
+            deleted = request.message.method == methods.DELETE
+            self._process.tell(session, "deleted" if deleted else "closed")
+            self._turns.cancel_waiting(session)
+            self._process.questions.session_ended(session)
+            self._process.drop(session)
+            self._routing.ended(session)
+            if deleted:
+                self._process.registry.remove(session)
+        self._process.respond(request, response)
+        for waiting in held:
+            self._dispatch(waiting)
+
+    def _reopened(self, request: Request, response: Message) -> None:
+        session = request.session
+        assert session is not None
+        if response.error:
+            said = jsonrpc.text_at(response.text, "error", "message") or "it said nothing"
+            self._process.out.note(f"the agent cannot re-open session {session.id:.80}")
+            held, session.held = session.held, []
+            self._process.questions.session_ended(session)
+            self._process.drop(session)
+            self._routing.ended(session)
+            for waiting in held:
+                why = f"the agent has ended, and it cannot re-open session {session.id:.80}: {said:.200}"
+                self._process.refuse(waiting, jsonrpc.SESSION_NOT_FOUND, why, {"sessionId": session.id})
+        else:
+            self._set_open(session)
+
+
+def _opening(method: str, session: Session) -> Message:
+    """The gateway's own request to open a session, as it was opened before."""
+    params = jsonrpc.compose({"mcpServers": b"[]", **session.setup, "sessionId": jsonrpc.encode(session.id)})
+    return jsonrpc.parse(b'{"jsonrpc":"2.0","id":0,"method":%b,"params":%b}' % (jsonrpc.encode(method), params))
+
+
+def _as_load(message: Message) -> bytes:
+    """A session/resume as the session/load that brings the history along."""
+    method = spans.find(message.text, "method")
+    params = spans.find(message.text, "params")
+    assert method is not None
+    assert params is not None
+    edits = [(*method, jsonrpc.encode(methods.LOAD))]
+    if spans.find(message.text, "params", "mcpServers") is None:
+        edits.append((params[0] + 1, params[0] + 1, b'"mcpServers":[],'))
+    return spans.splice(message.text, edits)

@@ -1,0 +1,256 @@
+"""One agent process as the core sees it: its clients, its sessions, what it was asked, and how it is answered.
+
+The modules that decide (`lifecycle`, `openings`, `turns`, `routing`) share this state and speak to both sides through
+it: `forward` gives a request to the agent under an id of the gateway's, and the response comes back to the function
+that was named then; `answer`, `respond` and `refuse` settle it for its client, once.
+"""
+
+import enum
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final, TypeAlias
+
+from acp_gateway.protocol import handshake, jsonrpc, methods
+from acp_gateway.protocol.deliveries import Outgoing
+from acp_gateway.protocol.handshake import Abilities
+from acp_gateway.protocol.jsonrpc import Message, RawId
+from acp_gateway.protocol.methods import Capability
+from acp_gateway.protocol.questions import Question, Questions
+from acp_gateway.protocol.sessions import Client, Registry, Request, Session
+from acp_gateway.protocol.terminals import Terminals
+
+ID_SIZE: Final = 1024
+"""Bytes of an id at most; a UUID has 38, and each is remembered until its answer comes."""
+
+Refusal: TypeAlias = tuple[int, str, dict[str, Any] | None]
+"""The code, the words and the data of an error."""
+
+Then: TypeAlias = Callable[[Request, Message], None]
+"""What to do with the agent's response to a request."""
+
+
+class Stage(enum.Enum):
+    """How far the agent process is."""
+
+    ABSENT = enum.auto()
+    STARTING = enum.auto()
+    """`initialize` is on its way."""
+    READY = enum.auto()
+    LOST = enum.auto()
+    """It has ended and will not be started again."""
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """Why a session can't be opened: words for a person, data for a program."""
+
+    message: str
+    data: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """What the configuration says, and what only the gateway's machine can tell."""
+
+    shared: bool
+    """Whether the process is for several clients: it gets the gateway's own capabilities, and outlives each client."""
+    serves: frozenset[Capability]
+    """What clients may do for the agent; all else is masked."""
+    check_directory: Callable[[str], Problem | None]
+    """Judges `cwd` of a session to be opened."""
+    login_hint: Callable[[list[dict[str, Any]]], str]
+    """Given the agent's authentication methods, says how to log it in on the gateway's machine."""
+    max_open_requests: int
+    """Requests of one side that may wait for the other's answer; each is remembered until it comes."""
+    max_queued_prompts: int
+    """Prompts of one session that may wait for the end of a turn."""
+    max_waiting_size: int
+    """Bytes of requests of one side that are held here, because the other can't have them yet or for the answer."""
+    journal_limit: int
+    """Bytes of a session's history that are kept."""
+    permission_timeout: float = float("inf")
+    """Seconds after which a decision that nobody takes counts as cancelled."""
+    version: str = "0"
+    """The gateway's, for agents."""
+
+
+class Process:
+    """An agent process, its clients and its sessions."""
+
+    def __init__(self, agent: str, policy: Policy, registry: Registry) -> None:
+        self.agent = agent
+        """Its name in the configuration."""
+        self.policy = policy
+        self.registry = registry
+        self.out = Outgoing()
+        self.questions = Questions(self.out)
+        """What it has asked of its clients."""
+        self.terminals = Terminals()
+        self.clients: dict[Client, None] = {}
+        """The earliest first."""
+        self.live: dict[str, Session] = {}
+        """The sessions that live in it, by id."""
+        self.stage = Stage.ABSENT
+        self.lost: Refusal | None = None
+        """Why there will not be another process."""
+        self.abilities = Abilities()
+        """What the agent can do, as it said when it was last initialized."""
+        self.auth_methods: list[dict[str, Any]] = []
+        """What it said about logging in, before any of it was removed."""
+        self.asked: dict[int, Request] = {}
+        """What it has and has not answered, by the id that it got."""
+        self.held: list[Request] = []
+        """What was asked of it while it has to be started again first."""
+        self.now = 0.0
+        """Seconds, by the driver's clock."""
+        self._last_id = 0
+
+    @property
+    def deserted(self) -> bool:
+        """Whether no client is connected."""
+        return not any(client.connected for client in self.clients)
+
+    def seen(self, client: Client, session_id: str | None) -> Session | None:
+        """The session of this process that exists for a client."""
+        session = None if session_id is None else self.live.get(session_id)
+        return session if session is not None and client.viewer.sees(session) else None
+
+    def attached(self, client: Client, session_id: str | None) -> Session | None:
+        """The session of this process that a client takes part in."""
+        session = None if session_id is None else self.live.get(session_id)
+        return session if session is not None and session in client.sessions else None
+
+    def of_request(self, client: Client, request: Request) -> Session | None:
+        """The session that a request is about, if its client is attached to it; else it is refused."""
+        session = self.attached(client, request.message.session)
+        if session is None:
+            self.refuse_unknown(request, request.message.session)
+        request.session = session
+        return session
+
+    def enter(self, session: Session) -> None:
+        """A session lives in this process from now on."""
+        self.live[session.id] = session
+        self.registry.add(session, self)
+
+    def drop(self, session: Session) -> None:
+        """A session does not live in this process any more."""
+        for client in list(session.attached):
+            self.detach(session, client)
+        session.turns.clear()
+        session.journal.clear()
+        session.host = None
+        if self.live.get(session.id) is session:
+            del self.live[session.id]
+        self.registry.end(session)
+
+    def take_part(self, session: Session, client: Client, *, hosts: bool) -> None:
+        if client not in session.attached:
+            self.tell(session, "attached", **who(client))
+            session.attached[client] = None
+            client.sessions[session] = None
+        if hosts and client.controls and not client.viewer.guest and client.viewer.identity == session.owner:
+            session.host = client
+
+    def detach(self, session: Session, client: Client) -> None:
+        session.attached.pop(client, None)
+        client.sessions.pop(session, None)
+        if session.host is client:
+            session.host = None
+        self.questions.detached(client, session)
+        self.tell(session, "left", **who(client))
+
+    def forward(self, request: Request, then: Then, text: bytes | None = None) -> None:
+        """Give a request to the agent, under an id of the gateway's; `text` in place of its own, if any."""
+        self._last_id += 1
+        request.agent_id = self._last_id
+        request.then = then
+        self.asked[self._last_id] = request
+        message = request.message if text is None else jsonrpc.parse(text)
+        self.out.agent(jsonrpc.with_id(message, RawId(b"%d" % self._last_id)))
+        if not methods.client_method(request.message.method).kept:
+            request.forget_text()
+
+    def receive_response(self, response: Message) -> None:
+        number = jsonrpc.id_number(response.id)
+        request = None if number is None else self.asked.pop(number, None)
+        if request is None or request.then is None:
+            self.out.note("dropped a response of the agent that nobody waits for")
+            return
+        request.agent_id = None
+        request.then(request, response)
+
+    def respond(self, request: Request, response: Message) -> None:
+        """Pass the agent's response on, under the id that the client knows."""
+        if request.client is not None:
+            text = response.text
+            if response.error:
+                text = handshake.explain_login(text, self.auth_methods, self.policy.login_hint)
+                response = jsonrpc.parse(text)
+            self._deliver_answer(request, jsonrpc.with_id(response, request.id))
+
+    def answer(self, request: Request, result: bytes) -> None:
+        """Answer a request with a result of the gateway's own, which is JSON text."""
+        self._deliver_answer(request, b'{"jsonrpc":"2.0","id":%b,"result":%b}' % (request.id, result))
+
+    def fail(self, request: Request, why: str, data: dict[str, Any]) -> None:
+        self.refuse(request, jsonrpc.INTERNAL_ERROR, why, data)
+
+    def refuse(self, request: Request, code: int, why: str, data: dict[str, Any] | None = None) -> None:
+        self._deliver_answer(request, jsonrpc.error(request.id, code, why, data))
+
+    def _deliver_answer(self, request: Request, text: bytes) -> None:
+        client = request.client
+        if client is not None:
+            client.settle(request)
+            self.out.client(client, text)
+
+    def refuse_unknown(self, request: Request, session_id: str | None) -> None:
+        """Whether there is such a session or not: whoever may not see it learns nothing from this."""
+        why = f"no session {session_id!r:.80} is open on this connection"
+        self.refuse(request, jsonrpc.SESSION_NOT_FOUND, why, {"sessionId": session_id})
+
+    def refuse_directory(self, request: Request) -> bool:
+        """Refuse a session in a directory that isn't there. What `cwd` must look like is the agent's to say."""
+        cwd = jsonrpc.text_at(request.message.text, "params", "cwd")
+        problem = None if cwd is None else self.policy.check_directory(cwd)
+        if problem is not None:
+            self.refuse(request, jsonrpc.INVALID_PARAMS, problem.message, problem.data)
+        return problem is not None
+
+    def too_much(self, message: Message, pending: int, size: int) -> str | None:
+        """Why a request can't be remembered besides those that are open, so many and of so many bytes."""
+        if len(message.id) > ID_SIZE:
+            return f"has an id of more than {ID_SIZE} bytes"
+        if pending >= self.policy.max_open_requests:
+            return f"comes while max_open_requests ({self.policy.max_open_requests}) are not answered"
+        if size and size + len(message.text) > self.policy.max_waiting_size:
+            return f"comes while {size} bytes of others wait already (outbox_limit is {self.policy.max_waiting_size})"
+        return None
+
+    def tell(self, session: Session, event: str, **details: Any) -> None:
+        """Tell those who asked for it what happens around a session."""
+        listeners = [client for client in session.attached if client.wants_news]
+        if listeners:
+            params = {"sessionId": session.id, "event": event, **details}
+            self.out.clients(listeners, jsonrpc.notification(methods.NEWS, params))
+
+    def tell_decision(self, question: Question, client: Client | None, decision: Any) -> None:
+        if question.session is not None:
+            call = jsonrpc.text_at(question.message.text, "params", "toolCall", "toolCallId")
+            about = {"method": question.method, "toolCallId": call, "decision": decision}
+            self.tell(question.session, "decided", **about, **who(client))
+
+    def tell_others(self, request: Request, kind: str, update: bytes) -> None:
+        """Tell the others of a session what one of them has chosen."""
+        session = request.session
+        assert session is not None
+        session.journal.append(update, kind)
+        self.out.clients((client for client in session.attached if client is not request.client), update)
+
+
+def who(client: Client | None) -> dict[str, Any]:
+    """A client as others may know it."""
+    if client is None:
+        return {"by": None}
+    return {"by": {"connection": client.name, "identity": client.viewer.identity, "role": client.role.value}}

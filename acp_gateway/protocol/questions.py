@@ -1,0 +1,254 @@
+"""What an agent asks of its clients, from the request until the one answer it gets.
+
+A question for all controllers of a session goes to each of them under an id of its own, and the first valid answer
+wins. An error is no answer: a client that can't show the dialog says so at once and must not decide for the person in
+front of another one. Nor is a choice that was never offered. Those who lose get `$/cancel_request` with their id, and
+what they still say is dropped: ids are never used again.
+
+A question that nobody is there for is held, and asked of whoever attaches next: nothing is denied by default.
+"""
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import Final
+
+from acp_gateway.protocol import jsonrpc
+from acp_gateway.protocol.deliveries import Outgoing
+from acp_gateway.protocol.jsonrpc import Message, RawId
+from acp_gateway.protocol.methods import CANCEL_REQUEST, CREATE_ELICITATION, REQUEST_PERMISSION, Audience
+from acp_gateway.protocol.sessions import Client, Session
+
+LONG: Final = 24 * 3600.0
+"""Seconds after which a question that waits is worth a line in the log: a day, by then somebody has slept over it."""
+
+
+class Question:
+    """A request of the agent that is not answered yet."""
+
+    def __init__(self, message: Message, audience: Audience, session: Session | None, since: float) -> None:
+        self.message = message
+        self.audience = audience
+        self.session = session
+        """Whose clients are asked; None while that is not clear, or where it is a client's own affair."""
+        self.suspects: frozenset[str] = frozenset()
+        """The identities that it may be of, where it names no session."""
+        self.since = since
+        """Seconds, by the driver's clock."""
+        self.copies: dict[Client, int] = {}
+        """Whom it was asked of, and under which id."""
+        self.refused: Message | None = None
+        """The last answer that did not count."""
+        self.asked_as = message
+        """The message as clients get it, but for its id."""
+        self.translate: Callable[[Client, bytes], bytes] | None = None
+        """What has to be done to the answer on its way to the agent."""
+        self.mentioned = False
+        """Whether the log has said that it waits for long."""
+
+    @property
+    def id(self) -> RawId:
+        """As the agent spelled it."""
+        return self.message.id
+
+    @property
+    def method(self) -> str:
+        """What the agent asks."""
+        return self.message.method
+
+    @property
+    def is_decision(self) -> bool:
+        """Whether a person is to decide something."""
+        return self.method in (REQUEST_PERMISSION, CREATE_ELICITATION)
+
+    @property
+    def title(self) -> str | None:
+        """What it is about, in the agent's words."""
+        return jsonrpc.text_at(self.message.text, "params", "toolCall", "title") or jsonrpc.text_at(
+            self.message.text, "params", "message"
+        )
+
+    def accepts(self, answer: Message) -> bool:
+        """Whether an answer decides the question."""
+        if not self.is_decision:
+            return True
+        if answer.error:
+            return False
+        if self.method == CREATE_ELICITATION:
+            return jsonrpc.text_at(answer.text, "result", "action") in ("accept", "decline", "cancel")
+        outcome = jsonrpc.text_at(answer.text, "result", "outcome", "outcome")
+        chosen = jsonrpc.text_at(answer.text, "result", "outcome", "optionId")
+        return outcome == "cancelled" or (outcome == "selected" and chosen is not None and chosen in self._offered())
+
+    def _offered(self) -> list[str | None]:
+        options = jsonrpc.raw_at(self.message.text, "params", "options")
+        if options is None or options[:1] != b"[":
+            return []
+        return [jsonrpc.text_at(option, "optionId") for option in jsonrpc.elements_of(options)]
+
+
+class Questions:
+    """All questions of one agent process that are open."""
+
+    def __init__(self, out: Outgoing) -> None:
+        self._out = out
+        # The earliest first. An agent may use an id again before it is answered.
+        self._open: dict[Question, None] = {}
+
+    @property
+    def size(self) -> int:
+        """Bytes of all of them."""
+        return sum(len(question.message.text) for question in self._open)
+
+    def __len__(self) -> int:
+        return len(self._open)
+
+    def __iter__(self) -> Iterator[Question]:
+        return iter(list(self._open))
+
+    def __contains__(self, question: Question) -> bool:
+        return question in self._open
+
+    def of(self, session: Session | None) -> list[Question]:
+        """The open questions of a session, the earliest first; for None those that belong to no session."""
+        return [question for question in self._open if question.session is session]
+
+    def unplaced(self) -> list[Question]:
+        """Those that nobody could be found for."""
+        return [question for question in self._open if question.session is None and not question.copies]
+
+    def add(self, question: Question) -> None:
+        """The agent has asked something."""
+        self._open[question] = None
+
+    def ask(self, question: Question, clients: Iterable[Client]) -> None:
+        """Put a question to clients that don't have it yet."""
+        for client in clients:
+            if client not in question.copies:
+                minted = client.mint_id()
+                question.copies[client] = minted
+                client.questions[minted] = question
+                self._out.client(client, jsonrpc.with_id(question.asked_as, RawId(b"%d" % minted)))
+
+    def offer(self, session: Session, client: Client) -> None:
+        """Put everything that is open in a session to a client that takes part now."""
+        for question in self.of(session) if client.controls and not client.gone else ():
+            if question.audience is Audience.CONTROLLERS or not question.copies:
+                self.ask(question, [client])
+
+    def answer(self, client: Client, response: Message) -> Question | None:
+        """A client has answered: the question, if that settles it. Whoever else was asked is told."""
+        minted = jsonrpc.id_number(response.id)
+        question = None if minted is None else client.questions.pop(minted, None)
+        if question is None:
+            self._out.note(f"dropped a response of {client.name} that nobody waits for")
+            return None
+        del question.copies[client]
+        if question.accepts(response):
+            text = jsonrpc.with_id(response, question.id)
+            self.settle(question, text if question.translate is None else question.translate(client, text))
+            return question
+        question.refused = response
+        self._out.note(
+            f"{client.name} did not answer {question.method:.80} with a decision: the others are asked still"
+        )
+        self._reconsider(question)
+        return None
+
+    def settle(self, question: Question, answer: bytes) -> None:
+        """Give the agent its answer and take the question back from everybody who still has it."""
+        self._out.agent(answer)
+        self._close(question)
+
+    def settle_undecided(self, question: Question) -> None:
+        """Give the agent the answer for a question that will not be decided."""
+        self.settle(question, undecided(question))
+
+    def cancelled_by_agent(self, raw_id: RawId) -> None:
+        """The agent does not want to know any more."""
+        key = jsonrpc.id_key(raw_id)
+        question = next((question for question in self._open if jsonrpc.id_key(question.id) == key), None)
+        if question is not None:
+            self.settle(question, jsonrpc.error(question.id, jsonrpc.REQUEST_CANCELLED, "cancelled"))
+
+    def turn_cancelled(self, session: Session) -> None:
+        """Somebody has ended the turns of a session: there is nothing left to decide in it."""
+        for question in self.of(session):
+            if question.is_decision:
+                self.settle_undecided(question)
+
+    def session_ended(self, session: Session) -> None:
+        """Nobody will take part in a session any more."""
+        for question in self.of(session):
+            self.settle_undecided(question)
+
+    def detached(self, client: Client, session: Session) -> None:
+        """A client takes no part in a session any more."""
+        for minted, question in list(client.questions.items()):
+            if question.session is session:
+                self._take_back(question, client, minted)
+                self._reconsider(question)
+
+    def client_back(self, client: Client) -> None:
+        """Put to a client that is there again what nobody was there for in its sessions."""
+        for question in self._open if client.controls else ():
+            if question.session in client.sessions and not question.copies:
+                self.ask(question, [client])
+
+    def client_gone(self, client: Client) -> None:
+        """A client will not answer any more."""
+        questions, client.questions = client.questions, {}
+        for question in questions.values():
+            del question.copies[client]
+            self._reconsider(question)
+
+    def agent_lost(self) -> None:
+        """Nobody wants to know any more: take everything back."""
+        for question in list(self._open):
+            self._close(question)
+
+    def overdue(self, now: float, timeout: float) -> list[Question]:
+        """The decisions that have waited for `timeout` seconds; those that wait for a day are mentioned in the log."""
+        late = []
+        for question in self._open:
+            age = now - question.since
+            if age >= LONG and not question.mentioned:
+                question.mentioned = True
+                where = "no session that is known" if question.session is None else f"session {question.session.id}"
+                self._out.note(f"{question.method:.80} of {where:.80} has been waiting for {age / 3600:.0f} h")
+            if age >= timeout and question.is_decision:
+                late.append(question)
+        return late
+
+    def _reconsider(self, question: Question) -> None:
+        """One of those who were asked will not decide: hold the question for the next, or give up."""
+        if question.copies:
+            return
+        session = question.session if question.audience is Audience.CONTROLLERS else None
+        if session is not None and not any(session.controllers()):
+            return
+        # Nobody is left who could still decide.
+        if question.refused is None:
+            self.settle_undecided(question)
+        elif question.refused.error:
+            self.settle(question, jsonrpc.with_id(question.refused, question.id))
+        else:
+            why = "no client gave a valid answer"
+            self.settle(question, jsonrpc.error(question.id, jsonrpc.INTERNAL_ERROR, why))
+
+    def _close(self, question: Question) -> None:
+        self._open.pop(question, None)
+        for client, minted in list(question.copies.items()):
+            self._take_back(question, client, minted)
+
+    def _take_back(self, question: Question, client: Client, minted: int) -> None:
+        del question.copies[client]
+        client.questions.pop(minted, None)
+        self._out.client(client, jsonrpc.notification(CANCEL_REQUEST, {"requestId": minted}))
+
+
+def undecided(question: Question) -> bytes:
+    """What the agent gets where nobody will answer: a decision where the protocol has one for that."""
+    if question.method == REQUEST_PERMISSION:
+        return jsonrpc.result(question.id, {"outcome": {"outcome": "cancelled"}})
+    if question.method == CREATE_ELICITATION:
+        return jsonrpc.result(question.id, {"action": "cancel"})
+    return jsonrpc.error(question.id, jsonrpc.REQUEST_CANCELLED, "the client that was to do this has gone")

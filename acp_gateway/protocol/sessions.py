@@ -1,0 +1,311 @@
+"""One ACP session, the clients that take part in it, and the registry of all sessions of a gateway.
+
+All agents of a gateway run as one user and find each other's sessions on disk. So whose a session is, is known here
+and nowhere else: the registry is asked before any list, load, resume, fork or delete is answered or passed on, and what
+an identity may not see does not exist for it.
+
+A session is *live* while an agent process has it: that process's multiplexer is its `home`. What is left afterwards is
+its owner and what a list shows of it.
+"""
+
+import enum
+from collections import deque
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, Protocol
+
+from acp_gateway.protocol import jsonrpc
+from acp_gateway.protocol.journal import Journal
+from acp_gateway.protocol.jsonrpc import IdKey, Message, RawId
+
+if TYPE_CHECKING:
+    from acp_gateway.protocol.questions import Question
+
+REMEMBERED: Final = 10_000
+"""Sessions that are not live and whose owner is remembered, at most: a year of a busy gateway, in a few megabytes. What
+is forgotten belongs to the gateway's own user again, as any session that was never registered."""
+
+
+class Role(enum.Enum):
+    """What a client may do in the sessions that it is attached to."""
+
+    CONTROLLER = "controller"
+    OBSERVER = "observer"
+
+
+class Presence(enum.Enum):
+    """Whether a client's connection is there."""
+
+    CONNECTED = enum.auto()
+    AWAY = enum.auto()
+    """Lost, and it may come back: it keeps what it is attached to and what it was asked."""
+    GONE = enum.auto()
+
+
+class Phase(enum.Enum):
+    """How far a client is with `initialize`."""
+
+    NEW = enum.auto()
+    WAITING = enum.auto()
+    READY = enum.auto()
+
+
+@dataclass(frozen=True, slots=True)
+class Viewer:
+    """Who looks at the sessions, and which of them there are for this one."""
+
+    identity: str
+    only: str | None = None
+    """The one session that there is; None for all that are the identity's."""
+    guest: bool = False
+    """Whether `only` was granted by the token, whoever owns it, and nothing else was."""
+    granted_by: str | None = None
+    """A guest's: whose session that turned out to be, once it was found. Another one of the same id is not meant."""
+
+    def sees(self, session: "Session") -> bool:
+        """Whether the session exists for this one."""
+        if self.only is not None and session.id != self.only:
+            return False
+        if self.guest:
+            return self.granted_by in (None, session.owner)
+        return session.owner == self.identity
+
+
+class Client:
+    """A connection, as the core sees it."""
+
+    def __init__(self, name: str, viewer: Viewer, role: Role = Role.CONTROLLER) -> None:
+        self.name = name
+        self.viewer = viewer
+        self.role = role
+        self.presence = Presence.CONNECTED
+        self.phase = Phase.NEW
+        self.wants_news = False
+        """Whether it asked for the gateway's own notifications."""
+        self.joined = False
+        """Whether its first `session/new` was answered with the session that it came for."""
+        self.requests: dict[IdKey, Request] = {}
+        """What it has asked and is not answered yet."""
+        self.questions: dict[int, Question] = {}
+        """What it was asked and has not answered yet, by the id that was minted for it."""
+        self.sessions: dict[Session, None] = {}
+        """What it is attached to, the earliest first."""
+        self.waiting_size = 0
+        """Bytes of those of its requests that are still held here, word for word."""
+        self._last_id = 0
+
+    def __repr__(self) -> str:
+        return f"Client({self.name})"
+
+    @property
+    def controls(self) -> bool:
+        """Whether it may do more than look."""
+        return self.role is Role.CONTROLLER
+
+    @property
+    def connected(self) -> bool:
+        """Whether it is there at this moment."""
+        return self.presence is Presence.CONNECTED
+
+    @property
+    def gone(self) -> bool:
+        """Whether nothing can be sent to it any more."""
+        return self.presence is Presence.GONE
+
+    def take_on(self, request: "Request") -> None:
+        """It has asked something."""
+        self.requests[jsonrpc.id_key(request.id)] = request
+        self.waiting_size += len(request.message.text)
+
+    def settle(self, request: "Request") -> None:
+        """It gets its answer."""
+        if self.requests.pop(jsonrpc.id_key(request.id), None) is not None:
+            self.waiting_size -= len(request.message.text)
+
+    def mint_id(self) -> int:
+        """An id for a request to this client, never used before."""
+        self._last_id += 1
+        return self._last_id
+
+
+class Request:
+    """A request of a client, or of the gateway itself, from its arrival until its answer."""
+
+    __slots__ = ("agent_id", "client", "message", "session", "then")
+
+    def __init__(self, client: Client | None, message: Message, session: "Session | None" = None) -> None:
+        self.client = client
+        """None for the gateway's own."""
+        self.message = message
+        self.session = session
+        """The session that it is about, once that is clear."""
+        self.agent_id: int | None = None
+        """Its id at the agent, while it is there."""
+        self.then: Callable[[Request, Message], None] | None = None
+        """What to do with the agent's response."""
+
+    @property
+    def id(self) -> RawId:
+        """As the client spelled it."""
+        return self.message.id
+
+    def forget_text(self) -> None:
+        """The agent has it now, and nobody here needs to know what it said: prompts can be large."""
+        message = self.message
+        if self.client is not None:
+            self.client.waiting_size -= len(message.text)
+        self.message = Message(b"", message.kind, message.id, message.method, session=message.session)
+
+
+class State(enum.Enum):
+    """What a session's agent process has of it."""
+
+    OPENING = enum.auto()
+    """A load or resume is on its way; what is asked meanwhile waits."""
+    OPEN = enum.auto()
+    CLOSING = enum.auto()
+    """A close or delete is on its way; what is asked meanwhile waits as well."""
+    DORMANT = enum.auto()
+    """The process has ended, the clients are still attached: the next request opens it again in a new one."""
+
+
+class Home(Protocol):
+    """The multiplexer of the process that a session lives in."""
+
+    @property
+    def deserted(self) -> bool:
+        """Whether none of its clients is connected."""
+
+
+class Session:
+    """A session: who takes part, what is open in it, and what a late joiner needs."""
+
+    def __init__(self, agent: str, session_id: str, owner: str, journal: Journal) -> None:
+        self.agent = agent
+        """The agent's name in the configuration: ids are unique within one agent's sessions at the most."""
+        self.id = session_id
+        self.owner = owner
+        """An identity."""
+        self.journal = journal
+        self.home: Home | None = None
+        self.state = State.OPENING
+        self.host: Client | None = None
+        """The owner's connection that created or last loaded it: its machine serves files and terminals."""
+        self.attached: dict[Client, None] = {}
+        """The clients that take part, the earliest first."""
+        self.turns: dict[Request, None] = {}
+        """The prompts that the agent works on."""
+        self.queue: deque[Request] = deque()
+        """The prompts that come after them."""
+        self.held: list[Request] = []
+        """What was asked while it is in transit."""
+        self.cwd: str | None = None
+        self.title: str | None = None
+        self.updated_at: str | None = None
+        self.result: dict[str, bytes] = {}
+        """What opening it returned besides its id (modes, models, configuration), by member, as JSON text."""
+        self.setup: dict[str, bytes] = {}
+        """The parameters that it was opened with, for opening it again, as JSON text. They hold secrets."""
+        self.replay_to: Client | None = None
+        """While it is being loaded: who gets the agent's replay."""
+        self.recorded: Journal | None = None
+        """While it is being loaded: the history that will replace the journal."""
+
+    def __repr__(self) -> str:
+        return f"Session({self.agent} {self.id!r:.80})"
+
+    @property
+    def live(self) -> bool:
+        """Whether an agent process has it, or is to get it back."""
+        return self.home is not None
+
+    @property
+    def in_transit(self) -> bool:
+        """Whether what is asked of it has to wait until it has come or gone."""
+        return self.state in (State.OPENING, State.CLOSING)
+
+    def controllers(self) -> Iterator[Client]:
+        """The attached clients that may decide."""
+        return (client for client in self.attached if client.controls)
+
+    def keep_setup(self, request: Message) -> None:
+        """Take over how a client opened this session."""
+        self.setup = jsonrpc.members_at(request.text, "params")
+        self.setup.pop("sessionId", None)
+        self.cwd = jsonrpc.text_at(request.text, "params", "cwd") or self.cwd
+
+    def keep_result(self, response: Message) -> None:
+        """Take over what the agent answered when it opened this session."""
+        result = jsonrpc.members_at(response.text, "result")
+        self.result = {name: text for name, text in result.items() if name != "sessionId"}
+
+
+class Registry:
+    """All sessions of a gateway that were ever seen, live ones and others."""
+
+    def __init__(self, own_identity: str) -> None:
+        self.own_identity = own_identity
+        """Of the gateway's own user, to whom sessions belong that were never registered."""
+        # By agent and id. There can be several of one name: agents that count their sessions begin anew each time.
+        self._sessions: dict[tuple[str, str], list[Session]] = {}
+        # Those that are not live, the longest so first.
+        self._past: dict[Session, None] = {}
+
+    def add(self, session: Session, home: Home) -> None:
+        """A session is live from now on."""
+        session.home = home
+        key = session.agent, session.id
+        for other in list(self._sessions.get(key, ())):
+            if not other.live and other.owner == session.owner:
+                self._forget(other)
+        self._past.pop(session, None)
+        same = self._sessions.setdefault(key, [])
+        if session not in same:
+            same.append(session)
+
+    def end(self, session: Session) -> None:
+        """A session is not live any more; whose it is stays known."""
+        session.home = None
+        self._past[session] = None
+        while len(self._past) > REMEMBERED:
+            self._forget(next(iter(self._past)))
+
+    def remove(self, session: Session) -> None:
+        """A session does not exist any more."""
+        session.home = None
+        self._forget(session)
+
+    def find(self, viewer: Viewer, agent: str, session_id: str) -> Session | None:
+        """The session of that id that exists for this viewer, a live one first.
+
+        None as well where several would do for a guest: a counted id must not open somebody else's session.
+        """
+        same = self._sessions.get((agent, session_id), [])
+        # Of several that are over, an agent that counts has only the last one still.
+        seen = [session for session in same if viewer.sees(session) and (session.live or session is same[-1])]
+        seen.sort(key=lambda session: not session.live)
+        if viewer.guest and len({session.owner for session in seen if session.live}) > 1:
+            return None
+        return seen[0] if seen else None
+
+    def known(self, agent: str, session_id: str) -> bool:
+        """Whether a session of that id was ever registered, for whomever."""
+        return (agent, session_id) in self._sessions
+
+    def may_exist(self, viewer: Viewer, agent: str, session_id: str) -> bool:
+        """Whether a session that is not registered would be this viewer's, if the agent has it."""
+        if viewer.guest or (viewer.only is not None and viewer.only != session_id):
+            return False
+        return viewer.identity == self.own_identity and not self.known(agent, session_id)
+
+    def __iter__(self) -> Iterator[Session]:
+        return (session for same in list(self._sessions.values()) for session in same)
+
+    def _forget(self, session: Session) -> None:
+        self._past.pop(session, None)
+        key = session.agent, session.id
+        same = self._sessions.get(key, [])
+        if session in same:
+            same.remove(session)
+        if not same:
+            self._sessions.pop(key, None)

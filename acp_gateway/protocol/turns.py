@@ -1,0 +1,115 @@
+"""Turns: prompts one after another, whoever they come from, and the choices that hold for a session as a whole."""
+
+from acp_gateway.protocol import jsonrpc, methods, updates
+from acp_gateway.protocol.jsonrpc import Message
+from acp_gateway.protocol.process import Process, Stage, Then, who
+from acp_gateway.protocol.routing import Routing
+from acp_gateway.protocol.sessions import Client, Request, Session, State
+
+
+class Turns:
+    """The turns of the sessions of one agent process."""
+
+    def __init__(self, process: Process, routing: Routing) -> None:
+        self._process = process
+        self._routing = routing
+
+    def prompt(self, client: Client, request: Request) -> None:
+        session = self._process.of_request(client, request)
+        if session is None:
+            return
+        alone = not self._process.policy.shared and len(self._process.clients) == 1
+        if not session.turns or (alone and not session.queue):
+            self._start_turn(session, request)
+        elif len(session.queue) < self._process.policy.max_queued_prompts:
+            session.queue.append(request)
+        else:
+            why = f"max_queued_prompts ({self._process.policy.max_queued_prompts}) wait in this session already"
+            self._process.refuse(request, jsonrpc.INVALID_REQUEST, why)
+
+    def cancel(self, message: Message) -> None:
+        """A controller ends all turns of a session."""
+        assert message.session is not None
+        session = self._process.live[message.session]
+        if self._process.stage is Stage.READY and session.state is not State.DORMANT:
+            self._process.out.agent(message.text)
+        self._process.questions.turn_cancelled(session)
+        self.cancel_waiting(session)
+
+    def cancel_waiting(self, session: Session) -> None:
+        """Answer the prompts that the agent has not got yet."""
+        waiting = list(session.queue)
+        session.queue.clear()
+        for held in (session.held, self._process.held):
+            waiting += [
+                request
+                for request in held
+                if request.message.method == methods.PROMPT
+                and request.message.session == session.id
+                # What others send is not looked at yet: they may not even know that there is such a session.
+                and request.client in session.attached
+            ]
+            held[:] = [request for request in held if request not in waiting]
+        for request in waiting:
+            self._process.answer(request, b'{"stopReason":"cancelled"}')
+
+    def _start_turn(self, session: Session, request: Request) -> None:
+        session.turns[request] = None
+        if not self._process.abilities.echoes:
+            for chunk in updates.user_chunks(session.id, request.message):
+                session.journal.append(chunk)
+                self._process.out.clients((other for other in session.attached if other is not request.client), chunk)
+        self._process.tell(session, "turn_started", **who(request.client))
+        self._process.forward(request, self._turn_ended)
+        self._routing.route_again()
+
+    def _turn_ended(self, request: Request, response: Message) -> None:
+        session = request.session
+        assert session is not None
+        self._process.respond(request, response)
+        if session.turns.pop(request, request) is not None:
+            return  # The session has ended before its turn.
+        self._process.tell(session, "turn_ended", stopReason=jsonrpc.text_at(response.text, "result", "stopReason"))
+        if session.turns:
+            return
+        session.journal.turn_ended()
+        if session.queue:
+            self._start_turn(session, session.queue.popleft())
+        self._routing.route_again()
+
+    def set_mode(self, client: Client, request: Request) -> None:
+        """A session/set_mode."""
+        self._set(client, request, self._mode_set)
+
+    def set_model(self, client: Client, request: Request) -> None:
+        """A session/set_model."""
+        self._set(client, request, self._model_set)
+
+    def set_option(self, client: Client, request: Request) -> None:
+        """A session/set_config_option."""
+        self._set(client, request, self._option_set)
+
+    def _set(self, client: Client, request: Request, then: Then) -> None:
+        """A choice for the session as a whole; the others learn of it."""
+        if self._process.of_request(client, request) is not None:
+            self._process.forward(request, then)
+
+    def _mode_set(self, request: Request, response: Message) -> None:
+        session = request.session
+        mode = jsonrpc.text_at(request.message.text, "params", "modeId")
+        if session is not None and mode is not None and not response.error:
+            self._process.tell_others(request, methods.MODE_UPDATE, updates.mode_update(session, mode))
+        self._process.respond(request, response)
+
+    def _model_set(self, request: Request, response: Message) -> None:
+        model = jsonrpc.text_at(request.message.text, "params", "modelId")
+        if request.session is not None and model is not None and not response.error:
+            updates.set_current(request.session, "models", "currentModelId", model)
+        self._process.respond(request, response)
+
+    def _option_set(self, request: Request, response: Message) -> None:
+        session = request.session
+        options = jsonrpc.raw_at(response.text, "result", "configOptions")
+        if session is not None and options is not None:
+            self._process.tell_others(request, methods.CONFIG_UPDATE, updates.config_update(session, options))
+        self._process.respond(request, response)

@@ -1,0 +1,101 @@
+"""The session updates that the gateway writes itself, and what it reads in those of an agent."""
+
+from typing import Final
+
+from acp_gateway.protocol import jsonrpc, spans
+from acp_gateway.protocol.jsonrpc import Message
+from acp_gateway.protocol.methods import AGENT_CHUNK, CONFIG_UPDATE, META, MODE_UPDATE, SESSION_UPDATE, USER_CHUNK
+from acp_gateway.protocol.sessions import Session
+
+GAP: Final = "[acp-gateway: the beginning of this conversation is no longer kept at the gateway.]"
+"""The only text that the gateway ever adds to a conversation."""
+
+
+def session_update(session_id: str, kind: str, **members: bytes) -> bytes:
+    """A `session/update`; the members are JSON texts."""
+    update = jsonrpc.compose({"sessionUpdate": jsonrpc.encode(kind), **members})
+    return b'{"jsonrpc":"2.0","method":"%b","params":{"sessionId":%b,"update":%b}}' % (
+        SESSION_UPDATE.encode(),
+        jsonrpc.encode(session_id),
+        update,
+    )
+
+
+def user_chunks(session_id: str, prompt: Message) -> list[bytes]:
+    """A prompt as those see it who did not send it: one chunk for each of its blocks, whatever its kind."""
+    at = spans.find(prompt.text, "params", "prompt")
+    if at is None or prompt.text[at[0]] != ord("["):
+        return []
+    said = jsonrpc.raw_at(prompt.text, "params", "messageId")
+    message_id = {} if said is None else {"messageId": said}
+    return [
+        session_update(session_id, USER_CHUNK, content=prompt.text[start:end], **message_id)
+        for start, end in spans.elements(prompt.text, at[0])
+    ]
+
+
+def gap(session_id: str) -> bytes:
+    """What precedes a history whose beginning is missing."""
+    return session_update(session_id, AGENT_CHUNK, content=jsonrpc.encode({"type": "text", "text": GAP}))
+
+
+def mode_update(session: Session, mode_id: str) -> bytes:
+    """Another mode, for those who did not choose it. The session's own notion of it changes as well."""
+    set_current(session, "modes", "currentModeId", mode_id)
+    return session_update(session.id, MODE_UPDATE, currentModeId=jsonrpc.encode(mode_id))
+
+
+def config_update(session: Session, options: bytes) -> bytes:
+    """Another configuration, as above."""
+    session.result["configOptions"] = options
+    return session_update(session.id, CONFIG_UPDATE, configOptions=options)
+
+
+def set_current(session: Session, member: str, name: str, value: str) -> None:
+    """Change what a late joiner is told of a choice, where the agent offered one."""
+    offered = session.result.get(member)
+    at = None if offered is None else spans.find(offered, name)
+    if offered is not None and at is not None:
+        session.result[member] = spans.splice(offered, [(*at, jsonrpc.encode(value))])
+
+
+def read_state(session: Session, update: Message) -> None:
+    """Take over what an update of the agent says about the session as a whole."""
+    if update.update == MODE_UPDATE:
+        mode = jsonrpc.text_at(update.text, "params", "update", "currentModeId")
+        if mode is not None:
+            set_current(session, "modes", "currentModeId", mode)
+    elif update.update == CONFIG_UPDATE:
+        options = jsonrpc.raw_at(update.text, "params", "update", "configOptions")
+        if options is not None:
+            session.result["configOptions"] = options
+    else:
+        session.title = jsonrpc.text_at(update.text, "params", "update", "title") or session.title
+        session.updated_at = jsonrpc.text_at(update.text, "params", "update", "updatedAt") or session.updated_at
+
+
+def opening_result(session: Session, *, with_id: bool) -> bytes:
+    """What a client gets that opens a live session: the result of opening it, as it is now.
+
+    `with_id` is for those who asked for a new one. A history whose beginning is missing is said to be so.
+    """
+    result = dict(session.result)
+    if with_id:
+        result = {"sessionId": jsonrpc.encode(session.id), **result}
+    if session.journal.truncated:
+        meta = jsonrpc.members_at(result.get("_meta", b"{}"))
+        meta[META] = b'{"truncated":true}'
+        result["_meta"] = jsonrpc.compose(meta)
+    return jsonrpc.compose(result)
+
+
+def history(session: Session) -> list[bytes]:
+    """What a client gets that loads a live session, up to this moment."""
+    replay = session.journal.replay()
+    return [gap(session.id), *replay] if session.journal.truncated else replay
+
+
+def under_session(update: bytes, session_id: str) -> bytes:
+    """An update as one of another session: for a fork, whose history is a copy."""
+    at = spans.find(update, "params", "sessionId")
+    return update if at is None else spans.splice(update, [(*at, jsonrpc.encode(session_id))])

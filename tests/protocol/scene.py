@@ -1,0 +1,274 @@
+"""A multiplexer with clients and an agent in memory: each thing said is a call, what it causes is in their inboxes."""
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+from acp_gateway.protocol.multiplexer import Multiplexer
+from acp_gateway.protocol.process import Policy, Problem
+from acp_gateway.protocol.sessions import Client, Home, Registry, Role, Viewer
+
+HINT = "On the far machine: run `agent login`."
+
+
+def check_directory(cwd: str) -> Problem | None:
+    return None if cwd.startswith("/srv") else Problem(f"no {cwd} here", {"cwd": cwd})
+
+
+def make_policy(*, shared: bool = True, **changes: Any) -> Policy:
+    """A policy for tests, with some of it changed."""
+    values: dict[str, Any] = {
+        "shared": shared,
+        "serves": frozenset(),
+        "check_directory": check_directory,
+        "login_hint": lambda _: HINT,
+        "max_open_requests": 1000,
+        "max_queued_prompts": 20,
+        "max_waiting_size": 1_000_000,
+        "journal_limit": 1_000_000,
+    }
+    return Policy(**(values | changes))
+
+
+def encode(**message: Any) -> bytes:
+    """A message; `jsonrpc` is added."""
+    return json.dumps({"jsonrpc": "2.0"} | message).encode()
+
+
+class Party:
+    """One side: what it says goes into the multiplexer, what it hears is in its inbox."""
+
+    def __init__(self, scene: "Scene", receive: Callable[[bytes], None]) -> None:
+        self._scene = scene
+        self._receive = receive
+        self.inbox: list[bytes] = []
+        """What it has heard and nobody has taken yet, as bytes."""
+
+    def say(self, text: bytes) -> None:
+        """Send a message, verbatim."""
+        self._receive(text)
+        self._scene.deliver()
+
+    def send(self, **message: Any) -> None:
+        """Send a message."""
+        self.say(encode(**message))
+
+    def heard(self) -> list[Any]:
+        """Everything it has heard since the last look, decoded."""
+        texts, self.inbox = self.inbox, []
+        return [json.loads(text) for text in texts]
+
+    def heard_text(self) -> list[bytes]:
+        """The same, verbatim."""
+        texts, self.inbox = self.inbox, []
+        return texts
+
+    def hears(self) -> Any:
+        """The one message that it has heard since the last look, decoded."""
+        (message,) = self.heard()
+        return message
+
+
+class Peer(Party):
+    """A client."""
+
+    def __init__(self, scene: "Scene", client: Client) -> None:
+        super().__init__(scene, lambda text: scene.multiplexer.receive_from_client(client, text))
+        self.client = client
+        self._last_id = 100
+
+    def request(self, method: str, **params: Any) -> int:
+        """Send a request under an id of its own, which is returned."""
+        self._last_id += 1
+        self.send(id=self._last_id, method=method, params=params)
+        return self._last_id
+
+    def gone(self) -> None:
+        """It leaves for good."""
+        self._scene.multiplexer.client_gone(self.client)
+        self._scene.deliver()
+
+    def away(self) -> None:
+        """Its link is lost."""
+        self._scene.multiplexer.client_away(self.client)
+        self._scene.deliver()
+
+    def dismissed(self, why: str = "it is slow") -> None:
+        """The gateway ends its connection; what it hears then are the last words."""
+        self._scene.multiplexer.dismiss(self.client, why, {"reason": "slow"})
+        self._scene.deliver(leaving=self.client)
+
+    def back(self) -> None:
+        """Its link has come back."""
+        self._scene.multiplexer.client_back(self.client)
+        self._scene.deliver()
+
+    def choose(self, question: Any, option: str) -> None:
+        """Answer a question about permission."""
+        self.send(id=question["id"], result={"outcome": {"outcome": "selected", "optionId": option}})
+
+    def fail(self, question: Any, code: int = -32602, message: str = "no dialog here") -> None:
+        """Answer a question with an error."""
+        self.send(id=question["id"], error={"code": code, "message": message})
+
+    def cancel(self, session_id: str = "s") -> None:
+        """End the turns of a session."""
+        self.send(method="session/cancel", params={"sessionId": session_id})
+
+    def initialize(self, **params: Any) -> None:
+        """Get through `initialize`, the agent's part of it included where it is asked."""
+        agent = self._scene.agent
+        before = len(agent.inbox)
+        own = self.request("initialize", protocolVersion=1, **params)
+        for text in agent.inbox[before:]:
+            asked = json.loads(text)
+            assert asked["method"] == "initialize", asked
+            agent.inbox.remove(text)
+            agent.send(id=asked["id"], result=self._scene.welcome)
+        reply = self.hears()
+        assert reply["id"] == own, reply
+        assert "result" in reply, reply
+
+    def new_session(self, session_id: str = "s", cwd: str = "/srv", **result: Any) -> str:
+        """Open a session, the agent's part included."""
+        own = self.request("session/new", cwd=cwd, mcpServers=[])
+        asked = self._scene.agent.hears()
+        assert asked["method"] == "session/new", asked
+        self._scene.agent.send(id=asked["id"], result={"sessionId": session_id, **result})
+        assert self.hears()["id"] == own
+        return session_id
+
+    def load(self, session_id: str = "s") -> list[Any]:
+        """Load a session that is live, and return what was heard up to now."""
+        self.request("session/load", sessionId=session_id, cwd="/srv", mcpServers=[])
+        return self.heard()
+
+    def prompt(self, text: str = "hello", session_id: str = "s") -> int:
+        """Send a prompt; its id."""
+        return self.request("session/prompt", sessionId=session_id, prompt=[{"type": "text", "text": text}])
+
+
+class Agent(Party):
+    """The agent."""
+
+    def takes(self, method: str) -> Any:
+        """The one message that it has heard since the last look, which must be of this method."""
+        message = self.hears()
+        assert message["method"] == method, message
+        return message
+
+    def answer(self, request: Any, **result: Any) -> None:
+        """Answer a request with a result."""
+        self.send(id=request["id"], result=result)
+
+    def update(self, text: str, session_id: str = "s") -> None:
+        """Say something in a session."""
+        content = {"type": "text", "text": text}
+        self.send(
+            method="session/update",
+            params={"sessionId": session_id, "update": {"sessionUpdate": "agent_message_chunk", "content": content}},
+        )
+
+    def state(self, kind: str, session_id: str = "s", **members: Any) -> None:
+        """Tell a session's state."""
+        params = {"sessionId": session_id, "update": {"sessionUpdate": kind, **members}}
+        self.send(method="session/update", params=params)
+
+    def answers(self, method: str, **result: Any) -> Any:
+        """Answer the one thing that it has heard, a request for `method`; returns that."""
+        asked = self.hears()
+        assert asked["method"] == method, asked
+        self.send(id=asked["id"], result=result)
+        return asked
+
+    def refuses(self, method: str, code: int = -32603, message: str = "no", **members: Any) -> Any:
+        """Answer the one thing that it has heard with an error."""
+        asked = self.hears()
+        assert asked["method"] == method, asked
+        self.send(id=asked["id"], error={"code": code, "message": message, **members})
+        return asked
+
+    def ask_permission(self, raw_id: Any = 0, session_id: str = "s", options: tuple[str, ...] = ("yes", "no")) -> None:
+        """Ask whether it may."""
+        offered = [{"optionId": option, "name": option, "kind": "allow_once"} for option in options]
+        params = {"sessionId": session_id, "toolCall": {"toolCallId": "call", "title": "do it"}, "options": offered}
+        self.send(id=raw_id, method="session/request_permission", params=params)
+
+
+class Scene:
+    """A multiplexer and everybody around it."""
+
+    def __init__(self, policy: Policy | None = None, registry: Registry | None = None, **welcome: Any) -> None:
+        self.registry = registry or Registry("me")
+        self.multiplexer = Multiplexer("agent", policy or make_policy(), self.registry)
+        self.agent = Agent(self, self.multiplexer.receive_from_agent)
+        self.welcome: dict[str, Any] = {"protocolVersion": 1, "agentCapabilities": {}} | welcome
+        """What the agent answers to `initialize`."""
+        self.peers: dict[Client, Peer] = {}
+        self.notes: list[str] = []
+        self.stopped: list[Home] = []
+        """The processes that were to be stopped."""
+
+    def join(
+        self,
+        name: str,
+        identity: str = "me",
+        role: Role = Role.CONTROLLER,
+        *,
+        only: str | None = None,
+        guest: bool = False,
+        initialize: bool = True,
+        **params: Any,
+    ) -> Peer:
+        """Another client, initialized unless it is told not to."""
+        client = Client(name, Viewer(identity, only, guest), role)
+        peer = self.peers[client] = Peer(self, client)
+        self.multiplexer.attach(client)
+        if initialize:
+            peer.initialize(**params)
+        return peer
+
+    def deliver(self, leaving: Client | None = None) -> None:
+        """Carry out what was decided; only one that is `leaving` may be gone and hear something."""
+        deliveries = self.multiplexer.take_deliveries()
+        self.agent.inbox += deliveries.to_agent
+        self.stopped += deliveries.deserted
+        for client, texts in deliveries.to_clients.items():
+            assert not client.gone or client is leaving
+            self.peers[client].inbox += texts
+        self.notes += self.multiplexer.take_notes()
+
+    def lose_agent(self, why: str = "the agent ended") -> None:
+        """Its process ends."""
+        self.multiplexer.agent_lost(why, {"exitCode": 1})
+        self.deliver()
+
+    def stop_agent(self) -> None:
+        """It was stopped because nobody needed it."""
+        self.multiplexer.agent_stopped()
+        self.deliver()
+
+    def end_turns(self) -> None:
+        """It is about to be stopped."""
+        self.multiplexer.end_turns()
+        self.deliver()
+
+    def retire(self) -> None:
+        """Nothing more will happen here."""
+        self.multiplexer.retire()
+        self.deliver()
+
+    def sessions_freed(self) -> None:
+        """Another process has ended."""
+        self.multiplexer.sessions_freed()
+        self.deliver()
+
+    def pass_time(self, now: float) -> None:
+        """It is `now`."""
+        self.multiplexer.pass_time(now)
+        self.deliver()
+
+
+def news_params() -> dict[str, Any]:
+    """Parameters of `initialize` for who wants the gateway's own notifications."""
+    return {"clientCapabilities": {"_meta": {"acp-gateway": {}}}}

@@ -1,0 +1,984 @@
+"""How sessions come and go: new, load, resume, fork, list, close, delete, and joining one that is open."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from acp_gateway.protocol.jsonrpc import parse
+from acp_gateway.protocol.sessions import Registry, Role, Session, State
+from acp_gateway.protocol.updates import GAP
+from tests.protocol.scene import Peer, Scene, make_policy, news_params
+
+LOADS: dict[str, Any] = {"loadSession": True}
+RESUMES: dict[str, Any] = {"sessionCapabilities": {"resume": {}}}
+
+
+@pytest.fixture
+def scene() -> Scene:
+    return Scene(agentCapabilities=LOADS | {"sessionCapabilities": {"close": {}, "list": {}}})
+
+
+@pytest.fixture
+def ann(scene: Scene) -> Peer:
+    return scene.join("ann")
+
+
+def texts(messages: list[Any]) -> list[str]:
+    """What the updates among messages say."""
+    return [
+        message["params"]["update"]["content"]["text"]
+        for message in messages
+        if message.get("method") == "session/update" and "content" in message["params"]["update"]
+    ]
+
+
+def chunk(text: str, session_id: str = "s") -> bytes:
+    """An update, with blanks that no encoder would leave there."""
+    return (
+        b'{ "method":"session/update","params":{"update":{"sessionUpdate":"agent_message_chunk",'
+        b'"content":{"type":"text","text":"%b"}, "_meta":{"n":1.10}},"sessionId":"%b"}}'
+    ) % (text.encode(), session_id.encode())
+
+
+def the_session(scene: Scene) -> Session:
+    (session,) = scene.multiplexer.sessions
+    return session
+
+
+# New
+
+
+def test_a_new_session_is_its_clients_from_the_response_on(scene: Scene, ann: Peer) -> None:
+    ann.request("session/new", cwd="/srv/x", mcpServers=[])
+    scene.agent.answers("session/new", sessionId="s", modes={"currentModeId": "m"})
+    assert ann.hears()["result"] == {"sessionId": "s", "modes": {"currentModeId": "m"}}
+    session = the_session(scene)
+    assert (session.owner, session.host, session.cwd, session.state) == ("me", ann.client, "/srv/x", State.OPEN)
+    assert list(session.attached) == [ann.client]
+    assert list(scene.registry) == [session]
+
+
+def test_updates_that_come_before_the_response_precede_it_and_are_history(scene: Scene, ann: Peer) -> None:
+    own = ann.request("session/new", cwd="/srv")
+    scene.agent.state("available_commands_update", availableCommands=[])
+    assert not ann.heard()
+    scene.agent.answers("session/new", sessionId="s")
+    assert [message.get("id") for message in ann.heard()] == [None, own]
+    assert len(scene.join("bob").load()) == 2
+
+
+def test_updates_that_came_early_for_another_session_are_dropped_in_the_end(scene: Scene, ann: Peer) -> None:
+    ann.request("session/new", cwd="/srv")
+    scene.agent.update("whose?", "t")
+    scene.agent.answers("session/new", sessionId="s")
+    assert len(ann.heard()) == 1
+    assert scene.notes == ["dropped an update of the agent for no session that is open"]
+
+
+OPENING = ["session/new", "session/load", "session/resume", "session/fork"]
+
+
+@pytest.mark.parametrize("method", OPENING)
+def test_a_session_in_a_directory_that_is_not_there_is_refused_with_the_reason(
+    scene: Scene, ann: Peer, method: str
+) -> None:
+    ann.request(method, sessionId="s", cwd="/Users/ann")
+    error = ann.hears()["error"]
+    assert (error["code"], error["message"]) == (-32602, "no /Users/ann here")
+    assert error["data"] == {"cwd": "/Users/ann"}
+    assert not scene.agent.heard()
+    assert list(scene.registry) == []
+
+
+@pytest.mark.parametrize("method", OPENING)
+@pytest.mark.parametrize("cwd", ['"cwd" : "/srv/proj"', '"cwd":5', '"x":1'])
+def test_a_session_in_any_other_directory_is_for_the_agent_to_judge(
+    scene: Scene, ann: Peer, method: str, cwd: str
+) -> None:
+    params = f'{{"sessionId":"s", {cwd}}}'
+    ann.say(f'{{"id":"a","method":"{method}","params":{params}}}'.encode())
+    (text,) = scene.agent.heard_text()
+    assert cwd.encode() in text
+
+
+def test_a_directory_with_a_lone_surrogate_can_be_refused(ann: Peer) -> None:
+    ann.say(rb'{"id":1,"method":"session/new","params":{"cwd":"/\ud83d"}}')
+    assert ann.hears()["error"]["data"] == {"cwd": "/\ud83d"}
+
+
+def test_an_error_opens_nothing(scene: Scene, ann: Peer) -> None:
+    ann.request("session/new", cwd="/srv")
+    scene.agent.refuses("session/new")
+    assert ann.hears()["error"]["message"] == "no"
+    assert scene.multiplexer.sessions == ()
+
+
+def test_a_response_that_names_no_session_opens_nothing(scene: Scene, ann: Peer) -> None:
+    ann.request("session/new", cwd="/srv")
+    scene.agent.answers("session/new", sessionId=5)
+    assert ann.hears()["result"] == {"sessionId": 5}
+    assert scene.multiplexer.sessions == ()
+
+
+def test_a_session_whose_client_has_gone_meanwhile_is_there_for_its_owner(scene: Scene, ann: Peer) -> None:
+    bob = scene.join("bob")
+    bob.request("session/new", cwd="/srv")
+    bob.gone()
+    scene.agent.ask_permission(7)
+    scene.agent.inbox = scene.agent.inbox[:1]
+    scene.agent.answers("session/new", sessionId="s")
+    assert not the_session(scene).attached
+    assert not bob.client.questions
+    assert [message.get("method") for message in ann.load()] == [None, "session/request_permission"]
+
+
+def test_an_observer_may_not_begin_a_session(scene: Scene) -> None:
+    eve = scene.join("eve", role=Role.OBSERVER)
+    eve.request("session/new", cwd="/srv")
+    assert eve.hears()["error"]["code"] == -32601
+    assert not scene.agent.heard()
+
+
+def test_an_id_that_is_somebody_elses_is_not_given_out_twice(scene: Scene, ann: Peer) -> None:
+    ann.new_session()
+    bob = scene.join("bob", "other")
+    bob.request("session/new", cwd="/srv")
+    scene.agent.answers("session/new", sessionId="s")
+    error = bob.hears()["error"]
+    assert (error["code"], error["message"]) == (-32603, "the agent gave the id s to a second session")
+    scene.agent.update("for ann")
+    assert texts(ann.heard()) == ["for ann"]
+    assert not bob.heard()
+
+
+def test_an_agent_with_one_session_gives_it_to_each_client_of_its_owner(scene: Scene, ann: Peer) -> None:
+    ann.new_session()
+    bob = scene.join("bob")
+    bob.new_session()
+    assert list(the_session(scene).attached) == [ann.client, bob.client]
+
+
+# Load and resume of a session that is live
+
+
+def test_a_load_of_a_live_session_is_answered_from_the_journal(scene: Scene, ann: Peer) -> None:
+    ann.new_session(modes={"currentModeId": "a"}, configOptions=[])
+    for text in ("one", "two"):
+        scene.agent.say(chunk(text))
+    early = ann.heard_text()
+    bob = scene.join("bob")
+    own = bob.request("session/load", sessionId="s", cwd="/srv")
+    *history, response = bob.heard_text()
+    assert history == early == [chunk("one"), chunk("two")]
+    assert parse(response).id == b"%d" % own
+    assert not scene.agent.heard()
+    assert not ann.heard()
+    scene.agent.say(chunk("three"))
+    assert bob.heard_text() == ann.heard_text() == [chunk("three")]
+
+
+def test_what_a_loader_is_told_of_the_session_is_what_it_is_now(scene: Scene, ann: Peer) -> None:
+    ann.new_session(modes={"currentModeId": "a", "availableModes": []}, configOptions=[{"id": 1}])
+    scene.agent.state("current_mode_update", currentModeId="b")
+    scene.agent.state("config_option_update", configOptions=[{"id": 2}])
+    assert scene.join("bob").load()[-1]["result"] == {
+        "modes": {"currentModeId": "b", "availableModes": []},
+        "configOptions": [{"id": 2}],
+    }
+
+
+def test_a_resume_of_a_live_session_has_no_history_but_the_state(scene: Scene, ann: Peer) -> None:
+    ann.new_session(modes={"currentModeId": "a"})
+    scene.agent.update("history")
+    scene.agent.state("available_commands_update", availableCommands=[1])
+    scene.agent.state("available_commands_update", availableCommands=[2])
+    bob = scene.join("bob")
+    own = bob.request("session/resume", sessionId="s", cwd="/srv")
+    response, state = bob.heard()
+    assert (response["id"], response["result"]) == (own, {"modes": {"currentModeId": "a"}})
+    assert state["params"]["update"]["availableCommands"] == [2]
+    scene.agent.update("live")
+    assert texts(bob.heard()) == ["live"]
+
+
+def test_the_directory_of_a_live_session_is_not_judged_again(scene: Scene, ann: Peer) -> None:
+    ann.new_session()
+    bob = scene.join("bob")
+    bob.request("session/load", sessionId="s", cwd="/Users/bob")
+    assert "result" in bob.hears()
+
+
+@pytest.mark.parametrize("method", ["session/load", "session/resume"])
+def test_who_joins_gets_everything_that_is_open_after_the_response(scene: Scene, ann: Peer, method: str) -> None:
+    ann.new_session()
+    scene.agent.ask_permission(7)
+    scene.agent.ask_permission(8)
+    ann.choose(ann.heard()[1], "yes")
+    bob = scene.join("bob")
+    bob.request(method, sessionId="s", cwd="/srv")
+    response, question = bob.heard()
+    assert "result" in response
+    assert question["method"] == "session/request_permission"
+    scene.agent.heard()
+    bob.choose(question, "no")
+    assert scene.agent.hears()["id"] == 7
+
+
+def test_the_last_of_its_owners_to_load_a_session_is_its_host(scene: Scene, ann: Peer) -> None:
+    ann.new_session()
+    hosts = []
+    for name, identity, role, guest in (
+        ("bob", "me", Role.CONTROLLER, False),
+        ("eve", "me", Role.OBSERVER, False),
+        ("gil", "guest-1", Role.CONTROLLER, True),
+    ):
+        scene.join(name, identity, role, only="s" if guest else None, guest=guest).load()
+        hosts.append(the_session(scene).host)
+    assert [host and host.name for host in hosts] == ["bob"] * 3
+
+
+def test_who_loads_a_session_again_gets_its_history_again_and_takes_part_once(scene: Scene) -> None:
+    ann = scene.join("ann", **news_params())
+    ann.new_session()
+    scene.agent.update("one")
+    ann.heard()
+    assert texts(ann.load()) == ["one"]
+    scene.agent.update("two")
+    assert texts(ann.heard()) == ["two"]
+
+
+def test_replayed_history_is_counted_as_such(scene: Scene, ann: Peer) -> None:
+    ann.new_session()
+    scene.agent.say(chunk("one"))
+    bob = scene.join("bob")
+    bob.client.name = "bob"
+    scene.multiplexer.receive_from_client(
+        bob.client, b'{"id":1,"method":"session/load","params":{"sessionId":"s","cwd":"/srv"}}'
+    )
+    assert scene.multiplexer.take_deliveries().replayed == {bob.client: len(chunk("one"))}
+
+
+def test_a_loader_whose_history_has_lost_its_beginning_is_told_so() -> None:
+    scene = Scene(make_policy(journal_limit=400))
+    ann = scene.join("ann")
+    ann.new_session(_meta={"x": 1})
+    scene.agent.state("current_mode_update", currentModeId="m")
+    for number in range(20):
+        scene.agent.say(chunk(str(number)))
+    *history, response = scene.join("bob").load()
+    assert texts(history)[0] == GAP
+    assert texts(history)[-1] == "19"
+    assert history[1]["params"]["update"] == {"sessionUpdate": "current_mode_update", "currentModeId": "m"}
+    assert response["result"] == {"_meta": {"x": 1, "acp-gateway": {"truncated": True}}}
+    cem = scene.join("cem")
+    cem.request("session/resume", sessionId="s", cwd="/srv")
+    assert cem.heard()[0]["result"]["_meta"]["acp-gateway"] == {"truncated": True}
+
+
+def test_a_whole_history_is_not_said_to_have_lost_anything(scene: Scene, ann: Peer) -> None:
+    ann.new_session()
+    scene.agent.update("one")
+    *history, response = scene.join("bob").load()
+    assert texts(history) == ["one"]
+    assert response["result"] == {}
+
+
+@pytest.mark.parametrize("method", ["session/load", "session/resume", "session/fork", "session/delete"])
+@pytest.mark.parametrize("params", [{}, {"sessionId": 5}, {"sessionId": None}])
+def test_a_session_must_be_named(scene: Scene, ann: Peer, method: str, params: dict[str, Any]) -> None:
+    ann.request(method, cwd="/srv", **params)
+    assert ann.hears()["error"] == {"code": -32602, "message": "sessionId must be a string"}
+    assert not scene.agent.heard()
+
+
+# Load and resume of one that is not
+
+
+def begin_load(peer: Peer, method: str = "session/load", session_id: str = "s") -> int:
+    return peer.request(method, sessionId=session_id, cwd="/srv", mcpServers=[])
+
+
+def test_a_load_of_a_session_that_is_not_live_is_forwarded_and_the_replay_is_the_loaders(
+    scene: Scene, ann: Peer
+) -> None:
+    bob = scene.join("bob")
+    own = begin_load(ann)
+    loading = scene.agent.hears()
+    scene.agent.say(chunk("one"))
+    scene.agent.say(chunk("two"))
+    assert ann.heard_text() == [chunk("one"), chunk("two")]
+    scene.agent.send(id=loading["id"], result={"modes": {"currentModeId": "a"}})
+    assert ann.hears() == {"jsonrpc": "2.0", "id": own, "result": {"modes": {"currentModeId": "a"}}}
+    assert not bob.heard()
+    session = the_session(scene)
+    assert (session.owner, session.host, list(session.attached)) == ("me", ann.client, [ann.client])
+    *history, response = bob.load()
+    assert texts(history) == ["one", "two"]
+    assert response["result"] == {"modes": {"currentModeId": "a"}}
+    assert not scene.agent.heard()
+
+
+@pytest.mark.parametrize("result", [None, {}])
+def test_the_result_of_a_load_may_be_nothing(scene: Scene, ann: Peer, result: Any) -> None:
+    begin_load(ann)
+    scene.agent.send(id=scene.agent.hears()["id"], result=result)
+    assert ann.hears()["result"] == result
+    assert scene.join("bob").load()[-1]["result"] == {}
+
+
+def test_the_replay_replaces_what_was_known_of_a_session(scene: Scene, ann: Peer) -> None:
+    ann.new_session()
+    scene.agent.update("as it was said")
+    ann.request("session/close", sessionId="s")
+    scene.agent.answers("session/close")
+    ann.heard()
+    begin_load(ann)
+    loading = scene.agent.hears()
+    scene.agent.update("as the agent tells it")
+    scene.agent.send(id=loading["id"], result={})
+    ann.heard()
+    assert texts(scene.join("bob").load()) == ["as the agent tells it"]
+
+
+def test_several_loads_at_once_are_forwarded_once_and_each_gets_the_history_once(scene: Scene, ann: Peer) -> None:
+    bob, cem = scene.join("bob"), scene.join("cem")
+    begin_load(ann)
+    second = begin_load(bob)
+    third = begin_load(cem, "session/resume")
+    loading = scene.agent.hears()
+    scene.agent.update("one")
+    assert (bob.inbox, cem.inbox) == ([], [])
+    scene.agent.send(id=loading["id"], result={})
+    assert not scene.agent.heard()
+    assert len(ann.heard()) == 2
+    first_heard = bob.heard()
+    assert (texts(first_heard), first_heard[-1]["id"]) == (["one"], second)
+    assert [message["id"] for message in cem.heard()] == [third]
+    scene.agent.update("two")
+    assert texts(ann.heard()) == texts(bob.heard()) == texts(cem.heard()) == ["two"]
+
+
+def test_when_a_load_fails_the_next_who_waits_tries(scene: Scene, ann: Peer) -> None:
+    bob = scene.join("bob")
+    first = begin_load(ann)
+    begin_load(bob)
+    scene.agent.refuses("session/load", -32002, "no such session")
+    failed = ann.hears()
+    assert (failed["id"], failed["error"]["message"]) == (first, "no such session")
+    assert not bob.heard()
+    scene.agent.answers("session/load")
+    assert "result" in bob.hears()
+    assert the_session(scene).host is bob.client
+
+
+def test_what_waits_for_a_load_of_its_session_comes_after_it(scene: Scene, ann: Peer) -> None:
+    begin_load(ann)
+    loading = scene.agent.hears()
+    own = ann.prompt()
+    assert (ann.inbox, scene.agent.inbox) == ([], [])
+    scene.agent.send(id=loading["id"], result={})
+    ann.heard()
+    scene.agent.answers("session/prompt", stopReason="end_turn")
+    assert ann.hears()["id"] == own
+
+
+def test_a_question_during_a_load_is_put_to_the_loader_after_the_response(scene: Scene, ann: Peer) -> None:
+    begin_load(ann)
+    loading = scene.agent.hears()
+    scene.agent.ask_permission(7)
+    assert not ann.heard()
+    scene.agent.send(id=loading["id"], result={})
+    assert [message.get("method") for message in ann.heard()] == [None, "session/request_permission"]
+
+
+def test_a_loader_that_has_gone_meanwhile_leaves_the_session_to_others(scene: Scene, ann: Peer) -> None:
+    bob = scene.join("bob")
+    begin_load(bob)
+    loading = scene.agent.hears()
+    scene.agent.ask_permission(7)
+    bob.gone()
+    scene.agent.update("one")
+    scene.agent.send(id=loading["id"], result={})
+    assert not the_session(scene).attached
+    assert not bob.client.questions
+    *history, response, question = ann.load()
+    assert texts(history) == ["one"]
+    assert "result" in response
+    assert question["method"] == "session/request_permission"
+
+
+def test_a_resume_is_sent_as_a_load_and_the_replay_is_kept_for_others(scene: Scene, ann: Peer) -> None:
+    ann.say(b'{ "params" : {"cwd":"/srv","sessionId":"s","_meta":{"n":1.10}}, "method":"session/resume" ,"id":"r"}')
+    (asked,) = scene.agent.heard_text()
+    assert asked == (
+        b'{ "params" : {"mcpServers":[],"cwd":"/srv","sessionId":"s","_meta":{"n":1.10}},'
+        b' "method":"session/load" ,"id":2}'
+    )
+    scene.agent.update("one")
+    assert not ann.heard()
+    scene.agent.say(b'{"id":2,"result":{"modes":null}}')
+    assert ann.heard_text() == [b'{"id":"r","result":{"modes":null}}']
+    scene.agent.update("two")
+    assert texts(ann.heard()) == ["two"]
+    bob = scene.join("bob")
+    assert texts(bob.load()) == ["one", "two"]
+    assert the_session(scene).setup == {"cwd": b'"/srv"', "_meta": b'{"n":1.10}'}
+
+
+def test_the_servers_that_a_resume_names_go_along(scene: Scene, ann: Peer) -> None:
+    begin_load(ann, "session/resume")
+    asked = scene.agent.hears()
+    assert asked["method"] == "session/load"
+    assert asked["params"] == {"sessionId": "s", "cwd": "/srv", "mcpServers": []}
+
+
+def test_a_resume_stays_one_where_the_agent_cannot_load_and_the_history_is_said_to_be_missing() -> None:
+    scene = Scene(agentCapabilities=RESUMES)
+    ann = scene.join("ann")
+    begin_load(ann, "session/resume")
+    scene.agent.answers("session/resume")
+    assert ann.hears()["result"] == {}
+    scene.agent.update("since then")
+    *history, response = scene.join("bob").load()
+    assert texts(history) == [GAP, "since then"]
+    assert response["result"]["_meta"]["acp-gateway"] == {"truncated": True}
+
+
+def test_a_session_that_was_opened_by_a_resume_can_be_loaded_again_in_a_new_process(scene: Scene, ann: Peer) -> None:
+    ann.request("session/resume", sessionId="s", cwd="/srv")
+    scene.agent.answers("session/load")
+    scene.lose_agent()
+    ann.request("x/y")
+    scene.agent.answers("initialize", **scene.welcome)
+    opening = scene.agent.heard()[0]
+    assert opening["params"] == {"mcpServers": [], "cwd": "/srv", "sessionId": "s"}
+
+
+# Whose session it is
+
+
+VEILED = ["session/load", "session/resume", "session/fork", "session/delete", "session/prompt", "session/close"]
+
+
+@pytest.mark.parametrize("method", VEILED)
+def test_a_session_that_is_somebody_elses_is_answered_like_one_that_is_not_there(
+    scene: Scene, ann: Peer, method: str
+) -> None:
+    ann.new_session("live")
+    ann.new_session("past")
+    ann.request("session/close", sessionId="past")
+    scene.agent.answers("session/close")
+    bob = scene.join("bob", "other")
+    eve = scene.join("eve", "other", Role.OBSERVER)
+    gil = scene.join("gil", "guest-1", only="granted", guest=True)
+    for peer in (bob, eve, gil):
+        answers = set()
+        for session_id in ("live", "past", "none"):
+            text = f'{{"id":1,"method":"{method}","params":{{"sessionId":"{session_id}","cwd":"/srv"}}}}'
+            peer.say(text.encode())
+            (answer,) = peer.heard_text()
+            answers.add(answer.replace(session_id.encode(), b"ID"))
+        assert len(answers) == 1
+    assert not scene.agent.heard()
+
+
+def test_unknown_sessions_belong_to_the_gateways_own_user_and_to_nobody_else(scene: Scene) -> None:
+    bob = scene.join("bob", "other")
+    begin_load(bob, session_id="on disk")
+    assert bob.hears()["error"]["code"] == -32002
+    begin_load(scene.join("me"), session_id="on disk")
+    assert scene.agent.hears()["params"]["sessionId"] == "on disk"
+
+
+def test_a_session_that_was_registered_stays_its_owners_when_it_is_not_live(scene: Scene) -> None:
+    bob, me = scene.join("bob", "other"), scene.join("me")
+    bob.new_session()
+    bob.request("session/close", sessionId="s")
+    scene.agent.answers("session/close")
+    bob.heard()
+    begin_load(me)
+    assert me.hears()["error"]["code"] == -32002
+    for _ in range(2):
+        begin_load(bob)
+        scene.agent.refuses("session/load", message="not now")
+        assert bob.hears()["error"]["message"] == "not now"
+    begin_load(me)
+    assert me.hears()["error"]["code"] == -32002
+    begin_load(bob)
+    scene.agent.answers("session/load")
+    assert "result" in bob.hears()
+
+
+def test_nobody_becomes_an_owner_by_asking_for_what_the_agent_does_not_have(scene: Scene, ann: Peer) -> None:
+    begin_load(ann)
+    scene.agent.refuses("session/load")
+    assert list(scene.registry) == []
+    assert not scene.multiplexer.busy
+
+
+def test_an_id_that_is_live_for_somebody_else_is_nobody_elses_to_open_or_delete(scene: Scene, ann: Peer) -> None:
+    # Agents that count their sessions begin anew in each process.
+    bob = scene.join("bob", "other")
+    bob.new_session("1")
+    bob.request("session/close", sessionId="1")
+    scene.agent.answers("session/close")
+    bob.heard()
+    ann.new_session("1")
+    for method in ("session/load", "session/resume", "session/fork", "session/delete"):
+        bob.request(method, sessionId="1", cwd="/srv")
+        assert bob.hears()["error"]["code"] == -32002
+    assert not scene.agent.heard()
+    scene.agent.update("for ann", "1")
+    assert texts(ann.heard()) == ["for ann"]
+
+
+@pytest.mark.parametrize("role", list(Role))
+def test_only_a_controller_has_a_session_loaded(scene: Scene, role: Role) -> None:
+    eve = scene.join("eve", role=role)
+    begin_load(eve)
+    assert len(scene.agent.heard()) == (role is Role.CONTROLLER)
+
+
+def test_a_guest_has_nothing_loaded(scene: Scene) -> None:
+    gil = scene.join("gil", "guest-1", only="s", guest=True)
+    begin_load(gil)
+    assert gil.hears()["error"]["code"] == -32002
+    gil.request("session/new", cwd="/srv")
+    assert gil.hears()["error"]["code"] == -32002
+    assert not scene.agent.heard()
+
+
+# Live elsewhere
+
+
+def two_processes(**abilities: Any) -> tuple[Scene, Scene]:
+    registry = Registry("me")
+    policy = make_policy(shared=False)
+    scenes = [Scene(policy, registry, agentCapabilities=abilities or LOADS) for _ in range(2)]
+    return scenes[0], scenes[1]
+
+
+@pytest.mark.parametrize("method", ["session/load", "session/resume", "session/fork", "session/delete"])
+def test_a_session_that_is_live_in_another_process_is_not_opened_twice(method: str) -> None:
+    here, there = two_processes()
+    there.join("ann").new_session()
+    bob = here.join("bob")
+    bob.request(method, sessionId="s", cwd="/srv")
+    error = bob.hears()["error"]
+    assert (error["code"], error["data"]) == (-32002, {"sessionId": "s"})
+    assert "`acp-gateway connect TARGET --attach s`" in error["message"]
+    assert (here.agent.inbox, here.stopped) == ([], [])
+
+
+def test_a_session_of_somebody_else_that_is_live_elsewhere_does_not_exist() -> None:
+    here, there = two_processes()
+    there.join("ann", "other").new_session()
+    bob = here.join("bob")
+    begin_load(bob)
+    veiled = bob.hears()["error"]
+    assert "--attach" not in veiled["message"]
+    assert veiled["code"] == -32002
+
+
+@pytest.mark.parametrize("leave", [Peer.away, Peer.gone])
+def test_a_process_that_its_clients_have_left_is_stopped_first_and_then_the_load_forwarded(
+    leave: Callable[[Peer], None],
+) -> None:
+    here, there = two_processes()
+    ann = there.join("ann")
+    ann.new_session()
+    leave(ann)
+    bob = here.join("bob")
+    own = begin_load(bob)
+    assert here.stopped == [there.multiplexer.home]
+    assert (bob.inbox, here.agent.inbox) == ([], [])
+    assert here.multiplexer.busy
+    begin_load(bob)
+    there.retire()
+    here.sessions_freed()
+    loading = here.agent.hears()
+    assert loading["method"] == "session/load"
+    here.agent.send(id=loading["id"], result={})
+    assert bob.heard()[0]["id"] == own
+    assert [session.home for session in here.registry] == [here.multiplexer.home]
+
+
+def test_one_process_is_stopped_once_for_all_who_want_its_sessions() -> None:
+    here, there = two_processes()
+    ann = there.join("ann")
+    ann.new_session("s")
+    ann.new_session("t")
+    ann.away()
+    bob = here.join("bob")
+    for session_id in ("s", "t"):
+        here.multiplexer.receive_from_client(
+            bob.client,
+            b'{"id":"%b","method":"session/delete","params":{"sessionId":"%b"}}' % ((session_id.encode(),) * 2),
+        )
+    assert here.multiplexer.take_deliveries().deserted == [there.multiplexer.home]
+
+
+def test_a_process_that_somebody_came_back_to_meanwhile_keeps_its_session() -> None:
+    here, there = two_processes()
+    ann = there.join("ann")
+    ann.new_session()
+    ann.away()
+    bob = here.join("bob")
+    begin_load(bob)
+    ann.back()
+    here.sessions_freed()
+    assert "--attach" in bob.hears()["error"]["message"]
+
+
+def test_an_observer_has_no_process_stopped() -> None:
+    here, there = two_processes()
+    ann = there.join("ann")
+    ann.new_session()
+    ann.away()
+    eve = here.join("eve", role=Role.OBSERVER)
+    begin_load(eve)
+    assert eve.hears()["error"]["code"] == -32002
+    assert here.stopped == []
+
+
+# Joining by the first session/new
+
+
+def test_the_first_new_of_a_client_that_came_for_a_session_is_answered_with_it(scene: Scene, ann: Peer) -> None:
+    ann.new_session(modes={"currentModeId": "a"})
+    scene.agent.update("one")
+    scene.agent.ask_permission(7)
+    bob = scene.join("bob", only="s")
+    own = bob.request("session/new", cwd="/Users/bob", mcpServers=[{"command": "evil"}])
+    response, update, question = bob.heard()
+    assert (response["id"], response["result"]) == (own, {"sessionId": "s", "modes": {"currentModeId": "a"}})
+    assert texts([update]) == ["one"]
+    assert question["method"] == "session/request_permission"
+    assert not scene.agent.heard()
+    assert the_session(scene).cwd == "/srv"
+    bob.request("session/new", cwd="/srv")
+    refused = bob.hears()["error"]
+    assert (refused["code"], "session s only" in refused["message"]) == (-32600, True)
+
+
+@pytest.mark.parametrize("method", ["session/load", "session/resume"])
+def test_after_a_load_there_is_no_first_new_any_more(scene: Scene, ann: Peer, method: str) -> None:
+    ann.new_session()
+    bob = scene.join("bob", only="s")
+    begin_load(bob, method)
+    bob.heard()
+    bob.request("session/new", cwd="/srv")
+    assert bob.hears()["error"]["code"] == -32600
+
+
+def test_an_observer_joins_by_its_first_new(scene: Scene, ann: Peer) -> None:
+    ann.new_session()
+    scene.agent.update("one")
+    eve = scene.join("eve", role=Role.OBSERVER, only="s")
+    eve.request("session/new", cwd="/srv")
+    response, update = eve.heard()
+    assert response["result"] == {"sessionId": "s"}
+    assert texts([update]) == ["one"]
+
+
+@pytest.mark.parametrize(("abilities", "method"), [(LOADS, "session/load"), (RESUMES, "session/resume")])
+def test_a_session_that_is_not_live_is_opened_for_who_came_for_it(abilities: dict[str, Any], method: str) -> None:
+    scene = Scene(agentCapabilities=abilities)
+    bob = scene.join("bob", only="s")
+    own = bob.request("session/new", cwd="/srv/here", mcpServers=[{"command": "evil"}])
+    asked = scene.agent.hears()
+    assert asked["method"] == method
+    assert asked["params"] == {"mcpServers": [], "cwd": "/srv/here", "sessionId": "s"}
+    scene.agent.update("one")
+    assert not bob.heard()
+    scene.agent.send(id=asked["id"], result={"modes": None})
+    response, *history = bob.heard()
+    assert (response["id"], response["result"]["sessionId"]) == (own, "s")
+    assert texts(history)[-1] == "one"
+    assert the_session(scene).host is bob.client
+
+
+def test_a_session_that_was_here_before_is_opened_as_it_was(scene: Scene, ann: Peer) -> None:
+    ann.new_session(cwd="/srv/its")
+    ann.request("session/close", sessionId="s")
+    scene.agent.answers("session/close")
+    bob = scene.join("bob", only="s")
+    bob.request("session/new")
+    asked = scene.agent.hears()
+    assert (asked["method"], asked["params"]) == (
+        "session/load",
+        {"cwd": "/srv/its", "mcpServers": [], "sessionId": "s"},
+    )
+
+
+def test_a_session_of_which_nothing_is_known_is_opened_somewhere(scene: Scene) -> None:
+    bob = scene.join("bob", only="s")
+    bob.request("session/new")
+    assert scene.agent.hears()["params"] == {"mcpServers": [], "cwd": "/", "sessionId": "s"}
+
+
+def test_several_who_came_for_a_session_that_is_not_live_have_it_opened_once(scene: Scene) -> None:
+    bob, cem = scene.join("bob", only="s"), scene.join("cem", only="s")
+    for peer in (bob, cem):
+        peer.request("session/new", cwd="/srv")
+    scene.agent.answers("session/load")
+    assert bob.hears()["result"] == cem.hears()["result"] == {"sessionId": "s"}
+
+
+def test_when_it_cannot_be_opened_the_first_who_came_for_it_is_told_and_the_next_tries(scene: Scene) -> None:
+    bob, cem = scene.join("bob", only="s"), scene.join("cem", only="s")
+    own = bob.request("session/new", cwd="/srv")
+    cem.request("session/new", cwd="/srv")
+    scene.agent.refuses("session/load", -32002, "gone")
+    failed = bob.hears()
+    assert (failed["id"], failed["error"]["message"]) == (own, "gone")
+    scene.agent.answers("session/load")
+    assert cem.hears()["result"] == {"sessionId": "s"}
+    bob.request("session/new", cwd="/srv")
+    assert bob.hears()["result"] == {"sessionId": "s"}
+
+
+def test_when_it_cannot_be_opened_and_nobody_waits_any_more_nobody_is_told(scene: Scene, ann: Peer) -> None:
+    bob = scene.join("bob", only="s")
+    bob.request("session/new", cwd="/srv")
+    bob.gone()
+    scene.agent.refuses("session/load")
+    assert not ann.heard()
+    assert scene.multiplexer.sessions == ()
+
+
+def test_who_came_for_a_session_that_is_not_theirs_finds_none(scene: Scene, ann: Peer) -> None:
+    ann.new_session()
+    bob = scene.join("bob", "other", only="s")
+    bob.request("session/new", cwd="/srv")
+    assert bob.hears()["error"]["code"] == -32002
+
+
+# Fork
+
+
+def test_a_fork_is_the_forkers_and_begins_with_the_history_of_its_parent(scene: Scene, ann: Peer) -> None:
+    ann.new_session()
+    bob = scene.join("bob")
+    scene.agent.update("one")
+    own = bob.request("session/fork", sessionId="s", cwd="/srv/b")
+    scene.agent.answers("session/fork", sessionId="f", modes={})
+    assert bob.hears() == {"jsonrpc": "2.0", "id": own, "result": {"sessionId": "f", "modes": {}}}
+    scene.agent.update("two", "f")
+    assert texts(bob.heard()) == ["two"]
+    assert texts(ann.heard()) == ["one"]
+    parent, fork = scene.multiplexer.sessions
+    assert (parent.host, fork.host, fork.cwd) == (ann.client, bob.client, "/srv/b")
+    history = scene.join("cem").load("f")[:-1]
+    assert texts(history) == ["one", "two"]
+    assert {message["params"]["sessionId"] for message in history} == {"f"}
+
+
+def test_a_fork_of_a_session_that_is_not_live_is_for_the_agent_to_make(scene: Scene, ann: Peer) -> None:
+    ann.request("session/fork", sessionId="on disk", cwd="/srv")
+    scene.agent.answers("session/fork", sessionId="f")
+    assert ann.hears()["result"] == {"sessionId": "f"}
+    assert the_session(scene).id == "f"
+
+
+# List
+
+
+def listed(peer: Peer, **params: Any) -> list[Any]:
+    peer.request("session/list", **params)
+    return [entry["sessionId"] for entry in peer.hears()["result"]["sessions"]]
+
+
+def test_an_agent_that_has_no_list_has_one_through_the_gateway() -> None:
+    scene = Scene()
+    ann = scene.join("ann")
+    ann.new_session("s", cwd="/srv/x")
+    scene.join("bob", "other").new_session("t")
+    assert listed(ann) == ["s"]
+    assert listed(ann, cwd="/srv/y") == []
+    assert not scene.agent.heard()
+
+
+def test_the_agents_list_is_what_the_client_may_see_of_it_and_what_is_live_besides(scene: Scene, ann: Peer) -> None:
+    ann.new_session("mine")
+    bob = scene.join("bob", "other")
+    bob.new_session("bobs")
+    bob.request("session/list")
+    asked = scene.agent.hears()
+    entries = [{"sessionId": name, "cwd": "/srv"} for name in ("mine", "on disk")]
+    scene.agent.send(id=asked["id"], result={"sessions": entries})
+    assert [entry["sessionId"] for entry in bob.hears()["result"]["sessions"]] == ["bobs"]
+    ann.request("session/list")
+    scene.agent.answers("session/list", sessions=[*entries, {"sessionId": "bobs"}])
+    assert [entry["sessionId"] for entry in ann.hears()["result"]["sessions"]] == ["mine", "on disk"]
+
+
+def test_pages_on_which_there_is_nothing_for_the_client_are_turned(scene: Scene) -> None:
+    bob = scene.join("bob", "other")
+    bob.new_session("bobs")
+    own = bob.request("session/list", cursor="0")
+    scene.agent.answers("session/list", sessions=[{"sessionId": "x"}], nextCursor="1")
+    second = scene.agent.answers("session/list", sessions=[], nextCursor="2")
+    assert second["params"] == {"cursor": "1"}
+    assert not bob.heard()
+    scene.agent.answers("session/list", sessions=[])
+    assert bob.hears() == {"jsonrpc": "2.0", "id": own, "result": {"sessions": []}}
+
+
+def test_pages_are_not_turned_for_who_has_gone_nor_without_end(scene: Scene) -> None:
+    bob = scene.join("bob", "other")
+    bob.request("session/list", cursor="0")
+    for number in range(100):
+        scene.agent.answers("session/list", sessions=[], nextCursor=str(number))
+    assert bob.hears()["result"] == {"sessions": [], "nextCursor": "99"}
+    assert not scene.agent.heard()
+    bob.request("session/list", cursor="0")
+    bob.gone()
+    scene.agent.answers("session/list", sessions=[], nextCursor="1")
+    assert not scene.agent.heard()
+
+
+def test_an_error_of_the_agents_list_is_the_clients(scene: Scene, ann: Peer) -> None:
+    ann.request("session/list")
+    scene.agent.refuses("session/list", -32601, "no lists")
+    assert ann.hears()["error"] == {"code": -32601, "message": "no lists"}
+
+
+@pytest.mark.parametrize("role", list(Role))
+def test_who_came_for_one_session_is_shown_no_other(scene: Scene, ann: Peer, role: Role) -> None:
+    ann.new_session("s")
+    ann.new_session("t")
+    assert listed(scene.join("bob", role=role, only="s")) == ["s"]
+    assert not scene.agent.heard()
+
+
+# Close
+
+
+def test_a_close_takes_leave_while_others_are_there(scene: Scene, ann: Peer) -> None:
+    ann.new_session()
+    bob = scene.join("bob")
+    bob.load()
+    bob.request("session/close", sessionId="s")
+    assert bob.hears()["result"] == {}
+    assert not scene.agent.heard()
+    scene.agent.update("one")
+    assert not bob.heard()
+    assert texts(ann.heard()) == ["one"]
+
+
+def test_the_last_connected_controller_closes_the_session(scene: Scene, ann: Peer) -> None:
+    bob = scene.join("bob", **news_params())
+    ann.new_session()
+    bob.load()
+    eve = scene.join("eve", role=Role.OBSERVER)
+    eve.load()
+    bob.away()
+    bob.heard()
+    ann.request("session/close", sessionId="s")
+    scene.agent.answers("session/close")
+    assert ann.hears()["result"] == {}
+    assert bob.heard()[0]["params"] == {"sessionId": "s", "event": "closed"}
+    assert scene.multiplexer.sessions == ()
+    assert [session.live for session in scene.registry] == [False]
+    assert not any(peer.client.sessions for peer in (ann, bob, eve))
+
+
+def test_an_observer_only_takes_leave(scene: Scene, ann: Peer) -> None:
+    ann.new_session()
+    eve = scene.join("eve", role=Role.OBSERVER)
+    eve.load()
+    ann.gone()
+    eve.request("session/close", sessionId="s")
+    assert eve.hears()["result"] == {}
+    assert not scene.agent.heard()
+
+
+def test_an_agent_that_cannot_close_is_not_asked_to() -> None:
+    scene = Scene()
+    ann = scene.join("ann")
+    ann.new_session()
+    ann.request("session/close", sessionId="s")
+    assert ann.hears()["result"] == {}
+    assert not scene.agent.heard()
+    assert the_session(scene).live
+
+
+def test_a_close_that_fails_changes_nothing(scene: Scene, ann: Peer) -> None:
+    ann.new_session()
+    ann.request("session/close", sessionId="s")
+    scene.agent.refuses("session/close")
+    assert ann.hears()["error"]["message"] == "no"
+    assert list(the_session(scene).attached) == [ann.client]
+
+
+def test_what_is_open_in_a_session_that_is_closed_is_settled(scene: Scene, ann: Peer) -> None:
+    ann.new_session()
+    first, second = ann.prompt("first"), ann.prompt("second")
+    running = scene.agent.hears()
+    scene.agent.ask_permission(7)
+    scene.agent.send(id=8, method="x/y", params={"sessionId": "s"})
+    ann.heard()
+    ann.request("session/close", sessionId="s")
+    scene.agent.answers("session/close")
+    decided, other = scene.agent.heard()
+    assert (decided["id"], decided["result"]) == (7, {"outcome": {"outcome": "cancelled"}})
+    assert (other["id"], other["error"]["code"]) == (8, -32800)
+    heard = ann.heard()
+    assert {"jsonrpc": "2.0", "id": second, "result": {"stopReason": "cancelled"}} in heard
+    assert first not in [message.get("id") for message in heard]
+    scene.agent.send(id=running["id"], result={"stopReason": "cancelled"})
+    assert ann.hears()["id"] == first
+    assert not scene.multiplexer.busy
+
+
+def test_a_close_by_who_is_not_attached_closes_nothing(scene: Scene, ann: Peer) -> None:
+    ann.new_session()
+    bob = scene.join("bob")
+    bob.request("session/close", sessionId="s")
+    assert bob.hears()["error"]["code"] == -32002
+    assert list(the_session(scene).attached) == [ann.client]
+
+
+# Delete
+
+
+def test_a_delete_ends_a_session_for_everybody(scene: Scene) -> None:
+    ann = scene.join("ann", **news_params())
+    bob = scene.join("bob")
+    ann.new_session()
+    bob.request("session/delete", sessionId="s")
+    scene.agent.answers("session/delete")
+    assert bob.hears()["result"] == {}
+    assert ann.heard()[0]["params"] == {"sessionId": "s", "event": "deleted"}
+    assert scene.multiplexer.sessions == ()
+    assert list(scene.registry) == []
+    ann.prompt()
+    assert ann.hears()["error"]["code"] == -32002
+
+
+def test_a_session_that_is_not_live_can_be_deleted_by_whose_it_is(scene: Scene) -> None:
+    bob, me = scene.join("bob", "other"), scene.join("me")
+    bob.new_session()
+    bob.request("session/close", sessionId="s")
+    scene.agent.answers("session/close")
+    bob.heard()
+    me.request("session/delete", sessionId="s")
+    assert me.hears()["error"]["code"] == -32002
+    bob.request("session/delete", sessionId="s")
+    scene.agent.answers("session/delete")
+    assert bob.hears()["result"] == {}
+    assert list(scene.registry) == []
+
+
+def test_a_delete_that_fails_changes_nothing(scene: Scene, ann: Peer) -> None:
+    ann.new_session()
+    ann.request("session/delete", sessionId="s")
+    scene.agent.refuses("session/delete", -32601, "no deletes")
+    assert ann.hears()["error"]["code"] == -32601
+    assert list(the_session(scene).attached) == [ann.client]
+    ann.request("session/delete", sessionId="on disk")
+    scene.agent.refuses("session/delete", -32601, "no deletes")
+    assert ann.hears()["error"]["code"] == -32601
+    assert len(list(scene.registry)) == 1

@@ -1,0 +1,236 @@
+"""An agent process as the core sees it: what goes to the agent under which id, and how each request is settled once."""
+
+import pytest
+
+from acp_gateway.protocol import jsonrpc
+from acp_gateway.protocol.jsonrpc import Message
+from acp_gateway.protocol.process import ID_SIZE, Process, Stage, who
+from acp_gateway.protocol.sessions import Client, Registry, Request, Role, Viewer
+from tests.protocol.scene import Scene, make_policy, news_params
+
+LIMIT = 1000
+"""Bytes that may wait."""
+
+
+class Alone:
+    """A process with one client, and nobody who decides."""
+
+    def __init__(self) -> None:
+        self.process = Process("agent", make_policy(max_open_requests=3, max_waiting_size=LIMIT), Registry("me"))
+        self.client = Client("ann", Viewer("me"))
+        self.settled: list[tuple[Request, Message]] = []
+
+    def asks(self, raw_id: bytes = b"1", more: bytes = b"") -> Request:
+        request = Request(self.client, jsonrpc.parse(b'{"id":%b,"method":"x/y"%b}' % (raw_id, more)))
+        self.client.requests[jsonrpc.id_key(request.id)] = request
+        return request
+
+    def settle(self, request: Request, response: Message) -> None:
+        self.settled.append((request, response))
+
+    def to_agent(self) -> list[bytes]:
+        return self.process.out.take().to_agent
+
+    def to_client(self) -> list[bytes]:
+        return self.process.out.take().to_clients.get(self.client, [])
+
+
+@pytest.fixture
+def alone() -> Alone:
+    return Alone()
+
+
+def test_a_process_begins_with_nothing(alone: Alone) -> None:
+    process = alone.process
+    assert (process.stage, process.lost, process.asked, process.live) == (Stage.ABSENT, None, {}, {})
+    assert process.deserted
+
+
+def test_each_request_gets_an_id_that_was_never_used(alone: Alone) -> None:
+    requests = [alone.asks(b"7", b',"params":{"n":1.10}') for _ in range(3)]
+    for request in requests:
+        alone.process.forward(request, alone.settle)
+    assert [request.agent_id for request in requests] == [1, 2, 3]
+    assert alone.to_agent() == [b'{"id":%d,"method":"x/y","params":{"n":1.10}}' % number for number in (1, 2, 3)]
+    alone.process.receive_response(jsonrpc.parse(b'{"id":2,"result":5}'))
+    again = alone.asks(b"7")
+    alone.process.forward(again, alone.settle)
+    assert again.agent_id == 4
+
+
+def test_another_text_can_go_in_place_of_the_requests_own(alone: Alone) -> None:
+    alone.process.forward(alone.asks(), alone.settle, b'{"method":"other","id":0}')
+    assert alone.to_agent() == [b'{"method":"other","id":1}']
+
+
+def test_a_response_comes_back_to_what_was_named_for_it_and_once(alone: Alone) -> None:
+    request = alone.asks()
+    alone.process.forward(request, alone.settle)
+    response = jsonrpc.parse(b'{"id":1.0,"result":5}')
+    for _ in range(2):
+        alone.process.receive_response(response)
+    assert alone.settled == [(request, response)]
+    assert request.agent_id is None
+    assert alone.process.out.take_notes() == ["dropped a response of the agent that nobody waits for"]
+
+
+def test_a_response_under_something_else_than_a_number_of_ours_is_dropped(alone: Alone) -> None:
+    alone.process.forward(alone.asks(), alone.settle)
+    for raw in (b'"1"', b"null", b"2", b"1.5", b"-1"):
+        alone.process.receive_response(jsonrpc.parse(b'{"id":%b,"result":5}' % raw))
+    assert alone.settled == []
+    assert len(alone.process.out.take_notes()) == 5
+
+
+def test_a_request_is_settled_under_its_own_id_which_is_free_then(alone: Alone) -> None:
+    process = alone.process
+    process.answer(alone.asks(b"1e0"), b'{"a":1.10}')
+    assert not alone.client.requests
+    process.refuse(alone.asks(b'"r"'), -32602, "no", {"x": 1})
+    process.fail(alone.asks(b"null"), "it ended", {"exitCode": 1})
+    process.respond(alone.asks(b"2"), jsonrpc.parse(b' {"result":1e999, "id":77}'))
+    assert alone.to_client() == [
+        b'{"jsonrpc":"2.0","id":1e0,"result":{"a":1.10}}',
+        b'{"jsonrpc":"2.0","id":"r","error":{"code":-32602,"message":"no","data":{"x":1}}}',
+        b'{"jsonrpc":"2.0","id":null,"error":{"code":-32603,"message":"it ended","data":{"exitCode":1}}}',
+        b' {"result":1e999, "id":2}',
+    ]
+    assert not alone.client.requests
+
+
+def test_what_the_gateway_asks_itself_is_answered_to_nobody(alone: Alone) -> None:
+    own = Request(None, jsonrpc.parse(b'{"id":0,"method":"x"}'))
+    alone.process.respond(own, jsonrpc.parse(b'{"id":1,"result":1}'))
+    alone.process.refuse(own, -32600, "no")
+    assert alone.process.out.take().to_clients == {}
+
+
+def test_an_id_of_reasonable_size_is_taken_while_there_is_room(alone: Alone) -> None:
+    def too_much(id_size: int, pending: int) -> str | None:
+        message = alone.asks(b'"%b"' % (b"x" * (id_size - 2))).message
+        return alone.process.too_much(message, pending, 0)
+
+    assert too_much(ID_SIZE, 2) is None
+    assert too_much(ID_SIZE + 1, 0) == "has an id of more than 1024 bytes"
+    assert too_much(ID_SIZE, 3) == "comes while max_open_requests (3) are not answered"
+
+
+def test_what_waits_is_bounded_in_bytes_but_for_a_single_message(alone: Alone) -> None:
+    message = alone.asks(b"1", b',"params":"%b"' % (b"x" * LIMIT)).message
+    assert alone.process.too_much(message, 0, 0) is None
+    small = alone.asks(b"2").message
+    assert alone.process.too_much(small, 1, LIMIT - len(small.text)) is None
+    assert (
+        alone.process.too_much(small, 1, LIMIT - len(small.text) + 1)
+        == "comes while 978 bytes of others wait already (outbox_limit is 1000)"
+    )
+
+
+def test_of_a_client_only_what_is_still_held_here_counts_as_waiting() -> None:
+    scene = Scene(make_policy(max_waiting_size=LIMIT))
+    ann = scene.join("ann")
+    ann.new_session()
+    for _ in range(3):
+        ann.request("x/y", text="x" * 600)
+    assert not ann.heard()
+    assert ann.client.waiting_size == 0
+    ann.prompt("x" * 600)
+    ann.prompt("x" * 600)
+    assert not ann.heard()
+    assert ann.client.waiting_size > 600
+    refused = ann.prompt("x" * 600)
+    answer = ann.hears()
+    assert (answer["id"], answer["error"]["code"]) == (refused, -32600)
+    ann.cancel()
+    assert "result" in ann.hears()
+    assert ann.client.waiting_size == 0
+    for asked in scene.agent.heard():
+        if "id" in asked:
+            scene.agent.send(id=asked["id"], result={})
+    assert (ann.client.waiting_size, ann.client.requests) == (0, {})
+
+
+def test_a_very_long_session_id_is_quoted_in_part() -> None:
+    scene = Scene()
+    ann = scene.join("ann")
+    for session_id in ("x" * 10_000, "\ud83d\n"):
+        ann.request("session/prompt", sessionId=session_id)
+        error = ann.hears()["error"]
+        assert error["data"] == {"sessionId": session_id}
+        assert len(error["message"]) < 150
+        assert error["message"].isprintable()
+
+
+def test_news_are_for_those_who_asked_for_them_and_name_who_did_it() -> None:
+    scene = Scene()
+    ann = scene.join("ann", **news_params())
+    bob = scene.join("bob", role=Role.OBSERVER, **news_params())
+    cem = scene.join("cem")
+    ann.new_session()
+    for peer in (bob, cem):
+        peer.load()
+    assert [message["params"] for message in ann.heard()] == [
+        {
+            "sessionId": "s",
+            "event": "attached",
+            "by": {"connection": name, "identity": "me", "role": role},
+        }
+        for name, role in (("bob", "observer"), ("cem", "controller"))
+    ]
+    assert who(None) == {"by": None}
+
+
+@pytest.mark.parametrize("value", [None, False])
+def test_who_says_no_to_news_gets_none(value: bool | None) -> None:
+    scene = Scene()
+    ann = scene.join("ann", clientCapabilities={"_meta": {"acp-gateway": value}})
+    ann.new_session()
+    scene.join("bob").load()
+    assert not ann.heard()
+
+
+def test_what_one_of_them_chooses_is_told_to_the_others_and_to_who_comes_later() -> None:
+    scene = Scene()
+    ann, bob = scene.join("ann"), scene.join("bob")
+    ann.new_session()
+    bob.load()
+    own = ann.request("session/set_mode", sessionId="s", modeId="plan")
+    scene.agent.answers("session/set_mode")
+    assert ann.hears()["id"] == own
+    told = bob.hears()
+    assert told["params"]["update"] == {"sessionUpdate": "current_mode_update", "currentModeId": "plan"}
+    assert scene.join("cem").load()[0] == told
+
+
+def test_a_decision_about_no_session_is_told_to_nobody() -> None:
+    scene = Scene()
+    ann = scene.join("ann", **news_params())
+    scene.agent.send(id=7, method="session/request_permission", params={"options": [{"optionId": "y"}]})
+    ann.choose(ann.hears(), "y")
+    assert scene.agent.hears()["id"] == 7
+    assert not ann.heard()
+
+
+def test_a_process_is_deserted_while_none_of_its_clients_is_connected() -> None:
+    scene = Scene()
+    ann, bob = scene.join("ann"), scene.join("bob")
+    process = scene.multiplexer.home
+    ann.away()
+    assert not process.deserted
+    bob.gone()
+    assert process.deserted
+    ann.back()
+    assert not process.deserted
+
+
+def test_a_session_that_is_over_keeps_nothing_but_whose_it_is() -> None:
+    scene = Scene()
+    ann = scene.join("ann")
+    ann.new_session()
+    scene.agent.update("text")
+    ann.prompt()
+    (session,) = scene.multiplexer.sessions
+    scene.retire()
+    assert (session.attached, session.turns, session.journal.size, session.host) == ({}, {}, 0, None)
+    assert (session.live, session.owner) == (False, "me")
+    assert list(scene.registry) == [session]

@@ -1,0 +1,219 @@
+"""The limit for all hubs together: when it is looked at, what counts, and who has to give up something."""
+
+import logging
+import math
+from typing import Any
+
+import pytest
+
+from acp_gateway.hub import Hub, Limits
+from acp_gateway.memory import LOOKS, Memory
+from acp_gateway.protocol.sessions import Session, State
+from acp_gateway.seats import Seat
+from acp_gateway.transports.base import CloseReason, memory_message_stream_pair
+from tests.protocol import scene as core
+from tests.protocol.scene import Peer, make_policy
+
+LIMIT = 100_000
+
+LIMITS = Limits(
+    write_high_water=0,
+    outbox_limit=1_000_000,
+    stall_timeout=60.0,
+    idle_stop=math.inf,
+    max_restarts=5,
+    permission_timeout=math.inf,
+)
+
+
+async def no_agent(**_: Any) -> None:
+    raise AssertionError("no agent is to be started")
+
+
+class Place:
+    """A hub whose clients take nothing: what they are sent waits in their seats."""
+
+    def __init__(self, *clients: str) -> None:
+        self.core = core.Scene(make_policy())
+        self.hub = Hub("agent", shared=True, run_agent=no_agent, multiplexer=self.core.multiplexer, limits=LIMITS)
+        self.peers: list[Peer] = []
+        for name in clients:
+            self.join(name)
+
+    @property
+    def agent(self) -> core.Agent:
+        return self.core.agent
+
+    @property
+    def session(self) -> Session:
+        """The one that there is."""
+        (session,) = self.core.multiplexer.sessions
+        return session
+
+    def join(self, name: str) -> Peer:
+        """Another client, in the session."""
+        peer = self.core.join(name)
+        if self.core.multiplexer.sessions:
+            peer.load()
+        else:
+            peer.new_session()
+        self.peers.append(peer)
+        _, ours = memory_message_stream_pair()
+        self.hub.seats[peer.client] = Seat(peer.client, ours, 0, lambda: None)
+        return peer
+
+    def say(self, size: int, count: int = 1) -> None:
+        """Have the agent say so much, so many times: it stands in the history, and waits for each client."""
+        for _ in range(count):
+            self.agent.update("x" * size)
+        for peer in self.peers:
+            if seat := self.hub.seats.get(peer.client):
+                seat.send(peer.heard_text())
+
+    def send(self, peer: Peer, size: int) -> None:
+        """Send a message to one client only."""
+        self.hub.seats[peer.client].send([b"x" * size])
+
+    def detached(self) -> list[str]:
+        """The names of those who were detached."""
+        return [seat.client.name for seat in self.hub.seats.values() if seat.farewell is not None]
+
+
+def look(*places: Place, limit: int = LIMIT, size: int = LIMIT) -> None:
+    """Have a limit looked at."""
+    Memory(limit).grown(size, [place.hub for place in places])
+
+
+async def test_within_the_limit_nobody_notices() -> None:
+    place = Place("ann", "bob")
+    place.say(LIMIT // 10)
+    look(place)
+    assert place.detached() == []
+    assert not place.session.journal.truncated
+
+
+async def test_the_client_with_the_most_waiting_is_detached_and_told_of_the_setting(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    place, other = Place("ann", "bob"), Place("carol")
+    ann, bob = place.peers
+    place.send(ann, LIMIT // 4)
+    place.send(bob, LIMIT // 2)
+    other.send(other.peers[0], LIMIT // 3)
+    look(place, other)
+    assert (place.detached(), other.detached()) == (["bob"], [])
+    farewell = place.hub.seats[bob.client].farewell
+    assert farewell is not None
+    assert (farewell.reason, farewell.word) == (CloseReason.POLICY, "too_slow")
+    assert f"memory_limit ({LIMIT} bytes)" in farewell.text
+    assert caplog.messages == [f"bob: detached: {farewell.text}"]
+
+
+async def test_as_many_are_detached_as_it_takes() -> None:
+    place, other = Place("ann", "bob"), Place("carol")
+    for number, (where, peer) in enumerate([(place, place.peers[0]), (place, place.peers[1]), (other, other.peers[0])]):
+        where.send(peer, LIMIT + 1 + number)
+    look(place, other)
+    assert place.detached() + other.detached() == ["ann", "bob", "carol"]
+
+
+async def test_what_waits_for_several_and_stands_in_a_history_is_there_once() -> None:
+    place = Place(*"abcdefgh")
+    place.say(LIMIT // 100, count=80)
+    look(place)
+    assert place.detached() == []
+    assert not place.session.journal.truncated
+
+
+async def test_what_is_the_same_by_chance_is_there_twice() -> None:
+    place = Place("ann", "bob")
+    for peer in place.peers:
+        place.send(peer, LIMIT * 2 // 3)
+    look(place)
+    assert len(place.detached()) == 1
+
+
+async def test_where_nobody_waits_for_anything_the_longest_history_is_cut(caplog: pytest.LogCaptureFixture) -> None:
+    place, other = Place(), Place()
+    for where, count in ((place, 80), (other, 40)):
+        where.join("ann")
+        where.say(LIMIT // 100, count=count)
+        for seat in where.hub.seats.values():
+            seat.outbox.clear()
+    before = other.session.journal.size
+    look(place, other)
+    assert (place.detached(), other.detached()) == ([], [])
+    assert place.session.journal.truncated
+    assert place.session.journal.size <= LIMIT // 2
+    assert other.session.journal.size == before
+    assert [record.levelno for record in caplog.records] == [logging.WARNING]
+    assert f"memory_limit ({LIMIT} bytes)" in caplog.text
+
+
+async def test_a_client_stays_where_a_history_is_what_takes_the_memory() -> None:
+    place = Place("ann")
+    place.say(LIMIT // 100, count=120)
+    place.hub.seats[place.peers[0].client].outbox.clear()
+    place.send(place.peers[0], LIMIT // 10)
+    look(place)
+    assert place.detached() == []
+    assert place.session.journal.truncated
+
+
+async def test_histories_are_cut_after_the_clients_are_detached_and_as_often_as_it_takes() -> None:
+    place = Place("ann")
+    place.say(LIMIT // 100, count=100)
+    look(place, limit=LIMIT // 10)
+    assert place.detached() == ["ann"]
+    assert 0 < place.session.journal.size <= LIMIT // 10
+
+
+async def test_a_history_that_is_being_recorded_counts_and_is_cut() -> None:
+    place = Place("ann")
+    place.peers[0].request("session/load", sessionId="other", cwd="/srv", mcpServers=[])
+    recorded = next(session for session in place.core.multiplexer.sessions if session.state is State.OPENING).recorded
+    assert recorded is not None
+    for _ in range(100):
+        recorded.append(bytes(LIMIT // 50))
+    look(place)
+    assert recorded.size <= LIMIT
+
+
+@pytest.mark.parametrize("cut", ["cut before", "not cut yet"])
+async def test_a_look_ends_where_nothing_is_left_but_states_that_a_late_joiner_needs(cut: str) -> None:
+    place = Place("ann")
+    place.agent.state("plan", entries=["x" * LIMIT])
+    place.agent.state("usage_update", text="x" * LIMIT)
+    if cut == "cut before":
+        place.session.journal.shrink(0)
+    look(place)
+    assert place.session.journal.size > 2 * LIMIT
+    assert not place.session.journal.truncated
+
+
+async def test_a_shorter_history_is_cut_where_the_longest_has_only_states_left() -> None:
+    place, other = Place("ann"), Place("bob")
+    place.agent.state("plan", entries=["x" * 2 * LIMIT])
+    other.say(LIMIT // 100, count=50)
+    for where in (place, other):
+        for seat in where.hub.seats.values():
+            seat.outbox.clear()
+    look(place, other)
+    assert other.session.journal.size == 0
+
+
+async def test_a_look_ends_where_there_is_nothing_at_all() -> None:
+    look(Place(), limit=0, size=1)
+
+
+async def test_memory_is_looked_at_again_only_after_a_part_of_the_limit_was_added() -> None:
+    place = Place("ann")
+    memory = Memory(LIMIT)
+    for name in ("ann", "bob"):
+        place.send(place.peers[-1], 2 * LIMIT)
+        for _ in range(3):
+            memory.grown(LIMIT // LOOKS // 4, [place.hub])
+            assert name not in place.detached()
+        memory.grown(LIMIT // LOOKS // 4 + 1, [place.hub])
+        assert name in place.detached()
+        place.join("bob")

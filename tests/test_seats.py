@@ -1,0 +1,282 @@
+"""A client's place: what goes into its stream, what waits, what counts as being behind, and how it is told goodbye."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+import trio
+from trio.testing import wait_all_tasks_blocked
+
+from acp_gateway.protocol.sessions import Client, Viewer
+from acp_gateway.seats import CHUNK, Farewell, Seat
+from acp_gateway.transports.base import CloseReason, memory_message_stream_pair
+from tests.doubles import PATIENCE, FragileStream
+
+HIGH_WATER = 100
+
+SMALL = b"x" * 10
+
+LOST = [trio.BrokenResourceError("lost"), trio.ClosedResourceError("closed")]
+
+BYE = Farewell(CloseReason.AGENT_GONE, "the agent has ended")
+
+
+class Scene:
+    """A seat and its peer."""
+
+    def __init__(self) -> None:
+        self.peer, ours = memory_message_stream_pair()
+        self.stream = FragileStream(ours)
+        self.progress = 0
+        """How often somebody was told that the peer has caught up."""
+        self.seat = Seat(Client("test", Viewer("me")), self.stream, HIGH_WATER, self._progressed)
+        self.pumped = trio.Event()
+        """Whether the pump has ended."""
+
+    def _progressed(self) -> None:
+        self.progress += 1
+
+    def fall_behind(self) -> None:
+        """Send more than the stream takes."""
+        self.seat.send([b"y" * HIGH_WATER])
+        self.seat.send([SMALL])
+        assert self.seat.behind
+
+    async def pump(self) -> None:
+        with self.seat.scope:
+            await self.seat.pump()
+        self.pumped.set()
+
+
+@asynccontextmanager
+async def pumping(scene: Scene) -> AsyncIterator[Scene]:
+    """A seat whose pump has to end within the block."""
+    with trio.fail_after(PATIENCE):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(scene.pump)
+            await wait_all_tasks_blocked()
+            yield scene
+            await scene.pumped.wait()
+
+
+# Sending
+
+
+def test_what_the_stream_takes_is_handed_over_at_once() -> None:
+    scene = Scene()
+    scene.seat.send([SMALL, SMALL])
+    scene.seat.send([SMALL])
+    assert scene.stream.pending_bytes == 3 * len(SMALL)
+    assert not scene.seat.behind
+    assert scene.progress == 0
+
+
+def test_above_the_high_water_mark_messages_wait_in_the_outbox() -> None:
+    scene = Scene()
+    scene.seat.send([b"y" * (HIGH_WATER - 1)])
+    scene.seat.send([b"z"])
+    assert not scene.seat.behind
+    scene.seat.send([SMALL])
+    assert scene.seat.behind
+    assert scene.stream.pending_bytes == HIGH_WATER
+    assert list(scene.seat.outbox.messages()) == [SMALL]
+
+
+def test_a_stream_that_takes_everything_gets_no_more_than_a_chunk_above_its_mark() -> None:
+    scene = Scene()
+    scene.seat.send([b"y" * (CHUNK // 4)] * 20)
+    assert scene.stream.pending_bytes == CHUNK
+
+
+async def test_what_waits_is_sent_in_order_as_the_peer_reads_and_the_hub_is_told_when_none_of_it_waits() -> None:
+    async with pumping(Scene()) as scene:
+        messages = [b"%d" % number * (CHUNK // 2) for number in range(8)]
+        scene.seat.send(messages)
+        received: list[bytes] = []
+        while scene.seat.behind:
+            assert scene.progress == 0
+            received += await scene.peer.receive_batch()
+            await wait_all_tasks_blocked()
+        assert scene.progress == 1
+        assert len(received) == 6
+        assert received + await scene.peer.receive_batch() == messages
+        await wait_all_tasks_blocked()
+        assert scene.progress == 1
+        scene.seat.scope.cancel()
+
+
+async def test_the_hub_is_told_as_well_where_sending_itself_catches_up() -> None:
+    scene = Scene()
+    scene.fall_behind()
+    await scene.peer.receive_batch()
+    scene.seat.send([SMALL])
+    assert not scene.seat.behind
+    assert scene.progress == 1
+    assert scene.seat.excess <= 0
+
+
+async def test_a_pump_that_is_cancelled_loses_nothing() -> None:
+    async with pumping(Scene()) as scene:
+        scene.fall_behind()
+        scene.seat.scope.cancel()
+    assert list(scene.seat.outbox.messages()) == [SMALL]
+
+
+@pytest.mark.parametrize("error", LOST)
+async def test_what_cannot_be_sent_any_more_does_not_pile_up(error: Exception) -> None:
+    scene = Scene()
+    scene.fall_behind()
+    await scene.peer.receive_batch()
+    scene.stream.send_error = error
+    scene.seat.send([SMALL])
+    assert not scene.seat.behind
+
+
+@pytest.mark.parametrize("error", LOST)
+async def test_a_stream_that_is_lost_holds_up_nobody(error: Exception) -> None:
+    async with pumping(Scene()) as scene:
+        scene.stream.drain_error = error
+        scene.fall_behind()
+        await wait_all_tasks_blocked()
+        assert not scene.seat.behind
+        assert scene.progress == 1
+        assert not scene.pumped.is_set()
+        scene.seat.scope.cancel()
+
+
+# How far behind
+
+
+def test_what_waits_beyond_one_message_is_the_excess() -> None:
+    scene = Scene()
+    scene.fall_behind()
+    assert scene.seat.excess <= 0
+    scene.seat.send([SMALL] * 4)
+    assert scene.seat.excess == 4 * len(SMALL)
+
+
+@pytest.mark.parametrize("before", [0, 3])
+@pytest.mark.parametrize("after", [0, 3])
+def test_one_message_may_be_as_large_as_it_is_wherever_it_stands(before: int, after: int) -> None:
+    scene = Scene()
+    scene.seat.send([b"y" * HIGH_WATER])
+    scene.seat.send([SMALL] * before)
+    scene.seat.send([b"z" * 100_000])
+    scene.seat.send([SMALL] * after)
+    assert scene.seat.excess == (before + after) * len(SMALL)
+
+
+def test_of_two_large_messages_one_counts() -> None:
+    scene = Scene()
+    scene.fall_behind()
+    scene.seat.send([b"z" * 100_000, b"z" * 90_000])
+    assert scene.seat.excess == 90_000 + len(SMALL)
+
+
+async def test_a_large_message_that_the_peer_has_excuses_no_other() -> None:
+    async with pumping(Scene()) as scene:
+        scene.fall_behind()
+        scene.seat.send([b"z" * 100_000])
+        while scene.seat.behind:
+            await scene.peer.receive_batch()
+            await wait_all_tasks_blocked()
+        scene.fall_behind()
+        scene.seat.send([SMALL] * 4)
+        assert scene.seat.excess > 0
+        scene.seat.scope.cancel()
+
+
+def test_history_does_not_count() -> None:
+    scene = Scene()
+    scene.fall_behind()
+    history = [SMALL] * 1000
+    scene.seat.send([*history, SMALL], replayed=sum(map(len, history)))
+    assert scene.seat.excess == len(SMALL)
+
+
+# Goodbye
+
+
+def test_what_is_said_first_about_the_end_counts() -> None:
+    seat = Scene().seat
+    seat.close(Farewell(CloseReason.POLICY, "revoked"))
+    seat.close(BYE)
+    seat.close_after_last_words(BYE)
+    seat.cut_off(BYE)
+    assert seat.farewell is not None
+    assert seat.farewell.text == "revoked"
+
+
+async def test_a_connection_that_is_closed_at_once_keeps_what_there_still_is_for_it() -> None:
+    async with pumping(Scene()) as scene:
+        scene.fall_behind()
+        scene.seat.close(BYE)
+        await scene.pumped.wait()
+        scene.seat.give_up()
+        assert not scene.seat.behind
+        assert await scene.peer.receive_batch() == [b"y" * HIGH_WATER, SMALL]
+
+
+async def test_a_peer_that_is_cut_off_gets_nothing_more_until_its_last_answers() -> None:
+    async with pumping(Scene()) as scene:
+        scene.fall_behind()
+        scene.seat.cut_off(BYE)
+        scene.seat.send([b"behind the gap"])
+        assert not scene.seat.behind
+        scene.seat.muted = False
+        scene.seat.send([b"an answer"])
+        scene.seat.give_up()
+        assert await scene.peer.receive_batch() == [b"y" * HIGH_WATER, b"an answer"]
+
+
+@pytest.mark.parametrize("error", LOST)
+def test_giving_up_on_a_stream_that_is_lost_leaves_nothing(error: Exception) -> None:
+    scene = Scene()
+    scene.fall_behind()
+    scene.stream.send_error = error
+    scene.seat.give_up()
+    assert not scene.seat.behind
+
+
+async def test_last_words_are_waited_for_until_the_peer_has_taken_them() -> None:
+    async with pumping(Scene()) as scene:
+        scene.fall_behind()
+        scene.seat.close_after_last_words(BYE)
+        await wait_all_tasks_blocked()
+        assert not scene.seat.scope.cancel_called
+        assert await scene.peer.receive_batch() == [b"y" * HIGH_WATER]
+        await wait_all_tasks_blocked()
+        assert not scene.seat.scope.cancel_called
+        assert await scene.peer.receive_batch() == [SMALL]
+        await scene.pumped.wait()
+    assert scene.seat.scope.cancel_called
+
+
+async def test_a_connection_with_nothing_on_its_way_ends_at_once() -> None:
+    async with pumping(Scene()) as scene:
+        scene.seat.close_after_last_words(BYE)
+    assert scene.seat.scope.cancel_called
+
+
+@pytest.mark.parametrize("error", LOST)
+@pytest.mark.parametrize("behind", [False, True])
+async def test_last_words_for_a_peer_that_is_lost_are_not_waited_for(behind: bool, error: Exception) -> None:
+    async with pumping(Scene()) as scene:
+        if behind:
+            scene.fall_behind()
+            await wait_all_tasks_blocked()
+        scene.stream.drain_error = error
+        scene.seat.close_after_last_words(BYE)
+        await wait_all_tasks_blocked()
+        await scene.peer.aclose()
+    assert scene.seat.scope.cancel_called
+
+
+@pytest.mark.parametrize("error", LOST)
+async def test_the_loss_of_a_stream_does_not_keep_its_connection_from_ending_later(error: Exception) -> None:
+    async with pumping(Scene()) as scene:
+        scene.stream.drain_error = error
+        scene.fall_behind()
+        await wait_all_tasks_blocked()
+        scene.seat.close_after_last_words(BYE)
+    assert scene.seat.scope.cancel_called
