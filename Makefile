@@ -3,13 +3,14 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: help demo test test-slow check format clean
+.PHONY: help demo test test-slow check coverage format clean
 
 help:
 	@echo 'make demo        the main job, on this machine, in under a minute'
 	@echo 'make test        all tests but the slow ones'
 	@echo 'make test-slow   the tests that need many seconds of real time'
 	@echo 'make check       format, lint, types, layers, and the wheel in an empty environment'
+	@echo 'make coverage    every branch of the core is reached by its own tests'
 	@echo 'make format      write the format that make check wants'
 	@echo 'make clean       remove the virtual environment and what was built'
 
@@ -35,6 +36,10 @@ check: $(VENV)/has-dev
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-logo
 	tools/check_wheel $(BIN)/python
+
+coverage: $(VENV)/has-dev
+	$(BIN)/coverage run --branch --source acp_gateway/protocol -m pytest -q tests/protocol
+	$(BIN)/coverage report --show-missing --fail-under 100
 
 format: $(VENV)/has-dev
 	$(BIN)/ruff format .

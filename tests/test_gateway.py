@@ -433,6 +433,20 @@ def test_a_guest_is_not_let_in_where_it_is_not_clear_whose_session_is_meant(scen
     assert refusal(gateway, scene.guest("s")) == UNKNOWN
 
 
+def test_a_guests_token_stays_with_the_session_that_it_led_to_first(scene: Scene) -> None:
+    gateway = scene.gateway()
+    guest = scene.guest("s")
+    session = live(gateway, "s", "ann")
+    viewer = gateway.admit(guest, Wish()).viewer
+    assert viewer.sees(session)
+    gateway.registry.end(session)
+    # Agents that count their sessions give the same id to the next one.
+    later = live(gateway, "s", "bob")
+    assert not viewer.sees(later)
+    assert refusal(gateway, guest) == UNKNOWN
+    assert gateway.admit(scene.guest("s"), Wish()).viewer.sees(later)
+
+
 def test_a_guest_of_an_agent_that_the_token_does_not_allow_is_let_in_nowhere(scene: Scene) -> None:
     gateway = scene.gateway({"a": agent(), "fake": agent()}, default_agent="a")
     live(gateway, "s", "ann")

@@ -81,7 +81,7 @@ class _Params(msgspec.Struct):
 
 class _Envelope(msgspec.Struct):
     id: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
-    method: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
+    method: str | msgspec.UnsetType = msgspec.UNSET
     params: _Params | None = None
     result: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
     error: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
@@ -132,11 +132,20 @@ def _look_again(text: bytes) -> _Envelope:
     update = _Update(_string_at(text, "params", "update", "sessionUpdate"))
     return _Envelope(
         id=values.get("id", msgspec.UNSET),
-        method=values.get("method", msgspec.UNSET),
+        method=_method(values.get("method")),
         params=_Params(_string_at(text, "params", "sessionId"), update),
         result=values.get("result", msgspec.UNSET),
         error=values.get("error", msgspec.UNSET),
     )
+
+
+def _method(raw: msgspec.Raw | None) -> str | msgspec.UnsetType:
+    if raw is None:
+        return msgspec.UNSET
+    text = bytes(raw)
+    if text[0] != ord('"'):
+        raise InvalidMessage(INVALID_REQUEST, "method must be a string")
+    return spans.string_value(text)
 
 
 def _string_at(text: bytes, *path: str) -> str | None:
@@ -145,21 +154,17 @@ def _string_at(text: bytes, *path: str) -> str | None:
 
 
 def _classify(text: bytes, envelope: _Envelope) -> Message:
-    message_id = NO_ID if envelope.id is msgspec.UNSET else RawId(bytes(envelope.id))
-    if message_id[0] not in _ID_START:
-        raise InvalidMessage(INVALID_REQUEST, "an id must be a string, a number or null")
-    if envelope.method is not msgspec.UNSET:
-        method = bytes(envelope.method)
-        if method[0] != ord('"'):
-            raise InvalidMessage(INVALID_REQUEST, "method must be a string")
-        kind = Kind.NOTIFICATION if envelope.id is msgspec.UNSET else Kind.REQUEST
-        # Every message comes through here, and its method is a plain string.
-        name = spans.string_value(method) if b"\\" in method else method[1:-1].decode()
-        params = envelope.params
+    message_id, kind = NO_ID, Kind.NOTIFICATION
+    if envelope.id is not msgspec.UNSET:
+        message_id, kind = RawId(bytes(envelope.id)), Kind.REQUEST
+        if message_id[0] not in _ID_START:
+            raise InvalidMessage(INVALID_REQUEST, "an id must be a string, a number or null")
+    method, params = envelope.method, envelope.params
+    if method is not msgspec.UNSET:
         if params is None:
-            return Message(text, kind, message_id, name)
+            return Message(text, kind, message_id, method)
         update = None if params.update is None else params.update.kind
-        return Message(text, kind, message_id, name, False, params.session, update)
+        return Message(text, kind, message_id, method, False, params.session, update)
     if envelope.id is msgspec.UNSET or (envelope.result is msgspec.UNSET and envelope.error is msgspec.UNSET):
         raise InvalidMessage(INVALID_REQUEST, "neither a request nor a notification nor a response")
     # Peers with JSON-RPC 1.0 in their bones send `"error": null` beside a result.

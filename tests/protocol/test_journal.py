@@ -65,6 +65,14 @@ def test_as_many_turns_go_as_are_needed() -> None:
     assert written.replay() == [b"cc", b"ddd"]
 
 
+def test_a_journal_can_be_made_to_give_up_its_oldest_turns_once() -> None:
+    written = journal(10, [b"aa"], [b"bb"], [b"cc"])
+    written.shrink(4)
+    assert (written.replay(), written.truncated) == ([b"bb", b"cc"], True)
+    written.append(b"dddd")
+    assert written.size == 8
+
+
 def test_the_running_turn_alone_loses_its_beginning() -> None:
     written = journal(6, [b"aa"], running=[b"bb", b"cc", b"dd", b"ee"])
     assert written.replay() == [b"cc", b"dd", b"ee"]

@@ -578,3 +578,9 @@ def test_a_suggestion_never_looks_outside_home_nor_without_end() -> None:
 def test_a_suggestion_can_be_used_as_it_is(path: str, agent_cwd: str | None) -> None:
     pair = parse_map(suggest(path, "/home/ann/proj", agent_cwd=agent_cwd))
     assert remote(path, PathMaps([pair])).rstrip("/") == pair[1].rstrip("/")
+
+
+def test_the_editors_name_for_a_path_is_found_where_a_map_has_made_it() -> None:
+    maps = PathMaps([("/Users/ann", "/srv")])
+    assert maps.local_path("/srv/proj") == "/Users/ann/proj"
+    assert maps.local_path("/elsewhere") == "/elsewhere"

@@ -51,3 +51,9 @@ def test_an_id_member_with_escapes_is_found() -> None:
     seen.asked(b'{"\\u0069d":1,"\\u006dethod":"m"}')
     seen.answered(b'{"i\\u0064":1,"result":null}')
     assert seen.methods() == []
+
+
+def test_an_answer_when_nothing_is_open_is_nothing() -> None:
+    seen = Unanswered()
+    seen.answered(b'{"id":1,"result":null}')
+    assert seen.take() == []
