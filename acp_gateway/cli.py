@@ -1,6 +1,5 @@
 """The command line. Each command imports what it needs when it runs: `connect` must start fast."""
 
-import io
 import math
 import os
 import sys
@@ -12,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from acp_gateway import __version__
-from acp_gateway.errors import GatewayError, UsageError
+from acp_gateway.errors import GatewayError
+from acp_gateway.token_cli import config_option, print_table, share, token
 
 if TYPE_CHECKING:
-    from acp_gateway.auth import Role
     from acp_gateway.dialing import Destination
 
 MAX_MESSAGE_SIZE = 64 * 1024 * 1024
@@ -45,20 +44,6 @@ def _finite(_context: click.Context, _option: click.Parameter, seconds: float) -
     return seconds
 
 
-def _lifetime(_context: click.Context, _option: click.Parameter, text: str) -> float | None:
-    from acp_gateway.durations import parse_duration
-
-    try:
-        return None if text == "never" else parse_duration(text)
-    except UsageError as error:
-        raise click.BadParameter(f"{error}; or never") from None
-
-
-_config_option = click.option(
-    "--config",
-    type=click.Path(path_type=Path, dir_okay=False),
-    help="The gateway's configuration. Default: ~/.config/acp-gateway/config.toml, else /etc/acp-gateway/config.toml.",
-)
 _token_file_option = click.option(
     "--token-file",
     type=click.Path(path_type=Path),
@@ -112,7 +97,7 @@ def main() -> None:
 
 
 @main.command(short_help="Accept editors and run agents for them.")
-@_config_option
+@config_option
 @click.option("--verbose", "-v", is_flag=True, help="Log each connection's details as well. Never what is said.")
 def serve(config: Path | None, *, verbose: bool) -> None:
     """Accept editors and run agents for them, until stopped by SIGTERM or Ctrl-C.
@@ -281,133 +266,13 @@ def sessions(
         # JSON itself leaves this one control character as it is.
         click.echo(json.dumps(found, indent=2).replace("\x7f", "\\u007f"))
     elif found:
-        _print_table(control.SESSION_COLUMNS, control.session_rows(found, datetime.now(UTC)))
+        print_table(control.SESSION_COLUMNS, control.session_rows(found, datetime.now(UTC)))
     else:
         click.echo("There are no sessions; the first that an editor opens will be one.", err=True)
 
 
-@main.group(short_help="Make, list and revoke tokens.")
-def token() -> None:
-    """Make, list and revoke the tokens that let people in. Run this on the gateway's machine."""
-
-
-@token.command("create")
-@_config_option
-@click.option("--label", required=True, help="What the token is for, such as a device: laptop, phone.")
-@click.option(
-    "--identity",
-    metavar="NAME",
-    help="Whose token it is. Default: the gateway's own user, so all yours are one person's.",
-)
-@click.option("--agent", "agents", multiple=True, metavar="NAME", help="Allow this agent only. May be repeated.")
-@click.option(
-    "--role",
-    type=click.Choice(["controller", "observer"]),
-    default="controller",
-    show_default=True,
-    help="A controller may do everything; an observer may only look.",
-)
-@click.option("--session", metavar="ID", help="For this one of the identity's sessions and nothing else.")
-@click.option(
-    "--expires",
-    "lifetime",
-    metavar="DURATION",
-    default="never",
-    callback=_lifetime,
-    help="For how long it lets people in: 90s, 15m, 2h, 7d. Default: until it is revoked.",
-)
-def create_token(
-    config: Path | None,
-    label: str,
-    identity: str | None,
-    agents: tuple[str, ...],
-    role: "Role",
-    session: str | None,
-    lifetime: float | None,
-) -> None:
-    """Make a token and print it, this once."""
-    from acp_gateway.auth import TokenStore
-    from acp_gateway.config import load_config
-    from acp_gateway.tomlfile import suggestion
-
-    settings = load_config(config)
-    for agent in agents:
-        if agent not in settings.agents:
-            raise UsageError(f"there is no agent {agent!r} in the configuration{suggestion(agent, settings.agents)}")
-    record, secret = TokenStore(settings.gateway.state_dir).create(
-        label, identity, agents or None, role=role, session=session, lifetime=lifetime
-    )
-    click.echo(
-        f"Token {record.id} for {record.identity}. It is shown only now; keep it in a file of mode 600:", err=True
-    )
-    click.echo(secret)
-
-
-@token.command("list")
-@_config_option
-def list_tokens(config: Path | None) -> None:
-    """Show the tokens there are, a row each, the id first."""
-    from acp_gateway.auth import TokenStore
-    from acp_gateway.config import load_config
-
-    store = TokenStore(load_config(config).gateway.state_dir)
-    tokens = store.tokens()
-    if not tokens:
-        click.echo("There are no tokens; make one with `acp-gateway token create --label NAME`.", err=True)
-        return
-    rows: list[tuple[str, ...]] = []
-    for t in tokens:
-        agents = ",".join(t.agents) if t.agents else "all"
-        expires = "expired" if store.has_expired(t) else t.expires or "never"
-        rows.append((t.id, t.identity, t.role, agents, t.session or "-", t.created, expires, t.label))
-    _print_table(("ID", "IDENTITY", "ROLE", "AGENTS", "SESSION", "CREATED", "EXPIRES", "LABEL"), rows)
-
-
-@token.command("revoke")
-@_config_option
-@click.argument("token_id", metavar="ID")
-def revoke_token(config: Path | None, token_id: str) -> None:
-    """Make a token worthless; connections that use it are closed."""
-    from acp_gateway.auth import TokenStore
-    from acp_gateway.config import load_config
-
-    record = TokenStore(load_config(config).gateway.state_dir).revoke(token_id)
-    click.echo(f"Revoked {record.id} ({record.label}).")
-
-
-@main.command(short_help="Make a token for one session.")
-@click.argument("session")
-@click.option("--observe", is_flag=True, help="To look only: the guest can neither prompt nor decide anything.")
-@click.option(
-    "--expires",
-    "lifetime",
-    metavar="DURATION",
-    default="24h",
-    show_default=True,
-    callback=_lifetime,
-    help="For how long it lets the guest in: 90s, 15m, 2h, 7d, or never: until it is revoked.",
-)
-@click.option("--label", metavar="TEXT", help="Who or what the token is for. Default: guest.")
-@_config_option
-def share(session: str, lifetime: float | None, label: str | None, config: Path | None, *, observe: bool) -> None:
-    """Make a token for a guest and print it, this once: for the session with the id SESSION and nothing else.
-
-    Run this on the gateway's machine. `acp-gateway token revoke` ends it before its time.
-    """
-    from acp_gateway.auth import TokenStore
-    from acp_gateway.config import load_config
-
-    store = TokenStore(load_config(config).gateway.state_dir)
-    record, secret = store.create_guest(
-        session, role="observer" if observe else "controller", lifetime=lifetime, label=label
-    )
-    until = f"expires {record.expires}" if record.expires else "never expires"
-    click.echo(
-        f"Token {record.id}, {record.role}, {until}. It is shown only now; saved in a file of mode 600, it is used as: "
-        "acp-gateway connect TARGET --token-file FILE (it is for this session alone, no --attach is needed).",
-        err=True,
-    )
-    click.echo(secret)
+main.add_command(token)
+main.add_command(share)
 
 
 @main.group(short_help="Make the gateway's certificate.")
@@ -436,7 +301,7 @@ def create_certs(hosts: tuple[str, ...], out: Path | None) -> None:
 
 
 @main.command("check-config", short_help="Say what is wrong with the configuration.")
-@_config_option
+@config_option
 def check_configuration(config: Path | None) -> None:
     """Say what is wrong with the gateway's configuration, and where."""
     from acp_gateway.auth import TokenStore
@@ -459,17 +324,6 @@ def check_configuration(config: Path | None) -> None:
         click.echo("warning: there are no tokens yet: acp-gateway token create --label NAME", err=True)
     click.echo(f"Fine. Listening at {', '.join(str(section.address) for section in settings.listen)};", nl=False)
     click.echo(f" agents: {', '.join(settings.agents)}; default: {settings.default_agent}.")
-
-
-def _print_table(heads: tuple[str, ...], rows: list[tuple[str, ...]]) -> None:
-    """Rows in columns. Their heads are for people: a script gets nothing but rows."""
-    if isinstance(sys.stdout, io.TextIOWrapper):
-        # Titles are in all languages, and not every terminal and file has the characters for them.
-        sys.stdout.reconfigure(errors="replace")
-    table = [heads, *rows] if sys.stdout.isatty() else rows
-    widths = [max(map(len, column)) for column in zip(*table, strict=True)]
-    for row in table:
-        click.echo("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
 
 
 def _was_given(option: str) -> bool:

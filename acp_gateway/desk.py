@@ -65,7 +65,8 @@ def list_sessions(viewer: Viewer, registry: Registry, hubs: list[Hub]) -> list[d
     """The live sessions that exist for a viewer, and what waits in them; the oldest first.
 
     What an agent has asked and no session was found for stands under the session that the agent named, for the one
-    whose sessions all those of this agent process are.
+    whose sessions all those of this agent process are. If there is no such one, the gateway's own user is told that
+    something waits, and not what: it may be anybody's.
     """
     by_home = {hub.multiplexer.home: hub for hub in hubs}
     listed = []
@@ -75,8 +76,11 @@ def list_sessions(viewer: Viewer, registry: Registry, hubs: list[Hub]) -> list[d
             listed.append(_describe(session, hub))
     for hub in hubs:
         owners = {session.owner for session in hub.multiplexer.sessions}
-        if viewer.only is None and owners == {viewer.identity}:
-            listed += [_describe_unplaced(question, hub, viewer) for question in hub.multiplexer.waiting(None)]
+        is_mine = owners == {viewer.identity}
+        is_anybodys = len(owners) != 1 and viewer.identity == registry.own_identity
+        if viewer.only is None and (is_mine or is_anybodys):
+            unplaced = hub.multiplexer.waiting(None)
+            listed += [_describe_unplaced(question, hub, viewer, titled=is_mine) for question in unplaced]
     return listed
 
 
@@ -96,7 +100,7 @@ def _describe(session: Session, hub: Hub) -> dict[str, Any]:
     }
 
 
-def _describe_unplaced(question: Question, hub: Hub, viewer: Viewer) -> dict[str, Any]:
+def _describe_unplaced(question: Question, hub: Hub, viewer: Viewer, *, titled: bool) -> dict[str, Any]:
     return {
         "sessionId": question.message.session or "?",
         "agent": hub.name,
@@ -104,13 +108,13 @@ def _describe_unplaced(question: Question, hub: Hub, viewer: Viewer) -> dict[str
         "connected": 0,
         "away": 0,
         "turn": False,
-        "waiting": [_describe_question(question)],
+        "waiting": [_describe_question(question, titled=titled)],
     }
 
 
-def _describe_question(question: Question) -> dict[str, Any]:
+def _describe_question(question: Question, *, titled: bool = True) -> dict[str, Any]:
     since = datetime.fromtimestamp(time.time() - (trio.current_time() - question.since), UTC)
     described = {"method": question.method, "since": since.strftime("%Y-%m-%dT%H:%M:%SZ")}
-    if question.title is not None:
+    if titled and question.title is not None:
         described["title"] = question.title
     return described

@@ -61,6 +61,8 @@ class Limits:
     """Bytes pending for a peer above which its stream gets no more, or those who send it more are not read."""
     outbox_limit: int
     """Bytes that may wait for one client."""
+    replay_limit: int
+    """Bytes of history that may wait for one client besides."""
     stall_timeout: float
     """Seconds that the agent may take nothing while clients are not read because of it."""
     idle_stop: float
@@ -137,7 +139,7 @@ class Hub:
 
         Cancelled, it says goodbye to the client and closes at once, bounded by the stream's own times.
         """
-        seat = Seat(client, stream, self._limits.write_high_water, self._wake)
+        seat = Seat(client, stream, self._limits.write_high_water, self._wake, self._limits.replay_limit)
         self.seats[client] = seat
         self.multiplexer.attach(client)
         self._wake()
@@ -358,9 +360,12 @@ class Hub:
     async def _wait_for_lone_client(self) -> None:
         """Read on when the client has taken what there is, if there is just one: nobody else is kept waiting by that.
 
-        A viewer that looks on slowly must not slow down the agent of others, nor one session the other.
+        A viewer that looks on slowly must not slow down somebody else's agent, nor one session the other.
         """
-        while len(self.seats) == 1 and next(iter(self.seats.values())).behind:
+        while len(self.seats) == 1:
+            (seat,) = self.seats.values()
+            if not seat.behind or seat.client.viewer.guest or not seat.client.controls:
+                return
             await self._changed.park()
 
     async def _bound_last_words(self, agent: Agent, reading: trio.CancelScope) -> None:

@@ -40,9 +40,17 @@ class Seat:
         stream: its connection; closed by whoever runs the hub's `serve`.
         high_water: bytes that may wait in the stream itself.
         progressed: called whenever the peer has taken all that had to wait.
+        replay_limit: bytes of history that may wait without making the peer a slow one.
     """
 
-    def __init__(self, client: Client, stream: MessageStream, high_water: int, progressed: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        client: Client,
+        stream: MessageStream,
+        high_water: int,
+        progressed: Callable[[], None],
+        replay_limit: int = 2**62,
+    ) -> None:
         self.client = client
         self.stream = stream
         self.outbox = Outbox()
@@ -54,6 +62,7 @@ class Seat:
         self.muted = False
         """Whether what it is sent is dropped, because something before it was."""
         self._high_water = high_water
+        self._replay_limit = replay_limit
         self._progressed = progressed
         self._changed = trio.lowlevel.ParkingLot()
         self._last_words = False
@@ -75,7 +84,8 @@ class Seat:
         if self.muted:
             return
         waited = self.behind
-        self.outbox.extend(messages, replayed)
+        # Histories that are asked for again and again, and never read, count like anything else.
+        self.outbox.extend(messages, min(replayed, max(self._replay_limit - self.outbox.replay_bytes, 0)))
         self._hand_over()
         if self.behind:
             self._largest = max(self._largest, max(map(len, messages), default=0))

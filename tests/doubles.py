@@ -8,8 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import trio
+from click.testing import CliRunner, Result
 
 from acp_gateway.agent import Agent, Launch, Spawner
+from acp_gateway.cli import main
 from acp_gateway.config import AgentSection, Config, GatewaySection, ListenSection
 from acp_gateway.transports.base import CloseReason, MessageStream, memory_message_stream_pair
 
@@ -18,7 +20,22 @@ PATIENCE = 30.0
 
 OBLIGING_AGENT = (sys.executable, "-I", "-S", str(Path(__file__).parent / "agents" / "obliging_agent.py"))
 
+SMALLEST_CONFIG = """
+[gateway]
+state_dir = "{directory}/state"
+[[listen]]
+url = "tcp://127.0.0.1:7443"
+[agents.demo]
+command = ["python3"]
+"""
+"""A configuration file, but for where its state is."""
+
 INITIALIZE = {"protocolVersion": 1, "clientCapabilities": {}}
+
+
+def run_command(*arguments: str | Path) -> Result:
+    """Run a command of the program in this process."""
+    return CliRunner().invoke(main, list(map(str, arguments)))
 
 
 def python(code: str) -> tuple[str, ...]:

@@ -7,39 +7,17 @@ import socket
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from datetime import datetime, timedelta
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import click
 import pytest
-from click.testing import CliRunner, Result
 
 from acp_gateway import __version__, control, editors
-from acp_gateway.auth import Role, Token, TokenStore
-from acp_gateway.cli import EDITORS, create_token, main
-from acp_gateway.tokens import explain_flaw
+from acp_gateway.auth import TokenStore
+from acp_gateway.cli import EDITORS, main
 from tests.doubles import PATIENCE
-
-CONFIG = """
-[gateway]
-state_dir = "{directory}/state"
-[[listen]]
-url = "tcp://127.0.0.1:7443"
-[agents.demo]
-command = ["python3"]
-"""
-
-
-@pytest.fixture
-def config(tmp_path: Path) -> Path:
-    path = tmp_path / "config.toml"
-    path.write_text(CONFIG.format(directory=tmp_path))
-    return path
-
-
-def run(*arguments: str | Path) -> Result:
-    return CliRunner().invoke(main, list(map(str, arguments)))
+from tests.doubles import run_command as run
 
 
 def test_the_version_is_the_packages() -> None:
@@ -62,71 +40,10 @@ def test_every_command_explains_itself_and_its_options() -> None:
         assert all(option.help for option in command.params if isinstance(option, click.Option))
 
 
-def test_a_new_token_is_printed_alone_on_stdout_and_is_listed_by_its_id(config: Path) -> None:
-    created = run("token", "create", "--config", config, "--label", "laptop", "--identity", "ann", "--agent", "demo")
-    assert created.exit_code == 0
-    secret = created.stdout.strip()
-    assert explain_flaw(secret) is None
-    assert secret not in created.stderr
-    (row,) = run("token", "list", "--config", config).stdout.splitlines()
-    token_id, identity, role, agents, session, _, expires, label = row.split()
-    assert (identity, role, agents, session) == ("ann", "controller", "demo", "-")
-    assert (expires, label) == ("never", "laptop")
-    assert secret not in row
-    revoked = run("token", "revoke", token_id, "--config", config)
-    assert revoked.exit_code == 0
-    assert run("token", "list", "--config", config).stdout == ""
-
-
-def test_a_token_may_be_an_observers_for_one_session_and_for_some_time(config: Path, tmp_path: Path) -> None:
-    options = ["--role", "observer", "--session", "s1", "--expires", "2h"]
-    created = run("token", "create", "--config", config, "--label", "tv", *options)
-    assert created.exit_code == 0
-    (token,) = TokenStore(tmp_path / "state").tokens()
-    assert (token.role, token.session, minutes_of(token)) == ("observer", "s1", 120)
-    row = run("token", "list", "--config", config).stdout.split()
-    assert (row[2], row[4], row[6]) == ("observer", "s1", token.expires)
-
-
-def test_a_token_whose_time_is_over_is_listed_as_expired(config: Path, tmp_path: Path) -> None:
-    TokenStore(tmp_path / "state", lambda: 0.0).create("old", "ann", None, lifetime=60)
-    assert run("token", "list", "--config", config).stdout.split()[6] == "expired"
-
-
-@pytest.mark.parametrize("command", [["token", "create", "--label", "x"], ["share", "s1"]], ids=["create", "share"])
-@pytest.mark.parametrize("text", ["2", "0s", "20000d", "", "soon"])
-def test_a_time_that_is_none_makes_no_token(config: Path, tmp_path: Path, command: list[str], text: str) -> None:
-    refused = run(*command, "--config", config, "--expires", text)
-    assert refused.exit_code == 2
-    assert refused.stdout == ""
-    assert "Invalid value for '--expires'" in refused.stderr
-    assert not (tmp_path / "state").exists()
-
-
 def test_a_role_that_there_is_not_is_refused_with_those_that_there_are(config: Path) -> None:
     refused = run("token", "create", "--config", config, "--label", "x", "--role", "owner")
     assert refused.exit_code == 2
     assert "'controller', 'observer'" in refused.stderr
-
-
-def test_the_roles_are_those_that_a_token_may_have() -> None:
-    (choice,) = (option.type for option in create_token.params if option.name == "role")
-    assert isinstance(choice, click.Choice)
-    assert tuple(choice.choices) == get_args(Role)
-
-
-@pytest.mark.parametrize(
-    ("flags", "role"), [([], "controller"), (["--observe"], "observer")], ids=["controller", "observer"]
-)
-def test_a_shared_sessions_token_is_a_guests_and_lives_for_a_day(
-    config: Path, tmp_path: Path, flags: list[str], role: str
-) -> None:
-    shared = run("share", "s1", "--config", config, *flags)
-    assert shared.exit_code == 0
-    (token,) = TokenStore(tmp_path / "state").tokens()
-    assert (token.session, token.role, token.agents) == ("s1", role, None)
-    assert minutes_of(token) == 24 * 60
-    assert TokenStore(tmp_path / "state").authenticate(shared.stdout.strip()) == token
 
 
 def test_sharing_says_in_one_line_what_was_made_and_how_to_use_it(config: Path, tmp_path: Path) -> None:
@@ -136,42 +53,6 @@ def test_sharing_says_in_one_line_what_was_made_and_how_to_use_it(config: Path, 
     assert line.startswith(f"Token {token.id}, observer, expires {token.expires}. ")
     assert "acp-gateway connect TARGET --token-file FILE" in line
     assert shared.stdout.strip() not in line
-
-
-def test_a_shared_sessions_token_may_have_a_label_and_live_until_it_is_revoked(config: Path, tmp_path: Path) -> None:
-    shared = run("share", "s1", "--expires", "never", "--label", "Bob", "--config", config)
-    (token,) = TokenStore(tmp_path / "state").tokens()
-    assert (token.label, token.expires) == ("Bob", None)
-    assert "never expires" in shared.stderr
-
-
-def test_a_session_that_no_id_can_be_is_not_shared(config: Path) -> None:
-    refused = run("share", "two\nlines", "--config", config)
-    assert refused.exit_code == 2
-    assert refused.stdout == ""
-    assert len(refused.stderr.splitlines()) == 1
-
-
-def test_the_help_says_for_how_long_a_session_is_shared() -> None:
-    assert "24h" in run("share", "--help").output
-
-
-def minutes_of(token: Token) -> int:
-    """For how long it lets people in. Whole ones, as the store rounds up to a second."""
-    assert token.expires is not None
-    return (datetime.fromisoformat(token.expires) - datetime.fromisoformat(token.created)) // timedelta(minutes=1)
-
-
-def test_a_token_for_an_agent_that_is_not_there_is_refused_with_a_suggestion(config: Path) -> None:
-    refused = run("token", "create", "--config", config, "--label", "x", "--agent", "dmeo")
-    assert refused.exit_code == 2
-    assert 'did you mean "demo"?' in refused.stderr
-
-
-def test_revoking_what_is_not_there_names_the_command_that_lists_tokens(config: Path) -> None:
-    refused = run("token", "revoke", "00000000", "--config", config)
-    assert refused.exit_code == 2
-    assert "token list" in refused.stderr
 
 
 def test_a_certificate_is_written_and_its_pin_is_alone_on_stdout(tmp_path: Path) -> None:

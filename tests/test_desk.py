@@ -42,6 +42,7 @@ class Office:
         limits = Limits(
             write_high_water=1,
             outbox_limit=1,
+            replay_limit=1,
             stall_timeout=1,
             idle_stop=1,
             max_restarts=1,
@@ -273,8 +274,20 @@ async def test_a_question_that_belongs_to_no_session_is_told_to_nobody_whose_it_
     assert await office.ids(Viewer("guest", "s", guest=True)) == ["s"]
     assert await office.ids(Viewer("guest", "child", guest=True)) == []
     scene.join("B", "bob").new_session("t")
-    assert await office.ids() == ["s"]
     assert await office.ids(Viewer("bob")) == ["t"]
+
+
+async def test_of_a_question_that_may_be_anybodys_the_gateways_own_user_hears_that_it_waits_and_not_what_it_is(
+    office: Office,
+) -> None:
+    scene = office.scene()
+    scene.join("A").new_session("s")
+    scene.join("B", "bob").new_session("t")
+    scene.agent.ask_permission(1, "child")
+    _, unplaced = await office.sessions()
+    (waiting,) = unplaced["waiting"]
+    assert (unplaced["sessionId"], waiting["method"]) == ("child", "session/request_permission")
+    assert "title" not in waiting
 
 
 async def test_a_question_of_another_agent_process_is_not_mixed_up_with_ones_own(office: Office) -> None:

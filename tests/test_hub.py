@@ -177,6 +177,7 @@ def make_limits(**changes: Any) -> Limits:
     values: dict[str, Any] = {
         "write_high_water": HIGH_WATER,
         "outbox_limit": OUTBOX_LIMIT,
+        "replay_limit": 10_000_000,
         "stall_timeout": 60.0,
         "idle_stop": math.inf,
         "max_restarts": 5,
@@ -921,6 +922,31 @@ async def test_a_second_client_that_comes_makes_the_agent_go_on_and_slows_it_dow
         await fill(scene.agent.stream, update(0, UPDATE))
         while scene.agent.stream.pending_bytes:
             assert await bob.waiting()
+
+
+@pytest.mark.parametrize("how", [{"role": Role.OBSERVER}, {"identity": "guest-1", "guest": True}])
+async def test_who_only_looks_on_does_not_slow_down_somebody_elses_agent_not_even_alone(how: dict[str, Any]) -> None:
+    async with sharing() as (scene, ann):
+        viewer = await scene.enter("viewer", **how)
+        await ann.stream.aclose()
+        await ann.gone.wait()
+        await scene.flow(2 * (HIGH_WATER + OUTBOX_LIMIT) // UPDATE)
+        assert scene.agent.stream.pending_bytes == 0
+        await viewer.gone.wait()
+    assert viewer.closed_with is not None
+    assert viewer.closed_with[0] is CloseReason.POLICY
+
+
+async def test_histories_that_are_asked_for_again_and_again_and_not_read_are_too_much() -> None:
+    async with sharing(replay_limit=OUTBOX_LIMIT) as (scene, ann):
+        await scene.flow(OUTBOX_LIMIT // UPDATE // 2)
+        viewer = await scene.enter("viewer", role=Role.OBSERVER)
+        load = {"method": "session/load", "params": {"sessionId": "s", **OPEN}}
+        await viewer.stream.send_batch([encode({"id": number, **load}) for number in range(20)])
+        await viewer.gone.wait()
+        assert ann.closed_with is None
+    assert viewer.closed_with is not None
+    assert "outbox_limit" in viewer.closed_with[1]
 
 
 async def test_an_agent_that_waits_for_its_only_client_goes_on_when_that_is_lost() -> None:

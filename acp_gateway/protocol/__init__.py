@@ -13,6 +13,7 @@ Sessions and those who take part, from the bottom up:
     journal       one session's history for those who join late, bounded
     outbox        what one peer has not taken yet, by counting
     sessions      a session, its clients, and the registry of all sessions of a gateway
+    rights        what a client may say
     deliveries    what was decided, for the driver to carry out
     questions     what an agent asks of its clients: asked of several, answered once
     terminals     ids of terminals, which each client mints for itself

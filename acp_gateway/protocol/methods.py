@@ -78,8 +78,10 @@ class ClientMethod:
 
     observer: bool = False
     """Whether a client that may only look can call it: it never reaches the agent then."""
-    guest: bool = True
-    """Whether a client that is there for one session only can call it."""
+    guest: bool = False
+    """Whether a guest of one session can call it: what is not known here may do anything."""
+    beyond: bool = False
+    """Whether it makes or removes sessions: nothing for a connection that came for one."""
     kept: bool = False
     """Whether what was asked has to be known when the answer comes."""
 
@@ -95,16 +97,18 @@ class AgentMethod:
 
 
 CLIENT_METHODS = {
-    INITIALIZE: ClientMethod(observer=True),
-    NEW: ClientMethod(observer=True, kept=True),
-    LOAD: ClientMethod(observer=True),
-    RESUME: ClientMethod(observer=True),
-    FORK: ClientMethod(guest=False, kept=True),
-    LIST: ClientMethod(observer=True, kept=True),
-    CLOSE: ClientMethod(observer=True),
-    DELETE: ClientMethod(guest=False),
-    SET_MODE: ClientMethod(kept=True),
-    SET_MODEL: ClientMethod(kept=True),
+    INITIALIZE: ClientMethod(observer=True, guest=True),
+    NEW: ClientMethod(observer=True, guest=True, kept=True),
+    LOAD: ClientMethod(observer=True, guest=True),
+    RESUME: ClientMethod(observer=True, guest=True),
+    FORK: ClientMethod(beyond=True, kept=True),
+    LIST: ClientMethod(observer=True, guest=True, kept=True),
+    CLOSE: ClientMethod(observer=True, guest=True),
+    DELETE: ClientMethod(beyond=True),
+    PROMPT: ClientMethod(guest=True),
+    SET_MODE: ClientMethod(guest=True, kept=True),
+    SET_MODEL: ClientMethod(guest=True, kept=True),
+    SET_CONFIG_OPTION: ClientMethod(guest=True),
 }
 
 AGENT_METHODS = {

@@ -28,7 +28,7 @@ and the gateway's own reserved methods.
 from collections.abc import Callable
 from typing import Any
 
-from acp_gateway.protocol import jsonrpc, methods, spans
+from acp_gateway.protocol import jsonrpc, methods, rights, spans
 from acp_gateway.protocol.deliveries import Deliveries
 from acp_gateway.protocol.handshake import Abilities
 from acp_gateway.protocol.jsonrpc import InvalidMessage, Kind, Message, RawId
@@ -105,8 +105,11 @@ class Multiplexer:
     @property
     def busy(self) -> bool:
         """Whether something is open: a request of either side, a turn, a prompt that waits."""
-        return bool(self._process.asked or self._process.held or len(self._process.questions)) or any(
-            session.queue or session.held for session in self._process.live.values()
+        process = self._process
+        # What somebody asked who has gone keeps nobody busy, but for turns: those go on.
+        asked = any(request.client is None or not request.client.gone for request in process.asked.values())
+        return bool(asked or process.held or len(process.questions)) or any(
+            session.turns or session.queue or session.held for session in process.live.values()
         )
 
     def waiting(self, session: Session | None) -> list[Question]:
@@ -228,6 +231,8 @@ class Multiplexer:
 
     def sessions_freed(self) -> None:
         """Another process has ended: sessions that it had can be loaded here now."""
+        if self._process.stage is not Stage.READY:
+            return  # What is held waits for this process, which sees to it then.
         held, self._process.held = self._process.held, []
         for request in held:
             self._dispatch(request)
@@ -256,14 +261,10 @@ class Multiplexer:
         """See to a request of a client that is initialized, now or as soon as there is an agent for it."""
         client, message = request.client, request.message
         assert client is not None
-        rules = methods.client_method(message.method)
         if client.phase is not Phase.READY:
             self._process.refuse(request, jsonrpc.INVALID_REQUEST, "the first request must be initialize")
-        elif not client.controls and not rules.observer:
-            self._process.refuse(request, jsonrpc.METHOD_NOT_FOUND, f"observers may only look: no {message.method:.80}")
-        elif client.viewer.only is not None and not (rules.guest and self._is_about_session(message)):
-            why = f"this connection is for one session only: no {message.method:.80}"
-            self._process.refuse(request, jsonrpc.INVALID_REQUEST, why)
+        elif objection := rights.objection_to_request(client, message):
+            self._process.refuse(request, *objection)
         elif self._process.lost is not None:
             self._process.refuse(request, *self._process.lost)
         elif client.controls and self._process.stage is not Stage.READY:
@@ -283,22 +284,17 @@ class Multiplexer:
         if request.message.session is None or process.of_request(client, request) is not None:
             process.forward(request, process.respond)
 
-    def _is_about_session(self, message: Message) -> bool:
-        return message.session is not None or message.method in (methods.NEW, methods.LIST)
-
     def _notification_from_client(self, client: Client, message: Message) -> None:
         if message.method == methods.CANCEL_REQUEST:
             self._cancel_request(client, message)
         elif client.phase is not Phase.READY or message.method == methods.INITIALIZE:
             self._process.out.note(f"dropped a notification of {client.name}: the first request must be initialize")
-        elif not client.controls:
-            self._process.out.note(f"dropped a notification of {client.name}, who may only look")
-        elif message.session is None and client.viewer.only is not None:
-            self._process.out.note(f"dropped a notification of {client.name}, who is there for one session only")
-        elif _names_session(message) and self._process.attached(client, message.session) is None:
+        elif objection := rights.objection_to_notification(client, message):
+            self._process.out.note(f"dropped a notification of {client.name}: {objection}")
+        elif message.session is not None and self._process.attached(client, message.session) is None:
             self._process.out.note(f"dropped a notification of {client.name} for a session that it is not attached to")
         elif message.method == methods.SESSION_CANCEL:
-            self._turns.cancel(message)
+            self._turns.cancel(client, message)
         elif self._process.stage is Stage.READY:
             self._process.out.agent(message.text)
 
@@ -350,11 +346,6 @@ class Multiplexer:
             self._refuse_message(client, message, jsonrpc.INVALID_REQUEST, why)
         else:
             self._process.out.refusal(client, jsonrpc.INVALID_REQUEST, why)
-
-
-def _names_session(message: Message) -> bool:
-    """Whether a notification is about one session; without one, an agent might end the turns of all."""
-    return message.session is not None or message.method == methods.SESSION_CANCEL
 
 
 def _decision(response: Message) -> str | None:

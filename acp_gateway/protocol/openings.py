@@ -52,11 +52,12 @@ class Openings:
         if session is not None:
             client.joined = True
             if not resumes:
-                self._process.out.replay(client, updates.history(session))
+                self._replay(session, client)
             self._process.answer(request, updates.opening_result(session, with_id=False))
             if resumes:
                 self._process.out.replay(client, session.journal.states())
-            self._process.take_part(session, client, hosts=True)
+            # To resume is to come back to what one has: somebody else may be the host by now.
+            self._process.take_part(session, client, hosts=not resumes or session.host is None)
             self._process.questions.offer(session, client)
             return
         session = self._to_open(client, message.session, request)
@@ -92,7 +93,8 @@ class Openings:
         if session is None:
             return
         others = any(other.connected for other in session.controllers() if other is not client)
-        if others or not client.controls or not self._process.abilities.close:
+        may_end = client.controls and not client.viewer.guest and self._process.abilities.close
+        if others or not may_end:
             self._process.detach(session, client)
             self._process.answer(request, b"{}")
         else:
@@ -122,7 +124,7 @@ class Openings:
         session_id = jsonrpc.text_at(response.text, "result", "sessionId")
         if not response.error and session_id is not None:
             session = self._process.live.get(session_id)
-            if session is not None and session.owner != client.viewer.identity:
+            if session is not None and (session.owner != client.viewer.identity or session.in_transit):
                 why = f"the agent gave the id {session_id:.80} to a second session"
                 self._process.refuse(request, jsonrpc.INTERNAL_ERROR, why)
                 self._routing.sort_early()
@@ -136,7 +138,7 @@ class Openings:
             session.keep_result(response)
             session.state = State.OPEN
             if request.session is not None:
-                rewrite = partial(updates.under_session, session_id=session_id)
+                rewrite = partial(updates.under_session, old=request.session.id, new=session_id)
                 session.journal = request.session.journal.copy(rewrite)
             if not client.gone:
                 self._process.take_part(session, client, hosts=True)
@@ -152,23 +154,32 @@ class Openings:
     def _join(self, client: Client, session_id: str, request: Request) -> None:
         """The first session/new of a client that came for a session that there is."""
         session = self._process.seen(client, session_id)
-        if session is not None and session.state is State.OPENING:
+        if session is not None and session.in_transit:
             session.held.append(request)
         elif session is not None:
             client.joined = True
             self._process.answer(request, updates.opening_result(session, with_id=True))
-            self._process.out.replay(client, updates.history(session))
-            self._process.take_part(session, client, hosts=True)
+            self._replay(session, client)
+            self._process.take_part(session, client, hosts=False)
             self._process.questions.offer(session, client)
         else:
             session = self._to_open(client, session_id, request)
             if session is not None:
-                session.setup = session.setup or {
-                    "cwd": jsonrpc.raw_at(request.message.text, "params", "cwd") or b'"/"'
-                }
+                session.setup = session.setup or {"cwd": jsonrpc.encode(self._directory(request))}
                 session.held.append(request)
                 method = methods.LOAD if self._process.abilities.load else methods.RESUME
                 self._open(session, Request(None, _opening(method, session), session), replay_to=None)
+
+    def _directory(self, request: Request) -> str:
+        """Where to open a session that nobody here has opened before: as asked, if that is a directory here at all."""
+        cwd = jsonrpc.text_at(request.message.text, "params", "cwd")
+        return "/" if cwd is None or self._process.policy.check_directory(cwd) is not None else cwd
+
+    def _replay(self, session: Session, client: Client) -> None:
+        """Give a client a session's history up to now, as it would have seen it."""
+        translations = self._process.terminals.translations
+        history = updates.history(session)
+        self._process.out.replay(client, [translations(update).get(client, update) for update in history])
 
     def _to_open(self, client: Client, session_id: str, request: Request) -> Session | None:
         """The session that is not live and that a client may have opened here; None where it was refused, or waits."""
@@ -198,7 +209,7 @@ class Openings:
 
     def _open(self, session: Session, request: Request, *, replay_to: Client | None, as_load: bool = False) -> None:
         """Have the agent open a session, and record what it tells of it."""
-        first = not self._process.registry.known(session.agent, session.id)
+        first = self._is_first(session)
         self._process.enter(session)
         session.state = State.OPENING
         session.replay_to = replay_to
@@ -208,6 +219,10 @@ class Openings:
         text = _as_load(request.message) if as_load else None
         self._process.forward(request, partial(self._loaded, first=first), text)
 
+    def _is_first(self, session: Session) -> bool:
+        """Whether nobody has ever had a session of that id: nobody becomes an owner by asking for one."""
+        return not self._process.registry.known(session.agent, session.id)
+
     def _loaded(self, request: Request, response: Message, *, first: bool) -> None:
         """A session that was not live was opened, or could not be."""
         session, client = request.session, request.client
@@ -215,12 +230,10 @@ class Openings:
         recorded, session.recorded, session.replay_to = session.recorded, None, None
         if response.error:
             held, session.held = session.held, []
-            self._process.registry.end(session)
-            self._process.live.pop(session.id, None)
             self._process.questions.session_ended(session)
+            self._process.drop(session)
             self._routing.ended(session)
             if first:
-                # Nobody becomes the owner of a session by asking for it.
                 self._process.registry.remove(session)
             if client is None and held:
                 # It was the gateway that asked, because of the first of them.
@@ -264,12 +277,15 @@ class Openings:
             self._process.respond(request, jsonrpc.parse(text))
 
     def _end(self, session: Session, request: Request) -> None:
-        """Have the agent close or delete a session, which need not be live."""
+        """Have the agent close or delete a session; one that was not live is here for as long as that takes."""
         request.session = session
+        then = partial(self._closed, was_live=session.live, first=self._is_first(session))
+        if not session.live:
+            self._process.enter(session)
         session.state = State.CLOSING
-        self._process.forward(request, self._closed)
+        self._process.forward(request, then)
 
-    def _closed(self, request: Request, response: Message) -> None:
+    def _closed(self, request: Request, response: Message, *, was_live: bool, first: bool) -> None:
         """A session was closed or deleted, or could not be."""
         session = request.session
         assert session is not None
@@ -283,6 +299,12 @@ class Openings:
             self._process.drop(session)
             self._routing.ended(session)
             if deleted:
+                self._process.registry.remove(session)
+        elif not was_live:
+            self._process.questions.session_ended(session)
+            self._process.drop(session)
+            self._routing.ended(session)
+            if first:
                 self._process.registry.remove(session)
         self._process.respond(request, response)
         for waiting in held:

@@ -138,10 +138,8 @@ class Process:
         for client in list(session.attached):
             self.detach(session, client)
         session.turns.clear()
-        session.journal.clear()
-        session.host = None
-        if self.live.get(session.id) is session:
-            del self.live[session.id]
+        session.forget_content()
+        del self.live[session.id]
         self.registry.end(session)
 
     def take_part(self, session: Session, client: Client, *, hosts: bool) -> None:
@@ -155,6 +153,8 @@ class Process:
     def detach(self, session: Session, client: Client) -> None:
         session.attached.pop(client, None)
         client.sessions.pop(session, None)
+        # If it came for this one, it may come for it again.
+        client.joined = False
         if session.host is client:
             session.host = None
         self.questions.detached(client, session)

@@ -31,6 +31,8 @@ class Question:
         """Whose clients are asked; None while that is not clear, or where it is a client's own affair."""
         self.suspects: frozenset[str] = frozenset()
         """The identities that it may be of, where it names no session."""
+        self.in_turn = False
+        """Whether a turn was running when it was asked."""
         self.since = since
         """Seconds, by the driver's clock."""
         self.copies: dict[Client, int] = {}
@@ -169,11 +171,12 @@ class Questions:
         if question is not None:
             self.settle(question, jsonrpc.error(question.id, jsonrpc.REQUEST_CANCELLED, "cancelled"))
 
-    def turn_cancelled(self, session: Session) -> None:
-        """Somebody has ended the turns of a session: there is nothing left to decide in it."""
-        for question in self.of(session):
-            if question.is_decision:
-                self.settle_undecided(question)
+    def turn_cancelled(self, session: Session) -> list[Question]:
+        """Somebody has ended the turns of a session: there is nothing left to decide in it. What there was."""
+        decisions = [question for question in self.of(session) if question.is_decision]
+        for question in decisions:
+            self.settle_undecided(question)
+        return decisions
 
     def session_ended(self, session: Session) -> None:
         """Nobody will take part in a session any more."""
@@ -185,7 +188,7 @@ class Questions:
         for minted, question in list(client.questions.items()):
             if question.session is session:
                 self._take_back(question, client, minted)
-                self._reconsider(question)
+                self._left(question)
 
     def client_back(self, client: Client) -> None:
         """Put to a client that is there again what nobody was there for in its sessions."""
@@ -198,7 +201,7 @@ class Questions:
         questions, client.questions = client.questions, {}
         for question in questions.values():
             del question.copies[client]
-            self._reconsider(question)
+            self._left(question)
 
     def agent_lost(self) -> None:
         """Nobody wants to know any more: take everything back."""
@@ -218,17 +221,17 @@ class Questions:
                 late.append(question)
         return late
 
+    def _left(self, question: Question) -> None:
+        """One of those who were asked has left, which is no answer: a decision waits for the next to come."""
+        if not question.copies and (question.session is None or question.audience is not Audience.CONTROLLERS):
+            self.settle_undecided(question)
+
     def _reconsider(self, question: Question) -> None:
-        """One of those who were asked will not decide: hold the question for the next, or give up."""
+        """One of those who were asked can't decide: if all can't, the agent hears of it."""
+        assert question.refused is not None
         if question.copies:
             return
-        session = question.session if question.audience is Audience.CONTROLLERS else None
-        if session is not None and not any(session.controllers()):
-            return
-        # Nobody is left who could still decide.
-        if question.refused is None:
-            self.settle_undecided(question)
-        elif question.refused.error:
+        if question.refused.error:
             self.settle(question, jsonrpc.with_id(question.refused, question.id))
         else:
             why = "no client gave a valid answer"

@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from typing import Any, Final
 
 from acp_gateway.protocol import jsonrpc, methods, spans, updates
+from acp_gateway.protocol.journal import Journal
 from acp_gateway.protocol.jsonrpc import Kind, Message, RawId
 from acp_gateway.protocol.methods import Audience
 from acp_gateway.protocol.process import Process
@@ -57,6 +58,7 @@ class Routing:
     def ended(self, session: Session) -> None:
         """What the agent still says of a session, or of those that it began, is for nobody."""
         _remember(self._parents, session.id, session.id)
+        self.route_again()
 
     def update(self, message: Message) -> None:
         """A session/update."""
@@ -69,7 +71,7 @@ class Routing:
         state = message.update if own and message.update in methods.STATE_UPDATES else None
         if session.state is State.OPENING:
             if session.recorded is not None:
-                session.recorded.append(message.text, state)
+                _record(session, session.recorded, message, state)
             if session.replay_to is not None:
                 self._process.out.replay(session.replay_to, [message.text])
             return
@@ -97,8 +99,12 @@ class Routing:
             self._process.out.clients(clients if session is None else session.controllers(), message.text)
             return
         if message.session is None:
-            everybody = [c for c in self._process.clients if c.phase is Phase.READY and c.viewer.only is None]
-            self._process.out.clients(everybody, message.text)
+            suspects = self._suspects()
+            if len(suspects) > 1:
+                self._process.out.note("dropped a notification of the agent that may be of more than one identity")
+                return
+            ready = [c for c in self._process.clients if c.phase is Phase.READY and c.viewer.only is None]
+            self._process.out.clients((c for c in ready if c.viewer.identity in suspects), message.text)
             return
         session = self._session_of(message.session)
         if session is None:
@@ -115,6 +121,7 @@ class Routing:
         else:
             question = Question(message, rules.audience, None, self._process.now)
             question.suspects = self._suspects()
+            question.in_turn = any(session.turns for session in self._process.live.values())
             self._process.questions.add(question)
             self._route(question)
             if not question.copies and question in self._process.questions:
@@ -134,6 +141,11 @@ class Routing:
         """What nobody could be found for may belong somewhere now."""
         for question in self._process.questions.unplaced():
             self._route(question)
+        running = {session.owner for session in self._process.live.values() if session.turns}
+        for question in self._process.questions.unplaced():
+            # Nobody whose turn it could have been has one any more.
+            if question.in_turn and not question.suspects & running:
+                self._process.questions.settle_undecided(question)
 
     def _session_of(self, session_id: str) -> Session | None:
         """The session that an id of the agent's is about: its own, or the one that began it."""
@@ -267,6 +279,14 @@ class Routing:
         self._process.out.note(f"refused a message of the agent: {what}")
         if message.kind is Kind.REQUEST:
             self._process.out.agent(jsonrpc.error(message.id, code, what))
+
+
+def _record(session: Session, recorded: Journal, message: Message, state: str | None) -> None:
+    """Write down what an agent replays; where somebody begins to speak again, a turn has ended."""
+    if message.update == methods.USER_CHUNK and session.last_recorded not in (None, methods.USER_CHUNK):
+        recorded.turn_ended()
+    session.last_recorded = message.update
+    recorded.append(message.text, state)
 
 
 def _remember(memory: dict[str, Any], key: str, value: Any) -> None:

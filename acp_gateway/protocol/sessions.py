@@ -26,6 +26,10 @@ REMEMBERED: Final = 10_000
 is forgotten belongs to the gateway's own user again, as any session that was never registered."""
 
 
+SETUP_SIZE: Final = 1024 * 1024
+"""Bytes of how a session was opened that are kept for opening it again: a list of tool servers has a few thousand."""
+
+
 class Role(enum.Enum):
     """What a client may do in the sessions that it is attached to."""
 
@@ -210,6 +214,8 @@ class Session:
         """While it is being loaded: who gets the agent's replay."""
         self.recorded: Journal | None = None
         """While it is being loaded: the history that will replace the journal."""
+        self.last_recorded: str | None = None
+        """While it is being loaded: the kind of the last update of that history."""
 
     def __repr__(self) -> str:
         return f"Session({self.agent} {self.id!r:.80})"
@@ -229,10 +235,19 @@ class Session:
         return (client for client in self.attached if client.controls)
 
     def keep_setup(self, request: Message) -> None:
-        """Take over how a client opened this session."""
-        self.setup = jsonrpc.members_at(request.text, "params")
-        self.setup.pop("sessionId", None)
+        """Take over how a client opened this session; of something huge only where."""
+        params = jsonrpc.members_at(request.text, "params")
+        params.pop("sessionId", None)
+        huge = sum(map(len, params.values())) > SETUP_SIZE
+        self.setup = {name: value for name, value in params.items() if name == "cwd" or not huge}
         self.cwd = jsonrpc.text_at(request.text, "params", "cwd") or self.cwd
+
+    def forget_content(self) -> None:
+        """Keep what a list shows and what opening it again takes, and nothing else of what was said in it."""
+        self.journal.clear()
+        self.recorded = self.replay_to = self.host = None
+        self.setup = {name: value for name, value in self.setup.items() if name == "cwd"}
+        self.result = {}
 
     def keep_result(self, response: Message) -> None:
         """Take over what the agent answered when it opened this session."""
@@ -248,6 +263,8 @@ class Registry:
         """Of the gateway's own user, to whom sessions belong that were never registered."""
         # By agent and id. There can be several of one name: agents that count their sessions begin anew each time.
         self._sessions: dict[tuple[str, str], list[Session]] = {}
+        # The same by id alone.
+        self._by_id: dict[str, dict[Session, None]] = {}
         # Those that are not live, the longest so first.
         self._past: dict[Session, None] = {}
 
@@ -262,6 +279,7 @@ class Registry:
         same = self._sessions.setdefault(key, [])
         if session not in same:
             same.append(session)
+            self._by_id.setdefault(session.id, {})[session] = None
 
     def end(self, session: Session) -> None:
         """A session is not live any more; whose it is stays known."""
@@ -296,6 +314,10 @@ class Registry:
         """Whether a session that is not registered would be this viewer's, if the agent has it."""
         if viewer.guest or (viewer.only is not None and viewer.only != session_id):
             return False
+        # Two agents of the configuration may be one program, with one disk.
+        elsewhere = self._by_id.get(session_id, ())
+        if any(session.live or session.owner != viewer.identity for session in elsewhere):
+            return False
         return viewer.identity == self.own_identity and not self.known(agent, session_id)
 
     def __iter__(self) -> Iterator[Session]:
@@ -309,3 +331,7 @@ class Registry:
             same.remove(session)
         if not same:
             self._sessions.pop(key, None)
+        same_id = self._by_id.get(session.id, {})
+        same_id.pop(session, None)
+        if not same_id:
+            self._by_id.pop(session.id, None)

@@ -59,7 +59,7 @@ class Terminals:
         if name is None or at is None:
             return response
         self._last += 1
-        minted = f"terminal-{self._last}"
+        minted = f"acp-gateway-terminal-{self._last}"
         self._terminals[minted] = Terminal(client, name)
         if len(self._terminals) > REMEMBERED:
             del self._terminals[next(iter(self._terminals))]

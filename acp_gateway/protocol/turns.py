@@ -27,13 +27,14 @@ class Turns:
             why = f"max_queued_prompts ({self._process.policy.max_queued_prompts}) wait in this session already"
             self._process.refuse(request, jsonrpc.INVALID_REQUEST, why)
 
-    def cancel(self, message: Message) -> None:
+    def cancel(self, client: Client, message: Message) -> None:
         """A controller ends all turns of a session."""
         assert message.session is not None
         session = self._process.live[message.session]
         if self._process.stage is Stage.READY and session.state is not State.DORMANT:
             self._process.out.agent(message.text)
-        self._process.questions.turn_cancelled(session)
+        for question in self._process.questions.turn_cancelled(session):
+            self._process.tell_decision(question, client, "cancelled")
         self.cancel_waiting(session)
 
     def cancel_waiting(self, session: Session) -> None:

@@ -95,7 +95,10 @@ def history(session: Session) -> list[bytes]:
     return [gap(session.id), *replay] if session.journal.truncated else replay
 
 
-def under_session(update: bytes, session_id: str) -> bytes:
-    """An update as one of another session: for a fork, whose history is a copy."""
+def under_session(update: bytes, old: str, new: str) -> bytes:
+    """An update of one session as one of another: for a fork, whose history is a copy. A sub-agent's stays its own."""
+    if jsonrpc.text_at(update, "params", "sessionId") != old:
+        return update
     at = spans.find(update, "params", "sessionId")
-    return update if at is None else spans.splice(update, [(*at, jsonrpc.encode(session_id))])
+    assert at is not None
+    return spans.splice(update, [(*at, jsonrpc.encode(new))])

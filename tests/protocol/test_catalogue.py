@@ -58,6 +58,13 @@ def test_everybody_sees_their_own_and_what_was_never_registered_is_the_gateways_
     assert cursor is None
 
 
+def test_what_somebody_else_has_by_another_agent_is_not_listed_here_for_it_can_be_the_same_disk() -> None:
+    known = registry()
+    known.add(Session("another name for it", "yours", "you", Journal(1000)), Home())
+    text, _ = filtered(query(), known, page("yours", "unknown"))
+    assert ids(text) == ["unknown"]
+
+
 def test_what_is_left_of_a_page_is_verbatim() -> None:
     known = registry(past=(("yours", "you"),))
     text, _ = filtered(query(), known, page("a", "yours"))

@@ -190,6 +190,19 @@ def test_what_a_client_asks_while_it_waits_for_initialize_follows_it() -> None:
     assert ann.hears()["id"] == own
 
 
+def test_what_follows_an_initialize_waits_for_it_although_another_process_ends_meanwhile() -> None:
+    scene = Scene()
+    ann = scene.join("ann", initialize=False)
+    ann.request("initialize", protocolVersion=1)
+    own = ann.request("session/new", cwd="/srv", mcpServers=[])
+    scene.sessions_freed()
+    assert ann.heard() == []
+    scene.agent.answers("initialize", **scene.welcome)
+    assert "result" in ann.hears()
+    scene.agent.answers("session/new", sessionId="s")
+    assert ann.hears()["id"] == own
+
+
 def test_what_follows_an_initialize_that_fails_gets_its_error_too() -> None:
     scene = Scene()
     ann = scene.join("ann", initialize=False)

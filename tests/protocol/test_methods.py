@@ -18,8 +18,15 @@ def test_observers_may_call_what_never_reaches_the_agent_and_nothing_else() -> N
     }
 
 
-def test_guests_may_not_make_sessions_of_theirs_or_delete_any() -> None:
-    assert named(guest=False) == {"session/fork", "session/delete"}
+def test_guests_may_call_what_is_about_their_session_alone_and_nothing_that_is_not_known() -> None:
+    assert named(guest=True) == {
+        *("initialize", "session/new", "session/load", "session/resume", "session/list", "session/close"),
+        *("session/prompt", "session/set_mode", "session/set_model", "session/set_config_option"),
+    }
+
+
+def test_who_came_for_one_session_may_not_make_others_or_delete_any() -> None:
+    assert named(beyond=True) == {"session/fork", "session/delete"}
 
 
 def test_the_text_of_a_request_is_kept_where_its_answer_cannot_be_read_without_it() -> None:
@@ -28,12 +35,9 @@ def test_the_text_of_a_request_is_kept_where_its_answer_cannot_be_read_without_i
     }
 
 
-@pytest.mark.parametrize(
-    "name",
-    ["", "session/prompt", "session/set_config_option", "_auth/status_update", "session/new/", "SESSION/NEW", "fs/x"],
-)
+@pytest.mark.parametrize("name", ["", "logout", "_auth/status_update", "session/new/", "SESSION/NEW", "fs/x"])
 def test_nothing_is_special_about_any_other_method_of_a_client(name: str) -> None:
-    assert client_method(name) == ClientMethod(observer=False, guest=True, kept=False)
+    assert client_method(name) == ClientMethod(observer=False, guest=False, beyond=False, kept=False)
 
 
 @pytest.mark.parametrize("name", ["session/request_permission", "elicitation/create"])

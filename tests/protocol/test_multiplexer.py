@@ -555,6 +555,57 @@ def test_a_notification_for_a_session_is_for_those_who_are_attached_to_it(scene:
     assert len(scene.agent.heard()) == 1
 
 
+ODDLY_NAMED = [
+    *(b'{"session_id":"s"}', b'{"SessionID":"s"}', rb'{"session\u005fid":"s"}', b'{"sessionId":"s","session_id":"t"}'),
+    *(b'{"x":1,"sessionId":["s"]}', b'{"sessionId" : [ "s" ]}', b'{"sessionId":5}'),
+]
+
+
+@pytest.mark.parametrize("method", ["x/y", "session/prompt", "session/load", "session/new"])
+@pytest.mark.parametrize("params", ODDLY_NAMED)
+def test_a_session_that_a_request_names_in_another_way_may_be_what_an_agent_reads_and_is_refused(
+    scene: Scene, ann: Peer, method: str, params: bytes
+) -> None:
+    ann.new_session()
+    ann.say(request(b"1", method, params))
+    error = error_of(ann)
+    assert (error["code"], error["message"]) == (-32602, "the session must be a string under the name sessionId")
+    assert not scene.agent.heard()
+
+
+@pytest.mark.parametrize("method", ["x/y", "session/cancel"])
+@pytest.mark.parametrize("params", ODDLY_NAMED)
+def test_a_notification_that_names_its_session_in_another_way_is_dropped(
+    scene: Scene, ann: Peer, method: str, params: bytes
+) -> None:
+    ann.new_session()
+    ann.say(notification(method, params))
+    assert (ann.inbox, scene.agent.inbox) == ([], [])
+    assert len(scene.notes) == 1
+
+
+@pytest.mark.parametrize(
+    "params", [b'{"sessionId":null}', b'{"sessionIds":["s"]}', b'{"parentSessionId":"s"}', b'["session_id"]', b"null"]
+)
+def test_what_names_no_session_in_any_way_passes(scene: Scene, ann: Peer, params: bytes) -> None:
+    ann.say(request(b"1", "x/y", params))
+    ann.say(notification("x/y", params))
+    assert scene.agent.heard_text() == [request(b"2", "x/y", params), notification("x/y", params)]
+
+
+def test_a_session_whose_id_is_a_book_is_refused_for_it_would_be_remembered() -> None:
+    scene = Scene(agentCapabilities={"loadSession": True})
+    ann = scene.join("ann")
+    ann.request("session/load", sessionId="x" * 1024, cwd="/srv")
+    assert scene.agent.hears()["method"] == "session/load"
+    ann.request("session/load", sessionId="x" * 1025, cwd="/srv")
+    error = error_of(ann)
+    assert (error["code"], error["message"]) == (-32602, "a session's id has at most 1024 characters")
+    ann.send(method="x/y", params={"sessionId": "x" * 1025})
+    assert scene.notes == ["dropped a notification of ann: a session's id has at most 1024 characters"]
+    assert not scene.agent.heard()
+
+
 @pytest.mark.parametrize("params", [b"{}", b'{"sessionId":5}', b"[]", b'{"sessionId":null}'])
 def test_a_cancel_of_no_session_ends_nobodys_turn(scene: Scene, ann: Peer, params: bytes) -> None:
     ann.new_session()
@@ -601,7 +652,7 @@ def test_an_observers_notifications_and_answers_are_ignored(scene: Scene, ann: P
     ):
         eve.say(text)
     assert (eve.inbox, scene.agent.inbox) == ([], [])
-    assert scene.notes == ["dropped a notification of eve, who may only look"] * 2 + [
+    assert scene.notes == ["dropped a notification of eve: observers may only look"] * 2 + [
         "dropped a response of eve, who may only look"
     ]
 
@@ -640,7 +691,44 @@ def test_a_client_for_one_session_may_do_nothing_else(scene: Scene, ann: Peer, m
     assert error_of(gil)["code"] == -32600
     gil.send(method="x/y", params={})
     assert not scene.agent.heard()
-    assert scene.notes == ["dropped a notification of gil, who is there for one session only"]
+    why = "guests may cancel, and tell nothing else" if guest else "this connection is for one session only"
+    assert scene.notes == [f"dropped a notification of gil: {why}"]
+
+
+@pytest.mark.parametrize("method", ["logout", "authenticate", "providers/set", "nes/close", "x/y"])
+def test_what_is_about_the_whole_agent_is_no_guests_although_it_names_the_session(
+    scene: Scene, ann: Peer, method: str
+) -> None:
+    ann.new_session()
+    gil = scene.join("gil", "guest-1", only="s", guest=True)
+    gil.load()
+    gil.request(method, sessionId="s")
+    error = error_of(gil)
+    assert (error["code"], error["message"]) == (-32600, f"this connection is for one session only: no {method}")
+    gil.send(method=method, params={"sessionId": "s"})
+    assert not scene.agent.heard()
+    assert scene.notes == ["dropped a notification of gil: guests may cancel, and tell nothing else"]
+
+
+@pytest.mark.parametrize(
+    "method", ["session/prompt", "session/set_mode", "session/set_model", "session/set_config_option"]
+)
+def test_what_is_about_the_session_is_a_guests_too(scene: Scene, ann: Peer, method: str) -> None:
+    ann.new_session()
+    gil = scene.join("gil", "guest-1", only="s", guest=True)
+    gil.load()
+    gil.request(method, sessionId="s")
+    gil.cancel()
+    assert [message["method"] for message in scene.agent.heard()] == [method, "session/cancel"]
+
+
+def test_who_came_for_one_of_its_own_sessions_may_say_anything_about_it(scene: Scene, ann: Peer) -> None:
+    ann.new_session()
+    phone = scene.join("phone", only="s")
+    phone.load()
+    phone.request("x/y", sessionId="s")
+    phone.send(method="x/z", params={"sessionId": "s"})
+    assert [message["method"] for message in scene.agent.heard()] == ["x/y", "x/z"]
 
 
 def test_a_guest_works_in_the_session_that_it_was_granted_and_sees_no_other(scene: Scene, ann: Peer) -> None:
@@ -819,6 +907,25 @@ def test_the_multiplexer_is_busy_while_a_request_waits_for_a_process(scene: Scen
     assert not scene.multiplexer.busy
     ann.request("x/y")
     assert scene.multiplexer.busy
+
+
+def test_what_a_client_that_has_gone_asked_for_keeps_nobody_busy(scene: Scene, ann: Peer) -> None:
+    bob = scene.join("bob")
+    ann.request("x/y")
+    bob.request("x/y")
+    ann.gone()
+    assert scene.multiplexer.busy
+    bob.gone()
+    assert not scene.multiplexer.busy
+
+
+def test_the_turn_of_a_client_that_has_gone_keeps_the_multiplexer_busy_to_its_end(scene: Scene, ann: Peer) -> None:
+    ann.new_session()
+    ann.prompt()
+    ann.gone()
+    assert scene.multiplexer.busy
+    scene.agent.answers("session/prompt", stopReason="end_turn")
+    assert not scene.multiplexer.busy
 
 
 def test_what_waits_for_a_decision_can_be_listed(scene: Scene, ann: Peer) -> None:

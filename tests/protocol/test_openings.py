@@ -46,6 +46,13 @@ def the_session(scene: Scene) -> Session:
     return session
 
 
+def close(scene: Scene, peer: Peer, session_id: str = "s") -> None:
+    """A client has a session closed."""
+    peer.request("session/close", sessionId=session_id)
+    scene.agent.answers("session/close")
+    peer.heard()
+
+
 # New
 
 
@@ -152,6 +159,17 @@ def test_an_id_that_is_somebody_elses_is_not_given_out_twice(scene: Scene, ann: 
     assert not bob.heard()
 
 
+@pytest.mark.parametrize("method", ["session/load", "session/delete"])
+def test_an_id_that_is_being_opened_or_closed_is_not_given_out_meanwhile(scene: Scene, ann: Peer, method: str) -> None:
+    ann.request(method, sessionId="s", cwd="/srv")
+    asked = scene.agent.hears()
+    ann.request("session/new", cwd="/srv")
+    scene.agent.answers("session/new", sessionId="s")
+    assert ann.hears()["error"]["message"] == "the agent gave the id s to a second session"
+    scene.agent.send(id=asked["id"], result={})
+    assert ann.hears()["result"] == {}
+
+
 def test_an_agent_with_one_session_gives_it_to_each_client_of_its_owner(scene: Scene, ann: Peer) -> None:
     ann.new_session()
     bob = scene.join("bob")
@@ -238,6 +256,24 @@ def test_the_last_of_its_owners_to_load_a_session_is_its_host(scene: Scene, ann:
     assert [host and host.name for host in hosts] == ["bob"] * 3
 
 
+def test_who_joins_or_resumes_does_not_become_the_host_of_what_has_one(scene: Scene, ann: Peer) -> None:
+    ann.new_session()
+    scene.join("phone", only="s").request("session/new", cwd="/srv")
+    scene.join("tablet").request("session/resume", sessionId="s")
+    assert len(the_session(scene).attached) == 3
+    assert the_session(scene).host is ann.client
+
+
+def test_who_resumes_becomes_the_host_of_what_has_none_and_who_joins_does_not(scene: Scene, ann: Peer) -> None:
+    ann.new_session()
+    phone, laptop = scene.join("phone", only="s"), scene.join("laptop")
+    ann.gone()
+    phone.request("session/new", cwd="/srv")
+    assert the_session(scene).host is None
+    laptop.request("session/resume", sessionId="s")
+    assert the_session(scene).host is laptop.client
+
+
 def test_who_loads_a_session_again_gets_its_history_again_and_takes_part_once(scene: Scene) -> None:
     ann = scene.join("ann", **news_params())
     ann.new_session()
@@ -285,7 +321,7 @@ def test_a_whole_history_is_not_said_to_have_lost_anything(scene: Scene, ann: Pe
 
 
 @pytest.mark.parametrize("method", ["session/load", "session/resume", "session/fork", "session/delete"])
-@pytest.mark.parametrize("params", [{}, {"sessionId": 5}, {"sessionId": None}])
+@pytest.mark.parametrize("params", [{}, {"sessionId": None}])
 def test_a_session_must_be_named(scene: Scene, ann: Peer, method: str, params: dict[str, Any]) -> None:
     ann.request(method, cwd="/srv", **params)
     assert ann.hears()["error"] == {"code": -32602, "message": "sessionId must be a string"}
@@ -339,6 +375,23 @@ def test_the_replay_replaces_what_was_known_of_a_session(scene: Scene, ann: Peer
     scene.agent.send(id=loading["id"], result={})
     ann.heard()
     assert texts(scene.join("bob").load()) == ["as the agent tells it"]
+
+
+def test_a_history_that_was_loaded_is_cut_where_somebody_began_to_speak_again() -> None:
+    scene = Scene(make_policy(journal_limit=2300), agentCapabilities=LOADS)
+    ann = scene.join("ann")
+    begin_load(ann)
+    loading = scene.agent.hears()
+    for turn in range(4):
+        for part in ("question", "attachment"):
+            content = {"type": "text", "text": f"{part} {turn}"}
+            scene.agent.state("user_message_chunk", content=content)
+        scene.agent.update(f"answer {turn}")
+    scene.agent.answer(loading)
+    whole = texts(scene.join("bob").load())
+    assert whole == [f"{part} {turn}" for turn in range(4) for part in ("question", "attachment", "answer")]
+    scene.agent.update("x" * 300)
+    assert texts(scene.join("cem").load()) == [GAP, *whole[3:], "x" * 300]
 
 
 def test_several_loads_at_once_are_forwarded_once_and_each_gets_the_history_once(scene: Scene, ann: Peer) -> None:
@@ -672,6 +725,52 @@ def test_after_a_load_there_is_no_first_new_any_more(scene: Scene, ann: Peer, me
     assert bob.hears()["error"]["code"] == -32600
 
 
+def test_who_comes_for_a_session_that_is_being_closed_waits_and_has_it_opened_again(scene: Scene, ann: Peer) -> None:
+    ann.new_session()
+    bob = scene.join("bob", only="s")
+    ann.request("session/close", sessionId="s")
+    closing = scene.agent.hears()
+    own = bob.request("session/new", cwd="/srv")
+    assert (bob.inbox, scene.agent.inbox) == ([], [])
+    scene.agent.answer(closing)
+    assert bob.heard() == []
+    scene.agent.answers("session/load")
+    response = bob.hears()
+    assert (response["id"], response["result"]) == (own, {"sessionId": "s"})
+
+
+def test_who_comes_for_a_session_that_could_not_be_closed_joins_it(scene: Scene, ann: Peer) -> None:
+    ann.new_session()
+    bob = scene.join("bob", only="s")
+    ann.request("session/close", sessionId="s")
+    closing = scene.agent.hears()
+    bob.request("session/new", cwd="/srv")
+    scene.agent.send(id=closing["id"], error={"code": -32603, "message": "busy"})
+    assert bob.hears()["result"] == {"sessionId": "s"}
+    assert list(the_session(scene).attached) == [ann.client, bob.client]
+
+
+@pytest.mark.parametrize("by_itself", [False, True])
+def test_who_was_in_a_session_until_it_was_closed_may_join_it_again(
+    scene: Scene, ann: Peer, *, by_itself: bool
+) -> None:
+    ann.new_session()
+    bob = scene.join("bob", only="s")
+    bob.request("session/new", cwd="/srv")
+    bob.heard()
+    if by_itself:
+        bob.request("session/close", sessionId="s")
+        assert bob.hears()["result"] == {}
+        bob.request("session/new", cwd="/srv")
+    else:
+        bob.away()
+        close(scene, ann)
+        bob.back()
+        bob.request("session/new", cwd="/srv")
+        scene.agent.answers("session/load")
+    assert bob.hears()["result"] == {"sessionId": "s"}
+
+
 def test_an_observer_joins_by_its_first_new(scene: Scene, ann: Peer) -> None:
     ann.new_session()
     scene.agent.update("one")
@@ -696,7 +795,7 @@ def test_a_session_that_is_not_live_is_opened_for_who_came_for_it(abilities: dic
     response, *history = bob.heard()
     assert (response["id"], response["result"]["sessionId"]) == (own, "s")
     assert texts(history)[-1] == "one"
-    assert the_session(scene).host is bob.client
+    assert the_session(scene).host is None
 
 
 def test_a_session_that_was_here_before_is_opened_as_it_was(scene: Scene, ann: Peer) -> None:
@@ -712,9 +811,10 @@ def test_a_session_that_was_here_before_is_opened_as_it_was(scene: Scene, ann: P
     )
 
 
-def test_a_session_of_which_nothing_is_known_is_opened_somewhere(scene: Scene) -> None:
+@pytest.mark.parametrize("params", [{}, {"cwd": 5}, {"cwd": "/Users/bob/on/the/laptop"}])
+def test_a_session_of_which_nothing_is_known_is_opened_somewhere(scene: Scene, params: dict[str, Any]) -> None:
     bob = scene.join("bob", only="s")
-    bob.request("session/new")
+    bob.request("session/new", **params)
     assert scene.agent.hears()["params"] == {"mcpServers": [], "cwd": "/", "sessionId": "s"}
 
 
@@ -773,6 +873,17 @@ def test_a_fork_is_the_forkers_and_begins_with_the_history_of_its_parent(scene: 
     history = scene.join("cem").load("f")[:-1]
     assert texts(history) == ["one", "two"]
     assert {message["params"]["sessionId"] for message in history} == {"f"}
+
+
+def test_what_a_sub_agent_said_is_in_a_fork_as_it_was_said(scene: Scene, ann: Peer) -> None:
+    ann.new_session()
+    scene.agent.state("subagent_update", sessionId="child")
+    scene.agent.update("from below", "child")
+    ann.request("session/fork", sessionId="s", cwd="/srv")
+    scene.agent.answers("session/fork", sessionId="f")
+    history = scene.join("bob").load("f")[:-1]
+    assert [message["params"]["sessionId"] for message in history] == ["f", "child"]
+    assert texts(history) == ["from below"]
 
 
 def test_a_fork_of_a_session_that_is_not_live_is_for_the_agent_to_make(scene: Scene, ann: Peer) -> None:
@@ -895,6 +1006,17 @@ def test_an_observer_only_takes_leave(scene: Scene, ann: Peer) -> None:
     assert not scene.agent.heard()
 
 
+def test_a_guest_only_takes_leave_although_nobody_else_is_there(scene: Scene, ann: Peer) -> None:
+    ann.new_session()
+    gil = scene.join("gil", "guest-1", only="s", guest=True)
+    gil.load()
+    ann.away()
+    gil.request("session/close", sessionId="s")
+    assert gil.hears()["result"] == {}
+    assert not scene.agent.heard()
+    assert list(the_session(scene).attached) == [ann.client]
+
+
 def test_an_agent_that_cannot_close_is_not_asked_to() -> None:
     scene = Scene()
     ann = scene.join("ann")
@@ -982,3 +1104,73 @@ def test_a_delete_that_fails_changes_nothing(scene: Scene, ann: Peer) -> None:
     scene.agent.refuses("session/delete", -32601, "no deletes")
     assert ann.hears()["error"]["code"] == -32601
     assert len(list(scene.registry)) == 1
+
+
+def begin_delete(scene: Scene, peer: Peer) -> Any:
+    """A client has a session deleted that is not live any more; what the agent got."""
+    peer.new_session()
+    close(scene, peer)
+    peer.request("session/delete", sessionId="s")
+    return scene.agent.takes("session/delete")
+
+
+def test_who_loads_what_is_being_deleted_waits_and_gets_the_whole_history_when_that_fails(
+    scene: Scene, ann: Peer
+) -> None:
+    deleting = begin_delete(scene, ann)
+    bob = scene.join("bob")
+    own = begin_load(bob)
+    assert (bob.inbox, scene.agent.inbox) == ([], [])
+    scene.agent.send(id=deleting["id"], error={"code": -32603, "message": "busy"})
+    assert ann.hears()["error"]["message"] == "busy"
+    loading = scene.agent.takes("session/load")
+    for text in ("one", "two"):
+        scene.agent.update(text)
+    scene.agent.answer(loading)
+    *history, response = bob.heard()
+    assert (texts(history), response["id"]) == (["one", "two"], own)
+    assert texts(scene.join("cem").load()) == ["one", "two"]
+    bob.prompt()
+    assert scene.agent.takes("session/prompt")
+
+
+def test_who_loads_what_is_being_deleted_is_answered_by_the_agent_when_it_is_gone(scene: Scene, ann: Peer) -> None:
+    deleting = begin_delete(scene, ann)
+    bob = scene.join("bob")
+    begin_load(bob)
+    assert (bob.inbox, scene.agent.inbox) == ([], [])
+    scene.agent.answer(deleting)
+    assert ann.hears()["result"] == {}
+    scene.agent.refuses("session/load", -32002, "no such session")
+    assert bob.hears()["error"]["message"] == "no such session"
+    assert list(scene.registry) == []
+    assert not scene.multiplexer.busy
+
+
+def test_all_that_is_asked_of_a_session_while_it_is_deleted_is_done_one_after_another(scene: Scene, ann: Peer) -> None:
+    deleting = begin_delete(scene, ann)
+    own = [begin_load(ann), begin_load(ann), ann.request("session/close", sessionId="s"), begin_load(ann)]
+    scene.agent.send(id=deleting["id"], error={"code": -32603, "message": "busy"})
+    for method in ("session/load", "session/close", "session/load"):
+        scene.agent.answer(scene.agent.takes(method))
+    assert [message["id"] for message in ann.heard()[1:]] == own
+    assert list(the_session(scene).attached) == [ann.client]
+
+
+def test_a_session_that_is_being_deleted_is_nobody_elses_to_open(scene: Scene, ann: Peer) -> None:
+    there = Scene(registry=scene.registry, agentCapabilities=LOADS)
+    bob = there.join("bob")
+    deleting = begin_delete(scene, ann)
+    begin_load(bob)
+    assert bob.hears()["error"]["code"] == -32002
+    scene.agent.send(id=deleting["id"], error={"code": -32603, "message": "busy"})
+    begin_load(bob)
+    assert there.agent.takes("session/load")
+
+
+def test_what_is_asked_in_a_session_that_could_not_be_deleted_is_settled(scene: Scene, ann: Peer) -> None:
+    deleting = begin_delete(scene, ann)
+    scene.agent.ask_permission(7)
+    scene.agent.send(id=deleting["id"], error={"code": -32603, "message": "busy"})
+    assert scene.agent.hears()["result"] == {"outcome": {"outcome": "cancelled"}}
+    assert not scene.multiplexer.busy

@@ -5,6 +5,7 @@ import pytest
 from acp_gateway.protocol import jsonrpc
 from acp_gateway.protocol.jsonrpc import Message
 from acp_gateway.protocol.process import ID_SIZE, Process, Stage, who
+from acp_gateway.protocol.rights import SESSION_ID_SIZE
 from acp_gateway.protocol.sessions import Client, Registry, Request, Role, Viewer
 from tests.protocol.scene import Scene, make_policy, news_params
 
@@ -153,7 +154,7 @@ def test_of_a_client_only_what_is_still_held_here_counts_as_waiting() -> None:
 def test_a_very_long_session_id_is_quoted_in_part() -> None:
     scene = Scene()
     ann = scene.join("ann")
-    for session_id in ("x" * 10_000, "\ud83d\n"):
+    for session_id in ("x" * SESSION_ID_SIZE, "\ud83d\n"):
         ann.request("session/prompt", sessionId=session_id)
         error = ann.hears()["error"]
         assert error["data"] == {"sessionId": session_id}
@@ -223,14 +224,37 @@ def test_a_process_is_deserted_while_none_of_its_clients_is_connected() -> None:
     assert not process.deserted
 
 
-def test_a_session_that_is_over_keeps_nothing_but_whose_it_is() -> None:
+def test_a_session_that_is_over_keeps_nothing_but_whose_and_where_it_is() -> None:
     scene = Scene()
     ann = scene.join("ann")
-    ann.new_session()
+    ann.new_session(cwd="/srv/its", modes={"currentModeId": "m"})
     scene.agent.update("text")
     ann.prompt()
     (session,) = scene.multiplexer.sessions
     scene.retire()
     assert (session.attached, session.turns, session.journal.size, session.host) == ({}, {}, 0, None)
+    assert (session.setup, session.cwd, session.result) == ({"cwd": b'"/srv/its"'}, "/srv/its", {})
     assert (session.live, session.owner) == (False, "me")
     assert list(scene.registry) == [session]
+
+
+def test_a_session_whose_agent_is_lost_while_it_is_loaded_keeps_nothing_either() -> None:
+    scene = Scene(agentCapabilities={"loadSession": True})
+    ann = scene.join("ann")
+    ann.request("session/load", sessionId="s", cwd="/srv", mcpServers=["secret"])
+    scene.agent.update("history")
+    scene.lose_agent()
+    (session,) = scene.registry
+    assert (session.recorded, session.replay_to, session.setup) == (None, None, {"cwd": b'"/srv"'})
+
+
+def test_a_session_that_could_not_be_loaded_keeps_nothing_either() -> None:
+    scene = Scene(agentCapabilities={"loadSession": True, "sessionCapabilities": {"close": {}}})
+    ann = scene.join("ann")
+    ann.new_session()
+    ann.request("session/close", sessionId="s")
+    scene.agent.answers("session/close")
+    ann.request("session/load", sessionId="s", cwd="/srv", mcpServers=["secret"])
+    scene.agent.refuses("session/load")
+    (session,) = scene.registry
+    assert (session.recorded, session.setup) == (None, {"cwd": b'"/srv"'})

@@ -1,6 +1,7 @@
 """What an agent asks of its clients: who is asked, what decides it, and what becomes of everybody else's copy."""
 
 import json
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -242,12 +243,35 @@ def test_the_agent_gets_an_error_when_everybody_has_answered_and_nobody_validly(
     assert scene.agent.hears()["error"] == {"code": -32603, "message": "no client gave a valid answer"}
 
 
-def test_the_agent_gets_the_error_when_the_last_one_who_could_still_decide_has_left() -> None:
+@pytest.mark.parametrize("leave", [Peer.gone, lambda peer: peer.request("session/close", sessionId="s")])
+def test_a_decision_is_held_when_the_last_one_who_could_still_take_it_has_left(leave: Callable[[Peer], Any]) -> None:
     scene, ann, bob = together()
     scene.agent.ask_permission("q")
     bob.fail(bob.hears(), -32602, "no dialog here")
+    leave(ann)
+    assert scene.agent.heard() == []
+    cleo = scene.join("cleo")
+    cleo.choose(cleo.load()[-1], "yes")
+    assert scene.agent.hears() == answered("q", selected("yes"))
+    assert bob.heard() == []
+
+
+def test_the_agent_gets_the_error_when_who_came_for_a_decision_that_was_held_fails_too() -> None:
+    scene, ann, bob = together()
+    scene.agent.ask_permission("q")
+    bob.fail(bob.hears(), -32602, "first")
     ann.gone()
-    assert scene.agent.hears()["error"] == {"code": -32602, "message": "no dialog here"}
+    cleo = scene.join("cleo")
+    cleo.fail(cleo.load()[-1], -32601, "second")
+    assert scene.agent.hears()["error"] == {"code": -32601, "message": "second"}
+
+
+def test_a_decision_about_no_session_is_cancelled_when_all_who_were_asked_have_left() -> None:
+    scene = Scene()
+    ann = scene.join("ann")
+    scene.agent.send(id="q", method="session/request_permission", params={"options": [{"optionId": "yes"}]})
+    ann.gone()
+    assert scene.agent.hears() == answered("q", CANCELLED)
 
 
 def test_an_error_does_not_decide_while_somebody_may_return() -> None:
@@ -783,6 +807,25 @@ def test_the_news_name_the_outcome_where_no_option_was_chosen(result: Any, decis
         scene.agent.ask_permission()
     ann.send(id=ann.hears()["id"], result=result)
     assert ann.hears()["params"]["decision"] == decision
+
+
+def test_the_news_name_who_ended_the_turn_in_which_there_was_something_to_decide() -> None:
+    scene, ann, bob = together(**news_params())
+    scene.agent.ask_permission()
+    scene.agent.send(id="v", method="_vendor/do", params={"sessionId": "s"})
+    question = ann.hears()
+    bob.heard()
+    bob.cancel()
+    taken_back, news = ann.heard()
+    assert taken_back == withdrawn(question)
+    assert news["params"] == {
+        "sessionId": "s",
+        "event": "decided",
+        "method": "session/request_permission",
+        "toolCallId": "call",
+        "decision": "cancelled",
+        "by": {"connection": "bob", "identity": "me", "role": "controller"},
+    }
 
 
 def test_what_is_no_decision_makes_no_news() -> None:

@@ -323,6 +323,44 @@ def test_of_two_turns_of_two_identities_the_one_that_is_left_does_not_get_it() -
     assert len(scene.multiplexer.waiting(None)) == 1
 
 
+@pytest.mark.parametrize("how", ["ends", "is closed"])
+def test_a_decision_is_cancelled_when_nobody_who_could_be_meant_has_a_turn_any_more(how: str) -> None:
+    scene, xena, yuri = strangers()
+    first, second = start_turn(scene, xena, "x"), start_turn(scene, yuri, "y")
+    scene.agent.ask_permission("q", session_id="child")
+    end_turn(scene, xena, first)
+    assert scene.agent.heard() == []
+    if how == "ends":
+        end_turn(scene, yuri, second)
+    else:
+        yuri.request("session/close", sessionId="y")
+        scene.agent.answer(scene.agent.takes("session/close"))
+    decided = scene.agent.hears()
+    assert (decided["id"], decided["result"]) == ("q", {"outcome": {"outcome": "cancelled"}})
+    assert scene.multiplexer.waiting(None) == []
+
+
+def test_a_turn_of_somebody_else_keeps_no_decision_waiting() -> None:
+    scene, xena, yuri = strangers()
+    zoe = scene.join("zoe", "z")
+    zoe.new_session("z")
+    prompts = [start_turn(scene, xena, "x"), start_turn(scene, yuri, "y")]
+    scene.agent.ask_permission("q", session_id="child")
+    start_turn(scene, zoe, "z")
+    for prompt in prompts:
+        end_turn(scene, xena, prompt)
+    assert scene.agent.hears()["id"] == "q"
+    assert zoe.heard() == []
+
+
+def test_what_was_asked_while_no_turn_was_running_does_not_end_with_somebodys_turn() -> None:
+    scene, xena, _ = strangers()
+    scene.agent.ask_permission("q", session_id="child of x")
+    end_turn(scene, xena, start_turn(scene, xena, "x"))
+    assert scene.agent.heard() == []
+    assert len(scene.multiplexer.waiting(None)) == 1
+
+
 def test_what_was_asked_while_no_turn_was_running_is_not_for_who_prompts_next() -> None:
     scene, xena, yuri = strangers()
     prompt = start_turn(scene, xena, "x")
@@ -405,14 +443,48 @@ def test_a_notification_goes_to_who_is_in_its_session_verbatim() -> None:
     assert yuri.heard() == []
 
 
-def test_a_notification_without_a_session_goes_to_everybody_who_is_not_there_for_one_session_only() -> None:
-    scene, xena, yuri = strangers()
+STATUS = b'{"method":"_auth/status_update","params":{"n":1.10}}'
+
+
+def test_a_notification_without_a_session_goes_to_all_of_the_only_identity_but_for_who_came_for_one_session() -> None:
+    scene = Scene()
+    ann, bob = scene.join("ann"), scene.join("bob")
+    watcher = scene.join("watcher", role=Role.OBSERVER)
+    ann.new_session("x")
     guest = scene.join("guest", "guest-1", only="x", guest=True)
+    phone = scene.join("phone", only="x")
     late = scene.join("late", initialize=False)
-    text = b'{"method":"_auth/status_update","params":{"n":1.10}}'
-    scene.agent.say(text)
-    assert xena.heard_text() == yuri.heard_text() == [text]
-    assert guest.heard() == late.heard() == []
+    scene.agent.say(STATUS)
+    assert [peer.heard_text() for peer in (ann, bob, watcher)] == [[STATUS]] * 3
+    assert guest.heard() == phone.heard() == late.heard() == []
+
+
+def test_a_notification_without_a_session_is_of_the_only_identity_with_a_turn() -> None:
+    scene, xena, yuri = strangers()
+    watcher = scene.join("watcher", "someone else", Role.OBSERVER)
+    start_turn(scene, xena, "x")
+    scene.agent.say(STATUS)
+    assert xena.heard_text() == [STATUS]
+    assert yuri.heard() == watcher.heard() == []
+
+
+@pytest.mark.parametrize("running", [(), ("x", "y")])
+def test_a_notification_without_a_session_that_may_be_of_several_identities_is_dropped(
+    running: tuple[str, ...],
+) -> None:
+    scene, xena, yuri = strangers()
+    for session_id in running:
+        start_turn(scene, {"x": xena, "y": yuri}[session_id], session_id)
+    scene.agent.say(STATUS)
+    assert xena.heard() == yuri.heard() == []
+    assert scene.notes == ["dropped a notification of the agent that may be of more than one identity"]
+
+
+def test_whose_session_lives_counts_although_nobody_of_theirs_is_there() -> None:
+    scene, xena, yuri = strangers()
+    xena.gone()
+    scene.agent.say(STATUS)
+    assert yuri.heard() == []
 
 
 def test_a_notification_for_no_session_that_is_open_is_dropped() -> None:

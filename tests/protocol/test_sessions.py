@@ -76,6 +76,28 @@ def test_what_was_never_registered_may_be_the_gateways_own_users_and_nobody_else
     assert registry.may_exist(viewer, "agent", session_id) is may
 
 
+@pytest.mark.parametrize(("owner", "is_live", "may"), [("me", False, True), ("me", True, False), ("you", False, False)])
+def test_what_another_agent_has_under_an_id_may_be_this_ones_too_for_it_can_be_the_same_disk(
+    owner: str, *, is_live: bool, may: bool
+) -> None:
+    registry = Registry("me")
+    elsewhere = live(registry, "s", owner, "another name for it")
+    if not is_live:
+        registry.end(elsewhere)
+    assert registry.may_exist(ME, "agent", "s") is may
+    registry.remove(elsewhere)
+    assert registry.may_exist(ME, "agent", "s")
+
+
+def test_of_several_agents_that_have_an_id_each_one_counts() -> None:
+    registry = Registry("me")
+    mine, yours = past(registry, "s", "me", "one"), past(registry, "s", "you", "two")
+    registry.remove(mine)
+    assert not registry.may_exist(ME, "agent", "s")
+    registry.remove(yours)
+    assert registry.may_exist(ME, "agent", "s")
+
+
 # The registry.
 
 
@@ -234,6 +256,18 @@ def test_how_a_session_was_opened_is_kept_for_opening_it_again() -> None:
     it.keep_setup(message('{"id":1,"method":"session/load","params":{"sessionId":"s"}}'))
     assert it.setup == {}
     assert it.cwd == "/a"
+
+
+@pytest.mark.parametrize(("size", "kept"), [(100, {"cwd", "x"}), (101, {"cwd"})])
+def test_of_something_huge_that_a_session_was_opened_with_only_the_directory_is_kept(
+    monkeypatch: pytest.MonkeyPatch, size: int, kept: set[str]
+) -> None:
+    monkeypatch.setattr(sessions, "SETUP_SIZE", 100)
+    it = session()
+    cwd = '"/a"'
+    huge = "1" * (size - len(cwd))
+    it.keep_setup(message(f'{{"id":1,"method":"session/new","params":{{"sessionId":"s","cwd":{cwd},"x":{huge}}}}}'))
+    assert (set(it.setup), it.cwd) == (kept, "/a")
 
 
 @pytest.mark.parametrize(

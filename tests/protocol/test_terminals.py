@@ -61,8 +61,12 @@ def test_only_the_name_is_translated_both_ways() -> None:
     scene.agent.say(b'{"id":0,"method":"terminal/create","params":{"sessionId":"s","n":1.10}}')
     assert ann.heard_text() == [b'{"id":1,"method":"terminal/create","params":{"sessionId":"s","n":1.10}}']
     ann.say(b'{"result":{"_meta":{"n":1.10}, "terminalId" : "t\\u0031" },"id":1}')
-    assert scene.agent.heard_text() == [b'{"result":{"_meta":{"n":1.10}, "terminalId" : "terminal-1" },"id":0}']
-    scene.agent.say(b'{"id":0,"method":"terminal/new","params":{"n":1e999,"terminalId":"terminal-1","sessionId":"s"}}')
+    assert scene.agent.heard_text() == [
+        b'{"result":{"_meta":{"n":1.10}, "terminalId" : "acp-gateway-terminal-1" },"id":0}'
+    ]
+    scene.agent.say(
+        b'{"id":0,"method":"terminal/new","params":{"n":1e999,"terminalId":"acp-gateway-terminal-1","sessionId":"s"}}'
+    )
     assert ann.heard_text() == [
         b'{"id":2,"method":"terminal/new","params":{"n":1e999,"terminalId":"t1","sessionId":"s"}}'
     ]
@@ -90,7 +94,7 @@ def test_a_terminal_that_could_not_be_started_is_none() -> None:
         scene.agent.send(id="c", method="terminal/create", params={"sessionId": "s"})
         ann.send(id=ann.hears()["id"], **answer)
         assert scene.agent.hears() == {"jsonrpc": "2.0", "id": "c"} | answer
-    ask(scene, "output", "terminal-1")
+    ask(scene, "output", "acp-gateway-terminal-1")
     assert scene.agent.hears()["error"] == HOST_GONE
 
 
@@ -151,6 +155,21 @@ def test_a_tool_call_shows_a_terminal_to_its_client_under_the_clients_name_and_t
     assert shown(late) == [name]
 
 
+def test_who_gets_the_history_again_finds_its_own_terminals_in_it() -> None:
+    scene = serving()
+    ann = scene.join("ann")
+    phone = scene.join("phone", only="s")
+    ann.new_session()
+    show(scene, create(scene, ann, "t"))
+    ann.heard()
+    ann.request("session/load", sessionId="s", cwd="/srv")
+    ann.inbox.pop()
+    assert shown(ann) == ["t"]
+    phone.request("session/new", cwd="/srv")
+    del phone.inbox[0]
+    assert shown(phone) == ["acp-gateway-terminal-1"]
+
+
 def test_a_terminal_that_was_released_is_still_shown() -> None:
     scene = serving()
     ann = scene.join("ann")
@@ -183,14 +202,17 @@ def test_only_so_many_terminals_are_remembered(monkeypatch: pytest.MonkeyPatch) 
     ann.new_session()
     for name in [create(scene, ann, f"t{number}") for number in range(3)]:
         show(scene, name)
-    assert shown(ann) == ["terminal-1", "t1", "t2"]
+    assert shown(ann) == ["acp-gateway-terminal-1", "t1", "t2"]
 
 
 # The content of an update.
 
 
+FIRST, SECOND = b'"acp-gateway-terminal-1"', b'"acp-gateway-terminal-2"'
+
+
 def two() -> tuple[Terminals, Client, Client]:
-    """Two clients with a terminal each, which both call `t`; the agent calls them `terminal-1` and `terminal-2`."""
+    """Two clients with a terminal each, which both call `t`; the agent calls them as `FIRST` and `SECOND` say."""
     known, ann, bob = Terminals(), Client("ann", Viewer("me")), Client("bob", Viewer("me"))
     for client in (ann, bob):
         known.created(client, b'{"id":1,"result":{"terminalId":"t"}}')
@@ -203,22 +225,23 @@ def update(content: bytes) -> bytes:
 
 def test_each_client_gets_its_own_terminals_translated_wherever_they_stand_in_the_content() -> None:
     known, ann, bob = two()
-    text = update(b'[{"terminalId":"terminal-1"}, 5,{"x":{},"terminalId" : "terminal-2"},{"terminalId":"terminal-1"}]')
-    assert known.translations(text) == {
-        ann: update(b'[{"terminalId":"t"}, 5,{"x":{},"terminalId" : "terminal-2"},{"terminalId":"t"}]'),
-        bob: update(b'[{"terminalId":"terminal-1"}, 5,{"x":{},"terminalId" : "t"},{"terminalId":"terminal-1"}]'),
-    }
+
+    def shows(first: bytes, second: bytes) -> bytes:
+        content = b'[{"terminalId":%b}, 5,{"x":{},"terminalId" : %b},{"terminalId":%b}]'
+        return update(content % (first, second, first))
+
+    assert known.translations(shows(FIRST, SECOND)) == {ann: shows(b'"t"', SECOND), bob: shows(FIRST, b'"t"')}
 
 
 @pytest.mark.parametrize(
     "content",
     [
-        b'[{"terminalId":"terminal-3"}]',
+        b'[{"terminalId":"acp-gateway-terminal-3"}]',
         b'[{"terminalId":7}]',
         b'["terminalId"]',
-        b'{"terminalId":"terminal-1"}',
-        b'[{"text":"\\"terminalId\\":\\"terminal-1\\""}]',
-        b'[{"content":{"terminalId":"terminal-1"}}]',
+        b'{"terminalId":"acp-gateway-terminal-1"}',
+        b'[{"text":"\\"terminalId\\":\\"acp-gateway-terminal-1\\""}]',
+        b'[{"content":{"terminalId":"acp-gateway-terminal-1"}}]',
         b"[]",
     ],
 )
@@ -229,7 +252,7 @@ def test_nothing_else_is_translated(content: bytes) -> None:
 
 def test_an_update_without_content_has_nothing_to_be_translated() -> None:
     known, _, _ = two()
-    assert known.translations(b'{"params":{"update":{"terminalId":"terminal-1"}}}') == {}
+    assert known.translations(b'{"params":{"update":{"terminalId":"acp-gateway-terminal-1"}}}') == {}
 
 
 def test_without_terminals_nothing_is_looked_at() -> None:
@@ -239,7 +262,7 @@ def test_without_terminals_nothing_is_looked_at() -> None:
 @pytest.mark.parametrize(
     ("params", "terminal", "names_one"),
     [
-        (b'{"terminalId":"terminal-1"}', "t", True),
+        (b'{"terminalId":"acp-gateway-terminal-1"}', "t", True),
         (b'{"terminalId":"x"}', None, True),
         (b'{"terminalId":1}', None, False),
     ],

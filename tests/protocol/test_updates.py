@@ -176,5 +176,9 @@ def test_who_loads_what_is_not_kept_any_more_is_told_of_the_gap_and_nobody_else_
 
 def test_a_fork_s_history_is_under_its_own_name() -> None:
     text = b'{"method":"session/update","params":{"n":1.10,"sessionId" : "s","update":{"sessionId":"child"}}}'
-    assert updates.under_session(text, "f") == text.replace(b'"sessionId" : "s"', b'"sessionId" : "f"')
-    assert updates.under_session(b'{"params":{}}', "f") == b'{"params":{}}'
+    assert updates.under_session(text, "s", "f") == text.replace(b'"sessionId" : "s"', b'"sessionId" : "f"')
+
+
+@pytest.mark.parametrize("text", [b'{"params":{}}', b'{"params":{"sessionId":"a sub-agent"}}'])
+def test_what_a_sub_agent_said_stays_its_own_in_a_fork(text: bytes) -> None:
+    assert updates.under_session(text, "s", "f") == text

@@ -1,0 +1,108 @@
+"""What a client may say, whoever it is and whatever it came for."""
+
+import pytest
+
+from acp_gateway.protocol import jsonrpc, methods
+from acp_gateway.protocol.jsonrpc import Message, parse
+from acp_gateway.protocol.rights import SESSION_ID_SIZE, objection_to_notification, objection_to_request
+from acp_gateway.protocol.sessions import Client, Role, Viewer
+from tests.protocol.scene import encode
+
+CONTROLLER = Client("a", Viewer("me"))
+OBSERVER = Client("b", Viewer("me"), Role.OBSERVER)
+JOINED = Client("c", Viewer("me", "s"))
+GUEST = Client("d", Viewer("guest-1", "s", guest=True))
+
+ANY_METHOD = (*methods.CLIENT_METHODS, "authenticate", "logout", "providers/set", "_x/y", "session/unheard_of")
+LOOKING = {methods.INITIALIZE, methods.NEW, methods.LOAD, methods.RESUME, methods.LIST, methods.CLOSE}
+TAKING_PART = {methods.PROMPT, methods.SET_MODE, methods.SET_MODEL, methods.SET_CONFIG_OPTION}
+
+
+def request(method: str, **params: object) -> Message:
+    return parse(encode(id=1, method=method, params=params))
+
+
+def notification(method: str, **params: object) -> Message:
+    return parse(encode(method=method, params=params))
+
+
+@pytest.mark.parametrize("method", ANY_METHOD)
+def test_a_controller_may_ask_anything(method: str) -> None:
+    assert objection_to_request(CONTROLLER, request(method, sessionId="s")) is None
+    assert objection_to_request(CONTROLLER, request(method)) is None
+
+
+@pytest.mark.parametrize("method", ANY_METHOD)
+def test_an_observer_may_ask_what_never_reaches_the_agent(method: str) -> None:
+    objection = objection_to_request(OBSERVER, request(method, sessionId="s"))
+    assert (objection is None) == (method in LOOKING)
+    assert objection is None or objection[0] == jsonrpc.METHOD_NOT_FOUND
+
+
+@pytest.mark.parametrize("method", ANY_METHOD)
+def test_a_guest_may_ask_what_is_known_to_be_about_its_session(method: str) -> None:
+    objection = objection_to_request(GUEST, request(method, sessionId="s"))
+    assert (objection is None) == (method in LOOKING | TAKING_PART)
+    assert objection is None or objection[0] == jsonrpc.INVALID_REQUEST
+
+
+@pytest.mark.parametrize("method", ANY_METHOD)
+def test_who_came_for_one_session_may_ask_what_names_one_and_makes_or_removes_none(method: str) -> None:
+    assert (objection_to_request(JOINED, request(method, sessionId="s")) is None) == (
+        method not in (methods.FORK, methods.DELETE)
+    )
+    assert (objection_to_request(JOINED, request(method)) is None) == (method in (methods.NEW, methods.LIST))
+
+
+@pytest.mark.parametrize("client", [CONTROLLER, JOINED])
+def test_a_controller_may_tell_anything_about_a_session(client: Client) -> None:
+    assert objection_to_notification(client, notification("_x/y", sessionId="s")) is None
+    assert objection_to_notification(client, notification(methods.SESSION_CANCEL, sessionId="s")) is None
+
+
+def test_what_is_about_no_session_is_told_by_those_alone_who_came_for_all() -> None:
+    assert objection_to_notification(CONTROLLER, notification("_x/y")) is None
+    assert objection_to_notification(JOINED, notification("_x/y")) is not None
+
+
+def test_an_observer_may_tell_nothing() -> None:
+    assert objection_to_notification(OBSERVER, notification(methods.SESSION_CANCEL, sessionId="s")) is not None
+
+
+def test_a_guest_may_cancel_and_tell_nothing_else() -> None:
+    assert objection_to_notification(GUEST, notification(methods.SESSION_CANCEL, sessionId="s")) is None
+    assert objection_to_notification(GUEST, notification("_x/y", sessionId="s")) is not None
+
+
+def test_nobody_may_cancel_everything_by_naming_nothing() -> None:
+    assert objection_to_notification(CONTROLLER, notification(methods.SESSION_CANCEL)) is not None
+
+
+@pytest.mark.parametrize(
+    "params",
+    [
+        {"session_id": "s"},
+        {"SessionId": "s"},
+        {"sessionID": "s"},
+        {"_sessionId_": "s"},
+        {"sessionId": ["s"]},
+        {"sessionId": {"id": "s"}},
+        {"sessionId": 5},
+        {"sessionId": True},
+        {"sessionId": "s", "session_id": "victim"},
+        {"sessionId": "s" * (SESSION_ID_SIZE + 1)},
+    ],
+)
+def test_a_session_that_others_might_read_into_a_message_must_be_the_one_that_is_checked(
+    params: dict[str, object],
+) -> None:
+    objection = objection_to_request(CONTROLLER, request("_x/y", **params))
+    assert objection is not None
+    assert objection[0] == jsonrpc.INVALID_PARAMS
+    assert objection_to_notification(CONTROLLER, notification("_x/y", **params)) is not None
+
+
+@pytest.mark.parametrize("params", [{}, {"sessionId": None}, {"sessionId": "s" * SESSION_ID_SIZE}, {"sessions": ["s"]}])
+def test_a_session_may_be_named_properly_or_not_at_all(params: dict[str, object]) -> None:
+    assert objection_to_request(CONTROLLER, request("_x/y", **params)) is None
+    assert objection_to_notification(CONTROLLER, notification("_x/y", **params)) is None
