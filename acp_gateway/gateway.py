@@ -270,7 +270,6 @@ class Gateway:
         limits = Limits(
             write_high_water=settings.write_high_water,
             outbox_limit=settings.outbox_limit,
-            replay_limit=settings.journal_limit,
             stall_timeout=settings.stall_timeout,
             idle_stop=section.idle_stop,
             max_restarts=section.max_restarts,

@@ -61,8 +61,6 @@ class Limits:
     """Bytes pending for a peer above which its stream gets no more, or those who send it more are not read."""
     outbox_limit: int
     """Bytes that may wait for one client."""
-    replay_limit: int
-    """Bytes of history that may wait for one client besides."""
     stall_timeout: float
     """Seconds that the agent may take nothing while clients are not read because of it."""
     idle_stop: float
@@ -139,7 +137,7 @@ class Hub:
 
         Cancelled, it says goodbye to the client and closes at once, bounded by the stream's own times.
         """
-        seat = Seat(client, stream, self._limits.write_high_water, self._wake, self._limits.replay_limit)
+        seat = Seat(client, stream, self._limits.write_high_water, self._wake)
         self.seats[client] = seat
         self.multiplexer.attach(client)
         self._wake()
@@ -183,11 +181,17 @@ class Hub:
         try:
             while True:
                 batch = await seat.stream.receive_batch()
-                await self._hold_back(seat, sum(map(len, batch)))
+                size = sum(map(len, batch))
+                await self._hold_back(seat, size)
                 self._note_time()
                 for message in batch:
                     self.multiplexer.receive_from_client(client, message)
+                    if self.multiplexer.has_replay:
+                        self._deliver()
+                        if seat.farewell is not None:
+                            return  # It was cut off: the rest of what it asks is nobody's any more.
                 self._deliver()
+                self._grown(size)
         except trio.EndOfChannel:
             log.debug("%s: the client has closed the connection", client.name)
         except MessageTooLarge as error:
@@ -291,7 +295,11 @@ class Hub:
             self._agent_lost(str(error), data)
             return False
         await trio.sleep_until(start)
-        return True
+        if not self.seats:
+            # Whoever wanted it has left meanwhile.
+            self.multiplexer.agent_stopped()
+            self._early.clear()
+        return bool(self.seats)
 
     async def _start(self, agents: trio.Nursery) -> Agent | None:
         """Start the agent. Where it can't be started, whoever waits for it is told."""
@@ -347,6 +355,8 @@ class Hub:
                 except (trio.EndOfChannel, *_LOST):
                     break
                 self._awaits_agent = False
+                if self._agent is not agent:
+                    break  # It was given up in this very tick: what it says now would count as its successor's.
                 self._note_time()
                 for message in batch:
                     self.multiplexer.receive_from_agent(message)
@@ -441,7 +451,6 @@ class Hub:
                 seat.send(messages, deliveries.replayed.get(client, 0))
                 if seat.behind:
                     self._check(seat)
-                self._grown(sum(map(len, messages)))
         for home in deliveries.deserted:
             self._stop_home(home)
 

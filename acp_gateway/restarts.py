@@ -1,4 +1,4 @@
-"""When an agent that has ended may be started again: at once the first time, then ever later, and not too often."""
+"""When an agent that has ended may be started again: after a second at first, then ever later, and not too often."""
 
 import math
 from collections import deque

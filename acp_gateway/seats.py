@@ -40,17 +40,9 @@ class Seat:
         stream: its connection; closed by whoever runs the hub's `serve`.
         high_water: bytes that may wait in the stream itself.
         progressed: called whenever the peer has taken all that had to wait.
-        replay_limit: bytes of history that may wait without making the peer a slow one.
     """
 
-    def __init__(
-        self,
-        client: Client,
-        stream: MessageStream,
-        high_water: int,
-        progressed: Callable[[], None],
-        replay_limit: int = 2**62,
-    ) -> None:
+    def __init__(self, client: Client, stream: MessageStream, high_water: int, progressed: Callable[[], None]) -> None:
         self.client = client
         self.stream = stream
         self.outbox = Outbox()
@@ -62,7 +54,6 @@ class Seat:
         self.muted = False
         """Whether what it is sent is dropped, because something before it was."""
         self._high_water = high_water
-        self._replay_limit = replay_limit
         self._progressed = progressed
         self._changed = trio.lowlevel.ParkingLot()
         self._last_words = False
@@ -84,14 +75,15 @@ class Seat:
         if self.muted:
             return
         waited = self.behind
-        # Histories that are asked for again and again, and never read, count like anything else.
-        self.outbox.extend(messages, min(replayed, max(self._replay_limit - self.outbox.replay_bytes, 0)))
+        self.outbox.extend(messages, replayed)
         self._hand_over()
         if self.behind:
             self._largest = max(self._largest, max(map(len, messages), default=0))
             self._changed.unpark_all()
-        elif waited:
-            self._catch_up()
+        else:
+            self.client.replays.clear()
+            if waited:
+                self._catch_up()
 
     def _hand_over(self) -> None:
         """Give the stream what it takes now."""
@@ -103,6 +95,7 @@ class Seat:
 
     def _catch_up(self) -> None:
         self._largest = 0
+        self.client.replays.clear()
         self._progressed()
 
     def close(self, farewell: Farewell) -> None:

@@ -42,7 +42,6 @@ class Office:
         limits = Limits(
             write_high_water=1,
             outbox_limit=1,
-            replay_limit=1,
             stall_timeout=1,
             idle_stop=1,
             max_restarts=1,

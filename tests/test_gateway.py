@@ -761,7 +761,6 @@ async def test_the_configuration_reaches_those_who_go_by_it(scope: Scope, scene:
         limits = gateway._start_hub("fake", section)._limits
         gateway._nursery.cancel_scope.cancel()
     assert (limits.write_high_water, limits.outbox_limit, limits.stall_timeout) == (14, 15, 16.0)
-    assert limits.replay_limit == 13
     assert (limits.idle_stop, limits.max_restarts, limits.permission_timeout) == (50.0, 4, 60.0)
     launch = gateway._launch("fake", section)
     assert (launch.cwd, launch.max_message_size) == (str(tmp_path / "proj"), 17)

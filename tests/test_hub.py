@@ -177,7 +177,6 @@ def make_limits(**changes: Any) -> Limits:
     values: dict[str, Any] = {
         "write_high_water": HIGH_WATER,
         "outbox_limit": OUTBOX_LIMIT,
-        "replay_limit": 10_000_000,
         "stall_timeout": 60.0,
         "idle_stop": math.inf,
         "max_restarts": 5,
@@ -889,6 +888,35 @@ async def test_answers_and_cancels_reach_the_agent_while_another_clients_flood_i
     assert methods_of([cancel_request, cancel]) == ["$/cancel_request", "session/cancel"]
 
 
+async def test_an_agent_is_not_started_again_for_who_has_left_while_it_was_waited_for(
+    autojump_clock: MockClock,
+) -> None:
+    async with sharing(patience=1000) as (scene, ann):
+        scene.agent.end(1)
+        await scene.agent.close()
+        await wait_all_tasks_blocked()
+        await ann.send_request(1, "x/y")
+        await wait_all_tasks_blocked()
+        await ann.stream.aclose()
+        await trio.sleep(60)
+        assert len(scene.agents.started) == 1
+        bob = scene.join("bob")
+        await bob.initialize()
+        await bob.send_request(1, "x/y")
+        await trio.sleep(60)
+        assert len(scene.agents.started) == 2
+
+
+async def test_what_an_agent_says_in_the_very_moment_in_which_it_is_given_up_is_not_heard() -> None:
+    async with sharing(LOADS) as (scene, ann):
+        scene.agent.stream.send_nowait([encode(permission())])
+        # The relay has its batch, and no turn yet.
+        scene.hub._stop_idle()
+        await wait_all_tasks_blocked()
+        assert ann.stream.pending_bytes == 0
+        assert not scene.hub.multiplexer.busy
+
+
 # A client does not read
 
 
@@ -938,7 +966,7 @@ async def test_who_only_looks_on_does_not_slow_down_somebody_elses_agent_not_eve
 
 
 async def test_histories_that_are_asked_for_again_and_again_and_not_read_are_too_much() -> None:
-    async with sharing(replay_limit=OUTBOX_LIMIT) as (scene, ann):
+    async with sharing() as (scene, ann):
         await scene.flow(OUTBOX_LIMIT // UPDATE // 2)
         viewer = await scene.enter("viewer", role=Role.OBSERVER)
         load = {"method": "session/load", "params": {"sessionId": "s", **OPEN}}

@@ -19,7 +19,6 @@ LIMIT = 100_000
 LIMITS = Limits(
     write_high_water=0,
     outbox_limit=1_000_000,
-    replay_limit=1_000_000,
     stall_timeout=60.0,
     idle_stop=math.inf,
     max_restarts=5,

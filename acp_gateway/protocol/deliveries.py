@@ -26,6 +26,11 @@ class Outgoing:
         self._deliveries = Deliveries()
         self._notes: list[str] = []
 
+    @property
+    def has_replay(self) -> bool:
+        """Whether a history is among what is to be sent."""
+        return bool(self._deliveries.replayed)
+
     def take(self) -> Deliveries:
         """What is to be sent since the last call; the caller's from now on."""
         taken, self._deliveries = self._deliveries, Deliveries()

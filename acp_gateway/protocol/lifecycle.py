@@ -75,6 +75,7 @@ class Lifecycle:
             session.held.clear()
             if session.attached and process.abilities.reopens:
                 session.state = State.DORMANT
+                session.recorded = session.replay_to = None
             else:
                 process.drop(session)
 

@@ -23,6 +23,7 @@ META = "acp-gateway"
 """The gateway's own member of any `_meta`."""
 
 INITIALIZE = "initialize"
+AUTHENTICATE = "authenticate"
 CANCEL_REQUEST = "$/cancel_request"
 NEW = "session/new"
 LOAD = "session/load"

@@ -68,6 +68,11 @@ class Multiplexer:
         """What is to be sent since the last call; the caller's from now on."""
         return self._process.out.take()
 
+    @property
+    def has_replay(self) -> bool:
+        """Whether a history is among what is to be sent: so much at once should be taken before more is fed."""
+        return self._process.out.has_replay
+
     def take_notes(self) -> list[str]:
         """What was dropped or refused since the last call, for the log; never a payload."""
         return self._process.out.take_notes()

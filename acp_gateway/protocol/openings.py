@@ -92,7 +92,8 @@ class Openings:
         session = self._process.of_request(client, request)
         if session is None:
             return
-        others = any(other.connected for other in session.controllers() if other is not client)
+        controllers = (other for other in session.controllers() if other is not client and not other.viewer.guest)
+        others = any(other.connected for other in controllers)
         may_end = client.controls and not client.viewer.guest and self._process.abilities.close
         if others or not may_end:
             self._process.detach(session, client)
@@ -112,7 +113,7 @@ class Openings:
     def reopen(self, session: Session) -> None:
         """Open a session in a new process; its clients have its history already."""
         session.state = State.OPENING
-        session.recorded = session.replay_to = None
+        session.recorded, session.replay_to = Journal(self._process.policy.journal_limit), None
         method = methods.RESUME if self._process.abilities.resume else methods.LOAD
         self._process.forward(Request(None, _opening(method, session), session), self._reopened)
 
@@ -140,6 +141,8 @@ class Openings:
             if request.session is not None:
                 rewrite = partial(updates.under_session, old=request.session.id, new=session_id)
                 session.journal = request.session.journal.copy(rewrite)
+            elif request.message.method == methods.FORK:
+                session.journal.begin_truncated()
             if not client.gone:
                 self._process.take_part(session, client, hosts=True)
             for update in self._routing.take_early(session_id):
@@ -160,7 +163,7 @@ class Openings:
             client.joined = True
             self._process.answer(request, updates.opening_result(session, with_id=True))
             self._replay(session, client)
-            self._process.take_part(session, client, hosts=False)
+            self._process.take_part(session, client, hosts=session.host is None)
             self._process.questions.offer(session, client)
         else:
             session = self._to_open(client, session_id, request)
@@ -178,8 +181,14 @@ class Openings:
     def _replay(self, session: Session, client: Client) -> None:
         """Give a client a session's history up to now, as it would have seen it."""
         translations = self._process.terminals.translations
-        history = updates.history(session)
-        self._process.out.replay(client, [translations(update).get(client, update) for update in history])
+        history = [translations(update).get(client, update) for update in updates.history(session)]
+        if session in client.replays:
+            # Asked for again before it was taken: that counts like anything else that waits for a client.
+            for update in history:
+                self._process.out.client(client, update)
+        else:
+            client.replays.add(session)
+            self._process.out.replay(client, history)
 
     def _to_open(self, client: Client, session_id: str, request: Request) -> Session | None:
         """The session that is not live and that a client may have opened here; None where it was refused, or waits."""
@@ -313,6 +322,8 @@ class Openings:
     def _reopened(self, request: Request, response: Message) -> None:
         session = request.session
         assert session is not None
+        recorded, session.recorded = session.recorded, None
+        assert recorded is not None
         if response.error:
             said = jsonrpc.text_at(response.text, "error", "message") or "it said nothing"
             self._process.out.note(f"the agent cannot re-open session {session.id:.80}")
@@ -324,6 +335,13 @@ class Openings:
                 why = f"the agent has ended, and it cannot re-open session {session.id:.80}: {said:.200}"
                 self._process.refuse(waiting, jsonrpc.SESSION_NOT_FOUND, why, {"sessionId": session.id})
         else:
+            # What was said is known to everybody; how things are now may be new to all.
+            for text in [*updates.changes(session, response), *recorded.states()]:
+                state = jsonrpc.parse(text)
+                session.journal.append(text, state.update)
+                updates.read_state(session, state)
+                self._process.out.clients(session.attached, text)
+            session.merge_result(response)
             self._set_open(session)
 
 

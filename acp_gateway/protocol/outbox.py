@@ -157,11 +157,6 @@ class Outbox:
         return self._sent_bytes + self._queue_bytes
 
     @property
-    def replay_bytes(self) -> int:
-        """Bytes of replays that were never written."""
-        return self._replay
-
-    @property
     def backlog(self) -> int:
         """Bytes held but for those of replays that were never written: what a limit for slow peers is to look at."""
         return self.unconfirmed_bytes - self._replay

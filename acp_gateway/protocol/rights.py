@@ -40,7 +40,7 @@ def objection_to_notification(client: Client, message: Message) -> str | None:
 
 def _is_within(client: Client, message: Message, rules: methods.ClientMethod) -> bool:
     """Whether a request is within what a connection came for."""
-    if client.viewer.only is None or message.method in (methods.NEW, methods.LIST):
+    if client.viewer.only is None or message.method in (methods.NEW, methods.LIST, methods.AUTHENTICATE):
         return True
     return message.session is not None and not rules.beyond
 

@@ -70,8 +70,8 @@ class Routing:
         own = message.session == session.id
         state = message.update if own and message.update in methods.STATE_UPDATES else None
         if session.state is State.OPENING:
-            if session.recorded is not None:
-                _record(session, session.recorded, message, state)
+            assert session.recorded is not None
+            _record(session, session.recorded, message, state)
             if session.replay_to is not None:
                 self._process.out.replay(session.replay_to, [message.text])
             return

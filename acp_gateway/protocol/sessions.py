@@ -92,6 +92,8 @@ class Client:
         """What it has asked and is not answered yet."""
         self.questions: dict[int, Question] = {}
         """What it was asked and has not answered yet, by the id that was minted for it."""
+        self.replays: set[Session] = set()
+        """Whose history is on its way to it; whoever sends it says when it has arrived."""
         self.sessions: dict[Session, None] = {}
         """What it is attached to, the earliest first."""
         self.waiting_size = 0
@@ -251,8 +253,13 @@ class Session:
 
     def keep_result(self, response: Message) -> None:
         """Take over what the agent answered when it opened this session."""
+        self.result = {}
+        self.merge_result(response)
+
+    def merge_result(self, response: Message) -> None:
+        """Take over what the agent answered when it opened this session again."""
         result = jsonrpc.members_at(response.text, "result")
-        self.result = {name: text for name, text in result.items() if name != "sessionId"}
+        self.result |= {name: text for name, text in result.items() if name != "sessionId"}
 
 
 class Registry:

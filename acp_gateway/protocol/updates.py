@@ -51,6 +51,19 @@ def config_update(session: Session, options: bytes) -> bytes:
     return session_update(session.id, CONFIG_UPDATE, configOptions=options)
 
 
+def changes(session: Session, reopened: Message) -> list[bytes]:
+    """What is another way in a session that a new process has opened again, for those who knew it before."""
+    result = jsonrpc.members_at(reopened.text, "result")
+    mode = jsonrpc.text_at(result.get("modes", b"{}"), "currentModeId")
+    options = result.get("configOptions", b"null")
+    found = []
+    if mode is not None and mode != jsonrpc.text_at(session.result.get("modes", b"{}"), "currentModeId"):
+        found.append(mode_update(session, mode))
+    if options not in (b"null", session.result.get("configOptions")):
+        found.append(config_update(session, options))
+    return found
+
+
 def set_current(session: Session, member: str, name: str, value: str) -> None:
     """Change what a late joiner is told of a choice, where the agent offered one."""
     offered = session.result.get(member)

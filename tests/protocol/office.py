@@ -409,6 +409,10 @@ class Office:
                     if opening.replaces:
                         beginning = [gap(found.id)] if owed.method == "session/resume" else []
                         found.truth = [*beginning, *opening.truth]
+                    else:
+                        # Of what is told again only how things are now is news.
+                        states = [body for body in opening.truth if body["update"]["sessionUpdate"] == "plan"]
+                        found.truth += states[-1:]
                 elif not opening.replaces:
                     self.finish(self.live[owed.session])
                 else:

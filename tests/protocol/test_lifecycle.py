@@ -481,12 +481,16 @@ def test_what_the_agent_replays_then_is_swallowed_and_nobody_gets_it_later() -> 
     assert not ann.heard()
     scene.agent.send(id=opening["id"], result={})
     scene.agent.update("live")
-    assert ann.hears()["params"]["update"]["content"]["text"] == "live"
-    texts = [message["params"]["update"]["content"]["text"] for message in scene.join("bob").load()[:-1]]
-    assert texts == ["history", "live"]
+    # How things are in the new process is no history.
+    state, live = ann.heard()
+    assert state["params"]["update"] == {"sessionUpdate": "current_mode_update", "currentModeId": "m"}
+    assert live["params"]["update"]["content"]["text"] == "live"
+    history, mode, last, _ = scene.join("bob").load()
+    assert [said["params"]["update"]["content"]["text"] for said in (history, last)] == ["history", "live"]
+    assert mode == state
 
 
-def test_a_session_keeps_its_clients_its_journal_and_its_result() -> None:
+def test_a_session_keeps_its_clients_and_its_journal_and_has_the_new_process_s_modes() -> None:
     scene = reopening()
     ann = scene.join("ann")
     bob = scene.join("bob")
@@ -496,10 +500,25 @@ def test_a_session_keeps_its_clients_its_journal_and_its_result() -> None:
     assert scene.multiplexer.sessions[0].state is State.DORMANT
     bob.prompt("go on")
     scene.agent.answers("initialize", **scene.welcome)
-    scene.agent.answers("session/load", modes={"currentModeId": "never mind"})
+    scene.agent.answers("session/load", modes={"currentModeId": "b"}, configOptions=[{"id": "x"}])
     assert scene.agent.hears()["method"] == "session/prompt"
-    assert ann.hears()["params"]["update"]["sessionUpdate"] == "user_message_chunk"
-    assert scene.join("cem").load()[-1]["result"] == {"modes": {"currentModeId": "a"}}
+    mode, options, prompt = ann.heard()
+    assert mode["params"]["update"] == {"sessionUpdate": "current_mode_update", "currentModeId": "b"}
+    assert options["params"]["update"] == {"sessionUpdate": "config_option_update", "configOptions": [{"id": "x"}]}
+    assert prompt["params"]["update"]["sessionUpdate"] == "user_message_chunk"
+    expected = {"modes": {"currentModeId": "b"}, "configOptions": [{"id": "x"}]}
+    assert scene.join("cem").load()[-1]["result"] == expected
+
+
+def test_a_session_that_is_as_it_was_is_told_to_nobody() -> None:
+    scene = reopening()
+    ann = scene.join("ann")
+    ann.new_session(modes={"currentModeId": "a"}, configOptions=[])
+    scene.lose_agent()
+    ann.request("x/y", sessionId="s")
+    scene.agent.answers("initialize", **scene.welcome)
+    scene.agent.answers("session/load", modes={"currentModeId": "a"}, configOptions=[])
+    assert not ann.heard()
 
 
 def test_the_turn_of_a_lost_agent_is_told_to_have_ended_and_its_history_stays() -> None:

@@ -678,7 +678,7 @@ def test_an_observer_starts_no_agent_and_finds_its_sessions_all_the_same() -> No
     assert not scene.multiplexer.wants_agent
 
 
-GUESTS = ["session/fork", "session/delete", "authenticate", "x/y"]
+GUESTS = ["session/fork", "session/delete", "logout", "x/y"]
 
 
 @pytest.mark.parametrize("method", GUESTS)

@@ -8,7 +8,7 @@ import pytest
 from acp_gateway.protocol.jsonrpc import parse
 from acp_gateway.protocol.sessions import Registry, Role, Session, State
 from acp_gateway.protocol.updates import GAP
-from tests.protocol.scene import Peer, Scene, make_policy, news_params
+from tests.protocol.scene import Peer, Scene, encode, make_policy, news_params
 
 LOADS: dict[str, Any] = {"loadSession": True}
 RESUMES: dict[str, Any] = {"sessionCapabilities": {"resume": {}}}
@@ -264,12 +264,13 @@ def test_who_joins_or_resumes_does_not_become_the_host_of_what_has_one(scene: Sc
     assert the_session(scene).host is ann.client
 
 
-def test_who_resumes_becomes_the_host_of_what_has_none_and_who_joins_does_not(scene: Scene, ann: Peer) -> None:
+def test_who_joins_or_resumes_becomes_the_host_of_what_has_none(scene: Scene, ann: Peer) -> None:
     ann.new_session()
     phone, laptop = scene.join("phone", only="s"), scene.join("laptop")
     ann.gone()
     phone.request("session/new", cwd="/srv")
-    assert the_session(scene).host is None
+    assert the_session(scene).host is phone.client
+    phone.gone()
     laptop.request("session/resume", sessionId="s")
     assert the_session(scene).host is laptop.client
 
@@ -282,6 +283,41 @@ def test_who_loads_a_session_again_gets_its_history_again_and_takes_part_once(sc
     assert texts(ann.load()) == ["one"]
     scene.agent.update("two")
     assert texts(ann.heard()) == ["two"]
+
+
+def test_a_history_that_is_asked_for_again_before_it_was_taken_counts_like_anything_else(
+    scene: Scene, ann: Peer
+) -> None:
+    ann.new_session()
+    scene.agent.update("one")
+    bob = scene.join("bob").client
+    replayed = []
+    for number in range(3):
+        load = encode(id=number, method="session/load", params={"sessionId": "s", "cwd": "/srv"})
+        scene.multiplexer.receive_from_client(bob, load)
+        replayed.append(bob in scene.multiplexer.take_deliveries().replayed)
+    assert replayed == [True, False, False]
+    # Its seat says so when the client has taken it all.
+    bob.replays.clear()
+    scene.multiplexer.receive_from_client(bob, load.replace(b'"id": 2', b'"id": 9'))
+    assert scene.multiplexer.has_replay
+
+
+def test_a_fork_of_a_session_that_nobody_here_has_open_has_lost_its_beginning(scene: Scene, ann: Peer) -> None:
+    ann.request("session/fork", sessionId="on the disk", cwd="/srv", mcpServers=[])
+    scene.agent.answers("session/fork", sessionId="f")
+    *_, response = scene.join("bob").load("f")
+    assert response["result"] == {"_meta": {"acp-gateway": {"truncated": True}}}
+
+
+def test_guests_do_not_keep_a_session_open_that_its_owner_closes() -> None:
+    scene = Scene(agentCapabilities={"sessionCapabilities": {"close": {}}})
+    ann = scene.join("ann")
+    ann.new_session()
+    guest = scene.join("gil", "guest-1", only="s", guest=True)
+    guest.load()
+    ann.request("session/close", sessionId="s")
+    assert scene.agent.hears()["method"] == "session/close"
 
 
 def test_replayed_history_is_counted_as_such(scene: Scene, ann: Peer) -> None:
@@ -795,7 +831,7 @@ def test_a_session_that_is_not_live_is_opened_for_who_came_for_it(abilities: dic
     response, *history = bob.heard()
     assert (response["id"], response["result"]["sessionId"]) == (own, "s")
     assert texts(history)[-1] == "one"
-    assert the_session(scene).host is None
+    assert the_session(scene).host is bob.client
 
 
 def test_a_session_that_was_here_before_is_opened_as_it_was(scene: Scene, ann: Peer) -> None:

@@ -188,21 +188,6 @@ def test_what_was_in_line_before_a_replay_counts_until_it_is_written() -> None:
     assert (outbox.unwritten_bytes, outbox.backlog) == (7, 0)
 
 
-def test_how_much_of_replays_waits_can_be_told() -> None:
-    outbox = Outbox()
-    outbox.append(b"live")
-    assert outbox.replay_bytes == 0
-    outbox.extend([b"history", b"answer"], replay=7)
-    outbox.extend([b"old"], replay=3)
-    assert outbox.replay_bytes == 10
-    outbox.take(4)
-    assert outbox.replay_bytes == 10
-    outbox.take(7)
-    assert outbox.replay_bytes == 3
-    outbox.clear()
-    assert outbox.replay_bytes == 0
-
-
 def test_writing_again_after_a_rewind_uses_up_no_replay() -> None:
     outbox = Outbox(confirmed_by_peer=True)
     outbox.extend([b"old", b"older"], replay=8)

@@ -51,7 +51,9 @@ def test_who_came_for_one_session_may_ask_what_names_one_and_makes_or_removes_no
     assert (objection_to_request(JOINED, request(method, sessionId="s")) is None) == (
         method not in (methods.FORK, methods.DELETE)
     )
-    assert (objection_to_request(JOINED, request(method)) is None) == (method in (methods.NEW, methods.LIST))
+    # An editor whose agent wants a login can't begin without one.
+    without = (methods.NEW, methods.LIST, methods.AUTHENTICATE)
+    assert (objection_to_request(JOINED, request(method)) is None) == (method in without)
 
 
 @pytest.mark.parametrize("client", [CONTROLLER, JOINED])
