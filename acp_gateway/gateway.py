@@ -22,7 +22,7 @@ from acp_gateway.protocol.methods import Capability
 from acp_gateway.protocol.multiplexer import Multiplexer
 from acp_gateway.protocol.process import Policy
 from acp_gateway.protocol.sessions import Client, Home, Registry, Role, Session, Viewer
-from acp_gateway.seats import Farewell
+from acp_gateway.seats import BUG, STOPPING, Farewell
 from acp_gateway.transports.base import CloseReason, MessageStream
 
 log = logging.getLogger(__name__)
@@ -31,8 +31,6 @@ REVOCATION_INTERVAL = 1.0
 """Seconds between two looks at the token file for the sake of connections that are open; new ones look themselves."""
 
 _REVOKED = Farewell(CloseReason.POLICY, "the token is not valid any more", "unauthorized")
-_STOPPING = Farewell(CloseReason.GOING_AWAY, "the gateway is stopping")
-_BUG = Farewell(CloseReason.AGENT_GONE, "an error of the gateway's own")
 _SESSION_GONE = "the session is not open any more"
 
 
@@ -224,7 +222,7 @@ class Gateway:
     async def _serve_control(self, stream: MessageStream, admission: Admission) -> None:
         """Serve a connection that asks the gateway itself, about what its token may join."""
         access = admission.access
-        farewell = _STOPPING
+        farewell = STOPPING
         scope = trio.CancelScope()
 
         def close(why: Farewell) -> None:
@@ -239,7 +237,7 @@ class Gateway:
             with scope, self._watched(access, close):
                 farewell = await serve_desk(stream, admission.viewer, self.registry, hubs)
         except Exception:
-            farewell = _BUG
+            farewell = BUG
             raise
         finally:
             with trio.CancelScope(shield=True):

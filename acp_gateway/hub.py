@@ -27,7 +27,7 @@ from acp_gateway.protocol import jsonrpc
 from acp_gateway.protocol.multiplexer import Multiplexer
 from acp_gateway.protocol.sessions import Client, Home, Phase
 from acp_gateway.restarts import Restarts, TooOften
-from acp_gateway.seats import Farewell, Seat
+from acp_gateway.seats import BUG, STOPPING, Farewell, Seat
 from acp_gateway.transports.base import CloseReason, MessageStream, MessageTooLarge
 
 log = logging.getLogger(__name__)
@@ -41,8 +41,6 @@ TICK: Final = 10.0
 _LOST: Final = (trio.BrokenResourceError, trio.ClosedResourceError)
 """An agent takes nothing any more, or has ended and its pipes are closed. Its end shows where its output is read."""
 
-_STOPPING: Final = Farewell(CloseReason.GOING_AWAY, "the gateway is stopping", "gateway_stopping")
-_BUG: Final = Farewell(CloseReason.AGENT_GONE, "an error of the gateway's own", "internal")
 _LEFT: Final = Farewell(CloseReason.NORMAL, "")
 
 
@@ -150,13 +148,13 @@ class Hub:
                     pumps.cancel_scope.cancel()
                 seat.farewell = seat.farewell or _LEFT
         except Exception:
-            seat.farewell = seat.farewell or _BUG
+            seat.farewell = seat.farewell or BUG
             raise
         finally:
             await self._say_goodbye(seat)
 
     async def _say_goodbye(self, seat: Seat) -> None:
-        farewell = seat.farewell or _STOPPING
+        farewell = seat.farewell or STOPPING
         # What it has open is still answered, whatever else was left out.
         seat.muted = False
         try:
@@ -247,7 +245,7 @@ class Hub:
         """
         try:
             async with trio.open_nursery() as agents:
-                farewell = _STOPPING
+                farewell = STOPPING
                 try:
                     async with trio.open_nursery() as tasks:
                         tasks.start_soon(self._watch_time)
@@ -256,11 +254,11 @@ class Hub:
                         tasks.cancel_scope.cancel()
                     farewell = Farewell(CloseReason.AGENT_GONE, f"the agent {self.name} was stopped", "agent_stopped")
                 except Exception:
-                    farewell = _BUG
+                    farewell = BUG
                     raise
                 finally:
                     # A bug where the agent is run shows here as the cancellation that it causes.
-                    self._close_all(_BUG if agents.cancel_scope.cancel_called else farewell)
+                    self._close_all(BUG if agents.cancel_scope.cancel_called else farewell)
         finally:
             self.multiplexer.retire()
 

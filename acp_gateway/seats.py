@@ -32,6 +32,10 @@ class Farewell:
         """For a program, in the answers to open requests; None where the client itself has gone."""
 
 
+STOPPING: Final = Farewell(CloseReason.GOING_AWAY, "the gateway is stopping", "gateway_stopping")
+BUG: Final = Farewell(CloseReason.AGENT_GONE, "an error of the gateway's own", "internal")
+
+
 class Seat:
     """One client of a hub.
 

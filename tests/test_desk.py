@@ -26,7 +26,7 @@ ME = Viewer("me")
 
 async def no_agent(*, task_status: trio.TaskStatus[Agent]) -> None:
     """None of these hubs starts one."""
-    raise NotImplementedError
+    raise AssertionError("no agent is to be started")
 
 
 class Office:

@@ -903,14 +903,14 @@ class SlowToClose(MessageStream):
         return await trio.sleep_forever()
 
     def send_nowait(self, messages: Sequence[bytes]) -> None:
-        raise NotImplementedError
+        raise AssertionError("nothing is to be sent")
 
     @property
     def pending_bytes(self) -> int:
         return 0
 
     async def drain(self, below: int = 0) -> None:
-        raise NotImplementedError
+        raise AssertionError("nothing is to be sent")
 
     async def run(self) -> None:
         await trio.sleep_forever()

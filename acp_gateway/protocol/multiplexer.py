@@ -83,11 +83,6 @@ class Multiplexer:
         return self._process.stage in (Stage.STARTING, Stage.READY)
 
     @property
-    def deserted(self) -> bool:
-        """Whether no client is connected."""
-        return self._process.deserted
-
-    @property
     def home(self) -> Home:
         """What the registry knows this process by."""
         return self._process

@@ -10,7 +10,6 @@ from functools import partial
 
 from acp_gateway.protocol import catalogue, jsonrpc, methods, spans, updates
 from acp_gateway.protocol.catalogue import Query
-from acp_gateway.protocol.journal import Journal
 from acp_gateway.protocol.jsonrpc import Message
 from acp_gateway.protocol.process import Process
 from acp_gateway.protocol.routing import Routing
@@ -113,7 +112,7 @@ class Openings:
     def reopen(self, session: Session) -> None:
         """Open a session in a new process; its clients have its history already."""
         session.state = State.OPENING
-        session.recorded, session.replay_to = Journal(self._process.policy.journal_limit), None
+        session.recorded, session.replay_to = self._process.new_journal(), None
         method = methods.RESUME if self._process.abilities.resume else methods.LOAD
         self._process.forward(Request(None, _opening(method, session), session), self._reopened)
 
@@ -131,9 +130,7 @@ class Openings:
                 self._routing.sort_early()
                 return
             if session is None:
-                session = Session(
-                    self._process.agent, session_id, client.viewer.identity, Journal(self._process.policy.journal_limit)
-                )
+                session = self._process.new_session(session_id, client.viewer.identity)
                 self._process.enter(session)
             session.keep_setup(request.message)
             session.keep_result(response)
@@ -212,8 +209,7 @@ class Openings:
             if not self._process.registry.may_exist(client.viewer, self._process.agent, session_id):
                 self._process.refuse_unknown(request, session_id)
                 return None
-            owner = client.viewer.identity
-            session = Session(self._process.agent, session_id, owner, Journal(self._process.policy.journal_limit))
+            session = self._process.new_session(session_id, client.viewer.identity)
         return session
 
     def _open(self, session: Session, request: Request, *, replay_to: Client | None, as_load: bool = False) -> None:
@@ -222,7 +218,7 @@ class Openings:
         self._process.enter(session)
         session.state = State.OPENING
         session.replay_to = replay_to
-        session.recorded = Journal(self._process.policy.journal_limit)
+        session.recorded = self._process.new_journal()
         if request.message.method == methods.RESUME and not as_load:
             session.recorded.begin_truncated()
         text = _as_load(request.message) if as_load else None
@@ -239,11 +235,7 @@ class Openings:
         recorded, session.recorded, session.replay_to = session.recorded, None, None
         if response.error:
             held, session.held = session.held, []
-            self._process.questions.session_ended(session)
-            self._process.drop(session)
-            self._routing.ended(session)
-            if first:
-                self._process.registry.remove(session)
+            self._leave(session, forgotten=first)
             if client is None and held:
                 # It was the gateway that asked, because of the first of them.
                 self._process.respond(held.pop(0), response)
@@ -266,6 +258,14 @@ class Openings:
                 self._process.take_part(session, client, hosts=True)
                 self._process.questions.offer(session, client)
         self._set_open(session)
+
+    def _leave(self, session: Session, *, forgotten: bool) -> None:
+        """A session does not live here any more; whose it is stays known, unless that is to be forgotten as well."""
+        self._process.questions.session_ended(session)
+        self._process.drop(session)
+        self._routing.ended(session)
+        if forgotten:
+            self._process.registry.remove(session)
 
     def _set_open(self, session: Session) -> None:
         session.state = State.OPEN
@@ -304,17 +304,9 @@ class Openings:
             deleted = request.message.method == methods.DELETE
             self._process.tell(session, "deleted" if deleted else "closed")
             self._turns.cancel_waiting(session)
-            self._process.questions.session_ended(session)
-            self._process.drop(session)
-            self._routing.ended(session)
-            if deleted:
-                self._process.registry.remove(session)
+            self._leave(session, forgotten=deleted)
         elif not was_live:
-            self._process.questions.session_ended(session)
-            self._process.drop(session)
-            self._routing.ended(session)
-            if first:
-                self._process.registry.remove(session)
+            self._leave(session, forgotten=first)
         self._process.respond(request, response)
         for waiting in held:
             self._dispatch(waiting)
@@ -328,9 +320,7 @@ class Openings:
             said = jsonrpc.text_at(response.text, "error", "message") or "it said nothing"
             self._process.out.note(f"the agent cannot re-open session {session.id:.80}")
             held, session.held = session.held, []
-            self._process.questions.session_ended(session)
-            self._process.drop(session)
-            self._routing.ended(session)
+            self._leave(session, forgotten=False)
             for waiting in held:
                 why = f"the agent has ended, and it cannot re-open session {session.id:.80}: {said:.200}"
                 self._process.refuse(waiting, jsonrpc.SESSION_NOT_FOUND, why, {"sessionId": session.id})

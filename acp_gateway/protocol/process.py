@@ -13,6 +13,7 @@ from typing import Any, Final, TypeAlias
 from acp_gateway.protocol import handshake, jsonrpc, methods
 from acp_gateway.protocol.deliveries import Outgoing
 from acp_gateway.protocol.handshake import Abilities
+from acp_gateway.protocol.journal import Journal
 from acp_gateway.protocol.jsonrpc import Message, RawId
 from acp_gateway.protocol.methods import Capability
 from acp_gateway.protocol.questions import Question, Questions
@@ -127,6 +128,14 @@ class Process:
             self.refuse_unknown(request, request.message.session)
         request.session = session
         return session
+
+    def new_journal(self) -> Journal:
+        """A journal within the configured limit."""
+        return Journal(self.policy.journal_limit)
+
+    def new_session(self, session_id: str, owner: str) -> Session:
+        """A session of this agent that nobody knows of yet."""
+        return Session(self.agent, session_id, owner, self.new_journal())
 
     def enter(self, session: Session) -> None:
         """A session lives in this process from now on."""

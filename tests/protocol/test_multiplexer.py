@@ -753,9 +753,9 @@ def test_a_client_that_is_away_misses_nothing_and_keeps_what_it_was_asked(scene:
     own = ann.hears()["id"]
     ann.away()
     scene.agent.update("meanwhile")
-    assert scene.multiplexer.deserted
+    assert scene.multiplexer.home.deserted
     ann.back()
-    assert not scene.multiplexer.deserted
+    assert not scene.multiplexer.home.deserted
     assert ann.hears()["method"] == "session/update"
     ann.send(id=own, result={"outcome": {"outcome": "selected", "optionId": "yes"}})
     assert scene.agent.hears()["id"] == 7
