@@ -510,6 +510,19 @@ def test_a_session_keeps_its_clients_and_its_journal_and_has_the_new_process_s_m
     assert scene.join("cem").load()[-1]["result"] == expected
 
 
+def test_a_session_that_everybody_has_left_meanwhile_is_not_opened_again() -> None:
+    scene = reopening()
+    ann = scene.join("ann")
+    ann.new_session()
+    scene.lose_agent()
+    ann.gone()
+    bob = scene.join("bob")
+    bob.request("x/y")
+    scene.agent.answers("initialize", **scene.welcome)
+    assert scene.agent.hears()["method"] == "x/y"
+    assert scene.multiplexer.sessions == ()
+
+
 def test_a_session_that_is_as_it_was_is_told_to_nobody() -> None:
     scene = reopening()
     ann = scene.join("ann")
