@@ -7,15 +7,15 @@ and `check_config` reports all of them and then looks at the machine as well. Th
 import os
 import shutil
 import stat
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
 from acp_gateway.addresses import Address
 from acp_gateway.envfile import RESERVED_PREFIX, read_env_file
 from acp_gateway.errors import ConfigError
-from acp_gateway.options import AgentSection, GatewaySection, ListenSection
+from acp_gateway.options import AgentSection, GatewaySection, HooksSection, ListenSection
 from acp_gateway.places import config_home
 from acp_gateway.sections import Entry, check_name, read_section, unknown_keys
 from acp_gateway.tomlfile import TomlFile, suggestion
@@ -25,10 +25,12 @@ __all__ = [
     "Config",
     "Finding",
     "GatewaySection",
+    "HooksSection",
     "ListenSection",
     "agent_environment",
     "check_config",
     "default_config_path",
+    "inherited_environment",
     "load_config",
 ]
 
@@ -39,9 +41,9 @@ INHERITED = frozenset(
     {"HOME", "PATH", "USER", "LOGNAME", "SHELL", "LANG", "LANGUAGE", "TERM", "TZ", "TMPDIR"}
     | {"XDG_CONFIG_HOME", "XDG_DATA_HOME", "XDG_STATE_HOME", "XDG_CACHE_HOME", "XDG_RUNTIME_DIR"}
 )
-"""What an agent gets of the gateway's environment, with `LC_*`: who and where it is, how it writes text, and where
-its own settings and login are. Nothing that carries authority (`SSH_AUTH_SOCK`, proxies with passwords, credentials
-of a service) is in the list; `pass_env` adds what an agent needs of these."""
+"""What an agent or a hook gets of the gateway's environment, with `LC_*`: who and where it is, how it writes text,
+and where its own settings and login are. Nothing that carries authority (`SSH_AUTH_SOCK`, proxies with passwords,
+credentials of a service) is in the list; `pass_env` adds what an agent needs of these."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,6 +53,7 @@ class Config:
     gateway: GatewaySection
     listen: tuple[ListenSection, ...]
     agents: Mapping[str, AgentSection]
+    hooks: HooksSection = field(default_factory=HooksSection)
 
     @property
     def default_agent(self) -> str:
@@ -109,7 +112,14 @@ def check_config(path: Path | None) -> list[Finding]:
             findings.extend(_check_certificate(section, entry.table()))
         for name, entry in root["agents"].table().items():
             findings.extend(_check_agent(config.agents[name], entry.table()))
+        findings.extend(_check_hooks(config.hooks, root))
     return findings
+
+
+def inherited_environment(base: Mapping[str, str], also: Collection[str] = ()) -> dict[str, str]:
+    """What an agent or a hook gets of `base`, the gateway's own environment: a fixed list, and the names in `also`."""
+    passed = INHERITED.union(also)
+    return {name: value for name, value in base.items() if name in passed or name.startswith("LC_")}
 
 
 def agent_environment(agent: AgentSection, base: Mapping[str, str]) -> dict[str, str]:
@@ -117,8 +127,7 @@ def agent_environment(agent: AgentSection, base: Mapping[str, str]) -> dict[str,
 
     A name in `pass_env` that `base` does not have is left out. Raises `ConfigError` if `env_file` cannot be used.
     """
-    passed = INHERITED.union(agent.pass_env)
-    environment = {name: value for name, value in base.items() if name in passed or name.startswith("LC_")}
+    environment = inherited_environment(base, agent.pass_env)
     if agent.env_file is not None:
         environment |= read_env_file(agent.env_file)
     environment |= agent.env
@@ -129,16 +138,17 @@ def _collect(file: TomlFile) -> tuple[Config | None, list[ConfigError]]:
     """The configuration in a file, or None, and every problem with its text, in the file's order."""
     problems: list[ConfigError] = []
     root = Entry(file, (), file.data)
-    problems.extend(unknown_keys(root, ["gateway", "listen", "agents"]))
+    problems.extend(unknown_keys(root, ["gateway", "listen", "agents", "hooks"]))
     gateway = read_section(GatewaySection, root.child("gateway", {}), problems)
     listen = _read_listeners(root.child("listen", []), problems)
     agents = _read_agents(root.child("agents", {}), problems)
+    hooks = read_section(HooksSection, root.child("hooks", {}), problems)
     if gateway is not None:
         problems.extend(_default_agent_problems(gateway, root))
-    if gateway is None or problems:
+    if gateway is None or hooks is None or problems:
         problems.sort(key=lambda problem: (problem.line is None, problem.line or 0))
         return None, problems
-    return Config(gateway=gateway, listen=listen, agents=agents), []
+    return Config(gateway=gateway, listen=listen, agents=agents, hooks=hooks), []
 
 
 def _read_listeners(entry: Entry, problems: list[ConfigError]) -> tuple[ListenSection, ...]:
@@ -259,9 +269,19 @@ def _check_agent(agent: AgentSection, table: Mapping[str, Entry]) -> Iterator[Fi
     except ConfigError as error:
         yield Finding("error", error)
         return
-    program = agent.command[0]
-    # With a slash in it a program is no longer searched for, and a relative one is meant from the agent's folder.
-    named = str((agent.cwd or Path.cwd()) / program) if "/" in program else program
+    yield from _check_program(agent.command[0], agent.cwd or Path.cwd(), environment, table["command"])
+
+
+def _check_hooks(hooks: HooksSection, root: Mapping[str, Entry]) -> Iterator[Finding]:
+    environment = inherited_environment(os.environ)
+    for option, command in (("on_permission_waiting", hooks.on_permission_waiting), ("on_turn_end", hooks.on_turn_end)):
+        if command is not None:
+            yield from _check_program(command[0], Path.cwd(), environment, root["hooks"].table()[option])
+
+
+def _check_program(program: str, cwd: Path, environment: Mapping[str, str], entry: Entry) -> Iterator[Finding]:
+    # With a slash in it a program is no longer searched for, and a relative one is meant from where it is started.
+    named = str(cwd / program) if "/" in program else program
     if shutil.which(named, path=os.pathsep.join(os.get_exec_path(environment))) is None:
         problem = f'no program "{program}" is found: install it, or name it by its absolute path'
-        yield Finding("warning", table["command"].error(problem))
+        yield Finding("warning", entry.error(problem))

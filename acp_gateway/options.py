@@ -18,6 +18,7 @@ from acp_gateway.sections import (
     Entry,
     FilePath,
     Flag,
+    LargeSize,
     Name,
     Seconds,
     SecondsOrNever,
@@ -28,6 +29,8 @@ from acp_gateway.sections import (
 )
 
 Scope = Literal["identity", "connection", "shared"]
+
+Journal = Literal["disk", "memory"]
 
 
 def _listen_url(entry: Entry) -> str:
@@ -64,12 +67,19 @@ def _scope(entry: Entry) -> Scope:
     raise entry.error('expected one of "identity", "connection" and "shared"')
 
 
+def _journal(entry: Entry) -> Journal:
+    for journal in get_args(Journal):
+        if entry.value == journal:
+            return journal  # type: ignore[no-any-return] # get_args() is untyped.
+    raise entry.error('expected "disk" or "memory"')
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GatewaySection:
     """`[gateway]`: what holds for all listeners and agents."""
 
     state_dir: AbsolutePath = field(default_factory=state_home)
-    """Where tokens are kept. Absolute, so that a service and a shell mean the same folder."""
+    """Where tokens and sessions are kept. Absolute, so that a service and a shell mean the same folder."""
 
     default_agent: Name | None = None
     """The agent for a client that names none. Need not be set if there is only one."""
@@ -102,22 +112,52 @@ class GatewaySection:
     busy between two turns of the scheduler, little enough to have for each of many connections."""
 
     outbox_limit: Size = 32 * 1024 * 1024
-    """Bytes that wait for one client. Past it the client is detached, and comes back through the journal; so one that
-    reads nothing holds up neither the agent nor the others. Half a minute of a flood of 1 MiB a second, which no
-    agent writes for long: whoever is further behind won't catch up. A single message that is larger still passes, or
-    a file that `max_message_size` allows could never be delivered; and the replay of a history, whose length is not
-    the client's fault, does not count. The other way the same number bounds the requests of one side that are held
-    here because the other can't have them yet."""
+    """Bytes that wait for one client that is connected; for one that is away, see `away_limit`. Past it the client is
+    detached, and comes back through the journal; so one that reads nothing holds up neither the agent nor the others.
+    Half a minute of a flood of 1 MiB a second, which no agent writes for long: whoever is further behind won't catch
+    up. A single message that is larger still passes, or a file that `max_message_size` allows could never be
+    delivered; and the replay of a history, whose length is not the client's fault, does not count, nor what is on
+    its way over a link that resumes. The other way the same number bounds the requests of one side that are held here
+    because the other can't have them yet."""
+
+    away_grace: SecondsOrNever = 86400.0
+    """Seconds for which a link that was lost is kept, with all that came for its client meanwhile. A night and a day:
+    a laptop that is closed in the evening goes on the next one at the latest as if nothing had been."""
+
+    away_grace_idle: Seconds = 900.0
+    """The same for a connection with an agent of its own (`scope = "connection"`) in which nothing is open, no turn, no
+    permission and no request. A quarter of an hour: longer than a train's tunnel or a way to another room, and nothing
+    is lost after it but an idle agent's process, which occupies memory for one person alone."""
+
+    away_limit: Size = 64 * 1024 * 1024
+    """Bytes that may wait for a client that is away. Past it the link is gone, the client is told when it returns that
+    it is too far behind, and comes back through the journal. An agent that writes 2 KiB a second without a pause takes
+    nine hours for that, a night; and it is room for the largest message that `max_message_size` allows."""
+
+    resume_window: LargeSize = 8 * 1024 * 1024
+    """Bytes that may be on their way, not confirmed yet, to the far side of a link that resumes; a single message that
+    is larger still passes. At 200 ms there and back this keeps a line of 300 Mbit/s busy, and it is what has to be sent
+    again at most when such a link was lost. At least 1 MiB, as 256 KiB are confirmed at once."""
 
     journal_limit: Size = 16 * 1024 * 1024
     """Bytes of one session's history that are kept for those who join later; the oldest turns go first, whole. Some
     thousand pages of text with the output of tools, or a dozen screenshots; little enough to keep for each of sixty
     sessions within `memory_limit`."""
 
+    journal: Annotated[Journal, _journal] = "disk"
+    """Whether the histories of sessions outlive the gateway. With `disk` they are in `state_dir`, for its owner alone,
+    so that whoever was connected goes on after a restart where it stopped; with `memory` the gateway writes down
+    nothing that was said, and after a restart only what the agent itself has kept comes back."""
+
+    retention_days: Count = 30
+    """Days after which a session that nobody used is forgotten here, with its history; what the agent has kept of it
+    stays. A month: longer than a holiday, and short enough that old conversations don't pile up on the disk."""
+
     memory_limit: Size = 1024 * 1024 * 1024
-    """Bytes of all outboxes and journals together, where what several share counts once. Past it the largest of
-    them goes first: its client is detached, or the journal is cut. The other limits bound each
-    client and each session, not how many there are; this leaves a small machine's memory to the agents."""
+    """Bytes of all outboxes and journals together, where what several share counts once. Past it the client that has
+    been away for longest goes first, then the largest of them: its client is detached, or the journal is cut. The other
+    limits bound each client and each session, not how many there are; this leaves a small machine's memory to the
+    agents."""
 
     max_queued_prompts: Count = 20
     """Prompts of one session that may wait while a turn is open; one more is refused. A person queues a few, and
@@ -207,3 +247,19 @@ class AgentSection:
 
     term_grace: Seconds = 3.0
     """Seconds between SIGTERM and SIGKILL. Both together stay well below the 90 seconds that systemd gives."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HooksSection:
+    """`[hooks]`: programs that are run when something happens; each gets one line of JSON on its stdin."""
+
+    on_permission_waiting: Annotated[tuple[str, ...], _command] | None = None
+    """The program, and its arguments, for when an agent waits for a decision and nobody is connected who may take it.
+    No shell reads it."""
+
+    on_turn_end: Annotated[tuple[str, ...], _command] | None = None
+    """The program, and its arguments, for when a turn has ended."""
+
+    timeout: Seconds = 30.0
+    """Seconds after which a program that still runs is stopped. A push service answers within two, a mail server that
+    is in no hurry within twenty; and as few run at the same time, one that hangs delays those that come after it."""

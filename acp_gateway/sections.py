@@ -13,13 +13,16 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, TypeVar, get_args
+from typing import Annotated, Any, Final, TypeVar, get_args
 
 from acp_gateway.errors import ConfigError
 from acp_gateway.places import expand_user
 from acp_gateway.tomlfile import TomlFile, suggestion
 
 Section = TypeVar("Section")
+
+MIB: Final = 1024 * 1024
+"""Bytes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,6 +137,12 @@ def _size(entry: Entry) -> int:
     return _count(entry, "a whole number of bytes above 0")
 
 
+def _large_size(entry: Entry) -> int:
+    if _size(entry) < MIB:
+        raise entry.error(f"expected at least {MIB} bytes (1 MiB), found {entry.value}")
+    return _size(entry)
+
+
 def _string(entry: Entry) -> str:
     if not isinstance(entry.value, str):
         raise entry.expected("a string")
@@ -186,6 +195,8 @@ Count = Annotated[int, _count]
 """More than 0."""
 Size = Annotated[int, _size]
 """Bytes, more than 0."""
+LargeSize = Annotated[int, _large_size]
+"""Bytes, 1 MiB or more."""
 Text = Annotated[str, _text]
 """Not empty, without NUL, as all strings here."""
 Texts = Annotated[tuple[str, ...], _texts]

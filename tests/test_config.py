@@ -11,9 +11,11 @@ from acp_gateway.config import (
     AgentSection,
     Config,
     Finding,
+    HooksSection,
     agent_environment,
     check_config,
     default_config_path,
+    inherited_environment,
     load_config,
 )
 from acp_gateway.errors import ConfigError
@@ -62,6 +64,12 @@ def test_a_whole_configuration_is_read_into_its_structs(write: Write, tmp_path: 
         journal_limit = 3
         memory_limit = 2
         max_queued_prompts = 1
+        away_grace = "never"
+        away_grace_idle = 5
+        away_limit = 6
+        resume_window = 2097152
+        journal = "memory"
+        retention_days = 8
         [[listen]]
         url = "wss://0.0.0.0:7443"
         cert = "tls/cert.pem"
@@ -87,6 +95,10 @@ def test_a_whole_configuration_is_read_into_its_structs(write: Write, tmp_path: 
         term_grace = 1
         [agents.two]
         command = ["two"]
+        [hooks]
+        on_permission_waiting = ["notify", "--urgent"]
+        on_turn_end = ["notify"]
+        timeout = 5
         """
     )
     read = load_config(path)
@@ -95,6 +107,8 @@ def test_a_whole_configuration_is_read_into_its_structs(write: Write, tmp_path: 
     gateway = read.gateway
     limits = (gateway.outbox_limit, gateway.journal_limit, gateway.memory_limit, gateway.max_queued_prompts)
     assert limits == (4, 3, 2, 1)
+    assert (gateway.away_grace, gateway.away_grace_idle, gateway.away_limit) == (math.inf, 5.0, 6)
+    assert (gateway.resume_window, gateway.journal, gateway.retention_days) == (2097152, "memory", 8)
     assert read.default_agent == "two"
     wss, unix = read.listen
     assert (wss.cert, wss.key) == (tmp_path / "tls/cert.pem", Path("/etc/key.pem"))
@@ -117,6 +131,19 @@ def test_a_whole_configuration_is_read_into_its_structs(write: Write, tmp_path: 
         term_grace=1.0,
     )
     assert read.agents["two"] == AgentSection(command=("two",))
+    assert read.hooks == HooksSection(
+        on_permission_waiting=("notify", "--urgent"), on_turn_end=("notify",), timeout=5.0
+    )
+
+
+def test_no_program_is_run_that_was_not_asked_for(write: Write) -> None:
+    hooks = load_config(write(LISTEN + AGENT)).hooks
+    assert (hooks.on_permission_waiting, hooks.on_turn_end) == (None, None)
+
+
+@pytest.mark.parametrize("journal", ["disk", "memory"])
+def test_a_history_is_on_disk_or_in_memory(journal: str, write: Write) -> None:
+    assert load(write(f'{LISTEN}{AGENT}[gateway]\njournal = "{journal}"')).gateway.journal == journal
 
 
 @pytest.mark.parametrize("scope", ["identity", "connection", "shared"])
@@ -157,6 +184,21 @@ def test_the_only_agent_is_the_default(write: Write) -> None:
         (LISTEN + AGENT + "scope = []", ':5: agents.demo.scope: expected one of "identity", "connection" and "shared"'),
         (LISTEN + AGENT + "max_restarts = 0", ":5: agents.demo.max_restarts: expected a whole number above 0, found 0"),
         (LISTEN + AGENT + "idle_stop = 'ever'", ":5: agents.demo.idle_stop: expected a number of seconds above 0 or"),
+        (LISTEN + AGENT + "[gateway]\njournal = 'none'", ':6: gateway.journal: expected "disk" or "memory"'),
+        (LISTEN + AGENT + "[gateway]\njournal = true", ':6: gateway.journal: expected "disk" or "memory"'),
+        (
+            LISTEN + AGENT + "[gateway]\nretention_days = 0",
+            ":6: gateway.retention_days: expected a whole number above 0",
+        ),
+        (LISTEN + AGENT + "[gateway]\naway_grace_idle = 'never'", ":6: gateway.away_grace_idle: expected a number of"),
+        ("hooks = 1\n" + LISTEN + AGENT, ":1: hooks: expected a table, found a whole number"),
+        (LISTEN + AGENT + "[hooks]\non_turn_end = []", ":6: hooks.on_turn_end: expected the program and its arguments"),
+        (LISTEN + AGENT + "[hooks]\non_turn_end = 'x'", ":6: hooks.on_turn_end: expected an array of strings"),
+        (LISTEN + AGENT + "[hooks]\ntimeout = 'never'", ":6: hooks.timeout: expected a number of seconds above 0"),
+        (
+            LISTEN + AGENT + "[hooks]\non_turn_ends = ['x']",
+            ':6: hooks.on_turn_ends: unknown option; did you mean "on_turn_end"?',
+        ),
         (LISTEN + AGENT + "login = ''", ":5: agents.demo.login: expected a string that is not empty"),
     ],
 )
@@ -338,6 +380,37 @@ def test_a_relative_command_is_looked_for_in_the_folder_of_the_agent(write: Writ
     assert check_config(path) == []
 
 
+def test_a_hook_s_program_that_is_not_found_is_a_warning(
+    write: Write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program = tmp_path / "notify"
+    program.write_text("#!/bin/sh\n")
+    program.chmod(0o700)
+    path = write(
+        f'{LISTEN}{PRESENT_AGENT}[hooks]\non_turn_end = ["notify", "x"]\non_permission_waiting = ["{program}"]'
+    )
+    monkeypatch.setenv("PATH", "/nowhere")
+    assert texts(check_config(path), path) == [
+        ("warning", ':6: hooks.on_turn_end: no program "notify" is found: install it, or name it by its absolute path')
+    ]
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert check_config(path) == []
+    program.unlink()
+    assert [finding.severity for finding in check_config(path)] == ["warning", "warning"]
+
+
+def test_a_relative_program_of_a_hook_is_looked_for_where_the_gateway_is(
+    write: Write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "notify").write_text("#!/bin/sh\n")
+    (tmp_path / "notify").chmod(0o700)
+    path = write(f'{LISTEN}{PRESENT_AGENT}[hooks]\non_turn_end = ["./notify"]')
+    monkeypatch.chdir("/")
+    assert [finding.severity for finding in check_config(path)] == ["warning"]
+    monkeypatch.chdir(tmp_path)
+    assert check_config(path) == []
+
+
 def test_a_folder_that_is_missing_is_a_warning(write: Write) -> None:
     path = write(f'{LISTEN}{PRESENT_AGENT}cwd = "/nowhere"')
     assert texts(check_config(path), path) == [("warning", ":5: agents.demo.cwd: /nowhere is not a folder")]
@@ -428,6 +501,8 @@ def test_an_agent_gets_a_small_part_of_the_environment() -> None:
         "LCX": "",
     }
     assert agent_environment(AgentSection(command=("x",)), base | kept_back) == base
+    assert inherited_environment(base | kept_back) == base
+    assert inherited_environment(base | kept_back, ["API_KEY", "MISSING"]) == base | {"API_KEY": "k"}
 
 
 def test_env_wins_over_env_file_and_that_over_pass_env(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ import pytest
 from acp_gateway.config import load_config
 from acp_gateway.errors import ConfigError
 from acp_gateway.hosts import HostSection, load_hosts
-from acp_gateway.options import AgentSection, GatewaySection, ListenSection
+from acp_gateway.options import AgentSection, GatewaySection, HooksSection, ListenSection
 from acp_gateway.sections import Entry, read_section
 from acp_gateway.tomlfile import TomlFile
 
@@ -24,6 +24,7 @@ SECTIONS: list[Any] = [
     pytest.param(GATEWAY_TOML, "[gateway]", GatewaySection, id="gateway"),
     pytest.param(GATEWAY_TOML, "[[listen]]", ListenSection, id="listen"),
     pytest.param(GATEWAY_TOML, "[agents.demo]", AgentSection, id="agents"),
+    pytest.param(GATEWAY_TOML, "[hooks]", HooksSection, id="hooks"),
     pytest.param(HOSTS_TOML, "[hosts.box]", HostSection, id="hosts"),
 ]
 
@@ -121,6 +122,7 @@ def test_the_gateway_example_loads_as_it_is() -> None:
     assert config.gateway == GatewaySection()
     assert [str(listener.address) for listener in config.listen] == ["wss://127.0.0.1:7443/acp"]
     assert config.agents == {"demo": AgentSection(command=("python3", "examples/demo_agent.py"))}
+    assert config.hooks == HooksSection()
     assert config.default_agent == "demo"
 
 
@@ -132,7 +134,7 @@ def test_the_hosts_example_loads_as_it_is() -> None:
 
 def test_every_option_says_in_the_code_what_it_is_for() -> None:
     sections: list[tuple[str, list[Any]]] = [
-        ("options.py", [GatewaySection, ListenSection, AgentSection]),
+        ("options.py", [GatewaySection, ListenSection, AgentSection, HooksSection]),
         ("hosts.py", [HostSection]),
     ]
     for path, names in sections:
