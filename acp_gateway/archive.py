@@ -1,0 +1,102 @@
+"""The sessions of a gateway as they are kept for its next process: the core's changes on their way to the storage."""
+
+import time
+from collections.abc import Callable
+
+from acp_gateway.database import Entry, StoredJournal
+from acp_gateway.protocol.journal import Journal
+from acp_gateway.protocol.sessions import Session
+from acp_gateway.storage import Storage
+
+
+class StoredArchive:
+    """An archive in a storage.
+
+    Args:
+        storage: where to; `open` has not been called yet.
+        journals: whether histories are kept as well.
+        now: says the time, in seconds since 1970.
+    """
+
+    def __init__(self, storage: Storage, *, journals: bool = True, now: Callable[[], float] = time.time) -> None:
+        self._storage = storage
+        self._journals = journals
+        self._now = now
+        # By session: what it is stored under, and since when.
+        self._keys: dict[Session, tuple[int, float]] = {}
+
+    def restore(self, journal_limit: int) -> list[Session]:
+        """The sessions of earlier processes, those not used for the longest first. For the start; blocks."""
+        restored = []
+        for stored in sorted(self._storage.open(), key=lambda stored: stored.used):
+            session = Session(stored.agent, stored.session_id, stored.owner, Journal(journal_limit))
+            session.cwd, session.title, session.updated_at = stored.cwd, stored.title, stored.updated_at
+            session.keep_directory()
+            self._keys[session] = stored.key, stored.created
+            restored.append(session)
+        return restored
+
+    async def read(self, session: Session, journal_limit: int) -> Journal | None:
+        """The journal of a session, None where none is kept. Cancelling loses nothing."""
+        if session not in self._keys:
+            return None
+        stored = await self._storage.read_journal(self._keys[session][0])
+        if stored is None:
+            return None
+        journal = Journal(journal_limit, stored.epoch)
+        states = [(entry.message, entry.state) for entry in stored.states if entry.state is not None]
+        journal.restore(states, stored.entries, stored.position, truncated=stored.truncated)
+        return journal
+
+    def expired(self) -> list[Session]:
+        """The sessions that nobody has used for too long, live ones too."""
+        keys = set(self._storage.expired())
+        return [session for session, (key, _) in self._keys.items() if key in keys] if keys else []
+
+    # What the core tells
+
+    def keep(self, session: Session) -> None:
+        now = self._now()
+        if session not in self._keys:
+            self._keys[session] = self._storage.new_key(), now
+        key, created = self._keys[session]
+        self._storage.keep(
+            key,
+            agent=session.agent,
+            session_id=session.id,
+            owner=session.owner,
+            cwd=session.cwd,
+            title=session.title,
+            updated_at=session.updated_at,
+            created=created,
+            used=now,
+            epoch=session.journal.epoch,
+        )
+
+    def remove(self, session: Session) -> None:
+        if session in self._keys:
+            self._storage.forget(self._keys.pop(session)[0])
+
+    def write(self, session: Session, message: bytes, state: str | None) -> None:
+        self._storage.append(self._keys[session][0], message, state)
+
+    def end_turn(self, session: Session) -> None:
+        self._storage.turn_ended(self._keys[session][0])
+        if self._journals and self._storage.problem is None and not self.holds(session):
+            # It was given up while it could not be written; now it can.
+            self.replace(session)
+        self.keep(session)
+
+    def replace(self, session: Session) -> None:
+        journal = session.journal
+        stored = StoredJournal(
+            journal.epoch,
+            position=journal.position,
+            truncated=journal.truncated,
+            states=[Entry(message, kind) for message, kind in journal.aside()],
+            entries=[Entry(*entry) for entry in journal.entries()],
+        )
+        self._storage.replace(self._keys[session][0], stored)
+
+    def holds(self, session: Session) -> bool:
+        return session in self._keys and self._storage.keeps_journal(self._keys[session][0])

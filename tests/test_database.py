@@ -1,0 +1,482 @@
+"""What outlives the gateway, as a file: what comes back, what is cut off or erased, and files that are no good."""
+
+import os
+import sqlite3
+import stat
+import tempfile
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from acp_gateway.database import (
+    Damaged,
+    Database,
+    Entry,
+    StoredJournal,
+    StoredSession,
+    TokenUse,
+    is_damage,
+    put_aside,
+    read_token_uses,
+)
+from acp_gateway.errors import ConfigError
+
+LIMIT = 1000
+LARGE = 1_000_000
+
+SESSION = StoredSession(
+    key=7,
+    agent="demo",
+    session_id="sess-1",
+    owner="ada",
+    cwd="/src",
+    title="Fix it",
+    updated_at="2026-01-01T00:00:00Z",
+    created=1.5,
+    used=2.5,
+    epoch="e1",
+)
+
+NOON = 1_767_268_800.0
+"""2026-01-01, 12:00 UTC."""
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "state" / "sessions.db"
+
+
+@pytest.fixture
+def database(path: Path) -> Iterator[Database]:
+    database = Database(path, LIMIT)
+    yield database
+    database.close()
+
+
+def begin(database: Database, *entries: Entry, states: tuple[Entry, ...] = (), position: int | None = None) -> None:
+    """Keep the session, with this history."""
+    position = len(states) + len(entries) if position is None else position
+    with database.transaction():
+        database.put_session(SESSION)
+        database.replace_journal(SESSION.key, StoredJournal("e1", position, False, states, entries))
+
+
+def append(database: Database, *entries: tuple[bytes, str | None], ends_turn: bool = False) -> None:
+    """Add to the session's history."""
+    with database.transaction():
+        database.append(SESSION.key, entries, ends_turn=ends_turn)
+
+
+def add_and_fail(database: Database) -> None:
+    """Add to the session's history, and raise ZeroDivisionError before that is done."""
+    with database.transaction():
+        database.append(SESSION.key, [(b"never", None)])
+        raise ZeroDivisionError
+
+
+def journal_of(database: Database) -> StoredJournal:
+    """The session's history."""
+    journal = database.read_journal(SESSION.key)
+    assert journal is not None
+    return journal
+
+
+def bytes_on_disk(path: Path) -> bytes:
+    """The file and what is beside it, while it is open."""
+    return b"".join(part.read_bytes() for part in path.parent.iterdir())
+
+
+def test_a_session_comes_back_as_it_was_put(database: Database) -> None:
+    begin(database)
+    assert database.sessions() == [SESSION]
+
+
+def test_a_session_that_is_put_again_keeps_its_history(database: Database) -> None:
+    begin(database, Entry(b"one"))
+    with database.transaction():
+        database.put_session(replace(SESSION, title="Fixed", epoch="e2"))
+    assert database.sessions() == [replace(SESSION, title="Fixed", epoch="e2", position=1)]
+    assert journal_of(database) == StoredJournal("e2", 1, False, [], [Entry(b"one")])
+
+
+def test_sessions_come_in_the_order_of_their_creation(database: Database) -> None:
+    with database.transaction():
+        for key, created in ((1, 3.0), (2, 1.0), (3, 2.0)):
+            database.put_session(replace(SESSION, key=key, created=created))
+    assert [session.key for session in database.sessions()] == [2, 3, 1]
+
+
+@pytest.mark.parametrize("text", ["", "half \ud83d", "a\0b", "ü\u2028😀", "'; DROP TABLE session; --"])
+def test_every_text_comes_back(database: Database, text: str) -> None:
+    session = replace(SESSION, session_id=text, owner=text, cwd=text, title=text, updated_at=text)
+    with database.transaction():
+        database.put_session(session)
+    assert database.sessions() == [session]
+
+
+def test_what_is_not_known_of_a_session_stays_so(database: Database) -> None:
+    session = replace(SESSION, cwd=None, title=None, updated_at=None)
+    with database.transaction():
+        database.put_session(session)
+    assert database.sessions() == [session]
+
+
+def test_a_name_that_was_garbled_on_disk_does_not_hide_the_others(database: Database, path: Path) -> None:
+    begin(database)
+    with sqlite3.connect(path) as other:
+        other.execute("UPDATE session SET title = CAST(x'41ff' AS TEXT)")
+    other.close()
+    assert database.sessions() == [replace(SESSION, title="A\ufffd")]
+
+
+def test_a_history_comes_back_in_order_with_its_turns(database: Database) -> None:
+    begin(database)
+    append(database, (b"a", None), (b"bb", "mode"), ends_turn=True)
+    append(database, (b"ccc", None))
+    append(database, (b"dddd", None))
+    assert journal_of(database) == StoredJournal(
+        "e1", 4, False, [], [Entry(b"a"), Entry(b"bb", "mode", ends_turn=True), Entry(b"ccc"), Entry(b"dddd")]
+    )
+
+
+def test_a_turn_can_end_after_what_is_stored_already(database: Database) -> None:
+    begin(database)
+    append(database, (b"a", None))
+    append(database, ends_turn=True)
+    append(database, (b"b", None))
+    assert journal_of(database).entries == [Entry(b"a", ends_turn=True), Entry(b"b")]
+
+
+def test_a_turn_that_ends_in_an_empty_history_is_nothing(database: Database) -> None:
+    begin(database)
+    append(database, ends_turn=True)
+    assert journal_of(database) == StoredJournal("e1", 0, False, [], [])
+
+
+def test_messages_come_back_byte_by_byte(database: Database) -> None:
+    begin(database)
+    messages = [b'{"a":\n1}', b"\xff\xfe", b"\0", b"x" * 400]
+    append(database, *((message, None) for message in messages))
+    assert [entry.message for entry in journal_of(database).entries] == messages
+
+
+def test_a_history_that_is_replaced_comes_back_as_given(database: Database) -> None:
+    begin(database, Entry(b"old"))
+    new = StoredJournal(
+        "e1", 9, True, [Entry(b"plan", "plan"), Entry(b"mode", "mode")], [Entry(b"x", ends_turn=True), Entry(b"y")]
+    )
+    with database.transaction():
+        database.replace_journal(SESSION.key, new)
+    append(database, (b"z", None))
+    assert journal_of(database) == replace(new, position=10, entries=[*new.entries, Entry(b"z")])
+
+
+def test_where_no_history_is_kept_nothing_is_added(database: Database) -> None:
+    with database.transaction():
+        database.put_session(SESSION)
+    append(database, (b"a", None))
+    assert database.read_journal(SESSION.key) is None
+    assert database.journals() == set()
+
+
+def test_a_history_goes_on_when_the_file_is_opened_again(path: Path) -> None:
+    first = Database(path, LIMIT)
+    begin(first, Entry(b"one"))
+    first.close()
+    second = Database(path, LIMIT)
+    append(second, (b"two", None))
+    assert journal_of(second) == StoredJournal("e1", 2, False, [], [Entry(b"one"), Entry(b"two")])
+    assert second.journals() == {SESSION.key}
+    second.close()
+
+
+def test_whole_turns_are_cut_off_a_history_that_is_too_large(database: Database) -> None:
+    begin(database)
+    for number in range(5):
+        append(database, (b"%d" % number * 150, None), (b"." * 150, None), ends_turn=True)
+    journal = journal_of(database)
+    assert [entry.message[:1] for entry in journal.entries] == [b"2", b".", b"3", b".", b"4", b"."]
+    assert journal.position == 10
+    assert journal.truncated
+
+
+def test_a_turn_that_is_too_large_by_itself_loses_its_beginning(database: Database) -> None:
+    begin(database, Entry(b"before", ends_turn=True))
+    for number in range(15):
+        append(database, (bytes([65 + number]) * 100, None))
+    journal = journal_of(database)
+    assert [entry.message[:1] for entry in journal.entries] == [bytes([letter]) for letter in b"DEFGHIJKLMNO"]
+    assert journal.position == 16
+
+
+def test_the_last_of_each_state_that_is_cut_off_is_put_aside(database: Database) -> None:
+    begin(database)
+    append(database, (b"mode 1", "mode"), (b"plan 1", "plan"), (b"mode 2", "mode"), ends_turn=True)
+    append(database, (b"plan 2", "plan"), ends_turn=True)
+    append(database, (b"x" * 2000, None), ends_turn=True)
+    journal = journal_of(database)
+    assert journal.states == [Entry(b"mode 2", "mode"), Entry(b"plan 2", "plan")]
+    assert journal.entries == []
+    assert journal.position == 5
+
+
+def test_a_history_that_lost_only_states_is_whole(database: Database) -> None:
+    begin(database)
+    append(database, (b"x" * 900, "mode"), ends_turn=True)
+    append(database, (b"y" * 900, "mode"), ends_turn=True)
+    append(database, (b"talk", None))
+    assert journal_of(database) == StoredJournal("e1", 3, False, [Entry(b"y" * 900, "mode")], [Entry(b"talk")])
+
+
+_MESSAGE = st.tuples(st.integers(1, 500), st.sampled_from([None, None, None, "mode", "plan"]))
+_BATCHES = st.lists(st.tuples(st.lists(_MESSAGE, max_size=6), st.booleans()), max_size=25)
+
+
+@settings(max_examples=40)
+@given(_BATCHES)
+def test_whatever_is_cut_off_the_rest_has_no_gap_and_no_state_is_lost(
+    batches: list[tuple[list[tuple[int, str | None]], bool]],
+) -> None:
+    everything: list[Entry] = []
+    with tempfile.TemporaryDirectory() as directory:
+        database = Database(Path(directory) / "sessions.db", LIMIT)
+        try:
+            begin(database)
+            for sizes, ends_turn in batches:
+                # Each of them is another.
+                run = [(b"%06d" % (len(everything) + n) + b"." * size, kind) for n, (size, kind) in enumerate(sizes)]
+                append(database, *run, ends_turn=ends_turn)
+                everything += [Entry(message, kind) for message, kind in run]
+                if ends_turn and everything:
+                    everything[-1] = everything[-1]._replace(ends_turn=True)
+            journal = journal_of(database)
+        finally:
+            database.close()
+    held = list(journal.entries)
+    cut = everything[: len(everything) - len(held)]
+    assert journal.position == len(everything)
+    assert held == everything[len(cut) :]
+    last = {entry.state: entry.message for entry in cut if entry.state is not None}
+    assert {entry.state: entry.message for entry in journal.states} == last
+    assert [entry.message for entry in journal.states] == sorted(last.values())
+    assert journal.truncated == any(entry.state is None for entry in cut)
+    size = sum(len(entry.message) for entry in (*journal.states, *held))
+    assert size <= LIMIT * 5 / 4 or not held
+    assert not cut or size + sum(len(entry.message) for entry in cut) > LIMIT
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        "UPDATE piece SET outline = x'00'",
+        "UPDATE piece SET outline = CAST('[[1,null]]' AS BLOB)",
+        "UPDATE piece SET outline = CAST('[]' AS BLOB), messages = x''",
+        "UPDATE piece SET first = 9 WHERE first = 1",
+        "DELETE FROM piece WHERE first = 1",
+        "UPDATE journal SET position = 9",
+        "UPDATE journal SET position = 'x'",
+        "UPDATE session SET epoch = x'00'",
+        "UPDATE piece SET first = 'x' || first",
+        "UPDATE piece SET outline = 5",
+        "UPDATE piece SET messages = CAST(messages AS TEXT)",
+        "INSERT INTO state VALUES (7, 'mode', 0, 'text')",
+        "INSERT INTO state VALUES (7, x'00', 0, x'00')",
+    ],
+)
+def test_a_history_that_does_not_fit_together_is_none(database: Database, path: Path, damage: str) -> None:
+    begin(database, *(Entry(b"one", ends_turn=True) for _ in range(3)))
+    with sqlite3.connect(path) as other:
+        other.execute(damage)
+    other.close()
+    assert database.read_journal(SESSION.key) is None
+
+
+def test_a_history_with_a_message_of_less_than_nothing_is_none(database: Database, path: Path) -> None:
+    begin(database, Entry(b"one"), Entry(b"two"))
+    with sqlite3.connect(path) as other:
+        other.execute("UPDATE piece SET outline = CAST('[[-1,null],[7,null]]' AS BLOB)")
+    other.close()
+    assert database.read_journal(SESSION.key) is None
+
+
+def test_nothing_is_left_of_a_history_that_is_erased(database: Database, path: Path) -> None:
+    begin(database, Entry(b"SECRET" * 100), states=(Entry(b"SECRET", "mode"),))
+    append(database, (b"SECRET" * 20, None))
+    assert b"SECRET" in bytes_on_disk(path)
+    with database.transaction():
+        database.forget_journal(SESSION.key)
+    database.tidy()
+    assert database.read_journal(SESSION.key) is None
+    assert database.sessions() == [SESSION]
+    assert b"SECRET" not in bytes_on_disk(path)
+
+
+def test_nothing_is_left_of_a_session_that_is_erased(database: Database, path: Path) -> None:
+    begin(database, Entry(b"what was said"))
+    with database.transaction():
+        database.forget(SESSION.key)
+    database.tidy()
+    assert database.sessions() == []
+    assert not any(word in bytes_on_disk(path) for word in (b"Fix it", b"sess-1", b"/src", b"what was said"))
+
+
+def test_what_was_erased_makes_the_file_smaller(path: Path) -> None:
+    database = Database(path, LARGE)
+    database.tidy()
+    before = path.stat().st_size
+    begin(database, Entry(b"x" * 100_000))
+    database.tidy()
+    assert path.stat().st_size > before
+    with database.transaction():
+        database.forget(SESSION.key)
+    database.tidy()
+    assert path.stat().st_size <= before
+    database.close()
+
+
+def test_a_transaction_that_fails_leaves_nothing(database: Database) -> None:
+    begin(database, Entry(b"one"))
+    with pytest.raises(ZeroDivisionError):
+        add_and_fail(database)
+    append(database, (b"three", None))
+    assert [entry.message for entry in journal_of(database).entries] == [b"one", b"three"]
+
+
+def test_nobody_else_can_read_the_files(database: Database, path: Path) -> None:
+    begin(database)
+    modes = {part.name: stat.S_IMODE(part.stat().st_mode) for part in path.parent.iterdir()}
+    assert modes == dict.fromkeys(["sessions.db", "sessions.db-wal", "sessions.db-shm"], 0o600)
+    assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
+
+
+def test_a_file_that_others_could_read_is_made_private(path: Path) -> None:
+    Database(path, LIMIT).close()
+    path.chmod(0o644)
+    Database(path, LIMIT).close()
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+
+
+def test_a_file_is_new_once(path: Path) -> None:
+    first = Database(path, LIMIT)
+    first.close()
+    second = Database(path, LIMIT)
+    second.close()
+    assert (first.is_new, second.is_new) == (True, False)
+
+
+def test_a_file_of_a_newer_version_is_left_alone(path: Path) -> None:
+    Database(path, LIMIT).close()
+    with sqlite3.connect(path) as other:
+        other.execute("PRAGMA user_version = 2")
+    other.close()
+    before = path.read_bytes()
+    with pytest.raises(ConfigError, match=r"sessions\.db: was written by a newer acp-gateway \(version 2"):
+        Database(path, LIMIT)
+    assert path.read_bytes() == before
+
+
+def test_another_programs_database_is_left_alone(path: Path) -> None:
+    path.parent.mkdir()
+    with sqlite3.connect(path) as other:
+        other.execute("CREATE TABLE bookmark (url)")
+    other.close()
+    before = path.read_bytes()
+    with pytest.raises(ConfigError, match="another program's database"):
+        Database(path, LIMIT)
+    assert path.read_bytes() == before
+
+
+def test_garbage_is_damage(path: Path) -> None:
+    path.parent.mkdir()
+    path.write_bytes(b"no database at all, " * 500)
+    with pytest.raises(sqlite3.DatabaseError) as caught:
+        Database(path, LIMIT)
+    assert is_damage(caught.value)
+
+
+def test_a_file_that_lost_its_end_is_damage(path: Path) -> None:
+    database = Database(path, LARGE)
+    begin(database, Entry(b"x" * 100_000))
+    database.close()
+    os.truncate(path, path.stat().st_size // 2)
+    with pytest.raises(sqlite3.DatabaseError) as caught:
+        Database(path, LIMIT)
+    assert is_damage(caught.value)
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        "UPDATE piece SET count = 'x'",
+        "UPDATE piece SET size = -1",
+        "INSERT INTO state VALUES (7, 'mode', 0, NULL)",
+    ],
+)
+def test_numbers_that_are_none_are_damage_to_who_cuts_a_history(database: Database, path: Path, damage: str) -> None:
+    begin(database, Entry(b"x" * 1000, ends_turn=True))
+    with sqlite3.connect(path) as other:
+        if "NULL" in damage:
+            other.execute("PRAGMA writable_schema = ON")
+            other.execute("UPDATE sqlite_master SET sql = replace(sql, 'NOT NULL', '') WHERE name = 'state'")
+            other.execute("PRAGMA schema_version = 99")
+    other.close()
+    with sqlite3.connect(path) as other:
+        other.execute(damage)
+    other.close()
+    with pytest.raises(Damaged) as caught:
+        append(database, (b"x" * 1000, None))
+    assert is_damage(caught.value)
+
+
+def test_a_locked_file_is_no_damage() -> None:
+    assert not is_damage(sqlite3.OperationalError("database is locked"))
+
+
+def test_a_damaged_file_is_put_aside_with_its_log(path: Path) -> None:
+    path.parent.mkdir()
+    path.write_bytes(b"file")
+    path.with_name("sessions.db-wal").write_bytes(b"log")
+    assert put_aside(path, NOON) == path.with_name("sessions.db.damaged-20260101T120000Z")
+    assert {part.name: part.read_bytes() for part in path.parent.iterdir()} == {
+        "sessions.db.damaged-20260101T120000Z": b"file",
+        "sessions.db.damaged-20260101T120000Z-wal": b"log",
+    }
+
+
+def test_the_use_of_tokens_comes_back(database: Database, path: Path) -> None:
+    uses = {"0a0a0a0a": TokenUse(5.0), "1b1b1b1b": TokenUse(6.5, "ada")}
+    with database.transaction():
+        database.put_token_use("0a0a0a0a", TokenUse(1.0, "eve"))
+        for token_id, use in uses.items():
+            database.put_token_use(token_id, use)
+    assert database.token_uses() == uses
+    assert read_token_uses(path) == uses
+
+
+def test_the_use_of_tokens_can_be_read_when_no_gateway_runs(database: Database, path: Path) -> None:
+    with database.transaction():
+        database.put_token_use("0a0a0a0a", TokenUse(5.0))
+    database.close()
+    assert read_token_uses(path) == {"0a0a0a0a": TokenUse(5.0)}
+
+
+def test_no_use_of_tokens_is_known_where_there_is_no_file(path: Path) -> None:
+    assert read_token_uses(path) == {}
+    assert not path.parent.exists()
+
+
+def test_no_use_of_tokens_is_known_where_the_file_is_no_database(path: Path) -> None:
+    path.parent.mkdir()
+    path.write_bytes(b"no database at all, " * 500)
+    assert read_token_uses(path) == {}
+
+
+def test_no_use_of_tokens_is_known_where_something_else_is_stored(database: Database, path: Path) -> None:
+    with sqlite3.connect(path) as other:
+        other.execute("INSERT INTO token VALUES ('0a0a0a0a', 'x', NULL)")
+    other.close()
+    assert read_token_uses(path) == {}

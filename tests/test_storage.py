@@ -1,0 +1,1248 @@
+"""What survives a restart of the gateway, and that a disk which is full, slow or broken troubles nobody."""
+
+import gc
+import logging
+import math
+import os
+import random
+import shutil
+import sqlite3
+import stat
+import threading
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+import trio.testing
+
+from acp_gateway import storage as storage_module
+from acp_gateway.database import Database
+from acp_gateway.storage import LATE, RETRY, Entry, Storage, StoredJournal, StoredSession, TokenUse, read_token_uses
+from tests.doubles import PATIENCE
+
+NOON = 1_767_268_800.0
+"""2026-01-01, 12:00 UTC."""
+
+DAY = 86400.0
+LIMIT = 100_000
+
+
+class Clock:
+    """The time of day, as a test wants it."""
+
+    def __init__(self) -> None:
+        self.time = NOON
+
+    def __call__(self) -> float:
+        return self.time
+
+
+class Pauses:
+    """In place of sleeping: gathering takes no time, and trying again waits for the test."""
+
+    def __init__(self) -> None:
+        self._reached = trio.Semaphore(0)
+        self._over = trio.Semaphore(0)
+
+    async def __call__(self, seconds: float) -> None:
+        if seconds == RETRY:
+            self._reached.release()
+            await self._over.acquire()
+        await trio.lowlevel.checkpoint()
+
+    async def until_failed(self) -> None:
+        """Wait until something failed and is to be tried again."""
+        await self._reached.acquire()
+
+    def end(self) -> None:
+        """It is time to try again."""
+        self._over.release()
+
+
+class Disk:
+    """Opens files, each with no more pages than there is space for, and blocks while it is told to."""
+
+    def __init__(self) -> None:
+        self.opened: list[sqlite3.Connection] = []
+        self.statements: list[str] = []
+        self.committed = threading.Event()
+        self.broken = False
+        self.flowing = threading.Event()
+        self.flowing.set()
+
+    def connect(self, path: Path, **options: Any) -> sqlite3.Connection:
+        connection: sqlite3.Connection = sqlite3.connect(path, **options)
+        connection.set_trace_callback(self._trace)
+        connection.set_progress_handler(self._step, 1)
+        self.opened.append(connection)
+        return connection
+
+    def fill(self) -> None:
+        """There is no space left."""
+        (pages,) = self.opened[-1].execute("PRAGMA page_count").fetchone()
+        self.opened[-1].execute(f"PRAGMA max_page_count = {pages}").fetchall()
+
+    def clear(self) -> None:
+        """There is space again."""
+        self.opened[-1].execute("PRAGMA max_page_count = 1000000").fetchall()
+
+    def _trace(self, statement: str) -> None:
+        self.statements.append(statement)
+        if statement == "COMMIT":
+            self.committed.set()
+
+    def _step(self) -> int:
+        self.flowing.wait(PATIENCE)
+        # SQLite gives up what it is doing then, with an OperationalError.
+        return int(self.broken)
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "state" / "sessions.db"
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def disk() -> Disk:
+    return Disk()
+
+
+@pytest.fixture
+def pauses() -> Pauses:
+    return Pauses()
+
+
+@pytest.fixture
+def storage(path: Path, clock: Clock, disk: Disk, pauses: Pauses) -> Storage:
+    return make(path, clock, disk, pauses)
+
+
+def make(
+    path: Path,
+    clock: Clock | None = None,
+    disk: Disk | None = None,
+    pauses: Pauses | None = None,
+    *,
+    journal: bool = True,
+    retention_days: float = 30,
+) -> Storage:
+    """A storage, not open yet."""
+    return Storage(
+        path,
+        journal=journal,
+        retention_days=retention_days,
+        journal_limit=LIMIT,
+        now=clock or Clock(),
+        connect=(disk or Disk()).connect,
+        pause=pauses or Pauses(),
+    )
+
+
+@asynccontextmanager
+async def running(storage: Storage) -> AsyncIterator[list[StoredSession]]:
+    """Open it and let it write; what was stored before. In the end all is written."""
+    with trio.fail_after(PATIENCE):
+        stored = storage.open()
+        async with trio.open_nursery() as nursery:
+            await nursery.start(storage.run)
+            yield stored
+            nursery.cancel_scope.cancel()
+
+
+def keep(storage: Storage, key: int, **changes: Any) -> None:
+    """Keep a session."""
+    fields: dict[str, Any] = {
+        "agent": "demo",
+        "session_id": f"sess-{key}",
+        "owner": "ada",
+        "cwd": "/src",
+        "title": None,
+        "updated_at": None,
+        "created": NOON,
+        "used": NOON,
+        "epoch": "e1",
+    }
+    storage.keep(key, **(fields | changes))
+
+
+def journal(*messages: bytes, epoch: str = "e1", position: int | None = None) -> StoredJournal:
+    """A history that nothing is missing of."""
+    return StoredJournal(epoch, position or len(messages), False, [], [Entry(message) for message in messages])
+
+
+async def restarted(path: Path, key: int) -> StoredJournal | None:
+    """The history that another gateway finds."""
+    after = make(path)
+    async with running(after):
+        return await after.read_journal(key)
+
+
+def sessions_in(path: Path) -> dict[int, StoredSession]:
+    """The sessions that another gateway finds."""
+    return {session.key: session for session in make(path).open()}
+
+
+def bytes_on_disk(path: Path) -> bytes:
+    """The file and what is beside it."""
+    return b"".join(part.read_bytes() for part in path.parent.iterdir())
+
+
+def write_garbage(path: Path) -> None:
+    """Put something in the file's place that is no database."""
+    path.parent.mkdir()
+    path.write_bytes(b"no database at all, " * 500)
+
+
+def lose_the_end(path: Path) -> None:
+    """Leave half of the file."""
+    os.truncate(path, path.stat().st_size // 2)
+
+
+def change(path: Path, statement: str) -> None:
+    """Have another program write into the file."""
+    with sqlite3.connect(path) as connection:
+        connection.execute(statement)
+    connection.close()
+
+
+def garble(path: Path, chance: random.Random) -> None:
+    """Flip a few bits, where there is something but zeros."""
+    content = bytearray(path.read_bytes())
+    places = [place for place, byte in enumerate(content) if byte]
+    for place in chance.sample(places, chance.choice((1, 2, 8))):
+        content[place] ^= 1 << chance.randrange(8)
+    path.write_bytes(content)
+
+
+def garble_a_definition(path: Path) -> None:
+    """Leave a table with a definition that is no text."""
+    path.write_bytes(path.read_bytes().replace(b"outline BLOB NOT NULL", b"outline BLOB NOT N\xd5LL"))
+
+
+async def use(storage: Storage, stored: list[StoredSession]) -> None:
+    """Read everything that was stored before, and write more."""
+    for session in stored:
+        assert all(isinstance(text, str) for text in (session.agent, session.session_id, session.owner, session.epoch))
+        assert 0 <= session.used < math.inf
+        read = await storage.read_journal(session.key)
+        assert read is None or all(isinstance(entry.message, bytes) for entry in (*read.states, *read.entries))
+        keep(storage, session.key, title="changed", epoch="")
+        storage.append(session.key, b"new")
+        storage.turn_ended(session.key)
+    storage.token_used("0a0a0a0a")
+    key = storage.new_key()
+    keep(storage, key)
+    await storage.read_journal(key)
+
+
+def overwrite(path: Path, table: str) -> None:
+    """Make the beginning of a table unreadable."""
+    with sqlite3.connect(path) as connection:
+        (page,) = connection.execute("SELECT rootpage FROM sqlite_master WHERE name = ?", (table,)).fetchone()
+    connection.close()
+    with path.open("r+b") as file:
+        file.seek((page - 1) * 4096)
+        file.write(b"\xff" * 4096)
+
+
+async def test_a_session_and_its_history_survive_a_restart(storage: Storage, path: Path) -> None:
+    async with running(storage) as before:
+        assert before == []
+        key = storage.new_key()
+        keep(storage, key, session_id="s", title="Fix it", updated_at="now", used=NOON + 1)
+        storage.append(key, b"one")
+        storage.append(key, b"two", "mode")
+        storage.turn_ended(key)
+        storage.append(key, b"three")
+    after = make(path)
+    async with running(after) as stored:
+        assert stored == [
+            StoredSession(key, "demo", "s", "ada", "/src", "Fix it", "now", NOON, NOON + 1, "e1", position=3)
+        ]
+        assert await after.read_journal(key) == StoredJournal(
+            "e1", 3, False, [], [Entry(b"one"), Entry(b"two", "mode", ends_turn=True), Entry(b"three")]
+        )
+    assert after.problem is None
+
+
+async def test_a_history_goes_on_after_a_restart(storage: Storage, path: Path) -> None:
+    async with running(storage):
+        keep(storage, 1)
+        storage.append(1, b"one")
+    after = make(path)
+    async with running(after):
+        after.append(1, b"two")
+    assert await restarted(path, 1) == journal(b"one", b"two")
+
+
+async def test_what_is_queued_is_there_for_who_reads_the_history(storage: Storage) -> None:
+    async with running(storage):
+        keep(storage, 1)
+        for number in range(100):
+            storage.append(1, b"%d" % number)
+        assert await storage.read_journal(1) == journal(*(b"%d" % number for number in range(100)))
+
+
+async def test_it_is_written_without_anybody_asking(storage: Storage, path: Path, disk: Disk) -> None:
+    async with running(storage):
+        disk.committed.clear()
+        keep(storage, 1)
+        await trio.to_thread.run_sync(disk.committed.wait, PATIENCE)
+        async with storage._limiter:  # It has done with it.
+            assert set(sessions_in(path)) == {1}
+
+
+async def test_what_is_written_survives_without_a_farewell(storage: Storage, path: Path, tmp_path: Path) -> None:
+    async with running(storage):
+        keep(storage, 1)
+        storage.append(1, b"one")
+        await storage.read_journal(1)
+        storage.append(1, b"never written")
+        # What is on disk at this moment is what it would be after a kill.
+        shutil.copytree(path.parent, tmp_path / "crashed")
+    assert await restarted(tmp_path / "crashed" / path.name, 1) == journal(b"one")
+
+
+async def test_a_history_is_kept_that_replaces_another(storage: Storage, path: Path) -> None:
+    async with running(storage):
+        keep(storage, 1)
+        storage.append(1, b"old")
+        storage.replace(1, journal(b"new", epoch="e2", position=7))
+        storage.append(1, b"newer")
+        assert await storage.read_journal(1) == journal(b"new", b"newer", epoch="e2", position=8)
+    assert sessions_in(path)[1].epoch == "e2"
+
+
+async def test_a_history_can_go_on_under_another_epoch(storage: Storage) -> None:
+    async with running(storage):
+        keep(storage, 1)
+        storage.append(1, b"one")
+        keep(storage, 1, epoch="e2")
+        storage.append(1, b"two")
+        assert await storage.read_journal(1) == journal(b"one", b"two", epoch="e2")
+
+
+async def test_the_epoch_stays_for_who_does_not_know_it(storage: Storage, path: Path) -> None:
+    async with running(storage):
+        keep(storage, 1)
+        storage.append(1, b"one")
+    after = make(path)
+    async with running(after):
+        keep(after, 1, epoch="", title="changed")
+        assert await after.read_journal(1) == journal(b"one", epoch="e1")
+    assert sessions_in(path)[1].title == "changed"
+
+
+async def test_only_the_last_of_many_changes_is_written(storage: Storage, path: Path, disk: Disk) -> None:
+    async with running(storage):
+        keep(storage, 1)
+        await storage.read_journal(1)
+        disk.statements.clear()
+        for number in range(50):
+            keep(storage, 1, title=f"title {number}")
+        await storage.read_journal(1)
+    assert len([statement for statement in disk.statements if "INTO session" in statement]) == 1
+    assert sessions_in(path)[1].title == "title 49"
+
+
+async def test_a_session_that_is_kept_as_it_is_is_not_written(storage: Storage, disk: Disk) -> None:
+    async with running(storage):
+        keep(storage, 1)
+        await storage.read_journal(1)
+        disk.statements.clear()
+        keep(storage, 1)
+        await storage.read_journal(1)
+    assert not [statement for statement in disk.statements if "INTO session" in statement]
+
+
+async def test_keys_are_never_used_again(storage: Storage, path: Path, clock: Clock) -> None:
+    storage.open()
+    first = storage.new_key()
+    assert storage.new_key() == first + 1
+    clock.time += 1
+    assert storage.new_key() > first + 1000
+
+
+async def test_keys_are_new_after_a_restart_with_the_clock_set_back(storage: Storage, path: Path, clock: Clock) -> None:
+    async with running(storage):
+        key = storage.new_key()
+        keep(storage, key)
+    clock.time -= DAY
+    after = make(path, clock)
+    after.open()
+    assert after.new_key() == key + 1
+
+
+async def test_a_session_that_is_erased_leaves_nothing(storage: Storage, path: Path) -> None:
+    async with running(storage):
+        keep(storage, 1, title="SECRET")
+        keep(storage, 2)
+        storage.append(1, b"SECRET")
+        await storage.read_journal(1)
+        storage.forget(1)
+        assert await storage.read_journal(1) is None
+        await storage.read_journal(2)
+        assert b"SECRET" not in bytes_on_disk(path)
+    assert set(sessions_in(path)) == {2}
+
+
+async def test_a_session_that_is_erased_before_it_was_written_never_is(storage: Storage, path: Path) -> None:
+    async with running(storage):
+        keep(storage, 1)
+        storage.append(1, b"one")
+        storage.forget(1)
+        storage.append(1, b"two")
+        keep(storage, 2)
+    assert set(sessions_in(path)) == {2}
+    assert await restarted(path, 1) is None
+
+
+async def test_a_history_that_is_erased_is_kept_again_once_it_is_replaced(storage: Storage, path: Path) -> None:
+    async with running(storage):
+        keep(storage, 1)
+        storage.append(1, b"one")
+        storage.forget_journal(1)
+        assert not storage.keeps_journal(1)
+        storage.append(1, b"two")
+        keep(storage, 1, title="changed")
+        assert await storage.read_journal(1) is None
+        storage.replace(1, journal(b"three"))
+        storage.append(1, b"four")
+        assert storage.keeps_journal(1)
+    assert await restarted(path, 1) == journal(b"three", b"four")
+
+
+async def test_no_history_is_kept_of_a_session_that_is_not(storage: Storage) -> None:
+    async with running(storage):
+        storage.append(1, b"one")
+        storage.turn_ended(1)
+        storage.replace(1, journal(b"two"))
+        storage.forget_journal(1)
+        storage.forget(1)
+        assert await storage.read_journal(1) is None
+
+
+async def test_without_histories_those_from_before_are_erased(storage: Storage, path: Path) -> None:
+    async with running(storage):
+        keep(storage, 1)
+        storage.append(1, b"SECRET")
+    without = make(path, journal=False)
+    async with running(without) as stored:
+        assert [session.position for session in stored] == [0]
+        keep(without, 2)
+        without.append(2, b"SECRET")
+        without.replace(2, journal(b"SECRET"))
+        assert await without.read_journal(1) is await without.read_journal(2) is None
+    assert b"SECRET" not in bytes_on_disk(path)
+    assert set(sessions_in(path)) == {1, 2}
+
+
+async def test_sessions_that_nobody_has_used_for_long_are_forgotten(path: Path, clock: Clock) -> None:
+    first = make(path, clock)
+    async with running(first):
+        keep(first, 1, used=NOON - 29 * DAY)
+        keep(first, 2, used=NOON - 31 * DAY)
+        first.append(2, b"SECRET")
+        assert first.expired() == [2]
+    second = make(path, clock)
+    async with running(second) as stored:
+        assert [session.key for session in stored] == [1]
+        assert await second.read_journal(2) is None
+    assert b"SECRET" not in bytes_on_disk(path)
+
+
+async def test_sessions_can_be_kept_for_ever(path: Path) -> None:
+    first = make(path, retention_days=math.inf)
+    async with running(first):
+        keep(first, 1, used=0.0)
+    assert [session.key for session in make(path, retention_days=math.inf).open()] == [1]
+
+
+async def test_nobody_else_can_read_the_files(storage: Storage, path: Path) -> None:
+    async with running(storage):
+        keep(storage, 1)
+        await storage.read_journal(1)
+        modes = {part.name: stat.S_IMODE(part.stat().st_mode) for part in path.parent.iterdir()}
+    assert modes == dict.fromkeys(["sessions.db", "sessions.db-wal", "sessions.db-shm"], 0o600)
+
+
+async def test_a_history_on_disk_is_bounded(storage: Storage) -> None:
+    async with running(storage):
+        keep(storage, 1)
+        for _ in range(100):
+            storage.append(1, b"x" * 5000)
+            storage.turn_ended(1)
+        stored = await storage.read_journal(1)
+    assert stored is not None
+    assert stored.position == 100
+    assert stored.truncated
+    assert LIMIT * 3 / 4 < 5000 * len(stored.entries) <= LIMIT * 5 / 4
+
+
+# Tokens.
+
+
+async def test_the_use_of_a_token_is_known_after_a_restart(storage: Storage, path: Path) -> None:
+    async with running(storage):
+        storage.token_used("0a0a0a0a")
+        storage.token_used("1b1b1b1b", "ada")
+    after = make(path)
+    after.open()
+    expected = {"0a0a0a0a": TokenUse(NOON), "1b1b1b1b": TokenUse(NOON, "ada")}
+    assert after.token_uses() == read_token_uses(path) == expected
+
+
+async def test_the_use_of_a_token_is_written_once_an_hour(storage: Storage, path: Path, clock: Clock) -> None:
+    async with running(storage):
+        keep(storage, 1)
+        storage.token_used("0a0a0a0a", "ada")
+        clock.time += 3599
+        storage.token_used("0a0a0a0a")
+        await storage.read_journal(1)
+        assert read_token_uses(path) == {"0a0a0a0a": TokenUse(NOON, "ada")}
+        assert storage.token_uses() == {"0a0a0a0a": TokenUse(NOON + 3599, "ada")}
+        clock.time += 1
+        storage.token_used("0a0a0a0a")
+        await storage.read_journal(1)
+        assert read_token_uses(path) == {"0a0a0a0a": TokenUse(NOON + 3600, "ada")}
+
+
+async def test_whose_session_a_token_is_for_is_written_at_once(storage: Storage, path: Path, clock: Clock) -> None:
+    async with running(storage):
+        keep(storage, 1)
+        storage.token_used("0a0a0a0a")
+        await storage.read_journal(1)
+        storage.token_used("0a0a0a0a", "ada")
+        await storage.read_journal(1)
+        assert read_token_uses(path) == {"0a0a0a0a": TokenUse(NOON, "ada")}
+
+
+# Files that are no good.
+
+
+async def test_a_damaged_file_is_put_aside_and_a_new_one_begun(
+    storage: Storage, path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    write_garbage(path)
+    async with running(storage) as stored:
+        assert stored == []
+        keep(storage, 1)
+        storage.append(1, b"one")
+    aside = path.with_name("sessions.db.damaged-20260101T120000Z")
+    assert aside.read_bytes() == b"no database at all, " * 500
+    assert storage.problem == f"{path} was damaged and a new one is begun; what is left of the old one is {aside}"
+    assert [(record.levelno, record.getMessage()) for record in caplog.records] == [(logging.ERROR, storage.problem)]
+    assert await restarted(path, 1) == journal(b"one")
+
+
+async def test_a_file_that_lost_its_end_is_put_aside(path: Path) -> None:
+    first = make(path)
+    async with running(first):
+        keep(first, 1)
+        first.append(1, b"x" * 50_000)
+    lose_the_end(path)
+    second = make(path)
+    assert second.open() == []
+    assert second.problem is not None
+    third = make(path)
+    assert third.open() == []
+    assert third.problem is None
+
+
+async def test_a_file_whose_list_of_sessions_is_damaged_is_put_aside(path: Path) -> None:
+    first = make(path)
+    async with running(first):
+        for key in range(1, 200):
+            keep(first, key)
+    overwrite(path, "session")
+    second = make(path)
+    assert second.open() == []
+    assert "damaged" in str(second.problem)
+
+
+async def test_a_file_that_turns_out_to_be_damaged_is_put_aside_while_running(
+    storage: Storage, path: Path, pauses: Pauses
+) -> None:
+    async with running(storage):
+        keep(storage, 1, title="known here")
+        storage.append(1, b"lost")
+        await storage.read_journal(1)
+        storage.token_used("0a0a0a0a")
+    after = make(path, pauses=pauses)
+    overwrite(path, "piece")
+    async with running(after) as stored:
+        assert [session.key for session in stored] == [1]
+        after.append(1, b"more")
+        await pauses.until_failed()
+        assert "malformed" in str(after.problem)
+        pauses.end()
+        keep(after, 2)
+        after.append(2, b"new")
+        while (read := await after.read_journal(2)) is None:
+            assert after.problem is not None
+        assert read == journal(b"new")
+        assert not after.keeps_journal(1)
+        assert after.problem is not None
+        assert "was damaged and a new one is begun" in after.problem
+    assert sessions_in(path)[1].title == "known here"
+    assert set(sessions_in(path)) == {1, 2}
+    assert set(read_token_uses(path)) == {"0a0a0a0a"}
+
+
+async def test_a_file_of_a_newer_version_is_left_alone(storage: Storage, path: Path, pauses: Pauses) -> None:
+    make(path).open()
+    with sqlite3.connect(path) as connection:
+        connection.execute("PRAGMA user_version = 2")
+    connection.close()
+    before = bytes_on_disk(path)
+    async with running(storage) as stored:
+        assert stored == []
+        assert "was written by a newer acp-gateway" in str(storage.problem)
+        keep(storage, 1)
+        storage.append(1, b"one")
+        await pauses.until_failed()
+        assert await storage.read_journal(1) is None
+    assert bytes_on_disk(path) == before
+
+
+async def test_a_directory_that_cannot_be_written_keeps_nothing_and_stops_nothing(
+    storage: Storage, path: Path, pauses: Pauses, caplog: pytest.LogCaptureFixture
+) -> None:
+    path.parent.write_bytes(b"a file where the directory should be")
+    async with running(storage) as stored:
+        assert stored == []
+        assert storage.problem is not None
+        assert storage.problem.startswith(f"{path}: File exists; ")
+        keep(storage, 1)
+        storage.append(1, b"one")
+        await pauses.until_failed()
+        pauses.end()
+        await pauses.until_failed()
+        assert len(caplog.records) == 1
+        path.parent.unlink()
+        pauses.end()
+        # Nothing was lost: this file never had anything.
+        while (read := await storage.read_journal(1)) is None:
+            pass
+        assert read == journal(b"one")
+        assert storage.problem is None
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
+async def test_a_read_only_directory_is_a_problem_and_no_more(storage: Storage, path: Path) -> None:
+    path.parent.mkdir(mode=0o500)
+    assert storage.open() == []
+    assert "Permission denied" in str(storage.problem)
+
+
+async def test_a_history_that_does_not_fit_together_is_given_up(
+    storage: Storage, path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with running(storage):
+        keep(storage, 1)
+        storage.append(1, b"one")
+    with sqlite3.connect(path) as connection:
+        connection.execute("UPDATE journal SET position = 9")
+    connection.close()
+    after = make(path)
+    async with running(after):
+        assert await after.read_journal(1) is None
+        assert not after.keeps_journal(1)
+        assert "does not fit together" in caplog.text
+        after.replace(1, journal(b"two"))
+        assert await after.read_journal(1) == journal(b"two")
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        "UPDATE session SET used = x'00' WHERE key = 1",
+        "UPDATE session SET used = 9e999 WHERE key = 1",
+        "UPDATE session SET owner = x'616461' WHERE key = 1",
+        "UPDATE session SET title = x'00' WHERE key = 1",
+        "UPDATE journal SET position = 'x' WHERE session = 1",
+        "UPDATE session SET key = 9223372036854775807 WHERE key = 1",
+        "INSERT INTO token VALUES (NULL, 1.0, NULL)",
+        "INSERT INTO token VALUES ('0a0a0a0a', 'x', NULL)",
+        "INSERT INTO token VALUES ('0a0a0a0a', 1.0, x'00')",
+    ],
+)
+async def test_a_file_with_something_else_in_a_column_is_put_aside(storage: Storage, path: Path, damage: str) -> None:
+    async with running(storage):
+        keep(storage, 1)
+        keep(storage, 2)
+    change(path, damage)
+    after = make(path)
+    async with running(after) as stored:
+        assert stored == []
+        assert after.token_uses() == {}
+        assert "was damaged and a new one is begun" in str(after.problem)
+
+
+async def test_a_file_whose_missing_owner_no_rule_forbids_any_more_is_put_aside(storage: Storage, path: Path) -> None:
+    async with running(storage):
+        keep(storage, 1)
+    with sqlite3.connect(path) as connection:
+        connection.execute("PRAGMA writable_schema = ON")
+        connection.execute("UPDATE sqlite_master SET sql = replace(sql, 'NOT NULL', '')")
+    connection.close()
+    change(path, "UPDATE session SET used = NULL, owner = NULL")
+    after = make(path)
+    async with running(after) as stored:
+        assert stored == []
+        assert "was damaged and a new one is begun" in str(after.problem)
+
+
+async def test_a_file_of_which_sqlite_cannot_say_what_is_wrong_is_put_aside(storage: Storage, path: Path) -> None:
+    async with running(storage):
+        keep(storage, 1)
+    garble_a_definition(path)
+    after = make(path)
+    async with running(after) as stored:
+        assert stored == []
+        assert "was damaged and a new one is begun" in str(after.problem)
+        keep(after, 1)
+        after.append(1, b"one")
+        assert await after.read_journal(1) == journal(b"one")
+
+
+async def test_a_file_of_which_sqlite_cannot_say_what_is_wrong_is_put_aside_while_running(
+    storage: Storage, path: Path, pauses: Pauses
+) -> None:
+    storage.open()
+    garble_a_definition(path)
+    async with trio.open_nursery() as nursery:
+        await nursery.start(storage.run)
+        keep(storage, 1)
+        storage.append(1, b"one")
+        with trio.fail_after(PATIENCE):
+            assert await storage.read_journal(1) == journal(b"one")
+        nursery.cancel_scope.cancel()
+    assert "was damaged and a new one is begun" in str(storage.problem)
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        "UPDATE piece SET outline = 5 WHERE session = 1",
+        "UPDATE piece SET messages = CAST(messages AS TEXT) WHERE session = 1",
+    ],
+)
+async def test_a_history_that_is_no_bytes_any_more_is_given_up(storage: Storage, path: Path, damage: str) -> None:
+    async with running(storage):
+        keep(storage, 1)
+        keep(storage, 2)
+        for key in (1, 2):
+            storage.append(key, b"one")
+        await storage.read_journal(1)
+        change(path, damage)
+        assert await storage.read_journal(1) is None
+        assert not storage.keeps_journal(1)
+        assert await storage.read_journal(2) == journal(b"one")
+
+
+async def test_a_history_whose_length_is_no_number_is_damage_to_who_goes_on_with_it(
+    storage: Storage, path: Path, pauses: Pauses
+) -> None:
+    async with running(storage):
+        keep(storage, 1)
+    after = make(path, pauses=pauses)
+    async with running(after):
+        change(path, "UPDATE journal SET size = 'x'")
+        after.append(1, b"one")
+        await pauses.until_failed()
+        pauses.end()
+        assert await after.read_journal(1) is None
+        assert "was damaged and a new one is begun" in str(after.problem)
+
+
+@pytest.mark.parametrize("keeps", [True, False])
+async def test_a_history_of_no_session_is_erased(storage: Storage, path: Path, keeps: bool) -> None:
+    async with running(storage):
+        keep(storage, 1)
+        storage.append(1, b"SECRET")
+    change(path, "DELETE FROM session")
+    async with running(make(path, journal=keeps)) as stored:
+        assert stored == []
+    assert b"SECRET" not in bytes_on_disk(path)
+
+
+@pytest.mark.parametrize("seed", range(4))
+async def test_whatever_bits_are_flipped_it_goes_on(tmp_path: Path, path: Path, seed: int) -> None:
+    first = make(path)
+    async with running(first):
+        for key in range(1, 5):
+            keep(first, key, title=f"title {key}")
+            first.append(key, b'{"one": 1}')
+            first.append(key, b'{"two": 2}', "plan")
+            first.turn_ended(key)
+            first.token_used(f"{key}a0a0a0a")
+    chance = random.Random(seed)  # noqa: S311 - for damage that comes again
+    for number in range(20):
+        copy = tmp_path / f"{seed}-{number}" / path.name
+        shutil.copytree(path.parent, copy.parent)
+        storage = make(copy)
+        with trio.fail_after(PATIENCE):
+            if number % 2:
+                garble(copy, chance)
+                stored = storage.open()
+            else:
+                stored = storage.open()
+                garble(copy, chance)
+            async with trio.open_nursery() as nursery:
+                await nursery.start(storage.run)
+                await use(storage, stored)
+                nursery.cancel_scope.cancel()
+
+
+async def test_a_mistake_in_writing_is_told_and_tried_again(
+    storage: Storage, path: Path, pauses: Pauses, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def divide(*args: object, **options: object) -> None:
+        raise ZeroDivisionError("division\nby zero")
+
+    async with running(storage):
+        keep(storage, 1)
+        await storage.read_journal(1)
+        with monkeypatch.context() as patch:
+            patch.setattr(Database, "append", divide)
+            storage.append(1, b"one")
+            for _ in range(2):
+                await pauses.until_failed()
+                pauses.end()
+            await pauses.until_failed()
+            assert str(storage.problem).startswith(f"{path}: unexpected ZeroDivisionError: division by zero; ")
+            assert [record.exc_info is not None for record in caplog.records] == [True]
+        pauses.end()
+        assert await storage.read_journal(1) == journal(b"one")
+        assert storage.problem is None
+    assert await restarted(path, 1) == journal(b"one")
+
+
+async def test_a_mistake_in_reading_costs_who_reads_no_more_than_that(
+    storage: Storage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def divide(*args: object) -> None:
+        raise ZeroDivisionError
+
+    async with running(storage):
+        keep(storage, 1)
+        storage.append(1, b"one")
+        with monkeypatch.context() as patch:
+            patch.setattr(Database, "read_journal", divide)
+            assert await storage.read_journal(1) is None
+        assert "unexpected ZeroDivisionError" in str(storage.problem)
+        assert await storage.read_journal(1) == journal(b"one")
+
+
+async def test_a_mistake_at_the_start_is_a_problem_and_no_more(
+    storage: Storage, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def divide(*args: object) -> None:
+        raise ZeroDivisionError
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Database, "token_uses", divide)
+        assert storage.open() == []
+    assert "unexpected ZeroDivisionError" in str(storage.problem)
+
+
+async def test_a_file_that_cannot_be_closed_is_opened_again(
+    storage: Storage, disk: Disk, pauses: Pauses, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def divide(*args: object) -> None:
+        raise ZeroDivisionError
+
+    async with running(storage):
+        keep(storage, 1)
+        await storage.read_journal(1)
+        left = disk.opened[-1]
+        with monkeypatch.context() as patch:
+            patch.setattr(Database, "close", divide)
+            disk.broken = True
+            storage.append(1, b"one")
+            await pauses.until_failed()
+        assert "can't be closed" in caplog.text
+        disk.broken = False
+        pauses.end()
+        assert await storage.read_journal(1) == journal(b"one")
+        left.close()
+
+
+# Several who read.
+
+
+async def test_who_asks_for_the_same_history_shares_one_reading(storage: Storage, disk: Disk) -> None:
+    read: list[StoredJournal | None] = []
+
+    async def ask() -> None:
+        read.append(await storage.read_journal(1))
+
+    async with running(storage):
+        keep(storage, 1)
+        storage.append(1, b"one")
+        await storage.read_journal(1)
+        disk.statements.clear()
+        async with trio.open_nursery() as nursery:
+            for _ in range(10):
+                nursery.start_soon(ask)
+    assert read == [journal(b"one")] * 10
+    assert len([statement for statement in disk.statements if "messages FROM piece" in statement]) == 1
+
+
+@pytest.mark.parametrize("before", [[], [b"being written"]])
+async def test_who_asks_later_gets_what_came_meanwhile(storage: Storage, disk: Disk, before: list[bytes]) -> None:
+    read: list[StoredJournal | None] = []
+
+    async def ask() -> None:
+        read.append(await storage.read_journal(1))
+
+    async with running(storage):
+        keep(storage, 1)
+        await storage.read_journal(1)
+        disk.flowing.clear()
+        for message in before:
+            storage.append(1, message)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(ask)
+            await trio.testing.wait_all_tasks_blocked()
+            storage.append(1, b"later")
+            nursery.start_soon(ask)
+            await trio.testing.wait_all_tasks_blocked()
+            disk.flowing.set()
+    assert read == [journal(*before), journal(*before, b"later")]
+
+
+async def test_what_comes_is_written_between_two_readings(storage: Storage, disk: Disk) -> None:
+    async with running(storage):
+        for key in (1, 2, 3):
+            keep(storage, key)
+            storage.append(key, b"one")
+        await storage.read_journal(1)
+        disk.statements.clear()
+        disk.flowing.clear()
+        async with trio.open_nursery() as nursery:
+            for key in (1, 2):
+                nursery.start_soon(storage.read_journal, key)
+            await trio.testing.wait_all_tasks_blocked()
+            storage.append(3, b"two")
+            disk.flowing.set()
+    steps = [statement.split()[0] for statement in disk.statements if " piece" in statement]
+    assert steps[:3] == ["SELECT", "INSERT", "SELECT"]
+
+
+async def test_a_history_that_was_handed_over_is_not_held(storage: Storage, monkeypatch: pytest.MonkeyPatch) -> None:
+    taken = threading.Event()
+    held: list[list[StoredJournal]] = []
+    read_journal = Database.read_journal
+
+    def read(self: Database, key: int) -> StoredJournal | None:
+        if read_before:
+            taken.wait(PATIENCE)
+            gc.collect()
+            held.append([each for each in gc.get_objects() if isinstance(each, StoredJournal)])
+        read_before.append(key)
+        return read_journal(self, key)
+
+    read_before: list[int] = []
+    monkeypatch.setattr(Database, "read_journal", read)
+
+    async def ask(key: int) -> None:
+        await storage.read_journal(key)
+        taken.set()
+
+    async with running(storage):
+        for key in (1, 2):
+            keep(storage, key)
+            storage.append(key, b"one")
+        async with trio.open_nursery() as nursery:
+            for key in (1, 2):
+                nursery.start_soon(ask, key)
+    assert held == [[]]
+
+
+# Disks that are no good.
+
+
+async def test_what_does_not_fit_on_a_full_disk_is_written_when_there_is_space(
+    storage: Storage, path: Path, disk: Disk, pauses: Pauses, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    async with running(storage):
+        keep(storage, 1)
+        storage.append(1, b"one")
+        await storage.read_journal(1)
+        disk.fill()
+        storage.append(1, b"x" * 50_000)
+        await pauses.until_failed()
+        assert storage.problem is not None
+        assert storage.problem.startswith(f"{path}: database or disk is full; ")
+        storage.append(1, b"three")
+        keep(storage, 2)
+        pauses.end()
+        await pauses.until_failed()
+        disk.clear()
+        pauses.end()
+        assert await storage.read_journal(1) == journal(b"one", b"x" * 50_000, b"three")
+        assert storage.problem is None
+    assert [record.levelname for record in caplog.records] == ["ERROR", "INFO"]
+    assert set(sessions_in(path)) == {1, 2}
+
+
+async def test_on_a_full_disk_a_history_can_be_read_that_is_all_there(
+    storage: Storage, disk: Disk, pauses: Pauses
+) -> None:
+    async with running(storage):
+        keep(storage, 1)
+        keep(storage, 2)
+        storage.append(1, b"one")
+        await storage.read_journal(1)
+        disk.fill()
+        storage.append(2, b"x" * 50_000)
+        await pauses.until_failed()
+        assert await storage.read_journal(1) == journal(b"one")
+        assert await storage.read_journal(2) is None
+        assert storage.keeps_journal(2)
+        disk.clear()
+        pauses.end()
+
+
+async def test_histories_that_wait_for_too_long_are_given_up_and_never_have_a_gap(
+    path: Path, clock: Clock, disk: Disk, pauses: Pauses, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(storage_module, "QUEUE", 0)
+    storage = make(path, clock, disk, pauses)
+    async with running(storage):
+        for key in (1, 2):
+            keep(storage, key)
+            storage.append(key, b"SECRET")
+        await storage.read_journal(1)
+        disk.fill()
+        storage.append(1, b"x" * 60_000)
+        await pauses.until_failed()
+        storage.append(1, b"x" * 60_000)
+        assert not storage.keeps_journal(1)
+        assert storage.keeps_journal(2)
+        assert storage._size < 1000
+        storage.append(1, b"later")
+        keep(storage, 1, title="later")
+        assert await storage.read_journal(1) is None
+        assert "the histories of the sessions in use are given up" in str(storage.problem)
+        disk.clear()
+        pauses.end()
+        while storage.problem is not None:
+            await storage.read_journal(2)
+        storage.append(1, b"later still")
+    assert sessions_in(path)[1].title == "later"
+    assert await restarted(path, 1) is None
+    assert await restarted(path, 2) == journal(b"SECRET")
+
+
+async def test_a_disk_that_hangs_does_not_fill_the_memory(
+    path: Path, clock: Clock, disk: Disk, pauses: Pauses, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(storage_module, "QUEUE", 0)
+    storage = make(path, clock, disk, pauses)
+    async with running(storage):
+        keep(storage, 1)
+        await storage.read_journal(1)
+        disk.flowing.clear()
+        storage.append(1, b"underway")
+        await trio.testing.wait_all_tasks_blocked()
+        for _ in range(100):
+            storage.append(1, b"x" * 10_000)
+        assert storage._size < 1000
+        assert not storage.keeps_journal(1)
+        disk.flowing.set()
+    assert await restarted(path, 1) is None
+
+
+async def test_the_thread_is_helped_to_the_interpreters_lock_where_it_falls_behind(
+    path: Path, disk: Disk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    naps: list[float] = []
+    monkeypatch.setattr("time.sleep", naps.append)
+    storage = make(path, disk=disk)
+    async with running(storage):
+        keep(storage, 1)
+        await storage.read_journal(1)
+        disk.flowing.clear()
+        storage.append(1, b"underway")
+        await trio.testing.wait_all_tasks_blocked()
+        for _ in range(LATE // 1024 - 1024):
+            storage.append(1, b"x" * 1024)
+        assert naps == []
+        for _ in range(2 * 1024):
+            storage.append(1, b"x" * 1024)
+        assert 4 <= len(naps) <= 8
+        disk.flowing.set()
+
+
+async def test_a_history_that_was_given_up_is_kept_again_once_it_is_replaced(
+    path: Path, clock: Clock, disk: Disk, pauses: Pauses, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(storage_module, "QUEUE", 0)
+    storage = make(path, clock, disk, pauses)
+    async with running(storage):
+        keep(storage, 1)
+        storage.append(1, b"x" * LIMIT)
+        storage.append(1, b"x")
+        assert not storage.keeps_journal(1)
+        storage.replace(1, journal(b"one", epoch="e2"))
+        storage.append(1, b"two")
+    assert await restarted(path, 1) == journal(b"one", b"two", epoch="e2")
+
+
+async def test_a_history_that_began_on_a_damaged_file_goes_on_in_the_new_one(
+    storage: Storage, path: Path, pauses: Pauses
+) -> None:
+    make(path).open()
+    overwrite(path, "piece")
+    async with running(storage):
+        keep(storage, 1)
+        storage.append(1, b"one")
+        await pauses.until_failed()
+        storage.append(1, b"two")
+        pauses.end()
+        assert await storage.read_journal(1) == journal(b"one", b"two")
+
+
+async def test_a_broken_disk_is_tried_again(storage: Storage, path: Path, disk: Disk, pauses: Pauses) -> None:
+    async with running(storage):
+        keep(storage, 1)
+        await storage.read_journal(1)
+        disk.broken = True
+        storage.append(1, b"one")
+        await pauses.until_failed()
+        assert storage.problem is not None
+        opened = len(disk.opened)
+        disk.broken = False
+        pauses.end()
+        assert await storage.read_journal(1) == journal(b"one")
+        assert storage.problem is None
+        assert len(disk.opened) == opened + 1
+
+
+async def test_a_session_that_is_erased_while_nothing_can_be_written_is_erased_later(
+    storage: Storage, path: Path, disk: Disk, pauses: Pauses
+) -> None:
+    async with running(storage):
+        keep(storage, 1)
+        await storage.read_journal(1)
+        disk.fill()
+        keep(storage, 1, title="x" * 50_000)
+        await pauses.until_failed()
+        storage.forget(1)
+        disk.clear()
+        pauses.end()
+    assert sessions_in(path) == {}
+
+
+# The end.
+
+
+async def test_a_history_can_be_asked_for_before_it_runs(storage: Storage, path: Path) -> None:
+    async with running(storage):
+        keep(storage, 1)
+        storage.append(1, b"one")
+    after = make(path)
+    after.open()
+    read: list[StoredJournal | None] = []
+    done = trio.Event()
+
+    async def ask() -> None:
+        read.append(await after.read_journal(1))
+        done.set()
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(ask)
+        await trio.testing.wait_all_tasks_blocked()
+        nursery.start_soon(after.run)
+        with trio.fail_after(PATIENCE):
+            await done.wait()
+        nursery.cancel_scope.cancel()
+    assert read == [journal(b"one")]
+
+
+async def test_who_gives_up_reading_disturbs_nobody(storage: Storage, disk: Disk) -> None:
+    async with running(storage):
+        keep(storage, 1)
+        storage.append(1, b"one")
+        with trio.move_on_after(0):
+            await storage.read_journal(1)
+        assert await storage.read_journal(1) == journal(b"one")
+
+
+async def test_at_the_end_nothing_more_is_read(storage: Storage, disk: Disk) -> None:
+    read: list[StoredJournal | None] = []
+
+    async def ask() -> None:
+        read.append(await storage.read_journal(1))
+        read.append(await storage.read_journal(1))
+        disk.flowing.set()
+
+    async with trio.open_nursery() as reader, running(storage):
+        keep(storage, 1)
+        await storage.read_journal(1)
+        disk.flowing.clear()
+        storage.append(1, b"underway")
+        await trio.testing.wait_all_tasks_blocked()
+        disk.statements.clear()
+        reader.start_soon(ask)
+        await trio.testing.wait_all_tasks_blocked()
+    assert read == [None, None]
+    assert not [statement for statement in disk.statements if "messages FROM piece" in statement]
+
+
+async def test_after_the_end_nothing_is_taken_and_nobody_waits(storage: Storage, path: Path) -> None:
+    async with running(storage):
+        keep(storage, 1)
+    storage.append(1, b"one")
+    keep(storage, 2)
+    storage.replace(1, journal(b"two"))
+    storage.forget(1)
+    storage.token_used("0a0a0a0a")
+    assert await storage.read_journal(1) is None
+    assert set(sessions_in(path)) == {1}
+
+
+async def test_with_a_full_disk_it_ends_all_the_same(storage: Storage, disk: Disk, pauses: Pauses) -> None:
+    async with running(storage):
+        keep(storage, 1)
+        await storage.read_journal(1)
+        disk.fill()
+        storage.append(1, b"x" * 50_000)
+        await pauses.until_failed()
+    assert storage.problem is not None
+
+
+async def test_a_disk_that_hangs_delays_the_end_for_a_bounded_time(
+    storage: Storage, disk: Disk, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(storage_module, "FAREWELL", 0)
+    read: list[StoredJournal | None] = []
+
+    async def ask() -> None:
+        read.append(await storage.read_journal(1))
+
+    # That one goes on until after the end.
+    async with trio.open_nursery() as reader, running(storage):
+        keep(storage, 1)
+        await storage.read_journal(1)
+        disk.flowing.clear()
+        storage.append(1, b"underway")
+        reader.start_soon(ask)
+        await trio.testing.wait_all_tasks_blocked()
+    assert read == [None]
+    assert "not all could be written" in caplog.text
+    disk.flowing.set()
+    async with storage._limiter:  # The thread has ended.
+        disk.opened[-1].close()
