@@ -1,9 +1,10 @@
-"""Who a connection belongs to, what it may use, and what it asked for at the door."""
+"""Who a connection belongs to, what it may use, what it asked for at the door, and as what it was let in."""
 
 from dataclasses import dataclass
 from typing import Self
 
 from acp_gateway.auth import Token
+from acp_gateway.protocol.sessions import Role, Viewer
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,3 +37,15 @@ class Wish:
     """To look only, though the token may allow more."""
     control: bool = False
     """To ask the gateway itself, and no agent."""
+
+
+@dataclass(frozen=True, slots=True)
+class Admission:
+    """A connection that was let in: who it is, and what for."""
+
+    access: Access
+    wish: Wish
+    agent: str
+    """Empty for a control connection."""
+    viewer: Viewer
+    role: Role

@@ -31,7 +31,7 @@ Exit codes:
   3  configuration: hosts.toml, the token file, the gateway's config.toml
   4  the gateway says no: the token, or what it allows
   5  TLS: the certificate or the pin does not match
-  6  nobody answers there, or the connection was lost
+  6  nobody answers there, or the connection was lost before the agent had answered
   7  what answers there is no acp-gateway, or a message was too large
   8  the agent could not be started, or has ended
   9  serve cannot listen at an address
@@ -145,6 +145,15 @@ def serve(config: Path | None, *, verbose: bool) -> None:
     metavar="BYTES",
     help="The largest message from either side.",
 )
+@click.option(
+    "--keepalive",
+    type=click.FloatRange(min=20),
+    default=30.0,
+    callback=_finite,
+    show_default=True,
+    metavar="SECONDS",
+    help="After how long a silence a dead link is noticed. Both ends speak every 10 s.",
+)
 @click.option("--log-file", type=click.Path(path_type=Path), help="Write a log there.")
 @_insecure_plaintext_option
 @click.option(
@@ -160,6 +169,7 @@ def connect(
     maps: tuple[str, ...],
     connect_timeout: float,
     max_message_size: int,
+    keepalive: float,
     log_file: Path | None,
     editor: str | None,
     *,
@@ -197,6 +207,7 @@ def connect(
             "--map": ["=".join(parse_map(text)) for text in maps],
             "--connect-timeout": [f"{connect_timeout:g}"] if _was_given("connect_timeout") else [],
             "--max-message-size": [str(max_message_size)] if _was_given("max_message_size") else [],
+            "--keepalive": [f"{keepalive:g}"] if _was_given("keepalive") else [],
             "--log-file": [str(log_file.absolute())] if log_file else [],
         }
         flags = ["--observe"] if observe else []
@@ -210,6 +221,7 @@ def connect(
     from acp_gateway import shim
     from acp_gateway.logs import log_to_file
     from acp_gateway.transports.stdio import open_stdio
+    from acp_gateway.uplink import Persistence
 
     sys.excepthook = _one_line_for_bugs
     try:
@@ -217,8 +229,8 @@ def connect(
         host = find_host(target)
         settings = shim.Settings(
             maps=PathMaps([*map(parse_map, maps), *(host.maps if host else ())]),
-            connect_timeout=connect_timeout,
             max_message_size=max_message_size,
+            persistence=Persistence(connect_timeout, keepalive),
         )
     except GatewayError as error:
         trio.run(shim.refuse, open_stdio(), error)
@@ -226,7 +238,7 @@ def connect(
     trio.run(shim.run, open_stdio(), destination, settings)
 
 
-@main.command(short_help="List the sessions that can be joined.")
+@main.command(short_help="List the sessions that can be joined or opened again.")
 @click.argument("target")
 @click.option("--agent", help="Only this agent's sessions.")
 @_token_file_option
@@ -248,7 +260,8 @@ def sessions(
 ) -> None:
     """Show the sessions at TARGET that your token may join, a row each, the id first.
 
-    `connect TARGET --attach ID` joins one. TARGET is what it is for `connect`.
+    `connect TARGET --attach ID` joins one, and opens one again that is not live if its agent can do that. TARGET is
+    what it is for `connect`.
     """
     import json
     from datetime import UTC, datetime
@@ -261,7 +274,12 @@ def sessions(
     destination = find_destination(
         target, agent, token_file, ca, pin, MAX_MESSAGE_SIZE, insecure=insecure_plaintext, control=True
     )
-    found = trio.run(partial(control.list_sessions, destination, patience=connect_timeout))
+    listing = trio.run(partial(control.list_sessions, destination, patience=connect_timeout))
+    found = listing.sessions
+    for problem in listing.problems:
+        click.echo(f"warning: {problem}", err=True)
+    if listing.more > 0:
+        click.echo(f"Not shown: {listing.more} more that are not live and were used longer ago.", err=True)
     if as_json:
         # JSON itself leaves this one control character as it is.
         click.echo(json.dumps(found, indent=2).replace("\x7f", "\\u007f"))
@@ -314,9 +332,9 @@ def check_configuration(config: Path | None) -> None:
         click.echo(f"{finding.severity}: {finding.error}", err=True)
     wrong = any(finding.severity == "error" for finding in findings)
     if not wrong:
-        for error in problems_with_files(load_config(config)):
-            click.echo(f"error: {error}", err=True)
-            wrong = True
+        for finding in problems_with_files(load_config(config)):
+            click.echo(f"{finding.severity}: {finding.error}", err=True)
+            wrong = wrong or finding.severity == "error"
     if wrong:
         sys.exit(ConfigError.exit_code)
     settings = load_config(config)

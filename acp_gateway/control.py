@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Final
 
@@ -13,7 +14,7 @@ from acp_gateway.protocol.methods import SESSIONS
 from acp_gateway.transports.base import MessageStream
 from acp_gateway.transports.websocket import Timing, WebSocketStream
 
-SESSION_COLUMNS: Final = ("ID", "AGENT", "TITLE", "CWD", "OWNER", "CONNECTED", "AWAY", "TURN", "WAITS")
+SESSION_COLUMNS: Final = ("ID", "AGENT", "TITLE", "CWD", "OWNER", "LIVE", "CONNECTED", "AWAY", "TURN", "WAITS")
 
 TITLE_SIZE: Final = 40
 """Characters of a title in a table; agents take a whole first prompt for one."""
@@ -25,14 +26,32 @@ _SESSION: Final = {
     "agent": str,
     "title": str | None,
     "cwd": str | None,
+    "updatedAt": str | None,
     "owner": str,
+    "live": bool | None,
     "connected": int,
     "away": int,
     "turn": bool,
     "waiting": list,
 }
 _WAITING: Final = {"method": str, "title": str | None, "since": str}
-"""What a session has, and what waits in one, each with its type. A later version may say more."""
+"""What a session has, and what waits in one, each with its type. A later version may say more; an earlier one knew
+only sessions that are live, and did not say so."""
+
+_PROBLEM_SIZE: Final = 1000
+"""Characters of a problem that are shown: what several causes and the paths in them take."""
+
+
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """What a gateway says of its sessions."""
+
+    sessions: list[dict[str, Any]]
+    """As it describes them; see `docs/wire.md`."""
+    more: int = 0
+    """How many there are besides that are not live, all used longer ago."""
+    problems: tuple[str, ...] = ()
+    """What is wrong there at the moment, a line each, fit for a terminal."""
 
 
 async def ask(destination: Destination, method: str, params: object, *, patience: float) -> Any:
@@ -85,19 +104,35 @@ async def _exchange(stream: MessageStream, destination: Destination, method: str
         return reply["result"]
 
 
-async def list_sessions(destination: Destination, *, patience: float) -> list[dict[str, Any]]:
-    """The sessions that the token may see, as the gateway describes them; see `docs/wire.md`.
+async def list_sessions(destination: Destination, *, patience: float) -> Listing:
+    """The sessions that the token may see.
 
     Where the destination names an agent, only that agent's. `patience` and errors are those of `ask`.
     """
     result = await ask(destination, SESSIONS, {}, patience=patience)
-    sessions = result.get("sessions") if isinstance(result, dict) else None
-    if not isinstance(sessions, list) or not all(map(_is_session, sessions)):
+    if not _is_listing(result):
         raise ProtocolError(
             f"{destination.address}: the gateway's answer is not understood; does `acp-gateway --version` say the same "
             "there and here?"
         )
-    return [session for session in sessions if destination.agent in (None, session["agent"])]
+    return Listing(
+        [session for session in result["sessions"] if destination.agent in (None, session["agent"])],
+        result.get("more", 0),
+        tuple(printable(problem, size=_PROBLEM_SIZE) for problem in result.get("problems", ())),
+    )
+
+
+def _is_listing(value: object) -> bool:
+    if not isinstance(value, dict):
+        return False
+    sessions, problems = value.get("sessions"), value.get("problems", [])
+    return (
+        isinstance(sessions, list)
+        and all(map(_is_session, sessions))
+        and isinstance(value.get("more", 0), int)
+        and isinstance(problems, list)
+        and all(isinstance(problem, str) for problem in problems)
+    )
 
 
 def _is_session(value: object) -> bool:
@@ -129,6 +164,7 @@ def session_rows(sessions: Sequence[Mapping[str, Any]], now: datetime) -> list[t
             _shortened(session.get("title") or "-"),
             printable(session.get("cwd") or "-"),
             printable(session["owner"]),
+            "no" if session.get("live") is False else "yes",
             str(session["connected"]),
             str(session["away"]),
             "open" if session["turn"] else "-",

@@ -1,9 +1,10 @@
 """The gateway's own desk: what a control connection may ask, which has no agent."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Container
+from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, Final
 
 import trio
 
@@ -16,17 +17,34 @@ from acp_gateway.protocol.sessions import Presence, Registry, Session, Viewer
 from acp_gateway.seats import Farewell
 from acp_gateway.transports.base import CloseReason, MessageStream, MessageTooLarge
 
+PAST: Final = 200
+"""Sessions that are not live, of which one is told at most: some screens full, of the thousands that are remembered."""
 
-async def serve_desk(
-    stream: MessageStream, viewer: Viewer, registry: Registry, hubs: Callable[[], list[Hub]]
-) -> Farewell:
+TEXT: Final = 4096
+"""Characters of a title, a path or a date that are told: no path is longer, and agents take a whole first prompt for a
+title."""
+
+_UNSPECIFIED: Final = "the gateway's storage has a problem; its log says which"
+
+
+@dataclass(frozen=True, slots=True)
+class Office:
+    """What the desk has an answer from."""
+
+    registry: Registry
+    """All sessions of the gateway."""
+    agents: Container[str]
+    """Those whose sessions are told of, by name."""
+    hubs: Callable[[], list[Hub]]
+    """All that there are at the moment."""
+    problem: Callable[[], str | None]
+    """What is not stored at the moment and why, for the gateway's own user: it names files."""
+
+
+async def serve_desk(stream: MessageStream, viewer: Viewer, office: Office) -> Farewell:
     """Answer what a control connection asks, until it is gone; how to close it then, which is the caller's to do.
 
-    Args:
-        stream: the connection.
-        viewer: who is told of the sessions that exist for this one.
-        registry: all sessions of the gateway.
-        hubs: those whose sessions are told of.
+    `viewer` is who is told of the sessions that exist for this one.
     """
     farewell = Farewell(CloseReason.NORMAL, "")
     async with trio.open_nursery() as nursery:
@@ -34,7 +52,7 @@ async def serve_desk(
         try:
             async for batch in stream:
                 for text in batch:
-                    reply = _answer(text, viewer, registry, hubs)
+                    reply = _answer(text, viewer, office)
                     if reply is not None:
                         await stream.send(reply)
         except MessageTooLarge as error:
@@ -49,7 +67,7 @@ async def serve_desk(
     return farewell
 
 
-def _answer(text: bytes, viewer: Viewer, registry: Registry, hubs: Callable[[], list[Hub]]) -> bytes | None:
+def _answer(text: bytes, viewer: Viewer, office: Office) -> bytes | None:
     try:
         message: Message = jsonrpc.parse(text)
     except InvalidMessage as error:
@@ -58,16 +76,50 @@ def _answer(text: bytes, viewer: Viewer, registry: Registry, hubs: Callable[[], 
         return None
     if message.method != SESSIONS:
         return jsonrpc.error(message.id, jsonrpc.METHOD_NOT_FOUND, f"a control connection knows only {SESSIONS}")
-    return jsonrpc.result(message.id, {"sessions": list_sessions(viewer, registry, hubs())})
+    return jsonrpc.result(message.id, list_sessions(viewer, office))
 
 
-def list_sessions(viewer: Viewer, registry: Registry, hubs: list[Hub]) -> list[dict[str, Any]]:
-    """The live sessions that exist for a viewer, and what waits in them; the oldest first.
+def list_sessions(viewer: Viewer, office: Office) -> dict[str, Any]:
+    """The sessions that exist for a viewer, and what is wrong here, by the members of the answer; see `docs/wire.md`.
+
+    First come those that are not live: in a terminal the live ones are what is seen without scrolling back.
+    """
+    past = _past_sessions(viewer, office)
+    listed = [_describe(session) for session in past[-PAST:]]
+    answer: dict[str, Any] = {"sessions": listed + _live_sessions(viewer, office)}
+    if len(past) > PAST:
+        answer["more"] = len(past) - PAST
+    problem = office.problem()
+    if problem is not None:
+        is_own = viewer.identity == office.registry.own_identity
+        answer["problems"] = [problem if is_own else _UNSPECIFIED]
+    return answer
+
+
+def _past_sessions(viewer: Viewer, office: Office) -> list[Session]:
+    """Those that are not live and that a viewer can have opened again."""
+    if viewer.guest:
+        return []
+    registry = office.registry
+    return [
+        session
+        for session in registry.past
+        if session.agent in office.agents
+        and viewer.sees(session)
+        # An agent that counts its sessions has only the last one of an id still.
+        and registry.find(viewer, session.agent, session.id) is session
+    ]
+
+
+def _live_sessions(viewer: Viewer, office: Office) -> list[dict[str, Any]]:
+    """Those that are live and exist for a viewer, and what waits in them; the oldest first.
 
     What an agent has asked and no session was found for stands under the session that the agent named, for the one
     whose sessions all those of this agent process are. If there is no such one, the gateway's own user is told that
     something waits, and not what: it may be anybody's.
     """
+    registry = office.registry
+    hubs = [hub for hub in office.hubs() if hub.name in office.agents]
     by_home = {hub.multiplexer.home: hub for hub in hubs}
     listed = []
     for session in registry:
@@ -84,19 +136,20 @@ def list_sessions(viewer: Viewer, registry: Registry, hubs: list[Hub]) -> list[d
     return listed
 
 
-def _describe(session: Session, hub: Hub) -> dict[str, Any]:
+def _describe(session: Session, hub: Hub | None = None) -> dict[str, Any]:
+    """What is told of a session, which is live in this hub, if it is."""
     presences = [client.presence for client in session.attached]
     described: dict[str, Any] = {"sessionId": session.id, "agent": session.agent}
-    if session.title is not None:
-        described["title"] = session.title
-    if session.cwd is not None:
-        described["cwd"] = session.cwd
+    texts = {"title": session.title, "cwd": session.cwd, "updatedAt": session.updated_at}
+    described |= {name: text[:TEXT] for name, text in texts.items() if text is not None}
+    waiting = [] if hub is None else hub.multiplexer.waiting(session)
     return described | {
         "owner": session.owner,
+        "live": hub is not None,
         "connected": presences.count(Presence.CONNECTED),
         "away": presences.count(Presence.AWAY),
         "turn": bool(session.turns),
-        "waiting": [_describe_question(question) for question in hub.multiplexer.waiting(session)],
+        "waiting": [_describe_question(question) for question in waiting],
     }
 
 
@@ -105,6 +158,7 @@ def _describe_unplaced(question: Question, hub: Hub, viewer: Viewer, *, titled: 
         "sessionId": question.message.session or "?",
         "agent": hub.name,
         "owner": viewer.identity,
+        "live": True,
         "connected": 0,
         "away": 0,
         "turn": False,

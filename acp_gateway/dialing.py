@@ -21,7 +21,10 @@ from acp_gateway.errors import (
     AccessError,
     Forbidden,
     GatewayError,
+    LinkExpired,
+    LinkGone,
     ProtocolError,
+    TooFarBehind,
     Unauthorized,
     UnknownAgent,
     UnknownSession,
@@ -31,14 +34,27 @@ from acp_gateway.tls import check_pin, client_context
 from acp_gateway.transports.base import ByteStream, MessageStream
 from acp_gateway.transports.ndjson import LineStream
 from acp_gateway.transports.sockets import SocketBytes, connect_tcp, connect_unix
-from acp_gateway.transports.websocket import Timing, UpgradeRefused, connect_websocket
+from acp_gateway.transports.websocket import CONNECTION_ID, RESUME, Timing, UpgradeRefused, connect_websocket
 
-_REFUSALS: Final[Sequence[type[AccessError]]] = (Unauthorized, Forbidden, UnknownAgent, UnknownSession)
+_REFUSALS: Final[Sequence[type[AccessError]]] = (
+    Unauthorized,
+    Forbidden,
+    UnknownAgent,
+    UnknownSession,
+    TooFarBehind,
+    LinkGone,
+    LinkExpired,
+)
 """What a gateway may say, by its number; of those with the same number the first, unless the reason says another."""
 
 _BUSY: Final = frozenset({408, 425, 429, 500, 502, 503, 504})
 """HTTP statuses of a proxy whose gateway is not there yet, and of one that asks for patience."""
 
+_ID: Final = re.compile(r"[\x21-\x7e]{1,64}")
+"""A connection's id: fit for a header, and for a line of a log."""
+
+_COUNT: Final = re.compile(r"[0-9]{1,15}")
+"""A number of messages, as a header has it."""
 
 _UNPRINTABLE: Final = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]+")
 """Control characters, other ends of lines, marks that turn the direction of a line, and halves of characters."""
@@ -79,25 +95,75 @@ class Destination:
         return f"Destination({self.address})"
 
 
+@dataclass(frozen=True, slots=True)
+class Resume:
+    """What is asked of a gateway with a link: a new one that can be resumed, or one that was there before."""
+
+    connection_id: str | None = None
+    """None for a new link."""
+    received: int = 0
+    """How many messages have been received over the link; none over a new one."""
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """The same for an upgrade."""
+        if self.connection_id is None:
+            return {RESUME: "0"}
+        return {CONNECTION_ID: self.connection_id, RESUME: str(self.received)}
+
+    @property
+    def params(self) -> dict[str, str | int]:
+        """The same for a hello."""
+        return {} if self.connection_id is None else {"connectionId": self.connection_id, "received": self.received}
+
+
+@dataclass(frozen=True, slots=True)
+class Dialed:
+    """A connection to a gateway, and what the gateway says of its link."""
+
+    stream: MessageStream
+    """Ready for `initialize`, or for what is missing of a link that goes on."""
+    connection_id: str | None
+    """What the link is resumed by. Without `received` only a name, or None."""
+    received: int | None
+    """How many messages of the link the gateway has received; None where it knows nothing of resuming."""
+
+
 async def dial(destination: Destination, timing: Timing) -> MessageStream:
     """Connect, authenticate, and return a stream that is ready for `initialize`.
 
     Raises:
         Unreachable: nobody answers, or not now.
         TrustError: the certificate is not the one that was promised; no token was sent.
-        AccessError: the gateway says no, and would say so again.
+        AccessError: the gateway itself says no, and would say so again. What a proxy says is never one of these.
         ProtocolError: whoever answers there is no gateway.
 
     Cancelling closes the connection.
     """
+    return (await _dial(destination, timing, None)).stream
+
+
+async def dial_link(destination: Destination, timing: Timing, resume: Resume) -> Dialed:
+    """The same for a link that outlives its connection: ask for a new one, or go on with one that there was.
+
+    Raises what `dial` raises, and where a link can't be resumed:
+        TooFarBehind, LinkExpired, LinkGone: the gateway says so.
+        ProtocolError: whoever answers there does not say how many messages of this link it has received.
+
+    Cancelling closes the connection. The gateway may have taken up the link then: resuming it again is right.
+    """
+    return await _dial(destination, timing, resume)
+
+
+async def _dial(destination: Destination, timing: Timing, resume: Resume | None) -> Dialed:
     address = destination.address
     stream = await _connect(destination)
     try:
         if destination.pin is not None and address.tls:
             check_pin(stream.peer_certificate, destination.pin)
         if address.websocket:
-            return await _upgrade(stream, destination, timing)
-        return await _say_hello(stream, destination)
+            return await _upgrade(stream, destination, timing, resume)
+        return await _say_hello(stream, destination, resume)
     except trio.BrokenResourceError as error:
         await stream.aclose()
         raise Unreachable(f"{address}: {error}") from error
@@ -114,14 +180,16 @@ async def _connect(destination: Destination) -> SocketBytes:
     return await connect_tcp(address.host, address.port, context)
 
 
-async def _upgrade(stream: ByteStream, destination: Destination, timing: Timing) -> MessageStream:
+async def _upgrade(stream: ByteStream, destination: Destination, timing: Timing, resume: Resume | None) -> Dialed:
     address = destination.address
     query = {name: "1" if value is True else value for name, value in destination.wish.items()}
     headers = {"User-Agent": f"acp-gateway/{__version__}"}
     if destination.token is not None:
         headers["Authorization"] = f"Bearer {destination.token}"
+    if resume is not None:
+        headers |= resume.headers
     try:
-        return await connect_websocket(
+        websocket = await connect_websocket(
             stream,
             WebSocketURI(
                 address.tls, address.host, address.port, address.path, urlencode(query, quote_via=quote, safe="")
@@ -140,45 +208,85 @@ async def _upgrade(stream: ByteStream, destination: Destination, timing: Timing)
         raise _refusal(destination, error.status, error.text, error.mark) from error
     except ProtocolError as error:
         raise ProtocolError(f"{address}: {error}") from error
+    answer = {name.lower(): value for name, value in websocket.headers.items()}
+    count = answer.get(RESUME.lower())
+    received = int(count) if count is not None and _COUNT.fullmatch(count) else count
+    return _dialed(websocket, destination, resume, answer.get(CONNECTION_ID.lower()), received)
 
 
-async def _say_hello(stream: ByteStream, destination: Destination) -> MessageStream:
+async def _say_hello(stream: ByteStream, destination: Destination, resume: Resume | None) -> Dialed:
     lines = LineStream(stream, max_message_size=destination.max_message_size, size_setting="--max-message-size")
     token = {} if destination.token is None else {"token": destination.token}
+    link = {} if resume is None else {"resume": resume.params}
     hello = {
         "jsonrpc": "2.0",
         "id": 0,
         "method": "_acp-gateway/hello",
-        "params": token | destination.wish,
+        "params": token | destination.wish | link,
     }
     await lines.send(json.dumps(hello).encode())
     try:
         reply = json.loads(await lines.receive())
     except trio.EndOfChannel:
         raise Unreachable(f"{destination.address}: the connection was closed without an answer") from None
-    except ValueError:
+    except (ValueError, RecursionError):
         reply = None
     if not isinstance(reply, dict) or not ("result" in reply or isinstance(reply.get("error"), dict)):
         raise ProtocolError(f"{destination.address}: whoever answers there is no acp-gateway")
     if "result" not in reply:
         raise refusal_by_error(destination, reply["error"])
-    return lines
+    result = reply["result"] if isinstance(reply["result"], dict) else {}
+    return _dialed(lines, destination, resume, result.get("connectionId"), result.get("received"))
+
+
+def _dialed(
+    stream: MessageStream, destination: Destination, resume: Resume | None, connection_id: object, received: object
+) -> Dialed:
+    """What a gateway says of a link, each None where it says nothing.
+
+    Raises `ProtocolError` where that is no answer to what it was asked.
+    """
+    name = connection_id if isinstance(connection_id, str) and _ID.fullmatch(connection_id) else None
+    if resume is None or (resume.connection_id is None and received is None):
+        return Dialed(stream, name, None)
+    where = f"{destination.address}: the answer to a link that can be resumed"
+    if type(received) is not int or not 0 <= received < 10**15:
+        raise ProtocolError(f"{where} has no number of messages; is a proxy or another server in between?")
+    if name is None or resume.connection_id not in (None, name):
+        raise ProtocolError(f"{where} is about another link; is a proxy or another server in between?")
+    if resume.connection_id is None and received:
+        raise ProtocolError(f"{where} says of a new one that {received} messages came over it")
+    return Dialed(stream, name, received)
 
 
 def refusal_by_error(destination: Destination, error: Mapping[str, Any]) -> GatewayError:
-    """The error for the JSON-RPC error with which a gateway refuses."""
+    """The error for the JSON-RPC error with which a gateway refuses.
+
+    It is an `AccessError` only where a reason is given, by which a gateway's own refusal is known.
+    """
     data = error.get("data")
     reason = data.get("reason") if isinstance(data, dict) else None
-    return _refusal(destination, error.get("code"), str(error.get("message")), reason)
+    message = error.get("message")
+    return _refusal(
+        destination,
+        error.get("code"),
+        message if isinstance(message, str) else "for no reason that is given",
+        reason if isinstance(reason, str) else None,
+    )
 
 
-def _refusal(destination: Destination, number: object, text: str, reason: object) -> GatewayError:
-    """The error for an HTTP status, or for the same number as the code of a JSON-RPC error, and for its reason."""
+def _refusal(destination: Destination, number: object, text: str, reason: str | None) -> GatewayError:
+    """The error for an HTTP status, or for the same number as the code of a JSON-RPC error, and for its reason.
+
+    The reason is what shows that it is the gateway that refuses; None from anybody else.
+    """
     text = printable(text)
+    if type(number) is not int:
+        return ProtocolError(f"{destination.address}: refused without a number: {text}")
     kinds = [kind for kind in _REFUSALS if kind.http_status == number]
-    if kinds:
+    if kinds and reason is not None:
         kind = next((kind for kind in kinds if kind.reason == reason), kinds[0])
         return kind(f"{destination.address}: {text}")
-    if isinstance(number, int) and number in _BUSY:
+    if number in _BUSY:
         return Unreachable(f"{destination.address}: HTTP {number}: {text}")
     return ProtocolError(f"{destination.address}: refused with {number}: {text}")

@@ -7,7 +7,10 @@
     │   ├── Unauthorized              HTTP 401  no token, or a wrong one
     │   ├── Forbidden                 HTTP 403  a right token that may not do this
     │   ├── UnknownAgent              HTTP 404  no agent of that name
-    │   └── UnknownSession            HTTP 404  no session of that id, or not for you
+    │   ├── UnknownSession            HTTP 404  no session of that id, or not for you
+    │   ├── TooFarBehind              HTTP 409  a link that more was kept for than there is room
+    │   └── LinkGone                  HTTP 410  a link that nobody here knows, or not yours
+    │       └── LinkExpired           HTTP 410  a link that was away for too long
     ├── TrustError                    exit 5    TLS: the certificate or the pin does not match
     ├── Unreachable                   exit 6    nobody answers there, or the connection was lost
     ├── ProtocolError                 exit 7    the other side does not speak what it should
@@ -91,6 +94,26 @@ class UnknownSession(AccessError):
 
     http_status = 404
     reason = "unknown_session"
+
+
+class TooFarBehind(AccessError):
+    """A link can't be resumed: what its client has missed was too much to be kept."""
+
+    http_status = 409
+    reason = "too_far_behind"
+
+
+class LinkGone(AccessError):
+    """A link can't be resumed: there is none of that id, or none for this token; the text never tells which."""
+
+    http_status = 410
+    reason = "unknown"
+
+
+class LinkExpired(LinkGone):
+    """A link can't be resumed: it was away for longer than the gateway waits."""
+
+    reason = "expired"
 
 
 class TrustError(GatewayError):

@@ -6,8 +6,12 @@ there is no lock.
 
 Nobody waits for a slow client: what it does not take waits in its seat (`seats`), within a limit. There is one
 exception. A client that is alone with the agent slows it down instead of being detached, since nobody else is delayed
-by that. An agent that does not read slows down those who send it more, after a high-water mark, and it is stopped when
-it has read nothing for too long: else nobody would hear of a client's end behind it.
+by that. An agent that does not read slows down those who send it more, after a high-water mark: what a client that can
+come back has sent is not confirmed to it, others are not read. Of the latter nobody would notice the end then, so the
+agent is stopped when it has read nothing for too long.
+
+A client whose link can be resumed is *away* when its connection is lost: the core keeps its place, what it misses waits
+for it within a limit, and when it has been away for too long it is gone.
 
 The agent is started when there is something for it. If it ends while clients share it, whoever waits is told, and it is
 started again with the next request, not too often. When nothing is open and nobody has said anything for long, it is
@@ -24,11 +28,14 @@ import trio
 from acp_gateway.agent import LAST_WORDS, Agent
 from acp_gateway.errors import AgentError
 from acp_gateway.protocol import jsonrpc
+from acp_gateway.protocol.deliveries import Event
+from acp_gateway.protocol.journal import Journal
 from acp_gateway.protocol.multiplexer import Multiplexer
-from acp_gateway.protocol.sessions import Client, Home, Phase
+from acp_gateway.protocol.sessions import Client, Home, Phase, Session
 from acp_gateway.restarts import Restarts, TooOften
-from acp_gateway.seats import BUG, STOPPING, Farewell, Seat
+from acp_gateway.seats import BUG, EXPIRED, STOPPING, TOO_SLOW, Connection, Farewell, Seat
 from acp_gateway.transports.base import CloseReason, MessageStream, MessageTooLarge
+from acp_gateway.transports.link import WINDOW, Miscounted, Overrun
 
 log = logging.getLogger(__name__)
 
@@ -37,6 +44,10 @@ NOTES_AS_WARNINGS: Final = 20
 
 TICK: Final = 10.0
 """Seconds between two looks at what has become too old, or a quarter of the shortest time where that is less."""
+
+STRANGER_GRACE: Final = 60.0
+"""Seconds that a client may be away that has no session and asks for nothing: it has nothing to come back for, and
+begins anew unnoticed. It may not even know that it has a link, if what was lost was the answer to its first words."""
 
 _LOST: Final = (trio.BrokenResourceError, trio.ClosedResourceError)
 """An agent takes nothing any more, or has ended and its pipes are closed. Its end shows where its output is read."""
@@ -67,6 +78,18 @@ class Limits:
     """As `restarts` has it."""
     permission_timeout: float
     """As the core has it; here it says how often to look at the clock."""
+    window: int
+    """Bytes on their way over a link that resumes, and not confirmed."""
+    patience: float
+    """Seconds without a word from a client that can come back after which its connection counts as lost."""
+    away_limit: int
+    """Bytes that may wait for one client that is away."""
+    away_grace: float
+    """Seconds that a client may be away."""
+    away_grace_idle: float
+    """The same where it has an agent of its own, and nothing is open there."""
+    allowance: int = WINDOW
+    """Bytes that may come over a link that resumes and are not passed on: what clients take for their window."""
 
 
 class Hub:
@@ -79,6 +102,8 @@ class Hub:
         multiplexer: decides.
         stop_home: stops the agent of another hub that nobody uses; `sessions_freed` says when that is done.
         grown: told of bytes that were kept, so that somebody can look at all hubs together.
+        notify: told of what a person may want to hear of who is not looking.
+        recall: has the journal of a session read; `recalled` says when that is done.
     """
 
     def __init__(
@@ -91,6 +116,8 @@ class Hub:
         limits: Limits,
         stop_home: Callable[[Home], None] = lambda _: None,
         grown: Callable[[int], None] = lambda _: None,
+        notify: Callable[[Event], None] = lambda _: None,
+        recall: Callable[["Hub", Session], None] = lambda hub, session: hub.recalled(session, None),
     ) -> None:
         self.name = name
         self.multiplexer = multiplexer
@@ -100,6 +127,8 @@ class Hub:
         self._limits = limits
         self._stop_home = stop_home
         self._grown = grown
+        self._notify = notify
+        self._recall = recall
         self._agent: Agent | None = None
         # What is decided for an agent that is not there yet.
         self._early: list[bytes] = []
@@ -130,74 +159,162 @@ class Hub:
 
     # A client
 
-    async def serve(self, stream: MessageStream, client: Client) -> None:
-        """Relay for a client until it is gone; then close its stream. `run` must be running.
+    async def serve(self, stream: MessageStream, client: Client) -> Farewell:
+        """Relay for a client until it is gone; then close its stream, and return why. `run` must be running.
+
+        A client that counts what it receives may come back after its connection was lost: see `Seat.connect`.
 
         Cancelled, it says goodbye to the client and closes at once, bounded by the stream's own times.
         """
-        seat = Seat(client, stream, self._limits.write_high_water, self._wake)
+        window = self._limits.window if client.counts else None
+        seat = Seat(
+            client,
+            high_water=self._limits.write_high_water,
+            window=window,
+            allowance=self._limits.allowance,
+            progressed=self._wake,
+        )
+        seat.connect(stream)
         self.seats[client] = seat
         self.multiplexer.attach(client)
         self._wake()
         try:
             with seat.scope:
-                async with trio.open_nursery() as pumps:
-                    pumps.start_soon(stream.run)
-                    pumps.start_soon(seat.pump)
-                    await self._pump_client(seat)
-                    pumps.cancel_scope.cancel()
+                while await self._serve_connection(seat):
+                    await seat.link.connected()
+                    self._take_back(seat)
                 seat.farewell = seat.farewell or _LEFT
         except Exception:
             seat.farewell = seat.farewell or BUG
             raise
         finally:
-            await self._say_goodbye(seat)
+            farewell = await self._say_goodbye(seat)
+        return farewell
 
-    async def _say_goodbye(self, seat: Seat) -> None:
+    async def _serve_connection(self, seat: Seat) -> bool:
+        """Relay over the connection that a client has now; whether it may come back over another one."""
+        connection, left = seat.connection, False
+        assert connection is not None
+        connection.served = True
+        try:
+            with connection.scope:
+                async with trio.open_nursery() as pumps:
+                    pumps.start_soon(connection.stream.run)
+                    pumps.start_soon(seat.pump)
+                    if seat.link.resumable:
+                        pumps.start_soon(self._watch_link, seat, connection)
+                        pumps.start_soon(self._settle, seat)
+                    left = await self._pump_client(seat)
+                    pumps.cancel_scope.cancel()
+        finally:
+            # However this ends, a goodbye is said over the newest connection, and whoever waits for this one goes on.
+            if seat.connection is not connection:
+                await connection.abort()
+        if left:
+            return False
+        # Nothing more is to be said over it, and it may be dead: a polite end would take its time.
+        await connection.abort()
+        # A newer one may be there by now; or have come and gone already.
+        if seat.away_since is None and (seat.connection is connection or seat.link.stream is None):
+            seat.lose(trio.current_time())
+            self.multiplexer.pass_time(trio.current_time())
+            self.multiplexer.client_away(seat.client)
+            self._deliver()
+            log.info("%s: away, and kept for its return", seat.client.name)
+        return True
+
+    def _take_back(self, seat: Seat) -> None:
+        """A client has a connection again."""
+        since, seat.away_since = seat.away_since, None
+        away = 0.0 if since is None else trio.current_time() - since
+        log.info("%s: back after %.1f s; %d messages were not confirmed", seat.client.name, away, len(seat.outbox))
+        self.multiplexer.client_back(seat.client)
+        self._deliver()
+        if seat.farewell is not None:
+            self._bound_farewell(seat)
+        # It may not be the only one any more that the agent waits for.
+        self._wake()
+
+    async def _say_goodbye(self, seat: Seat) -> Farewell:
         farewell = seat.farewell or STOPPING
         # What it has open is still answered, whatever else was left out.
         seat.muted = False
         try:
-            if farewell.word is None:
+            if farewell.word is None or seat.link.resumable:
+                # One that can come back finds out by itself what has become of what it asked.
                 self.multiplexer.client_gone(seat.client)
             else:
                 self.multiplexer.dismiss(seat.client, farewell.text, {"reason": farewell.word})
             self._deliver()
-            seat.give_up()
+            seat.link.flush()
         finally:
             del self.seats[seat.client]
             self._wake()
             # Guests don't keep an agent that is somebody's own.
             if not self._shared and all(seat.client.viewer.guest for seat in self.seats.values()):
                 self.end()
+            assert seat.connection is not None
             with trio.CancelScope(shield=True):
-                await seat.stream.aclose(farewell.reason, farewell.text)
+                await seat.connection.stream.aclose(farewell.reason, farewell.text)
+            seat.connection.over.set()
+        return farewell
 
-    async def _pump_client(self, seat: Seat) -> None:
-        """Client to agent, until the client is gone."""
+    async def _pump_client(self, seat: Seat) -> bool:
+        """Client to agent, until the connection is over; whether the client has left for good."""
         client = seat.client
         try:
             while True:
-                batch = await seat.stream.receive_batch()
+                batch = await seat.link.receive_batch()
                 size = sum(map(len, batch))
-                await self._hold_back(seat, size)
+                if not seat.link.resumable:
+                    await self._hold_back(seat, size)
                 self._note_time()
                 for message in batch:
                     self.multiplexer.receive_from_client(client, message)
                     if self.multiplexer.has_replay:
                         self._deliver()
-                        if seat.farewell is not None:
-                            return  # It was cut off: the rest of what it asks is nobody's any more.
+                        if seat.scope.cancel_called:
+                            return True  # It was cut off: the rest of what it asks is nobody's any more.
                 self._deliver()
                 self._grown(size)
+                if self._agent is None or self._agent.messages.pending_bytes <= self._limits.write_high_water:
+                    seat.link.settle()
+                else:
+                    seat.unsettled.unpark_all()
         except trio.EndOfChannel:
             log.debug("%s: the client has closed the connection", client.name)
+            return seat.link.left
         except MessageTooLarge as error:
             log.warning("%s: closed: %s", client.name, error)
             seat.farewell = seat.farewell or Farewell(CloseReason.TOO_LARGE, str(error), "message_too_large")
             seat.send([jsonrpc.error(jsonrpc.NO_ID, jsonrpc.INVALID_REQUEST, str(error))])
+            return True
+        except (Miscounted, Overrun) as error:
+            log.warning("%s: closed: %s", client.name, error)
+            seat.farewell = seat.farewell or Farewell(CloseReason.POLICY, str(error), "miscounted")
+            return True
         except trio.BrokenResourceError as error:
             log.info("%s: %s", client.name, error)
+            return seat.link.left
+
+    async def _watch_link(self, seat: Seat, connection: Connection) -> None:
+        """Give up a connection over which nothing comes any more."""
+        await seat.link.keep_alive(self._limits.patience)
+        log.info("%s: the connection was lost: nothing was heard for %g s", seat.client.name, self._limits.patience)
+        connection.scope.cancel()
+
+    async def _settle(self, seat: Seat) -> None:
+        """Confirm to a client what it sent when the agent has taken enough of it; until cancelled."""
+        while True:
+            # At first for what came over an earlier connection, which may have to be settled before more is read.
+            agent = self._agent
+            try:
+                if agent is not None:
+                    await agent.messages.drain(self._limits.write_high_water)
+            except _LOST:
+                pass
+            seat.link.settle()
+            await seat.unsettled.park()
 
     async def _hold_back(self, seat: Seat, size: int) -> None:
         """Wait with what a client has sent, so many bytes, while too much is pending for the agent already.
@@ -234,6 +351,11 @@ class Hub:
     def sessions_freed(self) -> None:
         """Another hub has ended: what waited for its sessions goes on."""
         self.multiplexer.sessions_freed()
+        self._deliver()
+
+    def recalled(self, session: Session, journal: Journal | None) -> None:
+        """The journal of a session was read, None where there is none: what waited for that goes on."""
+        self.multiplexer.recalled(session, journal)
         self._deliver()
 
     # The agent
@@ -370,8 +492,11 @@ class Hub:
 
         A viewer that looks on slowly must not slow down somebody else's agent, nor one session the other.
         """
-        while len(self.seats) == 1:
-            (seat,) = self.seats.values()
+        while True:
+            present = [seat for seat in self.seats.values() if seat.away_since is None]
+            if len(present) != 1:
+                return
+            (seat,) = present
             if not seat.behind or seat.client.viewer.guest or not seat.client.controls:
                 return
             await self._changed.park()
@@ -395,6 +520,13 @@ class Hub:
         self._deliver()
         for seat in leaving:
             seat.close_after_last_words(Farewell(CloseReason.AGENT_GONE, why))
+            if seat.away_since is None:
+                self._bound_farewell(seat)
+
+    def _bound_farewell(self, seat: Seat) -> None:
+        """A client that can come back may have reasons not to take its last words, and finds out without them."""
+        if seat.link.resumable:
+            seat.scope.deadline = trio.current_time() + self._limits.stall_timeout
 
     # Time
 
@@ -405,13 +537,31 @@ class Hub:
     async def _watch_time(self) -> None:
         """Look at what has become too old, until cancelled."""
         limits = self._limits
+        shortest = min(limits.idle_stop, limits.permission_timeout, limits.away_grace, limits.away_grace_idle)
         while True:
-            await trio.sleep(min(TICK, limits.idle_stop / 4, limits.permission_timeout / 4))
+            await trio.sleep(min(TICK, shortest / 4))
             now = trio.current_time()
             self.multiplexer.pass_time(now)
             self._deliver()
+            self._end_absences(now)
             if self._shared and now - self._last_said >= limits.idle_stop and not self.multiplexer.busy:
                 self._stop_idle()
+
+    def _end_absences(self, now: float) -> None:
+        """Give up the clients that have been away for too long."""
+        limits = self._limits
+        idle = not self._shared and not self.multiplexer.busy
+        for seat in list(self.seats.values()):
+            if seat.away_since is None:
+                continue
+            away = now - seat.away_since
+            quiet = now - max(seat.away_since, self._last_said)
+            client = seat.client
+            wants = client.sessions or client.requests or client.questions or seat.farewell is not None
+            stranger = away >= STRANGER_GRACE and not wants
+            if stranger or away >= limits.away_grace or (idle and quiet >= limits.away_grace_idle):
+                log.info("%s: gone: it was away for %.0f s", seat.client.name, away)
+                seat.close(Farewell(CloseReason.POLICY, "it was away for too long", EXPIRED))
 
     def _stop_idle(self) -> None:
         """Nobody has said anything for long: stop the agent, unless somebody would lose a session by that."""
@@ -449,6 +599,10 @@ class Hub:
                 seat.send(messages, deliveries.replayed.get(client, 0))
                 if seat.behind:
                     self._check(seat)
+        for event in deliveries.events:
+            self._notify(event)
+        for session in deliveries.wanted:
+            self._recall(self, session)
         for home in deliveries.deserted:
             self._stop_home(home)
 
@@ -458,11 +612,15 @@ class Hub:
 
     def _check(self, seat: Seat) -> None:
         """Detach a client that has too much waiting, unless it is about to leave anyway."""
-        limit = self._limits.outbox_limit
-        if seat.excess > limit and seat.farewell is None:
-            self.detach(seat, f"more than outbox_limit ({limit} bytes) wait for this client")
+        away = seat.away_since is not None
+        limit = self._limits.away_limit if away else self._limits.outbox_limit
+        # What is on its way over a link that resumes has its own limit, and may be all of a history that was asked for.
+        on_its_way = self._limits.window if seat.link.resumable and not away else 0
+        if seat.excess > limit + on_its_way and seat.farewell is None:
+            name = "away_limit" if away else "outbox_limit"
+            self.detach(seat, f"more than {name} ({limit} bytes) wait for this client")
 
     def detach(self, seat: Seat, why: str) -> None:
         """End the connection of a client that is too slow."""
         log.warning("%s: detached: %s", seat.client.name, why)
-        seat.cut_off(Farewell(CloseReason.POLICY, why, "too_slow"))
+        seat.cut_off(Farewell(CloseReason.POLICY, why, TOO_SLOW))

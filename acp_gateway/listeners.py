@@ -5,18 +5,20 @@ in the upgrade's headers, else in a first line:
 
     {"jsonrpc":"2.0","id":0,"method":"_acp-gateway/hello","params":{"token":"acpgw_…","agent":"demo"}}
 
-What it wants there (an agent, a session to join) stands in the upgrade's query, or in the same line. A refusal has the
-same number on either way: the HTTP status, or the code of the JSON-RPC error. Nothing is started for anybody who has
-not come in.
+What it wants there (an agent, a session to join) stands in the upgrade's query, or in the same line; that it wants a
+link that can be resumed, or resumes one, in the upgrade's headers or in the same line. A refusal has the same number on
+either way: the HTTP status, or the code of the JSON-RPC error. Nothing is started for anybody who has not come in.
 """
 
 import errno
 import logging
 import os
+import re
 import secrets
 import socket
 import ssl
 import stat
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Final
@@ -24,14 +26,23 @@ from urllib.parse import parse_qs
 
 import msgspec
 import trio
+from websockets.datastructures import Headers
 from websockets.http11 import Request
 
 from acp_gateway.access import Access, Wish
 from acp_gateway.addresses import Address
 from acp_gateway.auth import default_identity
 from acp_gateway.config import ListenSection
-from acp_gateway.errors import AccessError, CannotListen, Forbidden, ProtocolError, Unauthorized
-from acp_gateway.gateway import Admission, Gateway
+from acp_gateway.errors import (
+    AccessError,
+    CannotListen,
+    Forbidden,
+    LinkGone,
+    ProtocolError,
+    TooFarBehind,
+    Unauthorized,
+)
+from acp_gateway.gateway import Gateway
 from acp_gateway.peers import belongs_to_agent, peer_credentials
 from acp_gateway.protocol import jsonrpc
 from acp_gateway.protocol.jsonrpc import InvalidMessage, Kind, Message
@@ -40,7 +51,7 @@ from acp_gateway.tls import server_context
 from acp_gateway.transports.base import ByteStream, MessageStream, MessageTooLarge
 from acp_gateway.transports.ndjson import LineStream
 from acp_gateway.transports.sockets import SocketBytes, describe, keep_alive, start_tls, take_socket
-from acp_gateway.transports.websocket import MARK, Timing
+from acp_gateway.transports.websocket import CONNECTION_ID, MARK, RESUME, Timing
 from acp_gateway.transports.websocket_server import SUBPROTOCOL, Accept, Respond, accept_websocket
 
 log = logging.getLogger(__name__)
@@ -57,6 +68,27 @@ SESSION_ID_SIZE: Final = 1024
 BEARER_PROTOCOL: Final = "acp.bearer."
 """A subprotocol that is a token: for browsers and other clients that can't send headers."""
 
+CONNECTION_ID_SIZE: Final = 64
+"""Characters of a connection's id at most. The gateway's own have 22."""
+
+COUNT_DIGITS: Final = 15
+"""Digits of a number of messages at most: what every JSON parser keeps exactly."""
+
+_COUNT: Final = re.compile(f"[0-9]{{1,{COUNT_DIGITS}}}")
+
+
+class LinkWish(msgspec.Struct, frozen=True, rename="camel"):
+    """What somebody wants who asks for a link that can be resumed: a new one, or one that there is."""
+
+    connection_id: Annotated[str, msgspec.Meta(max_length=CONNECTION_ID_SIZE)] | None = None
+    """None for a new link."""
+    received: Annotated[int, msgspec.Meta(ge=0, lt=10**COUNT_DIGITS)] = 0
+    """How many messages have been received over it."""
+
+    def __post_init__(self) -> None:
+        if self.connection_id is None and self.received:
+            raise ValueError("messages can only have been received over a link that is named")
+
 
 class Hello(msgspec.Struct):
     """The parameters of `_acp-gateway/hello`."""
@@ -66,6 +98,7 @@ class Hello(msgspec.Struct):
     session: Annotated[str, msgspec.Meta(max_length=SESSION_ID_SIZE)] | None = None
     observe: bool = False
     control: bool = False
+    resume: LinkWish | None = None
 
     def __repr__(self) -> str:
         return f"Hello({self.wish})"
@@ -77,9 +110,20 @@ class Hello(msgspec.Struct):
 
 
 @dataclass(frozen=True, slots=True)
+class _Visit:
+    """A connection that was let in: what it is told, and what is done with it."""
+
+    connection_id: str
+    """The link's id, where one is resumed."""
+    received: int | None
+    """How many messages of the link have been received here; None where it can't be resumed."""
+    serve: Callable[[MessageStream, str], Awaitable[None]]
+
+
+@dataclass(frozen=True, slots=True)
 class _Admitted:
     stream: MessageStream
-    admission: Admission
+    visit: _Visit
 
 
 async def open_door(section: ListenSection, gateway: Gateway) -> "Door":
@@ -144,7 +188,8 @@ class Door:
         name = connection_id[:8]
         sock = take_socket(stream)
         try:
-            name = f"{name} ({self._peer_name(sock)})"
+            peer = self._peer_name(sock)
+            name = f"{name} ({peer})"
             if self._address.scheme != "unix":
                 keep_alive(sock, self._settings.ping_interval, self._settings.ping_timeout)
             admitted = None
@@ -153,7 +198,8 @@ class Door:
             if handshake.cancelled_caught:
                 log.info("%s: nobody came in within handshake_timeout", name)
             if admitted is not None:
-                await self._gateway.serve(admitted.stream, admitted.admission, name)
+                name = f"{admitted.visit.connection_id[:8]} ({peer})"
+                await admitted.visit.serve(admitted.stream, name)
         except* Exception:
             # A bug ends the connection it shows in and no other, also while the gateway stops.
             log.exception("%s: closed by an error of the gateway's own", name)
@@ -187,10 +233,25 @@ class Door:
             await stream.aclose()
         return admitted
 
+    def _let_in(self, access: Access, wish: Wish, link: LinkWish | None, connection_id: str) -> _Visit:
+        """Let somebody in, over a link that they resume or for a wish. Raises `AccessError`."""
+        gateway = self._gateway
+        if link is not None and link.connection_id is not None:
+            resumption = gateway.resume(access, link.connection_id, link.received)
+            return _Visit(
+                link.connection_id,
+                resumption.received,
+                lambda stream, name: gateway.serve_resumed(stream, resumption, name),
+            )
+        admission = gateway.admit(access, wish)
+        if link is None:
+            return _Visit(connection_id, None, lambda stream, name: gateway.serve(stream, admission, name))
+        return _Visit(connection_id, 0, lambda stream, name: gateway.serve(stream, admission, name, connection_id))
+
     # WebSocket
 
     async def _admit_websocket(self, stream: ByteStream, connection_id: str, name: str) -> _Admitted | None:
-        admissions: list[Admission] = []
+        visits: list[_Visit] = []
 
         def decide(request: Request) -> Accept | Respond:
             path, _, query = request.path.partition("?")
@@ -204,9 +265,12 @@ class Door:
                 return Respond(403, "this Origin is not allowed to connect")
             try:
                 access = Access.of(self._gateway.tokens.authenticate(_bearer(request)))
-                admissions.append(self._gateway.admit(access, _read_query(query)))
+                link = None if _asks_gateway_itself(query) else _read_link(request.headers)
+                # What a link is for was said when it was opened.
+                resumes = link is not None and link.connection_id is not None
+                visit = self._let_in(access, Wish() if resumes else _read_query(query), link, connection_id)
             except AccessError as error:
-                log.warning("%s: refused: %s", name, error)
+                _log_refusal(name, error)
                 # By the first header a client tells the gateway's own refusal from that of a proxy on the way.
                 headers = {MARK: error.reason}
                 if isinstance(error, Unauthorized):
@@ -214,7 +278,11 @@ class Door:
                 return Respond(error.http_status, str(error), headers)
             except _BadRequest as error:
                 return Respond(400, str(error), {MARK: ProtocolError.reason})
-            return Accept({"Acp-Connection-Id": connection_id})
+            visits.append(visit)
+            headers = {CONNECTION_ID: visit.connection_id}
+            if visit.received is not None:
+                headers[RESUME] = str(visit.received)
+            return Accept(headers)
 
         timing = Timing(
             ping_interval=self._settings.ping_interval,
@@ -226,8 +294,8 @@ class Door:
         )
         if websocket is None:
             return None
-        (admission,) = admissions
-        return _Admitted(websocket, admission)
+        (visit,) = visits
+        return _Admitted(websocket, visit)
 
     # Lines
 
@@ -248,7 +316,7 @@ class Door:
             access = self._peer_access(sock) if hello.token is None else None
             if access is None:
                 access = Access.of(self._gateway.tokens.authenticate(hello.token))
-            admission = self._gateway.admit(access, hello.wish)
+            visit = self._let_in(access, hello.wish, None if hello.control else hello.resume, connection_id)
         except trio.EndOfChannel:
             return None
         except MessageTooLarge as error:
@@ -259,11 +327,12 @@ class Door:
             log.warning("%s: refused: %s", name, error)
         except AccessError as error:
             refusal = jsonrpc.error(raw_id, error.http_status, str(error), {"reason": error.reason})
-            log.warning("%s: refused: %s", name, error)
+            _log_refusal(name, error)
         else:
-            await lines.send(jsonrpc.result(raw_id, {"connectionId": connection_id}))
+            count = {} if visit.received is None else {"received": visit.received}
+            await lines.send(jsonrpc.result(raw_id, {"connectionId": visit.connection_id} | count))
             lines.limit(self._settings.max_message_size, "max_message_size")
-            return _Admitted(lines, admission)
+            return _Admitted(lines, visit)
         lines.send_nowait([refusal])
         await lines.aclose()
         return None
@@ -292,6 +361,12 @@ class Door:
 
 class _BadRequest(Exception):
     """A request that can be understood in more than one way, or in none."""
+
+
+def _log_refusal(name: str, error: AccessError) -> None:
+    # A laptop that has slept for too long is no attack.
+    level = logging.INFO if isinstance(error, TooFarBehind | LinkGone) else logging.WARNING
+    log.log(level, "%s: refused: %s", name, error)
 
 
 def _bearer(request: Request) -> str | None:
@@ -329,6 +404,30 @@ def _read_query(query: str) -> Wish:
     if wish.session is not None and len(wish.session) > SESSION_ID_SIZE:
         raise _BadRequest(f"the session's id is longer than {SESSION_ID_SIZE} characters")
     return wish
+
+
+def _asks_gateway_itself(query: str) -> bool:
+    """Whether an upgrade is for a control connection; these have no link that could be resumed."""
+    return parse_qs(query).get("control") == ["1"]
+
+
+def _read_link(headers: Headers) -> LinkWish | None:
+    """The link that an upgrade asks for; None where it is content with one that can't be resumed."""
+    counts, ids = headers.get_all(RESUME), headers.get_all(CONNECTION_ID)
+    if not counts:
+        return None
+    if len(counts) > 1 or len(ids) > 1:
+        raise _BadRequest(f"there is more than one {RESUME} or {CONNECTION_ID} header")
+    if not _COUNT.fullmatch(counts[0]):
+        raise _BadRequest(f"{RESUME} must be a number of at most {COUNT_DIGITS} digits")
+    received = int(counts[0])
+    if not ids:
+        if received:
+            raise _BadRequest(f"{RESUME} without {CONNECTION_ID} must be 0")
+        return LinkWish()
+    if len(ids[0]) > CONNECTION_ID_SIZE or not ids[0].isascii():
+        raise _BadRequest(f"{CONNECTION_ID} must be at most {CONNECTION_ID_SIZE} characters of ASCII")
+    return LinkWish(ids[0], received)
 
 
 def _read_hello(message: Message) -> Hello:

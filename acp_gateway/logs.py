@@ -16,6 +16,8 @@ def log_to_stderr(level: int) -> None:
 
 def log_to_file(path: Path | None, level: int) -> None:
     """Log to a file, or nowhere: for the client, whose stderr belongs to the editor. Raises `ConfigError`."""
+    # A full disk is no reason to print tracebacks to the editor's side.
+    logging.raiseExceptions = False
     if path is None:
         # Without any handler Python would write warnings to stderr.
         logging.getLogger().addHandler(logging.NullHandler())

@@ -6,6 +6,7 @@ before something was added.
 """
 
 import logging
+from collections import Counter
 from collections.abc import Iterable, Iterator
 
 from acp_gateway.hub import Hub
@@ -29,7 +30,8 @@ class Memory:
     def grown(self, size: int, hubs: Iterable[Hub]) -> None:
         """So many bytes were kept by one of the hubs: if it is too much now, make room.
 
-        The largest goes first: a client with that much waiting is detached, a history loses its beginning.
+        The client that has been away for the longest goes first; then the largest: a client with that much waiting is
+        detached, a history loses its beginning.
         """
         self._new += size
         if self._new < self._limit / LOOKS:
@@ -41,6 +43,8 @@ class Memory:
 
     def _make_room(self, hubs: list[Hub]) -> bool:
         """Take one step towards the limit; False where there is nothing left to give up."""
+        if self._give_up_one_away(hubs):
+            return True
         longest = max((journal.size for journal in _journals(hubs)), default=0)
         waiting = [(hub, seat) for hub, seat in _seats(hubs) if seat.outbox.unconfirmed_bytes]
         hub, seat = max(waiting, key=lambda place: place[1].outbox.unconfirmed_bytes, default=(None, None))
@@ -51,6 +55,27 @@ class Memory:
         if hub is None or seat is None:
             return False
         hub.detach(seat, f"memory_limit ({self._limit} bytes) is reached, and for nobody more is waiting")
+        return True
+
+    def _give_up_one_away(self, hubs: list[Hub]) -> bool:
+        """Detach who has been away for the longest, those last who wait for the end of a turn; False without any.
+
+        One of the identity for which most is kept: nobody can push out the others.
+        """
+        away = [
+            (_waits_for_turn(seat), seat.away_since, hub, seat)
+            for hub, seat in _seats(hubs)
+            if seat.away_since is not None and seat.outbox.unconfirmed_bytes
+        ]
+        if not away:
+            return False
+        kept: Counter[str] = Counter()
+        for *_, seat in away:
+            kept[seat.client.viewer.identity] += seat.outbox.unconfirmed_bytes
+        ((identity, _),) = kept.most_common(1)
+        mine = [place for place in away if place[-1].client.viewer.identity == identity]
+        *_, hub, seat = min(mine, key=lambda place: place[:2])
+        hub.detach(seat, f"memory_limit ({self._limit} bytes) is reached, and it has been away for long")
         return True
 
     def _cut(self, journal: Journal) -> bool:
@@ -65,6 +90,11 @@ class Memory:
 
 def _seats(hubs: list[Hub]) -> Iterator[tuple[Hub, Seat]]:
     return ((hub, seat) for hub in hubs for seat in hub.seats.values())
+
+
+def _waits_for_turn(seat: Seat) -> bool:
+    prompts = (request for session in seat.client.sessions for request in (*session.turns, *session.queue))
+    return any(request.client is seat.client for request in prompts)
 
 
 def _journals(hubs: list[Hub]) -> Iterator[Journal]:

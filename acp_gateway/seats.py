@@ -1,9 +1,11 @@
-"""A client's place at a hub: its stream, what is on its way to it, and how it is to be told goodbye.
+"""A client's place at a hub: its link, and how it is to be told goodbye.
 
-What is decided for a client goes into its outbox, and from there into the stream as far as the peer takes it at this
-moment; the rest waits in the outbox, as the very bytes that the others get as well. So a client that reads slowly costs
-the others nothing, and what it costs in memory has a limit: past it, it is detached, and comes back through the
-session's history. Nothing is ever left out in the middle.
+What is decided for a client goes into its link, and from there to the peer as far as it takes it at this moment; the
+rest waits there, as the very bytes that the others get as well. So a client that reads slowly costs the others nothing,
+and what it costs in memory has a limit: past it, it is detached, and comes back through the session's history. Nothing
+is ever left out in the middle.
+
+A client whose connection is lost, and that may come back, is *away*. Its seat is kept for a time, with what it misses.
 """
 
 from collections.abc import Callable, Sequence
@@ -11,14 +13,17 @@ from typing import Final
 
 import trio
 
-from acp_gateway.protocol.outbox import Outbox
+from acp_gateway.protocol.outbox import Mark, Outbox, acknowledgement
 from acp_gateway.protocol.sessions import Client
 from acp_gateway.transports.base import CloseReason, MessageStream
+from acp_gateway.transports.link import WINDOW, Link
 
-CHUNK: Final = 256 * 1024
-"""Bytes handed to a stream at once when there is more: as much as one write offers to the kernel."""
+MARK_MESSAGES: Final = 256
+MARK_BYTES: Final = 1024 * 1024
+"""After how much a client that counts is told anew where it is: until then it keeps what it has counted."""
 
-_LOST: Final = (trio.BrokenResourceError, trio.ClosedResourceError)
+SESSIONS_PER_MARK: Final = 32
+"""Positions told at once: a mark with ids of a thousand characters is still small."""
 
 
 class Farewell:
@@ -32,8 +37,31 @@ class Farewell:
         """For a program, in the answers to open requests; None where the client itself has gone."""
 
 
+TOO_SLOW: Final = "too_slow"
+EXPIRED: Final = "away_too_long"
+"""Words for the two ends that a client which comes back is told apart."""
+
 STOPPING: Final = Farewell(CloseReason.GOING_AWAY, "the gateway is stopping", "gateway_stopping")
 BUG: Final = Farewell(CloseReason.AGENT_GONE, "an error of the gateway's own", "internal")
+
+
+class Connection:
+    """One connection of a client, from its first message to its last."""
+
+    def __init__(self, stream: MessageStream) -> None:
+        self.stream = stream
+        self.scope = trio.CancelScope()
+        """Of its pumps; cancelled to give it up."""
+        self.served = False
+        """Whether it is somebody's to close by now."""
+        self.over = trio.Event()
+        """Set when nobody uses the stream any more."""
+
+    async def abort(self) -> None:
+        """Close it at once, without a word, also where that is cancelled; nobody uses it any more."""
+        with trio.CancelScope(shield=True):
+            await self.stream.abort()
+        self.over.set()
 
 
 class Seat:
@@ -41,33 +69,52 @@ class Seat:
 
     Args:
         client: as the core knows it.
-        stream: its connection; closed by whoever runs the hub's `serve`.
-        high_water: bytes that may wait in the stream itself.
-        progressed: called whenever the peer has taken all that had to wait.
+        high_water: bytes that may wait in a stream itself.
+        window: as `Link` has it; None for a client that does not come back.
+        allowance: as `Link` has it.
+        progressed: called whenever the peer has taken all that had to wait, or has gone away.
     """
 
-    def __init__(self, client: Client, stream: MessageStream, high_water: int, progressed: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        client: Client,
+        *,
+        high_water: int,
+        window: int | None = None,
+        allowance: int = WINDOW,
+        progressed: Callable[[], None],
+    ) -> None:
         self.client = client
-        self.stream = stream
-        self.outbox = Outbox()
+        self.link = Link(window=window, high_water=high_water, caught_up=self._catch_up, allowance=allowance, wary=True)
+        self.connection: Connection | None = None
+        """The last one; whether it is still there, the link knows."""
         self.scope = trio.CancelScope()
-        """Of the client's pumps."""
+        """Of everything that is done for the client; cancelled to end it."""
+        self.unsettled = trio.lowlevel.ParkingLot()
+        """Where it is waited for that something of the client can't be passed on at once."""
         self.farewell: Farewell | None = None
+        self.away_since: float | None = None
+        """When its connection was lost, in seconds of Trio's clock; None while it has one."""
         self.ahead = 0
         """Bytes that were passed on to the agent while too much was pending for it."""
         self.muted = False
         """Whether what it is sent is dropped, because something before it was."""
-        self._high_water = high_water
         self._progressed = progressed
-        self._changed = trio.lowlevel.ParkingLot()
-        self._last_words = False
         # Bytes of the largest message that was sent since the peer was last up to date.
         self._largest = 0
+        # How much was sent since the client was last told where it is.
+        self._unmarked = 0
+        self._unmarked_bytes = 0
+
+    @property
+    def outbox(self) -> Outbox:
+        """What the peer is still to get, or to confirm."""
+        return self.link.outbox
 
     @property
     def behind(self) -> bool:
         """Whether the peer does not take what it is sent as fast as it comes."""
-        return bool(self.outbox)
+        return self.link.behind
 
     @property
     def excess(self) -> int:
@@ -79,25 +126,30 @@ class Seat:
         if self.muted:
             return
         waited = self.behind
-        self.outbox.extend(messages, replayed)
-        self._hand_over()
+        if self.client.counts:
+            self.link.send([*messages, *self._marks(messages)], replayed)
+        else:
+            self.link.send(messages, replayed)
         if self.behind:
             self._largest = max(self._largest, max(map(len, messages), default=0))
-            self._changed.unpark_all()
         else:
             self.client.replays.clear()
             if waited:
                 self._catch_up()
 
-    def _hand_over(self) -> None:
-        """Give the stream what it takes now."""
-        try:
-            while self.outbox and self.stream.pending_bytes < self._high_water:
-                self.stream.send_nowait(self.outbox.take(CHUNK))
-        except _LOST:
-            self.outbox.clear()  # Its end shows where it is read.
+    def _marks(self, messages: Sequence[bytes]) -> list[Mark]:
+        """From time to time, where the client is when it has these messages, the last that were decided for it."""
+        self._unmarked += len(messages)
+        self._unmarked_bytes += sum(map(len, messages))
+        if self._unmarked < MARK_MESSAGES and self._unmarked_bytes < MARK_BYTES:
+            return []
+        self._unmarked = self._unmarked_bytes = 0
+        positions = list(self.client.positions().items())
+        groups = range(0, len(positions), SESSIONS_PER_MARK)
+        return [Mark(acknowledgement(0, dict(positions[start : start + SESSIONS_PER_MARK]))) for start in groups]
 
     def _catch_up(self) -> None:
+        """The peer has taken all that had to wait."""
         self._largest = 0
         self.client.replays.clear()
         self._progressed()
@@ -119,35 +171,31 @@ class Seat:
     def close_after_last_words(self, farewell: Farewell) -> None:
         """End the connection when the peer has taken what is there for it."""
         self.farewell = self.farewell or farewell
-        self._last_words = True
-        self._changed.unpark_all()
-
-    def give_up(self) -> None:
-        """Hand everything to the stream that there still is: it is about to be closed, which bounds the rest."""
-        try:
-            while self.outbox:
-                self.stream.send_nowait(self.outbox.take(CHUNK))
-        except _LOST:
-            self.outbox.clear()
+        self.link.finish()
 
     async def pump(self) -> None:
-        """Send what had to wait, until there is nothing more to say; then end the connection. Cancelling loses nothing.
-
-        A stream that is lost takes everything and sends nothing: its end shows where it is read.
-        """
-        while self.behind or not self._last_words:
-            if not self.behind:
-                await self._changed.park()
-                continue
-            try:
-                await self.stream.drain(self._high_water // 2)
-            except _LOST:
-                self.outbox.clear()
-            self._hand_over()
-            if not self.behind:
-                self._catch_up()
-        try:
-            await self.stream.drain()
-        except _LOST:
-            pass
+        """Send what had to wait until all is said; then end the connection. Cancelling loses nothing."""
+        await self.link.pump()
         self.scope.cancel()
+
+    # Connections
+
+    def connect(self, stream: MessageStream, peer_received: int = 0) -> Connection:
+        """The client is there, or there again; as `Link.connect`. `over` says when the connection is used no more."""
+        self.link.connect(stream, peer_received)
+        self.connection = Connection(stream)
+        return self.connection
+
+    def evict(self) -> None:
+        """Give up the connection that there is, for a newer one that is about to come: it may long be dead."""
+        self.link.disconnect()
+        if self.connection is not None:
+            self.connection.scope.cancel()
+            if not self.connection.served:
+                self.connection.over.set()
+
+    def lose(self, now: float) -> None:
+        """The connection is lost; the client may come back."""
+        self.away_since = now
+        self.link.disconnect()
+        self._progressed()

@@ -10,14 +10,17 @@ import trio
 
 from acp_gateway.agent import Spawner
 from acp_gateway.auth import TokenStore
-from acp_gateway.config import Config
+from acp_gateway.config import Config, Finding
 from acp_gateway.errors import ConfigError
-from acp_gateway.gateway import Gateway
+from acp_gateway.gateway import DATABASE, Gateway
 from acp_gateway.leftovers import Ledger
 from acp_gateway.listeners import Door, open_door
 from acp_gateway.tls import server_context
 
 log = logging.getLogger(__name__)
+
+_SQLITE = b"SQLite format 3\x00"
+"""What each of its files begins with."""
 
 _STOPPING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
@@ -83,25 +86,46 @@ async def _told_to_stop() -> None:
         signal.signal(number, signal.SIG_DFL)
 
 
-def problems_with_files(config: Config) -> list[ConfigError]:
-    """What `serve` would refuse, and what only shows when the files are opened that a configuration names."""
-    found = []
+def problems_with_files(config: Config) -> list[Finding]:
+    """What only shows when the files are opened that a configuration names.
+
+    What `serve` refuses is an error; without the rest of it, it does its work.
+    """
+    errors = []
+    warnings = []
     for section in config.listen:
         try:
             if section.cert is not None and section.key is not None:
                 server_context(section.cert, section.key)
         except ConfigError as error:
-            found.append(error)
+            errors.append(error)
         parent = Path(section.address.path).parent
         if section.address.scheme == "unix" and not parent.is_dir():
-            found.append(ConfigError(f"there is no directory {parent} for the socket", key=f"listen {section.url}"))
+            errors.append(ConfigError(f"there is no directory {parent} for the socket", key=f"listen {section.url}"))
     state_dir = config.gateway.state_dir
     existing = next(path for path in (state_dir, *state_dir.parents) if path.exists())
     if not existing.is_dir() or not os.access(existing, os.W_OK):
-        found.append(ConfigError(f"{existing} is no directory that can be written", key="gateway.state_dir"))
-        return found
+        errors.append(ConfigError(f"{existing} is no directory that can be written", key="gateway.state_dir"))
+    else:
+        try:
+            TokenStore(state_dir).tokens()
+        except ConfigError as error:
+            errors.append(error)
+        try:
+            _check_database(state_dir / DATABASE)
+        except ConfigError as error:
+            warnings.append(error)
+    return [*(Finding("error", error) for error in errors), *(Finding("warning", error) for error in warnings)]
+
+
+def _check_database(path: Path) -> None:
+    """Raise `ConfigError` for what can be seen without having SQLite open the file: a gateway may be using it."""
     try:
-        TokenStore(state_dir).tokens()
-    except ConfigError as error:
-        found.append(error)
-    return found
+        with path.open("rb+") as file:
+            beginning = file.read(len(_SQLITE))
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        raise ConfigError(f"{error.strerror}; sessions will not outlive a restart", file=str(path)) from error
+    if beginning not in (b"", _SQLITE):
+        raise ConfigError("is damaged; `serve` will put it aside and begin a new one", file=str(path))

@@ -101,21 +101,36 @@ def create_token(
 @token.command("list")
 @config_option
 def list_tokens(config: Path | None) -> None:
-    """Show the tokens there are, a row each, the id first."""
+    """Show the tokens there are, a row each, the id first.
+
+    LAST USED is the hour, in UTC, in which a connection last came in with it; the gateway notes that once an hour.
+    """
     from acp_gateway.auth import TokenStore
     from acp_gateway.config import load_config
+    from acp_gateway.database import read_token_uses
+    from acp_gateway.gateway import DATABASE
 
-    store = TokenStore(load_config(config).gateway.state_dir)
+    state_dir = load_config(config).gateway.state_dir
+    store = TokenStore(state_dir)
     tokens = store.tokens()
     if not tokens:
         click.echo("There are no tokens; make one with `acp-gateway token create --label NAME`.", err=True)
         return
+    uses = read_token_uses(state_dir / DATABASE)
     rows: list[tuple[str, ...]] = []
     for t in tokens:
         agents = ",".join(t.agents) if t.agents else "all"
         expires = "expired" if store.has_expired(t) else t.expires or "never"
-        rows.append((t.id, t.identity, t.role, agents, t.session or "-", t.created, expires, t.label))
-    print_table(("ID", "IDENTITY", "ROLE", "AGENTS", "SESSION", "CREATED", "EXPIRES", "LABEL"), rows)
+        used = _hour(uses[t.id].last_used) if t.id in uses else "-"
+        rows.append((t.id, t.identity, t.role, agents, t.session or "-", t.created, expires, used, t.label))
+    print_table(("ID", "IDENTITY", "ROLE", "AGENTS", "SESSION", "CREATED", "EXPIRES", "LAST USED", "LABEL"), rows)
+
+
+def _hour(moment: float) -> str:
+    """A time in seconds since 1970, as exactly as it is known of a token's use."""
+    from datetime import UTC, datetime
+
+    return datetime.fromtimestamp(moment, UTC).strftime("%Y-%m-%dT%HZ")
 
 
 @token.command("revoke")

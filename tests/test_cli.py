@@ -112,6 +112,7 @@ def test_the_settings_block_for_zed_is_json_with_absolute_paths(monkeypatch: pyt
 def test_the_settings_block_keeps_every_option_that_was_given(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "argv", ["acp-gateway"])
     options = ["--connect-timeout", "5", "--max-message-size", "1000", "--insecure-plaintext", "--agent", "x"]
+    options += ["--keepalive", "45"]
     block = json.loads(run("connect", "tcp://box:1", *options, "--print-config", "jetbrains").stdout)
     (entry,) = block["agent_servers"].values()
     assert set(options) <= set(entry["args"])
@@ -139,6 +140,11 @@ def test_a_timeout_must_be_a_time(value: str) -> None:
     assert run("connect", "box", "--connect-timeout", value).exit_code == 2
 
 
+@pytest.mark.parametrize("value", ["nan", "inf", "19.9", "-1"])
+def test_a_link_is_not_dead_before_it_had_to_be_heard_twice(value: str) -> None:
+    assert run("connect", "box", "--keepalive", value).exit_code == 2
+
+
 def test_check_config_finds_what_only_shows_in_the_files(config: Path, tmp_path: Path) -> None:
     state = tmp_path / "state"
     run("token", "create", "--config", config, "--label", "x")
@@ -152,6 +158,15 @@ def test_check_config_finds_what_only_shows_in_the_files(config: Path, tmp_path:
     refused = run("check-config", "--config", config)
     assert refused.exit_code == 3
     assert "PEM" in refused.stderr
+
+
+def test_check_config_warns_of_sessions_that_cannot_be_read_and_is_content(config: Path, tmp_path: Path) -> None:
+    run("token", "create", "--config", config, "--label", "x")
+    (tmp_path / "state" / "sessions.db").write_text("junk")
+    warned = run("check-config", "--config", config)
+    assert warned.exit_code == 0
+    (line,) = warned.stderr.splitlines()
+    assert line.startswith(f"warning: {tmp_path}/state/sessions.db: ")
 
 
 def test_a_token_is_no_option(config: Path) -> None:
@@ -180,6 +195,7 @@ SESSIONS: list[dict[str, Any]] = [
         "title": "\x1b[2JÜ\x7f\ud83d",
         "cwd": "/srv",
         "owner": "ann",
+        "live": True,
         "connected": 1,
         "away": 0,
         "turn": True,
@@ -190,6 +206,7 @@ SESSIONS: list[dict[str, Any]] = [
         "sessionId": "longer",
         "agent": "other",
         "owner": "bob",
+        "live": False,
         "connected": 0,
         "away": 0,
         "turn": False,
@@ -199,11 +216,11 @@ SESSIONS: list[dict[str, Any]] = [
 
 
 @pytest.fixture
-def gateway_of(tmp_path: Path) -> Iterator[Callable[[object], str]]:
+def gateway_of(tmp_path: Path) -> Iterator[Callable[..., str]]:
     """Starts gateways that let everybody in and answer one question each: with these sessions. Where they are."""
     threads: list[threading.Thread] = []
 
-    def start(sessions: object) -> str:
+    def start(sessions: object, **besides: object) -> str:
         path = tmp_path / f"socket{len(threads)}"
         listener = socket.socket(socket.AF_UNIX)
         listener.settimeout(PATIENCE)
@@ -212,7 +229,7 @@ def gateway_of(tmp_path: Path) -> Iterator[Callable[[object], str]]:
 
         def serve() -> None:
             with listener, listener.accept()[0] as sock, sock.makefile("rwb") as lines:
-                for result in ({}, {"sessions": sessions}):
+                for result in ({}, {"sessions": sessions} | besides):
                     request = json.loads(lines.readline())
                     lines.write(json.dumps({"id": request["id"], "result": result}).encode() + b"\n")
                     lines.flush()
@@ -231,9 +248,9 @@ def test_sessions_are_listed_a_row_each_for_scripts_without_heads(gateway_of: Ca
     listed = run("sessions", gateway_of(SESSIONS))
     assert listed.exit_code == 0
     first, second = listed.stdout.splitlines()
-    assert first == "s1      demo   [2JÜ  /srv  ann  1  0  open  -"
+    assert first == "s1      demo   [2JÜ  /srv  ann  yes  1  0  open  -"
     assert re.fullmatch(
-        r"longer  other  -     -     bob  0  0  -     session/request_permission for \d+ (s|min|h|d)", second
+        r"longer  other  -     -     bob  no   0  0  -     session/request_permission for \d+ (s|min|h|d)", second
     )
 
 
@@ -246,9 +263,9 @@ def test_sessions_have_heads_on_a_terminal(
         main(["sessions", gateway_of([SESSIONS[0] | {"title": "机"}])], standalone_mode=False)
         stdout.flush()
         heads, row = terminal.read(4096).decode().splitlines()
-    assert heads == "ID  AGENT  TITLE  CWD   OWNER  CONNECTED  AWAY  TURN  WAITS"
+    assert heads == "ID  AGENT  TITLE  CWD   OWNER  LIVE  CONNECTED  AWAY  TURN  WAITS"
     # What the terminal has no character for is no reason to fail.
-    assert row == "s1  demo   ?      /srv  ann    1          0     open  -"
+    assert row == "s1  demo   ?      /srv  ann    yes   1          0     open  -"
 
 
 def test_sessions_are_json_for_programs_with_all_that_the_gateway_says(gateway_of: Callable[[object], str]) -> None:
@@ -257,6 +274,22 @@ def test_sessions_are_json_for_programs_with_all_that_the_gateway_says(gateway_o
     assert json.loads(printed.stdout) == SESSIONS
     assert printed.stdout.replace("\n", "").isprintable()
     assert run("sessions", gateway_of([]), "--json").stdout == "[]\n"
+
+
+@pytest.mark.parametrize("options", [[], ["--json"]], ids=["table", "json"])
+def test_what_is_wrong_with_the_gateway_and_what_is_not_shown_is_said_beside_the_sessions(
+    gateway_of: Callable[..., str], options: list[str]
+) -> None:
+    quiet = run("sessions", gateway_of(SESSIONS), *options)
+    assert quiet.stderr == ""
+    told = run("sessions", gateway_of(SESSIONS, more=12, problems=["one\nline", "\x1b[2Jx"]), *options)
+    assert told.exit_code == 0
+    assert told.stderr.splitlines() == [
+        "warning: one line",
+        "warning: [2Jx",
+        "Not shown: 12 more that are not live and were used longer ago.",
+    ]
+    assert told.stdout == quiet.stdout
 
 
 def test_only_an_agents_sessions_are_listed_where_it_is_named(gateway_of: Callable[[object], str]) -> None:

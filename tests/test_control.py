@@ -17,7 +17,7 @@ from acp_gateway.access import Access, Wish
 from acp_gateway.addresses import Address, parse_address
 from acp_gateway.agent import Spawner
 from acp_gateway.auth import TokenStore
-from acp_gateway.control import SESSION_COLUMNS, TITLE_SIZE, ask, list_sessions, session_rows
+from acp_gateway.control import SESSION_COLUMNS, TITLE_SIZE, Listing, ask, list_sessions, session_rows
 from acp_gateway.dialing import Destination
 from acp_gateway.errors import Forbidden, GatewayError, ProtocolError, Unauthorized, UnknownSession, Unreachable
 from acp_gateway.gateway import Gateway
@@ -39,7 +39,9 @@ SESSION: dict[str, Any] = {
     "agent": "demo",
     "title": "Tests",
     "cwd": "/srv/proj",
+    "updatedAt": "2026-11-22T09:30:00Z",
     "owner": "ann",
+    "live": True,
     "connected": 2,
     "away": 1,
     "turn": True,
@@ -108,9 +110,14 @@ def answering(answer: bytes) -> Callable[[Asker], Awaitable[None]]:
     return handle
 
 
-def listing(sessions: object) -> Callable[[Asker], Awaitable[None]]:
-    """A gateway with these sessions."""
-    return answering(json.dumps({"jsonrpc": "2.0", "id": 1, "result": {"sessions": sessions}}).encode())
+def listing(sessions: object, **besides: object) -> Callable[[Asker], Awaitable[None]]:
+    """A gateway with these sessions, and what it says besides."""
+    return answering(json.dumps({"jsonrpc": "2.0", "id": 1, "result": {"sessions": sessions} | besides}).encode())
+
+
+async def list_ids(destination: Destination) -> list[str]:
+    """The ids of the sessions that there are."""
+    return [session["sessionId"] for session in (await list_sessions(destination, patience=PATIENCE)).sessions]
 
 
 async def test_one_request_is_made_on_a_control_connection_and_its_result_returned(tmp_path: Path) -> None:
@@ -218,14 +225,30 @@ async def test_patience_has_an_end_and_the_connection_as_well(
 
 
 async def test_sessions_are_returned_as_the_gateway_tells_them(tmp_path: Path) -> None:
-    told = [SESSION | {"later": [1]}, {name: SESSION[name] for name in SESSION if name not in ("title", "cwd")}]
+    told = [SESSION | {"later": [1]}, SESSION | {"live": False}]
+    told += [{name: SESSION[name] for name in SESSION if name not in ("title", "cwd", "updatedAt")}]
+    async with gateway(tmp_path, listing(told, later=1)) as destination:
+        assert await list_sessions(destination, patience=PATIENCE) == Listing(told)
+
+
+async def test_how_many_more_sessions_there_are_and_what_is_wrong_is_returned(tmp_path: Path) -> None:
+    problems = ["the disk\nis \x1b[2Jfull", "x" * 2000]
+    async with gateway(tmp_path, listing([SESSION], more=7, problems=problems)) as destination:
+        found = await list_sessions(destination, patience=PATIENCE)
+    assert found == Listing([SESSION], 7, ("the disk is  [2Jfull", "x" * 1000))
+
+
+async def test_sessions_of_an_earlier_gateway_are_understood_which_has_live_ones_only(tmp_path: Path) -> None:
+    told = [{name: SESSION[name] for name in SESSION if name not in ("live", "updatedAt")}]
     async with gateway(tmp_path, listing(told)) as destination:
-        assert await list_sessions(destination, patience=PATIENCE) == told
+        assert await list_sessions(destination, patience=PATIENCE) == Listing(told)
+    (cells,) = session_rows(told, NOW)
+    assert dict(zip(SESSION_COLUMNS, cells, strict=True)) == row()
 
 
 async def test_an_agents_sessions_are_asked_for_and_no_others_returned(tmp_path: Path) -> None:
     async with gateway(tmp_path, listing([SESSION, SESSION | {"agent": "other"}])) as destination:
-        assert await list_sessions(replace(destination, agent="demo"), patience=PATIENCE) == [SESSION]
+        assert await list_sessions(replace(destination, agent="demo"), patience=PATIENCE) == Listing([SESSION])
 
 
 @pytest.mark.parametrize(
@@ -252,6 +275,17 @@ async def test_an_agents_sessions_are_asked_for_and_no_others_returned(tmp_path:
 )
 async def test_a_list_that_is_none_is_not_believed(sessions: object, tmp_path: Path) -> None:
     async with gateway(tmp_path, listing(sessions)) as destination:
+        with pytest.raises(ProtocolError, match="not understood"):
+            await list_sessions(destination, patience=PATIENCE)
+
+
+@pytest.mark.parametrize(
+    "besides", [{"more": "7"}, {"more": None}, {"problems": None}, {"problems": "x"}, {"problems": [7]}], ids=str
+)
+async def test_what_is_said_besides_the_list_is_not_believed_if_it_is_something_else(
+    besides: dict[str, object], tmp_path: Path
+) -> None:
+    async with gateway(tmp_path, listing([], **besides)) as destination:
         with pytest.raises(ProtocolError, match="not understood"):
             await list_sessions(destination, patience=PATIENCE)
 
@@ -313,15 +347,18 @@ async def test_the_real_desk_is_asked_and_its_answer_understood(
             "agent": "obliging",
             "cwd": "/",
             "owner": "ann",
+            "live": True,
             "connected": 1,
             "away": 0,
             "turn": False,
             "waiting": [],
         }
         assert await ask(ann, SESSIONS, {}, patience=PATIENCE) == {"sessions": [told]}
-        assert await list_sessions(ann, patience=PATIENCE) == [told]
-        assert await list_sessions(replace(ann, session="another"), patience=PATIENCE) == []
-        assert [session["owner"] for session in await list_sessions(guest, patience=PATIENCE)] == ["bob"]
+        assert await list_sessions(ann, patience=PATIENCE) == Listing([told])
+        for nothing in (replace(ann, session="another"), replace(ann, agent="another")):
+            assert await list_sessions(nothing, patience=PATIENCE) == Listing([])
+        assert await list_ids(replace(ann, agent="obliging")) == [anns]
+        assert await list_ids(guest) == [bobs]
         with pytest.raises(ProtocolError, match=f"refused with -32601: a control connection knows only {SESSIONS}"):
             await ask(ann, "session/list", {}, patience=PATIENCE)
         with pytest.raises(UnknownSession, match="no session 'another' is open here"):
@@ -329,6 +366,29 @@ async def test_the_real_desk_is_asked_and_its_answer_understood(
         with pytest.raises(Unauthorized):
             await list_sessions(replace(destination, token="wrong"), patience=PATIENCE)
         editors.cancel_scope.cancel()
+
+
+async def test_the_real_desk_tells_of_the_sessions_of_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with real_gateway(tmp_path, "unix", monkeypatch) as (gateway, _), trio.open_nursery() as editors:
+        own = await open_session(gateway, gateway.registry.own_identity, editors)
+        await open_session(gateway, "ann", editors)
+        editors.cancel_scope.cancel()
+    async with real_gateway(tmp_path, "unix", monkeypatch) as (_, destination):
+        listed = await list_sessions(destination, patience=PATIENCE)
+    assert [(session["sessionId"], session["live"]) for session in listed.sessions] == [(own, False)]
+    assert listed.problems == ()
+
+
+async def test_the_real_desk_tells_what_is_wrong_with_the_storage(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "sessions.db").write_bytes(b"junk" * 1000)
+    async with real_gateway(tmp_path, "unix", monkeypatch) as (gateway, destination):
+        ann = replace(destination, token=gateway.tokens.create("laptop", "ann", None)[1])
+        (problem,) = (await list_sessions(destination, patience=PATIENCE)).problems
+        assert f"{tmp_path}/sessions.db was damaged" in problem
+        (problem,) = (await list_sessions(ann, patience=PATIENCE)).problems
+        assert problem == "the gateway's storage has a problem; its log says which"
 
 
 # What people are shown
@@ -352,6 +412,7 @@ def test_a_session_is_a_row() -> None:
         "TITLE": "Tests",
         "CWD": "/srv/proj",
         "OWNER": "ann",
+        "LIVE": "yes",
         "CONNECTED": "2",
         "AWAY": "1",
         "TURN": "open",
@@ -362,8 +423,12 @@ def test_a_session_is_a_row() -> None:
 def test_what_is_not_there_is_a_dash() -> None:
     bare = {name: SESSION[name] for name in SESSION if name not in ("title", "cwd")} | {"turn": False, "waiting": []}
     (cells,) = session_rows([bare], NOW)
-    assert cells == ("s1", "demo", "-", "-", "ann", "2", "1", "-", "-")
+    assert cells == ("s1", "demo", "-", "-", "ann", "yes", "2", "1", "-", "-")
     assert row(title="", cwd=None)["TITLE"] == "-"
+
+
+def test_a_session_that_is_not_live_can_be_told_from_one_that_is() -> None:
+    assert row(live=False)["LIVE"] == "no"
 
 
 @pytest.mark.parametrize(

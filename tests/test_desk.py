@@ -10,9 +10,10 @@ import trio
 
 from acp_gateway import desk
 from acp_gateway.agent import Agent
-from acp_gateway.desk import serve_desk
+from acp_gateway.desk import PAST, TEXT, serve_desk
 from acp_gateway.hub import Hub, Limits
-from acp_gateway.protocol.sessions import Registry, Role, Viewer
+from acp_gateway.protocol.journal import Journal
+from acp_gateway.protocol.sessions import Registry, Role, Session, Viewer
 from acp_gateway.seats import Farewell
 from acp_gateway.transports.base import CloseReason, MessageStream, TrioBytes, memory_message_stream_pair
 from acp_gateway.transports.ndjson import LineStream
@@ -22,6 +23,8 @@ from tests.protocol.scene import Scene, make_policy
 METHOD = "_acp-gateway/sessions"
 
 ME = Viewer("me")
+
+PROBLEM = "/state/sessions.db: disk full"
 
 
 async def no_agent(*, task_status: trio.TaskStatus[Agent]) -> None:
@@ -35,6 +38,18 @@ class Office:
     def __init__(self) -> None:
         self.registry = Registry("me")
         self.hubs: list[Hub] = []
+        self.agents = {"agent"}
+        self.problem: str | None = None
+
+    def desk(self) -> desk.Office:
+        """The office as the desk knows it."""
+        return desk.Office(self.registry, self.agents, lambda: self.hubs, lambda: self.problem)
+
+    def remember(self, session_id: str, owner: str = "me", agent: str = "agent") -> Session:
+        """A session of an earlier process of the gateway."""
+        session = Session(agent, session_id, owner, Journal(1))
+        self.registry.restore(session)
+        return session
 
     def scene(self) -> Scene:
         """Another agent process and its hub."""
@@ -46,16 +61,26 @@ class Office:
             idle_stop=1,
             max_restarts=1,
             permission_timeout=1,
+            window=1,
+            patience=1,
+            away_limit=1,
+            away_grace=1,
+            away_grace_idle=1,
         )
         self.hubs.append(Hub("agent", shared=True, run_agent=no_agent, multiplexer=scene.multiplexer, limits=limits))
         return scene
 
-    async def sessions(self, viewer: Viewer = ME) -> list[dict[str, Any]]:
-        """What this one is told of."""
+    async def told(self, viewer: Viewer = ME) -> dict[str, Any]:
+        """All that this one is told."""
         async with asking(self, viewer) as editor:
-            answer = await editor.request(METHOD, {})
-        assert list(answer["result"]) == ["sessions"]
-        sessions: list[dict[str, Any]] = answer["result"]["sessions"]
+            result: dict[str, Any] = (await editor.request(METHOD, {}))["result"]
+        return result
+
+    async def sessions(self, viewer: Viewer = ME) -> list[dict[str, Any]]:
+        """The sessions that this one is told of, and nothing else."""
+        result = await self.told(viewer)
+        assert list(result) == ["sessions"]
+        sessions: list[dict[str, Any]] = result["sessions"]
         return sessions
 
     async def ids(self, viewer: Viewer = ME) -> list[str]:
@@ -87,7 +112,7 @@ async def asking(office: Office, viewer: Viewer = ME) -> AsyncIterator[Editor]:
     theirs, ours = memory_message_stream_pair()
     with trio.fail_after(PATIENCE):
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(serve_desk, ours, viewer, office.registry, lambda: office.hubs)
+            nursery.start_soon(serve_desk, ours, viewer, office.desk())
             yield Editor(theirs)
             await theirs.aclose()
 
@@ -95,7 +120,7 @@ async def asking(office: Office, viewer: Viewer = ME) -> AsyncIterator[Editor]:
 async def farewell_of(stream: MessageStream) -> Farewell:
     """How a control connection is to be closed that has ended."""
     with trio.fail_after(PATIENCE):
-        return await serve_desk(stream, ME, Registry("me"), list)
+        return await serve_desk(stream, ME, Office().desk())
 
 
 # What is told
@@ -111,14 +136,16 @@ async def test_a_session_is_told_with_all_there_is_to_say(office: Office) -> Non
     scene = office.scene()
     owner = scene.join("A")
     owner.new_session("s", cwd="/srv/proj")
-    scene.agent.state("session_info_update", title="Fix the tests")
+    scene.agent.state("session_info_update", title="Fix the tests", updatedAt="2026-11-22T10:00:00Z")
     assert await office.sessions() == [
         {
             "sessionId": "s",
             "agent": "agent",
             "title": "Fix the tests",
             "cwd": "/srv/proj",
+            "updatedAt": "2026-11-22T10:00:00Z",
             "owner": "me",
+            "live": True,
             "connected": 1,
             "away": 0,
             "turn": False,
@@ -132,8 +159,7 @@ async def test_what_nobody_has_said_of_a_session_is_left_out(office: Office) -> 
     owner.request("session/new", mcpServers=[])
     scene.agent.answers("session/new", sessionId="s")
     (session,) = await office.sessions()
-    assert "title" not in session
-    assert "cwd" not in session
+    assert not {"title", "cwd", "updatedAt"} & set(session)
 
 
 async def test_any_title_that_an_agent_gives_can_be_told(office: Office) -> None:
@@ -142,6 +168,13 @@ async def test_any_title_that_an_agent_gives_can_be_told(office: Office) -> None
     scene.agent.state("session_info_update", title='\ud83d "ü"\x00\u2028')
     (session,) = await office.sessions()
     assert session["title"] == '\ud83d "ü"\x00\u2028'
+
+
+async def test_of_a_title_without_an_end_the_beginning_is_told(office: Office) -> None:
+    scene = office.scene()
+    scene.join("A").new_session("s")
+    scene.agent.state("session_info_update", title="x" * (TEXT + 1))
+    assert [session["title"] for session in await office.sessions()] == ["x" * TEXT]
 
 
 async def test_those_who_are_there_and_those_who_may_come_back_are_counted(office: Office) -> None:
@@ -204,19 +237,15 @@ async def test_sessions_of_all_agent_processes_are_told_the_oldest_first(office:
     assert await office.ids() == ["a", "b", "c"]
 
 
-async def test_a_session_that_no_agent_process_has_any_more_is_not_told(office: Office) -> None:
+async def test_only_sessions_of_the_agents_that_one_is_told_of_are_told(office: Office) -> None:
     scene = office.scene()
-    scene.join("A").new_session("s")
-    scene.retire()
-    assert [session.id for session in office.registry] == ["s"]
-    assert await office.ids() == []
-
-
-async def test_only_sessions_of_the_hubs_that_one_is_told_of_are_told(office: Office) -> None:
-    for session_id in ("a", "b"):
-        office.scene().join("A").new_session(session_id)
-    office.hubs.pop(0)
-    assert await office.ids() == ["b"]
+    scene.join("A").new_session("a")
+    scene.agent.ask_permission(1, "child")
+    office.remember("old")
+    office.remember("others", agent="another")
+    assert await office.ids() == ["old", "a", "child"]
+    office.agents = {"another"}
+    assert await office.ids() == ["others"]
 
 
 async def test_everybody_is_told_of_what_exists_for_them(office: Office) -> None:
@@ -230,6 +259,93 @@ async def test_everybody_is_told_of_what_exists_for_them(office: Office) -> None
     assert await office.ids(Viewer("carol")) == []
     assert await office.ids(Viewer("guest", "c", guest=True)) == ["c"]
     assert await office.ids(Viewer("guest", "d", guest=True)) == []
+
+
+# Sessions that are not live
+
+
+async def test_a_session_of_before_is_told_with_what_is_known_of_it(office: Office) -> None:
+    session = office.remember("s")
+    session.title, session.cwd, session.updated_at = "Fix the tests", "/srv/proj", "2026-11-22T10:00:00Z"
+    assert await office.sessions() == [
+        {
+            "sessionId": "s",
+            "agent": "agent",
+            "title": "Fix the tests",
+            "cwd": "/srv/proj",
+            "updatedAt": "2026-11-22T10:00:00Z",
+            "owner": "me",
+            "live": False,
+            "connected": 0,
+            "away": 0,
+            "turn": False,
+            "waiting": [],
+        }
+    ]
+
+
+async def test_a_session_that_no_agent_process_has_any_more_is_told_as_one_of_before(office: Office) -> None:
+    scene = office.scene()
+    scene.join("A").new_session("s")
+    assert [session["live"] for session in await office.sessions()] == [True]
+    scene.retire()
+    assert [session["live"] for session in await office.sessions()] == [False]
+
+
+async def test_sessions_of_before_come_first_those_that_were_not_used_for_the_longest_before_the_others(
+    office: Office,
+) -> None:
+    scene = office.scene()
+    scene.join("A").new_session("now")
+    for session_id in ("older", "newer"):
+        office.remember(session_id)
+    assert await office.ids() == ["older", "newer", "now"]
+
+
+async def test_of_many_sessions_of_before_the_last_are_told_and_the_others_counted(office: Office) -> None:
+    office.scene().join("A").new_session("now")
+    for number in range(PAST):
+        office.remember(f"s{number}")
+    office.remember("yours", "you")
+    told = await office.told()
+    assert len(told["sessions"]) == PAST + 1
+    assert "more" not in told
+    office.remember("another")
+    office.remember("one more")
+    told = await office.told()
+    assert told["more"] == 2
+    ids = [session["sessionId"] for session in told["sessions"]]
+    assert (len(ids), ids[0], ids[-3:]) == (PAST + 1, "s2", ["another", "one more", "now"])
+
+
+async def test_a_session_of_before_is_told_to_those_who_can_have_it_opened_again(office: Office) -> None:
+    for session_id, owner in (("a", "me"), ("b", "me"), ("c", "bob")):
+        office.remember(session_id, owner)
+    assert await office.ids(Viewer("me")) == ["a", "b"]
+    assert await office.ids(Viewer("me", "b")) == ["b"]
+    assert await office.ids(Viewer("me", "c")) == []
+    assert await office.ids(Viewer("bob")) == ["c"]
+    assert await office.ids(Viewer("guest", "c", guest=True)) == []
+
+
+async def test_a_session_of_before_whose_id_was_given_to_another_one_is_not_told(office: Office) -> None:
+    office.remember("1", "me")
+    office.remember("1", "bob")
+    assert await office.ids(Viewer("me")) == []
+    assert await office.ids(Viewer("bob")) == ["1"]
+
+
+# What is wrong
+
+
+async def test_what_is_not_stored_is_told_to_the_gateways_own_user_in_full_and_to_others_without_names_of_files(
+    office: Office,
+) -> None:
+    assert "problems" not in await office.told()
+    office.problem = PROBLEM
+    assert (await office.told())["problems"] == [PROBLEM]
+    for stranger in (Viewer("bob"), Viewer("guest", "s", guest=True)):
+        assert (await office.told(stranger))["problems"] == ["the gateway's storage has a problem; its log says which"]
 
 
 # Questions that no session was found for
@@ -248,6 +364,7 @@ async def test_a_question_that_belongs_to_no_session_stands_under_the_id_that_th
         "sessionId": "child",
         "agent": "agent",
         "owner": "me",
+        "live": True,
         "connected": 0,
         "away": 0,
         "turn": False,

@@ -1,6 +1,9 @@
 """How a client gets in, and how it finds out that it can't: against servers of the test's own, on loopback."""
 
+import base64
+import hashlib
 import json
+import re
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -11,11 +14,14 @@ import pytest
 import trio
 
 from acp_gateway.addresses import Address, parse_address
-from acp_gateway.dialing import Destination, dial, printable
+from acp_gateway.dialing import Destination, Dialed, Resume, dial, dial_link, printable
 from acp_gateway.errors import (
     Forbidden,
     GatewayError,
+    LinkExpired,
+    LinkGone,
     ProtocolError,
+    TooFarBehind,
     TrustError,
     Unauthorized,
     UnknownAgent,
@@ -118,7 +124,6 @@ async def test_what_is_wanted_is_said_in_the_hello_and_in_the_query(wish: dict[s
         (b'"unknown_session"', UnknownSession),
         (b'"unknown_agent"', UnknownAgent),
         (b'"forbidden"', UnknownAgent),
-        (b"[]", UnknownAgent),
     ],
 )
 async def test_a_session_that_is_not_there_is_told_from_an_agent_that_is_not(
@@ -139,18 +144,28 @@ async def test_the_reason_does_not_outweigh_the_number() -> None:
         assert type(await failure(f"tcp://127.0.0.1:{port}")) is Unauthorized
 
 
-@pytest.mark.parametrize("code", ["[]", "{}", '"404"', "null", "404.5"])
+@pytest.mark.parametrize("code", ["[]", "{}", '"404"', "null", "404.5", "404.0", "true", '"a\\nb"'])
 async def test_a_refusal_with_a_number_that_is_none_is_an_error_of_the_protocol(code: str) -> None:
     async with serving(answering(b'{"id":0,"error":{"code":%b,"data":7}}\n' % code.encode())) as port:
-        assert type(await failure(f"tcp://127.0.0.1:{port}")) is ProtocolError
+        error = await failure(f"tcp://127.0.0.1:{port}")
+    assert type(error) is ProtocolError
+    assert "\n" not in str(error)
 
 
 @pytest.mark.parametrize(
     ("code", "kind"),
-    [(401, Unauthorized), (403, Forbidden), (404, UnknownAgent), (503, Unreachable), (418, ProtocolError)],
+    [
+        (401, Unauthorized),
+        (403, Forbidden),
+        (404, UnknownAgent),
+        (409, TooFarBehind),
+        (410, LinkGone),
+        (503, Unreachable),
+        (418, ProtocolError),
+    ],
 )
 async def test_a_refusal_means_the_same_over_lines_and_over_websockets(code: int, kind: type[GatewayError]) -> None:
-    lines = b'{"jsonrpc":"2.0","id":0,"error":{"code":%d,"message":"because"}}\n' % code
+    lines = b'{"jsonrpc":"2.0","id":0,"error":{"code":%d,"message":"because","data":{"reason":"x"}}}\n' % code
     http = b"HTTP/1.1 %d No\r\nAcp-Gateway: x\r\nContent-Length: 7\r\n\r\nbecause" % code
     for scheme, text in (("tcp", lines), ("ws", http)):
         async with serving(answering(text)) as port:
@@ -159,7 +174,10 @@ async def test_a_refusal_means_the_same_over_lines_and_over_websockets(code: int
         assert "because" in str(error)
 
 
-@pytest.mark.parametrize("text", [b"SSH-2.0-OpenSSH_9.2\r\n", b"{}\n", b"[]\n", b'{"error":7}\n', b"\xff\n"])
+@pytest.mark.parametrize(
+    "text",
+    [b"SSH-2.0-OpenSSH_9.2\r\n", b"{}\n", b"[]\n", b'{"error":7}\n', b"\xff\n", b"[" * 1000 + b"\n"],
+)
 async def test_whoever_answers_a_hello_with_something_else_is_no_gateway(text: bytes) -> None:
     async with serving(answering(text)) as port:
         assert type(await failure(f"tcp://127.0.0.1:{port}")) is ProtocolError
@@ -174,7 +192,7 @@ async def test_whoever_answers_an_upgrade_with_something_else_is_no_gateway(text
 
 
 async def test_a_refusal_of_another_server_is_not_taken_for_the_gateways() -> None:
-    for code in (401, 403, 404):
+    for code in (401, 403, 404, 409, 410):
         async with serving(answering(b"HTTP/1.1 %d No\r\nContent-Length: 0\r\n\r\n" % code)) as port:
             error = await failure(f"ws://127.0.0.1:{port}")
         assert type(error) is ProtocolError
@@ -182,8 +200,29 @@ async def test_a_refusal_of_another_server_is_not_taken_for_the_gateways() -> No
         assert f"127.0.0.1:{port}" in str(error)
 
 
+@pytest.mark.parametrize("code", [401, 403, 404, 409, 410])
+@pytest.mark.parametrize(
+    "data", [b"", b',"data":null', b',"data":{}', b',"data":{"reason":7}', b',"data":"unauthorized"']
+)
+async def test_an_error_without_a_reason_is_no_refusal_of_a_gateway(code: int, data: bytes) -> None:
+    line = b'{"id":0,"error":{"code":%d,"message":"because"%b}}\n' % (code, data)
+    async with serving(answering(line)) as port:
+        error = await failure(f"tcp://127.0.0.1:{port}")
+    assert type(error) is ProtocolError
+    assert str(error).endswith(f"refused with {code}: because")
+
+
+@pytest.mark.parametrize("message", [b"", b',"message":[["x"]]', b',"message":7'])
+async def test_a_refusal_without_a_text_is_a_refusal(message: bytes) -> None:
+    line = b'{"id":0,"error":{"code":401,"data":{"reason":"unauthorized"}%b}}\n' % message
+    async with serving(answering(line)) as port:
+        error = await failure(f"tcp://127.0.0.1:{port}")
+    assert type(error) is Unauthorized
+    assert str(error).endswith("for no reason that is given")
+
+
 async def test_what_a_stranger_says_is_one_line_without_control_characters() -> None:
-    text = b'{"id":0,"error":{"code":401,"message":"a\\nb\\u001b[31m"}}\n'
+    text = b'{"id":0,"error":{"code":401,"message":"a\\nb\\u001b[31m","data":{"reason":"unauthorized"}}}\n'
     async with serving(answering(text)) as port:
         assert str(await failure(f"tcp://127.0.0.1:{port}")).endswith("a b [31m")
 
@@ -243,3 +282,215 @@ def test_a_destination_shows_no_token() -> None:
     shown = repr(Destination(Address("wss", "box", 7443, "/acp"), None, TOKEN, None, None, 1))
     assert "box" in shown
     assert TOKEN not in shown
+
+
+# Links that can be resumed
+
+ID = "the-links-id"
+
+
+def upgrading(*headers: str) -> Callable[[trio.SocketStream], Awaitable[None]]:
+    """A server that opens a WebSocket for everybody, with these headers in its answer."""
+
+    async def upgrade(stream: trio.SocketStream) -> None:
+        request = (await stream.receive_some()).decode()
+        key = re.search("Sec-WebSocket-Key: (.*)\r\n", request)
+        assert key is not None
+        # RFC 6455, 4.2.2: what shows that the server has understood.
+        proof = hashlib.sha1(f"{key[1]}258EAFA5-E914-47DA-95CA-C5AB0DC85B11".encode(), usedforsecurity=False)
+        lines = [
+            "HTTP/1.1 101 Switching Protocols",
+            "Upgrade: websocket",
+            "Connection: Upgrade",
+            f"Sec-WebSocket-Accept: {base64.b64encode(proof.digest()).decode()}",
+            *headers,
+        ]
+        await stream.send_all("".join(f"{line}\r\n" for line in [*lines, ""]).encode())
+
+    return upgrade
+
+
+def welcoming(result: object) -> Callable[[trio.SocketStream], Awaitable[None]]:
+    """A server that answers every hello with this."""
+    return answering(json.dumps({"jsonrpc": "2.0", "id": 0, "result": result}).encode() + b"\n")
+
+
+async def dialed(scheme: str, handler: Callable[[trio.SocketStream], Awaitable[None]], resume: Resume) -> Dialed:
+    """What comes of asking this server for a link; its stream is closed."""
+    outcome: Dialed | GatewayError
+    async with serving(handler) as port:
+        try:
+            outcome = await dial_link(destination(f"{scheme}://127.0.0.1:{port}"), Timing(), resume)
+            await outcome.stream.aclose()
+        except GatewayError as error:
+            outcome = error
+    if isinstance(outcome, GatewayError):
+        raise outcome
+    return outcome
+
+
+@pytest.mark.parametrize(
+    ("resume", "headers", "params"),
+    [
+        (None, {}, None),
+        (Resume(), {"acp-gateway-resume": "0"}, {}),
+        (Resume(received=3), {"acp-gateway-resume": "0"}, {}),
+        (Resume(ID), {"acp-gateway-resume": "0", "acp-connection-id": ID}, {"connectionId": ID, "received": 0}),
+        (Resume(ID, 17), {"acp-gateway-resume": "17", "acp-connection-id": ID}, {"connectionId": ID, "received": 17}),
+    ],
+)
+async def test_the_wish_for_a_link_is_said_in_the_headers_and_in_the_hello(
+    resume: Resume | None, headers: dict[str, str], params: dict[str, Any] | None
+) -> None:
+    heard = []
+
+    async def listen(stream: trio.SocketStream) -> None:
+        heard.append((await stream.receive_some()).decode())
+
+    async with serving(listen) as port:
+        for scheme in ("tcp", "ws"):
+            target = destination(f"{scheme}://127.0.0.1:{port}")
+            dialing = dial(target, Timing()) if resume is None else dial_link(target, Timing(), resume)
+            with pytest.raises(Unreachable):
+                await dialing
+    hello, upgrade = heard
+    assert json.loads(hello)["params"] == {"token": TOKEN} | ({} if params is None else {"resume": params})
+    sent = dict(line.lower().split(": ", 1) for line in upgrade.strip().split("\r\n")[1:])
+    assert {name: value for name, value in sent.items() if name.startswith("acp-")} == headers
+
+
+@pytest.mark.parametrize(
+    ("resume", "connection_id", "received"),
+    [(Resume(), ID, 0), (Resume(ID, 5), ID, 0), (Resume(ID), ID, 7), (Resume(ID, 5), ID, 10**15 - 1)],
+)
+async def test_the_answer_to_a_link_has_its_id_and_the_gateways_count(
+    resume: Resume, connection_id: str, received: int
+) -> None:
+    by_line = await dialed("tcp", welcoming({"connectionId": connection_id, "received": received, "x": 1}), resume)
+    for names in (("Acp-Connection-Id", "Acp-Gateway-Resume"), ("acp-connection-ID", "ACP-GATEWAY-resume")):
+        upgraded = await dialed("ws", upgrading(f"{names[0]}: {connection_id}", f"{names[1]}: {received}"), resume)
+        assert (upgraded.connection_id, upgraded.received) == (connection_id, received)
+    assert (by_line.connection_id, by_line.received) == (connection_id, received)
+
+
+@pytest.mark.parametrize(
+    ("result", "headers", "connection_id"),
+    [
+        ({"connectionId": ID}, [f"Acp-Connection-Id: {ID}"], ID),
+        ({"connectionId": ID, "received": None}, [f"Acp-Connection-Id: {ID}", "Acp-Gateway: x"], ID),
+        ({}, [], None),
+        (None, [], None),
+        ([], [], None),
+        ({"connectionId": "a\r\nb"}, ["Acp-Connection-Id: a b"], None),
+        ({"connectionId": 7}, ["Acp-Connection-Id: "], None),
+        ({"connectionId": "x" * 65}, [f"Acp-Connection-Id: {'x' * 65}"], None),
+    ],
+)
+async def test_a_server_that_knows_nothing_of_links_is_one_to_talk_to(
+    result: object, headers: list[str], connection_id: str | None
+) -> None:
+    for scheme, handler in (("tcp", welcoming(result)), ("ws", upgrading(*headers))):
+        link = await dialed(scheme, handler, Resume())
+        assert (link.connection_id, link.received) == (connection_id, None)
+
+
+@pytest.mark.parametrize("resume", [Resume(), Resume(ID), Resume(ID, 3)])
+@pytest.mark.parametrize(
+    ("received", "count"),
+    [("", ""), ("x", "x"), (-1, "-1"), (1.5, "1.5"), (True, "1e3"), ([], "0x1"), ("0", "٣"), (10**15, str(10**15))],
+)
+async def test_an_answer_whose_count_is_none_is_an_error_of_the_protocol(
+    resume: Resume, received: object, count: str
+) -> None:
+    for scheme, handler in (
+        ("tcp", welcoming({"connectionId": ID, "received": received})),
+        ("ws", upgrading(f"Acp-Connection-Id: {ID}", f"Acp-Gateway-Resume: {count}")),
+    ):
+        with pytest.raises(ProtocolError, match="no number of messages"):
+            await dialed(scheme, handler, resume)
+
+
+@pytest.mark.parametrize(
+    ("resume", "answer", "why"),
+    [
+        (Resume(ID), {}, "no number of messages"),
+        (Resume(ID), {"connectionId": ID}, "no number of messages"),
+        (Resume(ID), {"received": 3}, "another link"),
+        (Resume(ID), {"connectionId": ID + "x", "received": 3}, "another link"),
+        (Resume(ID), {"connectionId": ID.upper(), "received": 3}, "another link"),
+        (Resume(), {"received": 0}, "another link"),
+        (Resume(), {"connectionId": "a b", "received": 0}, "another link"),
+        (Resume(), {"connectionId": ID, "received": 1}, "1 messages came over it"),
+    ],
+)
+async def test_an_answer_that_does_not_fit_the_wish_is_an_error_of_the_protocol(
+    resume: Resume, answer: dict[str, Any], why: str
+) -> None:
+    names = {"connectionId": "Acp-Connection-Id", "received": "Acp-Gateway-Resume"}
+    for scheme, handler in (
+        ("tcp", welcoming(answer)),
+        ("ws", upgrading(*(f"{names[name]}: {value}" for name, value in answer.items()))),
+    ):
+        with pytest.raises(ProtocolError, match=why) as caught:
+            await dialed(scheme, handler, resume)
+        assert f"{scheme}://127.0.0.1:" in str(caught.value)
+
+
+async def test_who_does_not_ask_for_a_link_does_not_care_what_is_said_of_one() -> None:
+    for scheme, handler in (
+        ("tcp", welcoming({"connectionId": 7, "received": "x"})),
+        ("ws", upgrading("Acp-Gateway-Resume: x")),
+    ):
+        async with serving(handler) as port:
+            stream = await dial(destination(f"{scheme}://127.0.0.1:{port}"), Timing())
+            await stream.aclose()
+
+
+@pytest.mark.parametrize(
+    ("code", "reason", "kind"),
+    [
+        (409, "too_far_behind", TooFarBehind),
+        (410, "unknown", LinkGone),
+        (410, "expired", LinkExpired),
+        (410, "something_new", LinkGone),
+        (401, "unauthorized", Unauthorized),
+        (403, "forbidden", Forbidden),
+        (404, "unknown_agent", UnknownAgent),
+    ],
+)
+async def test_why_a_link_is_not_resumed_is_told_on_either_way(
+    code: int, reason: str, kind: type[GatewayError]
+) -> None:
+    lines = json.dumps({"id": 0, "error": {"code": code, "message": "because", "data": {"reason": reason}}}) + "\n"
+    http = f"HTTP/1.1 {code} No\r\nAcp-Gateway: {reason}\r\nContent-Length: 7\r\n\r\nbecause"
+    for scheme, text in (("tcp", lines), ("ws", http)):
+        with pytest.raises(GatewayError, match="because") as caught:
+            await dialed(scheme, answering(text.encode()), Resume(ID, 3))
+        assert type(caught.value) is kind
+
+
+async def test_what_comes_right_behind_the_answer_belongs_to_the_link() -> None:
+    hello = b'{"jsonrpc":"2.0","id":0,"result":{"connectionId":"%b","received":2}}\n{"n":1}\n' % ID.encode()
+    async with serving(answering(hello)) as port:
+        link = await dial_link(destination(f"tcp://127.0.0.1:{port}"), Timing(), Resume(ID, 1))
+        assert await link.stream.receive() == b'{"n":1}'
+        await link.stream.aclose()
+
+
+@pytest.mark.parametrize(
+    ("scheme", "handler"), [("ws", upgrading("Acp-Gateway-Resume: x")), ("tcp", welcoming({"received": "x"}))]
+)
+async def test_a_connection_whose_answer_is_not_understood_is_closed(
+    scheme: str, handler: Callable[[trio.SocketStream], Awaitable[None]]
+) -> None:
+    ended = trio.Event()
+
+    async def wait_for_end(stream: trio.SocketStream) -> None:
+        await handler(stream)
+        assert await stream.receive_some() == b""
+        ended.set()
+
+    async with serving(wait_for_end) as port:
+        with pytest.raises(ProtocolError):
+            await dial_link(destination(f"{scheme}://127.0.0.1:{port}"), Timing(), Resume(ID))
+        await ended.wait()

@@ -15,19 +15,41 @@ import trio
 
 from acp_gateway import __version__
 from acp_gateway import gateway as gateway_module
-from acp_gateway.access import Access, Wish
+from acp_gateway.access import Access, Admission, Wish
 from acp_gateway.agent import Spawner
 from acp_gateway.auth import TokenStore
 from acp_gateway.config import AgentSection
-from acp_gateway.errors import AccessError, Forbidden, UnknownAgent, UnknownSession
+from acp_gateway.errors import (
+    AccessError,
+    Forbidden,
+    LinkExpired,
+    LinkGone,
+    TooFarBehind,
+    Unauthorized,
+    UnknownAgent,
+    UnknownSession,
+)
 from acp_gateway.gateway import REVOCATION_INTERVAL, Gateway
+from acp_gateway.hooks import Hooks
 from acp_gateway.hub import Hub
 from acp_gateway.leftovers import Ledger
 from acp_gateway.protocol.journal import Journal
 from acp_gateway.protocol.methods import Capability
+from acp_gateway.protocol.outbox import Mark, acknowledgement
 from acp_gateway.protocol.sessions import Role, Session
 from acp_gateway.transports.base import CloseReason, MessageStream, memory_message_stream_pair
-from tests.doubles import OBLIGING_AGENT, PATIENCE, Editor, ServingAgents, make_config, open_descriptors, python
+from acp_gateway.transports.link import HEARTBEAT, Link
+from tests.doubles import (
+    INITIALIZE,
+    OBLIGING_AGENT,
+    PATIENCE,
+    Editor,
+    ServingAgents,
+    encode,
+    make_config,
+    open_descriptors,
+    python,
+)
 
 ENVIRONMENT = {
     "PATH": os.environ["PATH"],
@@ -60,11 +82,11 @@ class Scene:
     """What gateways are made of."""
 
     def __init__(self, tmp_path: Path) -> None:
-        self._state_dir = tmp_path / "state"
-        self._spawner = Spawner(Ledger(self._state_dir / "agents"))
+        self.state_dir = tmp_path / "state"
+        self._spawner = Spawner(Ledger(self.state_dir / "agents"))
         self.now = 1_800_000_000.0
         """What tokens take for the time."""
-        self.tokens = TokenStore(self._state_dir, lambda: self.now)
+        self.tokens = TokenStore(self.state_dir, lambda: self.now)
 
     def close(self) -> None:
         """End the spawner's thread."""
@@ -73,7 +95,7 @@ class Scene:
 
     def gateway(self, agents: dict[str, AgentSection] | None = None, **settings: Any) -> Gateway:
         """A gateway, with an agent for each identity where none are named."""
-        config = make_config(self._state_dir, "tcp://127.0.0.1:0", agents=agents or {"fake": agent()}, **settings)
+        config = make_config(self.state_dir, "tcp://127.0.0.1:0", agents=agents or {"fake": agent()}, **settings)
         return Gateway(config, self.tokens, self._spawner, ENVIRONMENT)
 
     def access(self, identity: str = "ann", *agents: str, **options: Any) -> Access:
@@ -881,6 +903,305 @@ async def test_a_bug_in_answering_one_who_asks_the_gateway_ends_that_connection_
         assert one.bug is not None
         assert one.closed_with == [(CloseReason.AGENT_GONE, "an error of the gateway's own")]
         assert await list_sessions(other) == []
+
+
+# Links that are resumed
+
+
+class Trip:
+    """A client of a gateway whose link can be resumed, and which confirms what it takes."""
+
+    def __init__(self, gateway: Gateway, nursery: trio.Nursery, access: Access, **wish: Any) -> None:
+        self._gateway = gateway
+        self._nursery = nursery
+        self.link = Link(window=1 << 20, high_water=1 << 30)
+        self.stream, ours = memory_message_stream_pair()
+        self.link.connect(self.stream)
+        self.marks: list[dict[str, Any]] = []
+        """The positions that it was told."""
+        self.updates: list[Any] = []
+        """What it has heard besides answers."""
+        self.ended = trio.Event()
+        nursery.start_soon(self._serve, ours, gateway.admit(access, Wish(**wish)))
+
+    async def _serve(self, ours: MessageStream, admission: Admission) -> None:
+        try:
+            await self._gateway.serve(ours, admission, "ann", "the link")
+        finally:
+            self.ended.set()
+
+    async def request(self, method: str, params: Any = None) -> Any:
+        """The answer to a request."""
+        self.link.send([encode({"id": method, "method": method, "params": params})])
+        answers: list[Any] = []
+        while not answers:
+            for text in await self.link.receive_batch():
+                message = json.loads(text)
+                if type(text) is Mark:
+                    self.marks.append(message["params"]["positions"])
+                elif message.get("id") == method:
+                    answers.append(message)
+                else:
+                    self.updates.append(message)
+            self.link.settle()
+        return answers[0]
+
+    async def new_session(self) -> str:
+        """Open one, which initializes."""
+        await self.request("initialize", INITIALIZE)
+        session_id: str = (await self.request("session/new", SESSION))["result"]["sessionId"]
+        return session_id
+
+    async def lose(self) -> None:
+        """Its connection is lost, and the gateway notices."""
+        self.link.disconnect()
+        await self.stream.aclose()
+        await trio.testing.wait_all_tasks_blocked()
+
+    def resume(self, access: Access) -> None:
+        """Take the link up again; raises what the gateway says to that."""
+        resumption = self._gateway.resume(access, "the link", self.link.received)
+        self.stream, ours = memory_message_stream_pair()
+        self.link.disconnect()
+        self.link.connect(self.stream, resumption.received)
+        self._nursery.start_soon(self._gateway.serve_resumed, ours, resumption, "ann")
+
+
+@asynccontextmanager
+async def travelling(gateway: Gateway, access: Access, **wish: Any) -> AsyncIterator[Trip]:
+    """A gateway that runs until the end of the block, and a client."""
+    with trio.fail_after(PATIENCE):
+        async with trio.open_nursery() as nursery:
+            await nursery.start(gateway.run)
+            yield Trip(gateway, nursery, access, **wish)
+            nursery.cancel_scope.cancel()
+
+
+@pytest.mark.parametrize("scope", SCOPES)
+async def test_a_link_is_resumed_at_the_agent_that_it_was_begun_with(
+    scope: Scope, scene: Scene, agents: ServingAgents
+) -> None:
+    access = scene.access()
+    async with travelling(scene.gateway({"fake": agent(scope)}), access) as trip:
+        session = await trip.new_session()
+        for number in range(3):
+            await trip.lose()
+            await agents[0].send(method="session/update", params={"sessionId": session, "update": {}, "n": number})
+            trip.resume(access)
+            assert (await trip.request("test/number"))["result"] == 1
+        assert [update["params"]["n"] for update in trip.updates] == [0, 1, 2]
+        assert len(agents) == 1
+
+
+async def test_with_another_token_nobody_resumes_a_link_not_even_the_same_identity(
+    scene: Scene, agents: ServingAgents
+) -> None:
+    access = scene.access()
+    async with travelling(scene.gateway(), access) as trip:
+        await trip.new_session()
+        for other in (scene.access(), scene.access("bob"), Access("ann", None)):
+            with pytest.raises(LinkGone):
+                trip.resume(other)
+        assert (await trip.request("test/number"))["result"] == 1
+
+
+def change_token(scene: Scene, access: Access, **members: Any) -> Access:
+    """Change a token's entry in its file by hand; what who presents it has from then on."""
+    path = scene.state_dir / "tokens.json"
+    content = json.loads(path.read_text())
+    assert access.token is not None
+    (entry,) = [entry for entry in content["tokens"] if entry["id"] == access.token.id]
+    entry.update(members)
+    path.with_suffix(".edited").write_text(json.dumps(content))
+    path.with_suffix(".edited").chmod(0o600)
+    path.with_suffix(".edited").replace(path)
+    return Access.of(next(token for token in scene.tokens.tokens() if token.id == access.token.id))
+
+
+@pytest.mark.parametrize("away", [False, True])
+async def test_a_link_whose_token_allows_something_else_now_is_over(
+    away: bool, scene: Scene, agents: ServingAgents
+) -> None:
+    access = scene.access()
+    async with travelling(scene.gateway(), access) as trip:
+        await trip.new_session()
+        if away:
+            await trip.lose()
+        changed = change_token(scene, access, role="observer")
+        with pytest.raises(LinkGone, match="something else now"):
+            trip.resume(changed)
+        await trip.ended.wait()
+        with pytest.raises(LinkGone):
+            trip.resume(changed)
+
+
+async def test_a_link_whose_token_does_not_allow_the_agent_any_more_is_refused_and_ends(
+    scene: Scene, agents: ServingAgents, autojump_clock: trio.testing.MockClock
+) -> None:
+    access = scene.access()
+    async with travelling(scene.gateway(), access) as trip:
+        await trip.new_session()
+        await trip.lose()
+        with pytest.raises(Forbidden):
+            trip.resume(change_token(scene, access, agents=["another", "a third"]))
+        await trip.ended.wait()
+
+
+async def test_a_link_that_is_away_ends_when_its_token_is_revoked(
+    scene: Scene, agents: ServingAgents, autojump_clock: trio.testing.MockClock
+) -> None:
+    token, secret = scene.tokens.create("laptop", "ann", None)
+    access = Access.of(token)
+    async with travelling(scene.gateway(), access) as trip:
+        await trip.new_session()
+        await trip.lose()
+        scene.revoke(access)
+        with pytest.raises(Unauthorized):
+            scene.tokens.authenticate(secret)
+        await trip.ended.wait()
+        with pytest.raises(LinkGone):
+            trip.resume(access)
+
+
+async def test_a_link_that_is_away_ends_when_its_token_expires(
+    scene: Scene, agents: ServingAgents, autojump_clock: trio.testing.MockClock
+) -> None:
+    access = scene.access(lifetime=60)
+    async with travelling(scene.gateway(), access) as trip:
+        await trip.new_session()
+        await trip.lose()
+        scene.now += 59
+        await trio.sleep(3 * REVOCATION_INTERVAL)
+        assert not trip.ended.is_set()
+        scene.now += 1
+        await trip.ended.wait()
+
+
+async def test_a_guest_resumes_its_link_to_the_session_that_its_token_led_to(
+    scene: Scene, agents: ServingAgents
+) -> None:
+    gateway = scene.gateway()
+    async with running(gateway) as enter, trio.open_nursery() as nursery:
+        session = await enter(scene.access()).new_session()
+        access = scene.guest(session)
+        trip = Trip(gateway, nursery, access)
+        assert await trip.new_session() == session
+        await trip.lose()
+        trip.resume(access)
+        assert "error" in await trip.request("session/new", SESSION)
+        nursery.cancel_scope.cancel()
+
+
+async def test_a_client_that_missed_more_than_is_kept_is_told_so(scene: Scene, agents: ServingAgents) -> None:
+    access = scene.access()
+    async with travelling(scene.gateway(away_limit=1000), access) as trip:
+        session = await trip.new_session()
+        await trip.lose()
+        for _ in range(3):
+            await agents[0].send(method="session/update", params={"sessionId": session, "update": {"x": "x" * 1000}})
+        await trip.ended.wait()
+        with pytest.raises(TooFarBehind):
+            trip.resume(access)
+
+
+@pytest.mark.parametrize("scope", SCOPES)
+async def test_a_client_that_was_away_for_too_long_is_told_so(
+    scope: Scope, scene: Scene, agents: ServingAgents, autojump_clock: trio.testing.MockClock
+) -> None:
+    access = scene.access()
+    gateway = scene.gateway({"fake": agent(scope)}, away_grace=10.0)
+    async with travelling(gateway, access) as trip:
+        await trip.new_session()
+        await trip.lose()
+        await trio.sleep(9)
+        assert not trip.ended.is_set()
+        await trip.ended.wait()
+        with pytest.raises(LinkExpired):
+            trip.resume(access)
+
+
+async def test_a_connection_that_breaks_off_at_the_door_leaves_the_link_for_the_next(
+    scene: Scene, agents: ServingAgents
+) -> None:
+    access = scene.access()
+    gateway = scene.gateway()
+    async with travelling(gateway, access) as trip:
+        session = await trip.new_session()
+        gateway.resume(access, "the link", trip.link.received)
+        await trio.testing.wait_all_tasks_blocked()
+        await agents[0].send(method="session/update", params={"sessionId": session, "update": {}})
+        trip.resume(access)
+        assert (await trip.request("test/number"))["result"] == 1
+        assert len(trip.updates) == 1
+
+
+async def test_a_gateway_that_stops_waits_for_nobody_who_is_away(scene: Scene, agents: ServingAgents) -> None:
+    async with travelling(scene.gateway(), scene.access()) as trip:
+        await trip.new_session()
+        await trip.lose()
+    assert trip.ended.is_set()
+
+
+async def test_a_client_that_is_as_quiet_as_it_may_be_is_not_taken_for_lost(
+    scene: Scene, agents: ServingAgents, autojump_clock: trio.testing.MockClock
+) -> None:
+    async with travelling(scene.gateway(ping_interval=1.0, ping_timeout=1.0), scene.access()) as trip:
+        await trip.new_session()
+        for _ in range(2):
+            await trio.sleep(1.1 * HEARTBEAT)
+            trip.link.say(acknowledgement(trip.link.received))
+        assert trip.link.received == 2
+        assert (await trip.request("test/number"))["result"] == 1
+
+
+# What outlives a connection
+
+
+async def test_those_who_are_to_hear_of_what_waits_and_of_what_ends_get_what_the_documentation_says(
+    scene: Scene, agents: ServingAgents, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[tuple[str, Any]] = []
+    monkeypatch.setattr(Hooks, "fire", lambda _, event, details: told.append((event, details)))
+    monkeypatch.setattr("acp_gateway.protocol.process.JUST_LOST", 0.0)
+    async with travelling(scene.gateway(), scene.access()) as trip:
+        session = await trip.new_session()
+        trip.link.send([encode({"id": 1, "method": "session/prompt", "params": {"sessionId": session, "prompt": []}})])
+        prompt = await agents[0].got("session/prompt")
+        await trip.lose()
+        call = {"toolCallId": "t7", "title": "Run make test", "kind": "execute", "rawInput": {"secret": 1}}
+        params = {"sessionId": session, "toolCall": call, "options": []}
+        await agents[0].send(id="?", method="session/request_permission", params=params)
+        await trio.testing.wait_all_tasks_blocked()
+        await agents[0].send(id=prompt["id"], result={"stopReason": "end_turn"})
+        await trio.testing.wait_all_tasks_blocked()
+    common = {"sessionId": session, "agent": "fake", "title": None, "identity": "ann", "connected": 0}
+    (asked, waiting), (ended, turn) = told[:2]
+    assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ", waiting.pop("since"))
+    tool = {"toolCallId": "t7", "title": "Run make test", "kind": "execute"}
+    assert (asked, waiting) == ("permission_waiting", common | {"method": "session/request_permission", "tool": tool})
+    assert turn.pop("seconds") >= 0
+    assert (ended, turn) == ("turn_end", common | {"stopReason": "end_turn"})
+
+
+@pytest.mark.parametrize("journal", ["disk", "memory"])
+async def test_who_comes_back_after_a_restart_gets_what_it_has_not_seen_from_the_stored_journal(
+    journal: str, scene: Scene, agents: ServingAgents
+) -> None:
+    access = scene.access()
+    async with travelling(scene.gateway(journal=journal), access) as trip:
+        session = await trip.new_session()
+        for number in range(3):
+            await agents[0].send(method="session/update", params={"sessionId": session, "update": {}, "n": number})
+        await trip.request("test/number")
+        epoch = trip.marks[0][session]["epoch"]
+        assert len(trip.updates) == 3
+    async with travelling(scene.gateway(journal=journal), access) as trip:
+        await trip.request("initialize", INITIALIZE)
+        meta = {"acp-gateway": {"epoch": epoch, "position": 1, "connection": "the link"}}
+        await trip.request("session/load", SESSION | {"sessionId": session, "_meta": meta})
+        kept = journal == "disk"
+        assert [update["params"]["n"] for update in trip.updates] == ([1, 2] if kept else [])
+        assert (trip.marks[0][session] == {"epoch": epoch, "position": 1}) is kept
 
 
 # Tokens that count no more

@@ -2,7 +2,6 @@
 
 import json
 import logging
-import math
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
@@ -13,255 +12,36 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 
 from acp_gateway.agent import LAST_WORDS, Agent
 from acp_gateway.errors import AgentError
-from acp_gateway.hub import NOTES_AS_WARNINGS, Hub, Limits, RunAgent
+from acp_gateway.hub import NOTES_AS_WARNINGS
 from acp_gateway.protocol.multiplexer import Multiplexer
-from acp_gateway.protocol.sessions import Client, Home, Registry, Role, Viewer
+from acp_gateway.protocol.sessions import Client, Registry, Role, Viewer
 from acp_gateway.restarts import LONGEST_BACKOFF, WINDOW
-from acp_gateway.seats import CHUNK, Farewell
-from acp_gateway.transports.base import CloseReason, MessageStream, MessageTooLarge, memory_message_stream_pair
-from tests.doubles import FAIL, INITIALIZE, PATIENCE, Editor, FakeAgent, FakeAgents, FragileStream, encode
-from tests.protocol.scene import HINT, make_policy
-
-HIGH_WATER = 10_000
-
-OUTBOX_LIMIT = 50_000
-
-UPDATE = 1000
-"""Bytes of text in an update."""
-
-LOADS: dict[str, Any] = {"loadSession": True}
-
-HOUR = 3600.0
-
-OPEN: dict[str, Any] = {"cwd": "/srv", "mcpServers": []}
-"""Parameters of `session/new`."""
-
-
-class Visitor(Editor):
-    """A client of a hub, from the outside; `ours` is the hub's end of its connection."""
-
-    def __init__(self, client: Client) -> None:
-        stream, ours = memory_message_stream_pair()
-        super().__init__(stream)
-        self.client = client
-        self.ours = FragileStream(ours)
-        self.scope = trio.CancelScope()
-        self.gone = trio.Event()
-
-    @property
-    def closed_with(self) -> tuple[CloseReason, str] | None:
-        """How the hub has closed its connection."""
-        return self.ours.closed_with
-
-    async def send_request(self, raw_id: Any, method: str, **params: Any) -> None:
-        """Send a request and don't wait for the response."""
-        await self.send(id=raw_id, method=method, params=params)
-
-    async def load(self, session_id: str = "s") -> list[dict[str, Any]]:
-        """Load a session; all that is heard until then, the response being the last."""
-        await self.send_request("load", "session/load", sessionId=session_id, **OPEN)
-        heard = [await self.receive()]
-        while heard[-1].get("id") != "load":
-            heard.append(await self.receive())
-        return heard
-
-    async def waiting(self) -> list[dict[str, Any]]:
-        """Everything that comes until there is nothing more."""
-        heard: list[bytes] = []
-        await wait_all_tasks_blocked()
-        while peek(self.stream):
-            heard += await self.stream.receive_batch()
-            await wait_all_tasks_blocked()
-        return [json.loads(message) for message in heard]
-
-
-def peek(stream: MessageStream) -> list[bytes]:
-    """What has arrived at a stream in memory."""
-    inbox: list[bytes] = stream.inbox  # type: ignore[attr-defined] # Its class is private to its module.
-    return inbox
-
-
-class Scene:
-    """A hub, its clients, and its agents."""
-
-    def __init__(
-        self,
-        *,
-        shared: bool = False,
-        run_agent: RunAgent | None = None,
-        agents: FakeAgents | None = None,
-        registry: Registry | None = None,
-        **limits: float,
-    ) -> None:
-        self.agents = agents or FakeAgents()
-        self.agent = self.agents.next
-        """The first one."""
-        self.output = FragileStream(self.agent.agent.messages)
-        self.agent.agent.messages = self.output
-        self.registry = registry or Registry("me")
-        self.stopped: list[Home] = []
-        """Other processes that were to be stopped."""
-        self.grown = 0
-        """Bytes that the hub has told of."""
-        timeout = limits.get("permission_timeout", math.inf)
-        self.hub = Hub(
-            "fake",
-            shared=shared,
-            run_agent=run_agent or self.agents.run,
-            multiplexer=Multiplexer("fake", make_policy(shared=shared, permission_timeout=timeout), self.registry),
-            limits=make_limits(**limits),
-            stop_home=self.stopped.append,
-            grown=self._grow,
-        )
-        self.scope = trio.CancelScope()
-        self.ended = trio.Event()
-        self.editor: Visitor
-        """The first client."""
-        self.nursery: trio.Nursery
-
-    def _grow(self, size: int) -> None:
-        self.grown += size
-
-    async def run(self) -> None:
-        with self.scope:
-            await self.hub.run()
-        self.ended.set()
-
-    def join(
-        self, name: str = "me", identity: str = "me", *, role: Role = Role.CONTROLLER, guest: bool = False
-    ) -> Visitor:
-        """Another client, which has said nothing yet; a guest is one of session "s"."""
-        visitor = Visitor(Client(name, Viewer(identity, "s" if guest else None, guest), role))
-        self.nursery.start_soon(self._serve, visitor)
-        return visitor
-
-    async def _serve(self, visitor: Visitor) -> None:
-        with visitor.scope:
-            await self.hub.serve(visitor.ours, visitor.client)
-        visitor.gone.set()
-
-    async def initialize(self, visitor: Visitor, **capabilities: Any) -> None:
-        """Initialize the agent and its first client."""
-        await visitor.send_request(0, "initialize", **INITIALIZE)
-        await self.agent.answer_initialize(**capabilities)
-        assert (await visitor.receive())["id"] == 0
-
-    async def enter(self, name: str, **how: Any) -> Visitor:
-        """Another client of an agent that is initialized; it takes part in session "s"."""
-        visitor = self.join(name, **how)
-        await visitor.initialize()
-        await visitor.load()
-        return visitor
-
-    async def open_session(self, visitor: Visitor, session_id: str = "s") -> None:
-        await visitor.send_request("new", "session/new", **OPEN)
-        await self.agent.answer("session/new", {"sessionId": session_id})
-        assert (await visitor.receive())["id"] == "new"
-
-    async def open_turn(self, visitor: Visitor | None = None, agent: FakeAgent | None = None) -> Any:
-        """Begin a turn in session "s"; the id that the agent knows the prompt by."""
-        visitor, agent = visitor or self.editor, agent or self.agent
-        await visitor.send_request("turn", "session/prompt", sessionId="s", prompt=[])
-        request = await agent.receive()
-        assert request["method"] == "session/prompt"
-        return request["id"]
-
-    async def flow(self, count: int, size: int = UPDATE, first: int = 0) -> None:
-        """Have the agent say something so many times, each once the one before was seen to."""
-        for number in range(first, first + count):
-            self.agent.stream.send_nowait([update(number, size)])
-            await wait_all_tasks_blocked()
-
-
-def make_limits(**changes: Any) -> Limits:
-    values: dict[str, Any] = {
-        "write_high_water": HIGH_WATER,
-        "outbox_limit": OUTBOX_LIMIT,
-        "stall_timeout": 60.0,
-        "idle_stop": math.inf,
-        "max_restarts": 5,
-        "permission_timeout": math.inf,
-    }
-    return Limits(**(values | changes))
-
-
-def update(number: int = 0, size: int = 0) -> bytes:
-    """Something that the agent says in session "s"."""
-    content = {"sessionUpdate": "agent_message_chunk", "content": {"type": "text", "text": "x" * size}}
-    return encode({"method": "session/update", "params": {"n": number, "sessionId": "s", "update": content}})
-
-
-def numbers_of(messages: Sequence[dict[str, Any]]) -> list[int]:
-    """The updates among these, by number."""
-    return [message["params"]["n"] for message in messages if message.get("method") == "session/update"]
-
-
-def methods_of(messages: Sequence[bytes]) -> list[str | None]:
-    return [json.loads(message).get("method") for message in messages]
-
-
-def permission(raw_id: Any = "may I?") -> dict[str, Any]:
-    """What an agent asks in session "s"."""
-    options = [{"optionId": option, "name": option, "kind": "allow_once"} for option in ("yes", "no")]
-    params = {"sessionId": "s", "toolCall": {"toolCallId": "call"}, "options": options}
-    return {"id": raw_id, "method": "session/request_permission", "params": params}
-
-
-def choice(raw_id: Any, option: str = "yes") -> bytes:
-    """A client's answer to that."""
-    return encode({"id": raw_id, "result": {"outcome": {"outcome": "selected", "optionId": option}}})
-
-
-def flood(size: int = UPDATE) -> bytes:
-    """Something for the agent."""
-    return encode({"method": "flood", "params": "x" * size})
-
-
-async def fill(stream: MessageStream, *messages: bytes) -> int:
-    """Send these again and again until nobody reads them any more; how often."""
-    for count in range(1, 400):
-        stream.send_nowait(messages)
-        await wait_all_tasks_blocked()
-        if stream.pending_bytes:
-            return count
-    raise AssertionError("all of it is read")
-
-
-@asynccontextmanager
-async def running(scene: Scene, patience: float = PATIENCE) -> AsyncIterator[Scene]:
-    """A hub with one client, which has to end by itself within the block."""
-    with trio.fail_after(patience):
-        async with trio.open_nursery() as scene.nursery:
-            scene.nursery.start_soon(scene.run)
-            scene.editor = scene.join()
-            yield scene
-            await scene.ended.wait()
-
-
-@asynccontextmanager
-async def in_conversation(**how: Any) -> AsyncIterator[Scene]:
-    """A hub of one connection's own, with an editor that has opened a session."""
-    async with running(Scene(**how)) as scene:
-        await scene.initialize(scene.editor)
-        await scene.open_session(scene.editor)
-        yield scene
-
-
-@asynccontextmanager
-async def sharing(
-    capabilities: dict[str, Any] = LOADS, patience: float = PATIENCE, **how: Any
-) -> AsyncIterator[tuple[Scene, Visitor]]:
-    """A hub that outlives its clients, and the first of them, ann, who has opened session "s". Cancelled at the end."""
-    scene = Scene(shared=True, **how)
-    with trio.fail_after(patience):
-        async with trio.open_nursery() as scene.nursery:
-            scene.nursery.start_soon(scene.run)
-            ann = scene.editor = scene.join("ann")
-            await scene.initialize(ann, **capabilities)
-            await scene.open_session(ann)
-            yield scene, ann
-            scene.scope.cancel()
-
+from acp_gateway.seats import Farewell
+from acp_gateway.transports.base import CloseReason, MessageStream, MessageTooLarge
+from acp_gateway.transports.link import CHUNK
+from tests.doubles import FAIL, INITIALIZE, PATIENCE, FakeAgent, FakeAgents, FragileStream, encode
+from tests.hub_scene import (
+    HIGH_WATER,
+    HOUR,
+    LOADS,
+    OPEN,
+    OUTBOX_LIMIT,
+    UPDATE,
+    Scene,
+    Visitor,
+    choice,
+    fill,
+    flood,
+    in_conversation,
+    methods_of,
+    numbers_of,
+    peek,
+    permission,
+    running,
+    sharing,
+    update,
+)
+from tests.protocol.scene import HINT
 
 # Relaying
 

@@ -21,14 +21,27 @@ import trio
 from websockets.uri import WebSocketURI
 
 from acp_gateway import gateway as gateway_module
-from acp_gateway.access import Access, Wish
+from acp_gateway.access import Access, Admission, Wish
+from acp_gateway.addresses import parse_address
 from acp_gateway.agent import Agent, Launch, Spawner, run_agent
 from acp_gateway.auth import TokenStore, default_identity
 from acp_gateway.config import AgentSection, ListenSection
-from acp_gateway.errors import CannotListen, ConfigError
-from acp_gateway.gateway import Admission, Gateway
+from acp_gateway.dialing import Destination, Dialed, Resume, dial, dial_link
+from acp_gateway.errors import (
+    AccessError,
+    CannotListen,
+    ConfigError,
+    Forbidden,
+    LinkExpired,
+    LinkGone,
+    TooFarBehind,
+    Unauthorized,
+    UnknownAgent,
+    UnknownSession,
+)
+from acp_gateway.gateway import Gateway
 from acp_gateway.leftovers import Ledger
-from acp_gateway.listeners import HELLO_SIZE, SESSION_ID_SIZE, Door, Hello, open_door
+from acp_gateway.listeners import CONNECTION_ID_SIZE, HELLO_SIZE, SESSION_ID_SIZE, Door, Hello, open_door
 from acp_gateway.tls import client_context, create_certificate
 from acp_gateway.transports.base import MessageStream
 from acp_gateway.transports.ndjson import LineStream
@@ -52,6 +65,20 @@ class Served:
     access: Access
     agent: str
     name: str
+    link_id: str | None = None
+    """What its link can be resumed by."""
+
+
+@dataclass
+class Resumed:
+    """A link that somebody came back to: what a door knows of a resumption, and what it was made of."""
+
+    access: Access
+    link_id: str
+    received_there: int
+    received: int
+    name: str = ""
+    """Of the connection; empty until it is served."""
 
 
 class EchoingGateway(Gateway):
@@ -66,13 +93,32 @@ class EchoingGateway(Gateway):
         """What those who showed who they are have asked for."""
         self.bug: type[Exception] | None = None
         """Raised where a client is served."""
+        self.resumed: list[Resumed] = []
+        self.links: dict[str, int | AccessError] = {}
+        """How many messages came over each link that there is, or why it can't be resumed."""
 
     def admit(self, access: Access, wish: Wish) -> Admission:
         self.wishes.append(wish)
         return super().admit(access, replace(wish, session=None) if wish.session == SESSION else wish)
 
-    async def serve(self, client: MessageStream, admission: Admission, name: str) -> None:
-        self.served.append(Served(admission.access, admission.agent, name))
+    def resume(self, access: Access, link_id: str, received: int) -> Any:
+        link = self.links.get(link_id, LinkGone("there is no link of that id, or it is not yours"))
+        if isinstance(link, AccessError):
+            raise link
+        self.resumed.append(Resumed(access, link_id, received, link))
+        return self.resumed[-1]
+
+    async def serve_resumed(self, client: MessageStream, resumption: Any, name: str) -> None:
+        resumption.name = name
+        await self._echo(client)
+
+    async def serve(self, client: MessageStream, admission: Admission, name: str, link_id: str | None = None) -> None:
+        self.served.append(Served(admission.access, admission.agent, name, link_id))
+        if link_id is not None:
+            self.links[link_id] = 0
+        await self._echo(client)
+
+    async def _echo(self, client: MessageStream) -> None:
         try:
             if self.bug is not None:
                 raise self.bug
@@ -743,6 +789,342 @@ async def test_many_who_say_nothing_do_not_keep_anybody_out(gateway: EchoingGate
         assert "result" in json.loads(await lines.receive())
         for stream in silent:
             await stream.aclose()
+
+
+# Links that can be resumed
+
+LINK = "the-links-id"
+
+BROKEN_LINKS = [
+    ["Acp-Gateway-Resume: "],
+    ["Acp-Gateway-Resume: x"],
+    ["Acp-Gateway-Resume: -1"],
+    ["Acp-Gateway-Resume: +1"],
+    ["Acp-Gateway-Resume: 1.0"],
+    ["Acp-Gateway-Resume: 1e3"],
+    ["Acp-Gateway-Resume: 1_0"],
+    ["Acp-Gateway-Resume: 0, 0"],
+    ["Acp-Gateway-Resume: ٣"],
+    ["Acp-Gateway-Resume: " + "0" * 16],
+    ["Acp-Gateway-Resume: 1"],
+    ["Acp-Gateway-Resume: 0", "Acp-Gateway-Resume: 0"],
+    [f"Acp-Connection-Id: {LINK}", "Acp-Gateway-Resume: 1", "ACP-GATEWAY-RESUME: 1"],
+    [f"Acp-Connection-Id: {LINK}", f"acp-connection-id: {LINK}", "Acp-Gateway-Resume: 1"],
+    ["Acp-Connection-Id: " + "x" * (CONNECTION_ID_SIZE + 1), "Acp-Gateway-Resume: 1"],
+    ["Acp-Connection-Id: lïnk", "Acp-Gateway-Resume: 1"],
+]
+
+
+def resuming(received: object, link_id: str | None = LINK) -> list[str]:
+    """The headers with which a link is resumed, or asked for where it has no id."""
+    named = [] if link_id is None else [f"Acp-Connection-Id: {link_id}"]
+    return [*named, f"Acp-Gateway-Resume: {received}"]
+
+
+@pytest.mark.parametrize("count", ["0", "000000000000000"])
+async def test_an_upgrade_asks_for_a_link_that_can_be_resumed(count: str, gateway: EchoingGateway) -> None:
+    token = gateway.token()
+    async with listening(WS, gateway) as door:
+        response = await ask(door, "/acp?agent=second", *upgrade(bearer(token), *resuming(count, None)))
+    assert response.status == 101
+    assert response.headers["acp-gateway-resume"] == ["0"]
+    (link_id,) = response.headers["acp-connection-id"]
+    (served,) = gateway.served
+    assert (served.agent, served.link_id) == ("second", link_id)
+    assert gateway.resumed == []
+
+
+async def test_an_upgrade_that_does_not_ask_for_a_link_that_can_be_resumed_sees_none_of_it(
+    gateway: EchoingGateway,
+) -> None:
+    gateway.links[LINK] = 7
+    token = gateway.token()
+    async with listening(WS, gateway) as door:
+        for header in ("User-Agent: x", f"Acp-Connection-Id: {LINK}", "Acp-Connection-Id: " + "x" * 100):
+            response = await ask(door, "/acp", *upgrade(bearer(token), header, header))
+            assert response.status == 101
+            assert "acp-gateway-resume" not in response.headers
+            assert response.headers["acp-connection-id"] != [LINK]
+    assert [served.link_id for served in gateway.served] == [None, None, None]
+    assert gateway.resumed == []
+
+
+@pytest.mark.parametrize(("received", "count"), [("0", 0), ("007", 7), ("17", 17), ("9" * 15, 10**15 - 1)])
+@pytest.mark.parametrize("query", ["", "?agent=third&session=x", "?observe=7&agent=a&agent=b", "?control=0"])
+async def test_an_upgrade_resumes_a_link_whatever_its_query_says(
+    received: str, count: int, query: str, gateway: EchoingGateway
+) -> None:
+    gateway.links[LINK] = 4711
+    token = gateway.token("first")
+    async with listening(WS, gateway) as door:
+        response = await ask(door, f"/acp{query}", *upgrade(bearer(token), *resuming(received)))
+    assert response.status == 101
+    assert response.headers["acp-connection-id"] == [LINK]
+    assert response.headers["acp-gateway-resume"] == ["4711"]
+    (resumed,) = gateway.resumed
+    assert (resumed.access.identity, resumed.link_id, resumed.received_there) == ("ann", LINK, count)
+    assert re.fullmatch(r"the-link \(127\.0\.0\.1:\d+\)", resumed.name)
+    assert gateway.served == []
+    assert gateway.wishes == []
+
+
+@pytest.mark.parametrize("headers", BROKEN_LINKS, ids=lambda headers: " ".join(headers)[:50])
+async def test_a_wish_for_a_link_that_is_not_understood_is_bad_for_those_with_a_token(
+    headers: list[str], gateway: EchoingGateway
+) -> None:
+    gateway.links[LINK] = 0
+    async with listening(WS, gateway) as door:
+        refused = await ask(door, "/acp", *upgrade(bearer(gateway.token()), *headers))
+        assert (await ask(door, "/acp", *upgrade(*headers))).status == 401
+    assert refused.status == 400
+    assert refused.headers["acp-gateway"] == ["protocol"]
+    assert (gateway.served, gateway.resumed, gateway.wishes) == ([], [], [])
+
+
+@pytest.mark.parametrize("headers", [*BROKEN_LINKS, resuming(0), resuming(3), resuming(0, None)])
+async def test_a_control_connection_has_no_link_that_could_be_resumed(
+    headers: list[str], gateway: EchoingGateway
+) -> None:
+    gateway.links[LINK] = 0
+    async with listening(WS, gateway) as door:
+        response = await ask(door, "/acp?control=1", *upgrade(bearer(gateway.token()), *headers))
+    assert response.status == 101
+    assert "acp-gateway-resume" not in response.headers
+    assert response.headers["acp-connection-id"] != [LINK]
+    assert gateway.resumed == []
+    assert gateway.wishes == [Wish(control=True)]
+    assert gateway.links == {LINK: 0}
+
+
+async def test_a_link_is_resumed_with_a_token_that_is_valid_now(gateway: EchoingGateway) -> None:
+    gateway.links[LINK] = 0
+    token, secret = gateway.tokens.create("laptop", "ann", None)
+    gateway.tokens.revoke(token.id)
+    async with listening(WS, gateway) as door, open_next(TCP, gateway) as lines:
+        for headers in ([], [bearer(secret)]):
+            response = await ask(door, "/acp", *upgrade(*headers, *resuming(3)))
+            assert (response.status, response.headers["acp-gateway"]) == (401, ["unauthorized"])
+        link = {"connectionId": LINK, "received": 3}
+        for answer in [await answer_to(lines, hello(token=shown, resume=link)) for shown in (None, secret)]:
+            assert answer["error"]["code"] == 401
+    assert gateway.resumed == []
+
+
+async def test_a_hello_asks_for_a_link_that_can_be_resumed(gateway: EchoingGateway) -> None:
+    token = gateway.token()
+    async with listening(TCP, gateway) as door:
+        for wish in ({}, {"connectionId": None}, {"received": 0, "other": 1}):
+            async with connected(door) as lines:
+                await lines.send(hello(token=token, agent="second", resume=wish))
+                result = json.loads(await lines.receive())["result"]
+                assert result == {"connectionId": gateway.served[-1].link_id, "received": 0}
+                assert gateway.served[-1].agent == "second"
+    assert len(set(gateway.links)) == 3
+
+
+@pytest.mark.parametrize("params", [{}, {"resume": None}, {"connectionId": LINK, "received": 3}])
+async def test_a_hello_that_does_not_ask_for_a_link_that_can_be_resumed_sees_none_of_it(
+    params: dict[str, Any], gateway: EchoingGateway
+) -> None:
+    gateway.links[LINK] = 7
+    async with listening(TCP, gateway) as door, connected(door) as lines:
+        await lines.send(hello(token=gateway.token(), **params))
+        result = json.loads(await lines.receive())["result"]
+    assert list(result) == ["connectionId"]
+    assert result["connectionId"] != LINK
+    assert [served.link_id for served in gateway.served] == [None]
+    assert gateway.resumed == []
+
+
+@pytest.mark.parametrize("link", [{"connectionId": LINK}, {"connectionId": LINK, "received": 10**15 - 1}])
+async def test_a_hello_resumes_a_link_whatever_else_it_asks_for(link: dict[str, Any], gateway: EchoingGateway) -> None:
+    gateway.links[LINK] = 4711
+    token = gateway.token("first")
+    async with listening(TCP, gateway) as door, connected(door) as lines:
+        await lines.send_batch([hello(token=token, agent="third", session="x", resume=link), PING])
+        assert json.loads(await lines.receive())["result"] == {"connectionId": LINK, "received": 4711}
+        assert await lines.receive() == PING
+    (resumed,) = gateway.resumed
+    assert (resumed.access.identity, resumed.received_there) == ("ann", link.get("received", 0))
+    assert resumed.name.startswith("the-link (127.0.0.1:")
+    assert gateway.served == []
+    assert gateway.wishes == []
+
+
+@pytest.mark.parametrize("link", [{}, {"connectionId": LINK, "received": 3}])
+async def test_a_hello_for_a_control_connection_has_no_link_that_could_be_resumed(
+    link: dict[str, Any], gateway: EchoingGateway
+) -> None:
+    gateway.links[LINK] = 0
+    async with listening(TCP, gateway) as door, connected(door) as lines:
+        await lines.send(hello(token=gateway.token(), control=True, resume=link))
+        assert list(json.loads(await lines.receive())["result"]) == ["connectionId"]
+    assert gateway.wishes == [Wish(control=True)]
+    assert gateway.resumed == []
+    assert gateway.links == {LINK: 0}
+
+
+@pytest.mark.parametrize(
+    "link",
+    [
+        True,
+        0,
+        "",
+        [],
+        {"received": 1},
+        {"connectionId": None, "received": 1},
+        {"connectionId": 7},
+        {"connectionId": "x" * (CONNECTION_ID_SIZE + 1)},
+        {"connectionId": "\ud800"},
+        {"connectionId": LINK, "received": "1"},
+        {"connectionId": LINK, "received": 1.0},
+        {"connectionId": LINK, "received": True},
+        {"connectionId": LINK, "received": None},
+        {"connectionId": LINK, "received": -1},
+        {"connectionId": LINK, "received": 10**15},
+    ],
+    ids=lambda link: str(link)[:50],
+)
+async def test_a_hellos_wish_for_a_link_that_is_not_understood_is_an_error_in_its_parameters(
+    link: object, gateway: EchoingGateway, caplog: pytest.LogCaptureFixture
+) -> None:
+    gateway.links[LINK] = 0
+    token = gateway.token()
+    async with listening(TCP, gateway) as door:
+        answer = await answer_to(door, hello(token=token, resume=link))
+    assert answer["error"]["code"] == -32602
+    assert answer["error"]["data"] == {"reason": "protocol"}
+    assert (gateway.served, gateway.resumed) == ([], [])
+    assert token not in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "reason", "level"),
+    [
+        (Unauthorized("because"), 401, "unauthorized", logging.WARNING),
+        (Forbidden("because"), 403, "forbidden", logging.WARNING),
+        (UnknownAgent("because"), 404, "unknown_agent", logging.WARNING),
+        (UnknownSession("because"), 404, "unknown_session", logging.WARNING),
+        (TooFarBehind("because"), 409, "too_far_behind", logging.INFO),
+        (LinkGone("because"), 410, "unknown", logging.INFO),
+        (LinkExpired("because"), 410, "expired", logging.INFO),
+    ],
+)
+async def test_a_link_that_cannot_be_resumed_is_refused_with_the_same_number_on_either_way(
+    error: AccessError,
+    status: int,
+    reason: str,
+    level: int,
+    gateway: EchoingGateway,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.INFO)
+    gateway.links[LINK] = error
+    token = gateway.token()
+    async with listening(WS, gateway) as door, open_next(TCP, gateway) as lines:
+        by_upgrade = await ask(door, "/acp", *upgrade(bearer(token), *resuming(3)))
+        by_line = await answer_to(lines, hello(token=token, resume={"connectionId": LINK, "received": 3}))
+    assert (by_upgrade.status, by_upgrade.headers["acp-gateway"], by_upgrade.body) == (status, [reason], "because\n")
+    assert ("www-authenticate" in by_upgrade.headers) == (status == 401)
+    assert "acp-connection-id" not in by_upgrade.headers
+    assert by_line["error"] == {"code": status, "message": "because", "data": {"reason": reason}}
+    refusals = [record for record in caplog.records if record.getMessage().endswith(": refused: because")]
+    assert [record.levelno for record in refusals] == [level, level]
+    assert gateway.served == []
+
+
+@pytest.mark.parametrize("url", [WS, TCP])
+async def test_a_bug_in_a_link_that_is_resumed_is_logged_and_the_connection_closed(
+    url: str, gateway: EchoingGateway, caplog: pytest.LogCaptureFixture
+) -> None:
+    gateway.links[LINK] = 0
+    gateway.bug = ZeroDivisionError
+    async with listening(url, gateway) as door:
+        link = await dial_link(destination(door, gateway.token()), Timing(), Resume(LINK))
+        with pytest.raises((trio.EndOfChannel, trio.BrokenResourceError)):
+            await link.stream.receive()
+        await link.stream.aclose()
+    (record,) = [record for record in caplog.records if record.levelno == logging.ERROR]
+    assert record.getMessage().startswith("the-link (")
+    caplog.clear()
+
+
+def destination(door: Door, token: str | None, **wish: Any) -> Destination:
+    """Where the program's own client finds a door."""
+    return Destination(parse_address(door.urls[0]), None, token, None, None, 1 << 20, **wish)
+
+
+@asynccontextmanager
+async def running(link: Dialed) -> AsyncIterator[MessageStream]:
+    """The stream of a link in use."""
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(link.stream.run)
+        yield link.stream
+        await link.stream.aclose()
+        nursery.cancel_scope.cancel()
+
+
+@pytest.mark.parametrize("scheme", ["unix", "tcp", "ws"])
+async def test_the_programs_own_client_opens_a_link_and_resumes_it(
+    scheme: str, unix: str, gateway: EchoingGateway
+) -> None:
+    token = None if scheme == "unix" else gateway.token()
+    async with listening({"unix": unix, "tcp": TCP, "ws": WS}[scheme], gateway) as door:
+        target = replace(destination(door, token), agent="second")
+        link = await dial_link(target, Timing(), Resume())
+        assert link.connection_id is not None
+        assert link.received == 0
+        async with running(link) as stream:
+            await stream.send(PING)
+            assert await stream.receive() == PING
+        gateway.links[link.connection_id] = 1
+        again = await dial_link(target, Timing(), Resume(link.connection_id, 2))
+        assert (again.connection_id, again.received) == (link.connection_id, 1)
+        async with running(again) as stream:
+            await stream.send_batch([PING, b'{"n":2}'])
+            assert [await stream.receive(), await stream.receive()] == [PING, b'{"n":2}']
+    (served,), (resumed,) = gateway.served, gateway.resumed
+    assert (served.agent, served.link_id) == ("second", link.connection_id)
+    assert resumed.access == served.access
+    assert (resumed.access.token is None) == (scheme == "unix")
+    assert (resumed.link_id, resumed.received_there) == (link.connection_id, 2)
+    assert resumed.name.partition(" ")[0] == served.name.partition(" ")[0]
+
+
+@pytest.mark.parametrize("scheme", ["unix", "tcp", "ws"])
+@pytest.mark.parametrize(
+    "error",
+    [
+        Unauthorized("because"),
+        Forbidden("because"),
+        UnknownAgent("because"),
+        UnknownSession("because"),
+        TooFarBehind("because"),
+        LinkGone("because"),
+        LinkExpired("because"),
+    ],
+    ids=lambda error: error.reason,
+)
+async def test_the_programs_own_client_learns_why_a_link_is_not_resumed(
+    scheme: str, error: AccessError, unix: str, gateway: EchoingGateway
+) -> None:
+    gateway.links[LINK] = error
+    token = None if scheme == "unix" else gateway.token()
+    async with listening({"unix": unix, "tcp": TCP, "ws": WS}[scheme], gateway) as door:
+        with pytest.raises(AccessError, match="because") as caught:
+            await dial_link(destination(door, token), Timing(), Resume(LINK, 3))
+    assert type(caught.value) is type(error)
+
+
+@pytest.mark.parametrize("url", [TCP, WS])
+async def test_the_programs_own_client_need_not_ask_for_a_link(url: str, gateway: EchoingGateway) -> None:
+    token = gateway.token()
+    async with listening(url, gateway) as door:
+        await (await dial(destination(door, token), Timing())).aclose()
+        asking = await dial_link(destination(door, token, control=True), Timing(), Resume())
+        await asking.stream.aclose()
+    assert asking.received is None
+    assert gateway.links == {}
 
 
 # TLS

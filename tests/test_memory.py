@@ -1,29 +1,22 @@
 """The limit for all hubs together: when it is looked at, what counts, and who has to give up something."""
 
 import logging
-import math
 from typing import Any
 
 import pytest
 
-from acp_gateway.hub import Hub, Limits
+from acp_gateway.hub import Hub
 from acp_gateway.memory import LOOKS, Memory
 from acp_gateway.protocol.sessions import Session, State
 from acp_gateway.seats import Seat
 from acp_gateway.transports.base import CloseReason, memory_message_stream_pair
+from tests.hub_scene import make_limits
 from tests.protocol import scene as core
 from tests.protocol.scene import Peer, make_policy
 
 LIMIT = 100_000
 
-LIMITS = Limits(
-    write_high_water=0,
-    outbox_limit=1_000_000,
-    stall_timeout=60.0,
-    idle_stop=math.inf,
-    max_restarts=5,
-    permission_timeout=math.inf,
-)
+LIMITS = make_limits(write_high_water=0, outbox_limit=1_000_000)
 
 
 async def no_agent(**_: Any) -> None:
@@ -59,7 +52,8 @@ class Place:
             peer.new_session()
         self.peers.append(peer)
         _, ours = memory_message_stream_pair()
-        self.hub.seats[peer.client] = Seat(peer.client, ours, 0, lambda: None)
+        seat = self.hub.seats[peer.client] = Seat(peer.client, high_water=0, progressed=lambda: None)
+        seat.connect(ours)
         return peer
 
     def say(self, size: int, count: int = 1) -> None:
@@ -107,6 +101,70 @@ async def test_the_client_with_the_most_waiting_is_detached_and_told_of_the_sett
     assert (farewell.reason, farewell.word) == (CloseReason.POLICY, "too_slow")
     assert f"memory_limit ({LIMIT} bytes)" in farewell.text
     assert caplog.messages == [f"bob: detached: {farewell.text}"]
+
+
+async def test_the_client_that_has_been_away_for_the_longest_is_detached_before_any_other(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    place, other = Place("ann", "bob"), Place("carol", "dave")
+    ann, bob = place.peers
+    carol, dave = other.peers
+    for where, peer, size, since in (
+        (place, ann, LIMIT * 98 // 100, None),
+        (place, bob, LIMIT // 100, 20.0),
+        (other, carol, LIMIT // 50, 10.0),
+        (other, dave, 0, 5.0),
+    ):
+        if size:
+            where.send(peer, size)
+        where.hub.seats[peer.client].away_since = since
+    look(place, other)
+    assert (place.detached(), other.detached()) == ([], ["carol"])
+    farewell = other.hub.seats[carol.client].farewell
+    assert farewell is not None
+    assert farewell.word == "too_slow"
+    assert f"memory_limit ({LIMIT} bytes)" in farewell.text
+    assert caplog.messages == [f"carol: detached: {farewell.text}"]
+    look(place, other, limit=LIMIT // 2)
+    assert (place.detached(), other.detached()) == (["ann", "bob"], ["carol"])
+
+
+async def test_who_is_away_and_holds_what_it_has_not_confirmed_is_detached_as_well() -> None:
+    place = Place("ann", "bob")
+    ann, bob = place.peers
+    place.send(ann, 2 * LIMIT)
+    seat = place.hub.seats[bob.client] = Seat(bob.client, high_water=1, window=LIMIT, progressed=lambda: None)
+    seat.connect(memory_message_stream_pair()[0])
+    place.send(bob, LIMIT)
+    assert not seat.behind
+    seat.lose(1.0)
+    look(place, limit=2 * LIMIT)
+    assert place.detached() == ["bob"]
+
+
+@pytest.mark.parametrize("waits", ["its turn runs", "its prompt waits"])
+async def test_who_is_away_and_waits_for_a_turn_is_detached_after_others_that_are_away(waits: str) -> None:
+    place = Place("ann", "bob", "carol")
+    ann, bob, carol = place.peers
+    if waits == "its prompt waits":
+        carol.prompt()
+    ann.prompt()
+    for since, peer in enumerate((ann, bob)):
+        place.send(peer, LIMIT * 2 // 3)
+        place.hub.seats[peer.client].away_since = float(since)
+    look(place)
+    assert place.detached() == ["bob"]
+    look(place, limit=LIMIT // 2)
+    assert place.detached() == ["ann", "bob"]
+
+
+async def test_a_history_is_cut_when_nobody_is_away_any_more() -> None:
+    place = Place("ann")
+    place.say(LIMIT // 100, count=120)
+    place.hub.seats[place.peers[0].client].away_since = 1.0
+    look(place)
+    assert place.detached() == ["ann"]
+    assert place.session.journal.size <= LIMIT
 
 
 async def test_as_many_are_detached_as_it_takes() -> None:

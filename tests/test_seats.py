@@ -1,5 +1,6 @@
 """A client's place: what goes into its stream, what waits, what counts as being behind, and how it is told goodbye."""
 
+import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
@@ -7,9 +8,12 @@ import pytest
 import trio
 from trio.testing import wait_all_tasks_blocked
 
-from acp_gateway.protocol.sessions import Client, Viewer
-from acp_gateway.seats import CHUNK, Farewell, Seat
+from acp_gateway.protocol.journal import Journal
+from acp_gateway.protocol.outbox import Mark
+from acp_gateway.protocol.sessions import Client, Session, Viewer
+from acp_gateway.seats import MARK_MESSAGES, SESSIONS_PER_MARK, Farewell, Seat
 from acp_gateway.transports.base import CloseReason, memory_message_stream_pair
+from acp_gateway.transports.link import CHUNK
 from tests.doubles import PATIENCE, FragileStream
 
 HIGH_WATER = 100
@@ -29,7 +33,8 @@ class Scene:
         self.stream = FragileStream(ours)
         self.progress = 0
         """How often somebody was told that the peer has caught up."""
-        self.seat = Seat(Client("test", Viewer("me")), self.stream, HIGH_WATER, self._progressed)
+        self.seat = Seat(Client("test", Viewer("me")), high_water=HIGH_WATER, progressed=self._progressed)
+        self.seat.connect(self.stream)
         self.pumped = trio.Event()
         """Whether the pump has ended."""
 
@@ -62,7 +67,7 @@ async def pumping(scene: Scene) -> AsyncIterator[Scene]:
 # Sending
 
 
-def test_what_the_stream_takes_is_handed_over_at_once() -> None:
+async def test_what_the_stream_takes_is_handed_over_at_once() -> None:
     scene = Scene()
     scene.seat.send([SMALL, SMALL])
     scene.seat.send([SMALL])
@@ -71,7 +76,7 @@ def test_what_the_stream_takes_is_handed_over_at_once() -> None:
     assert scene.progress == 0
 
 
-def test_above_the_high_water_mark_messages_wait_in_the_outbox() -> None:
+async def test_above_the_high_water_mark_messages_wait_in_the_outbox() -> None:
     scene = Scene()
     scene.seat.send([b"y" * (HIGH_WATER - 1)])
     scene.seat.send([b"z"])
@@ -82,7 +87,7 @@ def test_above_the_high_water_mark_messages_wait_in_the_outbox() -> None:
     assert list(scene.seat.outbox.messages()) == [SMALL]
 
 
-def test_a_stream_that_takes_everything_gets_no_more_than_a_chunk_above_its_mark() -> None:
+async def test_a_stream_that_takes_everything_gets_no_more_than_a_chunk_above_its_mark() -> None:
     scene = Scene()
     scene.seat.send([b"y" * (CHUNK // 4)] * 20)
     assert scene.stream.pending_bytes == CHUNK
@@ -147,7 +152,7 @@ async def test_a_stream_that_is_lost_holds_up_nobody(error: Exception) -> None:
 # How far behind
 
 
-def test_what_waits_beyond_one_message_is_the_excess() -> None:
+async def test_what_waits_beyond_one_message_is_the_excess() -> None:
     scene = Scene()
     scene.fall_behind()
     assert scene.seat.excess <= 0
@@ -157,7 +162,7 @@ def test_what_waits_beyond_one_message_is_the_excess() -> None:
 
 @pytest.mark.parametrize("before", [0, 3])
 @pytest.mark.parametrize("after", [0, 3])
-def test_one_message_may_be_as_large_as_it_is_wherever_it_stands(before: int, after: int) -> None:
+async def test_one_message_may_be_as_large_as_it_is_wherever_it_stands(before: int, after: int) -> None:
     scene = Scene()
     scene.seat.send([b"y" * HIGH_WATER])
     scene.seat.send([SMALL] * before)
@@ -166,7 +171,7 @@ def test_one_message_may_be_as_large_as_it_is_wherever_it_stands(before: int, af
     assert scene.seat.excess == (before + after) * len(SMALL)
 
 
-def test_of_two_large_messages_one_counts() -> None:
+async def test_of_two_large_messages_one_counts() -> None:
     scene = Scene()
     scene.fall_behind()
     scene.seat.send([b"z" * 100_000, b"z" * 90_000])
@@ -186,7 +191,7 @@ async def test_a_large_message_that_the_peer_has_excuses_no_other() -> None:
         scene.seat.scope.cancel()
 
 
-def test_history_does_not_count() -> None:
+async def test_history_does_not_count() -> None:
     scene = Scene()
     scene.fall_behind()
     history = [SMALL] * 1000
@@ -197,7 +202,7 @@ def test_history_does_not_count() -> None:
 # Goodbye
 
 
-def test_what_is_said_first_about_the_end_counts() -> None:
+async def test_what_is_said_first_about_the_end_counts() -> None:
     seat = Scene().seat
     seat.close(Farewell(CloseReason.POLICY, "revoked"))
     seat.close(BYE)
@@ -212,7 +217,7 @@ async def test_a_connection_that_is_closed_at_once_keeps_what_there_still_is_for
         scene.fall_behind()
         scene.seat.close(BYE)
         await scene.pumped.wait()
-        scene.seat.give_up()
+        scene.seat.link.flush()
         assert not scene.seat.behind
         assert await scene.peer.receive_batch() == [b"y" * HIGH_WATER, SMALL]
 
@@ -225,16 +230,16 @@ async def test_a_peer_that_is_cut_off_gets_nothing_more_until_its_last_answers()
         assert not scene.seat.behind
         scene.seat.muted = False
         scene.seat.send([b"an answer"])
-        scene.seat.give_up()
+        scene.seat.link.flush()
         assert await scene.peer.receive_batch() == [b"y" * HIGH_WATER, b"an answer"]
 
 
 @pytest.mark.parametrize("error", LOST)
-def test_giving_up_on_a_stream_that_is_lost_leaves_nothing(error: Exception) -> None:
+async def test_giving_up_on_a_stream_that_is_lost_leaves_nothing(error: Exception) -> None:
     scene = Scene()
     scene.fall_behind()
     scene.stream.send_error = error
-    scene.seat.give_up()
+    scene.seat.link.flush()
     assert not scene.seat.behind
 
 
@@ -280,3 +285,23 @@ async def test_the_loss_of_a_stream_does_not_keep_its_connection_from_ending_lat
         await wait_all_tasks_blocked()
         scene.seat.close_after_last_words(BYE)
     assert scene.seat.scope.cancel_called
+
+
+# Where a client is
+
+
+async def test_who_takes_part_in_many_sessions_is_told_of_them_in_small_marks() -> None:
+    client = Client("test", Viewer("me"), link="L")
+    for number in range(SESSIONS_PER_MARK + 1):
+        client.sessions[Session("agent", f"s{number}", "me", Journal(1000, f"e{number}"))] = None
+    seat = Seat(client, high_water=1 << 20, window=1 << 20, progressed=lambda: None)
+    seat.send([SMALL] * MARK_MESSAGES)
+    marks = [json.loads(message) for message in seat.outbox.messages() if type(message) is Mark]
+    assert [len(mark["params"]["positions"]) for mark in marks] == [SESSIONS_PER_MARK, 1]
+    assert {name for mark in marks for name in mark["params"]["positions"]} == {s.id for s in client.sessions}
+
+
+async def test_a_client_that_counts_and_is_in_no_session_is_told_nothing() -> None:
+    seat = Seat(Client("test", Viewer("me"), link="L"), high_water=100, window=1 << 20, progressed=lambda: None)
+    seat.send([SMALL] * MARK_MESSAGES)
+    assert list(seat.outbox.messages()) == [SMALL] * MARK_MESSAGES

@@ -120,6 +120,21 @@ async def test_without_tokens_a_gateway_starts_and_says_that_nobody_gets_in(
     assert "there are no tokens, so nobody gets in" in warning
 
 
+async def test_a_gateway_whose_sessions_of_before_cannot_be_read_says_so_and_serves_all_the_same(
+    state_dir: Path, token: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    database = state_dir / "sessions.db"
+    database.mkdir()
+    (database / "file").touch()
+    async with serving(make_config(state_dir, TCP)) as (url,):
+        (error,) = [record.getMessage() for record in caplog.records if record.levelno == logging.ERROR]
+        assert str(database) in error
+        editor = await connect_lines(url, token)
+        await editor.initialize()
+        assert "result" in await editor.request("session/new", {"cwd": "/", "mcpServers": []})
+        await editor.stream.aclose()
+
+
 async def test_a_token_that_is_created_while_the_gateway_runs_counts(state_dir: Path) -> None:
     async with serving(make_config(state_dir, TCP)) as (url,):
         token = TokenStore(state_dir).create("laptop", "ann", None)[1]
@@ -288,7 +303,7 @@ async def test_a_gateway_that_cannot_listen_everywhere_listens_nowhere(state_dir
 
 
 def flaws(config: Config) -> list[str]:
-    return [str(flaw) for flaw in problems_with_files(config)]
+    return [f"{finding.severity}: {finding.error}" for finding in problems_with_files(config)]
 
 
 def test_a_configuration_whose_files_are_as_they_should_be_has_no_flaw(state_dir: Path, token: str) -> None:
@@ -305,15 +320,38 @@ def test_all_flaws_of_the_files_that_are_named_are_found(state_dir: Path, token:
     config = make_config(state_dir, f"unix://{state_dir}/no/socket")
     certificate, folder, tokens = flaws(replace(config, listen=(secure, *config.listen)))
     assert "cert.pem" in certificate
-    assert folder == f"listen unix://{state_dir}/no/socket: there is no directory {state_dir}/no for the socket"
+    assert folder == f"error: listen unix://{state_dir}/no/socket: there is no directory {state_dir}/no for the socket"
     assert "others may use it" in tokens
 
 
 def test_a_state_directory_that_cannot_be_made_is_a_flaw(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     (flaw,) = flaws(make_config(tmp_path / "file" / "state", TCP))
-    assert flaw.startswith("gateway.state_dir: ")
+    assert flaw.startswith("error: gateway.state_dir: ")
     assert not (tmp_path / "file" / "state").exists()
+
+
+def test_sessions_of_before_that_cannot_be_read_are_a_flaw_that_a_gateway_can_live_with(
+    state_dir: Path, token: str
+) -> None:
+    database = state_dir / "sessions.db"
+    database.write_bytes(b"")
+    assert flaws(make_config(state_dir, TCP)) == []
+    database.write_bytes(b"SQLite format 2")
+    damaged = f"warning: {database}: is damaged; `serve` will put it aside and begin a new one"
+    assert flaws(make_config(state_dir, TCP)) == [damaged]
+    database.unlink()
+    database.mkdir()
+    unusable = f"warning: {database}: Is a directory; sessions will not outlive a restart"
+    assert flaws(make_config(state_dir, TCP)) == [unusable]
+
+
+async def test_sessions_that_a_gateway_has_written_are_no_flaw(state_dir: Path, token: str) -> None:
+    config = make_config(state_dir, TCP)
+    async with serving(config):
+        assert flaws(config) == []
+    assert (state_dir / "sessions.db").exists()
+    assert flaws(config) == []
 
 
 # As a process of its own

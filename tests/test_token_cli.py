@@ -1,6 +1,6 @@
 """The commands for tokens: what is made of the options, what is printed where."""
 
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import get_args
 
@@ -8,6 +8,8 @@ import click
 import pytest
 
 from acp_gateway.auth import Role, Token, TokenStore
+from acp_gateway.database import Database, TokenUse
+from acp_gateway.gateway import DATABASE
 from acp_gateway.token_cli import create_token
 from acp_gateway.tokens import explain_flaw
 from tests.doubles import run_command as run
@@ -20,9 +22,9 @@ def test_a_new_token_is_printed_alone_on_stdout_and_is_listed_by_its_id(config: 
     assert explain_flaw(secret) is None
     assert secret not in created.stderr
     (row,) = run("token", "list", "--config", config).stdout.splitlines()
-    token_id, identity, role, agents, session, _, expires, label = row.split()
+    token_id, identity, role, agents, session, _, expires, used, label = row.split()
     assert (identity, role, agents, session) == ("ann", "controller", "demo", "-")
-    assert (expires, label) == ("never", "laptop")
+    assert (expires, used, label) == ("never", "-", "laptop")
     assert secret not in row
     revoked = run("token", "revoke", token_id, "--config", config)
     assert revoked.exit_code == 0
@@ -42,6 +44,25 @@ def test_a_token_may_be_an_observers_for_one_session_and_for_some_time(config: P
 def test_a_token_whose_time_is_over_is_listed_as_expired(config: Path, tmp_path: Path) -> None:
     TokenStore(tmp_path / "state", lambda: 0.0).create("old", "ann", None, lifetime=60)
     assert run("token", "list", "--config", config).stdout.split()[6] == "expired"
+
+
+def test_a_token_that_was_used_is_listed_with_the_hour(config: Path, tmp_path: Path) -> None:
+    store = TokenStore(tmp_path / "state")
+    used, unused = store.create("used", "ann", None)[0], store.create("unused", "ann", None)[0]
+    database = Database(tmp_path / "state" / DATABASE, 1)
+    with database.transaction():
+        database.put_token_use(used.id, TokenUse(datetime(2026, 11, 22, 9, 59, 59, tzinfo=UTC).timestamp()))
+    rows = {row[0]: row[7] for row in map(str.split, run("token", "list", "--config", config).stdout.splitlines())}
+    database.close()
+    assert rows == {used.id: "2026-11-22T09Z", unused.id: "-"}
+
+
+def test_tokens_are_listed_though_nobody_can_read_when_they_were_used(config: Path, tmp_path: Path) -> None:
+    TokenStore(tmp_path / "state").create("laptop", "ann", None)
+    (tmp_path / "state" / DATABASE).write_text("junk")
+    listed = run("token", "list", "--config", config)
+    assert (listed.exit_code, listed.stderr) == (0, "")
+    assert listed.stdout.split()[7:] == ["-", "laptop"]
 
 
 @pytest.mark.parametrize("command", [["token", "create", "--label", "x"], ["share", "s1"]], ids=["create", "share"])

@@ -27,9 +27,12 @@ class Query:
         return cls(client, agent, jsonrpc.text_at(request.text, "params", "cwd"), cursor in (None, b"null"))
 
 
-def live_only(query: Query, registry: Registry) -> bytes:
-    """The result for an agent that has no list, or a client that the agent is not asked for."""
-    entries = [_entry(session) for session in _live(query, registry)] if query.first else []
+def known(query: Query, registry: Registry, *, reopens: bool) -> bytes:
+    """The result for an agent that has no list, or a client that the agent is not asked for.
+
+    `reopens`: whether the client can have sessions opened that are not live.
+    """
+    entries = [_entry(session) for session in _seen(query, registry, past=reopens)] if query.first else []
     return b'{"sessions":[%b]}' % b",".join(entries)
 
 
@@ -38,7 +41,7 @@ def filtered(query: Query, registry: Registry, response: bytes) -> tuple[bytes, 
     at = spans.find(response, "result", "sessions")
     if at is None or response[at[0]] != ord("["):
         return response, None
-    live = {session.id: session for session in _live(query, registry)}
+    live = {session.id: session for session in _seen(query, registry, past=False)}
     entries = []
     for start, end in spans.elements(response, at[0]):
         session_id = jsonrpc.text_at(response[start:end], "sessionId")
@@ -63,14 +66,15 @@ def next_page(request: Message, cursor: bytes) -> bytes:
     return b'{"jsonrpc":"2.0","id":0,"method":"session/list","params":%b}' % jsonrpc.compose(params)
 
 
-def _live(query: Query, registry: Registry) -> list[Session]:
+def _seen(query: Query, registry: Registry, *, past: bool) -> list[Session]:
     return [
         session
         for session in registry
-        if session.live
-        and session.agent == query.agent
+        if session.agent == query.agent
         and query.client.viewer.sees(session)
         and (query.cwd is None or query.cwd == session.cwd)
+        # Of several of one name, those that are over can't be opened.
+        and (session.live or (past and registry.find(query.client.viewer, query.agent, session.id) is session))
     ]
 
 

@@ -2,9 +2,24 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from typing import Any, Literal
 
 from acp_gateway.protocol import jsonrpc
-from acp_gateway.protocol.sessions import Client, Home
+from acp_gateway.protocol.sessions import Client, Home, Session
+
+EventName = Literal["permission_waiting", "turn_end"]
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """Something that a person may want to be told who is not looking."""
+
+    name: EventName
+    session: Session
+    details: dict[str, Any]
+    """What JSON can hold."""
+    age: float = 0.0
+    """Seconds since it began."""
 
 
 @dataclass(slots=True)
@@ -17,6 +32,9 @@ class Deliveries:
     """How many of a client's bytes are history: no reason to call it slow."""
     deserted: list[Home] = field(default_factory=list)
     """Processes that hold a session which is wanted elsewhere, and that nobody uses: to be stopped."""
+    events: list[Event] = field(default_factory=list)
+    wanted: list[Session] = field(default_factory=list)
+    """Sessions whose journal is to be read from the archive, for the core to go on; see `Multiplexer.recalled`."""
 
 
 class Outgoing:
@@ -74,6 +92,14 @@ class Outgoing:
         """Have a deserted process stopped."""
         if home not in self._deliveries.deserted:
             self._deliveries.deserted.append(home)
+
+    def event(self, event: Event) -> None:
+        """Tell a person, if that was asked for."""
+        self._deliveries.events.append(event)
+
+    def recall(self, session: Session) -> None:
+        """Have a session's journal read."""
+        self._deliveries.wanted.append(session)
 
     def note(self, text: str) -> None:
         """Tell whoever reads the log; what peers call a thing may hold anything, also what a terminal would obey."""

@@ -8,23 +8,30 @@ the last of its kind is put aside and stays at the head of every replay: a late 
 """
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
+from itertools import accumulate, islice
 
 
 class Journal:
     """The last messages of a session.
 
     Args:
+        epoch: a word that no other journal has; a position means something together with it only.
         limit: bytes that it may hold. What is put aside, one message for each kind of state, counts, but is kept even
             where it is more than that by itself; then nothing else is held.
     """
 
-    def __init__(self, limit: int) -> None:
+    def __init__(self, limit: int, epoch: str = "") -> None:
         self._limit = limit
         self.clear()
+        self.epoch = epoch
+        """What its positions are positions in."""
 
     def clear(self) -> None:
-        """Forget everything, as for a replay from the agent that comes in its place."""
+        """Forget everything, also whose positions were counted."""
+        self.epoch = ""
+        # What it was called before, and up to which position.
+        self._former: dict[str, int] = {}
         # The messages held, and of each which kind of state it tells, if any.
         self._messages: deque[bytes] = deque()
         self._kinds: deque[str | None] = deque()
@@ -81,9 +88,60 @@ class Journal:
         """How many messages were written down since the beginning or the last `clear`, held or not."""
         return self._position
 
+    def rename(self, epoch: str) -> None:
+        """The same history goes on, and from here on its positions are positions in another epoch."""
+        self._former[self.epoch] = self._position
+        self.epoch = epoch
+
+    def known_until(self, epoch: str) -> int | None:
+        """Up to which position one in this epoch says where somebody is; None where it says nothing."""
+        if not epoch:
+            return None
+        return self._position if epoch == self.epoch else self._former.get(epoch)
+
+    @property
+    def start(self) -> int:
+        """The position from which on all is held: `since` knows none before it."""
+        return self._position - len(self._messages)
+
     def replay(self) -> list[bytes]:
         """What a joiner gets, in order: the states from before what is held, then what is held."""
         return [*self._aside.values(), *self._messages]
+
+    def since(self, position: int) -> list[bytes] | None:
+        """What was written down after that position, in order; None where some of it is not held any more."""
+        missing = self._position - position
+        if not 0 <= missing <= len(self._messages):
+            return None
+        return list(islice(self._messages, len(self._messages) - missing, None))
+
+    def entries(self) -> Iterator[tuple[bytes, str | None, bool]]:
+        """What is held, but for what was put aside: each message, its state, and whether it ends a turn."""
+        ends = set(accumulate(self._turns))
+        for index, (message, state) in enumerate(zip(self._messages, self._kinds, strict=True), 1):
+            yield message, state, index in ends
+
+    def aside(self) -> list[tuple[bytes, str]]:
+        """Of each kind of state the last message that was cut off, with the kind, in the order of these cuts."""
+        return [(message, kind) for kind, message in self._aside.items()]
+
+    def restore(
+        self,
+        aside: Iterable[tuple[bytes, str]],
+        entries: Iterable[tuple[bytes, str | None, bool]],
+        position: int,
+        *,
+        truncated: bool,
+    ) -> None:
+        """Become what another journal was, of which these are `aside` and `entries`, from empty."""
+        self._aside = {kind: message for message, kind in aside}
+        self._size = sum(map(len, self._aside.values()))
+        for message, state, ends_turn in entries:
+            self.append(message, state)
+            if ends_turn:
+                self.turn_ended()
+        self._position = position
+        self._truncated |= truncated
 
     def states(self) -> list[bytes]:
         """The last message of each kind of state, in the order in which they came. Looks through all that is held."""
@@ -94,13 +152,14 @@ class Journal:
                 last[kind] = message
         return list(last.values())
 
-    def copy(self, rewrite: Callable[[bytes], bytes]) -> "Journal":
+    def copy(self, rewrite: Callable[[bytes], bytes], epoch: str) -> "Journal":
         """Return the journal of a session that was forked from this one and goes its own way.
 
         Args:
+            epoch: its own.
             rewrite: makes of each message held, once, the one of the new session. If they get longer, some are cut off.
         """
-        copied = Journal(self._limit)
+        copied = Journal(self._limit, epoch)
         copied._messages.extend(map(rewrite, self._messages))
         copied._kinds.extend(self._kinds)
         copied._turns.extend(self._turns)

@@ -6,6 +6,7 @@ from acp_gateway.protocol import handshake, jsonrpc
 from acp_gateway.protocol.jsonrpc import Message
 from acp_gateway.protocol.openings import Openings
 from acp_gateway.protocol.process import Process, Stage
+from acp_gateway.protocol.returns import last_id, without_own_meta
 from acp_gateway.protocol.routing import Routing
 from acp_gateway.protocol.sessions import Client, Phase, Request, State
 
@@ -36,6 +37,7 @@ class Lifecycle:
         else:
             client.phase = Phase.WAITING
             client.wants_news = handshake.wants_news(request.message.text)
+            client.mint_above(last_id(request.message))
             if self._welcome is not None:
                 self._greet(request)
                 return
@@ -49,8 +51,8 @@ class Lifecycle:
             if proposal is None or self._process.policy.shared:
                 self._first = handshake.own_initialize(self._process.policy.serves, self._process.policy.version)
             else:
-                self._proposal = proposal
-                self._first = jsonrpc.parse(handshake.mask_capabilities(proposal.text, self._process.policy.serves))
+                self._proposal, serves = proposal, self._process.policy.serves
+                self._first = jsonrpc.parse(handshake.mask_capabilities(without_own_meta(proposal.text), serves))
         self._process.stage = Stage.STARTING
         self._process.forward(Request(None, self._first), self._initialized)
 
@@ -59,6 +61,7 @@ class Lifecycle:
         process = self._process
         process.asked.clear()
         process.held.clear()
+        process.recalling.clear()
         process.questions.agent_lost()
         process.terminals.clear()
         process.stage = Stage.ABSENT
@@ -68,8 +71,8 @@ class Lifecycle:
             self._first = None
         for session in list(process.live.values()):
             if session.turns:
-                session.journal.turn_ended()
-                process.tell(session, "turn_ended", stopReason=None)
+                session.end_turn()
+                process.turn_ended(session, min(session.turns.values()), None)
             session.turns.clear()
             session.queue.clear()
             session.held.clear()

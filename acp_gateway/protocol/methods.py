@@ -13,6 +13,12 @@ RESERVED_PREFIX = "_acp-gateway/"
 HELLO = RESERVED_PREFIX + "hello"
 """The first line of a connection that is no WebSocket: who is there, and for which agent."""
 
+ACK = RESERVED_PREFIX + "ack"
+"""On a link that resumes: how many messages have arrived, and up to where in which session a client is then."""
+
+GOODBYE = RESERVED_PREFIX + "goodbye"
+"""On a link that resumes: its client leaves and will not come back."""
+
 SESSIONS = RESERVED_PREFIX + "sessions"
 """On a control connection: which sessions there are."""
 

@@ -31,6 +31,7 @@ from typing import Any
 from acp_gateway.protocol import jsonrpc, methods, rights, spans
 from acp_gateway.protocol.deliveries import Deliveries
 from acp_gateway.protocol.handshake import Abilities
+from acp_gateway.protocol.journal import Journal
 from acp_gateway.protocol.jsonrpc import InvalidMessage, Kind, Message, RawId
 from acp_gateway.protocol.lifecycle import Lifecycle
 from acp_gateway.protocol.openings import Openings
@@ -161,6 +162,7 @@ class Multiplexer:
     def client_away(self, client: Client) -> None:
         """A client's link is lost and may come back: it stays attached, and keeps what it was asked."""
         client.presence = Presence.AWAY
+        client.away_since = self._process.now
 
     def client_back(self, client: Client) -> None:
         """It has come back; what nobody was there for may be for it."""
@@ -172,15 +174,19 @@ class Multiplexer:
         """A client has left and will not come back. Its turns go on; what it was asked, others may answer."""
         client.presence = Presence.GONE
         self._process.clients.pop(client, None)
+        # First, as over another link it may want them back; who is detached does not.
+        self._process.questions.client_gone(client)
         for session in list(client.sessions):
             self._process.detach(session, client)
-        self._process.questions.client_gone(client)
         self._process.terminals.client_gone(client)
         self._lifecycle.client_gone(client)
         self._process.held = [request for request in self._process.held if request.client is not client]
+        for waiting in self._process.recalling.values():
+            waiting[:] = [request for request in waiting if request.client is not client]
         for session in self._process.live.values():
             session.held = [request for request in session.held if request.client is not client]
         client.requests.clear()
+        self._process.announce_waiting()
 
     def dismiss(self, client: Client, why: str, data: dict[str, Any]) -> None:
         """The gateway ends a client's connection: answer what it has open, and count it as gone."""
@@ -224,6 +230,7 @@ class Multiplexer:
     def pass_time(self, now: float) -> None:
         """It is `now`, in seconds of a clock that never goes back."""
         self._process.now = now
+        self._process.announce_waiting()
         for question in self._process.questions.overdue(now, self._process.policy.permission_timeout):
             self._process.out.note(f"{question.method} was not decided within permission_timeout: cancelled")
             self._process.tell_decision(question, None, "timeout")
@@ -235,6 +242,17 @@ class Multiplexer:
             return  # What is held waits for this process, which sees to it then.
         held, self._process.held = self._process.held, []
         for request in held:
+            self._dispatch(request)
+
+    def recalled(self, session: Session, journal: Journal | None) -> None:
+        """The archive has been asked for the journal of a session: what waited for that goes on."""
+        waiting = self._process.recalling.pop(session, [])
+        # If whoever wanted it has gone, it would be in memory for nobody.
+        if not session.live and waiting:
+            session.recalled = True
+            if journal is not None:
+                session.journal = journal
+        for request in waiting:
             self._dispatch(request)
 
     def _request_from_client(self, client: Client, message: Message) -> None:
@@ -311,7 +329,7 @@ class Multiplexer:
 
     def _withdraw(self, request: Request) -> bool:
         """Take back what the agent has not got yet; False for what can't be."""
-        queues: list[Any] = [self._process.held]
+        queues: list[Any] = [self._process.held, *self._process.recalling.values()]
         for session in self._process.live.values():
             queues += [session.held, session.queue]
         for queue in queues:

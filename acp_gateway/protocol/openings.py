@@ -5,13 +5,14 @@ part from the next message on, in one step: nothing is missing and nothing comes
 once; what others ask of it meanwhile waits.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 
 from acp_gateway.protocol import catalogue, jsonrpc, methods, spans, updates
 from acp_gateway.protocol.catalogue import Query
 from acp_gateway.protocol.jsonrpc import Message
 from acp_gateway.protocol.process import Process
+from acp_gateway.protocol.returns import Return, adopt, missed, with_own_meta, without_own_meta
 from acp_gateway.protocol.routing import Routing
 from acp_gateway.protocol.sessions import Client, Request, Session, State
 from acp_gateway.protocol.turns import Turns
@@ -47,25 +48,45 @@ class Openings:
             self._process.refuse(request, jsonrpc.INVALID_PARAMS, "sessionId must be a string")
             return
         session = self._process.seen(client, message.session)
-        resumes = message.method == methods.RESUME
         if session is not None:
-            client.joined = True
-            if not resumes:
-                self._replay(session, client)
-            self._process.answer(request, updates.opening_result(session, with_id=False))
-            if resumes:
-                self._process.out.replay(client, session.journal.states())
-            # To resume is to come back to what one has: somebody else may be the host by now.
-            self._process.take_part(session, client, hosts=not resumes or session.host is None)
-            self._process.questions.offer(session, client)
+            self._take_up(session, client, request)
             return
         session = self._to_open(client, message.session, request)
         if session is None or self._process.refuse_directory(request):
             return
-        session.keep_setup(message)
+        returning = Return.read(message)
+        if returning is not None and not session.recalled and session.archive.holds(session):
+            if session not in self._process.recalling:
+                self._process.out.recall(session)
+            self._process.recalling.setdefault(session, []).append(request)
+            return
+        session.keep_setup(jsonrpc.parse(without_own_meta(message.text)))
         request.session = session
+        resumes = message.method == methods.RESUME
         withheld = resumes and self._process.abilities.load
-        self._open(session, request, replay_to=None if resumes else client, as_load=withheld)
+        tail = missed(session, client, returning)
+        replay_to = None if resumes or tail is not None else client
+        self._open(session, request, replay_to=replay_to, as_load=withheld, returning=returning, tail=tail)
+
+    def _take_up(self, session: Session, client: Client, request: Request) -> None:
+        """A client loads or resumes a session that is live here."""
+        client.joined = True
+        resumes = request.message.method == methods.RESUME
+        result = updates.opening_result(session, with_id=False)
+        returning = Return.read(request.message)
+        tail = missed(session, client, returning)
+        if returning is not None:
+            result = with_own_meta(result, adopt(self._process, session, client, returning))
+        if tail is not None:
+            self._replay(session, client, tail)
+        elif not resumes:
+            self._replay(session, client, updates.history(session))
+        self._process.answer(request, result)
+        if resumes and tail is None:
+            self._process.out.replay(client, session.journal.states())
+        # To resume is to come back to what one has: somebody else may be the host by now.
+        self._process.take_part(session, client, hosts=not resumes or session.host is None)
+        self._process.questions.offer(session, client)
 
     def fork(self, client: Client, request: Request) -> None:
         session_id = request.message.session
@@ -85,7 +106,8 @@ class Openings:
         if self._process.abilities.list and client.controls and client.viewer.only is None:
             self._process.forward(request, partial(self._listed, query=query, pages=1))
         else:
-            self._process.answer(request, catalogue.live_only(query, self._process.registry))
+            reopens = self._process.abilities.reopens and client.controls and client.viewer.only is None
+            self._process.answer(request, catalogue.known(query, self._process.registry, reopens=reopens))
 
     def close(self, client: Client, request: Request) -> None:
         session = self._process.of_request(client, request)
@@ -97,6 +119,7 @@ class Openings:
         if others or not may_end:
             self._process.detach(session, client)
             self._process.answer(request, b"{}")
+            self._process.announce_waiting()
         else:
             self._end(session, request)
 
@@ -129,17 +152,20 @@ class Openings:
                 self._process.refuse(request, jsonrpc.INTERNAL_ERROR, why)
                 self._routing.sort_early()
                 return
-            if session is None:
-                session = self._process.new_session(session_id, client.viewer.identity)
-                self._process.enter(session)
+            known = session is not None
+            session = session or self._process.new_session(session_id, client.viewer.identity)
             session.keep_setup(request.message)
+            if not known:
+                self._process.enter(session)
             session.keep_result(response)
             session.state = State.OPEN
             if request.session is not None:
                 rewrite = partial(updates.under_session, old=request.session.id, new=session_id)
-                session.journal = request.session.journal.copy(rewrite)
+                session.take_journal(request.session.journal.copy(rewrite, self._process.registry.new_epoch()))
+                self._process.mark(session, session.attached)
             elif request.message.method == methods.FORK:
                 session.journal.begin_truncated()
+                session.archive.replace(session)
             if not client.gone:
                 self._process.take_part(session, client, hosts=True)
             for update in self._routing.take_early(session_id):
@@ -159,7 +185,7 @@ class Openings:
         elif session is not None:
             client.joined = True
             self._process.answer(request, updates.opening_result(session, with_id=True))
-            self._replay(session, client)
+            self._replay(session, client, updates.history(session))
             self._process.take_part(session, client, hosts=session.host is None)
             self._process.questions.offer(session, client)
         else:
@@ -175,17 +201,17 @@ class Openings:
         cwd = jsonrpc.text_at(request.message.text, "params", "cwd")
         return "/" if cwd is None or self._process.policy.check_directory(cwd) is not None else cwd
 
-    def _replay(self, session: Session, client: Client) -> None:
+    def _replay(self, session: Session, client: Client, history: Sequence[bytes]) -> None:
         """Give a client a session's history up to now, as it would have seen it."""
         translations = self._process.terminals.translations
-        history = [translations(update).get(client, update) for update in updates.history(session)]
+        its = [translations(update).get(client, update) for update in history]
         if session in client.replays:
             # Asked for again before it was taken: that counts like anything else that waits for a client.
-            for update in history:
+            for update in its:
                 self._process.out.client(client, update)
         else:
             client.replays.add(session)
-            self._process.out.replay(client, history)
+            self._process.out.replay(client, its)
 
     def _to_open(self, client: Client, session_id: str, request: Request) -> Session | None:
         """The session that is not live and that a client may have opened here; None where it was refused, or waits."""
@@ -212,7 +238,16 @@ class Openings:
             session = self._process.new_session(session_id, client.viewer.identity)
         return session
 
-    def _open(self, session: Session, request: Request, *, replay_to: Client | None, as_load: bool = False) -> None:
+    def _open(
+        self,
+        session: Session,
+        request: Request,
+        *,
+        replay_to: Client | None,
+        as_load: bool = False,
+        returning: Return | None = None,
+        tail: Sequence[bytes] | None = None,
+    ) -> None:
         """Have the agent open a session, and record what it tells of it."""
         first = self._is_first(session)
         self._process.enter(session)
@@ -221,15 +256,24 @@ class Openings:
         session.recorded = self._process.new_journal()
         if request.message.method == methods.RESUME and not as_load:
             session.recorded.begin_truncated()
-        text = _as_load(request.message) if as_load else None
-        self._process.forward(request, partial(self._loaded, first=first), text)
+        text = _as_load(request.message) if as_load else request.message.text
+        then = partial(self._loaded, first=first, returning=returning, tail=tail)
+        self._process.forward(request, then, without_own_meta(text))
 
     def _is_first(self, session: Session) -> bool:
         """Whether nobody has ever had a session of that id: nobody becomes an owner by asking for one."""
         return not self._process.registry.known(session.agent, session.id)
 
-    def _loaded(self, request: Request, response: Message, *, first: bool) -> None:
-        """A session that was not live was opened, or could not be."""
+    def _loaded(
+        self,
+        request: Request,
+        response: Message,
+        *,
+        first: bool,
+        returning: Return | None,
+        tail: Sequence[bytes] | None,
+    ) -> None:
+        """A session that was not live was opened, or could not be; its client has not seen `tail`, if that is known."""
         session, client = request.session, request.client
         assert session is not None
         recorded, session.recorded, session.replay_to = session.recorded, None, None
@@ -244,16 +288,30 @@ class Openings:
                 self._dispatch(waiting)
             return
         assert recorded is not None
-        session.journal = recorded
+        if tail is None:
+            session.journal = recorded
+        else:
+            # What this client has seen is known better here: of the agent's history only the states are news.
+            for state in recorded.states():
+                session.journal.append(state, jsonrpc.parse(state).update)
+            tail = [*tail, *recorded.states()]
+            session.journal.rename(self._process.registry.new_epoch())
         session.journal.turn_ended()
+        session.archive.replace(session)
         for state in recorded.states():
             updates.read_state(session, jsonrpc.parse(state))
         session.keep_result(response)
         if client is not None:
             client.joined = True
-            self._process.respond(request, response)
+            if tail is not None:
+                self._process.out.replay(client, tail)
+            if returning is None:
+                self._process.respond(request, response)
+            else:
+                result = jsonrpc.raw_at(response.text, "result") or b"{}"
+                self._process.answer(request, with_own_meta(result, adopt(self._process, session, client, returning)))
             if not client.gone:
-                if request.message.method == methods.RESUME:
+                if request.message.method == methods.RESUME and tail is None:
                     self._process.out.replay(client, session.journal.states())
                 self._process.take_part(session, client, hosts=True)
                 self._process.questions.offer(session, client)
@@ -328,7 +386,7 @@ class Openings:
             # What was said is known to everybody; how things are now may be new to all.
             for text in [*updates.changes(session, response), *recorded.states()]:
                 state = jsonrpc.parse(text)
-                session.journal.append(text, state.update)
+                session.write(text, state.update)
                 updates.read_state(session, state)
                 self._process.out.clients(session.attached, text)
             session.merge_result(response)

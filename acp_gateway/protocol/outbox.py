@@ -5,28 +5,129 @@ where the peer is known to have them. What is confirmed is forgotten. For a stoc
 be sent to it again; on a link that resumes the peer's count does, and after a reconnect what it has not confirmed goes
 out once more. Messages carry no numbers: both ends count.
 
-An outbox has no limit of its own. Its owner looks at `backlog` and decides. A replay of history, which a peer gets in
-one piece and because it asked, is no sign of a slow peer, so it does not count before it was written.
+Two kinds of messages are not counted, those by which the two ends of a link talk to each other: confirmations and the
+goodbye. A confirmation that tells a client where it is in its sessions has to come at its place among the others. It
+stands in line as a `Mark`, and after a reconnect it goes out again unless a later message is known to have arrived: it
+says how things are at this place, so that it may come twice.
+
+What may be on its way at once has a limit, the window: a receiver that can't pass on what it gets confirms nothing,
+and so it is sent no more. Otherwise an outbox has no limit of its own. Its owner looks at `backlog` and decides. A
+replay of history, which a peer gets in one piece and because it asked, is no sign of a slow peer, so it does not count
+before it was written.
 """
 
+import json
 from collections import deque
-from collections.abc import Iterator, Sequence
-from itertools import chain
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import chain, islice
+from typing import Any, Final
+
+from acp_gateway.protocol.methods import ACK, GOODBYE, RESERVED_PREFIX
+
+CONTROL_SIZE: Final = 1024 * 1024
+"""Bytes of a message between the two ends of a link at most; what is larger is a message like any other."""
+
+CONTROL_WORD: Final = RESERVED_PREFIX.encode()
+"""What every message between the two ends of a link has in it: what has not need not be looked at."""
+
+
+class Mark(bytes):
+    """A confirmation that stands at its place among the messages, and is not counted."""
+
+    __slots__ = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Control:
+    """What one end of a link tells the other."""
+
+    received: int = 0
+    """How many messages it has received and passed on; 0 says nothing."""
+    has_positions: bool = False
+    """Whether it says where its reader is in sessions."""
+    goodbye: bool = False
+    """Whether it leaves for good."""
+
+
+def acknowledgement(received: int, positions: Mapping[str, tuple[str, int]] | None = None) -> bytes:
+    """The confirmation of so many messages, counted since the beginning of the link.
+
+    `positions`: of sessions, by id, the epoch and position that whoever has read up to here has seen.
+    """
+    params: dict[str, Any] = {"received": received}
+    if positions is not None:
+        params["positions"] = {
+            session: {"epoch": epoch, "position": position} for session, (epoch, position) in positions.items()
+        }
+    return json.dumps({"jsonrpc": "2.0", "method": ACK, "params": params}, separators=(",", ":")).encode()
+
+
+def goodbye() -> bytes:
+    """What a client says that leaves for good."""
+    return b'{"jsonrpc":"2.0","method":"%b","params":{}}' % GOODBYE.encode()
+
+
+def read_control(message: bytes) -> Control | None:
+    """What a message of the other end of a link says, None where it is one to be counted and passed on."""
+    if CONTROL_WORD not in message or len(message) > CONTROL_SIZE:
+        return None
+    try:
+        value = json.loads(message)
+    except (ValueError, RecursionError):
+        return None
+    if not isinstance(value, dict) or "id" in value:
+        return None
+    if value.get("method") == GOODBYE:
+        return Control(goodbye=True)
+    if value.get("method") != ACK:
+        return None
+    params = value.get("params")
+    received = params.get("received") if isinstance(params, dict) else None
+    if not isinstance(received, int) or isinstance(received, bool) or received < 0:
+        received = 0
+    return Control(received, isinstance(params, dict) and isinstance(params.get("positions"), dict))
+
+
+class _Write:
+    """Messages that were written together: confirmed together as well, mostly, and then it is one step for all."""
+
+    __slots__ = ("count", "messages", "size")
+
+    def __init__(self, messages: list[bytes], size: int) -> None:
+        self.messages = messages
+        self.size = size
+        self.count = len(messages) - _marks(messages)
+
+    def drop(self, count: int) -> int:
+        """Forget so many of the messages that count, with the marks before them; returns the bytes of all these."""
+        dropped = count
+        if self.count < len(self.messages):
+            counted = (index for index, message in enumerate(self.messages) if type(message) is not Mark)
+            dropped = next(islice(counted, count - 1, None)) + 1
+        size = sum(map(len, self.messages[:dropped]))
+        self.messages = self.messages[dropped:]
+        self.size -= size
+        self.count -= count
+        return size
 
 
 class Outbox:
     """The messages for one peer, in order, each once.
 
     Args:
-        confirmed_by_peer: whether the peer says what it has received; if not, what is written counts as confirmed.
+        window: bytes that may be written and not confirmed, but for one message, which may be as large as it is, and
+            for marks while nothing else is on its way: no confirmation would make room for these. None for a peer that
+            doesn't say what it has received: what is written counts as confirmed then.
     """
 
-    def __init__(self, *, confirmed_by_peer: bool = False) -> None:
-        self._confirmed_by_peer = confirmed_by_peer
-        # How many messages were confirmed and forgotten since the beginning.
+    def __init__(self, window: int | None = None) -> None:
+        self._window = window
+        # How many messages were confirmed and forgotten since the beginning, and how many were written.
         self._confirmed = 0
+        self._written = 0
         # Written and not confirmed; behind them in line: not written.
-        self._sent: deque[bytes] = deque()
+        self._sent: deque[_Write] = deque()
         self._queue: deque[bytes] = deque()
         self._sent_bytes = 0
         self._queue_bytes = 0
@@ -46,7 +147,7 @@ class Outbox:
         """Put messages at the end of the line.
 
         Args:
-            messages: in order.
+            messages: in order; those that are a `Mark` are not counted.
             replay: so many of their bytes, the first, are history that is replayed; see `backlog`.
         """
         size = sum(map(len, messages))
@@ -62,11 +163,18 @@ class Outbox:
     def take(self, max_bytes: int) -> list[bytes]:
         """Return what is to be written next, which is written from now on.
 
-        All of it together has at most `max_bytes`, unless the first message alone has more. Empty if nothing is to be
-        written.
+        All of it together has at most `max_bytes`, and no more than the window has room for, unless the first message
+        alone has more. Empty if nothing is to be written, or nothing may be before something is confirmed.
         """
         taken: list[bytes] = []
+        if not self.ready:
+            return taken
+        if self._window is not None:
+            max_bytes = min(max_bytes, self._window - self._sent_bytes)
         size = 0
+        if self._queue_bytes <= max_bytes:
+            taken, size = list(self._queue), self._queue_bytes
+            self._queue.clear()
         while self._queue and (not taken or size + len(self._queue[0]) <= max_bytes):
             message = self._queue.popleft()
             taken.append(message)
@@ -75,11 +183,14 @@ class Outbox:
         passed_over = min(size, self._before_replay)
         self._before_replay -= passed_over
         self._replay = max(0, self._replay - (size - passed_over))
-        if self._confirmed_by_peer:
-            self._sent.extend(taken)
-            self._sent_bytes += size
+        if self._window is None:
+            self._written += len(taken)
+            self._confirmed = self._written
         else:
-            self._confirmed += len(taken)
+            write = _Write(taken, size)
+            self._sent.append(write)
+            self._sent_bytes += size
+            self._written += write.count
         return taken
 
     def confirm(self, received: int) -> None:
@@ -88,11 +199,18 @@ class Outbox:
         Raises:
             ValueError: more than were written; nothing is changed.
         """
-        if received > self.written:
-            raise ValueError(f"{received} messages confirmed, but {self.written} written")
+        if received > self._written:
+            raise ValueError(f"{received} messages confirmed, but {self._written} written")
         while self._confirmed < received:
-            self._sent_bytes -= len(self._sent.popleft())
-            self._confirmed += 1
+            write, missing = self._sent[0], received - self._confirmed
+            # A mark at the end is not known to have arrived before something behind it has.
+            if write.count < missing or (write.count == missing and type(write.messages[-1]) is not Mark):
+                self._sent.popleft()
+                self._sent_bytes -= write.size
+                self._confirmed += write.count
+            else:
+                self._sent_bytes -= write.drop(missing)
+                self._confirmed = received
 
     def rewind(self, received: int) -> None:
         """After a reconnect: confirm what the peer says it has received; all the rest is to be written again.
@@ -104,7 +222,9 @@ class Outbox:
             ValueError: more than were written; nothing is changed.
         """
         self.confirm(received)
-        self._queue.extendleft(reversed(self._sent))
+        self._written = self._confirmed
+        for write in reversed(self._sent):
+            self._queue.extendleft(reversed(write.messages))
         self._queue_bytes += self._sent_bytes
         self._before_replay += self._sent_bytes
         self._sent.clear()
@@ -112,7 +232,7 @@ class Outbox:
 
     def clear(self) -> None:
         """Forget all messages held. Those written count as confirmed, those not written as never put in."""
-        self._confirmed += len(self._sent)
+        self._confirmed = self._written
         self._sent.clear()
         self._queue.clear()
         self._sent_bytes = self._queue_bytes = self._replay = 0
@@ -122,12 +242,19 @@ class Outbox:
     @property
     def written(self) -> int:
         """How many messages were written since the beginning; a rewind takes back those that it did not confirm."""
-        return self._confirmed + len(self._sent)
+        return self._written
 
     @property
     def confirmed(self) -> int:
         """How many messages were confirmed since the beginning."""
         return self._confirmed
+
+    @property
+    def ready(self) -> bool:
+        """Whether anything is to be written and may be written now."""
+        if self._window is None or self._sent_bytes < self._window:
+            return bool(self._queue)
+        return bool(self._queue) and self._written == self._confirmed
 
     @property
     def unwritten(self) -> bool:
@@ -140,11 +267,19 @@ class Outbox:
 
     def __len__(self) -> int:
         """How many messages are held: all that are not confirmed, written or not."""
-        return len(self._sent) + len(self._queue)
+        return self._written - self._confirmed + len(self._queue) - _marks(self._queue)
 
     def messages(self) -> Iterator[bytes]:
-        """The messages held, in order, as the very objects that were put in."""
-        return chain(self._sent, self._queue)
+        """The messages held, in order, as the very objects that were put in, marks included."""
+        return chain(*(write.messages for write in self._sent), self._queue)
+
+    def unconfirmed_messages(self) -> list[bytes]:
+        """Those that were written and may have arrived or not, in order, without marks."""
+        return [message for write in self._sent for message in write.messages if type(message) is not Mark]
+
+    def unwritten_messages(self) -> list[bytes]:
+        """Those that certainly have not left, in order, without marks."""
+        return [message for message in self._queue if type(message) is not Mark]
 
     @property
     def unwritten_bytes(self) -> int:
@@ -160,3 +295,7 @@ class Outbox:
     def backlog(self) -> int:
         """Bytes held but for those of replays that were never written: what a limit for slow peers is to look at."""
         return self.unconfirmed_bytes - self._replay
+
+
+def _marks(messages: Sequence[bytes]) -> int:
+    return list(map(type, messages)).count(Mark)

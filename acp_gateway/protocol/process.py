@@ -6,22 +6,26 @@ that was named then; `answer`, `respond` and `refuse` settle it for its client, 
 """
 
 import enum
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
 from acp_gateway.protocol import handshake, jsonrpc, methods
-from acp_gateway.protocol.deliveries import Outgoing
+from acp_gateway.protocol.deliveries import Event, Outgoing
 from acp_gateway.protocol.handshake import Abilities
 from acp_gateway.protocol.journal import Journal
 from acp_gateway.protocol.jsonrpc import Message, RawId
 from acp_gateway.protocol.methods import Capability
+from acp_gateway.protocol.outbox import Mark, acknowledgement
 from acp_gateway.protocol.questions import Question, Questions
-from acp_gateway.protocol.sessions import Client, Registry, Request, Session
+from acp_gateway.protocol.sessions import SESSION_ID_SIZE, Client, Registry, Request, Session, State
 from acp_gateway.protocol.terminals import Terminals
 
 ID_SIZE: Final = 1024
 """Bytes of an id at most; a UUID has 38, and each is remembered until its answer comes."""
+
+JUST_LOST: Final = 5.0
+"""Seconds after a loss in which nobody is told elsewhere of what waits: most networks are back by then."""
 
 Refusal: TypeAlias = tuple[int, str, dict[str, Any] | None]
 """The code, the words and the data of an error."""
@@ -102,14 +106,21 @@ class Process:
         """What it has and has not answered, by the id that it got."""
         self.held: list[Request] = []
         """What was asked of it while it has to be started again first."""
+        self.recalling: dict[Session, list[Request]] = {}
+        """What waits until the journal of a session was read from the archive."""
         self.now = 0.0
         """Seconds, by the driver's clock."""
         self._last_id = 0
 
     @property
     def deserted(self) -> bool:
-        """Whether no client is connected."""
-        return not any(client.connected for client in self.clients)
+        """Whether no client is connected, nor at work here while it is away."""
+        return not any(client.connected for client in self.clients) and not any(
+            session.turns or session.queue for session in self.live.values() if not self._left(session)
+        )
+
+    def _left(self, session: Session) -> bool:
+        return all(client.gone for client in session.attached)
 
     def seen(self, client: Client, session_id: str | None) -> Session | None:
         """The session of this process that exists for a client."""
@@ -131,7 +142,7 @@ class Process:
 
     def new_journal(self) -> Journal:
         """A journal within the configured limit."""
-        return Journal(self.policy.journal_limit)
+        return Journal(self.policy.journal_limit, self.registry.new_epoch())
 
     def new_session(self, session_id: str, owner: str) -> Session:
         """A session of this agent that nobody knows of yet."""
@@ -158,6 +169,14 @@ class Process:
             client.sessions[session] = None
         if hosts and client.controls and not client.viewer.guest and client.viewer.identity == session.owner:
             session.host = client
+        self.mark(session, [client])
+
+    def mark(self, session: Session, clients: Iterable[Client]) -> None:
+        """Tell clients that count where in a session they are: counting alone would not lead them there."""
+        for client in clients:
+            if client.counts and len(session.id) <= SESSION_ID_SIZE:
+                position = session.journal.epoch, session.journal.position
+                self.out.client(client, Mark(acknowledgement(0, {session.id: position})))
 
     def detach(self, session: Session, client: Client) -> None:
         session.attached.pop(client, None)
@@ -254,8 +273,33 @@ class Process:
         """Tell the others of a session what one of them has chosen."""
         session = request.session
         assert session is not None
-        session.journal.append(update, kind)
+        if self.live.get(session.id) is not session or session.state is State.OPENING:
+            return  # It was closed before the agent had answered.
+        session.write(update, kind)
         self.out.clients((client for client in session.attached if client is not request.client), update)
+        self.mark(session, (client for client in session.attached if client is request.client))
+
+    def turn_ended(self, session: Session, began: float, reason: str | None) -> None:
+        """A turn is over: those who look on hear of it, and so does a person who doesn't."""
+        self.tell(session, "turn_ended", stopReason=reason)
+        connected = sum(client.connected for client in session.controllers())
+        self.out.event(
+            Event("turn_end", session, {"stopReason": reason, "seconds": self.now - began, "connected": connected})
+        )
+
+    def announce_waiting(self) -> None:
+        """Tell a person of decisions that nobody is there to take, of each once."""
+        for question in self.questions:
+            session = question.session
+            if session is None or question.announced or not question.is_decision:
+                continue
+            if not any(self._may_look(client) for client in session.controllers()):
+                question.announced = True
+                self.out.event(Event("permission_waiting", session, question.describe(), self.now - question.since))
+
+    def _may_look(self, client: Client) -> bool:
+        """Whether somebody is there, or has only just been lost: many a link is back in a moment."""
+        return client.connected or self.now - client.away_since < JUST_LOST
 
 
 def who(client: Client | None) -> dict[str, Any]:

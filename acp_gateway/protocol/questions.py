@@ -8,8 +8,9 @@ what they still say is dropped: ids are never used again.
 A question that nobody is there for is held, and asked of whoever attaches next: nothing is denied by default.
 """
 
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from typing import Final
+from typing import Any, Final
 
 from acp_gateway.protocol import jsonrpc
 from acp_gateway.protocol.deliveries import Outgoing
@@ -19,6 +20,12 @@ from acp_gateway.protocol.sessions import Client, Session
 
 LONG: Final = 24 * 3600.0
 """Seconds after which a question that waits is worth a line in the log: a day, by then somebody has slept over it."""
+
+
+REMEMBERED: Final = 16
+"""Links that a question was asked over and that are gone, of which one may want it back: devices are a handful."""
+
+_TOOL_CALL: Final = ("toolCallId", "title", "kind")
 
 
 class Question:
@@ -45,6 +52,10 @@ class Question:
         """What has to be done to the answer on its way to the agent."""
         self.mentioned = False
         """Whether the log has said that it waits for long."""
+        self.announced = False
+        """Whether somebody was told that nobody was there for it."""
+        self.former: deque[tuple[str, str, int]] = deque(maxlen=REMEMBERED)
+        """Whom it was asked of that has gone: the identity, the link that could be resumed once, and the id there."""
 
     @property
     def id(self) -> RawId:
@@ -60,6 +71,11 @@ class Question:
     def is_decision(self) -> bool:
         """Whether a person is to decide something."""
         return self.method in (REQUEST_PERMISSION, CREATE_ELICITATION)
+
+    def describe(self) -> dict[str, Any]:
+        """What a person is told of it who is elsewhere."""
+        call = {name: jsonrpc.text_at(self.message.text, "params", "toolCall", name) for name in _TOOL_CALL}
+        return {"method": self.method, "tool": call, "connected": 0}
 
     @property
     def title(self) -> str | None:
@@ -199,9 +215,26 @@ class Questions:
     def client_gone(self, client: Client) -> None:
         """A client will not answer any more."""
         questions, client.questions = client.questions, {}
-        for question in questions.values():
+        for minted, question in questions.items():
             del question.copies[client]
+            if client.link is not None:
+                question.former.append((client.viewer.identity, client.link, minted))
             self._left(question)
+
+    def adopt(self, session: Session, client: Client, link: str, ids: Iterable[int]) -> list[int]:
+        """Give a client back what it was asked in a session over another link, under the ids that it had there.
+
+        Returns the ids of those that are still open.
+        """
+        adopted = []
+        for question in self.of(session):
+            for minted in ids:
+                asked = (client.viewer.identity, link, minted) in question.former
+                if asked and client not in question.copies and minted not in client.questions:
+                    question.copies[client] = minted
+                    client.questions[minted] = question
+                    adopted.append(minted)
+        return adopted
 
     def agent_lost(self) -> None:
         """Nobody wants to know any more: take everything back."""

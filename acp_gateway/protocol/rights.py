@@ -3,14 +3,9 @@
 What may be done *in* a session is another matter: that needs a client that is attached to it.
 """
 
-from typing import Final
-
 from acp_gateway.protocol import jsonrpc, methods
 from acp_gateway.protocol.jsonrpc import Message
-from acp_gateway.protocol.sessions import Client
-
-SESSION_ID_SIZE: Final = 1024
-"""Characters of a session's id at most; a UUID has 36, and each is remembered."""
+from acp_gateway.protocol.sessions import SESSION_ID_SIZE, Client
 
 
 def objection_to_request(client: Client, message: Message) -> tuple[int, str] | None:

@@ -75,13 +75,16 @@ class Routing:
             if session.replay_to is not None:
                 self._process.out.replay(session.replay_to, [message.text])
             return
-        session.journal.append(message.text, state)
+        session.write(message.text, state)
         translated = self._process.terminals.translations(message.text)
         if translated:
             for client in session.attached:
                 self._process.out.client(client, translated.get(client, message.text))
         else:
             self._process.out.clients(session.attached, message.text)
+        if not own:
+            # It counts in this session's journal, and under another name at the clients.
+            self._process.mark(session, session.attached)
         if state is not None:
             updates.read_state(session, message)
         elif message.update == "subagent_update":
@@ -126,6 +129,7 @@ class Routing:
             self._route(question)
             if not question.copies and question in self._process.questions:
                 self._process.out.note(f"{message.method:.80} waits: nobody is there to answer it")
+            self._process.announce_waiting()
 
     def sort_early(self) -> None:
         """What was early for a session that has not come is of another one, or of none."""
@@ -146,6 +150,7 @@ class Routing:
             # Nobody whose turn it could have been has one any more.
             if question.in_turn and not question.suspects & running:
                 self._process.questions.settle_undecided(question)
+        self._process.announce_waiting()
 
     def _session_of(self, session_id: str) -> Session | None:
         """The session that an id of the agent's is about: its own, or the one that began it."""

@@ -9,6 +9,7 @@ its owner and what a list shows of it.
 """
 
 import enum
+import math
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -28,6 +29,10 @@ is forgotten belongs to the gateway's own user again, as any session that was ne
 
 SETUP_SIZE: Final = 1024 * 1024
 """Bytes of how a session was opened that are kept for opening it again: a list of tool servers has a few thousand."""
+
+
+SESSION_ID_SIZE: Final = 1024
+"""Characters of a session's id at most that a client may name; a UUID has 36, and each is remembered."""
 
 
 class Role(enum.Enum):
@@ -78,11 +83,17 @@ class Viewer:
 class Client:
     """A connection, as the core sees it."""
 
-    def __init__(self, name: str, viewer: Viewer, role: Role = Role.CONTROLLER) -> None:
+    def __init__(self, name: str, viewer: Viewer, role: Role = Role.CONTROLLER, *, link: str | None = None) -> None:
         self.name = name
         self.viewer = viewer
+        self.link = link
+        """What its link is known by, if it can be resumed; such a client counts what it receives."""
+        self.former_links: set[str] = set()
+        """Links that it had before and that could not be resumed, as far as it took anything over from there."""
         self.role = role
         self.presence = Presence.CONNECTED
+        self.away_since = -math.inf
+        """When it was last lost, in seconds of the driver's clock."""
         self.phase = Phase.NEW
         self.wants_news = False
         """Whether it asked for the gateway's own notifications."""
@@ -109,6 +120,19 @@ class Client:
         return self.role is Role.CONTROLLER
 
     @property
+    def counts(self) -> bool:
+        """Whether it wants to know where in its sessions it is."""
+        return self.link is not None
+
+    def positions(self) -> dict[str, tuple[str, int]]:
+        """For each session that it takes part in, the epoch and position of all that was decided for it until now."""
+        return {
+            session.id: (session.journal.epoch, session.journal.position)
+            for session in self.sessions
+            if len(session.id) <= SESSION_ID_SIZE
+        }
+
+    @property
     def connected(self) -> bool:
         """Whether it is there at this moment."""
         return self.presence is Presence.CONNECTED
@@ -132,6 +156,10 @@ class Client:
         """An id for a request to this client, never used before."""
         self._last_id += 1
         return self._last_id
+
+    def mint_above(self, last_id: int) -> None:
+        """It has had ids up to this one, over another link."""
+        self._last_id = max(self._last_id, last_id)
 
 
 class Request:
@@ -183,6 +211,42 @@ class Home(Protocol):
         """Whether none of its clients is connected."""
 
 
+class Archive(Protocol):
+    """What keeps sessions for another process of the gateway. It is told of changes, at once, and never fails."""
+
+    def keep(self, session: "Session") -> None:
+        """A session is there, or what a list shows of it has changed."""
+
+    def remove(self, session: "Session") -> None:
+        """A session does not exist any more."""
+
+    def write(self, session: "Session", message: bytes, state: str | None) -> None:
+        """A message was written down in a session's journal."""
+
+    def end_turn(self, session: "Session") -> None:
+        """A turn has ended in it."""
+
+    def replace(self, session: "Session") -> None:
+        """A session has another journal."""
+
+    def holds(self, session: "Session") -> bool:
+        """Whether a journal of a session that is not live can be read."""
+
+
+class NoArchive:
+    """Keeps nothing."""
+
+    def keep(self, session: "Session") -> None: ...
+    def remove(self, session: "Session") -> None: ...
+    def write(self, session: "Session", message: bytes, state: str | None) -> None: ...
+    def end_turn(self, session: "Session") -> None: ...
+    def replace(self, session: "Session") -> None: ...
+
+    def holds(self, session: "Session") -> bool:
+        """Nothing."""
+        return False
+
+
 class Session:
     """A session: who takes part, what is open in it, and what a late joiner needs."""
 
@@ -193,14 +257,16 @@ class Session:
         self.owner = owner
         """An identity."""
         self.journal = journal
+        self.archive: Archive = _NO_ARCHIVE
+        """What keeps it, once it is registered."""
         self.home: Home | None = None
         self.state = State.OPENING
         self.host: Client | None = None
         """The owner's connection that created or last loaded it: its machine serves files and terminals."""
         self.attached: dict[Client, None] = {}
         """The clients that take part, the earliest first."""
-        self.turns: dict[Request, None] = {}
-        """The prompts that the agent works on."""
+        self.turns: dict[Request, float] = {}
+        """The prompts that the agent works on, with the time at which it began."""
         self.queue: deque[Request] = deque()
         """The prompts that come after them."""
         self.held: list[Request] = []
@@ -218,6 +284,8 @@ class Session:
         """While it is being loaded: the history that will replace the journal."""
         self.last_recorded: str | None = None
         """While it is being loaded: the kind of the last update of that history."""
+        self.recalled = False
+        """While it is not live: whether its journal was read from the archive, as far as there is one."""
 
     def __repr__(self) -> str:
         return f"Session({self.agent} {self.id!r:.80})"
@@ -236,6 +304,21 @@ class Session:
         """The attached clients that may decide."""
         return (client for client in self.attached if client.controls)
 
+    def write(self, message: bytes, state: str | None = None) -> None:
+        """Write down an update; `state` as in `Journal.append`."""
+        self.journal.append(message, state)
+        self.archive.write(self, message, state)
+
+    def end_turn(self) -> None:
+        """A turn has ended."""
+        self.journal.turn_ended()
+        self.archive.end_turn(self)
+
+    def take_journal(self, journal: Journal) -> None:
+        """Go on with another journal."""
+        self.journal = journal
+        self.archive.replace(self)
+
     def keep_setup(self, request: Message) -> None:
         """Take over how a client opened this session; of something huge only where."""
         params = jsonrpc.members_at(request.text, "params")
@@ -244,9 +327,15 @@ class Session:
         self.setup = {name: value for name, value in params.items() if name == "cwd" or not huge}
         self.cwd = jsonrpc.text_at(request.text, "params", "cwd") or self.cwd
 
+    def keep_directory(self) -> None:
+        """Where it was opened is all that is known of how: it is of an earlier process of the gateway."""
+        if self.cwd is not None:
+            self.setup = {"cwd": jsonrpc.encode(self.cwd)}
+
     def forget_content(self) -> None:
         """Keep what a list shows and what opening it again takes, and nothing else of what was said in it."""
         self.journal.clear()
+        self.recalled = False
         self.recorded = self.replay_to = self.host = None
         self.setup = {name: value for name, value in self.setup.items() if name == "cwd"}
         self.result = {}
@@ -262,38 +351,63 @@ class Session:
         self.result |= {name: text for name, text in result.items() if name != "sessionId"}
 
 
-class Registry:
-    """All sessions of a gateway that were ever seen, live ones and others."""
+_NO_ARCHIVE = NoArchive()
 
-    def __init__(self, own_identity: str) -> None:
+
+class Registry:
+    """All sessions of a gateway that were ever seen, live ones and others.
+
+    Args:
+        own_identity: the gateway's own user's, to whom sessions belong that were never registered.
+        archive: keeps them for the gateway's next process.
+        run: a word that no other process of the gateway has: epochs of journals begin with it.
+    """
+
+    def __init__(self, own_identity: str, archive: Archive = _NO_ARCHIVE, run: str = "") -> None:
         self.own_identity = own_identity
-        """Of the gateway's own user, to whom sessions belong that were never registered."""
+        self._archive = archive
+        self._run = run
+        self._epochs = 0
         # By agent and id. There can be several of one name: agents that count their sessions begin anew each time.
         self._sessions: dict[tuple[str, str], list[Session]] = {}
         # The same by id alone.
         self._by_id: dict[str, dict[Session, None]] = {}
-        # Those that are not live, the longest so first.
-        self._past: dict[Session, None] = {}
+        # Those that are not live, by owner, the longest so first; and how many that are.
+        self._past: dict[str, dict[Session, None]] = {}
+        self._past_count = 0
+
+    def new_epoch(self) -> str:
+        """A word for the positions in one journal."""
+        self._epochs += 1
+        return f"{self._run}-{self._epochs}"
+
+    def restore(self, session: Session) -> None:
+        """A session is known from an earlier process of the gateway, and not live."""
+        session.archive = self._archive
+        self._enlist(session)
+        self._put_by(session)
 
     def add(self, session: Session, home: Home) -> None:
         """A session is live from now on."""
         session.home = home
+        session.archive = self._archive
         key = session.agent, session.id
         for other in list(self._sessions.get(key, ())):
             if not other.live and other.owner == session.owner:
                 self._forget(other)
-        self._past.pop(session, None)
-        same = self._sessions.setdefault(key, [])
-        if session not in same:
-            same.append(session)
-            self._by_id.setdefault(session.id, {})[session] = None
+        self._take_out(session)
+        self._enlist(session)
+        self._archive.keep(session)
 
     def end(self, session: Session) -> None:
         """A session is not live any more; whose it is stays known."""
         session.home = None
-        self._past[session] = None
-        while len(self._past) > REMEMBERED:
-            self._forget(next(iter(self._past)))
+        self._archive.keep(session)
+        self._put_by(session)
+        while self._past_count > REMEMBERED:
+            # Of whoever has most: nobody can have the others' forgotten.
+            most = max(self._past, key=lambda owner: len(self._past[owner]))
+            self._forget(next(iter(self._past[most])))
 
     def remove(self, session: Session) -> None:
         """A session does not exist any more."""
@@ -330,8 +444,33 @@ class Registry:
     def __iter__(self) -> Iterator[Session]:
         return (session for same in list(self._sessions.values()) for session in same)
 
+    @property
+    def past(self) -> Iterator[Session]:
+        """Those that are not live, for each owner the longest so first."""
+        return (session for sessions in list(self._past.values()) for session in list(sessions))
+
+    def _put_by(self, session: Session) -> None:
+        self._take_out(session)
+        self._past.setdefault(session.owner, {})[session] = None
+        self._past_count += 1
+
+    def _take_out(self, session: Session) -> None:
+        sessions = self._past.get(session.owner, {})
+        if session in sessions:
+            del sessions[session]
+            self._past_count -= 1
+        if not sessions:
+            self._past.pop(session.owner, None)
+
+    def _enlist(self, session: Session) -> None:
+        same = self._sessions.setdefault((session.agent, session.id), [])
+        if session not in same:
+            same.append(session)
+            self._by_id.setdefault(session.id, {})[session] = None
+
     def _forget(self, session: Session) -> None:
-        self._past.pop(session, None)
+        self._archive.remove(session)
+        self._take_out(session)
         key = session.agent, session.id
         same = self._sessions.get(key, [])
         if session in same:

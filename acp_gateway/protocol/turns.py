@@ -55,11 +55,12 @@ class Turns:
             self._process.answer(request, b'{"stopReason":"cancelled"}')
 
     def _start_turn(self, session: Session, request: Request) -> None:
-        session.turns[request] = None
+        session.turns[request] = self._process.now
         if not self._process.abilities.echoes:
             for chunk in updates.user_chunks(session.id, request.message):
-                session.journal.append(chunk)
+                session.write(chunk)
                 self._process.out.clients((other for other in session.attached if other is not request.client), chunk)
+            self._process.mark(session, (client for client in session.attached if client is request.client))
         self._process.tell(session, "turn_started", **who(request.client))
         self._process.forward(request, self._turn_ended)
         self._routing.route_again()
@@ -68,12 +69,13 @@ class Turns:
         session = request.session
         assert session is not None
         self._process.respond(request, response)
-        if session.turns.pop(request, request) is not None:
+        began = session.turns.pop(request, None)
+        if began is None:
             return  # The session has ended before its turn.
-        self._process.tell(session, "turn_ended", stopReason=jsonrpc.text_at(response.text, "result", "stopReason"))
+        self._process.turn_ended(session, began, jsonrpc.text_at(response.text, "result", "stopReason"))
         if session.turns:
             return
-        session.journal.turn_ended()
+        session.end_turn()
         if session.queue:
             self._start_turn(session, session.queue.popleft())
         self._routing.route_again()

@@ -8,7 +8,8 @@ from acp_gateway.protocol.methods import AGENT_CHUNK, CONFIG_UPDATE, META, MODE_
 from acp_gateway.protocol.sessions import Session
 
 GAP: Final = "[acp-gateway: the beginning of this conversation is no longer kept at the gateway.]"
-"""The only text that the gateway ever adds to a conversation."""
+PART_MISSING: Final = "[acp-gateway: a part of this conversation is missing here; it is no longer kept at the gateway.]"
+"""The only texts that the gateway ever adds to a conversation."""
 
 
 def session_update(session_id: str, kind: str, **members: bytes) -> bytes:
@@ -34,9 +35,9 @@ def user_chunks(session_id: str, prompt: Message) -> list[bytes]:
     ]
 
 
-def gap(session_id: str) -> bytes:
-    """What precedes a history whose beginning is missing."""
-    return session_update(session_id, AGENT_CHUNK, content=jsonrpc.encode({"type": "text", "text": GAP}))
+def gap(session_id: str, text: str = GAP) -> bytes:
+    """What stands in the place of what is missing."""
+    return session_update(session_id, AGENT_CHUNK, content=jsonrpc.encode({"type": "text", "text": text}))
 
 
 def mode_update(session: Session, mode_id: str) -> bytes:
@@ -83,8 +84,11 @@ def read_state(session: Session, update: Message) -> None:
         if options is not None:
             session.result["configOptions"] = options
     else:
+        before = session.title, session.updated_at
         session.title = jsonrpc.text_at(update.text, "params", "update", "title") or session.title
         session.updated_at = jsonrpc.text_at(update.text, "params", "update", "updatedAt") or session.updated_at
+        if (session.title, session.updated_at) != before:
+            session.archive.keep(session)
 
 
 def opening_result(session: Session, *, with_id: bool) -> bytes:

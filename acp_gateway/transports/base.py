@@ -129,6 +129,11 @@ class MessageStream(ABC):
     """
 
     def __init__(self) -> None:
+        self.heard_at = 0.0
+        """When bytes last came, in seconds of Trio's clock, where the transport can tell: parts of a message count."""
+        self.takes_torn_end = True
+        """Whether what precedes the peer's end counts as a message though nothing ended it, as a last line can. Where
+        the peer would send it again it must not."""
         # What `receive` did not hand out yet of its batch.
         self._left: deque[bytes] = deque()
 
@@ -165,6 +170,11 @@ class MessageStream(ABC):
         """Send one message, as `send_batch`."""
         await self.send_batch([message])
 
+    @property
+    def ended_politely(self) -> bool:
+        """Whether the peer has said that it ends the stream because it wants nothing more. Not all transports tell."""
+        return False
+
     @abstractmethod
     async def _receive_batch(self) -> list[bytes]:
         """As `receive_batch`, from the transport."""
@@ -195,6 +205,12 @@ class MessageStream(ABC):
 
         Tasks that wait get `ClosedResourceError`. Bounded in time; cancelled or repeated, it closes at once.
         """
+
+    async def abort(self) -> None:
+        """Close at once, without a word and without waiting for anything."""
+        with trio.CancelScope() as now:
+            now.cancel()
+            await self.aclose()
 
 
 def memory_message_stream_pair() -> tuple[MessageStream, MessageStream]:

@@ -206,7 +206,9 @@ class FramedStream(MessageStream):
             raise trio.ClosedResourceError
         self._reading_since = trio.current_time()
         try:
-            return await self.bytes.receive_some()
+            data = await self.bytes.receive_some()
+            self.heard_at = trio.current_time()
+            return data
         except trio.ClosedResourceError:
             self._writer.raise_failure()
             raise
@@ -262,6 +264,10 @@ class FramedStream(MessageStream):
             pass  # The peer is gone already.
         finally:
             await self._close(trio.ClosedResourceError())
+
+    async def abort(self) -> None:
+        self._closing = True
+        await self._close(trio.ClosedResourceError())
 
     @abstractmethod
     async def _say_goodbye(self, reason: CloseReason, text: str) -> None:

@@ -55,6 +55,8 @@ class LineStream(FramedStream):
             elif data:
                 lines = []
                 self._rest.add(data)
+            elif self._rest.size and not self.takes_torn_end:
+                raise trio.BrokenResourceError("the connection was lost: it ended in the middle of a message")
             elif self._rest.size:
                 lines = [self._rest.take()]
             else:

@@ -62,6 +62,12 @@ class Timing:
 MARK: Final = "Acp-Gateway"
 """A header that the gateway's own refusals have, with a word that says why."""
 
+CONNECTION_ID: Final = "Acp-Connection-Id"
+"""The header that names a connection, and the link that it is the first connection of."""
+
+RESUME: Final = "Acp-Gateway-Resume"
+"""The header that asks for a link that can be resumed, or resumes one: how many messages of it have been received."""
+
 
 class UpgradeRefused(ProtocolError):
     """The server answered the upgrade with something else than 101."""
@@ -109,8 +115,6 @@ class WebSocketStream(FramedStream):
         self._timing = timing
         # A text message that has begun; None between messages and in a binary one.
         self._fragments: Pieces | None = None
-        # When bytes last came.
-        self._heard = trio.current_time()
         # Bytes of pongs handed over since something has been pending.
         self._pongs = 0
 
@@ -126,6 +130,10 @@ class WebSocketStream(FramedStream):
         received = self._protocol.close_rcvd
         return "" if received is None else received.reason
 
+    @property
+    def ended_politely(self) -> bool:
+        return self.close_code == CloseCode.NORMAL_CLOSURE
+
     # Receiving
 
     async def _receive_batch(self) -> list[bytes]:
@@ -137,7 +145,6 @@ class WebSocketStream(FramedStream):
             if self._protocol.state is not State.OPEN:
                 self._raise_end()
             data = await self._read()
-            self._heard = trio.current_time()
             if data:
                 self._protocol.receive_data(data)
             else:
@@ -241,7 +248,7 @@ class WebSocketStream(FramedStream):
             await trio.sleep(timing.ping_timeout)
             # A pong can only be missed by somebody who was reading all the while: a peer whose messages are not read,
             # because the agent is busy, has done nothing wrong.
-            if self._heard < asked and self._reading_since is not None and self._reading_since <= left:
+            if self.heard_at < asked and self._reading_since is not None and self._reading_since <= left:
                 lost = f"the connection was lost: no pong within {timing.ping_timeout:g} s"
                 await self._close(trio.BrokenResourceError(lost))
                 return

@@ -230,7 +230,7 @@ def test_a_signal_ends_it_politely_and_silently(gateway: RunningGateway, number:
 
 @pytest.mark.parametrize("numbers", [[signal.SIGKILL], [signal.SIGTERM, signal.SIGKILL]])
 @pytest.mark.parametrize("transport", ["wss", "tcp"])
-def test_a_killed_shim_leaves_no_agent_behind(
+def test_a_killed_shim_leaves_no_agent_behind_when_it_has_been_away_for_long_enough(
     gateway: RunningGateway, transport: str, numbers: list[signal.Signals]
 ) -> None:
     with subprocess.Popen(

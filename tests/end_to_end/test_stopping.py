@@ -2,13 +2,14 @@
 
 import json
 import signal
+import socket
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from tests.end_to_end.running import AGENTS, ENVIRONMENT, lines_of, prepare, start_gateway
+from tests.end_to_end.running import AGENTS, prepare, start_gateway
 
 REQUESTS = (
     b'{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":1}}\n'
@@ -20,33 +21,29 @@ PROMPT = (
 )
 
 
+HELLO = b'{"jsonrpc":"2.0","id":0,"method":"_acp-gateway/hello","params":{}}\n'
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
 def test_an_open_prompt_is_answered_when_the_gateway_stops(tmp_path: Path, number: signal.Signals) -> None:
     pin = prepare(tmp_path, f'[agents.sdk]\ncommand = ["{sys.executable}", "{AGENTS / "sdk_agent.py"}"]\n')
     gateway = start_gateway(tmp_path, pin)
     try:
-        with subprocess.Popen(
-            gateway.connect_command("wss"),
-            env=ENVIRONMENT,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-        ) as shim:
-            assert shim.stdin is not None
-            lines = lines_of(shim)
-            shim.stdin.write(REQUESTS)
-            shim.stdin.flush()
-            assert [json.loads(next(lines))["id"] for _ in range(2)] == [1, 2]
-            shim.stdin.write(PROMPT)
-            shim.stdin.flush()
+        with socket.socket(socket.AF_UNIX) as client:
+            client.settimeout(60)
+            client.connect(str(tmp_path / "socket"))
+            lines = client.makefile("rb")
+            client.sendall(HELLO + REQUESTS)
+            assert [json.loads(next(lines))["id"] for _ in range(3)] == [0, 1, 2]
+            client.sendall(PROMPT)
             assert json.loads(next(lines))["method"] == "session/request_permission"
             gateway.process.send_signal(number)
             told = [json.loads(line) for line in lines]
-            (answer,) = [message for message in told if message.get("id") == 3]
-            # The question may be taken back before: nobody wants to know any more.
-            assert all(message.get("method") == "$/cancel_request" for message in told if message is not answer)
-            assert answer["error"]["data"]["reason"] == "gateway_stopping"
-            assert shim.wait(60) == 6
+            lines.close()
+        (answer,) = [message for message in told if message.get("id") == 3]
+        # The question may be taken back before: nobody wants to know any more.
+        assert all(message.get("method") == "$/cancel_request" for message in told if message is not answer)
+        assert answer["error"]["data"]["reason"] == "gateway_stopping"
         assert gateway.process.wait(60) == 0
     finally:
         gateway.stop()

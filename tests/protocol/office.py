@@ -7,15 +7,17 @@ leak.
 
 import itertools
 import json
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
 from acp_gateway.protocol import jsonrpc
 from acp_gateway.protocol.deliveries import Deliveries
-from acp_gateway.protocol.sessions import Client, Home, Registry, Role
+from acp_gateway.protocol.outbox import Mark
+from acp_gateway.protocol.sessions import Client, Home, Registry, Role, Session, State
 from acp_gateway.protocol.updates import GAP
-from tests.protocol.scene import Peer, Scene, make_policy
+from tests.protocol.scene import Peer, Place, Scene, Shelf, make_policy, places
 
 IDS = (
     *(b"1", b'"1"', b"1.0", b"1e2", b"0", b'""', b"null", b"-0", b"9223372036854775808", rb'"\u0041"', b'"A"', b"100"),
@@ -39,6 +41,15 @@ class Record:
 
 
 @dataclass(eq=False)
+class Back:
+    """What somebody who takes up a session again has seen of it over another link."""
+
+    old: "Member"
+    place: Place
+    view: list[Body]
+
+
+@dataclass(eq=False)
 class Wish:
     """A request of a client."""
 
@@ -50,6 +61,9 @@ class Wish:
     at_agent: bool = False
     heard: list[Body] = field(default_factory=list)
     """What the agent replayed because of it."""
+    back: Back | None = None
+    goes_on: bool = False
+    """Whether only what was missed is due, once the agent has it."""
 
     @property
     def about(self) -> str | None:
@@ -94,6 +108,8 @@ class Opening:
     """Whose replay it is; None where it is nobody's."""
     replaces: bool
     """Whether the history is to be what the agent tells now."""
+    reopens: bool = False
+    """Whether it is the gateway's own, in a new process."""
     truth: list[Body] = field(default_factory=list)
 
 
@@ -114,6 +130,19 @@ class Member:
     """What it has seen of each session that it is attached to; None where it did not ask for the beginning."""
     copies: dict[int, Ask] = field(default_factory=dict)
     last_minted: int = 0
+    places: dict[str, Place] = field(default_factory=dict)
+    """Where in its sessions one that counts is, as far as it knows."""
+    trail: dict[str, list[Back]] = field(default_factory=dict)
+    """For each session where it has been, and what it had seen of it there."""
+    lost_copies: dict[int, Ask] = field(default_factory=dict)
+    """What it was asked and had not answered when it left."""
+    returned: bool = False
+    unsure: set[str] = field(default_factory=set)
+    """Sessions that it has asked to load since it has had a place in them."""
+
+    @property
+    def counts(self) -> bool:
+        return self.peer.client.counts
 
     @property
     def controls(self) -> bool:
@@ -132,10 +161,13 @@ class World:
     def __init__(self, counting: bool) -> None:
         self.counting = counting
         """Whether agents count their sessions, each process from the beginning."""
-        self.registry = Registry("me")
+        self.shelf = Shelf()
+        self.registry = Registry("me", self.shelf, "run")
         self.disk: dict[str, Record] = {}
         self.offices: list[Office] = []
         self.tags: dict[str, Record | None] = {}
+        self.own: dict[str, Member] = {}
+        """By whom something was said that the journal has and that is not sent to the one who said it."""
         self.marks: dict[str, tuple[Member, str | None, str]] = {}
         """Who has said something: about which session, by which method."""
         self.numbers = itertools.count(1)
@@ -222,14 +254,39 @@ class Office:
 
     # What happens
 
-    def join(self, identity: str, role: Role, only: str | None, guest: bool) -> Member:
+    def join(self, identity: str, role: Role, only: str | None, guest: bool, *, counts: bool) -> Member:
         name = f"c{next(self.world.numbers)}"
-        peer = self.scene.join(name, identity, role, only=only, guest=guest, initialize=False)
+        link = f"link of {name}" if counts else None
+        peer = self.scene.join(name, identity, role, only=only, guest=guest, link=link, initialize=False)
         member = Member(peer, identity, role, only, guest)
         self.members[peer.client] = member
         return member
 
-    def wish(self, member: Member, method: str, session: str | None, raw: bytes, **params: Any) -> None:
+    def introduce(self, member: Member, **params: Any) -> None:
+        """A client gets through `initialize`."""
+        self.wish(member, "initialize", None, b"0", protocolVersion=1, **params)
+        for owed in list(self.owed):
+            if owed.method == "initialize":
+                self.settle(owed, well=True)
+
+    def come_back(self, old: Member, session: str, back: Back, method: str, *, known: bool) -> None:
+        """One that is gone is there again, over another link."""
+        old.returned = True
+        member = self.join(old.identity, old.role, old.only, old.guest, counts=True)
+        member.last_minted = old.last_minted
+        self.introduce(member, _meta={"acp-gateway": {"lastId": old.last_minted}})
+        position = back.place[1]
+        back = back if known else Back(old, ("run-x", position), back.view)
+        open_there = [wish for wish in old.wishes.values() if wish.method == "session/prompt"]
+        said = {"epoch": back.place[0], "position": position, "connection": old.peer.client.link}
+        questions = [minted for minted, ask in old.lost_copies.items() if ask.session == session]
+        said |= {"prompts": [f"raw {wish.raw.hex()}" for wish in open_there], "questions": questions}
+        meta = {"acp-gateway": said, "other": 1}
+        self.wish(member, method, session, b'"back"', back=back, cwd="/srv", mcpServers=[], _meta=meta)
+
+    def wish(
+        self, member: Member, method: str, session: str | None, raw: bytes, back: Back | None = None, **params: Any
+    ) -> None:
         """A client asks for something."""
         number = next(self.world.numbers)
         mark = f"m{number}"
@@ -238,11 +295,15 @@ class Office:
         if key in member.wishes:
             self.refusals += 1
         else:
-            member.wishes[key] = Wish(member, number, raw, method, session)
+            member.wishes[key] = Wish(member, number, raw, method, session, back=back)
+            if method in ("session/load", "session/resume") and back is None:
+                # What comes now is history.
+                member.places.pop(session or "", None)
+                member.unsure.add(session or "")
         about = {} if session is None else {"sessionId": session}
         params = {**about, **params, "mark": mark}
-        body = b'{"jsonrpc":"2.0","method":"%b","id":%b,"params":%b}' % (method.encode(), raw, encode(params))
-        member.peer.say(body)
+        text = re.sub(rb'"raw (\w+)"', lambda it: bytes.fromhex(it[1].decode()), encode(params))
+        member.peer.say(b'{"jsonrpc":"2.0","method":"%b","id":%b,"params":%b}' % (method.encode(), raw, text))
 
     def tell(self, member: Member, method: str, session: str | None, **params: Any) -> None:
         """A client says something that is not answered."""
@@ -291,6 +352,7 @@ class Office:
             self.end()
 
     def forget(self, member: Member) -> None:
+        member.lost_copies = dict(member.copies)
         member.copies.clear()
         member.attached.clear()
         member.views.clear()
@@ -413,7 +475,7 @@ class Office:
                         # Of what is told again only how things are now is news.
                         states = [body for body in opening.truth if body["update"]["sessionUpdate"] == "plan"]
                         found.truth += states[-1:]
-                elif not opening.replaces:
+                elif opening.reopens:
                     self.finish(self.live[owed.session])
                 else:
                     self.settled_in.update(
@@ -452,6 +514,7 @@ class Office:
         body = {"sessionId": record.id, "update": {"sessionUpdate": "current_mode_update", "currentModeId": tag}}
         record.truth.append(body)
         assert owed.wish is not None
+        self.world.own[tag] = owed.wish.member
         view = owed.wish.member.views.get(record)
         if view is not None:
             view.append(body)
@@ -501,22 +564,43 @@ class Office:
         for client, texts in deliveries.to_clients.items():
             member = self.members[client]
             self.no_delivery_to_who_is_gone(member)
+            self.who_counts_is_right_at_every_point(member, texts)
             self.read_batch(member, texts)
         for text in deliveries.to_agent:
             self.read_by_agent(text, before)
         assert self.refusals == 0
         self.settled_in.clear()
         self.reading = False
+        for member in self.present:
+            self.remember_where(member)
+        for session in deliveries.wanted:
+            self.scene.multiplexer.recalled(session, self.world.shelf.read(session))
+            self.scene.deliver()
         for home in deliveries.deserted:
             self.world.stop(home)
+
+    def remember_where(self, member: Member) -> None:
+        """One that counts may have to tell later how far it was now."""
+        for name, record in member.attached.items() if member.counts else ():
+            view, place = member.views.get(record), member.places.get(name)
+            if view is not None and place is not None:
+                member.trail.setdefault(name, []).append(Back(member, place, list(view)))
 
     def note_prompt(self, body: Body) -> None:
         """A turn begins: what its prompt says belongs to the session from here on."""
         if body.get("method") == "session/prompt":
             record = self.live[body["params"]["sessionId"]]
+            sender = self.sender(body["params"])
             for chunk in chunks(body["params"]):
+                if sender is not None:
+                    self.world.own[tag_of(chunk)] = sender
                 self.world.tags[tag_of(chunk)] = record
                 record.truth.append(chunk)
+
+    def sender(self, params: Body) -> Member | None:
+        """Whose prompt it is, whoever sent it over which link."""
+        wishes = [wish for member in self.members.values() for wish in member.wishes.values()]
+        return next((wish.member for wish in wishes if f"m{wish.number}" == params["mark"]), None)
 
     def read_batch(self, member: Member, texts: list[bytes]) -> None:
         arriving = {name for text in texts for name in self.opened_by(member, text)}
@@ -524,7 +608,12 @@ class Office:
         for text in texts:
             body = json.loads(text)
             params = body.get("params", {})
-            if "method" not in body:
+            if isinstance(text, Mark):
+                self.take_mark(member, places(text), said)
+            elif "method" not in body:
+                wish = member.wishes.get(id_key(raw_id(text)))
+                if wish is not None and wish.back is not None and "result" in body:
+                    self.what_was_open_is_taken_over(member, wish.back, str(wish.session), text)
                 self.every_response_reaches_its_asker_once_under_its_own_id(member, body, raw_id(text), said)
             elif body["method"] == "session/update":
                 self.nobody_sees_a_session_that_is_not_for_them(member, params, arriving)
@@ -539,6 +628,14 @@ class Office:
                 del member.copies[params["requestId"]]
             else:
                 assert params["sessionId"] in member.attached
+
+    def take_mark(self, member: Member, named: dict[str, Place], said: dict[Record, list[Body]]) -> None:
+        for wish in member.wishes.values():
+            if wish.back is not None and named.get(str(wish.session)) == wish.back.place:
+                # What comes from here on is what it has missed.
+                record = self.record_of(str(wish.session))
+                assert record is not None
+                said[record] = []
 
     def opened_by(self, member: Member, text: bytes) -> Iterator[str | None]:
         body = json.loads(text)
@@ -561,6 +658,7 @@ class Office:
 
     def read_by_agent(self, text: bytes, before: dict[Member, dict[str, Record]]) -> None:
         body = json.loads(text)
+        assert "acp-gateway" not in body.get("params", {}).get("_meta", {}), "that is the gateway's own"
         self.who_may_only_look_is_never_heard_by_the_agent(body)
         if "method" not in body:
             self.one_answer_to_each_request_of_the_agent(body, raw_id(text), before)
@@ -581,7 +679,11 @@ class Office:
             assert session not in self.openings
             reopened = wish is None and session in self.live
             listens = wish is not None and wish.method == "session/load"
-            self.openings[session] = Opening(wish if listens else None, not reopened)
+            goes_on = wish is not None and wish.back is not None and self.epoch(session) == wish.back.place[0]
+            if wish is not None:
+                wish.goes_on = goes_on
+            heard_by = wish if listens and not goes_on else None
+            self.openings[session] = Opening(heard_by, not reopened and not goes_on, reopened)
             if not reopened:
                 assert session not in self.live, "a session that is live was opened again"
         elif owed.method in ("session/new", "session/fork"):
@@ -595,6 +697,14 @@ class Office:
                     # It may have asked for the history behind its prompt.
                     view += [chunk for chunk in chunks(params) if chunk not in view]
         self.owed.append(owed)
+
+    def is_over(self, record: Record | None) -> bool:
+        """Whether a session was closed here: what is asked in it ends with the last turn that it may be of."""
+        return record is not None and self.closed.get(record.id) is record and not self.has(record.id)
+
+    def epoch(self, name: str) -> str:
+        (session,) = [session for session in self.scene.multiplexer.sessions if session.id == name]
+        return session.journal.epoch
 
     # The rules
 
@@ -611,7 +721,9 @@ class Office:
             assert opening.wish is not None
             assert opening.wish.member is member
         else:
-            assert member.attached.get(record.id) is record or record.id in arriving
+            # The history of a fork has the words of the other session's sub-agents, under their own names.
+            in_a_fork = name != record.id and bool(arriving)
+            assert member.attached.get(record.id) is record or record.id in arriving or in_a_fork
         assert member.may_see(record), "another identity's session"
         # By what was said, too: ids are used again. A fork says what another session said.
         tag = tag_of(params)
@@ -646,6 +758,8 @@ class Office:
             view: list[Body] | None = None
             if wish.method == "session/new":
                 view = [] if member.only is not None else list(said.get(record, []))
+            elif wish.back is not None and (wish.goes_on if wish.at_agent else self.epoch(name) == wish.back.place[0]):
+                view = [*wish.back.view, *said[record]]
             elif wish.method == "session/load":
                 view = wish.heard if wish.at_agent else replay(said.get(record, []), record.truth)
             member.attached[name] = record
@@ -699,7 +813,7 @@ class Office:
             self.an_error_decides_only_when_nobody_is_left(ask)
         else:
             assert result == {"outcome": {"outcome": "cancelled"}}
-            settled = [ask for ask in candidates if ask.record in self.settled_in]
+            settled = [ask for ask in candidates if ask.record in self.settled_in or self.is_over(ask.record)]
             assert settled, "a question was denied by default"
             ask = settled[0]
         ask.open = False
@@ -748,6 +862,94 @@ class Office:
             open_requests = [owed for owed in self.owed if owed.wish is wish]
             causes = [owed for owed in self.owed if owed.method == "initialize" or owed.session == wish.about]
             assert open_requests if wish.at_agent else causes, f"{wish.method} is forgotten"
+
+    def who_counts_is_right_at_every_point(self, member: Member, texts: list[bytes]) -> None:
+        """Whatever it has received of these texts when its link is lost: what comes after its count is the rest."""
+        if not member.counts:
+            assert not any(isinstance(text, Mark) for text in texts)
+            return
+        everything = b"".join(texts)
+        for session in self.scene.multiplexer.sessions:
+            if session.id.encode() in everything:
+                self.counts_right(member, session, texts)
+
+    def counts_right(self, member: Member, session: Session, texts: list[bytes]) -> None:
+        place = member.places.pop(session.id, None)
+        loading = {
+            key
+            for key, wish in member.wishes.items()
+            if wish.session == session.id and wish.method in ("session/load", "session/resume") and wish.back is None
+        }
+        answered: set[str] = set()
+        points = [] if loading else [(place, 0)]
+        received: list[Body] = []
+        for text in texts:
+            body = json.loads(text)
+            if isinstance(text, Mark):
+                place = places(text).get(session.id, place)
+                loading -= answered
+            elif "method" not in body:
+                # What follows on the answer to a resume is how things are; then comes a mark.
+                (loading.discard if "error" in body else answered.add)(id_key(raw_id(text)))
+            elif body["method"] == "session/update" and body["params"]["sessionId"] == session.id:
+                received.append(body["params"])
+                # While it waits for history, it does not know what this is.
+                place = (place[0], place[1] + 1) if place and not loading else None
+            elif body["method"] == "session/update" and body["params"]["sessionId"] in self.children:
+                record = self.children[body["params"]["sessionId"]]
+                if record is self.record_of(session.id):
+                    received.append(body["params"])
+                    continue  # The mark that it counts comes next.
+            if not loading:
+                points.append((place, len(received)))
+        for point, at in points:
+            if point is not None and point[0] == session.journal.epoch:
+                missing = session.journal.since(point[1])
+                assert missing is not None
+                rest = [json.loads(text)["params"] for text in missing]
+                assert [body for body in rest if self.world.own.get(tag_of(body)) is not member] == received[at:]
+        if place is not None:
+            member.places[session.id] = place
+            member.unsure.discard(session.id)
+
+    def who_counts_is_where_the_gateway_says(self, member: Member) -> None:
+        if member.counts:
+            positions = member.peer.client.positions()
+            member.places = {name: place for name, place in member.places.items() if name in positions}
+            assert member.places.items() <= positions.items()
+            unknown = positions.keys() - member.places.keys()
+            assert unknown <= member.unsure
+
+    def the_archive_has_the_same(self) -> None:
+        for session in self.scene.multiplexer.sessions:
+            if session.state in (State.OPEN, State.DORMANT):
+                kept, journal = self.world.shelf.journals[session], session.journal
+                assert (kept.epoch, kept.position) == (journal.epoch, journal.position)
+                assert kept.replay() == journal.replay()
+                assert kept.truncated == journal.truncated
+
+    def what_was_open_is_taken_over(self, member: Member, back: Back, name: str, text: bytes) -> None:
+        old, record = back.old, self.record_of(name)
+        said = jsonrpc.members_at(text, "result", "_meta", "acp-gateway")
+        prompts, questions = jsonrpc.elements_of(said["prompts"]), json.loads(said["questions"])
+        running = [owed.wish for owed in self.owed if owed.method == "session/prompt" and owed.record is record]
+        for key, wish in list(old.wishes.items()) if old.controls else ():
+            if wish.method == "session/prompt" and wish.session == name and wish in running:
+                assert wish.raw in prompts or key in member.wishes
+        for raw in prompts:
+            wish = old.wishes.pop(id_key(raw))
+            assert (wish.raw, wish.method, wish.session) == (raw, "session/prompt", name)
+            assert id_key(raw) not in member.wishes
+            member.wishes[id_key(raw)] = wish
+            wish.member = member
+        for minted in questions:
+            ask = old.lost_copies[minted]
+            assert ask.open
+            assert ask.record is record
+            assert member.controls
+            member.copies[minted] = ask
+        for minted, ask in old.lost_copies.items() if old.controls else ():
+            assert minted in questions or not (ask in self.asks and ask.session == name and ask.record is record)
 
     def all_see_the_same(self, member: Member) -> None:
         for record, view in member.views.items():

@@ -4,9 +4,15 @@ import json
 from collections.abc import Callable
 from typing import Any
 
+from acp_gateway.protocol.deliveries import Event
+from acp_gateway.protocol.journal import Journal
 from acp_gateway.protocol.multiplexer import Multiplexer
+from acp_gateway.protocol.outbox import Mark
 from acp_gateway.protocol.process import Policy, Problem
-from acp_gateway.protocol.sessions import Client, Home, Registry, Role, Viewer
+from acp_gateway.protocol.sessions import Client, Home, Registry, Role, Session, Viewer
+
+Place = tuple[str, int]
+"""An epoch and a position in it."""
 
 HINT = "On the far machine: run `agent login`."
 
@@ -33,6 +39,59 @@ def make_policy(*, shared: bool = True, **changes: Any) -> Policy:
 def encode(**message: Any) -> bytes:
     """A message; `jsonrpc` is added."""
     return json.dumps({"jsonrpc": "2.0"} | message).encode()
+
+
+def places(mark: bytes) -> dict[str, Place]:
+    """What a mark says, by session."""
+    positions = json.loads(mark)["params"]["positions"]
+    return {name: (place["epoch"], place["position"]) for name, place in positions.items()}
+
+
+class Shelf:
+    """An archive in memory: its journals must become what those of the sessions are, by what it is told alone."""
+
+    def __init__(self, limit: int = 1_000_000) -> None:
+        self._limit = limit
+        self.told: list[tuple[str, str]] = []
+        """What it was told, by the names of its methods, and of which session."""
+        self.shown: dict[Session, dict[str, str | None]] = {}
+        """What a list shows of those that are kept."""
+        self.journals: dict[Session, Journal] = {}
+
+    def keep(self, session: Session) -> None:
+        self.told.append(("keep", session.id))
+        self.shown[session] = {"cwd": session.cwd, "title": session.title, "updatedAt": session.updated_at}
+        self.journals.setdefault(session, Journal(self._limit, session.journal.epoch))
+
+    def remove(self, session: Session) -> None:
+        self.told.append(("remove", session.id))
+        self.shown.pop(session, None)
+        self.journals.pop(session, None)
+
+    def write(self, session: Session, message: bytes, state: str | None) -> None:
+        self.told.append(("write", session.id))
+        self.journals[session].append(message, state)
+
+    def end_turn(self, session: Session) -> None:
+        self.told.append(("end_turn", session.id))
+        self.journals[session].turn_ended()
+
+    def replace(self, session: Session) -> None:
+        self.told.append(("replace", session.id))
+        self.journals[session] = self._copy(session.journal)
+
+    def holds(self, session: Session) -> bool:
+        return session in self.journals
+
+    def read(self, session: Session) -> Journal | None:
+        """The journal of a session, another one each time."""
+        journal = self.journals.get(session)
+        return None if journal is None else self._copy(journal)
+
+    def _copy(self, journal: Journal) -> Journal:
+        copied = Journal(self._limit, journal.epoch)
+        copied.restore(journal.aside(), journal.entries(), journal.position, truncated=journal.truncated)
+        return copied
 
 
 class Party:
@@ -75,7 +134,26 @@ class Peer(Party):
     def __init__(self, scene: "Scene", client: Client) -> None:
         super().__init__(scene, lambda text: scene.multiplexer.receive_from_client(client, text))
         self.client = client
+        self.marks: list[dict[str, Place]] = []
+        """What the marks said that it was sent."""
+        self.seen: dict[str, Place] = {}
+        """Where in its sessions it is, by counting: a mark says it, and each update adds one."""
         self._last_id = 100
+
+    def receive(self, texts: list[bytes]) -> None:
+        """Something is delivered to it."""
+        for text in texts:
+            if isinstance(text, Mark):
+                assert self.client.counts
+                self.marks.append(places(text))
+                self.seen |= self.marks[-1]
+                continue
+            self.inbox.append(text)
+            message = json.loads(text)
+            name = message["params"]["sessionId"] if message.get("method") == "session/update" else None
+            if name in self.seen:
+                epoch, position = self.seen[name]
+                self.seen[name] = epoch, position + 1
 
     def request(self, method: str, **params: Any) -> int:
         """Send a request under an id of its own, which is returned."""
@@ -137,6 +215,13 @@ class Peer(Party):
         self._scene.agent.send(id=asked["id"], result={"sessionId": session_id, **result})
         assert self.hears()["id"] == own
         return session_id
+
+    def comes_back(
+        self, session_id: str = "s", method: str = "session/resume", more: dict[str, Any] | None = None, **said: Any
+    ) -> int:
+        """Take up a session that it had over another link; `said` is what it says of that."""
+        meta = {"acp-gateway": said} | (more or {})
+        return self.request(method, sessionId=session_id, cwd="/srv", mcpServers=[], _meta=meta)
 
     def load(self, session_id: str = "s") -> list[Any]:
         """Load a session that is live, and return what was heard up to now."""
@@ -208,6 +293,9 @@ class Scene:
         self.notes: list[str] = []
         self.stopped: list[Home] = []
         """The processes that were to be stopped."""
+        self.events: list[Event] = []
+        self.wanted: list[Session] = []
+        """The sessions whose journal is to be read."""
 
     def join(
         self,
@@ -217,11 +305,12 @@ class Scene:
         *,
         only: str | None = None,
         guest: bool = False,
+        link: str | None = None,
         initialize: bool = True,
         **params: Any,
     ) -> Peer:
-        """Another client, initialized unless it is told not to."""
-        client = Client(name, Viewer(identity, only, guest), role)
+        """Another client, initialized unless it is told not to; one with a `link` counts."""
+        client = Client(name, Viewer(identity, only, guest), role, link=link)
         peer = self.peers[client] = Peer(self, client)
         self.multiplexer.attach(client)
         if initialize:
@@ -233,9 +322,11 @@ class Scene:
         deliveries = self.multiplexer.take_deliveries()
         self.agent.inbox += deliveries.to_agent
         self.stopped += deliveries.deserted
+        self.events += deliveries.events
+        self.wanted += deliveries.wanted
         for client, texts in deliveries.to_clients.items():
             assert not client.gone or client is leaving
-            self.peers[client].inbox += texts
+            self.peers[client].receive(texts)
         self.notes += self.multiplexer.take_notes()
 
     def lose_agent(self, why: str = "the agent ended") -> None:
@@ -257,6 +348,23 @@ class Scene:
         """Nothing more will happen here."""
         self.multiplexer.retire()
         self.deliver()
+
+    def recall(self, journal: Journal | None) -> None:
+        """The one journal that was wanted has been read."""
+        (session,) = self.wanted
+        self.wanted.clear()
+        self.multiplexer.recalled(session, journal)
+        self.deliver()
+
+    def session(self, session_id: str = "s") -> Session:
+        """The session of that id that is live here."""
+        (session,) = [session for session in self.multiplexer.sessions if session.id == session_id]
+        return session
+
+    def place(self, session_id: str = "s") -> Place:
+        """How far a session is."""
+        journal = self.session(session_id).journal
+        return journal.epoch, journal.position
 
     def sessions_freed(self) -> None:
         """Another process has ended."""

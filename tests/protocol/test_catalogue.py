@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from acp_gateway.protocol import catalogue
-from acp_gateway.protocol.catalogue import Query, filtered, live_only, next_page
+from acp_gateway.protocol.catalogue import Query, filtered, next_page
 from acp_gateway.protocol.journal import Journal
 from acp_gateway.protocol.jsonrpc import parse
 from acp_gateway.protocol.sessions import Client, Registry, Role, Session, Viewer
@@ -113,35 +113,37 @@ def test_what_is_live_is_listed_with_what_is_known_of_it() -> None:
     known = registry(("a", "me"))
     (session,) = known
     session.title, session.updated_at = "about \u00e9", "2026-01-01T00:00:00Z"
-    assert json.loads(live_only(query(), known)) == {
+    assert json.loads(catalogue.known(query(), known, reopens=False)) == {
         "sessions": [{"sessionId": "a", "cwd": "/srv/a", "title": "about \u00e9", "updatedAt": "2026-01-01T00:00:00Z"}]
     }
     session.cwd = session.title = session.updated_at = None
-    assert json.loads(live_only(query(), known)) == {"sessions": [{"sessionId": "a", "cwd": ""}]}
+    assert json.loads(catalogue.known(query(), known, reopens=False)) == {"sessions": [{"sessionId": "a", "cwd": ""}]}
 
 
 def test_other_identities_other_agents_and_what_is_past_are_not_live_here() -> None:
     known = registry(("yours", "you"), past=(("past", "me"),))
     known.add(Session("other agent", "a", "me", Journal(1)), Home())
-    assert live_only(query(), known) == b'{"sessions":[]}'
+    assert catalogue.known(query(), known, reopens=False) == b'{"sessions":[]}'
 
 
 @pytest.mark.parametrize(("cwd", "seen"), [("/srv/a", 1), ("/srv", 0), (None, 2)])
 def test_only_those_of_the_directory_that_was_asked_for(cwd: str | None, seen: int) -> None:
     known = registry(("a", "me"), ("b", "me"))
-    assert len(json.loads(live_only(query(cwd=cwd), known))["sessions"]) == seen
+    assert len(json.loads(catalogue.known(query(cwd=cwd), known, reopens=False))["sessions"]) == seen
     text, _ = filtered(query(cwd=cwd), known, page())
     assert len(ids(text)) == seen
 
 
 def test_there_is_no_second_page_of_what_is_live() -> None:
-    assert live_only(query(first=False), registry(("a", "me"))) == b'{"sessions":[]}'
+    assert catalogue.known(query(first=False), registry(("a", "me")), reopens=False) == b'{"sessions":[]}'
 
 
 def test_who_is_there_for_one_session_sees_that_one() -> None:
     known = registry(("a", "me"), ("b", "me"))
     for viewer in (query("me", only="b"), query("guest-1", only="b", guest=True)):
-        assert [entry["sessionId"] for entry in json.loads(live_only(viewer, known))["sessions"]] == ["b"]
+        assert [
+            entry["sessionId"] for entry in json.loads(catalogue.known(viewer, known, reopens=False))["sessions"]
+        ] == ["b"]
 
 
 # Reading and writing requests.
@@ -261,3 +263,51 @@ def test_neither_observers_nor_those_who_are_there_for_one_session_cause_the_age
         peer.request("session/list")
         assert listed(peer) == seen
     assert scene.agent.heard() == []
+
+
+# Sessions from before.
+
+
+def restored(registry: Registry, session_id: str, owner: str, title: str = "old", agent: str = "agent") -> Session:
+    session = Session(agent, session_id, owner, Journal(1000))
+    session.title, session.cwd = title, "/srv"
+    registry.restore(session)
+    return session
+
+
+def shown(peer: Peer) -> list[str]:
+    """What a client gets that asks for the list now, where the agent is not asked."""
+    peer.request("session/list")
+    return [entry["sessionId"] for entry in peer.hears()["result"]["sessions"]]
+
+
+def test_where_the_agent_has_no_list_sessions_from_before_are_there_for_who_may_open_them() -> None:
+    registry = Registry("me")
+    for session_id, owner in (("mine", "me"), ("yours", "you")):
+        restored(registry, session_id, owner)
+    restored(registry, "another agent's", "me", agent="other")
+    scene = Scene(registry=registry, agentCapabilities={"loadSession": True})
+    ann = scene.join("ann")
+    ann.new_session("live")
+    assert shown(ann) == ["mine", "live"]
+    assert shown(scene.join("eve", "you")) == ["yours"]
+    assert shown(scene.join("watcher", role=Role.OBSERVER)) == ["live"]
+    assert shown(scene.join("bound", only="mine")) == []
+    assert shown(scene.join("guest", "guest-1", only="mine", guest=True)) == []
+
+
+def test_where_the_agent_opens_no_session_again_none_from_before_is_shown() -> None:
+    registry = Registry("me")
+    restored(registry, "old", "me")
+    assert shown(Scene(registry=registry).join("ann")) == []
+
+
+def test_of_several_of_one_name_the_one_is_shown_that_would_be_opened() -> None:
+    registry = Registry("me")
+    restored(registry, "s", "me", "first")
+    last = restored(registry, "s", "me", "last")
+    scene = Scene(registry=registry, agentCapabilities={"loadSession": True})
+    ann = scene.join("ann")
+    ann.request("session/list")
+    assert [entry["title"] for entry in ann.hears()["result"]["sessions"]] == ["last"]
+    assert registry.find(ann.client.viewer, "agent", "s") is last

@@ -1,7 +1,8 @@
 """What the core hands to its driver: in order for each recipient, once, and nothing for who is gone."""
 
-from acp_gateway.protocol.deliveries import Deliveries, Outgoing
-from acp_gateway.protocol.sessions import Client, Presence, Viewer
+from acp_gateway.protocol.deliveries import Deliveries, Event, Outgoing
+from acp_gateway.protocol.journal import Journal
+from acp_gateway.protocol.sessions import Client, Presence, Session, Viewer
 
 
 class Home:
@@ -96,3 +97,15 @@ def test_a_note_has_nothing_in_it_that_a_terminal_would_obey() -> None:
     out.note("the plain é stays")
     out.note("this \x1b[31m\nis not printed")
     assert out.take_notes() == ["the plain é stays", "this \\x1b[31m\\nis not printed"]
+
+
+def test_events_and_wanted_journals_are_taken_in_order() -> None:
+    out = Outgoing()
+    session = Session("agent", "s", "me", Journal(10))
+    event = Event("turn_end", session, {"seconds": 1.0})
+    out.event(event)
+    out.recall(session)
+    taken = out.take()
+    assert (taken.events, taken.wanted) == ([event], [session])
+    assert event.age == 0
+    assert (out.take().events, out.take().wanted) == ([], [])

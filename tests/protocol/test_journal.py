@@ -174,7 +174,7 @@ def test_a_copy_has_every_message_rewritten_once_and_goes_its_own_way() -> None:
     written = Journal(12)
     for message, kind in [(b"mode a", "mode"), (b"cut off", None), (b"text a", None)]:
         written.append(message, kind)
-    fork = written.copy(lambda message: message[:-1] + b"b")
+    fork = written.copy(lambda message: message[:-1] + b"b", "copy")
     assert (fork.replay(), fork.states()) == ([b"mode b", b"text b"], [b"mode b"])
     assert (fork.size, fork.position, fork.truncated) == (12, 3, True)
     fork.append(b"b", "title")
@@ -185,7 +185,7 @@ def test_a_copy_has_every_message_rewritten_once_and_goes_its_own_way() -> None:
 
 def test_a_copy_whose_messages_got_longer_is_cut_too() -> None:
     written = journal(6, [b"a", b"a"], [b"b"], running=[b"c"])
-    fork = written.copy(lambda message: message * 3)
+    fork = written.copy(lambda message: message * 3, "copy")
     assert (fork.replay(), fork.size, fork.truncated) == ([b"bbb", b"ccc"], 6, True)
     assert (written.replay(), written.truncated) == ([b"a", b"a", b"b", b"c"], False)
 
@@ -249,7 +249,7 @@ class History(RuleBasedStateMachine):
             return (message.rstrip(b".~") if short else message) + tail
 
         original, before = self.journal, self.journal.replay()
-        self.journal = original.copy(rewrite)
+        self.journal = original.copy(rewrite, "copy")
         self.said = [(rewrite(message), kind) for message, kind in self.said]
         self.move_cut()
         assert original.replay() == before
@@ -283,3 +283,58 @@ class History(RuleBasedStateMachine):
 
 TestHistory = History.TestCase
 TestHistory.settings = settings(max_examples=100, stateful_step_count=40)
+
+
+# Positions, and journals that another process of the gateway has written.
+
+
+def entries(*texts: str) -> list[tuple[bytes, str | None, bool]]:
+    return [(text.encode(), None, text.endswith(".")) for text in texts]
+
+
+def test_what_came_after_a_position_is_known_as_far_back_as_it_is_held() -> None:
+    journal = Journal(6, "e")
+    for text in (b"aa", b"bb", b"cc", b"dd"):
+        journal.append(text)
+    assert journal.position == 4
+    assert journal.since(4) == []
+    assert journal.since(2) == [b"cc", b"dd"]
+    assert journal.since(1) == [b"bb", b"cc", b"dd"]
+    assert journal.since(0) is None
+    assert journal.since(5) is None
+
+
+def test_a_journal_can_be_written_down_and_taken_up_with_its_states_turns_and_positions() -> None:
+    journal = Journal(10, "e")
+    for text, state in ((b"plan1", "plan"), (b"mode1", "mode"), (b"aa", None)):
+        journal.append(text, state)
+    journal.turn_ended()
+    for text in (b"bb", b"cc"):
+        journal.append(text)
+    journal.turn_ended()
+    journal.append(b"dd")
+    assert journal.aside() == [(b"plan1", "plan"), (b"mode1", "mode")]
+    taken_up = Journal(10, "e")
+    taken_up.restore(journal.aside(), journal.entries(), journal.position, truncated=journal.truncated)
+    assert taken_up.replay() == journal.replay()
+    assert (taken_up.size, taken_up.position, taken_up.truncated) == (journal.size, 6, True)
+    assert list(taken_up.entries()) == list(journal.entries())
+    for each in (journal, taken_up):
+        each.append(b"ee")
+    assert taken_up.replay() == journal.replay()
+
+
+def test_the_entries_say_where_a_turn_ends() -> None:
+    journal = Journal(100, "e")
+    journal.restore([], entries("a", "b.", "c.", "d"), 4, truncated=False)
+    assert list(journal.entries()) == entries("a", "b.", "c.", "d")
+    assert not journal.truncated
+    journal.shrink(2)
+    assert list(journal.entries()) == entries("d")
+
+
+def test_a_journal_is_taken_up_within_a_smaller_limit_too() -> None:
+    journal = Journal(4, "e")
+    journal.restore([(b"plan", "plan")], entries("aa.", "bb."), 9, truncated=False)
+    assert journal.replay() == [b"plan"]
+    assert (journal.position, journal.truncated) == (9, True)

@@ -1,19 +1,33 @@
 """An outbox loses nothing, sends nothing twice, keeps the order and counts every byte, whenever the link breaks."""
 
+import json
+from typing import Any
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from acp_gateway.protocol.outbox import Outbox
+from acp_gateway.protocol import jsonrpc
+from acp_gateway.protocol.outbox import (
+    CONTROL_SIZE,
+    CONTROL_WORD,
+    Control,
+    Mark,
+    Outbox,
+    acknowledgement,
+    goodbye,
+    read_control,
+)
 
 MESSAGES = [b"1", b"22", b"333", b"4444"]
 ALL = 1_000_000
+MARK = Mark(b"mark")
 
 
-def filled(*, confirmed_by_peer: bool = False, written: int = 0) -> Outbox:
+def filled(*, window: int | None = None, written: int = 0) -> Outbox:
     """An outbox that was given MESSAGES; the first so many of them are written."""
-    outbox = Outbox(confirmed_by_peer=confirmed_by_peer)
+    outbox = Outbox(window)
     outbox.extend(MESSAGES)
     if written:
         assert outbox.take(sum(map(len, MESSAGES[:written]))) == MESSAGES[:written]
@@ -63,21 +77,21 @@ def test_what_a_stock_peer_was_written_is_forgotten() -> None:
 
 
 def test_what_the_peer_has_not_confirmed_is_held() -> None:
-    outbox = filled(confirmed_by_peer=True, written=2)
+    outbox = filled(window=ALL, written=2)
     assert list(outbox.messages()) == MESSAGES
     assert (len(outbox), outbox.written, outbox.confirmed) == (4, 2, 0)
     assert (outbox.unconfirmed_bytes, outbox.unwritten_bytes) == (10, 7)
 
 
 def test_an_outbox_that_waits_for_confirmations_only_has_nothing_to_write() -> None:
-    outbox = filled(confirmed_by_peer=True, written=4)
+    outbox = filled(window=ALL, written=4)
     assert len(outbox) == 4
     assert not outbox
     assert not outbox.unwritten
 
 
 def test_the_messages_held_are_the_very_objects_that_were_put_in() -> None:
-    outbox = filled(confirmed_by_peer=True, written=2)
+    outbox = filled(window=ALL, written=2)
     assert all(held is message for held, message in zip(outbox.messages(), MESSAGES, strict=True))
 
 
@@ -85,7 +99,7 @@ def test_the_messages_held_are_the_very_objects_that_were_put_in() -> None:
 
 
 def test_what_is_confirmed_is_forgotten() -> None:
-    outbox = filled(confirmed_by_peer=True, written=3)
+    outbox = filled(window=ALL, written=3)
     outbox.confirm(2)
     assert list(outbox.messages()) == MESSAGES[2:]
     assert (len(outbox), outbox.written, outbox.confirmed) == (2, 3, 2)
@@ -93,15 +107,15 @@ def test_what_is_confirmed_is_forgotten() -> None:
 
 
 def test_a_confirmation_that_comes_late_or_twice_changes_nothing() -> None:
-    outbox = filled(confirmed_by_peer=True, written=3)
+    outbox = filled(window=ALL, written=3)
     for received in (2, 2, 1, 0):
         outbox.confirm(received)
         assert (outbox.confirmed, list(outbox.messages())) == (2, MESSAGES[2:])
 
 
-@pytest.mark.parametrize("confirmed_by_peer", [True, False])
-def test_more_than_was_written_cannot_be_confirmed(confirmed_by_peer: bool) -> None:
-    outbox = filled(confirmed_by_peer=confirmed_by_peer, written=2)
+@pytest.mark.parametrize("window", [ALL, None])
+def test_more_than_was_written_cannot_be_confirmed(window: int | None) -> None:
+    outbox = filled(window=window, written=2)
     held = list(outbox.messages())
     for tell in (outbox.confirm, outbox.rewind):
         with pytest.raises(ValueError, match="3 messages confirmed, but 2 written"):
@@ -110,21 +124,21 @@ def test_more_than_was_written_cannot_be_confirmed(confirmed_by_peer: bool) -> N
 
 
 def test_after_a_rewind_all_that_is_not_confirmed_is_written_again() -> None:
-    outbox = filled(confirmed_by_peer=True, written=3)
+    outbox = filled(window=ALL, written=3)
     outbox.rewind(1)
     assert (outbox.written, outbox.confirmed, outbox.unwritten_bytes, outbox.unconfirmed_bytes) == (1, 1, 9, 9)
     assert outbox.take(ALL) == MESSAGES[1:]
 
 
 def test_what_was_taken_back_cannot_be_confirmed_before_it_is_written_again() -> None:
-    outbox = filled(confirmed_by_peer=True, written=3)
+    outbox = filled(window=ALL, written=3)
     outbox.rewind(1)
     with pytest.raises(ValueError, match="2 messages confirmed, but 1 written"):
         outbox.confirm(2)
 
 
 def test_a_rewind_brings_back_nothing_that_was_confirmed_before() -> None:
-    outbox = filled(confirmed_by_peer=True, written=3)
+    outbox = filled(window=ALL, written=3)
     outbox.confirm(2)
     outbox.rewind(0)
     assert outbox.take(ALL) == MESSAGES[2:]
@@ -140,7 +154,7 @@ def test_a_rewind_brings_nothing_back_to_a_stock_peer() -> None:
 
 
 def test_after_clear_nothing_is_held_and_the_counts_go_on() -> None:
-    outbox = filled(confirmed_by_peer=True, written=3)
+    outbox = filled(window=ALL, written=3)
     outbox.confirm(1)
     outbox.clear()
     assert (list(outbox.messages()), len(outbox), outbox.unwritten) == ([], 0, False)
@@ -163,11 +177,260 @@ def test_a_replay_that_was_cleared_hides_nothing_that_comes_after() -> None:
     assert outbox.backlog == 3
 
 
+# The window
+
+
+def test_no_more_is_on_its_way_than_the_window_holds() -> None:
+    outbox = Outbox(6)
+    outbox.extend(MESSAGES)
+    assert outbox.take(ALL) == MESSAGES[:3]
+    assert not outbox.ready
+    assert outbox.unwritten
+    assert outbox.take(ALL) == []
+    outbox.confirm(2)
+    assert outbox.ready
+    assert outbox.take(3) == MESSAGES[3:]
+    assert (outbox.unconfirmed_bytes, outbox.ready) == (7, False)
+
+
+def test_what_is_taken_at_once_fits_into_what_the_window_has_left() -> None:
+    outbox = Outbox(4)
+    outbox.extend([b"1", b"2"])
+    outbox.take(ALL)
+    outbox.extend([b"3", b"4", b"5"])
+    assert outbox.take(ALL) == [b"3", b"4"]
+
+
+def test_a_message_larger_than_the_window_goes_out_when_nothing_else_fills_it() -> None:
+    outbox = Outbox(3)
+    outbox.extend([b"333", b"4444", b"1"])
+    assert outbox.take(ALL) == [b"333"]
+    assert outbox.take(ALL) == []
+    outbox.confirm(1)
+    assert outbox.take(ALL) == [b"4444"]
+    assert outbox.take(ALL) == []
+    outbox.confirm(2)
+    assert outbox.take(ALL) == [b"1"]
+
+
+def test_a_window_with_any_room_takes_one_message_of_any_size() -> None:
+    outbox = Outbox(4)
+    outbox.extend([b"333", b"4444", b"1"])
+    assert outbox.take(ALL) == [b"333"]
+    assert outbox.take(ALL) == [b"4444"]
+    assert outbox.take(ALL) == []
+
+
+def test_with_a_window_of_nothing_each_message_waits_for_the_one_before() -> None:
+    outbox = Outbox(0)
+    outbox.extend(MESSAGES[:2])
+    assert outbox.take(ALL) == MESSAGES[:1]
+    assert outbox.take(ALL) == []
+    outbox.confirm(1)
+    assert outbox.take(ALL) == MESSAGES[1:2]
+
+
+def test_after_a_rewind_the_window_is_empty_again() -> None:
+    outbox = Outbox(3)
+    outbox.extend(MESSAGES)
+    assert outbox.take(ALL) == MESSAGES[:2]
+    outbox.rewind(0)
+    assert outbox.ready
+    assert outbox.take(ALL) == MESSAGES[:2]
+
+
+def test_an_outbox_with_nothing_to_write_is_not_ready() -> None:
+    assert not Outbox().ready
+    assert not Outbox(ALL).ready
+    assert not Outbox(0).ready
+    assert filled().ready
+
+
+# Marks
+
+
+def test_a_mark_keeps_its_place_and_is_not_counted() -> None:
+    outbox = Outbox(ALL)
+    outbox.extend([b"1", MARK, b"22", MARK])
+    assert (len(outbox), outbox.unwritten_bytes) == (2, 3 + 2 * len(MARK))
+    taken = outbox.take(ALL)
+    assert taken == [b"1", MARK, b"22", MARK]
+    assert [type(message) for message in taken] == [bytes, Mark, bytes, Mark]
+    assert (outbox.written, len(outbox), outbox.unconfirmed_bytes) == (2, 2, 3 + 2 * len(MARK))
+    with pytest.raises(ValueError, match="3 messages confirmed, but 2 written"):
+        outbox.confirm(3)
+
+
+def test_a_mark_goes_out_again_unless_a_later_message_has_arrived() -> None:
+    outbox = Outbox(ALL)
+    outbox.extend([b"1", MARK, b"22", b"333"])
+    outbox.take(ALL)
+    outbox.rewind(1)
+    assert outbox.take(ALL) == [MARK, b"22", b"333"]
+    outbox.rewind(2)
+    assert outbox.take(ALL) == [b"333"]
+
+
+def test_a_mark_before_a_message_is_forgotten_with_it() -> None:
+    outbox = Outbox(ALL)
+    outbox.extend([MARK, b"1", MARK])
+    outbox.take(ALL)
+    outbox.confirm(1)
+    assert list(outbox.messages()) == [MARK]
+    assert (len(outbox), outbox.unconfirmed_bytes) == (0, len(MARK))
+
+
+def test_a_mark_takes_room_in_the_window() -> None:
+    outbox = Outbox(len(MARK) + 1)
+    outbox.extend([b"1", MARK, b"2"])
+    assert outbox.take(ALL) == [b"1", MARK]
+    assert outbox.take(ALL) == []
+
+
+def test_marks_that_fill_the_window_alone_hold_up_nothing() -> None:
+    outbox = Outbox(1)
+    outbox.extend([MARK, MARK, b"1", b"2"])
+    assert outbox.take(ALL) == [MARK]
+    assert outbox.take(ALL) == [MARK]
+    assert outbox.take(ALL) == [b"1"]
+    assert outbox.take(ALL) == []
+    outbox.confirm(1)
+    assert outbox.take(ALL) == [b"2"]
+
+
+def test_what_certainly_has_not_left_is_told_without_marks() -> None:
+    outbox = Outbox(ALL)
+    outbox.extend([b"1", MARK, b"22", MARK, b"333"])
+    outbox.take(1 + len(MARK))
+    assert outbox.unwritten_messages() == [b"22", b"333"]
+    outbox.rewind(0)
+    assert outbox.unwritten_messages() == [b"1", b"22", b"333"]
+
+
+# What the two ends tell each other
+
+
+def test_an_acknowledgement_is_read_as_it_was_meant() -> None:
+    assert acknowledgement(7) == b'{"jsonrpc":"2.0","method":"_acp-gateway/ack","params":{"received":7}}'
+    assert read_control(acknowledgement(7)) == Control(received=7)
+    assert read_control(acknowledgement(0)) == Control()
+
+
+def test_an_acknowledgement_with_positions_has_epoch_and_position_of_each_session() -> None:
+    told = acknowledgement(0, {"s1": ("word", 5), "\ud83d": ("other", 0)})
+    assert json.loads(told)["params"] == {
+        "received": 0,
+        "positions": {"s1": {"epoch": "word", "position": 5}, "\ud83d": {"epoch": "other", "position": 0}},
+    }
+    assert read_control(told) == Control(has_positions=True)
+    assert read_control(acknowledgement(3, {})) == Control(received=3, has_positions=True)
+
+
+def test_a_goodbye_is_read_as_one() -> None:
+    assert json.loads(goodbye()) == {"jsonrpc": "2.0", "method": "_acp-gateway/goodbye", "params": {}}
+    assert read_control(goodbye()) == Control(goodbye=True)
+    assert read_control(b'{"method":"_acp-gateway/goodbye"}') == Control(goodbye=True)
+
+
+@pytest.mark.parametrize("params", ["", ',"params":null', ',"params":[7]', ',"params":{}'])
+def test_an_acknowledgement_without_a_count_says_nothing_and_is_not_counted(params: str) -> None:
+    assert read_control(b'{"jsonrpc":"2.0","method":"_acp-gateway/ack"%b}' % params.encode()) == Control()
+
+
+@pytest.mark.parametrize("received", [-1, 1.5, 7.0, True, "7", None, [7], {}])
+def test_a_count_that_is_none_says_nothing(received: Any) -> None:
+    message = {"method": "_acp-gateway/ack", "params": {"received": received, "positions": {}}}
+    assert read_control(json.dumps(message).encode()) == Control(has_positions=True)
+
+
+@pytest.mark.parametrize("positions", [None, [], "s1", 7])
+def test_positions_that_are_no_object_are_none(positions: Any) -> None:
+    message = {"method": "_acp-gateway/ack", "params": {"received": 7, "positions": positions}}
+    assert read_control(json.dumps(message).encode()) == Control(received=7)
+
+
+def test_spelling_and_order_of_a_control_message_are_free() -> None:
+    text = b' {"params" : {"x":1, "received" : 7}, "method":"_acp-gateway/\\u0061ck", "jsonrpc":"2.0"}\r'
+    assert read_control(text) == Control(received=7)
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        b'{"jsonrpc":"2.0","id":1,"method":"_acp-gateway/ack","params":{"received":7}}',
+        b'{"jsonrpc":"2.0","id":null,"method":"_acp-gateway/goodbye","params":{}}',
+        b'{"jsonrpc":"2.0","id":1,"result":"_acp-gateway/ack"}',
+        b'{"jsonrpc":"2.0","method":"_acp-gateway/acknowledge","params":{"received":7}}',
+        b'{"jsonrpc":"2.0","method":"_acp-gateway/","params":{}}',
+        b'{"jsonrpc":"2.0","method":"_acp-gateway/news","params":{}}',
+        b'{"jsonrpc":"2.0","method":["_acp-gateway/ack"]}',
+        b'{"jsonrpc":"2.0","method":"session/update","params":{"method":"_acp-gateway/ack","received":7}}',
+        b'{"jsonrpc":"2.0","method":"session/update","params":{"text":"\\"method\\":\\"_acp-gateway/ack\\""}}',
+        b'{"\\u006dethod":"x","result":"_acp-gateway/goodbye"}',
+        b'[{"jsonrpc":"2.0","method":"_acp-gateway/ack","params":{"received":7}}]',
+        b'"_acp-gateway/ack"',
+        b"_acp-gateway/ack",
+        b'{"jsonrpc":"2.0","method":"_acp-gateway/ack","params":{"received":7}',
+        b'{"jsonrpc":"2.0","method":"_acp-gateway/ack","params":"\xff"}',
+        b'{"method":"_acp-gateway/ack","params":{"received":%b}}' % (b"9" * 5000),
+        b'{"method":"_acp-gateway/ack","params":' + b"[" * 200_000 + b"]" * 200_000 + b"}",
+        # The first part of the name has to be there as it is, or every message would have to be parsed.
+        b'{"jsonrpc":"2.0","method":"\\u005facp-gateway/ack","params":{"received":7}}',
+        b'{"jsonrpc":"2.0","method":"_acp-gateway\\/ack","params":{"received":7}}',
+        b"{}",
+        b"",
+    ],
+)
+def test_what_is_no_control_message_is_counted_and_passed_on(message: bytes) -> None:
+    assert read_control(message) is None
+
+
+def test_a_control_message_has_a_largest_size() -> None:
+    plain = acknowledgement(7)
+    assert read_control(plain + b" " * (CONTROL_SIZE - len(plain))) == Control(received=7)
+    assert read_control(plain + b" " * (CONTROL_SIZE - len(plain) + 1)) is None
+
+
+def test_every_control_message_has_the_word_in_it_that_tells_it_from_most_messages() -> None:
+    assert CONTROL_WORD in acknowledgement(7)
+    assert CONTROL_WORD in goodbye()
+
+
+NAMES = [b'"method"', b'"\\u006dethod"', b'"Method"', b'"params"', b'"jsonrpc"', b'"result"']
+VALUES = [
+    b'"_acp-gateway/ack"',
+    b'"_acp-gateway/goodbye"',
+    b'"_acp-gateway/\\u0061ck"',
+    b'"session/update"',
+    b'"\\ud83d"',
+    b'{"received":7}',
+    b"NaN",
+    b"7",
+]
+
+
+@given(
+    st.lists(st.tuples(st.sampled_from(NAMES), st.sampled_from(VALUES)), max_size=4), st.sampled_from([b"", b"\xff"])
+)
+@settings(max_examples=300)
+def test_an_agent_cannot_print_a_control_message(members: list[tuple[bytes, bytes]], rest: bytes) -> None:
+    # A gateway passes on no notification whose method is reserved, by its own reading of it: the other end must not
+    # read the same text, with members repeated or spelled oddly, as something that it would not count.
+    text = b"{" + b",".join(name + b":" + value for name, value in members) + b"}" + rest
+    if read_control(text) is not None:
+        try:
+            message = jsonrpc.parse(text)
+        except jsonrpc.InvalidMessage:
+            return  # Never passed on.
+        assert message.kind is jsonrpc.Kind.NOTIFICATION
+        assert message.method.startswith("_acp-gateway/")
+
+
 # Replays
 
 
 def test_a_replay_counts_from_when_it_is_written() -> None:
-    outbox = Outbox(confirmed_by_peer=True)
+    outbox = Outbox(ALL)
     outbox.extend([b"old", b"older", b"answer"], replay=8)
     outbox.append(b"live")
     assert (outbox.unwritten_bytes, outbox.backlog) == (18, 10)
@@ -189,7 +452,7 @@ def test_what_was_in_line_before_a_replay_counts_until_it_is_written() -> None:
 
 
 def test_writing_again_after_a_rewind_uses_up_no_replay() -> None:
-    outbox = Outbox(confirmed_by_peer=True)
+    outbox = Outbox(ALL)
     outbox.extend([b"old", b"older"], replay=8)
     for _ in range(3):
         outbox.take(3)
@@ -222,10 +485,10 @@ class Talk(RuleBasedStateMachine):
     The model is everything that was ever said, in a list, and how far each party has come in it.
     """
 
-    @initialize(confirmed_by_peer=st.booleans())
-    def begin(self, confirmed_by_peer: bool) -> None:
-        self.resumes = confirmed_by_peer
-        self.outbox = Outbox(confirmed_by_peer=confirmed_by_peer)
+    @initialize(resumes=st.booleans())
+    def begin(self, resumes: bool) -> None:
+        self.resumes = resumes
+        self.outbox = Outbox(ALL if resumes else None)
         self.said: list[bytes] = []
         # The place in `said` of what belongs to replays.
         self.replayed: set[int] = set()

@@ -4,9 +4,8 @@ import pytest
 
 from acp_gateway.protocol import jsonrpc
 from acp_gateway.protocol.jsonrpc import Message
-from acp_gateway.protocol.process import ID_SIZE, Process, Stage, who
-from acp_gateway.protocol.rights import SESSION_ID_SIZE
-from acp_gateway.protocol.sessions import Client, Registry, Request, Role, Viewer
+from acp_gateway.protocol.process import ID_SIZE, JUST_LOST, Process, Stage, who
+from acp_gateway.protocol.sessions import SESSION_ID_SIZE, Client, Registry, Request, Role, Viewer
 from tests.protocol.scene import Scene, make_policy, news_params
 
 LIMIT = 1000
@@ -258,3 +257,200 @@ def test_a_session_that_could_not_be_loaded_keeps_nothing_either() -> None:
     scene.agent.refuses("session/load")
     (session,) = scene.registry
     assert (session.recorded, session.setup) == (None, {"cwd": b'"/srv"'})
+
+
+# Those who count.
+
+
+def test_whoever_counts_is_right_when_a_session_begins_and_at_every_update() -> None:
+    scene = Scene()
+    ann = scene.join("ann", link="l")
+    ann.new_session()
+    assert ann.marks == [{"s": scene.place()}]
+    for number in range(3):
+        scene.agent.update(f"talk {number}")
+        assert ann.seen["s"] == scene.place()
+    assert len(ann.marks) == 1
+
+
+def test_what_is_of_a_session_but_not_sent_under_its_name_is_counted_by_a_mark() -> None:
+    scene = Scene()
+    ann, bob, stock = scene.join("ann", link="a"), scene.join("bob", link="b"), scene.join("stock")
+    ann.new_session()
+    bob.load()
+    stock.load()
+    ann.prompt()
+    ann.prompt("queued")
+    assert ann.seen["s"] == bob.seen["s"] == scene.place()
+    scene.agent.update("of the child", "child")
+    assert ann.seen["s"] == bob.seen["s"] == scene.place()
+    scene.agent.answers("session/prompt", stopReason="end_turn")
+    ann.request("session/set_mode", sessionId="s", modeId="ask")
+    *_, asked = scene.agent.heard()
+    scene.agent.answer(asked)
+    assert ann.seen["s"] == bob.seen["s"] == scene.place()
+    assert scene.place()[1] == 4
+
+
+def test_whoever_asks_for_the_history_of_what_it_has_is_told_where_it_is_behind_it() -> None:
+    scene = Scene()
+    ann = scene.join("ann", link="l")
+    ann.new_session()
+    scene.agent.update("talk")
+    for method in ("session/load", "session/resume"):
+        ann.request(method, sessionId="s", cwd="/srv", mcpServers=[])
+        assert ann.seen["s"] == scene.place() == (scene.place()[0], 1)
+
+
+def test_a_session_that_is_opened_again_in_another_process_is_counted_on() -> None:
+    scene = Scene(agentCapabilities={"loadSession": True})
+    ann = scene.join("ann", link="l")
+    ann.new_session()
+    scene.agent.update("talk")
+    before = scene.place()
+    scene.lose_agent()
+    ann.prompt()
+    scene.agent.answers("initialize", **scene.welcome)
+    asked = scene.agent.takes("session/load")
+    scene.agent.update("talk")
+    scene.agent.state("plan", entries=[])
+    scene.agent.answer(asked)
+    assert ann.seen["s"] == scene.place() == (before[0], before[1] + 2)
+
+
+def test_who_has_a_fork_counts_in_that_anew() -> None:
+    scene = Scene()
+    ann = scene.join("ann", link="l")
+    ann.new_session()
+    scene.agent.update("talk")
+    ann.request("session/fork", sessionId="s", cwd="/srv", mcpServers=[])
+    scene.agent.answers("session/fork", sessionId="t")
+    scene.agent.update("talk", "t")
+    assert ann.seen == {"s": scene.place("s"), "t": scene.place("t")}
+    assert scene.place("t")[1] == 2
+
+
+# What a person is told who does not look.
+
+
+def test_a_decision_that_nobody_is_there_for_is_announced_once() -> None:
+    scene = Scene()
+    ann = scene.join("ann")
+    scene.join("watcher", role=Role.OBSERVER).request("session/list")
+    ann.new_session()
+    ann.away()
+    scene.pass_time(10)
+    scene.agent.ask_permission()
+    (event,) = scene.events
+    assert (event.name, event.session, event.age) == ("permission_waiting", scene.session(), 0)
+    call = {"toolCallId": "call", "title": "do it", "kind": None}
+    assert event.details == {"method": "session/request_permission", "tool": call, "connected": 0}
+    ann.back()
+    ann.away()
+    ann.gone()
+    assert len(scene.events) == 1
+
+
+@pytest.mark.parametrize("how", ["away", "gone", "closes"])
+def test_it_is_announced_when_the_last_who_could_decide_leaves(how: str) -> None:
+    scene = Scene()
+    ann, bob = scene.join("ann"), scene.join("bob")
+    scene.join("watcher", role=Role.OBSERVER)
+    ann.new_session()
+    bob.load()
+    scene.agent.ask_permission()
+    scene.pass_time(5)
+    bob.away()
+    assert scene.events == []
+    if how == "away":
+        ann.away()
+    elif how == "gone":
+        ann.gone()
+    else:
+        ann.request("session/close", sessionId="s")
+    # Somebody may be back in a moment.
+    assert scene.events == []
+    scene.pass_time(5 + JUST_LOST)
+    assert [(event.name, event.age) for event in scene.events] == [("permission_waiting", 5 + JUST_LOST)]
+
+
+def test_who_is_back_in_a_moment_is_told_by_nobody_else() -> None:
+    scene = Scene()
+    ann = scene.join("ann")
+    ann.new_session()
+    scene.agent.ask_permission()
+    for moment in range(1, 20):
+        ann.away()
+        scene.pass_time(moment)
+        ann.back()
+    assert scene.events == []
+
+
+def test_it_is_announced_when_it_is_found_out_whose_it_is() -> None:
+    scene = Scene()
+    ann, bob = scene.join("ann"), scene.join("bob")
+    ann.new_session("s")
+    bob.new_session("t")
+    ann.prompt(session_id="s")
+    (first,) = scene.agent.heard()
+    bob.prompt(session_id="t")
+    scene.agent.ask_permission(session_id="child")
+    ann.away()
+    assert scene.events == []
+    bob.away()
+    scene.pass_time(JUST_LOST)
+    scene.agent.answer(first)
+    assert [event.name for event in scene.events] == ["turn_end", "permission_waiting"]
+    assert scene.events[-1].session.id == "t"
+
+
+def test_what_no_person_decides_is_not_announced() -> None:
+    scene = Scene()
+    ann = scene.join("ann")
+    ann.new_session()
+    ann.away()
+    scene.agent.send(id=1, method="x/ask", params={"sessionId": "s"})
+    assert scene.events == []
+
+
+def test_the_end_of_a_turn_is_announced_with_how_long_it_took_and_who_is_there() -> None:
+    scene = Scene()
+    ann, bob = scene.join("ann"), scene.join("bob")
+    ann.new_session()
+    bob.load()
+    scene.pass_time(10)
+    ann.prompt()
+    scene.pass_time(72.5)
+    bob.away()
+    scene.agent.answers("session/prompt", stopReason="max_tokens")
+    (event,) = scene.events
+    assert (event.name, event.session) == ("turn_end", scene.session())
+    assert event.details == {"stopReason": "max_tokens", "seconds": 62.5, "connected": 1}
+
+
+def test_an_agent_that_ends_in_the_middle_of_a_turn_ends_that() -> None:
+    scene = Scene(agentCapabilities={"loadSession": True})
+    ann = scene.join("ann", **news_params())
+    ann.new_session()
+    ann.prompt()
+    ann.heard()
+    scene.pass_time(3)
+    scene.lose_agent()
+    (event,) = scene.events
+    assert event.name == "turn_end"
+    assert event.details == {"stopReason": None, "seconds": 3, "connected": 1}
+    assert "turn_ended" in [message["params"]["event"] for message in ann.heard() if "params" in message]
+
+
+def test_a_process_with_a_turn_of_one_that_is_away_is_not_deserted() -> None:
+    scene = Scene()
+    ann = scene.join("ann")
+    ann.new_session()
+    ann.prompt()
+    ann.away()
+    assert not scene.multiplexer.home.deserted
+    scene.agent.answers("session/prompt", stopReason="end_turn")
+    assert scene.multiplexer.home.deserted
+    ann.prompt()
+    ann.gone()
+    assert scene.multiplexer.home.deserted

@@ -858,3 +858,18 @@ def test_a_question_that_is_odd_json_is_asked_and_answered_all_the_same() -> Non
     assert b"\\ud83d" in text
     ann.choose(json.loads(text), "yes")
     assert scene.agent.hears() == answered("q", selected("yes"))
+
+
+def test_who_leaves_one_session_is_asked_still_what_it_was_asked_in_another() -> None:
+    scene = Scene()
+    ann = scene.join("ann")
+    for session_id in ("s", "t"):
+        ann.new_session(session_id)
+    for session_id in ("s", "t"):
+        scene.agent.ask_permission(raw_id=session_id, session_id=session_id)
+    in_s, in_t = ann.heard()
+    ann.request("session/close", sessionId="s")
+    withdrawn, _ = ann.heard()
+    assert (withdrawn["method"], withdrawn["params"]) == ("$/cancel_request", {"requestId": in_s["id"]})
+    ann.choose(in_t, "yes")
+    assert scene.agent.hears()["id"] == "t"

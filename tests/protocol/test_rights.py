@@ -4,8 +4,8 @@ import pytest
 
 from acp_gateway.protocol import jsonrpc, methods
 from acp_gateway.protocol.jsonrpc import Message, parse
-from acp_gateway.protocol.rights import SESSION_ID_SIZE, objection_to_notification, objection_to_request
-from acp_gateway.protocol.sessions import Client, Role, Viewer
+from acp_gateway.protocol.rights import objection_to_notification, objection_to_request
+from acp_gateway.protocol.sessions import SESSION_ID_SIZE, Client, Role, Viewer
 from tests.protocol.scene import encode
 
 CONTROLLER = Client("a", Viewer("me"))

@@ -42,7 +42,7 @@ class Sharing(RuleBasedStateMachine):
         self.world.disk["old"] = Record("old", "me")
         for identity in ("me", "me", "you"):
             office = self.world.offices[0] if self.shared and self.world.offices else self.start()
-            member = office.join(identity, Role.CONTROLLER, None, False)
+            member = office.join(identity, Role.CONTROLLER, None, False, counts=identity == "me")
             office.wish(member, "initialize", None, b"0", protocolVersion=1)
             for owed in list(office.owed):
                 office.settle(owed, well=True)
@@ -101,12 +101,9 @@ class Sharing(RuleBasedStateMachine):
             return
         guest = kind.startswith("guest")
         role = Role.OBSERVER if kind in ("observer", "watching", "guest observer") else Role.CONTROLLER
-        member = office.join("guest-1" if guest else identity, role, only, guest)
+        member = office.join("guest-1" if guest else identity, role, only, guest, counts=which % 3 > 0)
         if hasty:
-            office.wish(member, "initialize", None, b"0", protocolVersion=1)
-            for owed in list(office.owed):
-                if owed.method == "initialize":
-                    office.settle(owed, well=True)
+            office.introduce(member)
             if only is not None:
                 office.wish(member, "session/new", None, b"1", cwd="/srv", mcpServers=[])
 
@@ -235,6 +232,36 @@ class Sharing(RuleBasedStateMachine):
             member.away = True
             member.peer.away()
 
+    @precondition(lambda self: self.lost())
+    @rule(
+        where=MANY,
+        who=MANY,
+        which=MANY,
+        method=st.sampled_from(["session/load", "session/resume"]),
+        known=st.sampled_from([True, True, True, False]),
+    )
+    def come_back(self, where: int, who: int, which: int, method: str, known: bool) -> None:
+        """Somebody whose link could not be resumed takes up a session over another one."""
+        lost = self.lost()
+        old = lost[who % len(lost)]
+        names = [*old.trail]
+        name = names[which % len(names)]
+        office = self.office(where)
+        if old.only is not None or self.shared:
+            office = next((it for it in self.world.offices if not it.dead and name in it.live), office)
+        elif len(self.world.offices) < 8:
+            office = self.start()
+        else:
+            return
+        if len(office.present) < 7:
+            trail = old.trail[name]
+            office.come_back(old, name, trail[max(0, len(trail) - 1 - which % 4)], method, known=known)
+
+    def lost(self) -> list[Member]:
+        """Those that are gone, and knew where they were."""
+        members = [member for office in self.world.offices for member in office.members.values()]
+        return [member for member in members if member.gone and member.trail and not member.returned]
+
     # The agent
 
     @precondition(lambda self: any(office.owed for office in self.world.offices if not office.dead))
@@ -320,6 +347,9 @@ class Sharing(RuleBasedStateMachine):
             office.nobody_waits_for_nothing(member)
             office.every_controller_is_asked(member)
             office.losers_are_told(member)
+            office.who_counts_is_where_the_gateway_says(member)
+        for office in self.world.offices:
+            office.the_archive_has_the_same()
 
     def teardown(self) -> None:
         for office in self.world.offices:

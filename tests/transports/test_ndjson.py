@@ -46,6 +46,14 @@ async def test_a_last_line_without_its_line_feed_counts() -> None:
     assert await received(b'{"a":1}\n{"b":', b"2}") == [b'{"a":1}', b'{"b":2}']
 
 
+async def test_a_last_line_without_its_line_feed_is_lost_where_it_would_be_sent_again() -> None:
+    stream = LineStream(Script((b'{"a":1}\n{"b":', b"2}")), max_message_size=MIB)
+    stream.takes_torn_end = False
+    assert await stream.receive_batch() == [b'{"a":1}']
+    with pytest.raises(trio.BrokenResourceError, match="in the middle of a message"):
+        await stream.receive_batch()
+
+
 async def test_a_line_may_come_byte_by_byte() -> None:
     text = '{"text":"é\u2028😀"}\r\n\n{}\n'.encode()
     assert await received(*(bytes([byte]) for byte in text)) == ['{"text":"é\u2028😀"}'.encode(), b"{}"]

@@ -1,0 +1,332 @@
+"""One end of a link: what is said to a peer and heard from it, over one connection or over several in a row.
+
+A stock peer has one connection, and a link to it is no more than a queue in front of a stream. A link that resumes
+outlives its connections. Both ends count the messages that they receive and keep those that they sent until the other
+has confirmed them; after a reconnect they exchange the counts, and what is missing goes out again, so that each message
+arrives once. In between the two ends talk to each other in messages that are not counted (`protocol.outbox`).
+
+A link that resumes is always read, or a confirmation could wait behind what it would make room for. What slows down a
+peer is that nothing is confirmed: it stops when its window is full. Its owner calls `settle` when what came has been
+passed on. After a reconnect the peer's window is empty again, whatever was not settled; so what came over an earlier
+connection has to be settled before a full window of it is added to.
+
+There is no clock in the link but for `keep_alive`: it tells the peer from time to time what has arrived, also when that
+is nothing, and notices a peer that does not.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Final
+
+import trio
+
+from acp_gateway.protocol.outbox import CONTROL_WORD, Mark, Outbox, acknowledgement, read_control
+from acp_gateway.transports.base import MessageStream
+
+CHUNK: Final = 256 * 1024
+"""Bytes handed to a stream at once when there is more: as much as one write offers to the kernel."""
+
+WINDOW: Final = 8 * 1024 * 1024
+"""Bytes on their way and not confirmed, at most, unless something else is configured: what a link of 500 Mbit/s carries
+in the time of an answer from the other side of the world."""
+
+HEARTBEAT: Final = 10.0
+"""Seconds after which what has arrived is confirmed, whether it is much or nothing."""
+
+CONFIRM_MESSAGES: Final = 64
+CONFIRM_BYTES: Final = 256 * 1024
+"""How much is confirmed at once at the latest: a small part of the window, and seldom enough to cost nothing."""
+
+LOST: Final = (trio.BrokenResourceError, trio.ClosedResourceError)
+"""What a stream that is lost raises."""
+
+
+class Miscounted(trio.BrokenResourceError):
+    """The peer confirms what it was never sent: nothing it says about the link can be relied on."""
+
+
+class Overrun(trio.BrokenResourceError):
+    """The peer sends on though its window is full: it would fill the memory."""
+
+
+class Link:
+    """One end of a link. It has no connection at first: see `connect`.
+
+    Args:
+        window: bytes that may be on their way to the peer and not confirmed; None for a stock peer, which confirms
+            nothing and comes back as a new one.
+        high_water: bytes that may wait in the stream itself.
+        caught_up: called whenever the peer has been sent all that had to wait.
+        allowance: bytes that may come and not be settled, as the peer's window has it.
+        wary: whether the peer is anybody's, and may not keep to that: see `Overrun`.
+    """
+
+    def __init__(
+        self,
+        *,
+        window: int | None = None,
+        high_water: int = CHUNK,
+        caught_up: Callable[[], None] = lambda: None,
+        allowance: int = WINDOW,
+        wary: bool = False,
+    ) -> None:
+        self.outbox = Outbox(window)
+        self.stream: MessageStream | None = None
+        """The connection, None while there is none."""
+        self.received = 0
+        """How many messages have come, over all connections."""
+        # Whether the peer has said that it leaves for good.
+        self._said_goodbye = False
+        self._window = window
+        self._high_water = high_water
+        self._caught_up = caught_up
+        self._allowance = allowance
+        self._wary = wary
+        # Whether the stream is known to take nothing any more; that it has ended shows where it is read.
+        self._broken = False
+        # How many messages were passed on, and how many of these the peer was told of.
+        self._settled = 0
+        self._told = 0
+        # Bytes that came and were not passed on, those of them that came over an earlier connection, and bytes that
+        # came since the peer was last told.
+        self._unsettled_bytes = 0
+        self._carried_bytes = 0
+        self._untold_bytes = 0
+        # When the peer was last heard of, and last told anything.
+        self._heard_at = 0.0
+        self._told_at = 0.0
+        self._finishing = False
+        self._changed = trio.lowlevel.ParkingLot()
+
+    @property
+    def resumable(self) -> bool:
+        """Whether it can outlive its connection."""
+        return self._window is not None
+
+    @property
+    def behind(self) -> bool:
+        """Whether anything waits to be sent."""
+        return self.outbox.unwritten
+
+    @property
+    def left(self) -> bool:
+        """Whether the peer will not come back when the connection ends: it can't, or it has said goodbye."""
+        politely = self.stream is not None and self.stream.ended_politely
+        return not self.resumable or self._said_goodbye or politely
+
+    # Connections
+
+    def connect(self, stream: MessageStream, peer_received: int = 0) -> None:
+        """Go on over a fresh connection, and send what the peer has not received: it says that it has so many messages.
+
+        The peer must have been told `received`.
+
+        Raises:
+            ValueError: the peer can't have that many, or had more already; nothing is changed.
+        """
+        if peer_received < self.outbox.confirmed:
+            raise ValueError(f"{peer_received} messages received, but {self.outbox.confirmed} were confirmed before")
+        if self.resumable:
+            self.outbox.rewind(peer_received)
+            stream.takes_torn_end = False
+        waited = self.behind
+        self.stream = stream
+        self._broken = False
+        self._told = self.received
+        self._untold_bytes = 0
+        self._carried_bytes = self._unsettled_bytes
+        self._heard_at = self._told_at = trio.current_time()
+        self._push_waiting(waited=waited)
+        self._changed.unpark_all()
+
+    def disconnect(self) -> None:
+        """Go without a connection from now on. Who receives then gets `BrokenResourceError`.
+
+        The stream is not closed: a task that already waits for it is to be cancelled, or the stream to be closed.
+        """
+        self.stream = None
+        self._changed.unpark_all()
+
+    async def connected(self) -> None:
+        """Wait until there is a connection."""
+        while self.stream is None:
+            await self._changed.park()
+
+    # Sending
+
+    def send(self, messages: Sequence[bytes], replayed: int = 0) -> None:
+        """Send messages, as soon as the peer takes them; so many of their bytes are history. Never waits or raises."""
+        if self._broken and not self.resumable:
+            return  # Nothing will take it any more.
+        self.outbox.extend(messages, replayed)
+        self.push()
+        if self.behind:
+            self._changed.unpark_all()
+
+    def push(self) -> None:
+        """Hand the connection what it takes now."""
+        if self.stream is None or self._broken:
+            return
+        try:
+            while self.outbox.ready and self.stream.pending_bytes < self._high_water:
+                self.stream.send_nowait(self.outbox.take(CHUNK))
+        except LOST:
+            self._lose()
+
+    def flush(self) -> None:
+        """Hand the connection all that it may get: it is about to be closed, which bounds the rest."""
+        try:
+            while self.stream is not None and not self._broken and self.outbox.ready:
+                self.stream.send_nowait(self.outbox.take(CHUNK))
+        except LOST:
+            self._lose()
+
+    def say(self, control: bytes) -> None:
+        """Tell the peer something that is not counted, past everything that waits."""
+        self._told_at = trio.current_time()
+        if self.stream is not None and not self._broken:
+            try:
+                self.stream.send_nowait([control])
+            except LOST:
+                self._lose()
+
+    def finish(self) -> None:
+        """Have `pump` return when the peer has taken what is there for it."""
+        self._finishing = True
+        self._changed.unpark_all()
+
+    async def pump(self) -> None:
+        """Send what has to wait, until everything is said where `finish` was called. Cancelling loses nothing.
+
+        A connection that is lost takes nothing: its end shows where it is read.
+        """
+        while self.behind or not self._finishing:
+            if self.stream is None or self._broken or not self.outbox.ready:
+                await self._changed.park()
+                continue
+            await self._drain(self._high_water // 2)
+            self.push()
+            if not self.behind:
+                self._caught_up()
+        await self._drain(0)
+
+    async def _drain(self, below: int) -> None:
+        stream = self.stream
+        try:
+            if stream is not None:
+                await stream.drain(below)
+        except LOST:
+            if self.stream is stream:
+                self._lose()
+
+    def _lose(self) -> None:
+        self._broken = True
+        self._changed.unpark_all()
+        if not self.resumable:
+            self.outbox.clear()
+
+    # Receiving
+
+    async def receive_batch(self) -> list[bytes]:
+        """Wait for messages and return those that are there, at least one; they count as received then.
+
+        Confirmations are not among them, but for those with positions, each a `Mark` at its place. Raises what the
+        stream does, `BrokenResourceError` also when there is another connection by now, `Miscounted` and `Overrun`.
+        Cancelling loses nothing.
+        """
+        while True:
+            while self.resumable and self._blocked and self.stream is not None and not self._broken:
+                await self._changed.park()
+            stream = self.stream
+            if stream is None:
+                raise trio.BrokenResourceError("the connection was given up")
+            batch = await stream.receive_batch()
+            if not self.resumable:
+                return batch
+            if self.stream is not stream:
+                raise trio.BrokenResourceError("there is a newer connection")
+            self._heard_at = trio.current_time()
+            messages = self._count(batch)
+            if messages:
+                return messages
+
+    def settle(self) -> None:
+        """All that was received has been passed on: it may be confirmed, and is, where it is much."""
+        self._settled = self.received
+        self._unsettled_bytes = 0
+        if self._carried_bytes:
+            if self._blocked:
+                self._heard_at = trio.current_time()  # Until now nobody listened.
+            self._carried_bytes = 0
+            self._changed.unpark_all()
+        if self._settled - self._told >= CONFIRM_MESSAGES or self._untold_bytes >= CONFIRM_BYTES:
+            self._tell()
+
+    @property
+    def _blocked(self) -> bool:
+        return self._carried_bytes >= self._allowance
+
+    def _count(self, batch: list[bytes]) -> list[bytes]:
+        messages: list[bytes] = []
+        # One search through all is faster than one through each, and mostly enough.
+        if CONTROL_WORD not in b"".join(batch):
+            messages, batch = batch, []
+        # These count when all of the batch is handed out: what an error keeps back has to come again.
+        marks = mark_bytes = 0
+        for message in batch:
+            control = read_control(message) if CONTROL_WORD in message else None
+            if control is None:
+                messages.append(message)
+                continue
+            self._said_goodbye |= control.goodbye
+            if control.received > self.outbox.written:
+                raise Miscounted(f"{control.received} messages are confirmed, but {self.outbox.written} were sent")
+            self._confirm(control.received)
+            if control.has_positions:
+                messages.append(Mark(message))
+                marks += 1
+                mark_bytes += len(message)
+        count = len(messages) - marks
+        # A sender stops as soon as that much is on its way, and what was carried over is on its way no more.
+        if count and self._wary and self._unsettled_bytes - self._carried_bytes >= self._allowance:
+            raise Overrun(f"more than {self._allowance} bytes were sent that were not confirmed")
+        size = sum(map(len, messages)) - mark_bytes
+        self.received += count
+        self._unsettled_bytes += size
+        self._untold_bytes += size
+        return messages
+
+    def _confirm(self, received: int) -> None:
+        waited = self.behind
+        self.outbox.confirm(received)
+        self._push_waiting(waited=waited)
+        if waited:
+            self._changed.unpark_all()
+
+    def _push_waiting(self, *, waited: bool) -> None:
+        self.push()
+        if waited and not self.behind:
+            self._caught_up()
+
+    def _tell(self) -> None:
+        self._told = self._settled
+        # The peer has learned of what was carried over when it connected; of the rest not before it is settled.
+        self._untold_bytes = self._unsettled_bytes - self._carried_bytes
+        self.say(acknowledgement(self._settled))
+
+    # Time
+
+    async def keep_alive(self, patience: float) -> None:
+        """Confirm every `HEARTBEAT` seconds what has arrived. Returns when nothing was heard for `patience` seconds.
+
+        For a link that resumes and has a connection.
+        """
+        while True:
+            now = trio.current_time()
+            # What takes its time to arrive as a whole is heard in parts.
+            heard_at = max(self._heard_at, 0.0 if self.stream is None else self.stream.heard_at)
+            deadline = float("inf") if self._blocked else heard_at + patience
+            if now >= deadline:
+                return
+            if now >= self._told_at + HEARTBEAT:
+                self._tell()
+            await trio.sleep_until(min(self._told_at + HEARTBEAT, deadline))

@@ -1,0 +1,1046 @@
+"""A link sends what its peer takes, says what has arrived, and goes on over another connection as if nothing was."""
+
+import json
+import random
+from collections.abc import Callable, Coroutine
+from typing import Any, Final
+
+import pytest
+import trio
+from trio.testing import MockClock, wait_all_tasks_blocked
+
+from acp_gateway.protocol.outbox import Mark, acknowledgement, goodbye
+from acp_gateway.transports.base import MessageStream, memory_message_stream_pair
+from acp_gateway.transports.link import (
+    CHUNK,
+    CONFIRM_BYTES,
+    CONFIRM_MESSAGES,
+    HEARTBEAT,
+    WINDOW,
+    Link,
+    Miscounted,
+    Overrun,
+)
+from tests.doubles import FAIL, PATIENCE, FragileStream
+
+SMALL = b"x" * 10
+HIGH_WATER = 100
+
+BOTH_KINDS = pytest.mark.parametrize("window", [None, WINDOW], ids=["stock", "resumable"])
+LOSSES = pytest.mark.parametrize(
+    "error", [trio.BrokenResourceError("lost"), trio.ClosedResourceError("closed")], ids=["broken", "closed"]
+)
+
+PATIENCE_WITH_PEERS: Final = 30.0
+"""Seconds of silence after which the links of these tests give up a connection."""
+
+
+def numbered(begin: int, end: int) -> list[bytes]:
+    return [b"%d" % number for number in range(begin, end)]
+
+
+def mark(position: int) -> Mark:
+    return Mark(acknowledgement(0, {"s": ("e", position)}))
+
+
+def connect(link: Link, peer_received: int = 0) -> MessageStream:
+    """Give a link a connection, and return the other end of it."""
+    ours, peer = memory_message_stream_pair()
+    link.connect(ours, peer_received)
+    return peer
+
+
+def connect_fragile(link: Link, peer_received: int = 0) -> tuple[FragileStream, MessageStream]:
+    """Give a link a connection that can fail, and return both ends of it."""
+    ours, peer = memory_message_stream_pair()
+    fragile = FragileStream(ours)
+    link.connect(fragile, peer_received)
+    return fragile, peer
+
+
+def connect_both(left: Link, right: Link) -> tuple[MessageStream, MessageStream]:
+    """Connect two links with each other, as after the exchange of counts."""
+    streams = memory_message_stream_pair()
+    left.disconnect()
+    right.disconnect()
+    left.connect(streams[0], right.received)
+    right.connect(streams[1], left.received)
+    return streams
+
+
+async def arrived(peer: MessageStream) -> list[bytes]:
+    """What has arrived there and was not read yet."""
+    messages: list[bytes] = []
+
+    async def read() -> None:
+        while True:
+            messages.extend(await peer.receive_batch())
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(read)
+        await wait_all_tasks_blocked()
+        nursery.cancel_scope.cancel()
+    return messages
+
+
+async def deliver(peer: MessageStream, link: Link, *messages: bytes) -> list[bytes]:
+    """Have the peer send messages in one write, and return what the link makes of them."""
+    peer.send_nowait(messages)
+    return await link.receive_batch()
+
+
+class Task:
+    """Something that goes on beside the test."""
+
+    def __init__(self) -> None:
+        self.done = False
+        self.result: Any = None
+        self.error: Exception | None = None
+        self.ended_at = 0.0
+        self.scope = trio.CancelScope()
+
+    async def run(self, function: Callable[..., Coroutine[Any, Any, Any]], *arguments: Any) -> None:
+        with self.scope:
+            try:
+                self.result = await function(*arguments)
+            except (trio.BrokenResourceError, trio.ClosedResourceError, trio.EndOfChannel) as error:
+                self.error = error
+        self.done = True
+        self.ended_at = trio.current_time()
+
+
+async def start(nursery: trio.Nursery, function: Callable[..., Coroutine[Any, Any, Any]], *arguments: Any) -> Task:
+    """Start something, and let it come as far as it can."""
+    task = Task()
+    nursery.start_soon(task.run, function, *arguments)
+    await wait_all_tasks_blocked()
+    return task
+
+
+# Stock peers
+
+
+async def test_a_stock_peer_sees_nothing_but_the_messages() -> None:
+    link = Link()
+    assert not link.resumable
+    peer = connect(link)
+    for _ in range(3 * CONFIRM_MESSAGES):
+        await deliver(peer, link, SMALL)
+        link.settle()
+    await deliver(peer, link, b"y" * CONFIRM_BYTES)
+    link.settle()
+    link.send([b"a", b"b"])
+    assert await arrived(peer) == [b"a", b"b"]
+
+
+async def test_what_a_stock_peer_sends_is_passed_on_whatever_it_looks_like() -> None:
+    link = Link()
+    peer = connect(link)
+    sent = [SMALL, acknowledgement(99), goodbye(), mark(1), b"_acp-gateway/"]
+    received = await deliver(peer, link, *sent)
+    assert received == sent
+    assert link.left  # As any stock peer, not because of what looked like a goodbye.
+
+
+async def test_a_stock_peer_is_not_counted_and_holds_nothing() -> None:
+    link = Link()
+    peer = connect(link)
+    await deliver(peer, link, SMALL)
+    link.send([SMALL])
+    assert (link.received, link.outbox.unconfirmed_bytes, link.behind) == (0, 0, False)
+
+
+# Sending
+
+
+@BOTH_KINDS
+async def test_what_is_sent_without_a_connection_waits_for_one(window: int | None) -> None:
+    link = Link(window=window)
+    link.send([b"a"])
+    link.push()
+    link.flush()
+    link.say(b"control")
+    assert link.behind
+    peer = connect(link)
+    assert not link.behind
+    assert await arrived(peer) == [b"a"]
+
+
+@BOTH_KINDS
+async def test_the_stream_is_handed_no_more_than_its_high_water_mark(window: int | None) -> None:
+    link = Link(window=window, high_water=HIGH_WATER)
+    peer = connect(link)
+    link.send([b"y" * HIGH_WATER])
+    link.send([b"a"])
+    assert link.behind
+    assert await arrived(peer) == [b"y" * HIGH_WATER]
+    link.push()
+    assert not link.behind
+    assert await arrived(peer) == [b"a"]
+
+
+async def test_much_is_handed_over_in_chunks() -> None:
+    link = Link(high_water=2 * CHUNK)
+    writes: list[int] = []
+
+    class Written(FragileStream):
+        def send_nowait(self, messages: Any) -> None:
+            writes.append(sum(map(len, messages)))
+            super().send_nowait(messages)
+
+    ours, _peer = memory_message_stream_pair()
+    link.connect(Written(ours))
+    link.send([b"y" * (CHUNK // 2)] * 5)
+    assert writes == [CHUNK, CHUNK]
+    assert link.outbox.unwritten_bytes == CHUNK // 2
+
+
+@BOTH_KINDS
+async def test_the_pump_sends_the_rest_as_the_peer_takes_it(window: int | None) -> None:
+    caught_up: list[bool] = []
+    link = Link(window=window, high_water=HIGH_WATER, caught_up=lambda: caught_up.append(link.behind))
+    peer = connect(link)
+    async with trio.open_nursery() as nursery:
+        pump = await start(nursery, link.pump)
+        messages = [b"%d" % number + b"y" * HIGH_WATER for number in range(5)]
+        for message in messages:
+            link.send([message])
+        assert caught_up == []
+        received: list[bytes] = []
+        with trio.fail_after(PATIENCE):
+            while len(received) < 5:
+                received += await peer.receive_batch()
+        assert received == messages
+        await wait_all_tasks_blocked()
+        assert caught_up == [False]
+        assert not pump.done
+        nursery.cancel_scope.cancel()
+
+
+@BOTH_KINDS
+async def test_the_pump_ends_when_all_is_said_and_not_before(window: int | None) -> None:
+    link = Link(window=window, high_water=HIGH_WATER)
+    peer = connect(link)
+    async with trio.open_nursery() as nursery:
+        link.send([b"y" * HIGH_WATER])
+        link.send([b"last words"])
+        pump = await start(nursery, link.pump)
+        link.finish()
+        await wait_all_tasks_blocked()
+        assert not pump.done
+        assert await peer.receive_batch() == [b"y" * HIGH_WATER]
+        await wait_all_tasks_blocked()
+        assert not pump.done
+        assert await peer.receive_batch() == [b"last words"]
+        await wait_all_tasks_blocked()
+        assert pump.done
+
+
+@BOTH_KINDS
+async def test_a_pump_that_is_idle_ends_when_it_is_to(window: int | None) -> None:
+    link = Link(window=window)
+    connect(link)
+    async with trio.open_nursery() as nursery:
+        pump = await start(nursery, link.pump)
+        link.finish()
+        await wait_all_tasks_blocked()
+        assert pump.done
+
+
+async def test_without_a_connection_a_pump_that_has_said_all_ends() -> None:
+    link = Link()
+    link.finish()
+    with trio.fail_after(PATIENCE):
+        await link.pump()
+
+
+async def test_a_cancelled_pump_loses_nothing() -> None:
+    link = Link(high_water=HIGH_WATER)
+    peer = connect(link)
+    link.send([b"y" * HIGH_WATER])
+    link.send([b"a", b"b"])
+    async with trio.open_nursery() as nursery:
+        await start(nursery, link.pump)
+        nursery.cancel_scope.cancel()
+    assert await arrived(peer) == [b"y" * HIGH_WATER]
+    link.push()
+    assert await arrived(peer) == [b"a", b"b"]
+
+
+async def test_flush_hands_over_everything_at_once() -> None:
+    link = Link(high_water=HIGH_WATER)
+    peer = connect(link)
+    messages = [b"y" * HIGH_WATER] * 5
+    link.send(messages[:1])
+    link.send(messages[1:])
+    link.flush()
+    assert not link.behind
+    assert await arrived(peer) == messages
+
+
+async def test_flush_keeps_to_the_window() -> None:
+    link = Link(window=25, high_water=5)
+    peer = connect(link)
+    link.send([SMALL] * 4)
+    link.flush()
+    assert await arrived(peer) == [SMALL, SMALL, SMALL]
+    assert link.outbox.unwritten_bytes == 10
+
+
+async def test_controls_go_past_everything_that_waits() -> None:
+    link = Link(window=WINDOW, allowance=WINDOW, high_water=HIGH_WATER)
+    peer = connect(link)
+    link.send([b"y" * HIGH_WATER])
+    link.send([b"later"])
+    link.say(goodbye())
+    assert await arrived(peer) == [b"y" * HIGH_WATER, goodbye()]
+    assert link.outbox.written == 1
+
+
+# Streams that break
+
+
+SENDERS: dict[str, Callable[[Link], None]] = {
+    "send": lambda link: link.send([b"b"]),
+    "push": Link.push,
+    "flush": Link.flush,
+    "say": lambda link: link.say(acknowledgement(0)),
+}
+
+
+@LOSSES
+@pytest.mark.parametrize("act", SENDERS.values(), ids=SENDERS)
+async def test_a_stock_link_whose_stream_breaks_takes_everything_and_sends_nothing(
+    error: Exception, act: Callable[[Link], None]
+) -> None:
+    link = Link(high_water=HIGH_WATER)
+    stream, peer = connect_fragile(link)
+    link.send([b"y" * HIGH_WATER])
+    link.send([b"a"])
+    await arrived(peer)
+    stream.send_error = error
+    act(link)
+    assert (link.behind, link.outbox.unconfirmed_bytes) == (False, 0)
+    link.send([b"c"])
+    assert (link.behind, link.outbox.unconfirmed_bytes) == (False, 0)
+    stream.send_error = None
+    link.flush()
+    link.say(b"control")
+    assert await arrived(peer) == []
+
+
+@LOSSES
+@pytest.mark.parametrize("act", SENDERS.values(), ids=SENDERS)
+async def test_a_link_that_resumes_keeps_what_a_broken_stream_did_not_take(
+    error: Exception, act: Callable[[Link], None]
+) -> None:
+    link = Link(window=WINDOW, allowance=WINDOW, high_water=HIGH_WATER)
+    stream, peer = connect_fragile(link)
+    link.send([b"y" * HIGH_WATER])
+    link.send([b"a"])
+    await arrived(peer)
+    stream.send_error = error
+    act(link)
+    link.send([b"c"])
+    stream.send_error = None
+    link.flush()
+    link.say(b"control")
+    assert await arrived(peer) == []
+    link.disconnect()
+    expected = [b"a", b"b", b"c"] if act is SENDERS["send"] else [b"a", b"c"]
+    assert await arrived(connect(link, 1)) == expected
+
+
+@LOSSES
+@BOTH_KINDS
+async def test_a_pump_whose_stream_breaks_ends_when_it_is_to_or_waits_for_another(
+    error: Exception, window: int | None
+) -> None:
+    link = Link(window=window, high_water=HIGH_WATER)
+    stream, _ = connect_fragile(link)
+    link.send([b"y" * HIGH_WATER])
+    link.send([b"a"])
+    stream.drain_error = error
+    async with trio.open_nursery() as nursery:
+        pump = await start(nursery, link.pump)
+        assert not pump.done
+        link.finish()
+        await wait_all_tasks_blocked()
+        assert pump.done == (window is None)
+        if window is not None:
+            peer = connect(link, 1)
+            assert await arrived(peer) == [b"a"]
+            await wait_all_tasks_blocked()
+            assert pump.done
+
+
+async def test_what_becomes_of_an_older_connection_does_no_harm_to_the_newer_one() -> None:
+    lost = trio.Event()
+
+    class LostLater(FragileStream):
+        async def drain(self, below: int = 0) -> None:
+            await lost.wait()
+            raise trio.BrokenResourceError("lost")
+
+    link = Link(window=WINDOW, allowance=WINDOW, high_water=HIGH_WATER)
+    link.connect(LostLater(memory_message_stream_pair()[0]))
+    link.send([b"y" * HIGH_WATER])
+    link.send([b"a"])
+    async with trio.open_nursery() as nursery:
+        await start(nursery, link.pump)
+        peer = connect(link, 1)
+        lost.set()
+        await wait_all_tasks_blocked()
+        link.send([b"b"])
+        assert await arrived(peer) == [b"a", b"b"]
+        nursery.cancel_scope.cancel()
+
+
+# Resuming
+
+
+async def test_what_is_missing_after_a_reconnect_goes_out_again_both_ways() -> None:
+    left, right = Link(window=WINDOW, allowance=WINDOW), Link(window=WINDOW, allowance=WINDOW)
+    connect_both(left, right)
+    left.send(numbered(0, 3))
+    right.send(numbered(10, 13))
+    assert await left.receive_batch() == numbered(10, 13)
+    assert await right.receive_batch() == numbered(0, 3)
+    # These are on their way when the connection is lost.
+    left.send(numbered(3, 5))
+    right.send(numbered(13, 15))
+    left.disconnect()
+    right.disconnect()
+    left.send(numbered(5, 6))
+    connect_both(left, right)
+    assert await left.receive_batch() == numbered(13, 15)
+    assert await right.receive_batch() == numbered(3, 6)
+    assert (left.received, right.received) == (5, 6)
+
+
+async def test_what_the_peer_has_is_not_sent_again_and_forgotten() -> None:
+    link = Link(window=WINDOW, allowance=WINDOW)
+    connect(link)
+    link.send(numbered(0, 5))
+    assert len(link.outbox) == 5
+    peer = connect(link, 5)
+    assert await arrived(peer) == []
+    assert len(link.outbox) == 0
+
+
+async def test_a_mark_arrives_at_its_place_and_is_not_counted() -> None:
+    left, right = Link(window=WINDOW, allowance=WINDOW), Link(window=WINDOW, allowance=WINDOW)
+    connect_both(left, right)
+    left.send([b"0", mark(1), b"1"])
+    received = await right.receive_batch()
+    assert received == [b"0", mark(1), b"1"]
+    assert [type(message) for message in received] == [bytes, Mark, bytes]
+    assert right.received == 2
+    connect_both(left, right)
+    assert len(left.outbox) == 0
+
+
+async def test_a_mark_comes_again_when_nothing_after_it_has_arrived() -> None:
+    left, right = Link(window=WINDOW, allowance=WINDOW), Link(window=WINDOW, allowance=WINDOW)
+    connect_both(left, right)
+    left.send([b"0", mark(1)])
+    await right.receive_batch()
+    connect_both(left, right)
+    assert await right.receive_batch() == [mark(1)]
+
+
+@pytest.mark.parametrize(("peer_received", "why"), [(1, "2 were confirmed"), (4, "3 written")])
+async def test_a_peer_that_has_lost_messages_or_claims_too_many_can_not_resume(peer_received: int, why: str) -> None:
+    link = Link(window=WINDOW, allowance=WINDOW)
+    peer = connect(link)
+    link.send(numbered(0, 3))
+    await deliver(peer, link, acknowledgement(2), SMALL)
+    link.disconnect()
+    with pytest.raises(ValueError, match=why):
+        connect(link, peer_received)
+    assert link.stream is None
+    assert await arrived(connect(link, 2)) == [b"2"]
+
+
+async def test_who_has_caught_up_by_reconnecting_is_told_so() -> None:
+    caught_up: list[bool] = []
+    link = Link(window=WINDOW, allowance=WINDOW, caught_up=lambda: caught_up.append(link.behind))
+    connect(link)
+    assert caught_up == []
+    link.disconnect()
+    link.send([b"a"])
+    connect(link)
+    assert caught_up == [False]
+
+
+async def test_waiting_for_a_connection_ends_when_there_is_one() -> None:
+    link = Link(window=WINDOW, allowance=WINDOW)
+    async with trio.open_nursery() as nursery:
+        waiting = await start(nursery, link.connected)
+        link.disconnect()
+        await wait_all_tasks_blocked()
+        assert not waiting.done
+        connect(link)
+        await wait_all_tasks_blocked()
+        assert waiting.done
+        await link.connected()
+
+
+async def test_a_pump_goes_on_over_the_next_connection() -> None:
+    link = Link(window=WINDOW, allowance=WINDOW, high_water=HIGH_WATER)
+    async with trio.open_nursery() as nursery:
+        await start(nursery, link.pump)
+        messages = [b"y" * HIGH_WATER, b"a", b"b"]
+        link.send(messages)
+        peer = connect(link)
+        received: list[bytes] = []
+        with trio.fail_after(PATIENCE):
+            while len(received) < 3:
+                received += await peer.receive_batch()
+        assert received == messages
+        nursery.cancel_scope.cancel()
+
+
+# Receiving
+
+
+@pytest.mark.parametrize("window", [None, WINDOW], ids=["stock", "resumable"])
+async def test_the_end_of_a_stream_is_heard_after_what_came_before(window: int | None) -> None:
+    link = Link(window=window)
+    stream, peer = connect_fragile(link)
+    assert await deliver(peer, link, SMALL) == [SMALL]
+    stream.receive_error = trio.BrokenResourceError("lost")
+    with pytest.raises(trio.BrokenResourceError, match="lost"):
+        await deliver(peer, link, FAIL)
+    await peer.aclose()
+    with pytest.raises(trio.EndOfChannel):
+        await link.receive_batch()
+
+
+async def test_without_a_connection_nothing_is_received() -> None:
+    link = Link(window=WINDOW, allowance=WINDOW)
+    with pytest.raises(trio.BrokenResourceError, match="given up"):
+        await link.receive_batch()
+
+
+@pytest.mark.parametrize("newer", [True, False])
+async def test_what_still_comes_over_an_older_connection_does_not_count(newer: bool) -> None:
+    link = Link(window=WINDOW, allowance=WINDOW)
+    old_peer = connect(link)
+    async with trio.open_nursery() as nursery:
+        receiving = await start(nursery, link.receive_batch)
+        old_peer.send_nowait([SMALL, acknowledgement(0)])
+        if newer:
+            connect(link)
+        else:
+            link.disconnect()
+        await wait_all_tasks_blocked()
+        assert isinstance(receiving.error, trio.BrokenResourceError)
+    assert link.received == 0
+
+
+async def test_cancelling_a_receiver_loses_nothing() -> None:
+    link = Link(window=WINDOW, allowance=WINDOW)
+    peer = connect(link)
+    async with trio.open_nursery() as nursery:
+        receiving = await start(nursery, link.receive_batch)
+        receiving.scope.cancel()
+    assert link.received == 0
+    assert await deliver(peer, link, SMALL) == [SMALL]
+    assert link.received == 1
+
+
+async def test_confirmations_alone_wake_nobody() -> None:
+    link = Link(window=WINDOW, allowance=WINDOW)
+    peer = connect(link)
+    link.send(numbered(0, 3))
+    async with trio.open_nursery() as nursery:
+        receiving = await start(nursery, link.receive_batch)
+        peer.send_nowait([acknowledgement(2)])
+        await wait_all_tasks_blocked()
+        assert not receiving.done
+        assert link.outbox.confirmed == 2
+        peer.send_nowait([SMALL])
+        await wait_all_tasks_blocked()
+        assert receiving.result == [SMALL]
+
+
+async def test_a_confirmation_with_positions_confirms_as_well() -> None:
+    link = Link(window=WINDOW, allowance=WINDOW)
+    peer = connect(link)
+    link.send(numbered(0, 3))
+    told = acknowledgement(2, {"s": ("e", 1)})
+    assert await deliver(peer, link, told) == [told]
+    assert link.outbox.confirmed == 2
+
+
+async def test_requests_that_look_like_controls_are_counted_and_passed_on() -> None:
+    link = Link(window=WINDOW, allowance=WINDOW)
+    peer = connect(link)
+    request = b'{"jsonrpc":"2.0","id":1,"method":"_acp-gateway/ack","params":{"received":5}}'
+    assert await deliver(peer, link, request) == [request]
+    assert link.received == 1
+
+
+async def test_a_goodbye_says_that_the_peer_does_not_come_back() -> None:
+    link = Link(window=WINDOW, allowance=WINDOW)
+    peer = connect(link)
+    assert not link.left
+    assert await deliver(peer, link, b"a", goodbye(), b"b") == [b"a", b"b"]
+    assert link.left
+    assert link.received == 2
+
+
+async def test_a_stream_that_ended_politely_says_that_the_peer_does_not_come_back() -> None:
+    class Polite(FragileStream):
+        ended_politely = True
+
+    link = Link(window=WINDOW, allowance=WINDOW)
+    link.connect(Polite(memory_message_stream_pair()[0]))
+    assert link.left
+
+
+async def test_a_peer_that_confirms_what_it_was_never_sent_is_not_believed() -> None:
+    link = Link(window=WINDOW, allowance=WINDOW)
+    peer = connect(link)
+    link.send(numbered(0, 2))
+    with pytest.raises(Miscounted, match="3 messages are confirmed, but 2 were sent"):
+        await deliver(peer, link, acknowledgement(3))
+    assert link.outbox.confirmed == 0
+
+
+async def test_what_came_together_with_a_wrong_count_was_not_passed_on_and_does_not_count() -> None:
+    link = Link(window=WINDOW, allowance=WINDOW)
+    peer = connect(link)
+    link.send(numbered(0, 2))
+    with pytest.raises(Miscounted):
+        await deliver(peer, link, b"a", acknowledgement(1), acknowledgement(3))
+    assert (link.received, link.outbox.confirmed) == (0, 1)
+    peer = connect(link, 1)
+    assert await deliver(peer, link, b"a") == [b"a"]
+
+
+# Confirming
+
+
+async def test_nothing_is_confirmed_before_it_is_settled() -> None:
+    link = Link(window=WINDOW, allowance=WINDOW)
+    peer = connect(link)
+    await deliver(peer, link, *[SMALL] * CONFIRM_MESSAGES)
+    assert await arrived(peer) == []
+    link.settle()
+    assert await arrived(peer) == [acknowledgement(CONFIRM_MESSAGES)]
+
+
+async def test_a_few_messages_are_not_confirmed_at_once() -> None:
+    link = Link(window=WINDOW, allowance=WINDOW)
+    peer = connect(link)
+    for _ in range(CONFIRM_MESSAGES - 1):
+        await deliver(peer, link, SMALL)
+        link.settle()
+    assert await arrived(peer) == []
+    await deliver(peer, link, SMALL)
+    link.settle()
+    assert await arrived(peer) == [acknowledgement(CONFIRM_MESSAGES)]
+    link.settle()
+    assert await arrived(peer) == []
+
+
+async def test_many_bytes_are_confirmed_at_once() -> None:
+    link = Link(window=WINDOW, allowance=WINDOW)
+    peer = connect(link)
+    await deliver(peer, link, b"y" * (CONFIRM_BYTES - 1))
+    link.settle()
+    assert await arrived(peer) == []
+    await deliver(peer, link, b"y")
+    link.settle()
+    assert await arrived(peer) == [acknowledgement(2)]
+
+
+async def test_who_settles_when_caught_up_confirms_nothing_that_was_not_handed_out() -> None:
+    link = Link(window=2 * len(SMALL), high_water=HIGH_WATER, caught_up=lambda: link.settle())
+    peer = connect(link)
+    link.send([SMALL] * 3)
+    assert await arrived(peer) == [SMALL] * 2
+    await deliver(peer, link, *[b"a"] * CONFIRM_MESSAGES, acknowledgement(2), b"b")
+    assert await arrived(peer) == [SMALL]
+    link.settle()
+    assert await arrived(peer) == [acknowledgement(CONFIRM_MESSAGES + 1)]
+
+
+async def test_a_full_window_stops_a_sender_until_the_peer_has_settled() -> None:
+    caught_up: list[bool] = []
+    left = Link(window=CONFIRM_BYTES, caught_up=lambda: caught_up.append(True))
+    right = Link(window=CONFIRM_BYTES)
+    connect_both(left, right)
+    half = b"y" * (CONFIRM_BYTES // 2)
+    left.send([half, half, half])
+    async with trio.open_nursery() as nursery:
+        await start(nursery, left.receive_batch)
+        await start(nursery, left.pump)
+        assert await right.receive_batch() == [half, half]
+        await wait_all_tasks_blocked()
+        assert left.behind
+        assert caught_up == []
+        right.settle()
+        assert await right.receive_batch() == [half]
+        assert not left.behind
+        assert caught_up == [True]
+        nursery.cancel_scope.cancel()
+
+
+async def test_room_in_the_window_is_used_when_the_stream_has_room_as_well() -> None:
+    link = Link(window=3 * len(SMALL), high_water=len(SMALL))
+    peer = connect(link)
+    link.send([SMALL] * 4)
+    async with trio.open_nursery() as nursery:
+        await start(nursery, link.pump)
+        await start(nursery, link.receive_batch)
+        peer.send_nowait([acknowledgement(3)])
+        await wait_all_tasks_blocked()
+        assert link.behind
+        assert await peer.receive_batch() == [SMALL] * 3
+        with trio.fail_after(PATIENCE):
+            assert await peer.receive_batch() == [SMALL]
+        nursery.cancel_scope.cancel()
+
+
+async def test_windows_that_are_full_both_ways_do_not_block_each_other() -> None:
+    left, right = Link(window=CONFIRM_BYTES), Link(window=CONFIRM_BYTES)
+    connect_both(left, right)
+    half = b"y" * (CONFIRM_BYTES // 2)
+    for link in (left, right):
+        link.send([half] * 10)
+        assert link.behind
+    counts = {left: 0, right: 0}
+
+    async def read(link: Link) -> None:
+        while counts[link] < 10:
+            counts[link] += len(await link.receive_batch())
+            link.settle()
+
+    with trio.fail_after(PATIENCE):
+        async with trio.open_nursery() as nursery:
+            for link in (left, right):
+                nursery.start_soon(read, link)
+
+
+async def test_what_came_earlier_has_to_be_settled_before_a_window_more_is_read() -> None:
+    link = Link(window=100, allowance=100)
+    peer = connect(link)
+    await deliver(peer, link, SMALL * 10)
+    peer = connect(link)
+    peer.send_nowait([b"a"])
+    async with trio.open_nursery() as nursery:
+        receiving = await start(nursery, link.receive_batch)
+        assert peer.pending_bytes == 1
+        link.settle()
+        await wait_all_tasks_blocked()
+        assert receiving.result == [b"a"]
+
+
+async def test_what_came_earlier_and_is_less_than_a_window_holds_up_nothing() -> None:
+    link = Link(window=100, allowance=100)
+    peer = connect(link)
+    await deliver(peer, link, SMALL * 9)
+    peer = connect(link)
+    assert await deliver(peer, link, SMALL * 9) == [SMALL * 9]
+    assert await deliver(peer, link, SMALL * 9) == [SMALL * 9]
+
+
+@pytest.mark.parametrize("newer", [True, False])
+async def test_who_does_not_read_learns_that_the_connection_was_given_up(newer: bool) -> None:
+    link = Link(window=100, allowance=100)
+    peer = connect(link)
+    await deliver(peer, link, SMALL * 10)
+    connect(link)
+    async with trio.open_nursery() as nursery:
+        receiving = await start(nursery, link.receive_batch)
+        link.disconnect()
+        if newer:
+            # Who was woken finds another connection, and goes on with that.
+            connect(link).send_nowait([b"a"])
+        await wait_all_tasks_blocked()
+        if newer:
+            assert not receiving.done
+            link.settle()
+            await wait_all_tasks_blocked()
+            assert receiving.result == [b"a"]
+        else:
+            assert isinstance(receiving.error, trio.BrokenResourceError)
+
+
+async def test_what_the_peer_was_told_on_connecting_is_not_confirmed_again() -> None:
+    link = Link(window=WINDOW, allowance=WINDOW)
+    peer = connect(link)
+    await deliver(peer, link, *[SMALL] * (CONFIRM_MESSAGES - 1), b"y" * CONFIRM_BYTES)
+    peer = connect(link)
+    link.settle()
+    assert await arrived(peer) == []
+    await deliver(peer, link, *[SMALL] * CONFIRM_MESSAGES)
+    link.settle()
+    assert await arrived(peer) == [acknowledgement(2 * CONFIRM_MESSAGES)]
+
+
+@pytest.mark.parametrize("settled", [False, True])
+async def test_who_sends_on_with_a_full_window_is_cut_off(settled: bool) -> None:
+    link = Link(window=WINDOW, allowance=100, wary=True)
+    peer = connect(link)
+    await deliver(peer, link, b"one message may be larger " * 10)
+    if settled:
+        link.settle()
+        await deliver(peer, link, SMALL)
+        return
+    # The two ends may still talk to each other.
+    peer.send_nowait([acknowledgement(0), SMALL])
+    with pytest.raises(Overrun):
+        await link.receive_batch()
+    assert link.received == 1
+
+
+async def test_what_came_over_an_earlier_connection_fills_no_window() -> None:
+    link = Link(window=WINDOW, allowance=100, wary=True)
+    peer = connect(link)
+    await deliver(peer, link, b"y" * 99)
+    peer = connect(link)
+    await deliver(peer, link, b"y" * 99)
+    await deliver(peer, link, SMALL)
+    with pytest.raises(Overrun):
+        await deliver(peer, link, SMALL)
+
+
+async def test_who_is_trusted_may_have_another_window() -> None:
+    link = Link(window=WINDOW, allowance=100)
+    peer = connect(link)
+    await deliver(peer, link, b"y" * 100)
+    await deliver(peer, link, b"y" * 100)
+
+
+async def test_half_a_message_does_not_count_where_it_comes_again() -> None:
+    links = Link(window=WINDOW), Link()
+    for link, torn in zip(links, (False, True), strict=True):
+        peer = connect(link)
+        assert link.stream is not None
+        assert link.stream.takes_torn_end is torn
+        await peer.aclose()
+
+
+# Time
+
+
+async def listen(link: Link) -> None:
+    """Receive and settle, until cancelled or lost."""
+    while True:
+        await link.receive_batch()
+        link.settle()
+
+
+async def test_what_has_arrived_is_confirmed_from_time_to_time(autojump_clock: MockClock) -> None:
+    link = Link(window=WINDOW, allowance=WINDOW)
+    peer = connect(link)
+    begin = trio.current_time()
+    told: list[tuple[float, bytes]] = []
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(listen, link)
+        nursery.start_soon(link.keep_alive, float("inf"))
+        for messages in (2, 0, 1):
+            peer.send_nowait([SMALL] * messages)
+            told += [(trio.current_time() - begin, message) for message in await peer.receive_batch()]
+        nursery.cancel_scope.cancel()
+    assert told == [
+        (1 * HEARTBEAT, acknowledgement(2)),
+        (2 * HEARTBEAT, acknowledgement(2)),
+        (3 * HEARTBEAT, acknowledgement(3)),
+    ]
+
+
+async def test_a_heartbeat_confirms_only_what_is_settled(autojump_clock: MockClock) -> None:
+    link = Link(window=WINDOW, allowance=WINDOW)
+    peer = connect(link)
+    await deliver(peer, link, SMALL)
+    link.settle()
+    await deliver(peer, link, SMALL)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(link.keep_alive, float("inf"))
+        assert await peer.receive() == acknowledgement(1)
+        nursery.cancel_scope.cancel()
+
+
+async def test_what_a_heartbeat_could_not_confirm_is_confirmed_when_it_is_settled(autojump_clock: MockClock) -> None:
+    link = Link(window=WINDOW, allowance=WINDOW)
+    peer = connect(link)
+    await deliver(peer, link, b"y" * CONFIRM_BYTES)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(link.keep_alive, float("inf"))
+        assert await peer.receive() == acknowledgement(0)
+        nursery.cancel_scope.cancel()
+    link.settle()
+    assert await arrived(peer) == [acknowledgement(1)]
+
+
+async def test_after_a_confirmation_the_next_heartbeat_is_later(autojump_clock: MockClock) -> None:
+    link = Link(window=WINDOW, allowance=WINDOW)
+    peer = connect(link)
+    begin = trio.current_time()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(link.keep_alive, float("inf"))
+        await trio.sleep(0.6 * HEARTBEAT)
+        link.say(acknowledgement(0))
+        await peer.receive()
+        await peer.receive()
+        assert trio.current_time() - begin == pytest.approx(1.6 * HEARTBEAT)
+        nursery.cancel_scope.cancel()
+
+
+async def test_a_peer_that_is_silent_for_too_long_is_noticed(autojump_clock: MockClock) -> None:
+    link = Link(window=WINDOW, allowance=WINDOW)
+    peer = connect(link)
+    begin = trio.current_time()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(listen, link)
+        alive = await start(nursery, link.keep_alive, PATIENCE_WITH_PEERS)
+        await trio.sleep(25)
+        peer.send_nowait([SMALL])
+        await trio.sleep(25)
+        peer.send_nowait([acknowledgement(0)])
+        await trio.sleep(100)
+        assert alive.done
+        assert alive.ended_at - begin == pytest.approx(50 + PATIENCE_WITH_PEERS)
+        nursery.cancel_scope.cancel()
+
+
+async def test_two_links_that_have_nothing_to_say_keep_each_other_alive(autojump_clock: MockClock) -> None:
+    left, right = Link(window=WINDOW, allowance=WINDOW), Link(window=WINDOW, allowance=WINDOW)
+    connect_both(left, right)
+    async with trio.open_nursery() as nursery:
+        alive = []
+        for link in (left, right):
+            nursery.start_soon(listen, link)
+            alive.append(await start(nursery, link.keep_alive, PATIENCE_WITH_PEERS))
+        await trio.sleep(1000)
+        assert [task.done for task in alive] == [False, False]
+        nursery.cancel_scope.cancel()
+
+
+async def test_patience_begins_anew_with_each_connection(autojump_clock: MockClock) -> None:
+    link = Link(window=WINDOW, allowance=WINDOW)
+    connect(link)
+    await trio.sleep(100)
+    connect(link)
+    begin = trio.current_time()
+    await link.keep_alive(PATIENCE_WITH_PEERS)
+    assert trio.current_time() - begin == pytest.approx(PATIENCE_WITH_PEERS)
+
+
+async def test_a_connection_that_is_not_read_is_not_given_up_for_silence(autojump_clock: MockClock) -> None:
+    link = Link(window=100, allowance=100)
+    peer = connect(link)
+    await deliver(peer, link, SMALL * 10)
+    peer = connect(link)
+    async with trio.open_nursery() as nursery:
+        alive = await start(nursery, link.keep_alive, PATIENCE_WITH_PEERS)
+        nursery.start_soon(listen, link)
+        await trio.sleep(1000)
+        assert not alive.done
+        link.settle()
+        settled_at = trio.current_time()
+        await trio.sleep(100)
+        assert alive.ended_at - settled_at == pytest.approx(PATIENCE_WITH_PEERS, abs=HEARTBEAT)
+        assert alive.ended_at - settled_at >= PATIENCE_WITH_PEERS
+        assert {json.loads(told)["params"]["received"] for told in await arrived(peer)} == {0, 1}
+        nursery.cancel_scope.cancel()
+
+
+# Any cuts
+
+
+class Unreliable(FragileStream):
+    """A stream over which only so many messages come: it is cut, and what was on its way is lost."""
+
+    def __init__(self, stream: MessageStream, lifetime: int) -> None:
+        super().__init__(stream)
+        self.lifetime = lifetime
+
+    async def _receive_batch(self) -> list[bytes]:
+        batch = await super()._receive_batch()
+        if not self.lifetime:
+            raise trio.BrokenResourceError("cut")
+        batch = batch[: self.lifetime]
+        self.lifetime -= len(batch)
+        return batch
+
+
+class Transfer:
+    """Messages from one link to another, each way, over connections that are cut again and again."""
+
+    MESSAGES: Final = 3000
+    WINDOW: Final = 20_000
+    LARGEST: Final = 400
+    LIFETIME: Final = 150
+    """Messages and confirmations that come over one connection, at most."""
+
+    def __init__(self, seed: int) -> None:
+        self.chance = random.Random(seed)  # noqa: S311 (the same each time is what is wanted)
+        self.links = [Link(window=self.WINDOW, high_water=2000) for _ in range(2)]
+        self.said = [
+            [b"%d:" % number + b"x" * self.chance.randrange(self.LARGEST - 9) for number in range(self.MESSAGES)]
+            for _ in self.links
+        ]
+        self.heard: list[list[bytes]] = [[] for _ in self.links]
+        self.connections = 0
+
+    async def run(self) -> None:
+        async with trio.open_nursery() as nursery:
+            for link, messages in zip(self.links, self.said, strict=True):
+                nursery.start_soon(self.speak, link, messages)
+            while any(len(heard) < self.MESSAGES for heard in self.heard):
+                await self.connect()
+
+    async def speak(self, link: Link, messages: list[bytes]) -> None:
+        begin = 0
+        while begin < len(messages):
+            end = begin + self.chance.randint(1, 40)
+            link.send(messages[begin:end])
+            begin = end
+            await trio.sleep(self.chance.choice([0, 0.01, 0.1]))
+
+    async def connect(self) -> None:
+        """One connection, from the exchange of counts until it is lost, or until all is said."""
+        self.connections += 1
+        streams = [Unreliable(stream, self.chance.randint(1, self.LIFETIME)) for stream in memory_message_stream_pair()]
+        counts = [link.received for link in self.links]
+        for link, stream, peer_received in zip(self.links, streams, reversed(counts), strict=True):
+            link.connect(stream, peer_received)
+        async with trio.open_nursery() as nursery:
+            for link, heard in zip(self.links, self.heard, strict=True):
+                nursery.start_soon(link.pump)
+                nursery.start_soon(link.keep_alive, PATIENCE_WITH_PEERS)
+                nursery.start_soon(self.settle, link)
+                nursery.start_soon(self.listen, link, heard, nursery.cancel_scope)
+        for link, stream in zip(self.links, streams, strict=True):
+            link.disconnect()
+            await stream.aclose()
+
+    async def listen(self, link: Link, heard: list[bytes], connection: trio.CancelScope) -> None:
+        try:
+            while any(len(heard) < self.MESSAGES for heard in self.heard):
+                heard += await link.receive_batch()
+                assert link.received == len(heard)
+                on_its_way = link.outbox.unconfirmed_bytes - link.outbox.unwritten_bytes
+                assert on_its_way < self.WINDOW + self.LARGEST
+        except trio.BrokenResourceError:
+            pass
+        connection.cancel()
+
+    async def settle(self, link: Link) -> None:
+        while True:
+            await trio.sleep(self.chance.choice([0, 0.01, 0.1]))
+            link.settle()
+
+
+@pytest.mark.parametrize("seed", range(3))
+async def test_whenever_a_link_is_cut_every_message_arrives_once(seed: int, autojump_clock: MockClock) -> None:
+    transfer = Transfer(seed)
+    await transfer.run()
+    assert transfer.heard == list(reversed(transfer.said))
+    assert transfer.connections >= Transfer.MESSAGES / Transfer.LIFETIME
