@@ -1,0 +1,46 @@
+"""The program itself, but with shorter pauses, and ready to say which tasks it has. For tests, as a script.
+
+Its first argument is a FIFO: at SIGUSR1 it writes the names of its tasks there, as JSON. The rest is a command line.
+"""
+
+import json
+import os
+import signal
+import sys
+from types import FrameType
+
+import click
+import trio
+
+from acp_gateway import uplink
+from acp_gateway.cli import main
+from acp_gateway.transports import link
+
+
+def hurry() -> None:
+    """Shorten what a person would not wait for in a test."""
+    vars(uplink)["FIRST_PAUSE"] = 0.01
+    vars(uplink)["LONGEST_PAUSE"] = 0.05
+    vars(link)["HEARTBEAT"] = 0.2
+    (keepalive,) = [parameter for parameter in main.commands["connect"].params if parameter.name == "keepalive"]
+    keepalive.type = click.FLOAT
+
+
+def report_to(path: str) -> None:
+    """Name tasks at SIGUSR1."""
+
+    def report(number: int, frame: FrameType | None) -> None:
+        # This runs between two steps of Trio's own thread.
+        tasks = [task for task in [trio.lowlevel.current_root_task()] if task is not None]
+        for task in tasks:
+            tasks += [child for nursery in task.child_nurseries for child in nursery.child_tasks]
+        with open(path, "w", encoding="utf-8") as file:
+            json.dump(sorted(task.name for task in tasks), file)
+
+    signal.signal(signal.SIGUSR1, report)
+
+
+if __name__ == "__main__":
+    hurry()
+    report_to(sys.argv.pop(1))
+    main(prog_name=os.path.basename(sys.argv[0]))
