@@ -92,7 +92,7 @@ def running_gateway(directory: Path) -> Iterator[Gateway]:
     """Run a gateway that keeps histories in memory: to write them costs the same for both, and hides the difference."""
     config, token_file, log = directory / "config.toml", directory / "token", directory / "log"
     config.write_text(
-        f'[gateway]\nstate_dir = "{directory}/state"\njournal = "memory"\n'
+        f'[gateway]\nstate_dir = "{directory}/state"\n'
         f'[[listen]]\nurl = "ws://127.0.0.1:0"\n[agents.writer]\ncommand = {json.dumps(build_agent(directory))}\n'
     )
     create = [*PROGRAM, "token", "create", "--config", str(config), "--label", "benchmark"]
