@@ -35,7 +35,7 @@ from acp_gateway.protocol.sessions import Client, Home, Phase, Session
 from acp_gateway.restarts import Restarts, TooOften
 from acp_gateway.seats import BUG, EXPIRED, STOPPING, TOO_SLOW, Connection, Farewell, Seat
 from acp_gateway.transports.base import CloseReason, MessageStream, MessageTooLarge
-from acp_gateway.transports.link import WINDOW, Miscounted, Overrun
+from acp_gateway.transports.link import LOST, WINDOW, Miscounted, Overrun
 
 log = logging.getLogger(__name__)
 
@@ -48,9 +48,6 @@ TICK: Final = 10.0
 STRANGER_GRACE: Final = 60.0
 """Seconds that a client may be away that has no session and asks for nothing: it has nothing to come back for, and
 begins anew unnoticed. It may not even know that it has a link, if what was lost was the answer to its first words."""
-
-_LOST: Final = (trio.BrokenResourceError, trio.ClosedResourceError)
-"""An agent takes nothing any more, or has ended and its pipes are closed. Its end shows where its output is read."""
 
 _LEFT: Final = Farewell(CloseReason.NORMAL, "")
 
@@ -311,7 +308,7 @@ class Hub:
             try:
                 if agent is not None:
                     await agent.messages.drain(self._limits.write_high_water)
-            except _LOST:
+            except LOST:
                 pass
             seat.link.settle()
             await seat.unsettled.park()
@@ -337,7 +334,7 @@ class Hub:
             with trio.move_on_after(self._limits.stall_timeout):
                 try:
                     await agent.messages.drain(high_water)
-                except _LOST:
+                except LOST:
                     pass
                 return
             pending = agent.messages.pending_bytes
@@ -472,7 +469,7 @@ class Hub:
                 except MessageTooLarge as error:
                     too_large = error
                     break
-                except (trio.EndOfChannel, *_LOST):
+                except (trio.EndOfChannel, *LOST):
                     break
                 self._awaits_agent = False
                 if self._agent is not agent:
@@ -589,7 +586,7 @@ class Hub:
             try:
                 self._agent.messages.send_nowait(early + deliveries.to_agent)
                 self._given += sum(map(len, early + deliveries.to_agent))
-            except _LOST:
+            except LOST:
                 pass
         if self._agent is None and self.multiplexer.wants_agent:
             self._wake()

@@ -24,7 +24,7 @@ import trio
 
 from acp_gateway.dialing import Destination
 from acp_gateway.errors import GatewayError, ProtocolError
-from acp_gateway.protocol import spans
+from acp_gateway.protocol import spans, verbatim
 from acp_gateway.protocol.conversation import Conversation, Outcome
 from acp_gateway.protocol.methods import PROMPT
 from acp_gateway.protocol.paths import PathMaps
@@ -336,7 +336,7 @@ class _Shim:
 
     def _refuse_message(self, what: str) -> None:
         """Answer something that is no message."""
-        self._tell([_error(b"null", _PARSE_ERROR, what, {"reason": "protocol"})])
+        self._tell([verbatim.error(b"null", _PARSE_ERROR, what, "protocol")])
 
     async def _settle_later(self) -> None:
         """Confirm what a slow editor has taken. Returns when it takes nothing any more."""
@@ -369,8 +369,8 @@ def _explain_missing(message: bytes, maps: PathMaps) -> bytes:
         f"there is no directory {remote} on the gateway's machine, which is what your map makes of {local}: "
         f"make it there, or correct the map (--map, or maps in hosts.toml)"
     )
-    data = {"reason": "no_such_directory", "cwd": local, "remote": remote}
-    return _error(message[raw_id[0] : raw_id[1]], response["error"]["code"], why, data)
+    to, code = message[raw_id[0] : raw_id[1]], response["error"]["code"]
+    return verbatim.error(to, code, why, "no_such_directory", cwd=local, remote=remote)
 
 
 async def _answer_first_request(editor: LineStream, conversation: Conversation, error: GatewayError) -> None:
@@ -381,11 +381,6 @@ async def _answer_first_request(editor: LineStream, conversation: Conversation, 
         await editor.send_batch(conversation.give_up(str(error), error.reason))
     except (trio.EndOfChannel, *LOST):
         pass  # The editor has gone.
-
-
-def _error(raw_id: bytes, code: int, message: str, data: dict[str, str]) -> bytes:
-    body = json.dumps({"code": code, "message": message, "data": data}, separators=(",", ":")).encode()
-    return b'{"jsonrpc":"2.0","id":%b,"error":%b}' % (raw_id, body)
 
 
 async def _cancel_on_signal(scope: trio.CancelScope) -> None:

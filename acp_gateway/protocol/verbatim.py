@@ -135,9 +135,11 @@ def with_own_meta(params: bytes, value: bytes) -> bytes:
     return with_member(params, "_meta", with_member(object_at(params, "_meta"), META, value))
 
 
-def error(to: bytes, code: int, message: str, reason: str | None = None) -> bytes:
-    """Return an error for a request; `reason` is a word for programs, its `data.reason`."""
-    body: dict[str, Any] = {"code": code, "message": message} | ({} if reason is None else {"data": {"reason": reason}})
+def error(to: bytes, code: int, message: str, reason: str | None = None, **more: str) -> bytes:
+    """Return an error for a request; `reason` is a word for programs, its `data.reason`, beside `more` of its data."""
+    body: dict[str, Any] = {"code": code, "message": message}
+    if reason is not None:
+        body["data"] = {"reason": reason, **more}
     return b'{"jsonrpc":"2.0","id":%b,"error":%b}' % (to, encode(body))
 
 
