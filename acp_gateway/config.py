@@ -8,25 +8,36 @@ import os
 import shutil
 import stat
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
 
 from acp_gateway.addresses import Address
 from acp_gateway.envfile import RESERVED_PREFIX, read_env_file
 from acp_gateway.errors import ConfigError
-from acp_gateway.options import AgentSection, GatewaySection, HooksSection, ListenSection
+from acp_gateway.options import (
+    AgentSection,
+    CertificateSection,
+    GatewaySection,
+    HooksSection,
+    LimitsSection,
+    ListenSection,
+    WorkspaceSection,
+)
 from acp_gateway.places import config_home
-from acp_gateway.sections import Entry, check_name, read_section, unknown_keys
+from acp_gateway.sections import Entry, Section, check_name, missing_credential, read_section, unknown_keys
 from acp_gateway.tomlfile import TomlFile, suggestion
 
 __all__ = [
     "AgentSection",
+    "CertificateSection",
     "Config",
     "Finding",
     "GatewaySection",
     "HooksSection",
+    "LimitsSection",
     "ListenSection",
+    "WorkspaceSection",
     "agent_environment",
     "check_config",
     "default_config_path",
@@ -54,6 +65,9 @@ class Config:
     listen: tuple[ListenSection, ...]
     agents: Mapping[str, AgentSection]
     hooks: HooksSection = field(default_factory=HooksSection)
+    limits: LimitsSection = field(default_factory=LimitsSection)
+    workspaces: Mapping[str, WorkspaceSection] = field(default_factory=dict)
+    certificates: Mapping[str, CertificateSection] = field(default_factory=dict)
 
     @property
     def default_agent(self) -> str:
@@ -110,6 +124,10 @@ def check_config(path: Path | None) -> list[Finding]:
         root = Entry(file, (), file.data).table()
         for section, entry in zip(config.listen, root["listen"].array("sections"), strict=True):
             findings.extend(_check_certificate(section, entry.table()))
+        for name, workspace in config.workspaces.items():
+            if not os.path.isdir(workspace.root):
+                place = root["workspaces"].table()[name].table()["root"]
+                findings.append(Finding("warning", place.error(f"{workspace.root} is not a folder")))
         for name, entry in root["agents"].table().items():
             findings.extend(_check_agent(config.agents[name], entry.table()))
         findings.extend(_check_hooks(config.hooks, root))
@@ -138,17 +156,30 @@ def _collect(file: TomlFile) -> tuple[Config | None, list[ConfigError]]:
     """The configuration in a file, or None, and every problem with its text, in the file's order."""
     problems: list[ConfigError] = []
     root = Entry(file, (), file.data)
-    problems.extend(unknown_keys(root, ["gateway", "listen", "agents", "hooks"]))
+    known = ["gateway", "limits", "listen", "agents", "workspaces", "certificates", "hooks"]
+    problems.extend(unknown_keys(root, known))
     gateway = read_section(GatewaySection, root.child("gateway", {}), problems)
     listen = _read_listeners(root.child("listen", []), problems)
     agents = _read_agents(root.child("agents", {}), problems)
     hooks = read_section(HooksSection, root.child("hooks", {}), problems)
+    limits = read_section(LimitsSection, root.child("limits", {}), problems)
+    workspaces = _read_named(WorkspaceSection, root.child("workspaces", {}), problems)
+    certificates = _read_named(CertificateSection, root.child("certificates", {}), problems)
     if gateway is not None:
         problems.extend(_default_agent_problems(gateway, root))
-    if gateway is None or hooks is None or problems:
+    problems.extend(_certificate_problems(certificates, listen, root))
+    if gateway is None or hooks is None or limits is None or problems:
         problems.sort(key=lambda problem: (problem.line is None, problem.line or 0))
         return None, problems
-    return Config(gateway=gateway, listen=listen, agents=agents, hooks=hooks), []
+    return Config(
+        gateway=gateway,
+        listen=listen,
+        agents=agents,
+        hooks=hooks,
+        limits=limits,
+        workspaces=workspaces,
+        certificates=certificates,
+    ), []
 
 
 def _read_listeners(entry: Entry, problems: list[ConfigError]) -> tuple[ListenSection, ...]:
@@ -182,8 +213,10 @@ def _listener_problems(address: Address, section: ListenSection, table: Mapping[
     fitting = {
         "cert": (address.tls, needs_tls),
         "key": (address.tls, needs_tls),
+        "client_ca": (address.tls, "is for wss and tcp+tls, where a client can show a certificate"),
         "peer_uid": (address.scheme == "unix", "is for unix, where the kernel names the peer's user"),
         "allowed_origins": (address.websocket, "is for ws and wss, since it is about browsers"),
+        "allowed_hosts": (address.websocket, "is for ws and wss, whose clients name the host"),
     }
     for option, (fits, reason) in fitting.items():
         if option in table and not fits:
@@ -206,17 +239,49 @@ def _read_agents(entry: Entry, problems: list[ConfigError]) -> dict[str, AgentSe
     if not isinstance(entry.value, dict) or not entry.value:
         problems.append(entry.error("at least one [agents.NAME] section with a command is needed"))
         return {}
-    agents = {}
-    for name, element in entry.table().items():
+    agents = _read_named(AgentSection, entry, problems)
+    for name in agents:
+        problems.extend(_agent_problems(entry.table()[name].table()))
+    return agents
+
+
+def _read_named(section: type[Section], entry: Entry, problems: list[ConfigError]) -> dict[str, Section]:
+    """The sections of one kind, each under a name of the user's."""
+    sections = {}
+    try:
+        table = entry.table()
+    except ConfigError as error:
+        problems.append(error)
+        return {}
+    for name, element in table.items():
         try:
             check_name(element, name)
         except ConfigError as error:
             problems.append(error)
-        section = read_section(AgentSection, element, problems)
-        if section is not None:
-            agents[name] = section
-            problems.extend(_agent_problems(element.table()))
-    return agents
+        read = read_section(section, element, problems)
+        if read is not None:
+            sections[name] = read
+    return sections
+
+
+def _certificate_problems(
+    certificates: Mapping[str, CertificateSection], listen: tuple[ListenSection, ...], root: Entry
+) -> Iterator[ConfigError]:
+    table = root.child("certificates", {})
+    if certificates and not any(section.client_ca for section in listen):
+        yield table.error("no [[listen]] section has a client_ca, so nobody can show a certificate")
+    subjects: dict[str, str] = {}
+    for name, section in certificates.items():
+        entry = table.child(name, {})
+        first = subjects.setdefault(section.subject, name)
+        if first != name:
+            yield entry.child("subject", "").error(f"[certificates.{first}] has the same subject")
+        for option, known in (("agents", "agents"), ("workspaces", "workspaces")):
+            there = root.child(known, {}).value
+            for wanted in getattr(section, option) or ():
+                if isinstance(there, dict) and wanted not in there:
+                    hint = suggestion(wanted, there)
+                    yield entry.child(option, []).error(f"there is no [{known}.{wanted}]{hint}")
 
 
 def _agent_problems(table: Mapping[str, Entry]) -> Iterator[ConfigError]:
@@ -246,8 +311,12 @@ def _default_agent_problems(gateway: GatewaySection, root: Entry) -> Iterator[Co
 
 
 def _check_certificate(section: ListenSection, table: Mapping[str, Entry]) -> Iterator[Finding]:
-    for option, path in (("cert", section.cert), ("key", section.key)):
+    for option, path in (("cert", section.cert), ("key", section.key), ("client_ca", section.client_ca)):
         if path is None:
+            continue
+        if missing := missing_credential(path):
+            # No fault of the file's: it may be somebody's shell where it is checked.
+            yield Finding("warning", table[option].error(missing))
             continue
         try:
             with path.open("rb") as file:
@@ -264,6 +333,9 @@ def _check_certificate(section: ListenSection, table: Mapping[str, Entry]) -> It
 def _check_agent(agent: AgentSection, table: Mapping[str, Entry]) -> Iterator[Finding]:
     if agent.cwd is not None and not os.path.isdir(agent.cwd):
         yield Finding("warning", table["cwd"].error(f"{agent.cwd} is not a folder"))
+    if agent.env_file is not None and (missing := missing_credential(agent.env_file)):
+        yield Finding("warning", table["env_file"].error(missing))
+        agent = replace(agent, env_file=None)
     try:
         environment = agent_environment(agent, os.environ)
     except ConfigError as error:

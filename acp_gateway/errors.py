@@ -10,8 +10,10 @@
     │   ├── UnknownSession            HTTP 404  no session of that id, or not for you
     │   ├── TooFarBehind              HTTP 409  a link that more was kept for than there is room
     │   └── LinkGone                  HTTP 410  a link that nobody here knows, or not yours
-    │       └── LinkExpired           HTTP 410  a link that was away for too long
-    ├── TrustError                    exit 5    TLS: the certificate or the pin does not match
+    │   │   └── LinkExpired           HTTP 410  a link that was away for too long
+    │   ├── TooManyAttempts           HTTP 429  refused too often within a short time
+    │   └── Busy                      HTTP 503  more connections than the configuration allows
+    ├── TrustError                    exit 5    TLS: the certificate or the pin does not match; ssh: the host's key
     ├── Unreachable                   exit 6    nobody answers there, or the connection was lost
     ├── ProtocolError                 exit 7    the other side does not speak what it should
     ├── AgentError                    exit 8    an agent that cannot start or has ended
@@ -116,8 +118,22 @@ class LinkExpired(LinkGone):
     reason = "expired"
 
 
+class TooManyAttempts(AccessError):
+    """No valid token, and not for the first time: a client should wait before it tries again."""
+
+    http_status = 429
+    reason = "too_many_attempts"
+
+
+class Busy(AccessError):
+    """There is no room for a further connection at the moment; the text names the limit."""
+
+    http_status = 503
+    reason = "busy"
+
+
 class TrustError(GatewayError):
-    """The far side's certificate is not the one that was promised."""
+    """The far side's certificate, or the key of its ssh, is not the one that was promised."""
 
     exit_code = 5
     reason = "tls"

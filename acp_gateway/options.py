@@ -4,6 +4,7 @@ A field is an option, its default is the option's default, the text below it say
 the number comes from. `config` holds what the options mean for each other.
 """
 
+import ipaddress
 import math
 import re
 from dataclasses import dataclass, field
@@ -32,6 +33,14 @@ Scope = Literal["identity", "connection", "shared"]
 
 Journal = Literal["disk", "memory"]
 
+Role = Literal["controller", "observer"]
+
+McpPolicy = Literal["drop", "deny", "allow"] | tuple[str, ...]
+"""What becomes of tool servers that would run on the gateway's machine; a tuple holds the names that are allowed, and
+drops the others."""
+
+Network = ipaddress.IPv4Network | ipaddress.IPv6Network
+
 
 def _listen_url(entry: Entry) -> str:
     if not isinstance(entry.value, str):
@@ -48,6 +57,43 @@ def _origins(entry: Entry) -> tuple[str, ...]:
         # As a browser sends it. No "*" and no "null": every sandboxed page has the latter.
         if not (isinstance(element.value, str) and re.fullmatch(r"[a-z][a-z0-9+.-]*://[^\s/?#A-Z]+", element.value)):
             raise element.error('expected an origin in lower case and without a path, such as "https://editor.example"')
+    return tuple(entry.value)
+
+
+def _hosts(entry: Entry) -> tuple[str, ...]:
+    for element in entry.array("an array of host names"):
+        # As it stands in the header but for the port: which one a proxy was asked on is nobody's secret.
+        if not (isinstance(element.value, str) and re.fullmatch(r"[a-z0-9._-]+|\[[0-9a-f:.]+\]", element.value)):
+            raise element.error('expected a host in lower case and without a port, such as "gpu.example" or "[::1]"')
+    return tuple(entry.value)
+
+
+def _networks(entry: Entry) -> tuple[Network, ...]:
+    networks = []
+    for element in entry.array("an array of addresses and networks"):
+        try:
+            networks.append(ipaddress.ip_network(element.value if isinstance(element.value, str) else ""))
+        except ValueError:
+            raise element.error('expected an IP address or a network, such as "127.0.0.1" or "10.0.0.0/8"') from None
+    return tuple(networks)
+
+
+def _role(entry: Entry) -> Role:
+    for role in get_args(Role):
+        if entry.value == role:
+            return role  # type: ignore[no-any-return] # get_args() is untyped.
+    raise entry.error('expected "controller" or "observer"')
+
+
+def _mcp_servers(entry: Entry) -> McpPolicy:
+    if isinstance(entry.value, str):
+        for policy in ("drop", "deny", "allow"):
+            if entry.value == policy:
+                return policy
+        raise entry.error('expected "drop", "deny", "allow" or an array of the names that are allowed')
+    for element in entry.array('"drop", "deny", "allow" or an array of the names that are allowed'):
+        if not (isinstance(element.value, str) and element.value):
+            raise element.error("expected the name of a tool server")
     return tuple(entry.value)
 
 
@@ -163,6 +209,107 @@ class GatewaySection:
     """Prompts of one session that may wait while a turn is open; one more is refused. A person queues a few, and
     several people a few each; a program that sends without end would fill the memory."""
 
+    trusted_proxies: Annotated[tuple[Network, ...], _networks] = ()
+    """Addresses of reverse proxies whose `X-Forwarded-For` is believed. None by default: everybody can send that
+    header, and whoever is believed chooses the address under which failures are counted."""
+
+    audit_size: LargeSize = 16 * 1024 * 1024
+    """Bytes of `audit.jsonl` in `state_dir`, after which a new one is begun. Some eighty thousand entries, which a
+    text editor still opens."""
+
+    audit_files: Count = 10
+    """Files of the audit that are kept, the one that is written included. With `audit_size`, more than half a year of a
+    busy gateway, and no more of the disk than one session's screenshots."""
+
+    record_dir: AbsolutePath | None = None
+    """Where each connection's messages are written down, for support: secrets left out, everything else in it. Not
+    without being asked, because it is everything that was said."""
+
+    record_limit: LargeSize = 1024 * 1024 * 1024
+    """Bytes of all recordings together, after which nothing more is written down. A long day of a chatty agent; a
+    recording that was forgotten must not fill the disk."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LimitsSection:
+    """`[limits]`: how many and how often, for those who are not in yet and for each identity."""
+
+    max_handshakes: Count = 256
+    """Connections that have not shown a token yet; one more, and the oldest of the address that has most of them is
+    closed. A fleet of laptops that come back after an outage of the network; each costs some 40 KB and a descriptor."""
+
+    handshakes_per_address: Count = 32
+    """The same from one address, behind which may be an office; one more, and the oldest of that address is closed.
+    Connections of trusted proxies and through unix sockets don't count."""
+
+    failed_attempts: Count = 20
+    """Refusals of one address, or of one token, within `failed_attempts_window`, after which further ones are slowed
+    down. A person's devices with a token that has expired make a handful; whoever shows a right token is let in
+    whatever the count."""
+
+    failed_attempts_window: Seconds = 60.0
+    """Seconds for which a refusal counts. Long enough that guessing is slow, short enough that a corrected
+    configuration is tried again soon."""
+
+    max_connections: Count = 4096
+    """Connections that have come in, those that are away included. At some 25 KB each, 100 MB; half of what one process
+    may have open on most systems with a raised limit."""
+
+    connections_per_identity: Count = 2048
+    """The same of one identity: half of all, so that nobody can keep the others out."""
+
+    messages_per_second: Count = 5000
+    """Messages of the clients of one identity that are read in a second, on the long run; who sends more is read more
+    slowly. Editors send a few, programs that drive an agent some hundred; a flood of this size costs a tenth of a
+    processor."""
+
+    message_burst: Count = 20_000
+    """Messages that may come at once before that. What a laptop has to say after a long time away goes through without
+    a wait."""
+
+    max_sessions: Count = 4096
+    """Sessions that are open at a time; a further `session/new` is refused. Each has a history in memory, which
+    `memory_limit` bounds, and a few kilobytes besides."""
+
+    sessions_per_identity: Count = 1024
+    """The same of one identity. Editors leave sessions open; a thousand is many months of that."""
+
+    max_waiting_prompts: Count = 1000
+    """Prompts that wait for the end of a turn, of all sessions together; one more is refused. Each holds all that it
+    says in memory."""
+
+    waiting_prompts_per_identity: Count = 200
+    """The same of one identity: ten sessions with a full line each, which is more than a person can look after."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkspaceSection:
+    """`[workspaces.NAME]`: a folder in which sessions may work."""
+
+    root: AbsolutePath
+    """The folder. It and everything below it may be a session's `cwd`, after symbolic links were followed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CertificateSection:
+    """`[certificates.NAME]`: who comes in with a client certificate of `client_ca` instead of a token."""
+
+    subject: Text
+    """The whole subject of the certificate as RFC 4514 writes it, the most specific part first, such as
+    `CN=ann,O=Example`; it has to match word for word."""
+
+    identity: Text | None = None
+    """Whose connection it is; else the gateway's own user's."""
+
+    role: Annotated[Role, _role] = "controller"
+    """What it allows at most: `controller` or `observer`."""
+
+    agents: Texts | None = None
+    """The names of the agents that it may use; else all."""
+
+    workspaces: Texts | None = None
+    """The names of the workspaces that it may use; else all."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ListenSection:
@@ -177,6 +324,10 @@ class ListenSection:
     key: FilePath | None = None
     """The private key of the certificate in PEM."""
 
+    client_ca: FilePath | None = None
+    """Authorities, in PEM, whose certificates let a client in without a token, as `[certificates.NAME]` says. For `wss`
+    and `tcp+tls`. Who shows none may still show a token; one of another authority is refused."""
+
     insecure_plaintext: Flag = False
     """Whether `ws` and `tcp` may listen off loopback, where everybody on the way can read tokens and code."""
 
@@ -185,6 +336,11 @@ class ListenSection:
 
     allowed_origins: Annotated[tuple[str, ...], _origins] = ()
     """Web pages that may connect. For `ws` and `wss`. None by default: any page in a browser can reach loopback."""
+
+    allowed_hosts: Annotated[tuple[str, ...], _hosts] = ()
+    """Names, without a port, under which clients may ask for the gateway. For `ws` and `wss`. On loopback its own names
+    are always allowed and others only if they are listed, because a page can have its own name resolve to loopback; a
+    proxy that passes the `Host` header on needs its name here. Off loopback all are allowed where none is listed."""
 
     @property
     def address(self) -> Address:
@@ -228,6 +384,11 @@ class AgentSection:
     permission_timeout: SecondsOrNever = math.inf
     """Seconds after which a permission or a question that nobody decided counts as cancelled. Never, by default: a
     turn that waits until somebody is back is worth more than one that was cancelled overnight."""
+
+    mcp_servers: Annotated[McpPolicy, _mcp_servers] = "drop"
+    """What becomes of the tool servers that a client names for its sessions where they are programs, or at a loopback
+    address: both mean the client's machine and would be this one's. `drop` leaves them out, `deny` refuses the session,
+    `allow` passes them on; a list of names passes those on and drops the others. A name is what the client says."""
 
     login: Text | None = None
     """The command that a person runs on the gateway's machine to log the agent in, for the error that says so."""

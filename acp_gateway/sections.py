@@ -8,6 +8,7 @@ the place in the file, and all of them are collected, so that a user can correct
 
 import dataclasses
 import math
+import os
 import re
 import sys
 from collections.abc import Callable, Iterator, Mapping
@@ -23,6 +24,9 @@ Section = TypeVar("Section")
 
 MIB: Final = 1024 * 1024
 """Bytes."""
+
+CREDENTIAL: Final = "credential:"
+"""What the path of a file begins with that systemd hands over, by `LoadCredential=` and the like."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,6 +177,31 @@ def _path(entry: Entry) -> Path:
     return entry.file.directory / expand_user(_text(entry))
 
 
+def _file(entry: Entry) -> Path:
+    text = _text(entry)
+    if not text.startswith(CREDENTIAL):
+        return _path(entry)
+    name = text.removeprefix(CREDENTIAL)
+    if not re.fullmatch(r"[^/]{1,255}", name) or name in (".", ".."):
+        raise entry.error(f'expected "{CREDENTIAL}" and the name of one, without a slash, as LoadCredential= has it')
+    directory = os.environ.get("CREDENTIALS_DIRECTORY", "")
+    return Path(directory, name) if os.path.isabs(directory) else Path(text)
+
+
+def missing_credential(path: Path) -> str | None:
+    """What is wrong with a `FilePath` that stands for a credential and was read where there are none; else None.
+
+    Only the service itself is given credentials, but other commands read the same file, for other things in it.
+    """
+    if path.is_absolute():
+        return None
+    name = str(path).removeprefix(CREDENTIAL)
+    return (
+        f'there is no "{path}" here, because systemd has handed over no credentials (CREDENTIALS_DIRECTORY is not '
+        f"set): the unit needs LoadCredential={name}:FILE"
+    )
+
+
 def _absolute_path(entry: Entry) -> Path:
     if not (_text(entry).startswith("~") or Path(entry.value).is_absolute()):
         raise entry.error(f'expected an absolute path, found "{entry.value}"; "{_path(entry)}" would be one')
@@ -204,7 +233,8 @@ Name = Annotated[str, _name]
 """What agents and hosts may be called."""
 StringsByName = Annotated[Mapping[str, str], _strings_by_name]
 """A table of strings, which may be empty."""
-FilePath = Annotated[Path, _path]
-"""`~` is expanded; a relative path is meant against the folder of the file it is written in."""
+FilePath = Annotated[Path, _file]
+"""`~` is expanded; a relative path is meant against the folder of the file it is written in; `credential:NAME` is a
+file that systemd hands to a service, and a relative path here where it hands over none (`missing_credential`)."""
 AbsolutePath = Annotated[Path, _absolute_path]
 """`~` is expanded; a relative path is an error."""

@@ -433,6 +433,25 @@ def test_a_certificate_that_is_missing_is_an_error_of_the_check_only(write: Writ
     ]
 
 
+def test_a_credential_that_only_the_service_has_is_a_warning_elsewhere(
+    write: Write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = write(
+        '[[listen]]\nurl = "wss://127.0.0.1:7443"\ncert = "c.pem"\nkey = "credential:k.pem"\n'
+        f'{PRESENT_AGENT}env_file = "credential:agent.env"'
+    )
+    (tmp_path / "c.pem").touch()
+    monkeypatch.delenv("CREDENTIALS_DIRECTORY", raising=False)
+    key, env_file = texts(check_config(path), path)
+    assert key[0] == env_file[0] == "warning"
+    assert key[1].startswith(':4: listen[0].key: there is no "credential:k.pem" here, because systemd has handed over')
+    assert env_file[1].startswith(':7: agents.demo.env_file: there is no "credential:agent.env" here')
+    monkeypatch.setenv("CREDENTIALS_DIRECTORY", str(tmp_path))
+    (tmp_path / "k.pem").touch(0o440)
+    (tmp_path / "agent.env").touch(0o440)
+    assert check_config(path) == []
+
+
 def test_a_key_that_every_user_may_open_is_a_warning(write: Write, tmp_path: Path) -> None:
     for name in ("c.pem", "k.pem"):
         (tmp_path / name).write_text("x")

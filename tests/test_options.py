@@ -11,7 +11,15 @@ import pytest
 from acp_gateway.config import load_config
 from acp_gateway.errors import ConfigError
 from acp_gateway.hosts import HostSection, load_hosts
-from acp_gateway.options import AgentSection, GatewaySection, HooksSection, ListenSection
+from acp_gateway.options import (
+    AgentSection,
+    CertificateSection,
+    GatewaySection,
+    HooksSection,
+    LimitsSection,
+    ListenSection,
+    WorkspaceSection,
+)
 from acp_gateway.sections import Entry, read_section
 from acp_gateway.tomlfile import TomlFile
 
@@ -22,8 +30,11 @@ REFERENCE = ROOT / "docs/configuration.md"
 
 SECTIONS: list[Any] = [
     pytest.param(GATEWAY_TOML, "[gateway]", GatewaySection, id="gateway"),
+    pytest.param(GATEWAY_TOML, "[limits]", LimitsSection, id="limits"),
     pytest.param(GATEWAY_TOML, "[[listen]]", ListenSection, id="listen"),
     pytest.param(GATEWAY_TOML, "[agents.demo]", AgentSection, id="agents"),
+    pytest.param(GATEWAY_TOML, "[workspaces.project]", WorkspaceSection, id="workspaces"),
+    pytest.param(GATEWAY_TOML, "[certificates.laptop]", CertificateSection, id="certificates"),
     pytest.param(GATEWAY_TOML, "[hooks]", HooksSection, id="hooks"),
     pytest.param(HOSTS_TOML, "[hosts.box]", HostSection, id="hosts"),
 ]
@@ -37,8 +48,13 @@ def plain_home(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def options_in_example(path: Path, header: str) -> dict[str, tuple[bool, str, str]]:
     """By name: whether it is commented out, its value, its explanation."""
-    text = path.read_text().partition(f"\n{header}\n")[2]
-    body = re.split(r"^\[", text, maxsplit=1, flags=re.MULTILINE)[0]
+    text = path.read_text()
+    if f"\n# {header}\n" in text:
+        # A section that is commented out as a whole, up to the next blank line.
+        section = text.partition(f"\n# {header}\n")[2].partition("\n\n")[0]
+        text = f"\n{header}\n" + re.sub("^# ", "", section, flags=re.MULTILINE)
+    text = text.partition(f"\n{header}\n")[2]
+    body = re.split(r"^(?:# )?\[", text, maxsplit=1, flags=re.MULTILINE)[0]
     options = {}
     for line in body.splitlines():
         match = re.fullmatch(r"(?P<off># )?(?P<name>\w+) = (?P<value>.*?) {2,}# (?P<text>.+)", line)
@@ -52,7 +68,7 @@ def options_in_example(path: Path, header: str) -> dict[str, tuple[bool, str, st
 
 def options_in_reference(header: str) -> dict[str, str]:
     """By name: the text in the column of defaults."""
-    title = header.replace("demo", "NAME").replace("box", "NAME")
+    title = re.sub(r"(?<=\.)\w+", "NAME", header)
     body = REFERENCE.read_text().partition(f"\n### `{title}`\n")[2].partition("\n#")[0]
     rows = [re.split(r" *\| *", line.strip("| ")) for line in body.splitlines() if line.startswith("| `")]
     return {row[0].strip("`"): row[2] for row in rows}
@@ -67,7 +83,7 @@ def default_of(section: Any, name: str) -> Any:
 
 def as_read(section: Any, name: str, value: str) -> Any:
     """What the code makes of that value of that option."""
-    required = {"url": "tcp://127.0.0.1", "command": ["x"]}
+    required = {"url": "tcp://127.0.0.1", "command": ["x"], "root": "/srv", "subject": "CN=x"}
     source = "".join(
         f"{option} = {required[option]!r}\n"
         for option in required
@@ -134,7 +150,18 @@ def test_the_hosts_example_loads_as_it_is() -> None:
 
 def test_every_option_says_in_the_code_what_it_is_for() -> None:
     sections: list[tuple[str, list[Any]]] = [
-        ("options.py", [GatewaySection, ListenSection, AgentSection, HooksSection]),
+        (
+            "options.py",
+            [
+                GatewaySection,
+                LimitsSection,
+                ListenSection,
+                AgentSection,
+                WorkspaceSection,
+                CertificateSection,
+                HooksSection,
+            ],
+        ),
         ("hosts.py", [HostSection]),
     ]
     for path, names in sections:

@@ -6,7 +6,7 @@ import pytest
 
 from acp_gateway import sections
 from acp_gateway.errors import ConfigError
-from acp_gateway.sections import Entry, read_section
+from acp_gateway.sections import Entry, missing_credential, read_section
 from acp_gateway.tomlfile import TomlFile
 
 
@@ -149,6 +149,45 @@ def test_a_tilde_is_the_home_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.setenv("HOME", "/home/ann")
     section = read(tmp_path, 'path = "~/file"\nabsolute = "~/folder"')
     assert (section.path, section.absolute) == (Path("/home/ann/file"), Path("/home/ann/folder"))
+
+
+def test_a_credential_is_a_file_that_systemd_hands_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CREDENTIALS_DIRECTORY", "/run/credentials/x.service")
+    path = read(tmp_path, 'path = "credential:key.pem"').path
+    assert path == Path("/run/credentials/x.service/key.pem")
+    assert missing_credential(path) is None
+
+
+@pytest.mark.parametrize("directory", [None, "", "relative"])
+def test_without_a_directory_of_credentials_a_file_can_be_read_and_what_is_missing_is_said(
+    directory: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("CREDENTIALS_DIRECTORY", raising=False)
+    if directory is not None:
+        monkeypatch.setenv("CREDENTIALS_DIRECTORY", directory)
+    path = read(tmp_path, 'path = "credential:key.pem"').path
+    assert path is not None
+    assert missing_credential(path) == (
+        'there is no "credential:key.pem" here, because systemd has handed over no credentials (CREDENTIALS_DIRECTORY '
+        "is not set): the unit needs LoadCredential=key.pem:FILE"
+    )
+
+
+def test_a_path_of_another_kind_is_no_missing_credential(tmp_path: Path) -> None:
+    path = read(tmp_path, 'path = "sub/credential:x"').path
+    assert path == tmp_path / "sub/credential:x"
+    assert missing_credential(path) is None
+
+
+@pytest.mark.parametrize("name", ["", ".", "..", "a/b", "../x", "/etc/passwd", "x" * 256])
+def test_the_name_of_a_credential_leads_nowhere_else(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CREDENTIALS_DIRECTORY", str(tmp_path))
+    (found,) = problems_of(tmp_path, f'[sample]\nname = "x"\npath = "credential:{name}"')
+    assert found == (
+        ':3: sample.path: expected "credential:" and the name of one, without a slash, as LoadCredential= has it'
+    )
 
 
 def test_where_an_absolute_path_is_demanded_the_error_shows_one(tmp_path: Path) -> None:
