@@ -1,4 +1,4 @@
-"""Where log lines go and what they look like. Payloads and secrets are never logged; see each call."""
+"""Where log lines go and what they look like. Secrets are never logged; payloads only for `serve --log-bodies`."""
 
 import logging
 import sys

@@ -1,0 +1,302 @@
+"""Who did what and when, never what was said: `audit.jsonl`, which entries are only ever added to.
+
+An entry is a line of JSON in ASCII, written at once, so that several processes may write: the gateway, and the
+commands that make and revoke tokens. A file that has become too large is renamed to `audit.jsonl.1`, that one to
+`audit.jsonl.2`, and so on; the oldest is removed. Whoever renames holds the file's lock, and everybody looks before
+each line whether the file still has its name.
+
+An audit that can't be written stops nobody from working. The log says so once, and how many entries are missing is the
+first thing in the audit when it can be written again.
+"""
+
+import fcntl
+import json
+import logging
+import math
+import os
+import re
+import stat
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import IO, Any, Final
+
+from acp_gateway.errors import ConfigError
+
+FILE_NAME: Final = "audit.jsonl"
+"""Of the audit, in the gateway's state directory."""
+
+LONGEST_TEXT: Final = 1024
+"""Characters of one value that are kept. Paths and names are shorter; what is longer was made up to fill the disk."""
+
+_MOST_ELEMENTS: Final = 64
+"""Elements of a value that has several, and how many levels they may have."""
+_DEEPEST: Final = 3
+
+_log = logging.getLogger(__name__)
+
+
+class Audit:
+    """The audit of one gateway. Any number of these, in any number of processes, may share one file.
+
+    Args:
+        path: the file; it and its directory are made when there is something to write.
+        max_size: bytes after which a new file is begun.
+        files: how many are kept, the one that is written included.
+        now: says the time, in seconds since 1970.
+    """
+
+    def __init__(self, path: Path, *, max_size: int, files: int, now: Callable[[], float] = time.time) -> None:
+        self._path = path
+        self._max_size = max_size
+        self._files = files
+        self._now = now
+        # The open file; -1 for none.
+        self._file = -1
+        # How many entries could not be written since one could.
+        self._lost = 0
+        # Whether the log has been told that the file can't be renamed.
+        self._stuck = False
+
+    def record(self, event: str, **details: Any) -> None:
+        """Add an entry; details that are None are left out. Never raises: what goes wrong is logged."""
+        entry = {"time": _iso(self._now()), "event": event}
+        entry |= {name: _plain(value, _DEEPEST) for name, value in details.items() if value is not None}
+        lines = [entry_line(entry)]
+        if self._lost:
+            lines.insert(0, entry_line({"time": entry["time"], "event": "entries_lost", "count": self._lost}))
+        try:
+            self._write("".join(f"{line}\n" for line in lines).encode())
+        except OSError as error:
+            self.close()
+            if not self._lost:
+                why = f"{error.strerror}: {self._path}" if error.strerror else str(error)
+                _log.error("the audit can't be written, entries are missing in it: %s", why)
+            self._lost += 1
+            return
+        if self._lost:
+            _log.warning("the audit can be written again; %d entries are missing in it", self._lost)
+            self._lost = 0
+        self._rotate_when_due()
+
+    def close(self) -> None:
+        """Close the file. A later entry opens it again."""
+        if self._file >= 0:
+            os.close(self._file)
+            self._file = -1
+
+    def _write(self, lines: bytes) -> None:
+        if self._file >= 0 and not self._has_its_name():
+            self.close()
+        if self._file < 0:
+            self._file = self._open()
+        size = os.fstat(self._file).st_size
+        if size and os.pread(self._file, 1, size - 1) != b"\n":
+            # Somebody's line was torn, by a full disk or a kill; it must not spoil this one.
+            lines = b"\n" + lines
+        written = os.write(self._file, lines)
+        if written < len(lines):
+            raise OSError(f"only the beginning of an entry fitted into {self._path}")
+
+    def _has_its_name(self) -> bool:
+        try:
+            named = os.stat(self._path, follow_symlinks=False)
+        except FileNotFoundError:
+            return False
+        return os.path.samestat(named, os.fstat(self._file))
+
+    def _open(self) -> int:
+        """The file, made where there is none. Raises `OSError` for one that can't be trusted."""
+        self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        # Not to wait for the reader of a FIFO that somebody put there.
+        flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK
+        try:
+            file = os.open(self._path, flags | os.O_EXCL, 0o600)
+        except FileExistsError:
+            file = os.open(self._path, flags, 0o600)
+        else:
+            if os.geteuid() == 0:
+                # Only one that was just made: in a directory of somebody else's, another may be a link to anything.
+                owner = self._path.parent.stat()
+                os.fchown(file, owner.st_uid, owner.st_gid)
+        try:
+            self._check(os.fstat(file), file)
+        except BaseException:
+            os.close(file)
+            raise
+        return file
+
+    def _check(self, status: os.stat_result, file: int) -> None:
+        if not stat.S_ISREG(status.st_mode):
+            raise OSError(f"{self._path} is no file")
+        if status.st_uid != self._owner():
+            raise OSError(f"{self._path} belongs to another user: move it away")
+        mode = stat.S_IMODE(status.st_mode)
+        if mode & ~0o600:
+            _log.error(
+                "others could use %s (mode %04o), which is mended; what is in it may not be true", self._path, mode
+            )
+            os.fchmod(file, 0o600)
+
+    def _owner(self) -> int:
+        """Who the file has to belong to: the gateway's user, for whom root may be writing."""
+        return self._path.parent.stat().st_uid if os.geteuid() == 0 else os.geteuid()
+
+    def _rotate_when_due(self) -> None:
+        try:
+            # What root writes for a gateway that runs as a user of its own, that gateway renames.
+            if os.fstat(self._file).st_size >= self._max_size and os.geteuid() == self._owner():
+                self._rotate()
+                self._stuck = False
+        except OSError as error:
+            if not self._stuck:
+                _log.error("the audit's file can't be renamed and grows: %s: %s", error.strerror, self._path)
+            self._stuck = True
+
+    def _rotate(self) -> None:
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return  # Another process is at it.
+        if self._has_its_name():
+            last = self._files - 1
+            for number in sorted(_numbers(self._path), reverse=True):
+                if number >= last:
+                    _numbered(self._path, number).unlink(missing_ok=True)
+                else:
+                    _numbered(self._path, number).replace(_numbered(self._path, number + 1))
+            if last:
+                self._path.replace(_numbered(self._path, 1))
+            else:
+                self._path.unlink()
+        self.close()
+
+
+class _NoAudit(Audit):
+    def __init__(self) -> None:
+        super().__init__(Path(os.devnull), max_size=0, files=0)
+
+    def record(self, event: str, **details: Any) -> None:
+        """Forget it."""
+
+
+NO_AUDIT: Final[Audit] = _NoAudit()
+"""Writes nothing anywhere."""
+
+
+class AuditReading:
+    """The entries of an audit, the oldest first; to be iterated over once.
+
+    Raises `ConfigError` where a file can't be read.
+    """
+
+    def __init__(self, path: Path, since: float | None) -> None:
+        self.damaged = 0
+        """Lines so far that are no entries: torn, or written by something else."""
+        self._path = path
+        self._since = -math.inf if since is None else since
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        with ExitStack() as opened:
+            try:
+                # Every file before the first line is read, so that none escapes by being renamed meanwhile.
+                files = self._open_all(opened)
+                for file in reversed(files):
+                    for line in file:
+                        entry = _read_entry(line)
+                        if entry is None:
+                            self.damaged += bool(line.strip())
+                        elif _seconds(entry["time"]) >= self._since:
+                            yield entry
+            except OSError as error:
+                raise ConfigError(f"cannot be read: {error.strerror}", file=str(self._path)) from None
+
+    def _open_all(self, opened: ExitStack) -> list[IO[bytes]]:
+        """Open the files, the newest first."""
+        oldest = max(_numbers(self._path), default=0)
+        files: list[IO[bytes]] = []
+        seen = set()
+        number = 0
+        while True:
+            path = _numbered(self._path, number) if number else self._path
+            number += 1
+            try:
+                # Neither what a link leads to, nor to wait for the writer of a FIFO.
+                descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+            except FileNotFoundError:
+                if number > oldest:
+                    return files
+                continue
+            file = opened.enter_context(os.fdopen(descriptor, "rb"))
+            # Renamed between two steps, one comes up under two names.
+            identity = os.fstat(descriptor).st_ino
+            if identity not in seen:
+                seen.add(identity)
+                files.append(file)
+
+
+def read_audit(path: Path, since: float | None = None) -> AuditReading:
+    """The entries of the audit at `path` and of the files that were renamed, from `since` on, in seconds since 1970."""
+    return AuditReading(path, since)
+
+
+def entry_line(value: Any) -> str:
+    """An entry, or a part of one, as it is written: JSON in one line, in which a terminal finds nothing to obey."""
+    # JSON itself leaves this one control character as it is.
+    return json.dumps(value, separators=(",", ":")).replace("\x7f", "\\u007f")
+
+
+def _plain(value: Any, depth: int) -> Any:
+    """The value as JSON can have it, and not too large."""
+    if isinstance(value, float):
+        return value if math.isfinite(value) else str(value)
+    if isinstance(value, bool) or (isinstance(value, int) and value.bit_length() < 64):
+        return value
+    if isinstance(value, dict | list | tuple) and not depth:
+        return "…"
+    if isinstance(value, dict):
+        return {_text(name): _plain(element, depth - 1) for name, element in [*value.items()][:_MOST_ELEMENTS]}
+    if isinstance(value, list | tuple):
+        return [_plain(element, depth - 1) for element in [*value][:_MOST_ELEMENTS]]
+    if value is None:
+        return None
+    return "a large number" if isinstance(value, int) else _text(value)
+
+
+def _text(value: object) -> str:
+    text = str(value)
+    return text if len(text) <= LONGEST_TEXT else text[:LONGEST_TEXT] + "…"
+
+
+def _iso(seconds: float) -> str:
+    return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def _seconds(text: str) -> float:
+    return datetime.fromisoformat(text).timestamp()
+
+
+def _read_entry(line: bytes) -> dict[str, Any] | None:
+    """The entry in a line, None where there is none."""
+    try:
+        entry = json.loads(line)
+        _seconds(entry["time"])
+        return entry if isinstance(entry["event"], str) else None
+    except (ValueError, LookupError, TypeError, OverflowError, RecursionError):
+        return None
+
+
+def _numbered(path: Path, number: int) -> Path:
+    return path.with_name(f"{path.name}.{number}")
+
+
+def _numbers(path: Path) -> list[int]:
+    """The numbers of the renamed files there are, in any order."""
+    try:
+        names = os.listdir(path.parent)
+    except FileNotFoundError:
+        return []
+    found = (re.fullmatch(rf"{re.escape(path.name)}\.([1-9][0-9]{{0,8}})", name) for name in names)
+    return [int(match[1]) for match in found if match]

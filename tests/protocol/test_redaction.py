@@ -1,0 +1,296 @@
+"""Messages without their secrets: what goes, what stays, and that the result is one line of JSON."""
+
+import json
+import string
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from acp_gateway.protocol import redaction
+from acp_gateway.protocol.redaction import HIDDEN, SMALLEST_LIMIT, redact, redact_json, redact_text
+
+LIMIT = 1_000_000
+KEY = "-----BEGIN OPENSSH PRIVATE KEY-----\nb3BlbnNzaC1rZXktdjEAAAAA\n"
+
+
+def redacted(value: Any) -> Any:
+    return json.loads(redact(json.dumps(value).encode(), LIMIT))
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("token", "tokens", "accessToken", "access_token", "refresh-token", "GITHUB_TOKEN", "secret", "clientSecret"),
+        *("password", "Password", "passphrase", "apiKey", "api_key", "API-KEY", "x-api-key", "authorization"),
+        *("Proxy-Authorization", "cookie", "Set-Cookie", "credential", "credentials", "privateKey", "private_key"),
+        *("creds", "signingKey", "encryption_key", "authKey", "authHeader", "bearer", "idJwt"),
+    ],
+)
+@pytest.mark.parametrize("value", ["hunter2", {"a": "b"}, ["c", {"d": []}]], ids=["text", "{}", "[]"])
+def test_the_value_of_a_member_that_is_called_a_secret_goes(name: str, value: object) -> None:
+    message = {"result": [{"before": 1, name: value, "after": 2}], "end": 3}
+    assert redacted(message) == {"result": [{"before": 1, name: HIDDEN, "after": 2}], "end": 3}
+
+
+def test_a_number_may_be_a_secret_too() -> None:
+    assert redacted({"password": 1234}) == {"password": HIDDEN}
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        {"token": None, "secret": True, "password": False, "headers": None, "env": False},
+        {"usage": {"tokens": 5, "inputTokens": 7, "maxTokens": 9}},
+        {"_meta": {"progressToken": "p1"}},
+        {"authMethods": [{"id": "api-key", "name": "A key", "vars": [{"name": "API_KEY", "secret": True}]}]},
+        {"auth": {"terminal": True}, "author": "ann", "keys": ["a"], "tokenizer": "x"},
+        {"method": "session/prompt", "params": {"prompt": [{"type": "text", "text": "forget the password"}]}},
+        {"text": "the bearer of good news, Bearer-like; https://host:80/a@b; task-sk-1; a=b&c=d; --token-file x"},
+        ["--model", "x", "--tokens", "x"],
+        {"text": "--token --password and --token is needed; x-key, x-token: ", "header": "h", "environ": "e"},
+        [],
+        {},
+        "text",
+        7,
+        None,
+    ],
+)
+def test_what_is_no_secret_stays(message: object) -> None:
+    assert redacted(message) == message
+
+
+@pytest.mark.parametrize("name", ["env", "headers", "HTTP_HEADERS", "envVars", "environmentVariables", "extraHeaders"])
+def test_the_names_in_a_list_of_values_stay_and_the_values_go(name: str) -> None:
+    entries = [{"name": "A", "value": "x", "more": ["x"]}, {"key": "B", "value": 1}, {"name": 5}, {"value": None}]
+    assert redacted({name: entries, "after": "y"}) == {
+        name: [
+            {"name": "A", "value": HIDDEN, "more": HIDDEN},
+            {"key": "B", "value": HIDDEN},
+            {"name": HIDDEN},
+            {"value": None},
+        ],
+        "after": "y",
+    }
+
+
+def test_a_list_of_values_may_be_an_object_or_anything_else() -> None:
+    assert redacted({"env": {"A": "x", "name": "x", "B": {"C": "x"}}}) == {
+        "env": {"A": HIDDEN, "name": HIDDEN, "B": HIDDEN}
+    }
+    assert redacted({"env": ["A=x", 5, ["x"]]}) == {"env": [HIDDEN, HIDDEN, HIDDEN]}
+    assert redacted({"headers": "Cookie: x"}) == {"headers": HIDDEN}
+
+
+@pytest.mark.parametrize("method", ["authenticate", "_auth/login", "Authenticate"])
+def test_what_logs_an_agent_in_goes_but_for_the_way_that_is_used(method: str) -> None:
+    params = {"methodId": "key", "auth": "x", "number": 5, "flag": True, "_meta": {"a": "x"}, "list": ["x"]}
+    kept = {"methodId": "key", "auth": HIDDEN, "number": HIDDEN, "flag": True, "_meta": HIDDEN, "list": HIDDEN}
+    assert redacted({"method": method, "params": params}) == {"method": method, "params": kept}
+    assert redacted({"params": params, "method": method}) == {"params": kept, "method": method}
+    assert redacted({"method": method, "params": {"methodId": 5}}) == {"method": method, "params": {"methodId": HIDDEN}}
+
+
+def test_only_the_params_of_a_message_log_in() -> None:
+    message = {"method": "authenticate", "more": {"params": {"a": "x"}}}
+    assert redacted(message) == message
+    assert redacted({"method": 5, "params": {"a": "x"}}) == {"method": 5, "params": {"a": "x"}}
+
+
+@pytest.mark.parametrize(
+    ("text", "kept"),
+    [
+        ("with acpgw_0aZ9, acpgwo_abc and acpgwg_1", f"with acpgw_{HIDDEN}, acpgwo_{HIDDEN} and acpgwg_{HIDDEN}"),
+        ("acp.v1, acp.bearer.acpgw_abc", f"acp.v1, acp.bearer.acpgw_{HIDDEN}"),
+        ("a Bearer xyz b", f"a Bearer {HIDDEN} b"),
+        ("bearer 0123456789abcdef=", f"bearer {HIDDEN}"),
+        ("curl -H 'Authorization: Basic YTpi' x", f"curl -H 'Authorization: {HIDDEN}' x"),
+        ("Set-Cookie: a=b; c\nnext", f"Set-Cookie: {HIDDEN}\nnext"),
+        ("key sk-ant-api03-abcdefgh_1234567, then", f"key {HIDDEN}, then"),
+        ("ghp_0123456789abcdefABCDEF", HIDDEN),
+        ("github_pat_0123456789_abcdefABCDEF", HIDDEN),
+        ("glpat-0123456789abcdef", HIDDEN),
+        ("AKIAIOSFODNN7EXAMPLE and ASIAIOSFODNN7EXAMPLE", f"{HIDDEN} and {HIDDEN}"),
+        ("AIzaSyA-0123456789abcdefghijklmnopqrstu", HIDDEN),
+        ("xoxb-123456789012-abc", HIDDEN),
+        ("hf_abcdefghijklmnopqrstuvwx npm_abcdefghijklmnopqrstuvwx", f"{HIDDEN} {HIDDEN}"),
+        ("a eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxIn0.abc-_ b", f"a {HIDDEN} b"),
+        (f"first\n{KEY}-----END OPENSSH PRIVATE KEY-----\nlast", f"first\n{HIDDEN}\nlast"),
+        (f"first\n{KEY}torn off", f"first\n{HIDDEN}"),
+        ("git clone https://ann:hunter2@host/x", f"git clone https://ann:{HIDDEN}@host/x"),
+        ("https://h/?a=1&access_token=x&b=2#c", f"https://h/?a=1&access_token={HIDDEN}&b=2#c"),
+        ("--api-key=hunter2", f"--api-key={HIDDEN}"),
+        ("https://h/cb#access_token=x&b=2", f"https://h/cb#access_token={HIDDEN}&b=2"),
+        (
+            "https://h/?key=x&sig=y%3D&X-Amz-Signature=z",
+            f"https://h/?key={HIDDEN}&sig={HIDDEN}&X-Amz-Signature={HIDDEN}",
+        ),
+        ("gh --token=hunter2 x", f"gh --token={HIDDEN} x"),
+        ("gh --token hunter2222 x", f"gh --token {HIDDEN} x"),
+        ("gh --auth-token 'hunter2222' x", f"gh --auth-token '{HIDDEN}' x"),
+        ("curl -H 'X-Api-Key: hunter2' x", f"curl -H 'X-Api-Key: {HIDDEN}' x"),
+        ("A=1\nOPENAI_API_KEY=hunter2\nB=2", f"A=1\nOPENAI_API_KEY={HIDDEN}\nB=2"),
+        ('read {"db_password": "hunter2", "x": "y"}', f'read {{"db_password": "{HIDDEN}", "x": "y"}}'),
+    ],
+)
+def test_what_looks_like_a_secret_goes_wherever_it_stands(text: str, kept: str) -> None:
+    assert redacted({"text": text, text: [text]}) == {"text": kept, kept: [kept]}
+    assert redact_text(text, LIMIT) == kept
+
+
+def test_an_argument_behind_one_that_names_a_secret_goes() -> None:
+    arguments = ["--api-key", "x", "y", "--token", 5, "-secret", None, "z", "--password", ["x"], "w"]
+    kept = ["--api-key", HIDDEN, "y", "--token", HIDDEN, "-secret", None, "z", "--password", ["x"], "w"]
+    assert redacted({"args": arguments}) == {"args": kept}
+
+
+def test_a_secret_in_escapes_is_found() -> None:
+    assert redact(rb'{"\u0074oken":"x","a":"\u0061cpgw_abc"}', LIMIT) == rb'{"token":"\u2026","a":"acpgw_\u2026"}'
+
+
+def test_what_stays_is_spelled_as_it_was() -> None:
+    text = rb'{"a":1e999,"b":1.10,"a":-0,"c":"\ud83d","d":[true,false,null,{}],"e":""}'
+    assert redact(text, LIMIT) == text
+
+
+def test_the_result_is_one_line_of_ascii_that_no_terminal_obeys() -> None:
+    text = '{ "a" :\r\n\t[ 1 , "é\x7f\u2028\u202e" ]\n}'
+    assert redact(text.encode(), LIMIT) == rb'{"a":[1,"\u00e9\u007f\u2028\u202e"]}'
+
+
+@pytest.mark.parametrize(
+    "text",
+    [b"", b" ", b"npm banner", b'{"token":"x"', b'{"a":"\\q"}', b'{"a":"\xff"}', b"1 2", b"{} acpgw_abc", b'{"a":NaN}'],
+)
+def test_what_is_no_json_is_told_by_its_size_alone(text: bytes) -> None:
+    assert redact(text, LIMIT) == b'"%d bytes that are no JSON"' % len(text)
+    assert redact_json(text, LIMIT) is None
+
+
+def test_depth_does_not_matter() -> None:
+    deep = b"[" * 20_000 + b'{"token":"x"}' + b"]" * 20_000
+    assert redact(deep, LIMIT) == deep.replace(b'"x"', rb'"\u2026"')
+    hidden = b'{"token":' + b"[" * 20_000 + b"]" * 20_000 + b"}"
+    assert redact(hidden, LIMIT) == rb'{"token":"\u2026"}'
+
+
+def test_a_long_string_is_cut_and_what_is_behind_it_stays() -> None:
+    message = {"a": "x" * 3000, "id": 1}
+    result = json.loads(redact(json.dumps(message).encode(), 1000))
+    assert result["id"] == 1
+    shown, _, missing = result["a"].partition(HIDDEN)
+    assert set(shown) == {"x"}
+    assert missing == f" {3000 - len(shown)} characters left out"
+
+
+def test_what_has_no_room_is_left_out_with_a_note_and_the_rest_is_closed() -> None:
+    text = b'{"a":[{"b":' + b"123456," * 50 + b'1]},"c":2}'
+    text = text.replace(b'"b":', b'"b":[', 1).replace(b"1]}", b"1]}]", 1)
+    result = redact(text, 200)
+    assert len(result) <= 200
+    assert result.startswith(b'{"a":[{"b":[123456,123456,')
+    left_out = int(json.loads(result)["a"][0]["b"][-1].split()[1])
+    assert text[len(text) - left_out :].startswith(b"123456,")
+
+
+@pytest.mark.parametrize("limit", range(SMALLEST_LIMIT, 500))
+def test_wherever_it_is_cut_the_result_is_json_within_the_limit(limit: int) -> None:
+    text = b'{"jsonrpc":"2.0","id":%b,"params":{"%b":[[[[1,2,"%b"]]],{}],"b":"%b","c":{"d":{}}},"e":"%b"}' % (
+        *(b"1" * 60, b"n" * 30, b"x" * 300),
+        *(b"\xf0\x9f\x98\x80" * 40, b"end"),
+    )
+    result = redact(text, limit)
+    assert len(result) <= limit
+    json.loads(result)
+
+
+@pytest.mark.parametrize("name", ["a", "token"])
+def test_a_message_of_very_many_parts_is_cut_so_that_nobody_waits_for_it(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(redaction, "_MOST_TOKENS", 100)
+    result = redact(b'{"%b":[[%b1]],"b":2}' % (name.encode(), b"1," * 100), LIMIT)
+    assert b" bytes left out" in result
+    assert "b" not in json.loads(result)
+
+
+def test_a_lone_number_that_is_too_long_is_left_out() -> None:
+    assert redact(b"1" * 500, 200) == rb'"\u2026 500 bytes left out"'
+
+
+def test_no_half_of_a_secret_stays_where_a_string_is_cut() -> None:
+    for before in range(300):
+        text = " " * before + "ghp_0123456789abcdefABCDEF" + " " * 10_000
+        assert b"ghp" not in redact(json.dumps([text]).encode(), 400)
+
+
+def test_a_string_of_which_only_secrets_were_looked_at_is_noted_by_its_size() -> None:
+    text = KEY + "A" * 50_000
+    assert json.loads(redact(json.dumps([text]).encode(), 400)) == [f"{HIDDEN} {len(text)} characters left out"]
+
+
+def test_a_text_that_is_no_json_is_cut_as_well() -> None:
+    assert redact_text("x" * 50, 20) == "x" * 20 + f"{HIDDEN} 30 characters left out"
+
+
+SECRET = st.text(string.ascii_letters + string.digits, min_size=20, max_size=40)
+PLAIN = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(st.characters(codec="utf-8"), max_size=20),
+    lambda values: (
+        st.lists(values, max_size=4)
+        | st.dictionaries(st.sampled_from(["a", "b", "sessionId", "é"]), values, max_size=4)
+    ),
+    max_leaves=20,
+)
+
+
+@st.composite
+def planted(draw: st.DrawFn) -> tuple[str, Any]:
+    """A secret, and a message with it in it."""
+    secret = draw(SECRET)
+    node: Any = draw(
+        st.sampled_from(
+            [
+                {"password": secret},
+                {"env": [{"name": "A", "value": secret}]},
+                {"headers": {"A": secret}},
+                {"env": secret},
+                {"token": [{"deep": [secret]}]},
+                ["--secret", secret],
+                f"Bearer {secret}",
+                f"see acpgwo_{secret}.",
+                {f"sk-{secret}": 1},
+                f"https://ann:{secret}@host",
+            ]
+        )
+    )
+    for _ in range(draw(st.integers(0, 5))):
+        beside = draw(PLAIN)
+        node = draw(st.sampled_from([[beside, node, beside], {"x": beside, "y": node, "z": beside}, [node]]))
+    return secret, node
+
+
+@given(planted(), st.integers(SMALLEST_LIMIT, 2000), st.booleans())
+def test_no_planted_secret_comes_through(found: tuple[str, Any], limit: int, ascii_only: bool) -> None:
+    secret, message = found
+    result = redact(json.dumps(message, ensure_ascii=ascii_only).encode(), limit)
+    assert secret.encode() not in result
+    assert len(result) <= limit
+    assert b"\n" not in result
+    json.loads(result)
+
+
+@given(PLAIN, st.sampled_from([None, 1]))
+def test_a_message_without_secrets_keeps_its_values(message: Any, indent: int | None) -> None:
+    result = redact(json.dumps(message, indent=indent).encode(), LIMIT)
+    assert json.loads(result) == message
+
+
+@given(st.binary(max_size=200))
+def test_whatever_comes_the_result_is_one_line_of_json(text: bytes) -> None:
+    result = redact(text, SMALLEST_LIMIT)
+    assert len(result) <= SMALLEST_LIMIT
+    assert result.isascii()
+    assert b"\n" not in result
+    json.loads(result)
