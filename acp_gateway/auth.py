@@ -5,82 +5,33 @@ moment it is created, and stops counting the moment it is revoked, by whatever p
 is read only where that differs from last time. A token that has a time to end at stops counting then, without any
 change of the file.
 
-A file that cannot be trusted (others could have written or read it, it is torn, it cannot be read) lets nobody in.
-The command line gets the reason as a ConfigError; a client gets the one text that all refusals share, and the reason
-goes to the log, once.
+A file that cannot be trusted lets nobody in. The command line gets the reason as a ConfigError; a client gets the one
+text that all refusals share, and the reason goes to the log, once.
 """
 
-import fcntl
 import hmac
 import logging
 import math
 import os
-import pwd
 import secrets
-import stat
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated, Final, Literal
+from typing import Literal
 
 import msgspec
 
 from acp_gateway import tokens
 from acp_gateway.errors import ConfigError, Unauthorized, UsageError
+from acp_gateway.tokenfile import Role, Token, TokenFile, kind_of, login_name
 
-Role = Literal["controller", "observer"]
-"""A controller may do what its owner may; an observer may only look."""
+__all__ = ["Role", "Token", "TokenStore", "default_identity"]
 
 _log = logging.getLogger(__name__)
 
-_VERSION: Final = 2
-"""Of the file. Version 1 had neither roles nor sessions nor ends: a program that knows no more than that would let
-observers and those whose time is over do everything, so it has to refuse a file of today."""
-
 _LONGEST_SESSION_ID = 1024
 """Characters. Agents use UUIDs and paths; what comes in at the door is bounded, and so is what is held against it."""
-
-_SETTLED_NS = 1_000_000_000
-"""Two changes within one tick of the file system's clock (milliseconds; a second on old ones) leave the same times."""
-
-
-class Token(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One entry of the file. The token itself is not in it and cannot be found from it."""
-
-    id: Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{8}$")]
-    label: str
-    identity: str
-    """Whose it is: all tokens of one identity are devices of one person."""
-    agents: tuple[str, ...] | None
-    """The names of the agents it may use; None for all."""
-    sha256: Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{64}$")]
-    created: str
-    """ISO 8601, UTC."""
-    role: Role = "controller"
-    """What it allows at most; a connection may ask for less."""
-    session: str | None = None
-    """The one session that it is for, and nothing else; None for whatever its identity may see."""
-    expires: Annotated[str, msgspec.Meta(pattern="^[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}Z$")] | None = (
-        None
-    )
-    """ISO 8601, UTC, to the second: from then on it lets nobody in. None for one that lives until it is revoked."""
-
-    def __repr__(self) -> str:
-        return (
-            f"Token(id={self.id!r}, label={self.label!r}, identity={self.identity!r}, agents={self.agents!r}, "
-            f"role={self.role!r}, session={self.session!r}, expires={self.expires!r})"
-        )
-
-
-class _TokenFile(msgspec.Struct, forbid_unknown_fields=True):
-    version: Literal[1, 2]
-    tokens: list[Token]
-
-
-class _Version(msgspec.Struct):
-    version: int
 
 
 class TokenStore:
@@ -90,11 +41,7 @@ class TokenStore:
         """`now` says the time, in seconds since 1970."""
         self._now = now
         self._state_dir = state_dir
-        self._path = state_dir / "tokens.json"
-        # What the file said when it was last read.
-        self._tokens: tuple[Token, ...] = ()
-        # How the file looked then; None where it has to be read again whatever it looks like.
-        self._signature: tuple[int, ...] | None = None
+        self._file = TokenFile(state_dir)
         # Why the file lets nobody in, as last logged; None while it is good.
         self._complaint: str | None = None
 
@@ -103,27 +50,7 @@ class TokenStore:
 
         Raises ConfigError where the file cannot be read or trusted.
         """
-        try:
-            status = self._path.stat()
-        except FileNotFoundError:
-            return []
-        except OSError as error:
-            raise self._flaw(f"cannot be read: {error.strerror}") from None
-        signature = (
-            status.st_mtime_ns,
-            status.st_ctime_ns,  # Nobody can set this one back.
-            status.st_size,
-            status.st_ino,
-            status.st_dev,
-            status.st_mode,
-            status.st_uid,
-        )
-        if signature != self._signature:
-            self._signature = None
-            self._tokens = self._read()
-            if time.time_ns() - max(status.st_mtime_ns, status.st_ctime_ns) > _SETTLED_NS:
-                self._signature = signature
-        return list(self._tokens)
+        return self._file.tokens()
 
     def create(
         self,
@@ -133,14 +60,15 @@ class TokenStore:
         *,
         role: Role = "controller",
         session: str | None = None,
+        workspaces: Sequence[str] | None = None,
         lifetime: float | None = None,
     ) -> tuple[Token, str]:
         """Add a token; its entry, and its text, which is known now and never again.
 
         Without an identity it belongs to the gateway's own user; `agents` None is every agent, `session` None every
-        session of the identity. It expires after `lifetime` seconds, rounded up to a whole second, or never. Creates
-        the state directory. Raises UsageError for names that cannot be, ConfigError where the file cannot be read or
-        written.
+        session of the identity, `workspaces` None every workspace. It expires after `lifetime` seconds, rounded up to
+        a whole second, or never. Creates the state directory. Raises UsageError for names that cannot be, ConfigError
+        where the file cannot be read or written.
         """
         if identity is None:
             identity = default_identity(self._state_dir)
@@ -150,8 +78,10 @@ class TokenStore:
             _check_session(session)
         if agents is not None and not agents:
             raise UsageError("a token for no agent opens nothing; name one, or leave agents out for all of them")
-        with self._writing():
-            return self._add(self.tokens(), label, identity, agents, role, session, lifetime)
+        if workspaces is not None and not workspaces:
+            raise UsageError("a token for no workspace opens no session; name one, or leave them out for all of them")
+        with self._file.writing():
+            return self._add(self.tokens(), label, identity, agents, role, session, workspaces, lifetime)
 
     def create_guest(
         self, session: str, *, role: Role, lifetime: float | None, label: str | None = None
@@ -164,22 +94,70 @@ class TokenStore:
         label = "guest" if label is None else label
         _check_line("label", label)
         _check_session(session)
-        with self._writing():
+        with self._file.writing():
             known = self.tokens()
             identity = _draw({token.identity for token in known}, "guest-")
-            return self._add(known, label, identity, None, role, session, lifetime)
+            return self._add(known, label, identity, None, role, session, None, lifetime)
+
+    def find(self, token_id: str) -> Token:
+        """The entry of a token.
+
+        Raises UsageError where there is none of that id, ConfigError where the file cannot be read or trusted.
+        """
+        for token in self.tokens():
+            if token.id == token_id:
+                return token
+        # What was given is not quoted: people take the token for its id.
+        if tokens.explain_flaw(token_id) is not None:
+            raise UsageError("no token has that id; `acp-gateway token list` shows the ids")
+        shown = self.identify(token_id)
+        if shown is None:
+            raise UsageError("that is a token, not the id of one; `acp-gateway token list` shows the ids")
+        raise UsageError(
+            f"that is the token itself, which your shell may have kept; its id is {shown.id}, and "
+            f"`acp-gateway token rotate {shown.id}` makes it worthless and gives you another"
+        )
+
+    def rotate(
+        self, token_id: str, lifetime: float | Literal["as before"] | None = "as before", *, grace: float = 0.0
+    ) -> tuple[Token, str]:
+        """Give a token a new secret, and maybe a new end; its entry, and its text, which is known now and never again.
+
+        The old secret opens nothing after `grace` seconds; the one before that opens nothing now. The new end is
+        `lifetime` seconds from now, rounded up to a whole second, or never. Raises UsageError where there is no token
+        of that id, or it has expired and keeps its end; ConfigError where the file cannot be read or written.
+        """
+        self.find(token_id)
+        with self._file.writing():
+            old = self.find(token_id)
+            now = self._now()
+            if not isinstance(lifetime, str):
+                expires = _end(now, lifetime)
+            elif self.has_expired(old):
+                raise UsageError(f"token {old.id} expired at {old.expires}; give it a new end with --expires")
+            else:
+                expires = old.expires
+            secret = tokens.mint(old.kind)
+            rotated = msgspec.structs.replace(
+                old,
+                sha256=tokens.digest(secret),
+                rotated=_timestamp(now),
+                expires=expires,
+                former_sha256=old.sha256 if grace else None,
+                former_until=_timestamp(now + grace) if grace else None,
+            )
+            self._file.write([rotated if token.id == token_id else token for token in self.tokens()])
+            return rotated, secret
 
     def revoke(self, token_id: str) -> Token:
         """Remove a token, which counts at once; what its entry was.
 
         Raises UsageError where there is none of that id, ConfigError where the file cannot be read or written.
         """
-        revoked = next((token for token in self.tokens() if token.id == token_id), None)
-        if revoked is None:
-            # Not quoted: people take the token for its id.
-            raise UsageError("no token has that id; `acp-gateway token list` shows the ids")
-        with self._writing():
-            self._write([token for token in self.tokens() if token.id != token_id])
+        self.find(token_id)
+        with self._file.writing():
+            revoked = self.find(token_id)
+            self._file.write([token for token in self.tokens() if token.id != token_id])
         return revoked
 
     def has_expired(self, token: Token) -> bool:
@@ -187,10 +165,10 @@ class TokenStore:
         # Both are UTC in one form of one width: the order of the texts is that of the times.
         return token.expires is not None and token.expires <= _timestamp(self._now())
 
-    def authenticate(self, secret: str | None) -> Token:
-        """The entry of a token that somebody presents.
+    def identify(self, secret: str | None) -> Token | None:
+        """The entry of a token that somebody presents, even if its time is over; None where there is none.
 
-        Raises Unauthorized, with one text for every reason: whoever is outside learns nothing from it.
+        This is for counting and for logs. What lets people in is `authenticate`.
         """
         presented = tokens.digest(secret) if secret is not None and tokens.explain_flaw(secret) is None else ""
         found = None
@@ -198,17 +176,46 @@ class TokenStore:
             # No early end: the time says nothing about which entries there are.
             if hmac.compare_digest(token.sha256, presented):
                 found = token
-        if found is None or self.has_expired(found):
+            if hmac.compare_digest(token.former_sha256 or token.sha256, presented) and found is not token:
+                # As those entries were that came in with it before.
+                found = msgspec.structs.replace(token, sha256=presented, former_sha256=None, former_until=None)
+        return found
+
+    def authenticate(self, secret: str | None) -> Token:
+        """The entry of a token that somebody presents.
+
+        Raises Unauthorized, with one text for every reason: whoever is outside learns nothing from it.
+        """
+        found = self.identify(secret)
+        if found is None or not self.is_current(found):
             raise Unauthorized("no valid token; create one with `acp-gateway token create` on the gateway's machine")
         return found
 
     def is_current(self, token: Token) -> bool:
         """Whether a connection that was let in with this entry would be let in now, as the same.
 
-        False also where its time is over, and where the entry was changed by hand: who it is, or what it may use, is
-        not what it was.
+        False also where its time is over, where it got a new secret and the old one's grace is over, and where the
+        entry was changed by hand: who it is, or what it may use, is not what it was.
         """
-        return token in self._trusted_tokens() and not self.has_expired(token)
+        known = self._trusted_tokens()
+        return not self.has_expired(token) and (token in known or any(self._is_former(token, other) for other in known))
+
+    def _is_former(self, token: Token, known: Token) -> bool:
+        """Whether an entry is another one as it was before it was rotated, and still opens what that does."""
+        if known.former_sha256 != token.sha256 or known.former_until is None or self.has_expired(known):
+            return False
+        is_same = _as_before(known, token.sha256) == _as_before(token, token.sha256)
+        return is_same and known.former_until > _timestamp(self._now())
+
+    def is_rotated(self, token: Token) -> bool:
+        """Whether this entry is not current for nothing but a new secret, which still opens what the old one did.
+
+        Whoever came in with the old one has to come in again with the new one, as the same.
+        """
+        for known in self._trusted_tokens():
+            if known.id == token.id and known.sha256 != token.sha256 and not self.has_expired(known):
+                return _as_before(known, token.sha256) == _as_before(token, token.sha256)
+        return False
 
     def _add(
         self,
@@ -218,9 +225,10 @@ class TokenStore:
         agents: Sequence[str] | None,
         role: Role,
         session: str | None,
+        workspaces: Sequence[str] | None,
         lifetime: float | None,
     ) -> tuple[Token, str]:
-        secret = tokens.mint()
+        secret = tokens.mint(kind_of(role, session))
         created = self._now()
         token = Token(
             id=_draw({token.id for token in known}),
@@ -231,10 +239,10 @@ class TokenStore:
             created=_timestamp(created),
             role=role,
             session=session,
-            # Rounded up: a token for one second would otherwise be for none.
-            expires=None if lifetime is None else _timestamp(math.ceil(created + lifetime)),
+            workspaces=None if workspaces is None else tuple(dict.fromkeys(workspaces)),
+            expires=_end(created, lifetime),
         )
-        self._write([*known, token])
+        self._file.write([*known, token])
         return token, secret
 
     def _trusted_tokens(self) -> list[Token]:
@@ -248,92 +256,6 @@ class TokenStore:
         self._complaint = None
         return known
 
-    def _read(self) -> tuple[Token, ...]:
-        try:
-            with self._path.open("rb") as file:
-                status = os.fstat(file.fileno())
-                content = file.read()
-        except FileNotFoundError:
-            return ()
-        except OSError as error:
-            raise self._flaw(f"cannot be read: {error.strerror}") from None
-        mode = stat.S_IMODE(status.st_mode)
-        if mode & ~0o600:
-            raise self._flaw(f"others may use it (mode {mode:04o}): chmod 600 {self._path}")
-        if status.st_uid not in self._trusted_owners():
-            raise self._flaw(f"belongs to {_login_name(status.st_uid)}: chown {_login_name(os.geteuid())} {self._path}")
-        try:
-            version = msgspec.json.decode(content, type=_Version).version
-            if version > _VERSION:
-                raise self._flaw(f"was written by a newer acp-gateway (version {version} of the file); update this one")
-            return tuple(msgspec.json.decode(content, type=_TokenFile).tokens)
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
-            raise self._flaw(
-                f"is no list of tokens: {error}; restore it, or remove it and create the tokens again"
-            ) from None
-
-    def _trusted_owners(self) -> set[int]:
-        owners = {0, os.geteuid()}
-        if os.geteuid() == 0:
-            # An administrator who lists or creates tokens of a gateway that runs as a user of its own.
-            try:
-                owners.add(self._state_dir.stat().st_uid)
-            except OSError:
-                pass  # It was removed this very moment: then its owner is nobody.
-        return owners
-
-    @contextmanager
-    def _writing(self) -> Iterator[None]:
-        """Keep other writers out: each reads, changes and replaces the file as one step. Readers need no lock."""
-        try:
-            self._state_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
-            lock = self._open_lock()
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX)
-                yield
-            finally:
-                os.close(lock)
-        except OSError as error:
-            raise self._flaw(f"cannot be written: {error.strerror}") from None
-
-    def _open_lock(self) -> int:
-        path = self._state_dir / "tokens.lock"
-        try:
-            lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
-        except FileExistsError:
-            return os.open(path, os.O_RDWR | os.O_NOFOLLOW)
-        self._give_to_owner(lock)
-        return lock
-
-    def _write(self, entries: list[Token]) -> None:
-        content = msgspec.json.format(msgspec.json.encode(_TokenFile(version=_VERSION, tokens=entries)), indent=2)
-        new = self._state_dir / "tokens.json.new"
-        new.unlink(missing_ok=True)  # Left by a writer that was killed.
-        with open(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
-            self._give_to_owner(file.fileno())
-            file.write(content + b"\n")
-            file.flush()
-            os.fsync(file.fileno())
-        new.replace(self._path)
-        # Without this a power cut could bring back the file of before, and a revoked token with it.
-        directory = os.open(self._state_dir, os.O_RDONLY | os.O_DIRECTORY)
-        try:
-            os.fsync(directory)
-        finally:
-            os.close(directory)
-
-    def _give_to_owner(self, file: int) -> None:
-        """What root writes for a gateway that runs as a user of its own, that user has to be able to read.
-
-        Only for a file just created: in a directory of somebody else's, an existing one may be a link to anything.
-        """
-        if os.geteuid() == 0:
-            owner = self._state_dir.stat()
-            os.fchown(file, owner.st_uid, owner.st_gid)
-
-    def _flaw(self, message: str) -> ConfigError:
-        return ConfigError(message, file=str(self._path))
-
 
 def default_identity(state_dir: Path) -> str:
     """The login name of the gateway's own user: who owns the state directory, or else who runs this."""
@@ -341,14 +263,14 @@ def default_identity(state_dir: Path) -> str:
         uid = state_dir.stat().st_uid
     except OSError:
         uid = os.geteuid()
-    return _login_name(uid)
+    return login_name(uid)
 
 
-def _login_name(uid: int) -> str:
-    try:
-        return pwd.getpwuid(uid).pw_name
-    except KeyError:
-        return f"uid-{uid}"
+def _as_before(token: Token, sha256: str) -> Token:
+    """An entry with another secret, and without what a rotation changes."""
+    return msgspec.structs.replace(
+        token, sha256=sha256, rotated=None, expires=None, former_sha256=None, former_until=None
+    )
 
 
 def _check_line(name: str, text: str) -> None:
@@ -360,6 +282,11 @@ def _check_session(session: str) -> None:
     _check_line("session", session)
     if len(session) > _LONGEST_SESSION_ID:
         raise UsageError(f"a token's session has to be the id of one, at most {_LONGEST_SESSION_ID} characters")
+
+
+def _end(now: float, lifetime: float | None) -> str | None:
+    # Rounded up: a token for one second would otherwise be for none.
+    return None if lifetime is None else _timestamp(math.ceil(now + lifetime))
 
 
 def _timestamp(seconds: float) -> str:

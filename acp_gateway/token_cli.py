@@ -2,15 +2,17 @@
 
 import io
 import sys
+from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import click
 
 from acp_gateway.errors import UsageError
 
 if TYPE_CHECKING:
-    from acp_gateway.auth import Role
+    from acp_gateway.auth import Role, Token
+    from acp_gateway.config import Config
 
 
 def _lifetime(_context: click.Context, _option: click.Parameter, text: str) -> float | None:
@@ -20,6 +22,21 @@ def _lifetime(_context: click.Context, _option: click.Parameter, text: str) -> f
         return None if text == "never" else parse_duration(text)
     except UsageError as error:
         raise click.BadParameter(f"{error}; or never") from None
+
+
+def _new_lifetime(
+    context: click.Context, option: click.Parameter, text: str | None
+) -> float | Literal["as before"] | None:
+    return "as before" if text is None else _lifetime(context, option, text)
+
+
+def _grace(_context: click.Context, _option: click.Parameter, text: str) -> float:
+    from acp_gateway.durations import parse_duration
+
+    try:
+        return 0.0 if text == "none" else parse_duration(text)
+    except UsageError as error:
+        raise click.BadParameter(f"{error}; or none") from None
 
 
 config_option = click.option(
@@ -32,18 +49,31 @@ config_option = click.option(
 
 def print_table(heads: tuple[str, ...], rows: list[tuple[str, ...]]) -> None:
     """Rows in columns. Their heads are for people: a script gets nothing but rows."""
-    if isinstance(sys.stdout, io.TextIOWrapper):
-        # Titles are in all languages, and not every terminal and file has the characters for them.
-        sys.stdout.reconfigure(errors="replace")
+    print_any_character()
     table = [heads, *rows] if sys.stdout.isatty() else rows
     widths = [max(map(len, column)) for column in zip(*table, strict=True)]
     for row in table:
-        click.echo("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
+        print_line("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
 
 
-@click.group(short_help="Make, list and revoke tokens.")
+def print_line(text: str) -> None:
+    """Print what somebody else may have written, on one line, and nothing that a terminal obeys.
+
+    An agent may be able to write the gateway's files, and root may be the one who looks.
+    """
+    click.echo("".join(letter if letter.isprintable() else "\N{REPLACEMENT CHARACTER}" for letter in text))
+
+
+def print_any_character() -> None:
+    """From now on print a question mark for what the terminal or the file has no character for, and go on."""
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        # Titles and labels are in all languages.
+        sys.stdout.reconfigure(errors="replace")
+
+
+@click.group(short_help="Make, show, rotate and revoke tokens.")
 def token() -> None:
-    """Make, list and revoke the tokens that let people in. Run this on the gateway's machine."""
+    """Make, show, rotate and revoke the tokens that let people in. Run this on the gateway's machine."""
 
 
 @token.command("create")
@@ -55,6 +85,9 @@ def token() -> None:
     help="Whose token it is. Default: the gateway's own user, so all yours are one person's.",
 )
 @click.option("--agent", "agents", multiple=True, metavar="NAME", help="Allow this agent only. May be repeated.")
+@click.option(
+    "--workspace", "workspaces", multiple=True, metavar="NAME", help="Allow this workspace only. May be repeated."
+)
 @click.option(
     "--role",
     type=click.Choice(["controller", "observer"]),
@@ -76,6 +109,7 @@ def create_token(
     label: str,
     identity: str | None,
     agents: tuple[str, ...],
+    workspaces: tuple[str, ...],
     role: "Role",
     session: str | None,
     lifetime: float | None,
@@ -83,19 +117,43 @@ def create_token(
     """Make a token and print it, this once."""
     from acp_gateway.auth import TokenStore
     from acp_gateway.config import load_config
-    from acp_gateway.tomlfile import suggestion
 
     settings = load_config(config)
-    for agent in agents:
-        if agent not in settings.agents:
-            raise UsageError(f"there is no agent {agent!r} in the configuration{suggestion(agent, settings.agents)}")
+    _check_names("agent", agents, settings.agents)
+    if workspaces and not settings.workspaces:
+        raise UsageError(
+            "the configuration has no [workspaces.NAME], and the one workspace that there is then has no name: "
+            "leave --workspace out, or write such a section"
+        )
+    _check_names("workspace", workspaces, settings.workspaces)
     record, secret = TokenStore(settings.gateway.state_dir).create(
-        label, identity, agents or None, role=role, session=session, lifetime=lifetime
+        label, identity, agents or None, role=role, session=session, workspaces=workspaces or None, lifetime=lifetime
     )
+    note_token(settings, "token_created", record)
     click.echo(
         f"Token {record.id} for {record.identity}. It is shown only now; keep it in a file of mode 600:", err=True
     )
     click.echo(secret)
+
+
+def _check_names(kind: str, names: Iterable[str], known: Iterable[str]) -> None:
+    from acp_gateway.tomlfile import suggestion
+
+    for name in names:
+        if name not in known:
+            raise UsageError(f"there is no {kind} {name!r} in the configuration{suggestion(name, known)}")
+
+
+def note_token(
+    settings: "Config", event: Literal["token_created", "token_rotated", "token_revoked"], token: "Token"
+) -> None:
+    """Write down for the audit what happened to a token."""
+    from acp_gateway.audit import FILE_NAME, Audit
+
+    gateway = settings.gateway
+    audit = Audit(gateway.state_dir / FILE_NAME, max_size=gateway.audit_size, files=gateway.audit_files)
+    audit.record(event, id=token.id, label=token.label, identity=token.identity)
+    audit.close()
 
 
 @token.command("list")
@@ -107,8 +165,6 @@ def list_tokens(config: Path | None) -> None:
     """
     from acp_gateway.auth import TokenStore
     from acp_gateway.config import load_config
-    from acp_gateway.database import read_token_uses
-    from acp_gateway.gateway import DATABASE
 
     state_dir = load_config(config).gateway.state_dir
     store = TokenStore(state_dir)
@@ -116,21 +172,126 @@ def list_tokens(config: Path | None) -> None:
     if not tokens:
         click.echo("There are no tokens; make one with `acp-gateway token create --label NAME`.", err=True)
         return
-    uses = read_token_uses(state_dir / DATABASE)
-    rows: list[tuple[str, ...]] = []
-    for t in tokens:
-        agents = ",".join(t.agents) if t.agents else "all"
-        expires = "expired" if store.has_expired(t) else t.expires or "never"
-        used = _hour(uses[t.id].last_used) if t.id in uses else "-"
-        rows.append((t.id, t.identity, t.role, agents, t.session or "-", t.created, expires, used, t.label))
-    print_table(("ID", "IDENTITY", "ROLE", "AGENTS", "SESSION", "CREATED", "EXPIRES", "LAST USED", "LABEL"), rows)
+    used = _last_uses(state_dir)
+    rows: list[tuple[str, ...]] = [
+        (
+            each.id,
+            each.identity,
+            each.role,
+            _names(each.agents),
+            _names(each.workspaces),
+            each.session or "-",
+            each.created,
+            "expired" if store.has_expired(each) else each.expires or "never",
+            used.get(each.id, "-"),
+            each.label,
+        )
+        for each in tokens
+    ]
+    heads = (
+        *("ID", "IDENTITY", "ROLE", "AGENTS", "WORKSPACES", "SESSION"),
+        *("CREATED", "EXPIRES", "LAST USED", "LABEL"),
+    )
+    print_table(heads, rows)
 
 
-def _hour(moment: float) -> str:
-    """A time in seconds since 1970, as exactly as it is known of a token's use."""
+@token.command("show")
+@config_option
+@click.argument("token_id", metavar="ID")
+def show_token(config: Path | None, token_id: str) -> None:
+    """Show everything that is known of a token, but for the token itself, which nobody knows but its holder.
+
+    `last used` is the hour, in UTC, in which a connection last came in with it; the gateway notes that once an hour.
+    """
+    from acp_gateway.auth import TokenStore
+    from acp_gateway.config import load_config
+
+    state_dir = load_config(config).gateway.state_dir
+    store = TokenStore(state_dir)
+    record = store.find(token_id)
+    expires = record.expires or "never"
+    lines = {
+        "id": record.id,
+        "kind": record.kind,
+        "label": record.label,
+        "identity": record.identity,
+        "role": record.role,
+        "agents": _names(record.agents),
+        "workspaces": _names(record.workspaces),
+        "session": record.session or "-",
+        "created": record.created,
+        "rotated": record.rotated or "-",
+        "expires": f"{expires} (expired)" if store.has_expired(record) else expires,
+        "last used": _last_uses(state_dir).get(record.id, "-"),
+    }
+    print_any_character()
+    for name, value in lines.items():
+        print_line(f"{name}: {value}")
+
+
+def _names(allowed: tuple[str, ...] | None) -> str:
+    """The names of what a token allows; one that was emptied by hand allows nothing."""
+    return "all" if allowed is None else ",".join(allowed) or "none"
+
+
+def _last_uses(state_dir: Path) -> dict[str, str]:
+    """The hour of each token's last use, by its id: it is known no more exactly than that."""
     from datetime import UTC, datetime
 
-    return datetime.fromtimestamp(moment, UTC).strftime("%Y-%m-%dT%HZ")
+    from acp_gateway.database import read_token_uses
+    from acp_gateway.gateway import DATABASE
+
+    return {
+        token_id: datetime.fromtimestamp(use.last_used, UTC).strftime("%Y-%m-%dT%HZ")
+        for token_id, use in read_token_uses(state_dir / DATABASE).items()
+    }
+
+
+@token.command("rotate")
+@config_option
+@click.argument("token_id", metavar="ID")
+@click.option(
+    "--expires",
+    "lifetime",
+    metavar="DURATION",
+    callback=_new_lifetime,
+    help="For how long from now it lets people in: 90s, 15m, 2h, 7d, or never: until it is revoked. "
+    "Default: until when it did; one that has expired needs this.",
+)
+@click.option(
+    "--grace",
+    metavar="DURATION",
+    default="10m",
+    show_default=True,
+    callback=_grace,
+    help="For how long the old one lets people in still, so that there is time to save the new one; none: for no time.",
+)
+def rotate_token(
+    config: Path | None, token_id: str, lifetime: float | Literal["as before"] | None, grace: float
+) -> None:
+    """Replace the token with this id by another that allows the same, and print that, this once.
+
+    The old one is worthless when --grace is over. Connections that came in with it are taken away then; `connect` comes
+    back with the token that is in its file by that time, and goes on where it was. Where somebody else may have the old
+    one, say --grace none.
+    """
+    from acp_gateway.auth import TokenStore
+    from acp_gateway.config import load_config
+
+    settings = load_config(config)
+    record, secret = TokenStore(settings.gateway.state_dir).rotate(token_id, lifetime, grace=grace)
+    note_token(settings, "token_rotated", record)
+    click.echo(
+        f"Token {record.id} for {record.identity}, {_until(record)}; the old one is worthless "
+        f"{f'after {record.former_until}' if record.former_until else 'now'}. "
+        "The new one is shown only now; put it in the place of the old one, in a file of mode 600:",
+        err=True,
+    )
+    click.echo(secret)
+
+
+def _until(token: "Token") -> str:
+    return f"expires {token.expires}" if token.expires else "never expires"
 
 
 @token.command("revoke")
@@ -141,8 +302,11 @@ def revoke_token(config: Path | None, token_id: str) -> None:
     from acp_gateway.auth import TokenStore
     from acp_gateway.config import load_config
 
-    record = TokenStore(load_config(config).gateway.state_dir).revoke(token_id)
-    click.echo(f"Revoked {record.id} ({record.label}).")
+    settings = load_config(config)
+    record = TokenStore(settings.gateway.state_dir).revoke(token_id)
+    note_token(settings, "token_revoked", record)
+    print_any_character()
+    print_line(f"Revoked {record.id} ({record.label}).")
 
 
 @click.command(short_help="Make a token for one session.")
@@ -167,14 +331,14 @@ def share(session: str, lifetime: float | None, label: str | None, config: Path 
     from acp_gateway.auth import TokenStore
     from acp_gateway.config import load_config
 
-    store = TokenStore(load_config(config).gateway.state_dir)
-    record, secret = store.create_guest(
+    settings = load_config(config)
+    record, secret = TokenStore(settings.gateway.state_dir).create_guest(
         session, role="observer" if observe else "controller", lifetime=lifetime, label=label
     )
-    until = f"expires {record.expires}" if record.expires else "never expires"
+    note_token(settings, "token_created", record)
     click.echo(
-        f"Token {record.id}, {record.role}, {until}. It is shown only now; saved in a file of mode 600, it is used as: "
-        "acp-gateway connect TARGET --token-file FILE (it is for this session alone, no --attach is needed).",
+        f"Token {record.id}, {record.role}, {_until(record)}. It is shown only now; saved in a file of mode 600, it is "
+        "used as: acp-gateway connect TARGET --token-file FILE (it is for this session alone, no --attach is needed).",
         err=True,
     )
     click.echo(secret)

@@ -1,11 +1,20 @@
-"""The text of a token: how one is made, what a typo looks like, and how a file that holds one is read.
+r"""The text of a token: how one is made, what a typo looks like, and how a file that holds one is read.
 
-    acpgw_ + 33 characters + 6 characters
-             192 random bits  their CRC-32
+    acpgw_  + 33 characters + 6 characters    a controller's
+    acpgwo_ + 33 characters + 6 characters    an observer's
+    acpgwg_ + 33 characters + 6 characters    a guest's: for one session, whatever its role
+              192 random bits, a CRC-32
 
 Both numbers are in base62, so that a token survives a double click, a shell, an HTTP header and a WebSocket
-subprotocol. The checksum guards against typos and halves, not against people: it lets a client say that this is
-no whole token before it asks any gateway, and a scanner recognise a token that leaked into a repository.
+subprotocol. The checksum is over the kind's letter and the random part. It guards against typos and halves, not
+against people: it lets a client say that this is no whole token before it asks any gateway.
+
+The kind is for whoever finds a token somewhere and wants to know how bad that is. It opens nothing: what a token
+allows is what the gateway has written down about it.
+
+A scanner of secrets finds the tokens that leaked into a repository or a log with
+
+    \bacpgw[og]?_[0-9A-Za-z]{39}\b
 """
 
 import hashlib
@@ -15,33 +24,47 @@ import secrets
 import stat
 import string
 import zlib
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Final, Literal
 
 from acp_gateway.errors import ConfigError
 
-PREFIX = "acpgw_"
+Kind = Literal["controller", "observer", "guest"]
+"""What a token is for, as its beginning tells."""
 
+_LETTERS: Final[Mapping[Kind, str]] = {"controller": "", "observer": "o", "guest": "g"}
 _ALPHABET = string.digits + string.ascii_uppercase + string.ascii_lowercase
 _SECRET_BITS = 192
 _SECRET_LENGTH = 33  # The first power of 62 that is above 2**192 ...
 _CHECKSUM_LENGTH = 6  # ... and above 2**32.
-_SHAPE = re.compile(f"{PREFIX}([0-9A-Za-z]{{{_SECRET_LENGTH}}})([0-9A-Za-z]{{{_CHECKSUM_LENGTH}}})")
+_PREFIX = re.compile("acpgw[og]?_")
+_SHAPE = re.compile(f"acpgw([og]?)_([0-9A-Za-z]{{{_SECRET_LENGTH}}})([0-9A-Za-z]{{{_CHECKSUM_LENGTH}}})")
+
+# What people take for a token, though it is none.
+_PIN = re.compile("sha256:[0-9A-Fa-f]*")
+_ID = re.compile("[0-9a-f]{8}")
 
 
-def mint() -> str:
+def mint(kind: Kind = "controller") -> str:
     """A new token from the operating system's random numbers."""
+    letter = _LETTERS[kind]
     secret = _base62(secrets.randbits(_SECRET_BITS), _SECRET_LENGTH)
-    return PREFIX + secret + _checksum(secret)
+    return f"acpgw{letter}_{secret}{_checksum(letter, secret)}"
 
 
 def explain_flaw(text: str) -> str | None:
     """None for a well-formed token, else what is wrong with it: the end of a sentence, without quoting it."""
     if not text:
         return "is empty"
-    if not text.startswith(PREFIX):
-        return f"does not begin with {PREFIX}"
+    if _PIN.fullmatch(text):
+        return "is a pin, which goes to --pin"
+    if _ID.fullmatch(text):
+        return "is the id of a token, not the token itself"
+    if _PREFIX.match(text) is None:
+        return "does not begin with acpgw_, acpgwo_ or acpgwg_"
     shape = _SHAPE.fullmatch(text)
-    if shape is None or shape[2] != _checksum(shape[1]):
+    if shape is None or shape[3] != _checksum(shape[1], shape[2]):
         return "is not whole: the checksum does not match"
     return None
 
@@ -82,8 +105,8 @@ def read_token_file(path: Path) -> str:
     return token
 
 
-def _checksum(secret: str) -> str:
-    return _base62(zlib.crc32(secret.encode()), _CHECKSUM_LENGTH)
+def _checksum(letter: str, secret: str) -> str:
+    return _base62(zlib.crc32((letter + secret).encode()), _CHECKSUM_LENGTH)
 
 
 def _base62(number: int, length: int) -> str:

@@ -1,23 +1,20 @@
-"""The tokens of a gateway: created, listed, revoked, presented; and the file they rest in."""
+"""The tokens of a gateway: created, listed, rotated, revoked, presented."""
 
-import fcntl
 import json
-import logging
 import os
 import pwd
 import re
-import stat
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
+import msgspec
 import pytest
 
 from acp_gateway import tokens
-from acp_gateway.auth import Role, Token, TokenStore, default_identity
-from acp_gateway.errors import ConfigError, Unauthorized, UsageError
+from acp_gateway.auth import Role, TokenStore, default_identity
+from acp_gateway.errors import Unauthorized, UsageError
 
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="gives files to other users, which only root may")
 not_as_root = pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
@@ -162,9 +159,56 @@ def test_a_session_may_have_1024_characters(store: TokenStore) -> None:
     assert store.create("laptop", "ann", None, session="s" * 1024)[0].session == "s" * 1024
 
 
-def test_a_token_for_no_agent_at_all_is_refused(store: TokenStore) -> None:
+def test_a_token_for_no_agent_at_all_is_refused(store: TokenStore, state_dir: Path) -> None:
     with pytest.raises(UsageError, match="opens nothing"):
         store.create("laptop", "ann", [])
+    assert not state_dir.exists()
+
+
+def test_a_token_may_be_for_some_workspaces_only(store: TokenStore, state_dir: Path) -> None:
+    token, secret = store.create("laptop", "ann", None, workspaces=["proj", "docs", "proj"])
+    assert token.workspaces == ("proj", "docs")
+    assert TokenStore(state_dir).authenticate(secret) == token
+    assert store.create("phone", "ann", None)[0].workspaces is None
+
+
+def test_a_token_for_no_workspace_at_all_is_refused(store: TokenStore, state_dir: Path) -> None:
+    with pytest.raises(UsageError, match="opens no session"):
+        store.create("laptop", "ann", None, workspaces=[])
+    assert not state_dir.exists()
+
+
+@pytest.mark.parametrize(
+    ("role", "session", "kind", "prefix"),
+    [
+        ("controller", None, "controller", "acpgw_"),
+        ("observer", None, "observer", "acpgwo_"),
+        ("controller", "s1", "guest", "acpgwg_"),
+        ("observer", "s1", "guest", "acpgwg_"),
+    ],
+)
+def test_the_text_of_a_token_begins_with_its_kind(
+    store: TokenStore, role: Role, session: str | None, kind: tokens.Kind, prefix: str
+) -> None:
+    token, secret = store.create("laptop", "ann", None, role=role, session=session)
+    assert (token.kind, secret.startswith(prefix)) == (kind, True)
+
+
+def test_a_token_that_an_observer_got_before_there_were_kinds_stays_valid(store: TokenStore, file: Path) -> None:
+    token, _ = store.create("tv", "ann", None, role="observer")
+    secret = tokens.mint()
+
+    def as_it_was(content: Any) -> None:
+        content["tokens"][0]["sha256"] = tokens.digest(secret)
+
+    edit(file, as_it_was)
+    found = store.authenticate(secret)
+    assert (found.id, found.role, found.kind) == (token.id, "observer", "observer")
+
+
+def test_a_token_is_found_by_its_id(store: TokenStore) -> None:
+    created = [store.create(label, "ann", None)[0] for label in ("laptop", "phone")]
+    assert [store.find(token.id) for token in created] == created
 
 
 def test_revoking_says_what_was_revoked_and_leaves_the_others(store: TokenStore) -> None:
@@ -181,11 +225,228 @@ def test_revoking_an_unknown_id_names_the_command_that_shows_the_ids(store: Toke
     assert not state_dir.exists()
 
 
-def test_a_token_taken_for_its_id_is_not_repeated(store: TokenStore) -> None:
-    _, secret = store.create("laptop", "ann", None)
-    with pytest.raises(UsageError) as caught:
-        store.revoke(secret)
+def test_revoking_twice_is_told(store: TokenStore) -> None:
+    token, _ = store.create("laptop", "ann", None)
+    store.revoke(token.id)
+    with pytest.raises(UsageError, match="no token has that id"):
+        store.revoke(token.id)
+
+
+BY_ID: list[Callable[[TokenStore, str], object]] = [TokenStore.find, TokenStore.rotate, TokenStore.revoke]
+
+
+@pytest.mark.parametrize("act", BY_ID)
+def test_a_token_taken_for_its_id_is_not_repeated_and_should_be_replaced(
+    store: TokenStore, act: Callable[[TokenStore, str], object]
+) -> None:
+    token, secret = store.create("laptop", "ann", None)
+    with pytest.raises(UsageError, match=f"`acp-gateway token rotate {token.id}`") as caught:
+        act(store, secret)
     assert secret not in str(caught.value)
+    assert store.authenticate(secret) == token
+
+
+@pytest.mark.parametrize("act", BY_ID)
+@pytest.mark.parametrize("kind", get_args(tokens.Kind))
+def test_somebody_elses_token_taken_for_an_id_is_not_repeated_either(
+    store: TokenStore, state_dir: Path, kind: tokens.Kind, act: Callable[[TokenStore, str], object]
+) -> None:
+    secret = tokens.mint(kind)
+    with pytest.raises(UsageError, match=r"is a token, not the id of one; `acp-gateway token list`") as caught:
+        act(store, secret)
+    assert secret not in str(caught.value)
+    assert not state_dir.exists()
+
+
+@pytest.mark.parametrize("act", BY_ID)
+def test_what_is_no_id_is_not_repeated(store: TokenStore, act: Callable[[TokenStore, str], object]) -> None:
+    _, secret = store.create("laptop", "ann", None)
+    with pytest.raises(UsageError, match="no token has that id; `acp-gateway token list` shows the ids") as caught:
+        act(store, secret[:-1])
+    assert secret[:-1] not in str(caught.value)
+
+
+# Rotating
+
+
+def test_a_rotated_token_has_a_new_secret_and_is_otherwise_the_same(timed: TokenStore, clock: Clock) -> None:
+    old, old_secret = timed.create("tv", "ann", ["demo"], role="observer", workspaces=["proj"], lifetime=7200)
+    clock.seconds += 60
+    new, new_secret = timed.rotate(old.id)
+    assert new_secret != old_secret
+    digest = tokens.digest(new_secret)
+    assert new == msgspec.structs.replace(old, sha256=digest, rotated="2026-03-01T12:01:00Z")
+    assert timed.authenticate(new_secret) == new
+    assert timed.tokens() == [new]
+
+
+def test_what_was_rotated_opens_nothing_from_then_on(store: TokenStore, state_dir: Path) -> None:
+    token, secret = store.create("laptop", "ann", None)
+    store.authenticate(secret)
+    TokenStore(state_dir).rotate(token.id)
+    refuses(store, secret)
+    assert not store.is_current(token)
+
+
+def test_rotating_one_token_leaves_the_others_and_their_order(store: TokenStore) -> None:
+    created = [store.create(label, "ann", None) for label in ("laptop", "phone", "tablet")]
+    rotated, _ = store.rotate(created[1][0].id)
+    assert store.tokens() == [created[0][0], rotated, created[2][0]]
+    assert store.authenticate(created[0][1]) == created[0][0]
+
+
+@pytest.mark.parametrize(("role", "session"), [("controller", None), ("observer", None), ("observer", "s1")])
+def test_a_rotated_token_is_of_the_same_kind(store: TokenStore, role: Role, session: str | None) -> None:
+    token, secret = store.create("laptop", "ann", None, role=role, session=session)
+    _, new_secret = store.rotate(token.id)
+    assert new_secret.split("_")[0] == secret.split("_")[0]
+
+
+def test_a_token_may_be_rotated_again_and_again(store: TokenStore) -> None:
+    token, secret = store.create("laptop", "ann", None)
+    secrets = [secret, *(store.rotate(token.id)[1] for _ in range(3))]
+    for old in secrets[:-1]:
+        refuses(store, old)
+    assert store.authenticate(secrets[-1]).created == token.created
+
+
+@pytest.mark.parametrize(
+    ("lifetime", "expires"), [("as before", "2026-03-01T13:00:00Z"), (60.5, "2026-03-01T12:31:01Z"), (None, None)]
+)
+def test_rotating_may_set_another_end(timed: TokenStore, clock: Clock, lifetime: Any, expires: str | None) -> None:
+    token, _ = timed.create("laptop", "ann", None, lifetime=3600)
+    clock.seconds += 1800
+    assert timed.rotate(token.id, lifetime)[0].expires == expires
+
+
+def test_a_token_whose_time_is_over_is_rotated_only_with_a_new_end(timed: TokenStore, clock: Clock) -> None:
+    token, _ = timed.create("laptop", "ann", None, lifetime=60)
+    clock.seconds += 60
+    with pytest.raises(UsageError, match=f"token {token.id} expired at 2026-03-01T12:01:00Z; .* with --expires"):
+        timed.rotate(token.id)
+    assert timed.tokens() == [token]
+    rotated, secret = timed.rotate(token.id, 60)
+    assert timed.authenticate(secret) == rotated
+
+
+def test_rotating_an_unknown_id_names_the_command_that_shows_the_ids(store: TokenStore, state_dir: Path) -> None:
+    with pytest.raises(UsageError, match="`acp-gateway token list`"):
+        store.rotate("01234567")
+    assert not state_dir.exists()
+
+
+def test_the_old_secret_lets_people_in_until_its_grace_is_over(timed: TokenStore, clock: Clock) -> None:
+    old, secret = timed.create("laptop", "ann", None, lifetime=3600)
+    new, new_secret = timed.rotate(old.id, grace=60)
+    early = timed.authenticate(secret)
+    for token in (old, early, timed.authenticate(new_secret)):
+        assert timed.is_current(token)
+    clock.seconds += 60
+    for token in (old, early):
+        assert (timed.is_current(token), timed.is_rotated(token)) == (False, True)
+    with pytest.raises(Unauthorized):
+        timed.authenticate(secret)
+    assert timed.authenticate(new_secret) == new
+
+
+def test_of_two_old_secrets_only_the_last_has_its_grace(timed: TokenStore) -> None:
+    first, secret = timed.create("laptop", "ann", None)
+    _, second_secret = timed.rotate(first.id, grace=60)
+    timed.rotate(first.id, grace=60)
+    assert timed.authenticate(second_secret).id == first.id
+    with pytest.raises(Unauthorized):
+        timed.authenticate(secret)
+
+
+def test_a_grace_ends_with_the_token_itself(timed: TokenStore, clock: Clock) -> None:
+    token, secret = timed.create("laptop", "ann", None)
+    timed.rotate(token.id, 30, grace=60)
+    early = timed.authenticate(secret)
+    clock.seconds += 30
+    assert not timed.is_current(token)
+    assert not timed.is_current(early)
+    with pytest.raises(Unauthorized):
+        timed.authenticate(secret)
+
+
+def test_a_revoked_token_has_no_grace(timed: TokenStore) -> None:
+    token, secret = timed.create("laptop", "ann", None)
+    timed.rotate(token.id, grace=60)
+    timed.revoke(token.id)
+    assert not timed.is_current(token)
+    with pytest.raises(Unauthorized):
+        timed.authenticate(secret)
+
+
+def test_a_token_that_was_rotated_is_told_from_one_that_was_revoked(store: TokenStore, state_dir: Path) -> None:
+    rotated, _ = store.create("laptop", "ann", None)
+    revoked, _ = store.create("phone", "ann", None)
+    other = TokenStore(state_dir)
+    other.rotate(rotated.id)
+    other.revoke(revoked.id)
+    assert (store.is_rotated(rotated), store.is_rotated(revoked)) == (True, False)
+
+
+def test_a_token_as_it_is_counts_as_current_and_not_as_rotated(store: TokenStore) -> None:
+    old, _ = store.create("laptop", "ann", None)
+    assert not store.is_rotated(old)
+    new, _ = store.rotate(old.id)
+    assert (store.is_current(new), store.is_rotated(new)) == (True, False)
+
+
+def test_a_token_that_was_rotated_twice_or_got_another_end_is_rotated(timed: TokenStore, clock: Clock) -> None:
+    first, _ = timed.create("laptop", "ann", None, lifetime=3600)
+    second, _ = timed.rotate(first.id, 60)
+    clock.seconds += 1
+    timed.rotate(first.id, None)
+    assert (timed.is_rotated(first), timed.is_rotated(second)) == (True, True)
+
+
+def test_a_rotated_token_whose_time_is_over_is_merely_over(timed: TokenStore, clock: Clock) -> None:
+    token, _ = timed.create("laptop", "ann", None)
+    timed.rotate(token.id, 60)
+    assert timed.is_rotated(token)
+    clock.seconds += 60
+    assert not timed.is_rotated(token)
+
+
+def test_a_token_that_was_rotated_and_then_revoked_is_revoked(store: TokenStore) -> None:
+    token, _ = store.create("laptop", "ann", None)
+    store.rotate(token.id)
+    store.revoke(token.id)
+    assert not store.is_rotated(token)
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("label", "tablet"),
+        ("identity", "bob"),
+        ("agents", ["demo"]),
+        ("created", "2001-01-01T00:00:00Z"),
+        ("role", "observer"),
+        ("session", "s1"),
+        ("workspaces", []),
+    ],
+)
+def test_a_rotated_token_that_allows_something_else_is_not_merely_rotated(
+    store: TokenStore, file: Path, key: str, value: object
+) -> None:
+    token, _ = store.create("laptop", "ann", None)
+    store.rotate(token.id)
+
+    def change(content: Any) -> None:
+        content["tokens"][0][key] = value
+
+    edit(file, change)
+    assert not store.is_rotated(token)
+
+
+def test_with_a_file_that_cannot_be_trusted_no_token_is_rotated(store: TokenStore, file: Path) -> None:
+    token, _ = store.create("laptop", "ann", None)
+    store.rotate(token.id)
+    file.chmod(0o644)
+    assert not store.is_rotated(token)
 
 
 # For a guest
@@ -272,6 +533,19 @@ def test_all_refusals_sound_the_same(store: TokenStore) -> None:
 def test_what_the_file_holds_opens_nothing(store: TokenStore) -> None:
     token, _ = store.create("laptop", "ann", None)
     refuses(store, token.sha256)
+
+
+def test_a_token_that_somebody_shows_is_identified_also_when_its_time_is_over(timed: TokenStore, clock: Clock) -> None:
+    token, secret = timed.create("laptop", "ann", None, lifetime=60)
+    assert timed.identify(secret) == token
+    clock.seconds += 60
+    assert timed.identify(secret) == token
+
+
+def test_what_is_no_token_of_this_gateway_is_not_identified(store: TokenStore) -> None:
+    token, secret = store.create("laptop", "ann", None)
+    others = [None, "", "hunter2", "\ud800", tokens.mint(), token.id, token.sha256, secret[:-1]]
+    assert [store.identify(each) for each in others] == [None] * len(others)
 
 
 # Its time
@@ -388,7 +662,7 @@ def test_a_file_that_has_not_changed_for_a_while_is_not_read_again(
     later = file.stat().st_ctime_ns + 2_000_000_000
     monkeypatch.setattr("time.time_ns", lambda: later)
     store.authenticate(secret)
-    monkeypatch.setattr(store, "_read", lambda: pytest.fail("read again"))
+    monkeypatch.setattr(store._file, "_read", lambda: pytest.fail("read again"))
     store.authenticate(secret)
 
 
@@ -398,277 +672,3 @@ def test_a_removed_file_lets_nobody_in(store: TokenStore, file: Path) -> None:
     file.unlink()
     refuses(store, secret)
     assert not store.is_current(token)
-
-
-# At rest
-
-
-def test_the_file_and_its_directory_are_for_their_owner_alone(store: TokenStore, state_dir: Path, file: Path) -> None:
-    store.create("laptop", "ann", None)
-    assert stat.S_IMODE(file.stat().st_mode) == 0o600
-    assert stat.S_IMODE(state_dir.stat().st_mode) == 0o700
-
-
-def test_the_file_holds_the_digest_and_not_the_token(store: TokenStore, file: Path) -> None:
-    token, secret = store.create("laptop", "ann", ["demo"])
-    assert json.loads(file.read_bytes()) == {
-        "version": 2,
-        "tokens": [
-            {
-                "id": token.id,
-                "label": "laptop",
-                "identity": "ann",
-                "agents": ["demo"],
-                "sha256": tokens.digest(secret),
-                "created": token.created,
-                "role": "controller",
-                "session": None,
-                "expires": None,
-            }
-        ],
-    }
-
-
-def test_a_file_of_version_1_is_read_and_is_of_version_2_after_the_next_change(store: TokenStore, file: Path) -> None:
-    laptop, secret = store.create("laptop", "ann", ["demo"])
-    edit(file, as_version_1)
-    assert store.authenticate(secret) == laptop
-    assert json.loads(file.read_bytes())["version"] == 1
-    phone, _ = store.create("phone", "ann", None)
-    assert json.loads(file.read_bytes())["version"] == 2
-    assert store.tokens() == [laptop, phone]
-    assert store.is_current(laptop)
-
-
-def as_version_1(content: Any) -> None:
-    content["version"] = 1
-    for entry in content["tokens"]:
-        del entry["role"], entry["session"], entry["expires"]
-
-
-def test_nothing_is_left_beside_the_file_but_the_lock(store: TokenStore, state_dir: Path) -> None:
-    store.create("laptop", "ann", None)
-    assert sorted(path.name for path in state_dir.iterdir()) == ["tokens.json", "tokens.lock"]
-
-
-def test_what_a_killed_writer_left_is_no_obstacle(store: TokenStore, state_dir: Path) -> None:
-    state_dir.mkdir()
-    (state_dir / "tokens.json.new").write_text("half a li")
-    token, _ = store.create("laptop", "ann", None)
-    assert store.tokens() == [token]
-
-
-def test_a_repr_holds_no_digest(store: TokenStore) -> None:
-    token, secret = store.create("laptop", "ann", None, role="observer", session="s1", lifetime=60)
-    assert token.id in repr(token)
-    assert f"role='observer', session='s1', expires='{token.expires}'" in repr(token)
-    assert token.sha256 not in repr([token])
-    assert secret not in repr([token])
-
-
-def test_a_writer_reads_and_writes_while_it_keeps_other_writers_out(
-    store: TokenStore, state_dir: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    store.create("laptop", "ann", None)
-    alone = []
-
-    def noting_the_lock(step: Callable[..., Any]) -> Callable[..., Any]:
-        def noted(*args: Any) -> Any:
-            with (state_dir / "tokens.lock").open() as lock:
-                try:
-                    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                except BlockingIOError:
-                    alone.append(step.__name__)
-            return step(*args)
-
-        return noted
-
-    monkeypatch.setattr(store, "_read", noting_the_lock(store._read))
-    monkeypatch.setattr(store, "_write", noting_the_lock(store._write))
-    store.create("phone", "ann", None)
-    assert alone == ["_read", "_write"]
-
-
-def test_creating_waits_until_another_writer_is_done(store: TokenStore, state_dir: Path) -> None:
-    with ThreadPoolExecutor() as pool:
-        for _ in pool.map(lambda number: TokenStore(state_dir).create(f"device {number}", "ann", None), range(8)):
-            pass
-    assert sorted(token.label for token in store.tokens()) == [f"device {number}" for number in range(8)]
-
-
-@pytest.mark.parametrize("mode", [0o640, 0o604, 0o700, 0o620])
-def test_a_wider_mode_is_refused_with_the_chmod(store: TokenStore, file: Path, mode: int) -> None:
-    _, secret = store.create("laptop", "ann", None)
-    file.chmod(mode)
-    with pytest.raises(ConfigError) as caught:
-        store.tokens()
-    assert str(caught.value) == f"{file}: others may use it (mode {mode:04o}): chmod 600 {file}"
-    refuses(store, secret)
-
-
-def test_a_chmod_of_a_file_already_read_counts_at_once(
-    store: TokenStore, file: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    token, secret = store.create("laptop", "ann", None)
-    later = file.stat().st_ctime_ns + 3_600_000_000_000
-    monkeypatch.setattr("time.time_ns", lambda: later)
-    store.authenticate(secret)
-    file.chmod(0o644)
-    refuses(store, secret)
-    assert not store.is_current(token)
-    file.chmod(0o600)
-    assert store.authenticate(secret) == token
-
-
-@as_root
-def test_a_file_of_somebody_elses_is_refused(store: TokenStore, file: Path) -> None:
-    _, secret = store.create("laptop", "ann", None)
-    os.chown(file, NOBODYS_UID, -1)
-    with pytest.raises(ConfigError, match=f"belongs to uid-{NOBODYS_UID}: chown root "):
-        store.tokens()
-    refuses(store, secret)
-
-
-@as_root
-def test_root_creates_tokens_for_a_gateway_that_runs_as_a_user_of_its_own(
-    store: TokenStore, state_dir: Path, file: Path
-) -> None:
-    state_dir.mkdir()
-    os.chown(state_dir, NOBODYS_UID, NOBODYS_UID)
-    created = [store.create(label, None, None)[0] for label in ("laptop", "phone")]
-    assert store.tokens() == created
-    assert created[0].identity == f"uid-{NOBODYS_UID}"
-    for path in (file, state_dir / "tokens.lock"):
-        assert (path.stat().st_uid, stat.S_IMODE(path.stat().st_mode)) == (NOBODYS_UID, 0o600)
-
-
-@as_root
-def test_root_gives_away_no_file_that_was_there_before(store: TokenStore, state_dir: Path) -> None:
-    # The gateway's user could have made it a hard link to a file of root's.
-    state_dir.mkdir()
-    os.chown(state_dir, NOBODYS_UID, NOBODYS_UID)
-    for name in ("tokens.lock", "tokens.json.new"):
-        (state_dir.parent / name).write_text("root's")
-        os.link(state_dir.parent / name, state_dir / name)
-    store.create("laptop", None, None)
-    for name in ("tokens.lock", "tokens.json.new"):
-        assert (state_dir.parent / name).read_text() == "root's"
-        assert (state_dir.parent / name).stat().st_uid == 0
-
-
-def newer(content: Any) -> None:
-    content["version"] = 3
-    content["something"] = "new"
-
-
-def as_version_0(content: Any) -> None:
-    content["version"] = 0
-
-
-def with_a_role_that_is_none(content: Any) -> None:
-    content["tokens"][0]["role"] = "owner"
-
-
-def with_an_end_in_words(content: Any) -> None:
-    content["tokens"][0]["expires"] = "never"
-
-
-def with_an_end_in_another_time_zone(content: Any) -> None:
-    content["tokens"][0]["expires"] = "2026-03-01T12:00:00+02:00"
-
-
-def with_an_unknown_key(content: Any) -> None:
-    content["tokens"][0]["admin"] = True
-
-
-def without_the_digest(content: Any) -> None:
-    del content["tokens"][0]["sha256"]
-
-
-def with_half_a_digest(content: Any) -> None:
-    content["tokens"][0]["sha256"] = content["tokens"][0]["sha256"][:32]
-
-
-@pytest.mark.parametrize(
-    ("change", "complaint"),
-    [
-        (newer, r"was written by a newer acp-gateway \(version 3 of the file\)"),
-        (as_version_0, "Invalid enum value 0"),
-        (with_a_role_that_is_none, "Invalid enum value 'owner'"),
-        (with_an_end_in_words, r"at `\$.tokens\[0\].expires`"),
-        (with_an_end_in_another_time_zone, r"at `\$.tokens\[0\].expires`"),
-        (with_an_unknown_key, "unknown field `admin`"),
-        (without_the_digest, "missing required field `sha256`"),
-        (with_half_a_digest, r"at `\$.tokens\[0\].sha256`"),
-    ],
-)
-def test_a_file_that_says_something_else_is_refused(
-    store: TokenStore, file: Path, change: Callable[[Any], None], complaint: str
-) -> None:
-    _, secret = store.create("laptop", "ann", None)
-    edit(file, change)
-    with pytest.raises(ConfigError, match=complaint):
-        store.tokens()
-    refuses(store, secret)
-
-
-@pytest.mark.parametrize("content", [b"", b"{", b"null", b"\xff\xfe", b'{"version":1,"tokens":["\xff"]}'])
-def test_a_torn_file_is_refused_and_never_overwritten(store: TokenStore, file: Path, content: bytes) -> None:
-    _, secret = store.create("laptop", "ann", None)
-    file.write_bytes(content)
-    refuses(store, secret)
-    with pytest.raises(ConfigError, match=r"is no list of tokens: .*; restore it, or remove it"):
-        store.create("phone", "ann", None)
-    assert file.read_bytes() == content
-
-
-def test_a_file_that_lets_nobody_in_is_logged_once_per_change(
-    store: TokenStore, file: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    token, secret = store.create("laptop", "ann", None)
-    good = file.read_bytes()
-    file.write_bytes(good[:40])
-    for _ in range(3):
-        refuses(store, secret)
-        assert not store.is_current(token)
-    file.chmod(0o644)
-    refuses(store, secret)
-    file.chmod(0o600)
-    file.write_bytes(good)
-    assert store.authenticate(secret) == token
-    file.write_bytes(good[:40])
-    refuses(store, secret)
-    logged = [(record.name, record.levelno, "0644" in record.getMessage()) for record in caplog.records]
-    assert logged == [
-        ("acp_gateway.auth", logging.ERROR, False),
-        ("acp_gateway.auth", logging.ERROR, True),
-        ("acp_gateway.auth", logging.ERROR, False),
-    ]
-    assert secret not in caplog.text
-    assert token.sha256 not in caplog.text
-
-
-def test_a_file_that_cannot_be_read_lets_nobody_in(store: TokenStore, file: Path) -> None:
-    file.mkdir(parents=True)
-    with pytest.raises(ConfigError, match="cannot be read: Is a directory"):
-        store.tokens()
-    refuses(store, tokens.mint())
-
-
-def test_a_state_directory_that_cannot_be_made_is_told(tmp_path: Path) -> None:
-    (tmp_path / "occupied").write_text("")
-    store = TokenStore(tmp_path / "occupied" / "state")
-    with pytest.raises(ConfigError, match="cannot be written: Not a directory"):
-        store.create("laptop", "ann", None)
-
-
-@not_as_root
-def test_a_state_directory_that_may_not_be_written_is_told(store: TokenStore, state_dir: Path) -> None:
-    state_dir.mkdir(mode=0o500)
-    with pytest.raises(ConfigError, match="cannot be written: Permission denied"):
-        store.create("laptop", "ann", None)
-
-
-def test_an_entry_is_a_value(store: TokenStore) -> None:
-    token, _ = store.create("laptop", "ann", ["demo"])
-    assert {token: 1}[Token(token.id, "laptop", "ann", ("demo",), token.sha256, token.created)] == 1
