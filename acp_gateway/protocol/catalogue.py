@@ -9,6 +9,9 @@ from acp_gateway.protocol.sessions import Client, Registry, Session
 PAGES = 100
 """Pages in a row on which there is nothing for a client, before it gets an empty one and asks on by itself."""
 
+PAST = 1000
+"""Sessions that are not live, of which a client is told at most, those used last: more than a person looks through."""
+
 
 @dataclass(frozen=True, slots=True)
 class Query:
@@ -67,14 +70,14 @@ def next_page(request: Message, cursor: bytes) -> bytes:
 
 
 def _seen(query: Query, registry: Registry, *, past: bool) -> list[Session]:
+    viewer = query.client.viewer
     return [
         session
-        for session in registry
+        for session in [*(list(registry.past(viewer))[-PAST:] if past else ()), *registry.live(viewer)]
         if session.agent == query.agent
-        and query.client.viewer.sees(session)
         and (query.cwd is None or query.cwd == session.cwd)
         # Of several of one name, those that are over can't be opened.
-        and (session.live or (past and registry.find(query.client.viewer, query.agent, session.id) is session))
+        and (session.live or registry.find(viewer, query.agent, session.id) is session)
     ]
 
 

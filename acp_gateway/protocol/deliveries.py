@@ -1,11 +1,11 @@
-"""What the core has decided and its driver has to carry out: messages for whom, and words for the log."""
+"""What the core has decided and its driver has to carry out: messages for whom, and words for the log and the audit."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from acp_gateway.protocol import jsonrpc
-from acp_gateway.protocol.sessions import Client, Home, Session
+from acp_gateway.protocol.sessions import Client, Home, Session, Survey
 
 EventName = Literal["permission_waiting", "turn_end"]
 
@@ -22,6 +22,18 @@ class Event:
     """Seconds since it began."""
 
 
+@dataclass(frozen=True, slots=True)
+class Deed:
+    """Something that somebody may want to look up later; never what was said."""
+
+    name: str
+    """As the audit calls it."""
+    client: Client | None
+    """Who did it; None for the gateway itself."""
+    details: dict[str, Any]
+    """What JSON can hold."""
+
+
 @dataclass(slots=True)
 class Deliveries:
     """Messages to be sent, in order for each recipient."""
@@ -35,6 +47,10 @@ class Deliveries:
     events: list[Event] = field(default_factory=list)
     wanted: list[Session] = field(default_factory=list)
     """Sessions whose journal is to be read from the archive, for the core to go on; see `Multiplexer.recalled`."""
+    surveys: list[Survey] = field(default_factory=list)
+    """Directories that are to be looked at, for the core to go on; see `Multiplexer.surveyed`."""
+    deeds: list[Deed] = field(default_factory=list)
+    """For the audit."""
 
 
 class Outgoing:
@@ -100,6 +116,14 @@ class Outgoing:
     def recall(self, session: Session) -> None:
         """Have a session's journal read."""
         self._deliveries.wanted.append(session)
+
+    def survey(self, survey: Survey) -> None:
+        """Have directories looked at."""
+        self._deliveries.surveys.append(survey)
+
+    def deed(self, name: str, client: Client | None, /, **details: Any) -> None:
+        """Write something down in the audit."""
+        self._deliveries.deeds.append(Deed(name, client, details))
 
     def note(self, text: str) -> None:
         """Tell whoever reads the log; what peers call a thing may hold anything, also what a terminal would obey."""

@@ -62,6 +62,7 @@ class Lifecycle:
         process.asked.clear()
         process.held.clear()
         process.recalling.clear()
+        process.surveying.clear()
         process.questions.agent_lost()
         process.terminals.clear()
         process.stage = Stage.ABSENT

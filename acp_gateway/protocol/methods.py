@@ -118,6 +118,9 @@ CLIENT_METHODS = {
     SET_CONFIG_OPTION: ClientMethod(guest=True),
 }
 
+CLIENT_NOTIFICATIONS = frozenset({SESSION_CANCEL, CANCEL_REQUEST})
+"""What clients tell and never ask."""
+
 AGENT_METHODS = {
     REQUEST_PERMISSION: AgentMethod(Audience.CONTROLLERS),
     CREATE_ELICITATION: AgentMethod(Audience.CONTROLLERS),
@@ -132,6 +135,11 @@ AGENT_FAMILIES = {
 
 _ANY_CLIENT_METHOD = ClientMethod()
 _ANY_AGENT_METHOD = AgentMethod()
+
+
+def is_known(name: str) -> bool:
+    """Whether what a client's method does is known here."""
+    return name in CLIENT_METHODS or name == AUTHENTICATE
 
 
 def client_method(name: str) -> ClientMethod:

@@ -2,8 +2,8 @@
 
 Feed it what happened, one verb for each thing that can happen (`attach`, `receive_from_client`, `client_away`,
 `client_back`, `client_gone`, `dismiss`, `receive_from_agent`, `agent_lost`, `agent_stopped`, `end_turns`, `retire`,
-`pass_time`); the verbs never raise and never wait. Then take from it what is to be sent to whom (`take_deliveries`) and
-what a person should know (`take_notes`).
+`pass_time`; `recalled` and `surveyed` bring what was asked for); the verbs never raise and never wait. Then take from
+it what is to be sent to whom (`take_deliveries`) and what a person should know (`take_notes`).
 
 Ids. Each request of a client goes to the agent under a whole number that is never used twice; the response gets the
 client's own spelling back. Each request of the agent goes to each of its recipients under an id of that recipient's
@@ -21,8 +21,8 @@ that still have clients are opened again before anything else is asked of them.
 
 What is answered here and never passed on: text that is no message, arrays, messages with a member repeated where the
 gateway looks, requests before `initialize`, a second `initialize`, an id that is still in use, sessions in directories
-that aren't there, what observers and guests may not do, `fs/*` and `terminal/*` from the agent while they are masked,
-and the gateway's own reserved methods.
+that aren't there or not allowed, what observers and guests may not do, `fs/*` and `terminal/*` from the agent while
+they are masked, and the gateway's own reserved methods.
 """
 
 from collections.abc import Callable
@@ -38,7 +38,17 @@ from acp_gateway.protocol.openings import Openings
 from acp_gateway.protocol.process import Policy, Process, Stage
 from acp_gateway.protocol.questions import Question
 from acp_gateway.protocol.routing import Routing
-from acp_gateway.protocol.sessions import Client, Home, Phase, Presence, Registry, Request, Session
+from acp_gateway.protocol.sessions import (
+    Client,
+    Findings,
+    Home,
+    Phase,
+    Presence,
+    Registry,
+    Request,
+    Session,
+    Survey,
+)
 from acp_gateway.protocol.turns import Turns
 
 
@@ -109,7 +119,7 @@ class Multiplexer:
         process = self._process
         # What somebody asked who has gone keeps nobody busy, but for turns: those go on.
         asked = any(request.client is None or not request.client.gone for request in process.asked.values())
-        return bool(asked or process.held or len(process.questions)) or any(
+        return bool(asked or process.held or process.surveying or len(process.questions)) or any(
             session.turns or session.queue or session.held for session in process.live.values()
         )
 
@@ -183,6 +193,8 @@ class Multiplexer:
         self._process.held = [request for request in self._process.held if request.client is not client]
         for waiting in self._process.recalling.values():
             waiting[:] = [request for request in waiting if request.client is not client]
+        for request in [request for request in self._process.surveying if request.client is client]:
+            del self._process.surveying[request]
         for session in self._process.live.values():
             session.held = [request for request in session.held if request.client is not client]
         client.requests.clear()
@@ -190,8 +202,11 @@ class Multiplexer:
 
     def dismiss(self, client: Client, why: str, data: dict[str, Any]) -> None:
         """The gateway ends a client's connection: answer what it has open, and count it as gone."""
-        for request in list(client.requests.values()):
+        requests = list(client.requests.values())
+        # The last first: what one of them has kept waiting is not to go on now.
+        for request in reversed(requests):
             self._withdraw(request)
+        for request in requests:
             self._process.fail(request, why, data)
         self.client_gone(client)
 
@@ -255,6 +270,13 @@ class Multiplexer:
         for request in waiting:
             self._dispatch(request)
 
+    def surveyed(self, survey: Survey, findings: Findings) -> None:
+        """Somebody has looked at the directories of a request: it goes on, if it still waits for that."""
+        survey.findings = findings
+        if self._process.surveying.pop(survey.request, None) is not None:
+            for request in (survey.request, *survey.behind):
+                self._dispatch(request)
+
     def _request_from_client(self, client: Client, message: Message) -> None:
         request = Request(client, message)
         if jsonrpc.id_key(message.id) in client.requests:
@@ -291,7 +313,13 @@ class Multiplexer:
                 self._lifecycle.begin()
         else:
             session = self._process.seen(client, message.session)
-            if session is not None and session.in_transit:
+            survey = self._process.survey_before(client)
+            waiting = self._process.recalling_before(client, message.session)
+            if survey is not None:
+                survey.behind.append(request)
+            elif waiting is not None:
+                waiting.append(request)
+            elif session is not None and session.in_transit:
                 session.held.append(request)
             else:
                 self._handlers.get(message.method, self._other)(client, request)
@@ -329,7 +357,13 @@ class Multiplexer:
 
     def _withdraw(self, request: Request) -> bool:
         """Take back what the agent has not got yet; False for what can't be."""
+        survey = self._process.surveying.pop(request, None)
+        if survey is not None:
+            for behind in survey.behind:
+                self._dispatch(behind)
+            return True
         queues: list[Any] = [self._process.held, *self._process.recalling.values()]
+        queues += [survey.behind for survey in self._process.surveying.values()]
         for session in self._process.live.values():
             queues += [session.held, session.queue]
         for queue in queues:
@@ -346,7 +380,7 @@ class Multiplexer:
         if question is None:
             return
         if question.is_decision:
-            self._process.tell_decision(question, client, _decision(response))
+            self._process.tell_decision(question, client, _decision(response), chosen=_chosen(response))
 
     def _refuse_message(self, client: Client, message: Message, code: int, why: str) -> None:
         """Answer what is a request; a notification is never answered."""
@@ -366,12 +400,18 @@ class Multiplexer:
             self._process.out.refusal(client, jsonrpc.INVALID_REQUEST, why)
 
 
+def _chosen(response: Message) -> str | None:
+    """The option that was chosen."""
+    selected = jsonrpc.text_at(response.text, "result", "outcome", "outcome") == "selected"
+    return jsonrpc.text_at(response.text, "result", "outcome", "optionId") if selected else None
+
+
 def _decision(response: Message) -> str | None:
-    return (
-        jsonrpc.text_at(response.text, "result", "outcome", "optionId")
-        or jsonrpc.text_at(response.text, "result", "outcome", "outcome")
-        or jsonrpc.text_at(response.text, "result", "action")
-    )
+    chosen = _chosen(response)
+    if chosen is not None:
+        return chosen
+    outcome = jsonrpc.text_at(response.text, "result", "outcome", "outcome")
+    return outcome or jsonrpc.text_at(response.text, "result", "action")
 
 
 def _key_at(text: bytes, at: tuple[int, int]) -> jsonrpc.IdKey:

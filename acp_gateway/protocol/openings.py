@@ -5,17 +5,24 @@ part from the next message on, in one step: nothing is missing and nothing comes
 once; what others ask of it meanwhile waits.
 """
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import partial
+from typing import Final
 
-from acp_gateway.protocol import catalogue, jsonrpc, methods, spans, updates
+from acp_gateway.protocol import catalogue, jsonrpc, methods, rights, spans, updates
 from acp_gateway.protocol.catalogue import Query
 from acp_gateway.protocol.jsonrpc import Message
 from acp_gateway.protocol.process import Process
 from acp_gateway.protocol.returns import Return, adopt, missed, with_own_meta, without_own_meta
 from acp_gateway.protocol.routing import Routing
-from acp_gateway.protocol.sessions import Client, Request, Session, State
+from acp_gateway.protocol.sessions import Client, Request, Session, State, Survey
+from acp_gateway.protocol.toolservers import NotUnderstood, screen
 from acp_gateway.protocol.turns import Turns
+
+SERVERS_TOLD: Final = 10
+"""Tool servers of one request that are named in the audit, and the characters of each name: editors have a handful."""
+NAME_TOLD: Final = 64
 
 
 class Openings:
@@ -37,7 +44,7 @@ class Openings:
                 self._join(client, client.viewer.only, request)
         elif not client.controls:
             self._process.refuse(request, jsonrpc.METHOD_NOT_FOUND, "observers may only look: no session/new")
-        elif not self._process.refuse_directory(request):
+        elif self._has_room(request) and self._may_open(client, request):
             self._routing.openings += 1
             self._process.forward(request, self._opened)
 
@@ -52,7 +59,7 @@ class Openings:
             self._take_up(session, client, request)
             return
         session = self._to_open(client, message.session, request)
-        if session is None or self._process.refuse_directory(request):
+        if session is None or not self._has_room(request) or not self._may_open(client, request, session):
             return
         returning = Return.read(message)
         if returning is not None and not session.recalled and session.archive.holds(session):
@@ -60,7 +67,9 @@ class Openings:
                 self._process.out.recall(session)
             self._process.recalling.setdefault(session, []).append(request)
             return
+        message = request.message
         session.keep_setup(jsonrpc.parse(without_own_meta(message.text)))
+        session.workspace = _workspace(request) or session.workspace
         request.session = session
         resumes = message.method == methods.RESUME
         withheld = resumes and self._process.abilities.load
@@ -94,9 +103,10 @@ class Openings:
             self._process.refuse(request, jsonrpc.INVALID_PARAMS, "sessionId must be a string")
             return
         session = self._process.seen(client, session_id)
-        if session is None and self._to_open(client, session_id, request) is None:
+        past = None if session is not None else self._to_open(client, session_id, request)
+        if session is None and past is None:
             return
-        if not self._process.refuse_directory(request):
+        if self._has_room(request) and self._may_open(client, request, past):
             request.session = session
             self._routing.openings += 1
             self._process.forward(request, self._opened)
@@ -155,8 +165,12 @@ class Openings:
             known = session is not None
             session = session or self._process.new_session(session_id, client.viewer.identity)
             session.keep_setup(request.message)
+            session.workspace = _workspace(request)
+            if session.workspace is None and request.session is not None:
+                session.workspace = request.session.workspace
             if not known:
                 self._process.enter(session)
+                self._routing.entered(session)
             session.keep_result(response)
             session.state = State.OPEN
             if request.session is not None:
@@ -190,16 +204,115 @@ class Openings:
             self._process.questions.offer(session, client)
         else:
             session = self._to_open(client, session_id, request)
-            if session is not None:
-                session.setup = session.setup or {"cwd": jsonrpc.encode(self._directory(request))}
+            if session is None or not self._has_room(request):
+                return
+            if request.survey is None:
+                # Of a session that was opened before it is known where, and nothing else is asked of the client.
+                cwd = session.cwd if session.setup else jsonrpc.text_at(request.message.text, "params", rights.CWD)
+                request.survey = Survey(request, () if cwd is None else (cwd,))
+            if self._is_surveyed(request) and self._has_place(session, client, request):
                 session.held.append(request)
                 method = methods.LOAD if self._process.abilities.load else methods.RESUME
                 self._open(session, Request(None, _opening(method, session), session), replay_to=None)
 
-    def _directory(self, request: Request) -> str:
-        """Where to open a session that nobody here has opened before: as asked, if that is a directory here at all."""
-        cwd = jsonrpc.text_at(request.message.text, "params", "cwd")
-        return "/" if cwd is None or self._process.policy.check_directory(cwd) is not None else cwd
+    def _has_place(self, session: Session, client: Client, request: Request) -> bool:
+        """Whether a session that somebody came for can be opened somewhere; where not, the request is refused."""
+        if session.setup:
+            return not self._is_out_of_place(client, request)
+        place = _place(request)
+        if place is None:
+            why = "there is no workspace that this connection may use"
+            self._process.refuse(request, jsonrpc.INVALID_PARAMS, why, {"reason": "outside_workspaces"})
+            return False
+        session.setup, session.workspace = {"cwd": jsonrpc.encode(place[0])}, place[1]
+        return True
+
+    def _has_room(self, request: Request) -> bool:
+        """Whether a further session may be live; where not, the request is refused."""
+        policy, registry = self._process.policy, self._process.registry
+        assert request.client is not None
+        # Those that the agent is about to open count as well: a client need not wait for one before it asks for more.
+        coming = Counter(
+            asked.client.viewer.identity
+            for asked in self._process.asked.values()
+            if asked.client is not None and asked.message.method in (methods.NEW, methods.FORK)
+        )
+        identity = request.client.viewer.identity
+        if registry.count_live(identity) + coming[identity] >= policy.sessions_per_identity:
+            why = f"sessions_per_identity ({policy.sessions_per_identity}) are open already; close some"
+        elif registry.count_live() + coming.total() >= policy.max_sessions:
+            why = f"max_sessions ({policy.max_sessions}) are open already"
+        else:
+            return True
+        self._process.refuse(request, jsonrpc.INVALID_REQUEST, why, {"reason": "too_many_sessions"})
+        return False
+
+    def _may_open(self, client: Client, request: Request, past: Session | None = None) -> bool:
+        """Whether a session may be opened as a request asks; where not, it was refused, or waits for a survey.
+
+        `past` is one that is not live, and is opened again.
+        """
+        if request.survey is None and not self._screen(client, request):
+            return False
+        if (
+            request.survey is None
+            and client.viewer.workspaces is not None
+            and past is not None
+            and past.cwd is not None
+        ):
+            # Of an earlier process of the gateway only the text of where it was is known, and links lead elsewhere.
+            request.survey = Survey(request, (*rights.directories_of(request.message), past.cwd))
+        return self._is_surveyed(request) and not self._is_out_of_place(client, request)
+
+    def _is_out_of_place(self, client: Client, request: Request) -> bool:
+        """Whether the survey of a request has found something; then it is refused."""
+        assert request.survey is not None
+        assert request.survey.findings is not None
+        problem = request.survey.findings.problem
+        if problem is not None:
+            self._process.refuse(request, jsonrpc.INVALID_PARAMS, problem.message, problem.data)
+            reason, path = problem.data.get("reason"), problem.data.get("cwd")
+            self._process.out.deed("cwd_refused", client, agent=self._process.agent, path=path, reason=reason)
+            self._process.out.note(f"{client.name}: refused a session in {path!r:.200}: {reason}")
+        return problem is not None
+
+    def _screen(self, client: Client, request: Request) -> bool:
+        """Take out of a request the tool servers that the policy does not pass on; False where it was refused."""
+        flaw = rights.flaw_of_opening(request.message)
+        screened = None
+        try:
+            screened = screen(request.message.text, self._process.policy.mcp_servers)
+        except NotUnderstood as error:
+            flaw = flaw or str(error)
+        if flaw is not None or screened is None:
+            self._process.refuse(request, jsonrpc.INVALID_PARAMS, flaw or "")
+            return False
+        found = (*screened.dropped, *screened.refused)
+        name = "mcp_server_refused" if screened.refused else "mcp_server_dropped"
+        for server in found[:SERVERS_TOLD]:
+            told = {"name": server.name[:NAME_TOLD], "kind": server.kind[:NAME_TOLD]}
+            self._process.out.deed(name, client, agent=self._process.agent, **told)
+        if len(found) > SERVERS_TOLD:
+            self._process.out.deed(name, client, agent=self._process.agent, count=len(found) - SERVERS_TOLD)
+        if screened.refused:
+            names = ", ".join(repr(server.name) for server in screened.refused)
+            why = f"tool servers that would run on the gateway's machine are not allowed here: {names:.200}"
+            self._process.refuse(request, jsonrpc.INVALID_PARAMS, why, {"reason": "mcp_servers"})
+            return False
+        if screened.dropped:
+            names = ", ".join(repr(server.name) for server in screened.dropped)
+            self._process.out.note(f"{client.name}: left out tool servers that would run here: {names:.200}")
+            request.replace(screened.text)
+        return True
+
+    def _is_surveyed(self, request: Request) -> bool:
+        """Whether somebody has looked at the directories that a request names; if not, it waits for that."""
+        if request.survey is None:
+            request.survey = Survey(request, rights.directories_of(request.message))
+        if request.survey.findings is None:
+            self._process.surveying[request] = request.survey
+            self._process.out.survey(request.survey)
+        return request.survey.findings is not None
 
     def _replay(self, session: Session, client: Client, history: Sequence[bytes]) -> None:
         """Give a client a session's history up to now, as it would have seen it."""
@@ -251,6 +364,7 @@ class Openings:
         """Have the agent open a session, and record what it tells of it."""
         first = self._is_first(session)
         self._process.enter(session)
+        self._routing.entered(session)
         session.state = State.OPENING
         session.replay_to = replay_to
         session.recorded = self._process.new_journal()
@@ -391,6 +505,21 @@ class Openings:
                 self._process.out.clients(session.attached, text)
             session.merge_result(response)
             self._set_open(session)
+
+
+def _workspace(request: Request) -> str | None:
+    """The workspace that a survey has found a request's directory in."""
+    findings = None if request.survey is None else request.survey.findings
+    return None if findings is None else findings.workspace
+
+
+def _place(request: Request) -> tuple[str, str | None] | None:
+    """The directory and workspace for a session that nobody here has opened before: as asked, if that may be."""
+    cwd = jsonrpc.text_at(request.message.text, "params", "cwd")
+    assert request.survey is not None
+    findings = request.survey.findings
+    assert findings is not None
+    return findings.instead if cwd is None or findings.problem is not None else (cwd, findings.workspace)
 
 
 def _opening(method: str, session: Session) -> Message:

@@ -6,6 +6,7 @@ that was named then; `answer`, `respond` and `refuse` settle it for its client, 
 """
 
 import enum
+import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
@@ -18,8 +19,9 @@ from acp_gateway.protocol.jsonrpc import Message, RawId
 from acp_gateway.protocol.methods import Capability
 from acp_gateway.protocol.outbox import Mark, acknowledgement
 from acp_gateway.protocol.questions import Question, Questions
-from acp_gateway.protocol.sessions import SESSION_ID_SIZE, Client, Registry, Request, Session, State
+from acp_gateway.protocol.sessions import SESSION_ID_SIZE, Client, Registry, Request, Session, State, Survey
 from acp_gateway.protocol.terminals import Terminals
+from acp_gateway.protocol.toolservers import ToolPolicy
 
 ID_SIZE: Final = 1024
 """Bytes of an id at most; a UUID has 38, and each is remembered until its answer comes."""
@@ -46,14 +48,6 @@ class Stage(enum.Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Problem:
-    """Why a session can't be opened: words for a person, data for a program."""
-
-    message: str
-    data: dict[str, Any]
-
-
-@dataclass(frozen=True, slots=True)
 class Policy:
     """What the configuration says, and what only the gateway's machine can tell."""
 
@@ -61,8 +55,6 @@ class Policy:
     """Whether the process is for several clients: it gets the gateway's own capabilities, and outlives each client."""
     serves: frozenset[Capability]
     """What clients may do for the agent; all else is masked."""
-    check_directory: Callable[[str], Problem | None]
-    """Judges `cwd` of a session to be opened."""
     login_hint: Callable[[list[dict[str, Any]]], str]
     """Given the agent's authentication methods, says how to log it in on the gateway's machine."""
     max_open_requests: int
@@ -73,8 +65,16 @@ class Policy:
     """Bytes of requests of one side that are held here, because the other can't have them yet or for the answer."""
     journal_limit: int
     """Bytes of a session's history that are kept."""
-    permission_timeout: float = float("inf")
+    permission_timeout: float = math.inf
     """Seconds after which a decision that nobody takes counts as cancelled."""
+    mcp_servers: ToolPolicy = "allow"
+    """What becomes of tool servers that would run on the gateway's machine, or mean it."""
+    max_sessions: float = math.inf
+    """Sessions of all agents that may be live at a time."""
+    sessions_per_identity: float = math.inf
+    max_waiting_prompts: float = math.inf
+    """Prompts of all sessions that may wait for the end of a turn."""
+    waiting_prompts_per_identity: float = math.inf
     version: str = "0"
     """The gateway's, for agents."""
 
@@ -108,6 +108,8 @@ class Process:
         """What was asked of it while it has to be started again first."""
         self.recalling: dict[Session, list[Request]] = {}
         """What waits until the journal of a session was read from the archive."""
+        self.surveying: dict[Request, Survey] = {}
+        """What waits until somebody has looked at the directories that it names."""
         self.now = 0.0
         """Seconds, by the driver's clock."""
         self._last_id = 0
@@ -131,6 +133,17 @@ class Process:
         """The session of this process that a client takes part in."""
         session = None if session_id is None else self.live.get(session_id)
         return session if session is not None and session in client.sessions else None
+
+    def survey_before(self, client: Client) -> Survey | None:
+        """The survey that what a client asks has to wait for: its requests reach the agent in order."""
+        return next((survey for request, survey in self.surveying.items() if request.client is client), None)
+
+    def recalling_before(self, client: Client, session_id: str | None) -> list[Request] | None:
+        """What waits for the journal of a session that a client has asked for: what it asks there comes behind that."""
+        for session, waiting in self.recalling.items():
+            if session.id == session_id and any(request.client is client for request in waiting):
+                return waiting
+        return None
 
     def of_request(self, client: Client, request: Request) -> Session | None:
         """The session that a request is about, if its client is attached to it; else it is refused."""
@@ -165,6 +178,7 @@ class Process:
     def take_part(self, session: Session, client: Client, *, hosts: bool) -> None:
         if client not in session.attached:
             self.tell(session, "attached", **who(client))
+            self.out.deed("session_joined", client, session=session.id, agent=self.agent, owner=session.owner)
             session.attached[client] = None
             client.sessions[session] = None
         if hosts and client.controls and not client.viewer.guest and client.viewer.identity == session.owner:
@@ -179,6 +193,7 @@ class Process:
                 self.out.client(client, Mark(acknowledgement(0, {session.id: position})))
 
     def detach(self, session: Session, client: Client) -> None:
+        self.out.deed("session_left", client, session=session.id, agent=self.agent)
         session.attached.pop(client, None)
         client.sessions.pop(session, None)
         # If it came for this one, it may come for it again.
@@ -238,14 +253,6 @@ class Process:
         why = f"no session {session_id!r:.80} is open on this connection"
         self.refuse(request, jsonrpc.SESSION_NOT_FOUND, why, {"sessionId": session_id})
 
-    def refuse_directory(self, request: Request) -> bool:
-        """Refuse a session in a directory that isn't there. What `cwd` must look like is the agent's to say."""
-        cwd = jsonrpc.text_at(request.message.text, "params", "cwd")
-        problem = None if cwd is None else self.policy.check_directory(cwd)
-        if problem is not None:
-            self.refuse(request, jsonrpc.INVALID_PARAMS, problem.message, problem.data)
-        return problem is not None
-
     def too_much(self, message: Message, pending: int, size: int) -> str | None:
         """Why a request can't be remembered besides those that are open, so many and of so many bytes."""
         if len(message.id) > ID_SIZE:
@@ -263,11 +270,27 @@ class Process:
             params = {"sessionId": session.id, "event": event, **details}
             self.out.clients(listeners, jsonrpc.notification(methods.NEWS, params))
 
-    def tell_decision(self, question: Question, client: Client | None, decision: Any) -> None:
+    def tell_decision(
+        self, question: Question, client: Client | None, decision: str | None, *, chosen: str | None = None
+    ) -> None:
+        """Tell how something was decided; `chosen` is the option, where it was one: its id may be any word."""
+        call = jsonrpc.text_at(question.message.text, "params", "toolCall", "toolCallId")
         if question.session is not None:
-            call = jsonrpc.text_at(question.message.text, "params", "toolCall", "toolCallId")
             about = {"method": question.method, "toolCallId": call, "decision": decision}
             self.tell(question.session, "decided", **about, **who(client))
+        name = "permission_decided" if question.method == methods.REQUEST_PERMISSION else "elicitation_decided"
+        kind = jsonrpc.text_at(question.message.text, "params", "toolCall", "kind")
+        session = question.message.session if question.session is None else question.session.id
+        self.out.deed(
+            name,
+            client,
+            session=session,
+            agent=self.agent,
+            toolCallId=call,
+            kind=kind,
+            decision=decision,
+            optionKind=None if chosen is None else question.kind_of(chosen),
+        )
 
     def tell_others(self, request: Request, kind: str, update: bytes) -> None:
         """Tell the others of a session what one of them has chosen."""

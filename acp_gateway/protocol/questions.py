@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Final
 
-from acp_gateway.protocol import jsonrpc
+from acp_gateway.protocol import jsonrpc, spans
 from acp_gateway.protocol.deliveries import Outgoing
 from acp_gateway.protocol.jsonrpc import Message, RawId
 from acp_gateway.protocol.methods import CANCEL_REQUEST, CREATE_ELICITATION, REQUEST_PERMISSION, Audience
@@ -88,7 +88,7 @@ class Question:
         """Whether an answer decides the question."""
         if not self.is_decision:
             return True
-        if answer.error:
+        if answer.error or _repeats_itself(answer):
             return False
         if self.method == CREATE_ELICITATION:
             return jsonrpc.text_at(answer.text, "result", "action") in ("accept", "decline", "cancel")
@@ -96,11 +96,19 @@ class Question:
         chosen = jsonrpc.text_at(answer.text, "result", "outcome", "optionId")
         return outcome == "cancelled" or (outcome == "selected" and chosen is not None and chosen in self._offered())
 
-    def _offered(self) -> list[str | None]:
+    def kind_of(self, choice: str) -> str | None:
+        """What choosing an option means, such as `allow_once`, as far as the agent has said that."""
+        return self._offered().get(choice)
+
+    def _offered(self) -> dict[str | None, str | None]:
+        """The options that there are, by id, with their kinds."""
         options = jsonrpc.raw_at(self.message.text, "params", "options")
         if options is None or options[:1] != b"[":
-            return []
-        return [jsonrpc.text_at(option, "optionId") for option in jsonrpc.elements_of(options)]
+            return {}
+        return {
+            jsonrpc.text_at(option, "optionId"): jsonrpc.text_at(option, "kind")
+            for option in jsonrpc.elements_of(options)
+        }
 
 
 class Questions:
@@ -279,6 +287,17 @@ class Questions:
         del question.copies[client]
         client.questions.pop(minted, None)
         self._out.client(client, jsonrpc.notification(CANCEL_REQUEST, {"requestId": minted}))
+
+
+def _repeats_itself(answer: Message) -> bool:
+    """Whether a decision has a member twice: the agent might read another one than was written down here."""
+    for path in (("result",), ("result", "outcome")):
+        raw = jsonrpc.raw_at(answer.text, *path)
+        if raw is not None and raw[:1] == b"{":
+            names = [spans.string_value(member.name).casefold() for member in spans.members(raw)]
+            if len(set(names)) < len(names):
+                return True
+    return False
 
 
 def undecided(question: Question) -> bytes:

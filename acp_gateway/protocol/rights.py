@@ -1,11 +1,23 @@
-"""What a client may say: by its role, by what its connection came for, and by how it names a session.
+"""What a client may say: by its role, by what its connection came for, and by how it names a session and its place.
 
 What may be done *in* a session is another matter: that needs a client that is attached to it.
 """
 
-from acp_gateway.protocol import jsonrpc, methods
+from itertools import islice
+from typing import Final
+
+from acp_gateway.protocol import jsonrpc, methods, spans
 from acp_gateway.protocol.jsonrpc import Message
 from acp_gateway.protocol.sessions import SESSION_ID_SIZE, Client
+from acp_gateway.protocol.toolservers import LIST
+
+CWD: Final = "cwd"
+DIRECTORIES: Final = "additionalDirectories"
+
+DIRECTORIES_LENGTH: Final = 64
+"""Additional directories of a session at most; the disk is asked for each of them."""
+
+_PLACES: Final = {name.casefold(): name for name in (CWD, DIRECTORIES, LIST)}
 
 
 def objection_to_request(client: Client, message: Message) -> tuple[int, str] | None:
@@ -15,6 +27,12 @@ def objection_to_request(client: Client, message: Message) -> tuple[int, str] | 
         return jsonrpc.METHOD_NOT_FOUND, f"observers may only look: no {message.method:.80}"
     if (client.viewer.guest and not rules.guest) or not _is_within(client, message, rules):
         return jsonrpc.INVALID_REQUEST, f"this connection is for one session only: no {message.method:.80}"
+    if client.viewer.workspaces is not None and message.session is None and not methods.is_known(message.method):
+        # What is not known here may open, list or read anything.
+        return jsonrpc.INVALID_REQUEST, f"this connection is for some workspaces only: no {message.method:.80}"
+    if message.method in methods.CLIENT_NOTIFICATIONS:
+        # Some agents don't look at the id: what is checked, and translated, of the one has to be of the other as well.
+        return jsonrpc.INVALID_REQUEST, f"{message.method} is a notification, which has no id"
     flaw = _flaw_of_session_id(message)
     return None if flaw is None else (jsonrpc.INVALID_PARAMS, flaw)
 
@@ -27,6 +45,9 @@ def objection_to_notification(client: Client, message: Message) -> str | None:
         return "guests may cancel, and tell nothing else"
     if client.viewer.only is not None and message.session is None:
         return "this connection is for one session only"
+    if message.method in methods.CLIENT_METHODS:
+        # Some agents don't look at the id, and would do unasked what nobody has looked at here.
+        return "it is a request, which has an id"
     if message.method == methods.SESSION_CANCEL and message.session is None:
         # Without one, an agent might end the turns of all.
         return "it names no session"
@@ -48,6 +69,43 @@ def _flaw_of_session_id(message: Message) -> str | None:
     if message.session is not None and len(message.session) > SESSION_ID_SIZE:
         return f"a session's id has at most {SESSION_ID_SIZE} characters"
     for name, value in jsonrpc.members_at(message.text, "params").items():
-        if name.replace("_", "").casefold() == "sessionid" and (name != "sessionId" or value[:1] not in b'"n'):
+        if _fold(name) == "sessionid" and (name != "sessionId" or value[:1] not in b'"n'):
             return "the session must be a string under the name sessionId"
     return None
+
+
+def flaw_of_opening(message: Message) -> str | None:
+    """Why where a session is to be opened, and with which tool servers, can't be known, for the same reasons."""
+    members = jsonrpc.members_at(message.text, "params")
+    for name, value in members.items():
+        meant = _PLACES.get(_fold(name), name)
+        if name != meant:
+            return f"{meant} must have that very name, not {name!r:.80}"
+        if name == CWD and value[:1] not in b'"n':
+            return f"{CWD} must be a string"
+    more = members.get(DIRECTORIES, b"null")
+    if more == b"null":
+        return None
+    if more[:1] != b"[" or not _are_strings(more):
+        return f"{DIRECTORIES} must be an array of at most {DIRECTORIES_LENGTH} strings"
+    if next(spans.elements(more), None) is not None and members.get(CWD, b"null") == b"null":
+        # Where the session itself would be, nobody here knows.
+        return f"{DIRECTORIES} need a {CWD} beside them"
+    return None
+
+
+def directories_of(message: Message) -> tuple[str, ...]:
+    """The directories that a session is to be opened in, `cwd` first."""
+    cwd = jsonrpc.text_at(message.text, "params", CWD)
+    more = jsonrpc.raw_at(message.text, "params", DIRECTORIES)
+    named = [] if more is None or more[:1] != b"[" else map(spans.string_value, jsonrpc.elements_of(more))
+    return (*(() if cwd is None else (cwd,)), *named)
+
+
+def _are_strings(array: bytes) -> bool:
+    first = islice(spans.elements(array), DIRECTORIES_LENGTH + 1)
+    return all(count < DIRECTORIES_LENGTH and array[at[0]] == ord('"') for count, at in enumerate(first))
+
+
+def _fold(name: str) -> str:
+    return name.replace("_", "").casefold()

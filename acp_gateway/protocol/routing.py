@@ -36,7 +36,7 @@ class Routing:
         self._early: dict[str, list[Message]] = {}
         self._early_size = 0
         # Sessions that no client asked for: which one each was begun by. One that has ended counts as its own parent.
-        self._parents: dict[str, str] = {}
+        self._parents: dict[str, Session] = {}
         # Those of which that is not known: the identities that they may be of.
         self._unclear: dict[str, frozenset[str]] = {}
         # Where somebody was asked to look at a page: in which session, and who outside of any.
@@ -55,9 +55,19 @@ class Routing:
         """The updates that came before the session they are of."""
         return self._early.pop(session_id, [])
 
+    def entered(self, session: Session) -> None:
+        """A session is here now. If another one had its id, what the agent has said until now is of that one."""
+        former = self._parents.pop(session.id, session)
+        if former is session:
+            return
+        self._early.pop(session.id, None)
+        for question in self._process.questions.unplaced():
+            if question.message.session == session.id:
+                self._process.questions.settle_undecided(question)
+
     def ended(self, session: Session) -> None:
         """What the agent still says of a session, or of those that it began, is for nobody."""
-        _remember(self._parents, session.id, session.id)
+        _remember(self._parents, session.id, session)
         self.route_again()
 
     def update(self, message: Message) -> None:
@@ -106,7 +116,7 @@ class Routing:
             if len(suspects) > 1:
                 self._process.out.note("dropped a notification of the agent that may be of more than one identity")
                 return
-            ready = [c for c in self._process.clients if c.phase is Phase.READY and c.viewer.only is None]
+            ready = [c for c in self._process.clients if c.phase is Phase.READY and c.viewer.sees_all]
             self._process.out.clients((c for c in ready if c.viewer.identity in suspects), message.text)
             return
         session = self._session_of(message.session)
@@ -147,6 +157,8 @@ class Routing:
             self._route(question)
         running = {session.owner for session in self._process.live.values() if session.turns}
         for question in self._process.questions.unplaced():
+            if self.openings and question.message.session is not None:
+                continue  # It may be of the session that is about to be named.
             # Nobody whose turn it could have been has one any more.
             if question.in_turn and not question.suspects & running:
                 self._process.questions.settle_undecided(question)
@@ -156,13 +168,17 @@ class Routing:
         """The session that an id of the agent's is about: its own, or the one that began it."""
         known = self._process.live.get(session_id)
         if known is not None or session_id in self._parents:
-            return known or self._process.live.get(self._parents[session_id])
+            return known or self._if_live(self._parents[session_id])
         if session_id not in self._unclear:
             _remember(self._unclear, session_id, self._suspects())
         session = None if self.openings else self._only_running(self._unclear[session_id])
         if session is not None:
-            _remember(self._parents, session_id, session.id)
+            _remember(self._parents, session_id, session)
         return session
+
+    def _if_live(self, session: Session) -> Session | None:
+        """The session itself, if it is here: its id may be another one's by now."""
+        return session if self._process.live.get(session.id) is session else None
 
     def _suspects(self) -> frozenset[str]:
         """The identities that something of the agent's, said now, may be of: those with a turn, or else all."""
@@ -176,13 +192,13 @@ class Routing:
         return running[0] if len(running) == 1 and suspects <= {running[0].owner} else None
 
     def _unbound(self) -> list[Client]:
-        """Those that control and are not there for one session only."""
-        return [c for c in self._process.clients if c.controls and c.viewer.only is None and c.phase is not Phase.NEW]
+        """Those that control and see all that is their identity's."""
+        return [c for c in self._process.clients if c.controls and c.viewer.sees_all and c.phase is not Phase.NEW]
 
     def _remember_child(self, message: Message, session: Session) -> None:
         child = jsonrpc.text_at(message.text, "params", "update", "sessionId")
         if child is not None and child not in self._process.live:
-            _remember(self._parents, child, session.id)
+            _remember(self._parents, child, session)
             self.route_again()
 
     def _keep_early(self, message: Message) -> None:

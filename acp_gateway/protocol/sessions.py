@@ -11,9 +11,9 @@ its owner and what a list shows of it.
 import enum
 import math
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from acp_gateway.protocol import jsonrpc
 from acp_gateway.protocol.journal import Journal
@@ -70,10 +70,19 @@ class Viewer:
     """Whether `only` was granted by the token, whoever owns it, and nothing else was."""
     granted_by: str | None = None
     """A guest's: whose session that turned out to be, once it was found. Another one of the same id is not meant."""
+    workspaces: tuple[str, ...] | None = None
+    """The names of the places where it may open sessions; None for all there are."""
+
+    @property
+    def sees_all(self) -> bool:
+        """Whether all sessions of the identity exist for this one, also those of which nothing is known yet."""
+        return self.only is None and self.workspaces is None
 
     def sees(self, session: "Session") -> bool:
         """Whether the session exists for this one."""
         if self.only is not None and session.id != self.only:
+            return False
+        if self.workspaces is not None and session.workspace not in self.workspaces:
             return False
         if self.guest:
             return self.granted_by in (None, session.owner)
@@ -165,7 +174,7 @@ class Client:
 class Request:
     """A request of a client, or of the gateway itself, from its arrival until its answer."""
 
-    __slots__ = ("agent_id", "client", "message", "session", "then")
+    __slots__ = ("agent_id", "client", "message", "session", "survey", "then")
 
     def __init__(self, client: Client | None, message: Message, session: "Session | None" = None) -> None:
         self.client = client
@@ -177,11 +186,19 @@ class Request:
         """Its id at the agent, while it is there."""
         self.then: Callable[[Request, Message], None] | None = None
         """What to do with the agent's response."""
+        self.survey: Survey | None = None
+        """What was found out of the directories that it names, or will be."""
 
     @property
     def id(self) -> RawId:
         """As the client spelled it."""
         return self.message.id
+
+    def replace(self, text: bytes) -> None:
+        """What it says from now on, under the same id."""
+        if self.client is not None:
+            self.client.waiting_size += len(text) - len(self.message.text)
+        self.message = jsonrpc.parse(text)
 
     def forget_text(self) -> None:
         """The agent has it now, and nobody here needs to know what it said: prompts can be large."""
@@ -189,6 +206,39 @@ class Request:
         if self.client is not None:
             self.client.waiting_size -= len(message.text)
         self.message = Message(b"", message.kind, message.id, message.method, session=message.session)
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """Why a session can't be opened: words for a person, data for a program."""
+
+    message: str
+    data: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Findings:
+    """What only the gateway's machine can tell of the directories of a session that is to be opened."""
+
+    problem: Problem | None = None
+    """Why the session may not be opened in these."""
+    workspace: str | None = None
+    """The name of the workspace in which it would be."""
+    instead: tuple[str, str | None] | None = None
+    """A directory and its workspace for a session that names none, or none that may be; None where there is none."""
+
+
+class Survey:
+    """Directories that a request names, and what was found out of them."""
+
+    def __init__(self, request: Request, directories: tuple[str, ...]) -> None:
+        self.request = request
+        self.directories = directories
+        """`cwd` first, then the additional ones."""
+        self.findings: Findings | None = None
+        """None until somebody has looked."""
+        self.behind: list[Request] = []
+        """What the same client asks meanwhile."""
 
 
 class State(enum.Enum):
@@ -272,6 +322,8 @@ class Session:
         self.held: list[Request] = []
         """What was asked while it is in transit."""
         self.cwd: str | None = None
+        self.workspace: str | None = None
+        """The name of the workspace that it works in, where that is known."""
         self.title: str | None = None
         self.updated_at: str | None = None
         self.result: dict[str, bytes] = {}
@@ -372,6 +424,8 @@ class Registry:
         self._sessions: dict[tuple[str, str], list[Session]] = {}
         # The same by id alone.
         self._by_id: dict[str, dict[Session, None]] = {}
+        # Those that are live, by owner, the longest so first.
+        self._live: dict[str, dict[Session, None]] = {}
         # Those that are not live, by owner, the longest so first; and how many that are.
         self._past: dict[str, dict[Session, None]] = {}
         self._past_count = 0
@@ -389,6 +443,7 @@ class Registry:
 
     def add(self, session: Session, home: Home) -> None:
         """A session is live from now on."""
+        self._live.setdefault(session.owner, {})[session] = None
         session.home = home
         session.archive = self._archive
         key = session.agent, session.id
@@ -401,7 +456,7 @@ class Registry:
 
     def end(self, session: Session) -> None:
         """A session is not live any more; whose it is stays known."""
-        session.home = None
+        self._leave(session)
         self._archive.keep(session)
         self._put_by(session)
         while self._past_count > REMEMBERED:
@@ -411,8 +466,17 @@ class Registry:
 
     def remove(self, session: Session) -> None:
         """A session does not exist any more."""
-        session.home = None
+        self._leave(session)
         self._forget(session)
+
+    def count_live(self, owner: str | None = None) -> int:
+        """How many sessions are live, of an identity or of all."""
+        return sum(map(len, self._live.values())) if owner is None else len(self._live.get(owner, ()))
+
+    def count_waiting(self, owner: str | None = None) -> int:
+        """How many prompts wait for the end of a turn, in the sessions of an identity or of all."""
+        of_each = self._live.values() if owner is None else [self._live.get(owner, {})]
+        return sum(len(session.queue) for sessions in of_each for session in sessions)
 
     def find(self, viewer: Viewer, agent: str, session_id: str) -> Session | None:
         """The session of that id that exists for this viewer, a live one first.
@@ -427,6 +491,23 @@ class Registry:
             return None
         return seen[0] if seen else None
 
+    def live(self, viewer: Viewer) -> list[Session]:
+        """The live sessions that exist for this viewer, the longest so first.
+
+        What others have takes no time, nor does what is over: who may only look may ask often.
+        """
+        return self._seen(viewer, self._live)
+
+    def past(self, viewer: Viewer) -> list[Session]:
+        """Those that are not live, the longest so first."""
+        return self._seen(viewer, self._past)
+
+    def _seen(self, viewer: Viewer, by_owner: Mapping[str, dict[Session, None]]) -> list[Session]:
+        if viewer.only is None:
+            return [session for session in by_owner.get(viewer.identity, ()) if viewer.sees(session)]
+        same_id = self._by_id.get(viewer.only, ())
+        return [it for it in same_id if it in by_owner.get(it.owner, ()) and viewer.sees(it)]
+
     def known(self, agent: str, session_id: str) -> bool:
         """Whether a session of that id was ever registered, for whomever."""
         return (agent, session_id) in self._sessions
@@ -435,6 +516,8 @@ class Registry:
         """Whether a session that is not registered would be this viewer's, if the agent has it."""
         if viewer.guest or (viewer.only is not None and viewer.only != session_id):
             return False
+        if viewer.workspaces is not None:
+            return False  # Nobody here knows where it works.
         # Two agents of the configuration may be one program, with one disk.
         elsewhere = self._by_id.get(session_id, ())
         if any(session.live or session.owner != viewer.identity for session in elsewhere):
@@ -444,10 +527,12 @@ class Registry:
     def __iter__(self) -> Iterator[Session]:
         return (session for same in list(self._sessions.values()) for session in same)
 
-    @property
-    def past(self) -> Iterator[Session]:
-        """Those that are not live, for each owner the longest so first."""
-        return (session for sessions in list(self._past.values()) for session in list(sessions))
+    def _leave(self, session: Session) -> None:
+        if session.live:
+            session.home = None
+            del self._live[session.owner][session]
+            if not self._live[session.owner]:
+                del self._live[session.owner]
 
     def _put_by(self, session: Session) -> None:
         self._take_out(session)

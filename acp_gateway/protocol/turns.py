@@ -21,11 +21,21 @@ class Turns:
         alone = not self._process.policy.shared and len(self._process.clients) == 1
         if not session.turns or (alone and not session.queue):
             self._start_turn(session, request)
-        elif len(session.queue) < self._process.policy.max_queued_prompts:
-            session.queue.append(request)
-        else:
-            why = f"max_queued_prompts ({self._process.policy.max_queued_prompts}) wait in this session already"
+        elif why := self._too_many(session):
             self._process.refuse(request, jsonrpc.INVALID_REQUEST, why)
+        else:
+            session.queue.append(request)
+
+    def _too_many(self, session: Session) -> str | None:
+        """Why a further prompt may not wait in a session."""
+        policy, registry = self._process.policy, self._process.registry
+        if len(session.queue) >= policy.max_queued_prompts:
+            return f"max_queued_prompts ({policy.max_queued_prompts}) wait in this session already"
+        if registry.count_waiting(session.owner) >= policy.waiting_prompts_per_identity:
+            return f"waiting_prompts_per_identity ({policy.waiting_prompts_per_identity}) wait already"
+        if registry.count_waiting() >= policy.max_waiting_prompts:
+            return f"max_waiting_prompts ({policy.max_waiting_prompts}) wait already"
+        return None
 
     def cancel(self, client: Client, message: Message) -> None:
         """A controller ends all turns of a session."""
@@ -41,7 +51,8 @@ class Turns:
         """Answer the prompts that the agent has not got yet."""
         waiting = list(session.queue)
         session.queue.clear()
-        for held in (session.held, self._process.held):
+        behind = (survey.behind for survey in self._process.surveying.values())
+        for held in (session.held, self._process.held, *behind):
             waiting += [
                 request
                 for request in held

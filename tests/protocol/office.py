@@ -192,7 +192,9 @@ class Wire(Scene):
 
     def deliver(self, leaving: Client | None = None) -> None:
         self.notes += self.multiplexer.take_notes()
-        self.office.read(self.multiplexer.take_deliveries())
+        deliveries = self.multiplexer.take_deliveries()
+        self.office.read(deliveries)
+        self.look_at(deliveries.surveys)
 
 
 class Office:
@@ -230,6 +232,8 @@ class Office:
         self.forgotten: set[str] = set()
         self.closed: dict[str, Record] = {}
         """Sessions that the agent process has closed."""
+        self.used: set[str] = set()
+        """Ids that the agent process has had sessions under, or was asked for."""
         self.count = 0
         """The sessions that the agent process has opened."""
         self.reading = False
@@ -288,6 +292,9 @@ class Office:
         self, member: Member, method: str, session: str | None, raw: bytes, back: Back | None = None, **params: Any
     ) -> None:
         """A client asks for something."""
+        about = member.only if method == "session/new" else session
+        if method in OPENINGS and about in self.promised.values():
+            return  # From an agent that counts it might get one of two sessions of that id.
         number = next(self.world.numbers)
         mark = f"m{number}"
         self.world.marks[mark] = member, session, method
@@ -300,8 +307,8 @@ class Office:
                 # What comes now is history.
                 member.places.pop(session or "", None)
                 member.unsure.add(session or "")
-        about = {} if session is None else {"sessionId": session}
-        params = {**about, **params, "mark": mark}
+        named = {} if session is None else {"sessionId": session}
+        params = {**named, **params, "mark": mark}
         text = re.sub(rb'"raw (\w+)"', lambda it: bytes.fromhex(it[1].decode()), encode(params))
         member.peer.say(b'{"jsonrpc":"2.0","method":"%b","id":%b,"params":%b}' % (method.encode(), raw, text))
 
@@ -380,6 +387,7 @@ class Office:
         self.promised.clear()
         self.known.clear()
         self.closed.clear()
+        self.used.clear()
         self.count = 0
         self.forgotten.update(self.children)
         for ask in self.asks:
@@ -451,10 +459,11 @@ class Office:
                     well = True
                     record = self.promise(owed)
                     del self.promised[owed]
+                    self.used.add(record.id)
                     if owed.method == "session/fork":
                         parent = owed.parent
                         copied = parent.truth if parent is not None and self.live.get(parent.id) is parent else []
-                        record.truth[:0] = [{**body, "sessionId": record.id} for body in copied]
+                        record.truth[:0] = [under(record, body, owed.session) for body in copied]
                     self.known[record.id] = self.live[record.id] = self.world.disk[record.id] = record
                     result = {"sessionId": record.id}
                 else:
@@ -564,8 +573,9 @@ class Office:
         for client, texts in deliveries.to_clients.items():
             member = self.members[client]
             self.no_delivery_to_who_is_gone(member)
-            self.who_counts_is_right_at_every_point(member, texts)
-            self.read_batch(member, texts)
+            forked = self.forked(member, texts)
+            self.who_counts_is_right_at_every_point(member, texts, forked)
+            self.read_batch(member, texts, forked)
         for text in deliveries.to_agent:
             self.read_by_agent(text, before)
         assert self.refusals == 0
@@ -602,10 +612,28 @@ class Office:
         wishes = [wish for member in self.members.values() for wish in member.wishes.values()]
         return next((wish.member for wish in wishes if f"m{wish.number}" == params["mark"]), None)
 
-    def read_batch(self, member: Member, texts: list[bytes]) -> None:
+    def forked(self, member: Member, texts: list[bytes]) -> dict[int, Record]:
+        """Which of these texts are history of which fork, although they name somebody else.
+
+        A fork's history has the words of the other session's sub-agents, under their own names.
+        """
+        found: dict[int, Record] = {}
+        coming = [name for text in texts for name in self.opened_by(member, text)]
+        for at, text in enumerate(texts):
+            body = json.loads(text)
+            if body.get("method") == "session/update" and coming:
+                fork, parent = self.live.get(coming[0] or ""), self.children.get(body["params"]["sessionId"])
+                if fork is not None and parent not in (None, fork) and body["params"] in fork.truth:
+                    found[at] = fork
+            elif member.only is None:
+                # Who came for one session gets the history behind the answer.
+                coming = coming[len(list(self.opened_by(member, text))) :]
+        return found
+
+    def read_batch(self, member: Member, texts: list[bytes], forked: dict[int, Record]) -> None:
         arriving = {name for text in texts for name in self.opened_by(member, text)}
         said: dict[Record, list[Body]] = {}
-        for text in texts:
+        for at, text in enumerate(texts):
             body = json.loads(text)
             params = body.get("params", {})
             if isinstance(text, Mark):
@@ -616,11 +644,11 @@ class Office:
                     self.what_was_open_is_taken_over(member, wish.back, str(wish.session), text)
                 self.every_response_reaches_its_asker_once_under_its_own_id(member, body, raw_id(text), said)
             elif body["method"] == "session/update":
-                self.nobody_sees_a_session_that_is_not_for_them(member, params, arriving)
-                record = self.record_of(params["sessionId"])
+                record = forked.get(at) or self.record_of(params["sessionId"])
                 assert record is not None
+                self.nobody_sees_a_session_that_is_not_for_them(member, params, record, arriving)
                 said.setdefault(record, []).append(params)
-                self.add_to_view(member, params)
+                self.add_to_view(member, params, record)
             elif body["method"] == "session/request_permission":
                 self.questions_come_to_controllers_that_take_part(member, body)
             elif body["method"] == "$/cancel_request":
@@ -643,13 +671,12 @@ class Office:
         if wish is not None and wish.method in OPENINGS and "result" in body:
             yield body["result"].get("sessionId") or wish.session
 
-    def add_to_view(self, member: Member, params: Body) -> None:
+    def add_to_view(self, member: Member, params: Body, record: Record) -> None:
         opening = self.openings.get(params["sessionId"])
         if opening is not None and opening.wish is not None:
             opening.wish.heard.append(params)
         else:
-            record = self.record_of(params["sessionId"])
-            view = None if record is None else member.views.get(record)
+            view = member.views.get(record)
             if view is not None:
                 view.append(params)
 
@@ -676,10 +703,12 @@ class Office:
         if wish is not None:
             wish.at_agent = True
         if owed.method in ("session/load", "session/resume"):
+            assert session is not None
             assert session not in self.openings
+            self.used.add(session)
             reopened = wish is None and session in self.live
             listens = wish is not None and wish.method == "session/load"
-            goes_on = wish is not None and wish.back is not None and self.epoch(session) == wish.back.place[0]
+            goes_on = wish is not None and wish.back is not None and self.knows(owed.session, wish.back.place)
             if wish is not None:
                 wish.goes_on = goes_on
             heard_by = wish if listens and not goes_on else None
@@ -699,12 +728,18 @@ class Office:
         self.owed.append(owed)
 
     def is_over(self, record: Record | None) -> bool:
-        """Whether a session was closed here: what is asked in it ends with the last turn that it may be of."""
-        return record is not None and self.closed.get(record.id) is record and not self.has(record.id)
+        """Whether a session was closed here: what is asked in it ends with the last turn that it may be of.
 
-    def epoch(self, name: str) -> str:
+        It also ends when the agent uses the id again.
+        """
+        if record is None or self.closed.get(record.id) is not record:
+            return False
+        return (self.world.disk if record.id in self.openings else self.known).get(record.id) is not record
+
+    def knows(self, name: str | None, place: Place) -> bool:
+        """Whether a place in a session can be told. A journal goes on under another epoch, and knows the former one."""
         (session,) = [session for session in self.scene.multiplexer.sessions if session.id == name]
-        return session.journal.epoch
+        return session.journal.known_until(place[0]) is not None
 
     # The rules
 
@@ -712,18 +747,14 @@ class Office:
         assert not member.gone
 
     def nobody_sees_a_session_that_is_not_for_them(
-        self, member: Member, params: Body, arriving: set[str | None]
+        self, member: Member, params: Body, record: Record, arriving: set[str | None]
     ) -> None:
-        name = params["sessionId"]
-        record, opening = self.record_of(name), self.openings.get(name)
-        assert record is not None
+        opening = self.openings.get(params["sessionId"])
         if opening is not None:
             assert opening.wish is not None
             assert opening.wish.member is member
         else:
-            # The history of a fork has the words of the other session's sub-agents, under their own names.
-            in_a_fork = name != record.id and bool(arriving)
-            assert member.attached.get(record.id) is record or record.id in arriving or in_a_fork
+            assert member.attached.get(record.id) is record or record.id in arriving
         assert member.may_see(record), "another identity's session"
         # By what was said, too: ids are used again. A fork says what another session said.
         tag = tag_of(params)
@@ -758,7 +789,7 @@ class Office:
             view: list[Body] | None = None
             if wish.method == "session/new":
                 view = [] if member.only is not None else list(said.get(record, []))
-            elif wish.back is not None and (wish.goes_on if wish.at_agent else self.epoch(name) == wish.back.place[0]):
+            elif wish.back is not None and (wish.goes_on if wish.at_agent else self.knows(name, wish.back.place)):
                 view = [*wish.back.view, *said[record]]
             elif wish.method == "session/load":
                 view = wish.heard if wish.at_agent else replay(said.get(record, []), record.truth)
@@ -807,17 +838,28 @@ class Office:
             ask, self.recalled = candidates[0], None
         elif error is not None:
             assert error["code"] == jsonrpc.INTERNAL_ERROR
-            left = [ask for ask in candidates if ask.abstained]
-            assert left
-            ask = left[0]
+            # Several of one id may be open: it is the one that was answered just now, not any that somebody passed on.
+            assert self.answering is not None
+            ask = self.answering[1]
+            assert ask in candidates
+            assert ask.abstained
             self.an_error_decides_only_when_nobody_is_left(ask)
         else:
             assert result == {"outcome": {"outcome": "cancelled"}}
-            settled = [ask for ask in candidates if ask.record in self.settled_in or self.is_over(ask.record)]
+            # Several of one id may be open: it is one of those that are not any more.
+            waiting = self.tags_that_wait()
+            gone = [ask for ask in candidates if ask.tag not in waiting]
+            settled = [ask for ask in gone if ask.record in self.settled_in or self.is_over(ask.record)]
             assert settled, "a question was denied by default"
             ask = settled[0]
         ask.open = False
         self.asks.remove(ask)
+
+    def tags_that_wait(self) -> set[str]:
+        """The tags of the questions that wait in a session, or for one."""
+        multiplexer = self.scene.multiplexer
+        waiting = [question for session in (None, *multiplexer.sessions) for question in multiplexer.waiting(session)]
+        return {question.describe()["tool"]["toolCallId"] for question in waiting}
 
     def decided_by_a_controller_that_takes_part_with_what_was_offered(
         self, member: Member, ask: Ask, result: Body, before: dict[Member, dict[str, Record]]
@@ -863,7 +905,7 @@ class Office:
             causes = [owed for owed in self.owed if owed.method == "initialize" or owed.session == wish.about]
             assert open_requests if wish.at_agent else causes, f"{wish.method} is forgotten"
 
-    def who_counts_is_right_at_every_point(self, member: Member, texts: list[bytes]) -> None:
+    def who_counts_is_right_at_every_point(self, member: Member, texts: list[bytes], forked: dict[int, Record]) -> None:
         """Whatever it has received of these texts when its link is lost: what comes after its count is the rest."""
         if not member.counts:
             assert not any(isinstance(text, Mark) for text in texts)
@@ -871,9 +913,9 @@ class Office:
         everything = b"".join(texts)
         for session in self.scene.multiplexer.sessions:
             if session.id.encode() in everything:
-                self.counts_right(member, session, texts)
+                self.counts_right(member, session, texts, forked)
 
-    def counts_right(self, member: Member, session: Session, texts: list[bytes]) -> None:
+    def counts_right(self, member: Member, session: Session, texts: list[bytes], forked: dict[int, Record]) -> None:
         place = member.places.pop(session.id, None)
         loading = {
             key
@@ -883,7 +925,7 @@ class Office:
         answered: set[str] = set()
         points = [] if loading else [(place, 0)]
         received: list[Body] = []
-        for text in texts:
+        for number, text in enumerate(texts):
             body = json.loads(text)
             if isinstance(text, Mark):
                 place = places(text).get(session.id, place)
@@ -891,12 +933,15 @@ class Office:
             elif "method" not in body:
                 # What follows on the answer to a resume is how things are; then comes a mark.
                 (loading.discard if "error" in body else answered.add)(id_key(raw_id(text)))
+                wish = member.wishes.get(id_key(raw_id(text)))
+                if wish and (wish.method, wish.session) == ("session/close", session.id) and "result" in body:
+                    place, points, received = None, [], []  # What comes later is not for one that has left.
             elif body["method"] == "session/update" and body["params"]["sessionId"] == session.id:
                 received.append(body["params"])
                 # While it waits for history, it does not know what this is.
                 place = (place[0], place[1] + 1) if place and not loading else None
             elif body["method"] == "session/update" and body["params"]["sessionId"] in self.children:
-                record = self.children[body["params"]["sessionId"]]
+                record = forked.get(number) or self.children[body["params"]["sessionId"]]
                 if record is self.record_of(session.id):
                     received.append(body["params"])
                     continue  # The mark that it counts comes next.
@@ -910,7 +955,9 @@ class Office:
                 assert [body for body in rest if self.world.own.get(tag_of(body)) is not member] == received[at:]
         if place is not None:
             member.places[session.id] = place
-            member.unsure.discard(session.id)
+            if not loading:
+                # A mark that comes before the answer may have crossed the request: what follows may still be history.
+                member.unsure.discard(session.id)
 
     def who_counts_is_where_the_gateway_says(self, member: Member) -> None:
         if member.counts:
@@ -993,6 +1040,11 @@ def tag_of(params: Body) -> str:
     text = update.get("tag") or update.get("currentModeId") or update["content"]["text"]
     assert isinstance(text, str)
     return text
+
+
+def under(fork: Record, body: Body, parent: str | None) -> Body:
+    """What was said in the session that a fork is of, as the fork has it."""
+    return {**body, "sessionId": fork.id} if body["sessionId"] == parent else body
 
 
 def gap(session_id: str) -> Body:

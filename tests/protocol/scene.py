@@ -4,12 +4,22 @@ import json
 from collections.abc import Callable
 from typing import Any
 
-from acp_gateway.protocol.deliveries import Event
+from acp_gateway.protocol.deliveries import Deed, Event
 from acp_gateway.protocol.journal import Journal
 from acp_gateway.protocol.multiplexer import Multiplexer
 from acp_gateway.protocol.outbox import Mark
-from acp_gateway.protocol.process import Policy, Problem
-from acp_gateway.protocol.sessions import Client, Home, Registry, Role, Session, Viewer
+from acp_gateway.protocol.process import Policy
+from acp_gateway.protocol.sessions import (
+    Client,
+    Findings,
+    Home,
+    Problem,
+    Registry,
+    Role,
+    Session,
+    Survey,
+    Viewer,
+)
 
 Place = tuple[str, int]
 """An epoch and a position in it."""
@@ -17,8 +27,13 @@ Place = tuple[str, int]
 HINT = "On the far machine: run `agent login`."
 
 
-def check_directory(cwd: str) -> Problem | None:
-    return None if cwd.startswith("/srv") else Problem(f"no {cwd} here", {"cwd": cwd})
+def look(survey: Survey) -> Findings:
+    """What is found out of directories: there are those in /srv, whose first part below that names a workspace."""
+    for directory in survey.directories:
+        if not directory.startswith("/srv"):
+            return Findings(Problem(f"no {directory} here", {"cwd": directory, "reason": "none"}), None, ("/srv", None))
+    workspace = next((directory.split("/")[2] for directory in survey.directories if directory[5:]), None)
+    return Findings(workspace=workspace, instead=("/srv", None))
 
 
 def make_policy(*, shared: bool = True, **changes: Any) -> Policy:
@@ -26,7 +41,6 @@ def make_policy(*, shared: bool = True, **changes: Any) -> Policy:
     values: dict[str, Any] = {
         "shared": shared,
         "serves": frozenset(),
-        "check_directory": check_directory,
         "login_hint": lambda _: HINT,
         "max_open_requests": 1000,
         "max_queued_prompts": 20,
@@ -296,6 +310,12 @@ class Scene:
         self.events: list[Event] = []
         self.wanted: list[Session] = []
         """The sessions whose journal is to be read."""
+        self.deeds: list[Deed] = []
+        """For the audit."""
+        self.look: Callable[[Survey], Findings] | None = look
+        """Looks at directories at once; None where the test does."""
+        self.surveys: list[Survey] = []
+        """The directories that nobody has looked at yet."""
 
     def join(
         self,
@@ -305,12 +325,13 @@ class Scene:
         *,
         only: str | None = None,
         guest: bool = False,
+        workspaces: tuple[str, ...] | None = None,
         link: str | None = None,
         initialize: bool = True,
         **params: Any,
     ) -> Peer:
         """Another client, initialized unless it is told not to; one with a `link` counts."""
-        client = Client(name, Viewer(identity, only, guest), role, link=link)
+        client = Client(name, Viewer(identity, only, guest, workspaces=workspaces), role, link=link)
         peer = self.peers[client] = Peer(self, client)
         self.multiplexer.attach(client)
         if initialize:
@@ -324,10 +345,26 @@ class Scene:
         self.stopped += deliveries.deserted
         self.events += deliveries.events
         self.wanted += deliveries.wanted
+        self.deeds += deliveries.deeds
         for client, texts in deliveries.to_clients.items():
             assert not client.gone or client is leaving
             self.peers[client].receive(texts)
         self.notes += self.multiplexer.take_notes()
+        self.look_at(deliveries.surveys)
+
+    def look_at(self, surveys: list[Survey]) -> None:
+        """Look at directories, or have the test do that."""
+        if self.look is None:
+            self.surveys += surveys
+        elif surveys:
+            for survey in surveys:
+                self.multiplexer.surveyed(survey, self.look(survey))
+            self.deliver()
+
+    def survey(self, findings: Findings) -> None:
+        """Somebody has looked at the directories that were named first."""
+        self.multiplexer.surveyed(self.surveys.pop(0), findings)
+        self.deliver()
 
     def lose_agent(self, why: str = "the agent ended") -> None:
         """Its process ends."""

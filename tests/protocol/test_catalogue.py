@@ -311,3 +311,9 @@ def test_of_several_of_one_name_the_one_is_shown_that_would_be_opened() -> None:
     ann.request("session/list")
     assert [entry["title"] for entry in ann.hears()["result"]["sessions"]] == ["last"]
     assert registry.find(ann.client.viewer, "agent", "s") is last
+
+
+def test_of_very_many_that_are_not_live_the_last_are_told_and_all_that_are() -> None:
+    past = tuple((f"p{number}", "me") for number in range(catalogue.PAST + 2))
+    told = ids(b'{"result":%b}' % catalogue.known(query(), registry(("s", "me"), past=past), reopens=True))
+    assert told == [f"p{number}" for number in range(2, catalogue.PAST + 2)] + ["s"]

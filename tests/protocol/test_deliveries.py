@@ -1,8 +1,9 @@
 """What the core hands to its driver: in order for each recipient, once, and nothing for who is gone."""
 
-from acp_gateway.protocol.deliveries import Deliveries, Event, Outgoing
+from acp_gateway.protocol.deliveries import Deed, Deliveries, Event, Outgoing
 from acp_gateway.protocol.journal import Journal
-from acp_gateway.protocol.sessions import Client, Presence, Session, Viewer
+from acp_gateway.protocol.jsonrpc import parse
+from acp_gateway.protocol.sessions import Client, Presence, Request, Session, Survey, Viewer
 
 
 class Home:
@@ -109,3 +110,20 @@ def test_events_and_wanted_journals_are_taken_in_order() -> None:
     assert (taken.events, taken.wanted) == ([event], [session])
     assert event.age == 0
     assert (out.take().events, out.take().wanted) == ([], [])
+
+
+def test_surveys_and_deeds_are_taken_in_order_and_once() -> None:
+    out, ann = Outgoing(), client()
+    request = Request(ann, parse(b'{"id":1,"method":"session/new"}'))
+    surveys = [Survey(request, ("/srv", "/x")), Survey(request, ())]
+    for survey in surveys:
+        out.survey(survey)
+    out.deed("session_joined", ann, session="s", name="the details may have any names", client=None)
+    out.deed("permission_decided", None)
+    taken = out.take()
+    assert taken.surveys == surveys
+    assert taken.deeds == [
+        Deed("session_joined", ann, {"session": "s", "name": "the details may have any names", "client": None}),
+        Deed("permission_decided", None, {}),
+    ]
+    assert (out.take().surveys, out.take().deeds) == ([], [])

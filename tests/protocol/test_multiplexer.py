@@ -7,6 +7,7 @@ import pytest
 from hypothesis import event, given, settings
 from hypothesis import strategies as st
 
+from acp_gateway.protocol.deliveries import Deed
 from acp_gateway.protocol.jsonrpc import parse
 from acp_gateway.protocol.methods import Capability
 from acp_gateway.protocol.sessions import Role
@@ -1134,3 +1135,28 @@ def test_nothing_that_anybody_says_raises_and_only_messages_are_delivered(
         parse(text)
     assert all(note.isprintable() for note in scene.notes)
     event(f"passed on: {any(text[1] in delivered for text in said if isinstance(text, tuple))}")
+
+
+# What is written down of who comes and goes
+
+
+def test_who_takes_part_and_who_has_left_is_written_down_once(scene: Scene, ann: Peer) -> None:
+    ann.new_session()
+    bob, eve = scene.join("bob"), scene.join("eve", role=Role.OBSERVER)
+    for peer in (bob, bob, eve):
+        peer.load()
+    about = {"session": "s", "agent": "agent"}
+    joined = [Deed("session_joined", peer.client, about | {"owner": "me"}) for peer in (ann, bob, eve)]
+    assert scene.deeds == joined
+    bob.request("session/close", sessionId="s")
+    bob.request("session/close", sessionId="s")
+    eve.away()
+    eve.gone()
+    ann.dismissed()
+    assert scene.deeds[3:] == [Deed("session_left", peer.client, about) for peer in (bob, eve, ann)]
+
+
+def test_who_was_in_a_session_when_it_ended_has_left_it(scene: Scene, ann: Peer) -> None:
+    ann.new_session()
+    scene.lose_agent()
+    assert [deed.name for deed in scene.deeds] == ["session_joined", "session_left"]

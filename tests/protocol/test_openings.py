@@ -1,14 +1,20 @@
 """How sessions come and go: new, load, resume, fork, list, close, delete, and joining one that is open."""
 
+import json
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
+from acp_gateway.protocol.deliveries import Deed
+from acp_gateway.protocol.journal import Journal
 from acp_gateway.protocol.jsonrpc import parse
-from acp_gateway.protocol.sessions import Registry, Role, Session, State
+from acp_gateway.protocol.openings import NAME_TOLD, SERVERS_TOLD
+from acp_gateway.protocol.process import Policy
+from acp_gateway.protocol.sessions import Findings, Problem, Registry, Role, Session, State
+from acp_gateway.protocol.toolservers import ToolPolicy
 from acp_gateway.protocol.updates import GAP
-from tests.protocol.scene import Peer, Scene, encode, make_policy, news_params
+from tests.protocol.scene import Peer, Scene, Shelf, encode, make_policy, news_params
 
 LOADS: dict[str, Any] = {"loadSession": True}
 RESUMES: dict[str, Any] = {"sessionCapabilities": {"resume": {}}}
@@ -93,13 +99,13 @@ def test_a_session_in_a_directory_that_is_not_there_is_refused_with_the_reason(
     ann.request(method, sessionId="s", cwd="/Users/ann")
     error = ann.hears()["error"]
     assert (error["code"], error["message"]) == (-32602, "no /Users/ann here")
-    assert error["data"] == {"cwd": "/Users/ann"}
+    assert error["data"] == {"cwd": "/Users/ann", "reason": "none"}
     assert not scene.agent.heard()
     assert list(scene.registry) == []
 
 
 @pytest.mark.parametrize("method", OPENING)
-@pytest.mark.parametrize("cwd", ['"cwd" : "/srv/proj"', '"cwd":5', '"x":1'])
+@pytest.mark.parametrize("cwd", ['"cwd" : "/srv/proj"', '"cwd":null', '"x":1'])
 def test_a_session_in_any_other_directory_is_for_the_agent_to_judge(
     scene: Scene, ann: Peer, method: str, cwd: str
 ) -> None:
@@ -111,7 +117,7 @@ def test_a_session_in_any_other_directory_is_for_the_agent_to_judge(
 
 def test_a_directory_with_a_lone_surrogate_can_be_refused(ann: Peer) -> None:
     ann.say(rb'{"id":1,"method":"session/new","params":{"cwd":"/\ud83d"}}')
-    assert ann.hears()["error"]["data"] == {"cwd": "/\ud83d"}
+    assert ann.hears()["error"]["data"]["cwd"] == "/\ud83d"
 
 
 def test_an_error_opens_nothing(scene: Scene, ann: Peer) -> None:
@@ -851,7 +857,7 @@ def test_a_session_that_was_here_before_is_opened_as_it_was(scene: Scene, ann: P
 def test_a_session_of_which_nothing_is_known_is_opened_somewhere(scene: Scene, params: dict[str, Any]) -> None:
     bob = scene.join("bob", only="s")
     bob.request("session/new", **params)
-    assert scene.agent.hears()["params"] == {"mcpServers": [], "cwd": "/", "sessionId": "s"}
+    assert scene.agent.hears()["params"] == {"mcpServers": [], "cwd": "/srv", "sessionId": "s"}
 
 
 def test_several_who_came_for_a_session_that_is_not_live_have_it_opened_once(scene: Scene) -> None:
@@ -1210,3 +1216,639 @@ def test_what_is_asked_in_a_session_that_could_not_be_deleted_is_settled(scene: 
     scene.agent.send(id=deleting["id"], error={"code": -32603, "message": "busy"})
     assert scene.agent.hears()["result"] == {"outcome": {"outcome": "cancelled"}}
     assert not scene.multiplexer.busy
+
+
+# Looking at directories
+
+
+PROGRAM = {"name": "files", "command": "/bin/files", "args": ["s3cret"], "env": [{"name": "KEY", "value": "s3cret"}]}
+ELSEWHERE = {"type": "http", "name": "docs", "url": "https://example.com/mcp", "headers": []}
+FOUND = Findings()
+
+
+def outside(path: str = "/elsewhere") -> Findings:
+    """What is found out of a directory where no session may be."""
+    return Findings(Problem("not there", {"reason": "outside_workspaces", "cwd": path, "allowed": ["/srv"]}))
+
+
+@pytest.fixture
+def slow(scene: Scene) -> Scene:
+    """Nobody looks at directories but the test."""
+    scene.look = None
+    return scene
+
+
+def methods_of(scene: Scene) -> list[str | None]:
+    """What the agent has heard since the last look, by method."""
+    return [message.get("method") for message in scene.agent.heard()]
+
+
+@pytest.mark.parametrize("method", OPENING)
+def test_nothing_reaches_the_agent_before_somebody_has_looked(slow: Scene, method: str) -> None:
+    ann = slow.join("ann")
+    own = ann.request(method, sessionId="s", cwd="/srv/x", additionalDirectories=["/srv/y", "/z"], mcpServers=[])
+    (survey,) = slow.surveys
+    assert survey.directories == ("/srv/x", "/srv/y", "/z")
+    assert (slow.agent.inbox, ann.inbox, list(slow.registry)) == ([], [], [])
+    assert slow.multiplexer.busy
+    slow.survey(FOUND)
+    # What is resumed is loaded, where the agent can do that: so the history comes along.
+    slow.agent.answers("session/load" if method == "session/resume" else method, sessionId="s")
+    assert ann.hears()["id"] == own
+    assert not slow.multiplexer.busy
+
+
+@pytest.mark.parametrize("method", OPENING)
+def test_what_was_found_wrong_is_the_answer_and_written_down(slow: Scene, method: str) -> None:
+    ann = slow.join("ann")
+    ann.request(method, sessionId="s", cwd="/elsewhere", mcpServers=[])
+    slow.survey(outside())
+    assert ann.hears()["error"] == {
+        "code": -32602,
+        "message": "not there",
+        "data": {"reason": "outside_workspaces", "cwd": "/elsewhere", "allowed": ["/srv"]},
+    }
+    assert slow.deeds == [
+        Deed("cwd_refused", ann.client, {"agent": "agent", "path": "/elsewhere", "reason": "outside_workspaces"})
+    ]
+    assert (slow.agent.inbox, list(slow.registry)) == ([], [])
+    assert not slow.multiplexer.busy
+
+
+def test_a_request_that_names_no_directory_is_looked_at_as_well(slow: Scene) -> None:
+    slow.join("ann").request("session/new", mcpServers=[])
+    assert slow.surveys[0].directories == ()
+
+
+def test_what_is_live_is_not_looked_at_again(slow: Scene) -> None:
+    ann, bob = slow.join("ann"), slow.join("bob")
+    ann.request("session/new", cwd="/srv", mcpServers=[])
+    slow.survey(FOUND)
+    slow.agent.answers("session/new", sessionId="s")
+    for method in ("session/load", "session/resume"):
+        bob.request(method, sessionId="s", cwd="/nowhere", mcpServers=[PROGRAM], additionalDirectories=7)
+    assert [message["result"] for message in bob.heard()] == [{}, {}]
+    assert (slow.surveys, slow.agent.inbox) == ([], [])
+
+
+@pytest.mark.parametrize("found", [FOUND, outside()])
+def test_what_a_client_asks_meanwhile_comes_behind(slow: Scene, found: Findings) -> None:
+    ann, bob = slow.join("ann"), slow.join("bob")
+    own = [ann.request("session/new", cwd="/srv", mcpServers=[]), ann.request("session/list"), ann.request("_x/y")]
+    bob.request("_of/another")
+    assert methods_of(slow) == ["_of/another"]
+    slow.survey(found)
+    asked = slow.agent.heard()
+    expected = ["session/new", "session/list", "_x/y"]
+    assert [message["method"] for message in asked] == expected[found is not FOUND :]
+    for message in asked:
+        slow.agent.answer(message)
+    assert [message["id"] for message in ann.heard()] == own
+
+
+def test_a_prompt_right_behind_a_load_is_for_what_was_loaded(slow: Scene) -> None:
+    ann = slow.join("ann")
+    ann.request("session/load", sessionId="s", cwd="/srv", mcpServers=[])
+    ann.prompt()
+    slow.survey(FOUND)
+    slow.agent.answers("session/load")
+    slow.agent.answers("session/prompt", stopReason="end_turn")
+    assert [message["result"] for message in ann.heard()] == [{}, {"stopReason": "end_turn"}]
+
+
+def test_each_of_several_openings_is_looked_at_when_its_turn_comes(slow: Scene) -> None:
+    ann = slow.join("ann")
+
+    def load(session_id: str, cwd: str) -> int:
+        return ann.request("session/load", sessionId=session_id, cwd=cwd, mcpServers=[])
+
+    own = [load("s", "/srv/1"), load("t", "/srv/2"), ann.request("session/close", sessionId="s"), load("s", "/srv/3")]
+    assert [survey.directories for survey in slow.surveys] == [("/srv/1",)]
+    slow.survey(FOUND)
+    assert methods_of(slow) == ["session/load"]
+    assert [survey.directories for survey in slow.surveys] == [("/srv/2",)]
+    slow.agent.send(id=2, result={})
+    assert ann.hears()["id"] == own[0]
+    slow.survey(FOUND)
+    first, closing = slow.agent.heard()
+    assert [first["method"], closing["method"]] == ["session/load", "session/close"]
+    slow.agent.answer(first)
+    assert ann.hears()["id"] == own[1]
+    slow.agent.answer(closing)
+    assert ann.hears()["id"] == own[2]
+    assert [survey.directories for survey in slow.surveys] == [("/srv/3",)]
+    slow.survey(FOUND)
+    slow.agent.answers("session/load")
+    assert ann.hears()["id"] == own[3]
+
+
+def test_what_is_asked_in_a_session_that_another_is_opening_comes_behind_as_well(slow: Scene) -> None:
+    ann, bob = slow.join("ann"), slow.join("bob")
+    own = ann.request("session/load", sessionId="s", cwd="/srv", mcpServers=[])
+    begin_load(bob)
+    slow.surveys.reverse()
+    slow.survey(FOUND)
+    loading = slow.agent.takes("session/load")
+    prompt = ann.prompt()
+    slow.survey(FOUND)
+    slow.agent.answer(loading)
+    assert ann.hears()["id"] == own
+    slow.agent.answers("session/prompt", stopReason="end_turn")
+    assert ann.hears()["id"] == prompt
+
+
+def test_a_cancel_ends_the_prompts_that_wait_behind(slow: Scene) -> None:
+    ann = slow.join("ann")
+    ann.request("session/new", cwd="/srv", mcpServers=[])
+    slow.survey(FOUND)
+    slow.agent.answers("session/new", sessionId="s")
+    ann.heard()
+    ann.request("session/new", cwd="/srv", mcpServers=[])
+    prompt = ann.prompt()
+    ann.cancel()
+    assert ann.hears() == {"jsonrpc": "2.0", "id": prompt, "result": {"stopReason": "cancelled"}}
+    assert methods_of(slow) == ["session/cancel"]
+    slow.survey(FOUND)
+    assert methods_of(slow) == ["session/new"]
+
+
+def test_a_client_may_not_want_to_know_any_more(slow: Scene) -> None:
+    ann = slow.join("ann")
+    own = ann.request("session/new", cwd="/srv", mcpServers=[])
+    behind = ann.request("_x/y")
+    ann.send(method="$/cancel_request", params={"requestId": own})
+    assert (ann.heard()[0]["id"], methods_of(slow)) == (own, ["_x/y"])
+    slow.survey(FOUND)
+    assert (slow.agent.inbox, ann.inbox) == ([], [])
+    slow.agent.send(id=2, result={})
+    assert ann.hears()["id"] == behind
+    assert not slow.multiplexer.busy
+
+
+def test_a_client_may_not_want_to_know_of_what_waits_behind(slow: Scene) -> None:
+    ann = slow.join("ann")
+    ann.request("session/new", cwd="/srv", mcpServers=[])
+    behind = [ann.request("_x/1"), ann.request("_x/2")]
+    ann.send(method="$/cancel_request", params={"requestId": behind[0]})
+    error = ann.hears()
+    assert (error["id"], error["error"]["code"]) == (behind[0], -32800)
+    slow.survey(FOUND)
+    assert methods_of(slow) == ["session/new", "_x/2"]
+
+
+def test_behind_what_was_cancelled_the_next_opening_is_looked_at(slow: Scene) -> None:
+    ann = slow.join("ann")
+    own = ann.request("session/new", cwd="/srv/1", mcpServers=[])
+    ann.request("session/new", cwd="/srv/2", mcpServers=[])
+    ann.request("_x/y")
+    ann.send(method="$/cancel_request", params={"requestId": own})
+    assert [survey.directories for survey in slow.surveys] == [("/srv/1",), ("/srv/2",)]
+    slow.survey(FOUND)
+    assert slow.agent.inbox == []
+    slow.survey(FOUND)
+    assert methods_of(slow) == ["session/new", "_x/y"]
+
+
+def test_what_a_client_that_leaves_wanted_is_never_opened(slow: Scene) -> None:
+    ann, bob = slow.join("ann"), slow.join("bob")
+    for client in (ann, bob):
+        client.request("session/new", cwd="/srv", mcpServers=[])
+        client.request("_x/y")
+    ann.gone()
+    slow.survey(FOUND)
+    assert slow.agent.inbox == []
+    slow.survey(FOUND)
+    assert methods_of(slow) == ["session/new", "_x/y"]
+
+
+def test_who_is_dismissed_gets_one_answer_to_each_and_the_agent_nothing(slow: Scene) -> None:
+    ann = slow.join("ann")
+    own = [
+        ann.request("session/new", cwd="/srv", mcpServers=[]),
+        ann.request("session/load", sessionId="s", cwd="/srv", mcpServers=[]),
+        ann.prompt("of no session"),
+        ann.request("_x/y"),
+    ]
+    ann.dismissed()
+    answers = ann.heard()
+    assert [message["id"] for message in answers] == own
+    assert {message["error"]["message"] for message in answers} == {"it is slow"}
+    for _ in range(len(slow.surveys)):
+        slow.survey(FOUND)
+    assert slow.agent.inbox == []
+
+
+@pytest.mark.parametrize("end", [Scene.lose_agent, Scene.stop_agent])
+def test_what_was_looked_at_for_an_agent_that_has_ended_is_not_opened_in_the_next(
+    slow: Scene, end: Callable[[Scene], None]
+) -> None:
+    ann = slow.join("ann")
+    own = [ann.request("session/new", cwd="/srv", mcpServers=[]), ann.request("_x/y")]
+    end(slow)
+    answers = ann.heard()
+    assert [message["id"] for message in answers] == (own if end is Scene.lose_agent else [])
+    assert not slow.multiplexer.busy
+    ann.request("_later/on")
+    slow.survey(FOUND)
+    slow.agent.answers("initialize", **slow.welcome)
+    assert methods_of(slow) == ["_later/on"]
+    assert ann.heard() == []
+
+
+def test_what_somebody_else_has_opened_meanwhile_is_joined(slow: Scene) -> None:
+    ann, bob = slow.join("ann"), slow.join("bob")
+    begin_load(ann)
+    begin_load(bob)
+    slow.survey(FOUND)
+    slow.agent.answers("session/load")
+    assert ann.hears()["result"] == {}
+    slow.survey(outside())
+    assert bob.hears()["result"] == {}
+    assert list(the_session(slow).attached) == [ann.client, bob.client]
+    assert slow.agent.inbox == []
+
+
+def test_what_somebody_else_has_opened_elsewhere_meanwhile_is_refused(slow: Scene) -> None:
+    there = Scene(registry=slow.registry, agentCapabilities=LOADS)
+    ann = slow.join("ann")
+    begin_load(ann)
+    bob = there.join("bob")
+    begin_load(bob)
+    there.agent.answers("session/load")
+    slow.survey(FOUND)
+    assert ann.hears()["error"]["code"] == -32002
+    assert slow.agent.inbox == []
+
+
+def test_a_load_that_waits_for_an_archive_is_looked_at_once() -> None:
+    shelf = Shelf()
+    scene = Scene(
+        registry=Registry("me", shelf, "run"), agentCapabilities=LOADS | {"sessionCapabilities": {"close": {}}}
+    )
+    ann = scene.join("ann", link="l")
+    ann.new_session()
+    scene.agent.update("hello")
+    epoch, position = scene.place()
+    close(scene, ann)
+    scene.look = None
+    ann.comes_back(method="session/load", epoch=epoch, position=position)
+    scene.survey(FOUND)
+    assert (scene.surveys, scene.agent.inbox) == ([], [])
+    scene.recall(shelf.read(next(iter(shelf.journals))))
+    assert scene.surveys == []
+    scene.agent.answers("session/load")
+
+
+def test_the_place_of_a_session_is_known_by_where_it_is_opened(scene: Scene, ann: Peer) -> None:
+    ann.new_session(cwd="/srv/proj")
+    assert the_session(scene).workspace == "proj"
+    ann.request("session/fork", sessionId="s", mcpServers=[])
+    scene.agent.answers("session/fork", sessionId="t")
+    assert scene.session("t").workspace == "proj"
+    ann.request("session/fork", sessionId="s", cwd="/srv/other", mcpServers=[])
+    scene.agent.answers("session/fork", sessionId="u")
+    assert scene.session("u").workspace == "other"
+
+
+def test_a_session_that_is_loaded_without_a_directory_stays_where_it_was(scene: Scene, ann: Peer) -> None:
+    ann.new_session(cwd="/srv/proj")
+    close(scene, ann)
+    ann.request("session/load", sessionId="s", mcpServers=[])
+    scene.agent.answers("session/load")
+    assert (the_session(scene).workspace, the_session(scene).cwd) == ("proj", "/srv/proj")
+
+
+# Workspaces of a token
+
+
+def test_a_limited_client_has_the_sessions_of_its_workspaces_and_no_others(scene: Scene, ann: Peer) -> None:
+    for session_id, cwd in (("in", "/srv/proj"), ("out", "/srv/other"), ("nowhere", "/srv")):
+        ann.new_session(session_id, cwd)
+    bob = scene.join("bob", workspaces=("proj", "gone"))
+    for method in ("session/load", "session/resume", "session/close", "session/delete", "session/fork", "_x/y"):
+        for session_id in ("out", "nowhere", "of the disk"):
+            bob.request(method, sessionId=session_id, cwd="/srv/proj", mcpServers=[])
+            error = bob.hears()["error"]
+            assert (error["code"], error["data"]) == (-32002, {"sessionId": session_id})
+    bob.cancel("out")
+    assert scene.agent.inbox == []
+    assert bob.load("in")[-1]["result"] == {}
+    bob.prompt(session_id="in")
+    assert scene.agent.takes("session/prompt")
+
+
+def test_a_limited_client_is_listed_what_it_has(scene: Scene, ann: Peer) -> None:
+    for session_id, cwd in (("in", "/srv/proj"), ("past", "/srv/proj"), ("out", "/srv/other")):
+        ann.new_session(session_id, cwd)
+    close(scene, ann, "past")
+    bob = scene.join("bob", workspaces=("proj",))
+    bob.request("session/list")
+    found = [{"sessionId": name, "cwd": "/srv"} for name in ("in", "past", "out", "of the disk")]
+    scene.agent.answers("session/list", sessions=found)
+    assert {entry["sessionId"] for entry in bob.hears()["result"]["sessions"]} == {"in", "past"}
+
+
+@pytest.mark.parametrize("session_id", ["out", "of the disk"])
+def test_a_limited_client_joins_nothing_else(scene: Scene, ann: Peer, session_id: str) -> None:
+    ann.new_session("out", "/srv/other")
+    bob = scene.join("bob", only=session_id, workspaces=("proj",))
+    bob.request("session/new", cwd="/srv/proj", mcpServers=[])
+    assert bob.hears()["error"]["code"] == -32002
+    assert scene.agent.inbox == []
+
+
+def test_a_limited_client_loads_what_has_ended_in_its_workspace(scene: Scene, ann: Peer) -> None:
+    ann.new_session("in", "/srv/proj")
+    ann.new_session("out", "/srv/other")
+    close(scene, ann, "in")
+    close(scene, ann, "out")
+    bob = scene.join("bob", workspaces=("proj",))
+    bob.request("session/load", sessionId="out", cwd="/srv/proj", mcpServers=[])
+    assert bob.hears()["error"]["code"] == -32002
+    bob.request("session/load", sessionId="in", cwd="/srv/proj", mcpServers=[])
+    scene.agent.answers("session/load")
+    assert bob.hears()["result"] == {}
+
+
+@pytest.mark.parametrize("method", ["session/load", "session/resume", "session/fork"])
+@pytest.mark.parametrize("cwd", [None, "/srv/proj"])
+def test_where_a_session_was_is_looked_at_again_for_a_limited_client(
+    scene: Scene, ann: Peer, method: str, cwd: str | None
+) -> None:
+    ann.new_session("in", "/srv/proj/link")
+    close(scene, ann, "in")
+    scene.look = None
+    named = {} if cwd is None else {"cwd": cwd}
+    for client, also in ((ann, ()), (scene.join("bob", workspaces=("proj",)), ("/srv/proj/link",))):
+        client.request(method, sessionId="in", mcpServers=[], **named)
+        (survey,) = scene.surveys
+        assert survey.directories == (*named.values(), *also)
+        scene.survey(Findings(Problem("it leads elsewhere", {})))
+        assert client.hears()["error"]["message"] == "it leads elsewhere"
+    assert scene.agent.inbox == []
+
+
+# Joining what is not live
+
+
+@pytest.fixture
+def restored(slow: Scene) -> Scene:
+    """Session "s" is known from an earlier process of the gateway."""
+    session = Session("agent", "s", "me", Journal(1000))
+    session.cwd, session.workspace = "/srv/old", "old"
+    session.keep_directory()
+    slow.registry.restore(session)
+    return slow
+
+
+def joins(scene: Scene, **params: Any) -> Peer:
+    bob = scene.join("bob", only="s")
+    bob.request("session/new", mcpServers=[PROGRAM], **params)
+    return bob
+
+
+def test_who_joins_has_a_session_opened_where_it_was(restored: Scene) -> None:
+    bob = joins(restored, cwd="/Users/bob", additionalDirectories=["/Users/bob/x"])
+    assert restored.surveys[0].directories == ("/srv/old",)
+    assert restored.agent.inbox == []
+    restored.survey(FOUND)
+    opening = restored.agent.answers("session/load")
+    assert opening["params"] == {"mcpServers": [], "cwd": "/srv/old", "sessionId": "s"}
+    assert bob.hears()["result"] == {"sessionId": "s"}
+    assert the_session(restored).workspace == "old"
+
+
+def test_where_no_session_may_be_any_more_none_is_opened_by_joining(restored: Scene) -> None:
+    bob = joins(restored, cwd="/srv/fine")
+    restored.survey(outside("/srv/old"))
+    assert bob.hears()["error"]["data"]["reason"] == "outside_workspaces"
+    assert restored.agent.inbox == []
+    assert [deed.name for deed in restored.deeds] == ["cwd_refused"]
+
+
+@pytest.mark.parametrize(
+    ("params", "directories", "findings", "place"),
+    [
+        ({"cwd": "/srv/x"}, ("/srv/x",), Findings(None, "x", ("/srv", None)), ("/srv/x", "x")),
+        ({"cwd": "/Users/b"}, ("/Users/b",), Findings(Problem("no", {}), None, ("/srv/a", "a")), ("/srv/a", "a")),
+        ({}, (), Findings(None, None, ("/srv/a", "a")), ("/srv/a", "a")),
+        ({"cwd": 7, "additionalDirectories": [7]}, (), Findings(None, None, ("/srv", None)), ("/srv", None)),
+    ],
+)
+def test_what_nobody_here_has_opened_before_is_opened_where_one_asks_or_else_where_one_may(
+    slow: Scene, params: dict[str, Any], directories: tuple[str, ...], findings: Findings, place: tuple[str, str | None]
+) -> None:
+    bob = joins(slow, **params)
+    assert slow.surveys[0].directories == directories
+    slow.survey(findings)
+    opening = slow.agent.answers("session/load")
+    assert opening["params"] == {"mcpServers": [], "cwd": place[0], "sessionId": "s"}
+    assert bob.hears()["result"] == {"sessionId": "s"}
+    assert the_session(slow).workspace == place[1]
+
+
+@pytest.mark.parametrize("params", [{"cwd": "/Users/bob"}, {}])
+def test_where_there_is_no_place_at_all_nothing_is_opened_by_joining(slow: Scene, params: dict[str, Any]) -> None:
+    bob = joins(slow, **params)
+    slow.survey(Findings(Problem("no", {}) if params else None, None, None))
+    error = bob.hears()["error"]
+    assert (error["code"], error["data"]) == (-32602, {"reason": "outside_workspaces"})
+    assert (slow.agent.inbox, list(slow.registry)) == ([], [])
+
+
+def test_those_who_join_one_after_another_meanwhile_have_it_opened_once(slow: Scene) -> None:
+    bob, cem = joins(slow, cwd="/srv/x"), slow.join("cem", only="s")
+    cem.request("session/new", cwd="/srv/y", mcpServers=[])
+    slow.survey(FOUND)
+    slow.survey(FOUND)
+    slow.agent.answers("session/load")
+    assert bob.hears()["result"] == cem.hears()["result"] == {"sessionId": "s"}
+    assert the_session(slow).setup == {"cwd": b'"/srv/x"'}
+
+
+def test_who_has_left_meanwhile_has_nothing_opened_by_joining(slow: Scene) -> None:
+    bob = joins(slow, cwd="/srv/x")
+    bob.gone()
+    slow.survey(FOUND)
+    assert (slow.agent.inbox, list(slow.registry)) == ([], [])
+
+
+# How a session is to be opened
+
+
+@pytest.mark.parametrize("method", OPENING)
+@pytest.mark.parametrize(
+    "params",
+    [
+        {"cwd": 7},
+        {"Cwd": "/etc"},
+        {"cwd": "/srv", "mcp_servers": [PROGRAM]},
+        {"cwd": "/srv", "additionalDirectories": "/etc"},
+        {"additionalDirectories": ["/srv"]},
+        {"cwd": "/srv", "mcpServers": {}},
+        {"cwd": "/srv", "mcpServers": [{"command": "a", "Command": "b"}]},
+    ],
+)
+def test_what_can_be_read_in_more_than_one_way_opens_nothing(method: str, params: dict[str, Any]) -> None:
+    scene = Scene(make_policy(mcp_servers="drop"), agentCapabilities=LOADS)
+    ann = scene.join("ann")
+    ann.request(method, sessionId="s", **params)
+    assert ann.hears()["error"]["code"] == -32602
+    assert (scene.agent.inbox, list(scene.registry), scene.deeds) == ([], [], [])
+
+
+def test_of_very_many_tool_servers_the_audit_names_some_and_counts_the_rest() -> None:
+    scene = Scene(make_policy(mcp_servers="drop"))
+    ann = scene.join("ann")
+    ann.request("session/new", cwd="/srv", mcpServers=[PROGRAM | {"name": "n" * 1000}] * 100)
+    told = [deed.details for deed in scene.deeds if deed.name == "mcp_server_dropped"]
+    assert told[:-1] == [{"agent": "agent", "name": "n" * 64, "kind": "stdio"}] * 10
+    assert told[-1] == {"agent": "agent", "count": 90}
+
+
+@pytest.mark.parametrize("method", OPENING)
+def test_local_tool_servers_are_left_out_and_the_session_starts(method: str) -> None:
+    scene = Scene(make_policy(mcp_servers="drop"), agentCapabilities=LOADS)
+    ann = scene.join("ann")
+    size = ann.client.waiting_size
+    ann.request(method, sessionId="s", cwd="/srv", mcpServers=[PROGRAM, ELSEWHERE])
+    asked = scene.agent.answers("session/load" if method == "session/resume" else method, sessionId="s")
+    assert asked["params"]["mcpServers"] == [ELSEWHERE]
+    assert "result" in ann.hears()
+    assert scene.deeds[0] == Deed(
+        "mcp_server_dropped", ann.client, {"agent": "agent", "name": "files", "kind": "stdio"}
+    )
+    assert scene.notes == ["ann: left out tool servers that would run here: 'files'"]
+    assert b"s3cret" not in scene.session().setup["mcpServers"]
+    assert "s3cret" not in repr([scene.deeds, scene.notes])
+    assert ann.client.waiting_size == size
+
+
+def test_a_session_that_is_opened_again_has_them_left_out_still() -> None:
+    scene = Scene(make_policy(mcp_servers="drop"), agentCapabilities=LOADS)
+    ann = scene.join("ann")
+    ann.request("session/new", cwd="/srv", mcpServers=[PROGRAM, ELSEWHERE])
+    scene.agent.answers("session/new", sessionId="s")
+    scene.lose_agent()
+    ann.prompt()
+    scene.agent.answers("initialize", **scene.welcome)
+    assert scene.agent.takes("session/load")["params"]["mcpServers"] == [ELSEWHERE]
+
+
+def test_they_are_left_out_and_told_of_once_however_long_somebody_looks() -> None:
+    scene = Scene(make_policy(mcp_servers="drop"), agentCapabilities=LOADS)
+    scene.look = None
+    ann = scene.join("ann")
+    ann.request("session/new", cwd="/srv", mcpServers=[PROGRAM])
+    scene.survey(FOUND)
+    assert scene.agent.takes("session/new")["params"]["mcpServers"] == []
+    assert len(scene.deeds) == len(scene.notes) == 1
+
+
+@pytest.mark.parametrize("method", OPENING)
+def test_local_tool_servers_that_are_denied_are_named_in_the_error(method: str) -> None:
+    scene = Scene(make_policy(mcp_servers="deny"), agentCapabilities=LOADS)
+    scene.look = None
+    ann = scene.join("ann")
+    local = {"type": "http", "name": "no'tes", "url": "http://localhost", "headers": [{"name": "A", "value": "s3cret"}]}
+    ann.request(method, sessionId="s", cwd="/nowhere", mcpServers=[PROGRAM, ELSEWHERE, local])
+    (text,) = ann.heard_text()
+    error = json.loads(text)["error"]
+    assert (error["code"], error["data"]) == (-32602, {"reason": "mcp_servers"})
+    assert error["message"] == (
+        "tool servers that would run on the gateway's machine are not allowed here: 'files', \"no'tes\""
+    )
+    assert [(deed.name, deed.details["name"], deed.details["kind"]) for deed in scene.deeds] == [
+        ("mcp_server_refused", "files", "stdio"),
+        ("mcp_server_refused", "no'tes", "http"),
+    ]
+    assert "s3cret" not in f"{text!r}{scene.deeds}{scene.notes}"
+    assert (scene.agent.inbox, scene.surveys, list(scene.registry)) == ([], [], [])
+
+
+def test_names_are_told_without_what_a_terminal_would_obey_and_not_without_end() -> None:
+    for policy in ("drop", "deny"):
+        scene = Scene(make_policy(mcp_servers=policy))
+        ann = scene.join("ann")
+        ann.request("session/new", cwd="/srv", mcpServers=[{"name": "\x1b[31m" + "x" * 1000, "command": "c"}])
+        told = [*scene.notes, *(message["error"]["message"] for message in ann.heard())]
+        assert len(told) == 1
+        assert told[0].isprintable()
+        assert len(told[0]) < 300
+
+
+@pytest.mark.parametrize("policy", ["drop", "deny"])
+def test_of_many_servers_some_are_named_in_the_audit_and_the_others_counted(policy: ToolPolicy) -> None:
+    for more in (0, 1, 3):
+        scene = Scene(make_policy(mcp_servers=policy))
+        ann = scene.join("ann")
+        servers = [{"name": "n" * 1000, "type": "t" * 1000} for _ in range(SERVERS_TOLD + more)]
+        ann.request("session/new", cwd="/srv", mcpServers=servers)
+        event = "mcp_server_dropped" if policy == "drop" else "mcp_server_refused"
+        named = Deed(event, ann.client, {"agent": "agent", "name": "n" * NAME_TOLD, "kind": "t" * NAME_TOLD})
+        counted = Deed(event, ann.client, {"agent": "agent", "count": more})
+        assert scene.deeds == [named] * SERVERS_TOLD + [counted] * bool(more)
+
+
+def test_who_joins_brings_no_tool_servers_along() -> None:
+    scene = Scene(make_policy(mcp_servers="deny"), agentCapabilities=LOADS)
+    bob = joins(scene, cwd="/srv", _meta={"mcpServers": [1]})
+    assert scene.agent.answers("session/load")["params"] == {"mcpServers": [], "cwd": "/srv", "sessionId": "s"}
+    assert bob.hears()["result"] == {"sessionId": "s"}
+
+
+# How many sessions
+
+
+def refused(peer: Peer) -> str:
+    """The words with which the one thing that a client has asked was refused: there are too many sessions."""
+    error = peer.hears()["error"]
+    assert (error["code"], error["data"]) == (-32600, {"reason": "too_many_sessions"})
+    return str(error["message"])
+
+
+@pytest.mark.parametrize("method", OPENING)
+def test_an_identity_has_only_so_many_sessions_open(method: str) -> None:
+    scene = Scene(
+        make_policy(sessions_per_identity=2), agentCapabilities=LOADS | {"sessionCapabilities": {"close": {}}}
+    )
+    ann, you = scene.join("ann"), scene.join("you", "you")
+    ann.new_session("s")
+    ann.new_session("t")
+    ann.request(method, sessionId="s" if method == "session/fork" else "u", cwd="/srv", mcpServers=[])
+    assert refused(ann) == "sessions_per_identity (2) are open already; close some"
+    you.new_session("of another")
+    assert ann.load("s")[-1]["result"] == {}
+    close(scene, ann, "t")
+    ann.new_session("u")
+
+
+def test_all_together_have_only_so_many_open_whichever_agent_has_them() -> None:
+    registry = Registry("me")
+    here, there = (Scene(make_policy(max_sessions=2), registry, agentCapabilities=LOADS) for _ in range(2))
+    here.join("ann").new_session("s")
+    there.join("you", "you").new_session("t")
+    bob = here.join("bob")
+    bob.request("session/new", cwd="/srv", mcpServers=[])
+    assert refused(bob) == "max_sessions (2) are open already"
+    cem = here.join("cem", only="of the disk")
+    cem.request("session/new", cwd="/srv", mcpServers=[])
+    assert refused(cem) == "max_sessions (2) are open already"
+    there.retire()
+    bob.new_session("u")
+
+
+@pytest.mark.parametrize("policy", [make_policy(sessions_per_identity=2), make_policy(max_sessions=2)])
+def test_what_the_agent_is_about_to_open_counts_as_well(policy: Policy) -> None:
+    scene = Scene(policy, agentCapabilities=LOADS)
+    ann, bob = scene.join("ann"), scene.join("bob")
+    ann.new_session("s")
+    scene.look = None
+    for client in (ann, bob):
+        client.request("session/new", cwd="/srv", mcpServers=[])
+        client.request("session/fork", sessionId="s", cwd="/srv", mcpServers=[])
+    while scene.surveys:
+        scene.survey(FOUND)
+    assert scene.agent.takes("session/new")
+    reasons = [message["error"]["data"]["reason"] for message in [*ann.heard(), *bob.heard()]]
+    assert reasons == ["too_many_sessions"] * 3

@@ -307,6 +307,19 @@ def test_what_certainly_has_not_left_is_told_without_marks() -> None:
     assert outbox.unwritten_messages() == [b"1", b"22", b"333"]
 
 
+def test_what_may_have_arrived_or_not_is_told_without_marks() -> None:
+    outbox = Outbox(ALL)
+    outbox.extend([b"1", MARK, b"22", MARK, b"333"])
+    assert outbox.unconfirmed_messages() == []
+    outbox.take(1 + len(MARK))
+    outbox.take(2)
+    assert outbox.unconfirmed_messages() == [b"1", b"22"]
+    outbox.confirm(1)
+    assert outbox.unconfirmed_messages() == [b"22"]
+    outbox.rewind(1)
+    assert outbox.unconfirmed_messages() == []
+
+
 # What the two ends tell each other
 
 

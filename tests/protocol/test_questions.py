@@ -6,7 +6,10 @@ from typing import Any
 
 import pytest
 
-from acp_gateway.protocol.questions import LONG
+from acp_gateway.protocol.deliveries import Deed
+from acp_gateway.protocol.jsonrpc import parse
+from acp_gateway.protocol.methods import Audience
+from acp_gateway.protocol.questions import LONG, Question
 from acp_gateway.protocol.sessions import Role
 from tests.protocol.scene import Peer, Scene, make_policy, news_params
 
@@ -873,3 +876,131 @@ def test_who_leaves_one_session_is_asked_still_what_it_was_asked_in_another() ->
     assert (withdrawn["method"], withdrawn["params"]) == ("$/cancel_request", {"requestId": in_s["id"]})
     ann.choose(in_t, "yes")
     assert scene.agent.hears()["id"] == "t"
+
+
+# What is written down of it
+
+
+def decided(scene: Scene) -> list[Deed]:
+    """What was decided since `together`."""
+    return [deed for deed in scene.deeds if deed.name.endswith("_decided")][1:]
+
+
+def test_each_decision_is_written_down_with_what_it_means_and_nothing_that_was_said() -> None:
+    scene, ann, _ = together()
+    options = [{"optionId": "a", "name": "s3cret", "kind": "allow_always"}, {"optionId": "b", "name": "No"}]
+    call = {"toolCallId": "c7", "title": "s3cret", "kind": "execute", "rawInput": {"command": "s3cret"}}
+    for number, choice in enumerate("ab"):
+        params = {"sessionId": "s", "toolCall": call, "options": options}
+        scene.agent.send(id=number, method="session/request_permission", params=params)
+        ann.choose(ann.heard()[-1], choice)
+    about = {"session": "s", "agent": "agent", "toolCallId": "c7", "kind": "execute"}
+    assert decided(scene) == [
+        Deed("permission_decided", ann.client, about | {"decision": "a", "optionKind": "allow_always"}),
+        Deed("permission_decided", ann.client, about | {"decision": "b", "optionKind": None}),
+    ]
+    assert "s3cret" not in repr(scene.deeds)
+
+
+@pytest.mark.parametrize(
+    ("outcome", "decision", "kind"),
+    [
+        ({"outcome": "cancelled"}, "cancelled", None),
+        ({"outcome": "cancelled", "optionId": "yes"}, "cancelled", None),
+        ({"outcome": "selected", "optionId": "no"}, "no", "allow_once"),
+    ],
+)
+def test_what_is_written_down_is_what_the_agent_takes_it_for(
+    outcome: dict[str, str], decision: str, kind: str | None
+) -> None:
+    scene, ann, _ = together(**news_params())
+    scene.agent.ask_permission()
+    ann.send(id=ann.hears()["id"], result={"outcome": outcome})
+    assert ann.hears()["params"]["decision"] == decision
+    (deed,) = decided(scene)
+    assert (deed.details["decision"], deed.details["optionKind"]) == (decision, kind)
+
+
+def test_what_was_not_decided_in_time_was_decided_by_nobody() -> None:
+    scene, _, _ = together(Scene(make_policy(permission_timeout=5)))
+    scene.agent.ask_permission()
+    scene.pass_time(5)
+    (deed,) = decided(scene)
+    assert (deed.client, deed.details["decision"]) == (None, "timeout")
+
+
+def test_who_ends_a_turn_has_decided_what_was_open_in_it() -> None:
+    scene, _, bob = together()
+    scene.agent.ask_permission()
+    bob.cancel()
+    (deed,) = decided(scene)
+    assert (deed.name, deed.client, deed.details["decision"]) == ("permission_decided", bob.client, "cancelled")
+
+
+@pytest.mark.parametrize("action", ["accept", "decline", "cancel"])
+def test_of_an_elicitation_the_action_is_written_down_and_not_the_content(action: str) -> None:
+    scene, ann, _ = together()
+    elicit(scene)
+    ann.send(id=ann.hears()["id"], result={"action": action, "content": {"name": "s3cret"}})
+    (deed,) = decided(scene)
+    assert (deed.name, deed.client, deed.details["decision"]) == ("elicitation_decided", ann.client, action)
+    assert deed.details["optionKind"] is None
+    assert "s3cret" not in repr(scene.deeds)
+
+
+def test_what_decides_nothing_is_not_written_down() -> None:
+    scene, ann, bob = together()
+    eve = scene.join("eve", role=Role.OBSERVER)
+    eve.load()
+    scene.agent.ask_permission()
+    ann.fail(ann.hears())
+    eve.send(id=1, result=selected("yes"))
+    question = bob.hears()
+    bob.choose(question, "never offered")
+    scene.agent.send(id=7, method="_vendor/do", params={"sessionId": "s"})
+    bob.send(id=bob.heard()[-1]["id"], result=None)
+    assert decided(scene) == []
+
+
+@pytest.mark.parametrize(
+    ("options", "kind"),
+    [
+        ('[{"optionId":"yes","kind":"reject_once"},{"optionId":"yes","kind":"allow_once"}]', "allow_once"),
+        ('[{"optionId":"yes","kind":7}]', None),
+        ('[{"optionId":"no","kind":"allow_once"}]', None),
+        ("{}", None),
+        ("null", None),
+    ],
+)
+def test_the_kind_of_an_option_is_what_the_agent_said(options: str, kind: str | None) -> None:
+    text = f'{{"id":1,"method":"session/request_permission","params":{{"options":{options}}}}}'
+    question = Question(parse(text.encode()), Audience.CONTROLLERS, None, 0)
+    assert question.kind_of("yes") == kind
+
+
+def test_an_option_with_a_word_of_the_protocol_for_its_id_is_not_taken_for_chosen() -> None:
+    scene, ann, _ = together()
+    options = [{"optionId": "cancelled", "name": "All of it", "kind": "allow_always"}]
+    for number in range(2):
+        params = {"sessionId": "s", "toolCall": {"toolCallId": "c7"}, "options": options}
+        scene.agent.send(id=number, method="session/request_permission", params=params)
+    for question, outcome in zip(ann.heard()[-2:], ({"outcome": "cancelled"}, {"outcome": "selected"}), strict=True):
+        ann.send(id=question["id"], result={"outcome": outcome | {"optionId": "cancelled"}})
+    assert [deed.details["optionKind"] for deed in decided(scene)] == [None, "allow_always"]
+
+
+@pytest.mark.parametrize(
+    "result",
+    [
+        '{"outcome":{"outcome":"selected","optionId":"no","optionId":"yes"}}',
+        '{"outcome":{"outcome":"cancelled"},"Outcome":{"outcome":"selected","optionId":"yes"}}',
+    ],
+)
+def test_a_decision_that_can_be_read_in_two_ways_is_none(result: str) -> None:
+    scene, ann, bob = together()
+    scene.agent.ask_permission("q")
+    at_ann, at_bob = ann.hears(), bob.hears()
+    ann.say(f'{{"jsonrpc":"2.0","id":{at_ann["id"]},"result":{result}}}'.encode())
+    assert not scene.agent.heard()
+    bob.choose(at_bob, "no")
+    assert scene.agent.hears() == answered("q", selected("no"))

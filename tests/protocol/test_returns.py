@@ -601,6 +601,42 @@ def test_a_journal_is_read_once_for_all_who_wait_for_it(shelf: Shelf) -> None:
     assert len(scene.session().attached) == 3
 
 
+def test_what_a_client_asks_of_a_session_whose_journal_is_being_read_keeps_its_place(shelf: Shelf) -> None:
+    scene, (epoch, position) = over(shelf)
+    back = scene.join("ann", link="second")
+    loads = back.comes_back(epoch=epoch, position=position - 1)
+    again = back.request("session/load", sessionId="s", cwd="/srv", mcpServers=[])
+    prompts = back.prompt()
+    elsewhere = back.request("x/about", sessionId="other")
+    assert back.hears()["id"] == elsewhere
+    assert scene.agent.heard() == []
+    scene.recall(shelf.read(scene.wanted[0]))
+    scene.agent.answers("session/load")
+    assert [message["id"] for message in back.heard() if "id" in message] == [loads, again]
+    scene.agent.answers("session/prompt", stopReason="end_turn")
+    assert back.hears()["id"] == prompts
+
+
+def test_what_waits_behind_a_journal_can_be_taken_back(shelf: Shelf) -> None:
+    scene, (epoch, position) = over(shelf)
+    back = scene.join("ann", link="second")
+    back.comes_back(epoch=epoch, position=position)
+    prompts = back.prompt()
+    back.send(method="$/cancel_request", params={"requestId": prompts})
+    assert back.hears()["error"]["code"] == -32800
+    scene.recall(shelf.read(scene.wanted[0]))
+    scene.agent.answers("session/load")
+    assert scene.agent.heard() == []
+
+
+def test_others_do_not_wait_for_a_journal_that_somebody_wants(shelf: Shelf) -> None:
+    scene, (epoch, position) = over(shelf)
+    back, bob = scene.join("ann", link="second"), scene.join("bob")
+    back.comes_back(epoch=epoch, position=position)
+    bob.request("session/load", sessionId="s", cwd="/srv", mcpServers=[])
+    scene.agent.takes("session/load")
+
+
 def test_what_is_said_of_a_session_at_too_great_length_is_not_looked_at(shelf: Shelf) -> None:
     scene, (epoch, position) = over(shelf)
     back = scene.join("ann", link="second")

@@ -4,7 +4,13 @@ import pytest
 
 from acp_gateway.protocol import jsonrpc, methods
 from acp_gateway.protocol.jsonrpc import Message, parse
-from acp_gateway.protocol.rights import objection_to_notification, objection_to_request
+from acp_gateway.protocol.rights import (
+    DIRECTORIES_LENGTH,
+    directories_of,
+    flaw_of_opening,
+    objection_to_notification,
+    objection_to_request,
+)
 from acp_gateway.protocol.sessions import SESSION_ID_SIZE, Client, Role, Viewer
 from tests.protocol.scene import encode
 
@@ -47,6 +53,15 @@ def test_a_guest_may_ask_what_is_known_to_be_about_its_session(method: str) -> N
 
 
 @pytest.mark.parametrize("method", ANY_METHOD)
+def test_who_is_kept_to_some_workspaces_may_ask_what_is_known_or_names_a_session(method: str) -> None:
+    limited = Client("e", Viewer("me", workspaces=("a",)))
+    assert objection_to_request(limited, request(method, sessionId="s")) is None
+    objection = objection_to_request(limited, request(method))
+    assert (objection is None) == (method in methods.CLIENT_METHODS or method == methods.AUTHENTICATE)
+    assert objection is None or objection[0] == jsonrpc.INVALID_REQUEST
+
+
+@pytest.mark.parametrize("method", ANY_METHOD)
 def test_who_came_for_one_session_may_ask_what_names_one_and_makes_or_removes_none(method: str) -> None:
     assert (objection_to_request(JOINED, request(method, sessionId="s")) is None) == (
         method not in (methods.FORK, methods.DELETE)
@@ -80,6 +95,19 @@ def test_nobody_may_cancel_everything_by_naming_nothing() -> None:
     assert objection_to_notification(CONTROLLER, notification(methods.SESSION_CANCEL)) is not None
 
 
+@pytest.mark.parametrize("method", methods.CLIENT_METHODS)
+def test_what_is_asked_may_not_be_told(method: str) -> None:
+    objection = objection_to_notification(CONTROLLER, notification(method, sessionId="s"))
+    assert objection == "it is a request, which has an id"
+
+
+@pytest.mark.parametrize("method", ["session/cancel", "$/cancel_request"])
+def test_what_is_told_may_not_be_asked(method: str) -> None:
+    for client in (CONTROLLER, JOINED):
+        objection = objection_to_request(client, request(method, sessionId="s"))
+        assert objection == (jsonrpc.INVALID_REQUEST, f"{method} is a notification, which has no id")
+
+
 @pytest.mark.parametrize(
     "params",
     [
@@ -108,3 +136,83 @@ def test_a_session_that_others_might_read_into_a_message_must_be_the_one_that_is
 def test_a_session_may_be_named_properly_or_not_at_all(params: dict[str, object]) -> None:
     assert objection_to_request(CONTROLLER, request("_x/y", **params)) is None
     assert objection_to_notification(CONTROLLER, notification("_x/y", **params)) is None
+
+
+# Where a session is to be opened
+
+
+@pytest.mark.parametrize(
+    ("params", "flaw"),
+    [
+        ({"Cwd": "/srv"}, "cwd must have that very name, not 'Cwd'"),
+        ({"c_w_d": "/srv"}, "cwd must have that very name, not 'c_w_d'"),
+        (
+            {"additional_directories": []},
+            "additionalDirectories must have that very name, not 'additional_directories'",
+        ),
+        ({"mcp_servers": []}, "mcpServers must have that very name, not 'mcp_servers'"),
+        ({"McpServers": []}, "mcpServers must have that very name, not 'McpServers'"),
+        ({"cwd": ["/srv"]}, "cwd must be a string"),
+        ({"cwd": {}}, "cwd must be a string"),
+        ({"cwd": 7}, "cwd must be a string"),
+        ({"cwd": True}, "cwd must be a string"),
+        *(
+            (
+                {"cwd": "/srv", "additionalDirectories": value},
+                "additionalDirectories must be an array of at most 64 strings",
+            )
+            for value in (
+                "/x",
+                {"0": "/x"},
+                7,
+                True,
+                [7],
+                ["/x", None],
+                ["/x", ["/y"]],
+                ["/x"] * (DIRECTORIES_LENGTH + 1),
+            )
+        ),
+        ({"additionalDirectories": ["/x"]}, "additionalDirectories need a cwd beside them"),
+        ({"cwd": None, "additionalDirectories": ["/x"]}, "additionalDirectories need a cwd beside them"),
+    ],
+)
+def test_where_a_session_is_to_be_opened_must_be_what_is_checked(params: dict[str, object], flaw: str) -> None:
+    assert flaw_of_opening(request(methods.NEW, **params)) == flaw
+
+
+@pytest.mark.parametrize(
+    ("params", "directories"),
+    [
+        ({}, ()),
+        ({"cwd": None, "additionalDirectories": None}, ()),
+        ({"additionalDirectories": []}, ()),
+        ({"cwd": ""}, ("",)),
+        ({"cwd": "/srv", "mcpServers": 7, "cwds": 7, "_meta": {"Cwd": 7}}, ("/srv",)),
+        ({"additionalDirectories": ["/y", "/x"], "cwd": "/srv"}, ("/srv", "/y", "/x")),
+        ({"cwd": "/srv", "additionalDirectories": ["/x"] * DIRECTORIES_LENGTH}, ("/srv", *["/x"] * DIRECTORIES_LENGTH)),
+    ],
+)
+def test_the_directories_of_a_session_come_in_order(params: dict[str, object], directories: tuple[str, ...]) -> None:
+    opening = request(methods.NEW, **params)
+    assert flaw_of_opening(opening) is None
+    assert directories_of(opening) == directories
+
+
+def test_directories_are_what_they_mean_however_they_are_escaped() -> None:
+    params = rb'{"c\u0077d":"\/s\u0072v","additionalDirectories" : [ "/\ud83d" , "a\"b" ]}'
+    opening = parse(b'{"id":1,"method":"session/new","params":%b}' % params)
+    assert flaw_of_opening(opening) is None
+    assert directories_of(opening) == ("/srv", "/\ud83d", 'a"b')
+
+
+def test_a_request_without_parameters_names_no_directory() -> None:
+    opening = parse(b'{"id":1,"method":"session/new"}')
+    assert flaw_of_opening(opening) is None
+    assert directories_of(opening) == ()
+
+
+def test_a_list_of_directories_is_read_no_further_than_it_may_be_long() -> None:
+    opening = parse(
+        b'{"id":1,"method":"session/new","params":{"cwd":"/","additionalDirectories":[%b""]}}' % (b'"",' * 300_000)
+    )
+    assert flaw_of_opening(opening) is not None

@@ -157,6 +157,98 @@ def test_as_long_as_another_session_is_on_its_way_what_is_early_waits() -> None:
     assert kinds(ann) == ["session/update", "response"]
 
 
+def closed(scene: Scene, peer: Peer, session_id: str) -> None:
+    """The only client of a session closes it."""
+    peer.request("session/close", sessionId=session_id)
+    scene.agent.answers("session/close")
+    peer.heard()
+
+
+def test_what_is_said_of_a_session_that_has_ended_is_not_for_the_next_one_of_its_id() -> None:
+    scene, xena, yuri = strangers()
+    closed(scene, xena, "x")
+    yuri.request("session/new", cwd="/srv", mcpServers=[])
+    scene.agent.update("a secret of xena's", "x")
+    scene.agent.answers("session/new", sessionId="x")
+    assert kinds(yuri) == ["response"]
+    scene.agent.update("for yuri", "x")
+    assert said(yuri) == ["for yuri"]
+    assert scene.session("x").journal.position == 1
+
+
+def test_what_was_early_is_not_for_a_session_that_is_loaded_under_the_id_of_another_one() -> None:
+    scene = Scene(agentCapabilities={"loadSession": True, "sessionCapabilities": {"close": {}}})
+    ann = scene.join("ann")
+    closed(scene, ann, ann.new_session("x"))
+    scene.registry.remove(scene.registry.find(ann.client.viewer, "agent", "x") or pytest.fail("it is known"))
+    ann.request("session/new", cwd="/srv", mcpServers=[])
+    asked = scene.agent.takes("session/new")
+    scene.agent.update("of the former one", "x")
+    ann.request("session/load", sessionId="x", cwd="/srv", mcpServers=[])
+    scene.agent.answers("session/load")
+    scene.agent.answer(asked, sessionId="n")
+    assert kinds(ann) == ["response", "response"]
+
+
+@pytest.mark.parametrize("well", [True, False])
+def test_what_is_asked_in_a_session_that_is_on_its_way_waits_for_it_whatever_turns_end_meanwhile(well: bool) -> None:
+    scene, xena, _ = strangers()
+    turn = start_turn(scene, xena, "x")
+    xena.request("session/new", cwd="/srv", mcpServers=[])
+    asked = scene.agent.takes("session/new")
+    scene.agent.ask_permission(5, "coming")
+    scene.agent.answer(turn, stopReason="end_turn")
+    assert scene.agent.heard() == []
+    xena.heard()
+    if well:
+        scene.agent.answer(asked, sessionId="coming")
+        assert kinds(xena) == ["response", "session/request_permission"]
+        assert scene.agent.heard() == []
+    else:
+        scene.agent.send(id=asked["id"], error={"code": -32603, "message": "no"})
+        assert kinds(xena) == ["response"]
+        assert scene.agent.heard() == [{"jsonrpc": "2.0", "id": 5, "result": {"outcome": {"outcome": "cancelled"}}}]
+
+
+def test_what_is_asked_in_a_session_that_has_ended_is_not_put_to_the_next_one_of_its_id() -> None:
+    scene, xena, yuri = strangers()
+    closed(scene, xena, "x")
+    scene.agent.ask_permission(5, "x")
+    scene.agent.ask_permission(6, "unknown")
+    assert scene.agent.heard() == []
+    yuri.request("session/new", cwd="/srv", mcpServers=[])
+    scene.agent.answers("session/new", sessionId="x")
+    assert kinds(yuri) == ["response"]
+    assert scene.agent.heard() == [{"jsonrpc": "2.0", "id": 5, "result": {"outcome": {"outcome": "cancelled"}}}]
+    assert len(scene.multiplexer.waiting(None)) == 1
+
+
+def test_a_sub_agent_of_a_session_that_has_ended_does_not_belong_to_the_next_one_of_its_id() -> None:
+    scene, xena, yuri = strangers()
+    scene.agent.state("subagent_update", "x", sessionId="child")
+    closed(scene, xena, "x")
+    yuri.request("session/new", cwd="/srv", mcpServers=[])
+    scene.agent.answers("session/new", sessionId="x")
+    yuri.heard()
+    scene.agent.update("a secret of xena's", "child")
+    scene.agent.ask_permission(5, "child")
+    assert yuri.heard() == []
+
+
+def test_a_sub_agent_of_a_session_that_is_open_again_belongs_to_it_as_before() -> None:
+    scene = Scene(agentCapabilities={"loadSession": True, "sessionCapabilities": {"close": {}}})
+    ann = scene.join("ann")
+    ann.new_session()
+    scene.agent.state("subagent_update", sessionId="child")
+    closed(scene, ann, "s")
+    scene.agent.ask_permission(5, "s")
+    ann.request("session/load", sessionId="s", cwd="/srv", mcpServers=[])
+    scene.agent.answers("session/load")
+    assert kinds(ann) == ["response", "session/request_permission"]
+    scene.agent.update("hello", "child")
+    assert said(ann) == ["hello"]
+
+
 def test_what_comes_early_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(routing, "EARLY_SIZE", 300)
     scene = Scene()

@@ -202,7 +202,36 @@ def test_nobody_can_have_the_sessions_of_others_forgotten(monkeypatch: pytest.Mo
     past(registry, "old", "me")
     for number in range(10):
         past(registry, f"new {number}", "you")
-    assert [it.id for it in registry.past] == ["old", "new 7", "new 8", "new 9"]
+    assert [it.id for it in registry.past(Viewer("me"))] == ["old"]
+    assert [it.id for it in registry.past(Viewer("you"))] == ["new 7", "new 8", "new 9"]
+
+
+@pytest.mark.parametrize(
+    ("viewer", "ids"),
+    [
+        (Viewer("me"), ["r", "s"]),
+        (Viewer("you"), ["s"]),
+        (Viewer("nobody"), []),
+        (Viewer("me", "s"), ["s"]),
+        (Viewer("me", "t"), []),
+        (Viewer("guest-1", "s", guest=True), ["s", "s"]),
+        (Viewer("guest-1", "s", guest=True, granted_by="you"), ["s"]),
+        (Viewer("me", workspaces=("a",)), ["s"]),
+        (Viewer("me", "r", workspaces=("a",)), []),
+    ],
+)
+def test_the_registry_lists_for_each_what_exists_for_them(viewer: Viewer, ids: list[str]) -> None:
+    registry = Registry("me")
+    for session_id, owner in (("r", "me"), ("s", "me"), ("s", "you")):
+        it = live(registry, session_id, owner)
+        it.workspace = "a" if session_id == "s" else None
+        assert it in registry.live(Viewer(owner))
+    assert [it.id for it in registry.live(viewer)] == ids
+    assert registry.past(viewer) == []
+    for it in list(registry):
+        registry.end(it)
+    assert [it.id for it in registry.past(viewer)] == ids
+    assert registry.live(viewer) == []
 
 
 # Clients.
@@ -480,3 +509,98 @@ def test_ids_go_on_above_those_of_another_link_and_never_back() -> None:
     assert client.mint_id() == 8
     client.mint_above(3)
     assert client.mint_id() == 9
+
+
+# Workspaces
+
+
+@pytest.mark.parametrize(
+    ("viewer", "workspace", "sees"),
+    [
+        (Viewer("me"), "a", True),
+        (Viewer("me"), None, True),
+        (Viewer("me", workspaces=("a", "b")), "a", True),
+        (Viewer("me", workspaces=("a", "b")), "c", False),
+        (Viewer("me", workspaces=("a", "b")), None, False),
+        (Viewer("me", workspaces=()), None, False),
+        (Viewer("you", workspaces=("a",)), "a", False),
+        (Viewer("me", only="s", workspaces=("a",)), "a", True),
+        (Viewer("me", only="s", workspaces=("a",)), "b", False),
+        (Viewer("me", only="t", workspaces=("a",)), "a", False),
+        (Viewer("guest-1", only="s", guest=True), "a", True),
+        (Viewer("guest-1", only="s", guest=True, workspaces=("b",)), "a", False),
+    ],
+)
+def test_who_may_use_some_workspaces_sees_the_sessions_in_them(
+    viewer: Viewer, workspace: str | None, *, sees: bool
+) -> None:
+    it = session()
+    it.workspace = workspace
+    assert viewer.sees(it) is sees
+
+
+@pytest.mark.parametrize(
+    ("viewer", "all_of_them"),
+    [(ME, True), (Viewer("me", only="s"), False), (Viewer("me", workspaces=("a",)), False), (GUEST, False)],
+)
+def test_who_sees_all_there_is(viewer: Viewer, *, all_of_them: bool) -> None:
+    assert viewer.sees_all is all_of_them
+
+
+def test_what_was_never_registered_is_in_nobodys_workspace() -> None:
+    assert not Registry("me").may_exist(Viewer("me", workspaces=("a",)), "agent", "unknown")
+
+
+def test_the_registry_finds_for_each_what_is_in_its_workspaces() -> None:
+    registry = Registry("me")
+    it = live(registry)
+    it.workspace = "a"
+    assert registry.find(Viewer("me", workspaces=("a",)), "agent", "s") is it
+    assert registry.find(Viewer("me", workspaces=("b",)), "agent", "s") is None
+
+
+# How many
+
+
+def test_the_registry_knows_how_many_are_live_and_whose() -> None:
+    registry = Registry("me")
+    mine, yours = live(registry), live(registry, "t", "you")
+    registry.add(mine, Home())
+    past(registry, "u")
+    assert (registry.count_live(), registry.count_live("me"), registry.count_live("you")) == (2, 1, 1)
+    registry.end(mine)
+    registry.end(mine)
+    registry.remove(yours)
+    registry.remove(yours)
+    assert (registry.count_live(), registry.count_live("me"), registry.count_live("nobody")) == (0, 0, 0)
+
+
+def test_the_registry_knows_how_many_prompts_wait_and_in_whose_sessions() -> None:
+    registry = Registry("me")
+    for number, owner in enumerate(("me", "me", "you")):
+        it = live(registry, str(number), owner)
+        it.queue.extend([Request(None, message('{"id":1,"method":"session/prompt"}'))] * (number + 1))
+    assert (registry.count_waiting(), registry.count_waiting("me"), registry.count_waiting("nobody")) == (6, 3, 0)
+    ended = next(iter(registry))
+    registry.end(ended)
+    assert registry.count_waiting("me") == 2
+
+
+# Requests
+
+
+def test_a_request_that_is_replaced_counts_with_what_it_says_now() -> None:
+    client = Client("ann", ME)
+    request = Request(client, message('{"id":1.0,"method":"session/new","params":{"mcpServers":[1]}}'))
+    client.take_on(request)
+    replaced = b'{"id":1.0,"method":"session/new","params":{"mcpServers":[]}}'
+    request.replace(replaced)
+    assert (request.message.text, request.id, client.waiting_size) == (replaced, b"1.0", len(replaced))
+    client.settle(request)
+    assert (client.waiting_size, client.requests) == (0, {})
+
+
+def test_a_request_of_the_gateways_own_can_be_replaced_too() -> None:
+    request = Request(None, message('{"id":1,"method":"x"}'))
+    request.replace(b'{"id":1,"method":"y"}')
+    assert request.message.method == "y"

@@ -283,7 +283,8 @@ class Sharing(RuleBasedStateMachine):
         """A session that the agent may speak of: open, being opened, promised, closed, or a child's."""
         names: list[tuple[str, Record | None]] = [it for it in office.known.items() if it[0] not in office.openings]
         names += [(name, self.world.disk[name]) for name in office.openings if name in self.world.disk]
-        names += [(owed.record.id, owed.record) for owed in office.promised if owed.record is not None]
+        promised = [owed.record for owed in office.promised if owed.record is not None]
+        names += [(record.id, record) for record in promised if record.id not in office.used]
         names += [(name, record) for name, record in office.closed.items() if not office.has(name)]
         # A process that was started again knows nothing of the children that it had.
         names += [(name, record) for name, record in office.children.items() if not office.lost(name)]
@@ -303,7 +304,9 @@ class Sharing(RuleBasedStateMachine):
         if how == "early" and office.awaited:
             # The response that names the session is still to come.
             record = office.promise(office.awaited[which % len(office.awaited)])
-            office.update(record.id, record)
+            # What comes early under the id of a session that has ended counts as that one's, and is for nobody.
+            if record.id not in office.used:
+                office.update(record.id, record)
             return
         about = self.spoken_of(office, which)
         if about is not None:

@@ -11,6 +11,7 @@ import pytest
 from acp_gateway.protocol.jsonrpc import Kind, RawId, parse, with_id
 from acp_gateway.protocol.methods import Capability
 from acp_gateway.protocol.paths import PathMaps
+from acp_gateway.protocol.sessions import Findings
 from tests.protocol.scene import Scene, make_policy
 
 DATA = Path(__file__).parent.parent / "data"
@@ -38,7 +39,8 @@ class Relay:
     """
 
     def __init__(self, *serves: Capability, shared: bool = False) -> None:
-        self.scene = Scene(make_policy(shared=shared, serves=frozenset(serves), check_directory=lambda _: None))
+        self.scene = Scene(make_policy(shared=shared, serves=frozenset(serves)))
+        self.scene.look = lambda _: Findings()
         self.client = self.scene.join("ann", initialize=False)
         self.arrived: list[Line] = []
         # What each side calls a request that it got, by the id that the other one gave it.

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from acp_gateway.protocol.sessions import Role
+from acp_gateway.protocol.sessions import Registry, Role
 from tests.protocol.scene import Peer, Scene, make_policy, news_params
 
 CANCELLED = {"stopReason": "cancelled"}
@@ -518,3 +518,48 @@ def test_nobody_else_gets_any(meta: Any) -> None:
     ann.prompt()
     scene.agent.answer(scene.agent.takes("session/prompt"), stopReason="end_turn")
     assert [message.get("method") for message in ann.heard()] == [None]
+
+
+# Prompts that wait, of one identity and of all
+
+
+def refusal(peer: Peer) -> Any:
+    error = peer.heard()[-1]["error"]
+    assert error["code"] == -32600
+    return error["message"]
+
+
+def test_only_so_many_prompts_wait_in_the_sessions_of_one_identity() -> None:
+    scene, ann, _ = together(Scene(make_policy(waiting_prompts_per_identity=2)))
+    you = scene.join("you", "you")
+    you.new_session("of another")
+    ann.new_session("t")
+    for session_id in ("s", "t"):
+        for _ in range(2):
+            ann.prompt(session_id=session_id)
+    ann.prompt(session_id="t")
+    assert refusal(ann) == "waiting_prompts_per_identity (2) wait already"
+    for _ in range(3):
+        you.prompt(session_id="of another")
+    assert you.heard() == []
+    first = scene.agent.heard()[0]
+    scene.agent.answer(first, stopReason="end_turn")
+    ann.heard()
+    ann.prompt(session_id="t")
+    assert ann.heard() == []
+
+
+def test_only_so_many_prompts_wait_of_all_whichever_agent_they_are_for() -> None:
+    registry = Registry("me")
+    scenes = [Scene(make_policy(max_waiting_prompts=2), registry) for _ in range(2)]
+    ann, you = scenes[0].join("ann"), scenes[1].join("you", "you")
+    ann.new_session("s")
+    you.new_session("t")
+    for _ in range(2):
+        ann.prompt(session_id="s")
+        you.prompt(session_id="t")
+    you.prompt(session_id="t")
+    assert refusal(you) == "max_waiting_prompts (2) wait already"
+    ann.cancel()
+    you.prompt(session_id="t")
+    assert you.heard() == []

@@ -1,0 +1,230 @@
+"""The tool servers that a client names for its sessions, and what the gateway does with those that would be local.
+
+`mcpServers` holds programs, with arguments and environment, and URLs. A client means its own machine by both: its
+programs, and its loopback. Passed on as they are, the programs would run on the gateway's machine as the gateway's
+user, and the URLs would reach what listens only there. So these two kinds fall under a policy, and others, such as
+servers that the protocol itself carries, pass.
+
+What can be read in more than one way is taken for local, or refused: a member that is there twice, a kind that is not
+known here, a host that is a number in one of the spellings that only some parsers read as one. Lists of servers that
+stand deeper in the request, where some agents look for options of their own, are local as a whole.
+
+A request may be large, and nothing else happens while it is looked at. So lists deeper in it are found by one regular
+expression in one go, and the list that counts has a limit.
+"""
+
+import ipaddress
+import re
+import unicodedata
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import islice
+from typing import Final, Literal
+from urllib.parse import unquote
+
+from acp_gateway.protocol import jsonrpc, spans
+
+ToolPolicy = Literal["drop", "deny", "allow"] | tuple[str, ...]
+"""What becomes of local servers; a tuple holds the names that are passed on, and the others are dropped."""
+
+LIST: Final = "mcpServers"
+
+NESTED: Final = "nested"
+"""The kind of servers that stand deeper in a request: nobody knows how they would be read there."""
+
+LIST_SIZE: Final = 256 * 1024
+"""Bytes of a list of servers at most; one has a few hundred."""
+
+LIST_LENGTH: Final = 256
+"""Servers in it at most: each that is dropped is a line of the audit."""
+
+
+def _spellings(name: str) -> bytes:
+    """A regular expression for a member's name in all spellings that some parser may take for it."""
+    # One character's case folding is an `s`, too. Eight separators in a row are more than anybody takes for none.
+    between = rb"(?:[_-]|\\u00(?:5f|2d)){0,8}"
+    letters = [
+        rb"(?:%c|\\u00(?:%02x|%02x)%b)" % (c, c, c - 32, rb"|\xc5\xbf|\\u017f" * (c == ord("s"))) for c in name.encode()
+    ]
+    return between + between.join(letters) + between
+
+
+# In valid JSON such a quote that no backslash escapes opens a string, and a string before a colon is a name.
+_LISTS: Final = re.compile(rb'(?<!\\)"%b"[ \t\n\r]*:[ \t\n\r]*' % _spellings("mcpservers"), re.IGNORECASE)
+_URL: Final = re.compile(r"https?:/*(?P<authority>[^/?#]*)", re.IGNORECASE)
+_HOST: Final = re.compile(r"[a-z0-9._-]+")
+_NUMBER: Final = re.compile(r"0x[0-9a-f]*|[0-9]+")
+_LOCAL_NAME: Final = re.compile(r"localhost[46]?(\.localdomain[46]?)?|ip6-(localhost|loopback)|.*\.localhost")
+_EMPTY: Final = {b"{": b"{}", b"[": b"[]"}
+
+
+@dataclass(frozen=True, slots=True)
+class ToolServer:
+    """A server that means the machine where it is started, and not the client's."""
+
+    name: str
+    """As the client calls it."""
+    kind: str
+    """`stdio`, `http`, `sse`, another word of the client's, or `NESTED`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Screened:
+    """A request to open a session, as the policy lets it through."""
+
+    text: bytes
+    dropped: tuple[ToolServer, ...] = ()
+    refused: tuple[ToolServer, ...] = ()
+    """If there are any, the request is not to be passed on."""
+
+
+class NotUnderstood(ValueError):
+    """The servers are not what they have to be; the text says what they have to be."""
+
+
+def screen(text: bytes, policy: ToolPolicy) -> Screened:
+    """What is left of a request's tool servers. Raises `NotUnderstood` where it can be read in more than one way."""
+    if policy == "allow":
+        return Screened(text)
+    nested = list(_nested(text))
+    edits = [(start, end, _EMPTY.get(text[start : start + 1], b"null")) for start, end in nested]
+    plain = spans.splice(text, edits) if edits else text
+    kept, local = _sort(plain, policy)
+    found = (*local, ToolServer("_meta", NESTED)) if nested else tuple(local)
+    if policy == "deny" and found:
+        return Screened(text, refused=found)
+    if local:
+        at = spans.find(plain, "params", LIST)
+        assert at is not None
+        plain = spans.splice(plain, [(*at, b"[" + b",".join(kept) + b"]")])
+    return Screened(plain, dropped=found)
+
+
+def _sort(text: bytes, policy: ToolPolicy) -> tuple[list[bytes], list[ToolServer]]:
+    """The servers that are passed on, as text, and those that are not."""
+    servers = jsonrpc.raw_at(text, "params", LIST)
+    if servers is None or servers == b"null":
+        return [], []
+    if servers[:1] != b"[":
+        raise NotUnderstood(f"{LIST} must be an array")
+    if len(servers) > LIST_SIZE:
+        raise NotUnderstood(f"{LIST} has at most {LIST_SIZE} bytes")
+    kept: list[bytes] = []
+    local: list[ToolServer] = []
+    for start, end in spans.elements(servers):
+        server = servers[start:end]
+        if server[:1] != b"{":
+            raise NotUnderstood(f"{LIST} must be an array of objects")
+        if len(kept) + len(local) == LIST_LENGTH:
+            raise NotUnderstood(f"{LIST} has at most {LIST_LENGTH} servers")
+        name = jsonrpc.text_at(server, "name") or ""
+        kind = _local_kind(server)
+        if kind is None or (isinstance(policy, tuple) and name in policy):
+            kept.append(server)
+        else:
+            local.append(ToolServer(name, kind))
+    return kept, local
+
+
+def _local_kind(server: bytes) -> str | None:
+    """The kind of a server that is a program, or may be at a loopback address; None for one elsewhere."""
+    names = [_fold(name) for name in _names(server)]
+    if len(set(names)) < len(names):
+        raise NotUnderstood(f"a member of one of {LIST} is there twice")
+    kind = (jsonrpc.text_at(server, "type") or "stdio").casefold()
+    if "command" in names:
+        return "stdio"
+    if kind == "acp" and "url" not in names:
+        # What the protocol itself carries comes from the client's machine and stays there.
+        return None
+    if kind in ("http", "sse", "acp"):
+        url = jsonrpc.text_at(server, "url")
+        return kind if url is None or may_be_loopback(url) else None
+    return kind
+
+
+def _names(server: bytes) -> Iterator[str]:
+    return (spans.string_value(member.name) for member in spans.members(server))
+
+
+def _fold(name: str) -> str:
+    return name.replace("_", "").replace("-", "").casefold()
+
+
+def _nested(text: bytes) -> Iterator[tuple[int, int]]:
+    """Where there are lists of servers in the parameters besides the one that is meant, the outermost of them."""
+    # Where things are in a request, only a walk through it says; most often there is no list but the one that is meant.
+    found = len(list(islice(_LISTS.finditer(text), 2)))
+    if found == (jsonrpc.raw_at(text, "params", LIST) is not None):
+        return
+    params = spans.find(text, "params")
+    if params is None:
+        return
+    meant = spans.find(text, "params", LIST)
+    end = count = 0
+    for match in _LISTS.finditer(text, *params):
+        start = match.end()
+        if start < end or (meant is not None and start == meant[0]):
+            continue
+        end = spans.value_end(text, start)
+        if text[start:end] not in (b"{}", b"[]", b"null"):
+            count += 1
+            if count > LIST_LENGTH:
+                raise NotUnderstood(f"there are more than {LIST_LENGTH} lists of tool servers")
+            yield start, end
+
+
+def may_be_loopback(url: str) -> bool:
+    """Whether a URL's host is the machine itself, or something that one parser or another takes for it."""
+    # What a browser's parser removes: some agents are written in JavaScript.
+    url = re.sub(r"[\t\r\n]", "", url).strip("".join(map(chr, range(33))))
+    match = _URL.match(url)
+    # Some take a backslash for a slash, and others for a part of the name before an `@`.
+    if match is None or "\\" in url:
+        return True
+    host = match["authority"].rpartition("@")[2]
+    if host.startswith("["):
+        return _is_local_ipv6(host[1:].partition("]")[0])
+    host = unicodedata.normalize("NFKC", unquote(host.partition(":")[0])).casefold().replace("\u3002", ".")
+    # Names of the whole world are somewhere else; of what only looks like one, parsers leave out the invisible.
+    shown = "".join(filter(str.isascii, host)).rstrip(".")
+    if not host.rstrip(".") or (shown and _HOST.fullmatch(shown) is None) or _LOCAL_NAME.fullmatch(shown):
+        return True
+    parts = shown.split(".")
+    if _NUMBER.fullmatch(parts[-1]) is None:
+        return False
+    try:
+        return _is_local_ipv4(_number(parts))
+    except ValueError:
+        return True
+
+
+def _number(parts: list[str]) -> int:
+    """The IPv4 address in one of the spellings of old: `127.1`, `0x7f000001`, `0177.0.0.1`, `2130706433`.
+
+    Raises `ValueError` for what is none.
+    """
+    if len(parts) > 4 or not all(_NUMBER.fullmatch(part) for part in parts):
+        raise ValueError("this is no address")
+    numbers = [
+        int(part[2:] or "0", 16) if part[:2] == "0x" else int(part, 8 if part[0] == "0" else 10) for part in parts
+    ]
+    *front, last = numbers
+    if any(number > 255 for number in front) or last >= 256 ** (4 - len(front)):
+        raise ValueError("this is no address")
+    return sum(number << (24 - 8 * index) for index, number in enumerate(front)) + last
+
+
+def _is_local_ipv4(number: int) -> bool:
+    # The network 0 is "this host" to most systems.
+    return number >> 24 in (0, 127)
+
+
+def _is_local_ipv6(text: str) -> bool:
+    try:
+        number = int(ipaddress.IPv6Address(text.partition("%")[0]))
+    except ValueError:
+        return True
+    # ::1 and ::, and an IPv4 address as such, ::ffff:127.0.0.1, or in the old way, ::127.0.0.1.
+    high, low = number >> 32, number & 0xFFFFFFFF
+    return high in (0, 0xFFFF) and (number <= 1 or _is_local_ipv4(low))
