@@ -10,7 +10,7 @@ from acp_gateway.errors import UsageError
 DEFAULT_PORT = 7443
 """The gateway's own port, where neither the URL standard nor the user names one: it recalls 443 and needs no root."""
 
-Scheme = Literal["wss", "ws", "tcp", "tcp+tls", "unix"]
+Scheme = Literal["wss", "ws", "tcp", "tcp+tls", "unix", "ssh"]
 
 _DEFAULT_PORTS = {"wss": 443, "ws": 80, "tcp": DEFAULT_PORT, "tcp+tls": DEFAULT_PORT, "unix": 0}
 _WEBSOCKET_PATH = "/acp"
@@ -21,26 +21,34 @@ _EXAMPLES = {
     "tcp": "tcp://127.0.0.1:7443",
     "tcp+tls": "tcp+tls://host.example:7443",
     "unix": "unix:///run/acp-gateway/socket",
+    "ssh": "ssh://user@host.example",
 }
 
 _AUTHORITY = re.compile(r"(?:\[(?P<ipv6>[^\]]*)\]|(?P<name>[^\[\]:]*))(?::(?P<port>.*))?")
 _NAME = re.compile(r"[^\s/?#@\\%]+")
 _USER_INFO = re.compile(r"^([^/]*://)?[^/]*@")
 
+# Neither may be taken for an option, and both may come to stand in a command of the user's ssh configuration.
+_SSH_HOST = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
+_SSH_USER = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.@+-]*")
+
 
 @dataclass(frozen=True, slots=True)
 class Address:
     """One end point.
 
-    `host` is a name in lower case or an IP address without brackets; "" for a unix socket. `port` 0 asks for any
-    free port when listening. `path` is the request's path for `ws` and `wss`, the socket's absolute path for
-    `unix`, "" otherwise.
+    `host` is a name in lower case or an IP address without brackets; "" for a unix socket; for `ssh` as it was given,
+    since it may be a name of ssh's configuration. `port` 0 asks for any free port when listening, and for what ssh's
+    configuration says. `path` is the request's path for `ws` and `wss`, the socket's absolute path for `unix`, the far
+    socket's, or "", for `ssh`; "" otherwise.
     """
 
     scheme: Scheme
     host: str
     port: int
     path: str
+    user: str = ""
+    """Whom to log in as, for `ssh`; "" for what its configuration says."""
 
     @property
     def tls(self) -> bool:
@@ -67,6 +75,9 @@ class Address:
         if self.scheme == "unix":
             return f"unix://{self.path}"
         host = f"[{self.host}]" if ":" in self.host else self.host
+        if self.scheme == "ssh":
+            user, port = f"{self.user}@" if self.user else "", f":{self.port}" if self.port else ""
+            return f"ssh://{user}{host}{port}{self.path}"
         return f"{self.scheme}://{host}:{self.port}{self.path}"
 
 
@@ -76,12 +87,16 @@ def parse_address(text: str) -> Address:
     A missing port is 443 for `wss` and 80 for `ws`, as the URL standard says, and `DEFAULT_PORT` for `tcp` and
     `tcp+tls`. A missing path of `ws` and `wss` is `/acp`. Raises `UsageError`.
     """
+    return _parse_url(text, [*_DEFAULT_PORTS])
+
+
+def _parse_url(text: str, known: list[str]) -> Address:
     given, separator, rest = text.partition("://")
     scheme = given.lower()
     if not separator:
         raise _refusal(text, "is not a URL", "wss")
     if scheme not in _DEFAULT_PORTS:
-        raise _refusal(text, f'has the unknown scheme "{given}"; known are {", ".join(_DEFAULT_PORTS)}', "wss")
+        raise _refusal(text, f'has the unknown scheme "{given}"; known are {", ".join(known)}', "wss")
     if "?" in rest or "#" in rest:
         raise _refusal(text, "has a query or fragment, and tokens do not belong into a URL", scheme)
     if not rest.isprintable():
@@ -110,10 +125,13 @@ def parse_address(text: str) -> Address:
 def parse_target(text: str) -> Address:
     """The address that a client was asked to connect to: a URL, or `host[:port]`, which means `wss`.
 
-    IPv6 is written `[::1]:7443`, or bare without a port. Raises `UsageError`.
+    IPv6 is written `[::1]:7443`, or bare without a port. A URL may also be `ssh://[user@]host[:port][/path/to/socket]`.
+    Raises `UsageError`.
     """
+    if text[:6].lower() == "ssh://":
+        return _parse_ssh(text)
     if "://" in text:
-        address = parse_address(text)
+        address = _parse_url(text, [*_DEFAULT_PORTS, "ssh"])
     elif _is_ipv6(text):
         address = Address("wss", str(ipaddress.IPv6Address(text)), DEFAULT_PORT, _WEBSOCKET_PATH)
     elif "@" in text or "?" in text or "#" in text:
@@ -126,6 +144,31 @@ def parse_target(text: str) -> Address:
     if address.scheme != "unix" and address.port == 0:
         raise _refusal(text, "has port 0, which is for listening only", address.scheme)
     return address
+
+
+def _parse_ssh(text: str) -> Address:
+    authority, slash, path = text[6:].partition("/")
+    path = slash + path
+    user, at, place = authority.rpartition("@")
+    if "?" in text or "#" in text:
+        raise _refusal(text, "has a query or fragment, and tokens do not belong into a URL", "ssh")
+    if not text.isprintable():
+        raise _refusal(text, "holds a character that cannot be printed", "ssh")
+    if path != "/" and path.endswith("/"):
+        raise _refusal(text, "has no absolute path of a socket behind the host", "ssh")
+    if at and ":" in user:
+        raise _refusal(text, "has a password, which ssh asks for itself or, better, needs not", "ssh")
+    if at and not _SSH_USER.fullmatch(user):
+        raise _refusal(text, "has a user name that can't stand there; write it into ~/.ssh/config", "ssh")
+    # The scope of an IPv6 address can be any text.
+    match = None if "%" in place else _AUTHORITY.fullmatch(place)
+    if match is None or (match["ipv6"] is None and not _SSH_HOST.fullmatch(match["name"])):
+        raise _refusal(text, "names no valid host; one of ~/.ssh/config is fine as well", "ssh")
+    _, port = _host_and_port(text, place, "ssh", 0)
+    if port == 0 and match["port"] is not None:
+        raise _refusal(text, "has port 0, which is for listening only", "ssh")
+    host = match["name"] if match["ipv6"] is None else str(ipaddress.IPv6Address(match["ipv6"]))
+    return Address("ssh", host, port, "" if path == "/" else path, user)
 
 
 def _host_and_port(text: str, authority: str, scheme: str, default_port: int) -> tuple[str, int]:

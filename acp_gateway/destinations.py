@@ -50,6 +50,8 @@ def find_destination(
     session: str | None = None,
     observe: bool = False,
     control: bool = False,
+    cert: Path | None = None,
+    key: Path | None = None,
 ) -> Destination:
     """Where to connect, by the command line, the environment and hosts.toml as they are now.
 
@@ -62,15 +64,22 @@ def find_destination(
     address = host.address if host else parse_target(target)
     if pin is None and ca is None and host is not None:
         pin, ca = host.pin, host.ca
-    if not address.tls and (pin or ca):
-        raise UsageError(f"a pin or an authority is for TLS, and {address} has none: use wss:// or tcp+tls://")
-    if not (address.tls or address.loopback or insecure or (host and host.insecure_plaintext)):
+    check_client_certificate(cert, key)
+    if cert is None and host is not None:
+        cert, key = host.cert, host.key
+    if not address.tls and (pin or ca or cert):
+        raise UsageError(
+            f"a pin, an authority or a client certificate is for TLS, and {address} has none: use wss:// or tcp+tls://"
+        )
+    if not (
+        address.tls or address.loopback or address.scheme == "ssh" or insecure or (host and host.insecure_plaintext)
+    ):
         raise UsageError(
             f"everybody on the way to {address} could read the token: use wss:// or tcp+tls://, or, where the network "
             "itself is private, --insecure-plaintext (insecure_plaintext = true in hosts.toml)"
         )
     token = _find_token(token_file, host)
-    if token is None and address.scheme != "unix":
+    if token is None and cert is None and address.scheme not in ("unix", "ssh"):
         raise Unauthorized(
             "there is no token: make one with `acp-gateway token create` on the gateway's machine, and give it by "
             "--token-file, ACP_GATEWAY_TOKEN_FILE, ACP_GATEWAY_TOKEN, or token_file in hosts.toml"
@@ -85,7 +94,18 @@ def find_destination(
         session=None if session is None else check_session_id(session),
         observe=observe,
         control=control,
+        cert=cert,
+        key=key,
+        command=host.command if host else None,
+        ssh_options=host.ssh_options if host else (),
     )
+
+
+def check_client_certificate(cert: Path | None, key: Path | None) -> None:
+    """Raise `UsageError` where one is named without the other."""
+    if (cert is None) != (key is None):
+        missing = "--cert with the certificate of that key" if cert is None else "--key with its private key"
+        raise UsageError(f"a client certificate is two files: give {missing} as well")
 
 
 def check_session_id(text: str) -> str:

@@ -1,7 +1,8 @@
 """From an address and a token to a stream of messages: what a client does to get in, on every transport.
 
 The token is sent to nobody who has not shown that it is the gateway: over TLS only after the certificate was accepted,
-by the system's authorities, by the user's own, or by its pin.
+by the system's authorities, by the user's own, or by its pin. Without TLS it is shown to whoever has the address: on
+this machine, whoever could bind the port or the socket's path; elsewhere only where the user has asked for that.
 """
 
 import json
@@ -9,7 +10,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote, urlencode
 
 import trio
@@ -25,6 +26,7 @@ from acp_gateway.errors import (
     LinkGone,
     ProtocolError,
     TooFarBehind,
+    TrustError,
     Unauthorized,
     UnknownAgent,
     UnknownSession,
@@ -33,8 +35,17 @@ from acp_gateway.errors import (
 from acp_gateway.tls import check_pin, client_context
 from acp_gateway.transports.base import ByteStream, MessageStream
 from acp_gateway.transports.ndjson import LineStream
-from acp_gateway.transports.sockets import SocketBytes, connect_tcp, connect_unix
+from acp_gateway.transports.sockets import (
+    CERTIFICATE_REQUIRED,
+    SocketBytes,
+    certificate_alert,
+    connect_tcp,
+    connect_unix,
+)
 from acp_gateway.transports.websocket import CONNECTION_ID, RESUME, Timing, UpgradeRefused, connect_websocket
+
+if TYPE_CHECKING:
+    from acp_gateway.ssh import SshBytes
 
 _REFUSALS: Final[Sequence[type[AccessError]]] = (
     Unauthorized,
@@ -56,6 +67,9 @@ _ID: Final = re.compile(r"[\x21-\x7e]{1,64}")
 _COUNT: Final = re.compile(r"[0-9]{1,15}")
 """A number of messages, as a header has it."""
 
+_LAST_WORDS: Final = 1.0
+"""Seconds to wait for what a server said before it left: that came before the news that it has left."""
+
 _UNPRINTABLE: Final = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]+")
 """Control characters, other ends of lines, marks that turn the direction of a line, and halves of characters."""
 
@@ -73,7 +87,7 @@ class Destination:
     agent: str | None
     """None for the gateway's default agent, or the token's only one."""
     token: str | None
-    """None only makes sense over a unix socket."""
+    """None only makes sense over a unix socket, through ssh, or with a client certificate."""
     pin: str | None
     ca: Path | None
     max_message_size: int
@@ -84,6 +98,13 @@ class Destination:
     """To look only, whatever the token allows."""
     control: bool = False
     """To ask the gateway itself, and no agent."""
+    command: str | None = None
+    """Where this program is on the far machine, for `ssh`; None to look for it."""
+    ssh_options: tuple[str, ...] = ()
+    """Further options of ssh, each as `Name=value`."""
+    cert: Path | None = None
+    key: Path | None = None
+    """A client certificate and its key, both or neither; for TLS."""
 
     @property
     def wish(self) -> dict[str, str | bool]:
@@ -134,7 +155,8 @@ async def dial(destination: Destination, timing: Timing) -> MessageStream:
 
     Raises:
         Unreachable: nobody answers, or not now.
-        TrustError: the certificate is not the one that was promised; no token was sent.
+        TrustError: the certificate is not the one that was promised, and no token was sent; or the far side does not
+            accept the client's.
         AccessError: the gateway itself says no, and would say so again. What a proxy says is never one of these.
         ProtocolError: whoever answers there is no gateway.
 
@@ -157,27 +179,70 @@ async def dial_link(destination: Destination, timing: Timing, resume: Resume) ->
 
 async def _dial(destination: Destination, timing: Timing, resume: Resume | None) -> Dialed:
     address = destination.address
-    stream = await _connect(destination)
+    try:
+        stream = await _connect(destination)
+    except Unreachable as error:
+        # With TLS 1.2 the client's certificate is refused in the handshake.
+        _raise_refusal_of_certificate(destination, error)
+        raise
     try:
         if destination.pin is not None and address.tls:
+            assert isinstance(stream, SocketBytes)
             check_pin(stream.peer_certificate, destination.pin)
         if address.websocket:
             return await _upgrade(stream, destination, timing, resume)
         return await _say_hello(stream, destination, resume)
     except trio.BrokenResourceError as error:
-        await stream.aclose()
+        try:
+            _raise_refusal_of_certificate(destination, error)
+            if address.tls:
+                _raise_refusal_of_certificate(destination, await _last_words(stream))
+        finally:
+            await stream.aclose()
         raise Unreachable(f"{address}: {error}") from error
     except BaseException:
         await stream.aclose()
         raise
 
 
-async def _connect(destination: Destination) -> SocketBytes:
+async def _connect(destination: Destination) -> "SocketBytes | SshBytes":
     address = destination.address
+    if address.scheme == "ssh":
+        # Nobody else's start-up should wait for it.
+        from acp_gateway.ssh import Way, open_relay
+
+        return await open_relay(Way(address, destination.command, destination.ssh_options))
     if address.scheme == "unix":
         return await connect_unix(address.path)
-    context = client_context(ca=destination.ca, pin=destination.pin) if address.tls else None
+    context = None
+    if address.tls:
+        context = client_context(ca=destination.ca, pin=destination.pin, cert=destination.cert, key=destination.key)
     return await connect_tcp(address.host, address.port, context)
+
+
+async def _last_words(stream: ByteStream) -> trio.BrokenResourceError | None:
+    """What reading from a stream ends with that can't be written to: a server may have said why before it left."""
+    with trio.move_on_after(_LAST_WORDS):
+        try:
+            while await stream.receive_some():
+                pass
+        except trio.BrokenResourceError as error:
+            return error
+    return None
+
+
+def _raise_refusal_of_certificate(destination: Destination, error: BaseException | None) -> None:
+    """Raise `TrustError` where an error comes of what the far side has against the client's certificate."""
+    alert = certificate_alert(error)
+    if destination.cert is None and alert == CERTIFICATE_REQUIRED:
+        raise TrustError(f"{destination.address} wants a client certificate: give --cert and --key") from error
+    if destination.cert is None or alert is None:
+        return
+    raise TrustError(
+        f"{destination.address}: the gateway does not accept the client certificate {destination.cert} ({alert}): it "
+        f"has to be for clients, in force (`acp-gateway certs show {destination.cert}` says when), and of an authority "
+        "in the gateway's client_ca"
+    ) from error
 
 
 async def _upgrade(stream: ByteStream, destination: Destination, timing: Timing, resume: Resume | None) -> Dialed:
@@ -286,7 +351,12 @@ def _refusal(destination: Destination, number: object, text: str, reason: str | 
     kinds = [kind for kind in _REFUSALS if kind.http_status == number]
     if kinds and reason is not None:
         kind = next((kind for kind in kinds if kind.reason == reason), kinds[0])
+        if kind is Unauthorized and destination.cert is not None and destination.token is None:
+            text += (
+                f"; the client certificate was accepted, but is its subject, which `acp-gateway certs show "
+                f"{destination.cert}` prints, in a [certificates.NAME] section there?"
+            )
         return kind(f"{destination.address}: {text}")
     if number in _BUSY:
-        return Unreachable(f"{destination.address}: HTTP {number}: {text}")
+        return Unreachable(f"{destination.address}: not now ({number}): {text}")
     return ProtocolError(f"{destination.address}: refused with {number}: {text}")

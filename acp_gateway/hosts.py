@@ -9,7 +9,7 @@ from typing import Annotated
 from acp_gateway.addresses import Address, parse_target
 from acp_gateway.errors import ConfigError, UsageError
 from acp_gateway.places import config_home, expand_user
-from acp_gateway.sections import Entry, FilePath, Flag, Name, check_name, read_section, unknown_keys
+from acp_gateway.sections import Entry, FilePath, Flag, Name, Text, Texts, check_name, read_section, unknown_keys
 from acp_gateway.tomlfile import TomlFile
 
 
@@ -26,6 +26,12 @@ def _pin(entry: Entry) -> str:
     if not (isinstance(entry.value, str) and re.fullmatch(r"sha256:[0-9A-Fa-f]{64}", entry.value)):
         raise entry.error('expected "sha256:" and 64 hexadecimal digits, as "acp-gateway certs create" prints it')
     return entry.value.lower()
+
+
+def _token_id(entry: Entry) -> str:
+    if not (isinstance(entry.value, str) and re.fullmatch("[0-9a-f]{8}", entry.value)):
+        raise entry.error("expected the id of a token, 8 hexadecimal digits, as `pair` writes it")
+    return entry.value
 
 
 def _maps(entry: Entry) -> tuple[tuple[str, str], ...]:
@@ -64,11 +70,26 @@ class HostSection:
     ca: FilePath | None = None
     """The authorities to trust for this gateway, in PEM, instead of this machine's."""
 
+    cert: FilePath | None = None
+    """A client certificate, in PEM, of an authority in the gateway's `client_ca`: with it no token is needed."""
+
+    key: FilePath | None = None
+    """The private key of that certificate in PEM, which only its owner may open."""
+
     insecure_plaintext: Flag = False
     """Whether the token may go without TLS to another machine, where everybody on the way can read it."""
 
     maps: Annotated[tuple[tuple[str, str], ...], _maps] = ()
     """Folders of this machine and what they are called on the gateway's, as a table."""
+
+    command: Text | None = None
+    """The path of acp-gateway there, for what goes through ssh; else it is looked for there."""
+
+    ssh_options: Texts = ()
+    """Further options of ssh, each as `Name=value`, such as `IdentityFile=~/.ssh/box`."""
+
+    token_id: Annotated[str, _token_id] | None = None
+    """The id of the token, as `pair` notes it: pairing again revokes that one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +104,11 @@ class Host:
     ca: Path | None
     maps: tuple[tuple[str, str], ...]
     insecure_plaintext: bool = False
+    cert: Path | None = None
+    key: Path | None = None
+    command: str | None = None
+    ssh_options: tuple[str, ...] = ()
+    token_id: str | None = None
 
 
 def hosts_path() -> Path:
@@ -114,7 +140,15 @@ def load_hosts(path: Path) -> dict[str, Host]:
                 section.ca,
                 section.maps,
                 section.insecure_plaintext,
+                cert=section.cert,
+                key=section.key,
+                command=section.command,
+                ssh_options=section.ssh_options,
+                token_id=section.token_id,
             )
+            if (section.cert is None) != (section.key is None):
+                given = entry.table()["key" if section.cert is None else "cert"]
+                problems.append(given.error("a client certificate is two files: cert and key"))
     if problems:
         raise min(problems, key=lambda problem: (problem.line is None, problem.line or 0))
     return hosts

@@ -1,4 +1,4 @@
-"""TLS on both ends: contexts, a self-signed certificate for the gateway, and the pin that a client trusts it by.
+"""TLS on both ends: contexts, a self-signed certificate for the gateway, and what a certificate says of its owner.
 
 A pin is the SHA-256 of a public key (the certificate's SubjectPublicKeyInfo), as `sha256:HEX`. With one, a client asks
 only whether the far side holds that key: no certificate authority, no host name and no date come into it. That suits
@@ -6,6 +6,9 @@ a gateway on one's own machine better than any of them, and lasts as long as the
 
 A context cannot check a pin by itself: whoever opens a connection with a pinned context calls `check_pin` after the
 handshake and before the first byte of its own.
+
+In the other direction a client may show a certificate of its own instead of a token. OpenSSL verifies it in the
+handshake; whose it is, the gateway decides by `certificate_subject`, and for how long by `certificate_end`.
 """
 
 import hashlib
@@ -13,14 +16,24 @@ import os
 import re
 import socket
 import ssl
+import stat
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING, Final
 
 from acp_gateway.errors import ConfigError, TrustError, UsageError
 
+if TYPE_CHECKING:
+    from cryptography import x509
+    from cryptography.hazmat.primitives.asymmetric.types import CertificateIssuerPrivateKeyTypes
+
 _ALPN = ["http/1.1"]
 """The gateway's WebSocket lives on HTTP/1.1; a proxy that may choose would choose HTTP/2."""
+
+_CIPHERS: Final = "ECDHE+AESGCM:ECDHE+CHACHA20"
+"""For TLS 1.2: passing keys and authenticated encryption, as TLS 1.3 has by itself. Python's own list has CBC as well,
+for clients that are older than this protocol."""
 
 _PIN = re.compile("sha256:[0-9a-f]{64}")
 _HOST_NAME = re.compile(r"(\*\.)?[A-Za-z0-9_]([A-Za-z0-9_.-]{0,251}[A-Za-z0-9_])?")
@@ -49,37 +62,52 @@ def create_certificate(hosts: Sequence[str], out_dir: Path) -> CreatedCertificat
     with its pin, and as its own authority (`--ca cert.pem`). Raises UsageError for a host that can't be in a
     certificate, ConfigError where there is such a file already, or none can be written.
     """
-    # Only this function needs these, and a client that starts up should not wait for them.
-    import ipaddress
-    from datetime import UTC, datetime, timedelta
-
     from cryptography import x509
-    from cryptography.hazmat.primitives import hashes, serialization
+    from cryptography.hazmat.primitives import serialization
     from cryptography.hazmat.primitives.asymmetric import ec
-    from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+    from cryptography.x509.oid import NameOID
 
-    def subject_alternative_name(host: str) -> x509.GeneralName:
-        try:
-            return x509.IPAddress(ipaddress.ip_address(host))
-        except ValueError:
-            pass
-        if _HOST_NAME.fullmatch(host) is None:
-            raise UsageError(
-                f"{host!r} is neither a host name (ASCII, without a port) nor an IP address (without brackets)"
-            )
-        return x509.DNSName(host)
-
-    names = [subject_alternative_name(host) for host in dict.fromkeys(hosts or default_hosts())]
+    names = subject_alternative_names(hosts or default_hosts())
     cert_path, key_path = out_dir / "cert.pem", out_dir / "key.pem"
     for path in (cert_path, key_path):
         if path.exists():
             raise _not_overwritten(path)
 
     key = ec.generate_private_key(ec.SECP256R1())
+    certificate = self_signed(key, x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "acp-gateway")]), names)
+    try:
+        out_dir.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigError(f"cannot be created: {error.strerror}", file=str(out_dir)) from None
+    _write_new(
+        key_path,
+        key.private_bytes(
+            serialization.Encoding.PEM,
+            serialization.PrivateFormat.PKCS8,
+            serialization.NoEncryption(),
+        ),
+        mode=0o600,
+    )
+    _write_new(cert_path, certificate.public_bytes(serialization.Encoding.PEM), mode=0o644)
+    pin = spki_pin(certificate.public_bytes(serialization.Encoding.DER))
+    return CreatedCertificate(cert_path, key_path, pin)
+
+
+def self_signed(
+    key: "CertificateIssuerPrivateKeyTypes", subject: "x509.Name", names: "Sequence[x509.GeneralName]"
+) -> "x509.Certificate":
+    """A certificate of this key for these names, good from now on, and as its own authority."""
+    # Only few commands need these, and a client that starts up should not wait for them.
+    from datetime import UTC, datetime, timedelta
+
+    from cryptography import x509
+    from cryptography.hazmat.primitives import hashes
+    from cryptography.hazmat.primitives.asymmetric import ed448, ed25519
+    from cryptography.x509.oid import ExtendedKeyUsageOID
+
     public_key = key.public_key()
-    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "acp-gateway")])
     now = datetime.now(UTC)
-    certificate = (
+    return (
         x509.CertificateBuilder()
         .subject_name(subject)
         .issuer_name(subject)
@@ -107,24 +135,29 @@ def create_certificate(hosts: Sequence[str], out_dir: Path) -> CreatedCertificat
         .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
         .add_extension(x509.SubjectKeyIdentifier.from_public_key(public_key), critical=False)
         .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(public_key), critical=False)
-        .sign(key, hashes.SHA256())
+        # These two hash by themselves.
+        .sign(key, None if isinstance(key, ed25519.Ed25519PrivateKey | ed448.Ed448PrivateKey) else hashes.SHA256())
     )
-    try:
-        out_dir.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise ConfigError(f"cannot be created: {error.strerror}", file=str(out_dir)) from None
-    _write_new(
-        key_path,
-        key.private_bytes(
-            serialization.Encoding.PEM,
-            serialization.PrivateFormat.PKCS8,
-            serialization.NoEncryption(),
-        ),
-        mode=0o600,
-    )
-    _write_new(cert_path, certificate.public_bytes(serialization.Encoding.PEM), mode=0o644)
-    pin = spki_pin(certificate.public_bytes(serialization.Encoding.DER))
-    return CreatedCertificate(cert_path, key_path, pin)
+
+
+def subject_alternative_names(hosts: Sequence[str]) -> "list[x509.GeneralName]":
+    """Host names and IP addresses as a certificate has them. Raises UsageError for what is neither."""
+    import ipaddress
+
+    from cryptography import x509
+
+    def name(host: str) -> x509.GeneralName:
+        try:
+            return x509.IPAddress(ipaddress.ip_address(host))
+        except ValueError:
+            pass
+        if _HOST_NAME.fullmatch(host) is None:
+            raise UsageError(
+                f"{host!r} is neither a host name (ASCII, without a port) nor an IP address (without brackets)"
+            )
+        return x509.DNSName(host)
+
+    return [name(host) for host in dict.fromkeys(hosts)]
 
 
 def default_hosts() -> list[str]:
@@ -169,44 +202,62 @@ def check_pin(der_certificate: bytes | None, pin: str) -> None:
     if found != pin:
         raise TrustError(
             f"the far side's key has the pin {found}, not {pin}: the gateway got a new key, or this is not the gateway;"
-            " before you trust the new pin, compare it with what `acp-gateway certs create` printed there"
+            " before you trust the new pin, compare it with what `acp-gateway certs show` prints there"
         )
 
 
-def server_context(cert: Path, key: Path) -> ssl.SSLContext:
-    """TLS 1.2 or newer for a listener. Raises ConfigError where the two files are no certificate and its key."""
+def certificate_subject(der: bytes) -> str:
+    """The whole subject of a certificate as RFC 4514 writes it: `CN=ann,O=Example`, the most specific part first.
+
+    Two certificates have the same text only if an authority wrote the same into both. Raises TrustError for what is
+    no certificate.
+    """
+    try:
+        return _certificate(der).subject.rfc4514_string()
+    except (ValueError, TypeError):  # The latter for a name that is a string of bits.
+        raise _no_certificate() from None
+
+
+def certificate_end(der: bytes) -> float:
+    """When a certificate expires, in seconds since 1970. Raises TrustError for what is no certificate."""
+    return _certificate(der).not_valid_after_utc.timestamp()
+
+
+def server_context(cert: Path, key: Path, client_ca: Path | None = None) -> ssl.SSLContext:
+    """TLS 1.2 or newer for a listener.
+
+    With `client_ca`, a PEM file, a client may show a certificate of its own: the handshake with one that is not of an
+    authority in that file, has expired or is not for clients fails, and a client without one is let through to here.
+    An authority in the file is trusted whether or not it is itself of another that is not in it.
+
+    Raises ConfigError, which names the file, where these are no certificate, its key, and authorities.
+    """
     for path in (cert, key):
         _require_readable(path)
-
-    def refuse_passphrase() -> str:
-        # Without this OpenSSL asks for it on the terminal, and a service would hang there.
-        raise ConfigError(
-            f"is protected by a passphrase, which a service cannot type: openssl pkey -in {key} -out NEW",
-            file=str(key),
-        )
-
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.set_ciphers(_CIPHERS)
+    # Compression gives secrets away by their length; a client that renegotiates has the server do the work of both.
+    context.options |= ssl.OP_NO_COMPRESSION | ssl.OP_NO_RENEGOTIATION
     context.set_alpn_protocols(_ALPN)
-    try:
-        context.load_cert_chain(cert, key, password=refuse_passphrase)
-    except ssl.SSLError as error:
-        if error.reason == "KEY_VALUES_MISMATCH":
-            raise ConfigError(f"is not the key of the certificate in {cert}", file=str(key)) from None
-        raise ConfigError(
-            f"this and {key} are no certificate and key in PEM ({error.reason or 'unreadable'});"
-            " `acp-gateway certs create` makes both",
-            file=str(cert),
-        ) from None
+    _load_own(context, cert, key, "`acp-gateway certs create` makes both")
+    if client_ca is not None:
+        _load_authorities(context, client_ca, "it has to be the certificate of whoever signs your clients' ones")
+        context.verify_mode = ssl.CERT_OPTIONAL
+        context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
     return context
 
 
-def client_context(*, ca: Path | None, pin: str | None) -> ssl.SSLContext:
+def client_context(
+    *, ca: Path | None, pin: str | None, cert: Path | None = None, key: Path | None = None
+) -> ssl.SSLContext:
     """TLS 1.2 or newer for a client.
 
     Without arguments the system's authorities are trusted, with `ca` only those in that PEM file, each for the host
     name that was asked for. With `pin` nothing is verified in the handshake and `ca` plays no part, because
-    `check_pin` has to follow. Raises ConfigError where the `ca` file cannot be used.
+    `check_pin` has to follow. With `cert` and `key` the client shows that certificate to a server that asks for one.
+
+    Raises ConfigError where a file cannot be used, or where others than its owner may open the key.
     """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
@@ -215,17 +266,53 @@ def client_context(*, ca: Path | None, pin: str | None) -> ssl.SSLContext:
         context.check_hostname = False
         context.verify_mode = ssl.CERT_NONE
     elif ca is not None:
-        _require_readable(ca)
-        try:
-            context.load_verify_locations(cafile=ca)
-        except ssl.SSLError:
-            raise ConfigError(
-                "holds no certificate in PEM; copy the gateway's cert.pem, or its authority's certificate",
-                file=str(ca),
-            ) from None
+        _load_authorities(context, ca, "copy the gateway's cert.pem, or its authority's certificate")
     else:
         context.load_default_certs()
+    if cert is not None and key is not None:
+        _require_readable(cert)
+        _require_private(key)
+        _load_own(context, cert, key, "both come from who signs certificates for the gateway's client_ca")
     return context
+
+
+def _load_own(context: ssl.SSLContext, cert: Path, key: Path, hint: str) -> None:
+    """Load the certificate that is shown. Raises ConfigError."""
+
+    def refuse_passphrase() -> str:
+        # Without this OpenSSL asks for it on the terminal, and a service or an editor's agent would hang there.
+        raise ConfigError(
+            f"is protected by a passphrase, and nobody is there to type it: openssl pkey -in {key} -out NEW",
+            file=str(key),
+        )
+
+    try:
+        context.load_cert_chain(cert, key, password=refuse_passphrase)
+    except ssl.SSLError as error:
+        if error.reason == "KEY_VALUES_MISMATCH":
+            raise ConfigError(f"is not the key of the certificate in {cert}", file=str(key)) from None
+        raise ConfigError(
+            f"this and {key} are no certificate and key in PEM ({error.reason or 'unreadable'}); {hint}",
+            file=str(cert),
+        ) from None
+
+
+def _load_authorities(context: ssl.SSLContext, path: Path, hint: str) -> None:
+    """Trust the authorities in a file, and no others. Raises ConfigError."""
+    _require_readable(path)
+    try:
+        context.load_verify_locations(cafile=path)
+    except ssl.SSLError:
+        raise ConfigError(f"holds no certificate in PEM; {hint}", file=str(path)) from None
+
+
+def _certificate(der: bytes) -> "x509.Certificate":
+    from cryptography import x509
+
+    try:
+        return x509.load_der_x509_certificate(der)
+    except (ValueError, x509.InvalidVersion):
+        raise _no_certificate() from None
 
 
 def _element(data: bytes, at: int, end: int, tag: int) -> tuple[int, int]:
@@ -258,6 +345,18 @@ def _require_readable(path: Path) -> None:
         path.open("rb").close()
     except OSError as error:
         raise ConfigError(f"cannot be read: {error.strerror}", file=str(path)) from None
+
+
+def _require_private(key: Path) -> None:
+    """As a file with a token: a key that others may use is everybody's."""
+    try:
+        with key.open("rb") as file:
+            mode = stat.S_IMODE(os.fstat(file.fileno()).st_mode)
+    except OSError as error:
+        raise ConfigError(f"cannot be read: {error.strerror}", file=str(key)) from None
+    # Windows has no group and others: the mode that Python makes up there says nothing.
+    if hasattr(os, "geteuid") and mode & 0o077:
+        raise ConfigError(f"is a private key and others may use it (mode {mode:04o}): chmod 600 {key}", file=str(key))
 
 
 def _not_overwritten(path: Path) -> ConfigError:

@@ -40,6 +40,11 @@ def test_a_url_names_an_address(text: str, address: Address) -> None:
         ("::1", Address("wss", "::1", DEFAULT_PORT, "/acp")),
         ("wss://box.example", Address("wss", "box.example", 443, "/acp")),
         ("unix:///run/acp/socket", Address("unix", "", 0, "/run/acp/socket")),
+        ("ssh://box", Address("ssh", "box", 0, "")),
+        ("SSH://Ann@My_Box-1.example:2222/", Address("ssh", "My_Box-1.example", 2222, "", "Ann")),
+        ("ssh://ann@corp.example@box", Address("ssh", "box", 0, "", "ann@corp.example")),
+        ("ssh://box/run/my socket", Address("ssh", "box", 0, "/run/my socket")),
+        ("ssh://ann@[2001:DB8::1]:22/s", Address("ssh", "2001:db8::1", 22, "/s", "ann")),
     ],
 )
 def test_a_target_is_a_url_or_a_host_with_perhaps_a_port(text: str, address: Address) -> None:
@@ -97,7 +102,23 @@ def test_what_is_wrong_with_a_url_is_said_with_a_valid_example(text: str, messag
         ("box:0", "for listening only"),
         ("wss://box:0", "for listening only"),
         ("fe80::1::2", "stands in brackets"),
-        ("ssh://box", "unknown scheme"),
+        ("shh://box", 'unknown scheme "shh"; known are wss, ws, tcp, tcp+tls, unix, ssh'),
+        ("ssh://", "names no valid host"),
+        ("ssh://ann@", "names no valid host"),
+        ("ssh://-oProxyCommand=x", "names no valid host"),
+        ("ssh://$(x)", "names no valid host"),
+        ("ssh://a b", "names no valid host"),
+        ("ssh://bücher.example", "names no valid host"),
+        ("ssh://[fe80::1%$(x)]", "names no valid host"),
+        ("ssh://[::1", "names no valid host"),
+        ("ssh://[box]", "not an IPv6 address"),
+        ("ssh://-lroot@box", "a user name that can't stand there"),
+        ("ssh://@box", "a user name that can't stand there"),
+        ("ssh://a;b@box", "a user name that can't stand there"),
+        ("ssh://box:", "a port that is not a number"),
+        ("ssh://box:0", "for listening only"),
+        ("ssh://box/run/", "no absolute path of a socket"),
+        ("ssh://box/\n", "cannot be printed"),
     ],
 )
 def test_what_is_wrong_with_a_target_is_said_with_a_valid_example(text: str, message: str) -> None:
@@ -125,6 +146,8 @@ def test_the_example_in_an_error_is_valid_and_of_the_scheme_that_was_given(examp
         "unix://acpgw_secret@/run/socket",
         "unix:///run/socket?acpgw_secret",
         "https://ann:acpgw_secret@box",
+        "ssh://box?acpgw_secret",
+        "ssh://box/run/socket#acpgw_secret",
         "ann:acpgw_secret@box",
         "ann:acpgw_secret@box/acp",
         "box?token=acpgw_secret",
@@ -138,6 +161,21 @@ def test_a_token_in_an_address_is_refused_and_not_repeated(text: str) -> None:
     assert "ann" not in str(caught.value)
     if not text.startswith("https"):
         assert "tokens do not belong" in str(caught.value)
+
+
+def test_a_password_for_ssh_is_refused_and_not_repeated() -> None:
+    with pytest.raises(UsageError, match="has a password") as caught:
+        parse_target("ssh://ann:secret@box")
+    assert "secret" not in str(caught.value)
+    assert parse_target(str(caught.value).rpartition(" ")[2]).scheme == "ssh"
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["ssh://box", "ssh://ann@box", "ssh://Box:22", "ssh://ann@[::1]:22/run/socket", "ssh://[::1]/run/socket"],
+)
+def test_an_address_for_ssh_is_written_as_it_was_given(text: str) -> None:
+    assert str(parse_target(text)) == text
 
 
 @pytest.mark.parametrize(

@@ -4,18 +4,27 @@ import base64
 import hashlib
 import json
 import re
+import ssl
+import subprocess
+import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qsl, urlsplit
 
 import pytest
 import trio
+import trio.testing
 
-from acp_gateway.addresses import Address, parse_address
+from acp_gateway import dialing
+from acp_gateway.addresses import Address, parse_address, parse_target
+from acp_gateway.certificates import renew_certificate
 from acp_gateway.dialing import Destination, Dialed, Resume, dial, dial_link, printable
 from acp_gateway.errors import (
+    ConfigError,
     Forbidden,
     GatewayError,
     LinkExpired,
@@ -28,8 +37,11 @@ from acp_gateway.errors import (
     UnknownSession,
     Unreachable,
 )
-from acp_gateway.tls import CreatedCertificate, create_certificate, server_context
+from acp_gateway.tls import CreatedCertificate, certificate_subject, create_certificate, server_context
+from acp_gateway.transports.base import ByteStream
+from acp_gateway.transports.sockets import start_tls, take_socket
 from acp_gateway.transports.websocket import Timing
+from tests.authority import ANN, BEGIN, Authority
 
 TOKEN = "acpgw_this-is-the-token"
 
@@ -278,6 +290,230 @@ async def test_the_token_is_not_sent_to_a_server_that_is_not_trusted(
     assert heard in ([b""], [])
 
 
+@pytest.mark.parametrize("scheme", ["tcp+tls", "wss"])
+@pytest.mark.parametrize("resume", [None, Resume(), Resume("the-links-id", 1)], ids=["stock", "new link", "old link"])
+async def test_a_wrong_pin_ends_it_and_shows_both_on_every_way(
+    scheme: str, resume: Resume | None, certificate: CreatedCertificate
+) -> None:
+    context = server_context(certificate.cert_path, certificate.key_path)
+    wrong = "sha256:" + 64 * "0"
+    async with serving(tls_answering(context, b"")) as port:
+        target = destination(f"{scheme}://127.0.0.1:{port}", pin=wrong)
+        with pytest.raises(TrustError) as caught:
+            await (dial(target, Timing()) if resume is None else dial_link(target, Timing(), resume))
+    assert wrong in str(caught.value)
+    assert certificate.pin in str(caught.value)
+
+
+async def test_a_renewed_certificate_of_the_same_key_passes_the_pin(tmp_path: Path) -> None:
+    created = create_certificate(["127.0.0.1"], tmp_path)
+    before = created.cert_path.read_bytes()
+    renew_certificate(tmp_path)
+    assert created.cert_path.read_bytes() != before
+    context = server_context(created.cert_path, created.key_path)
+    async with serving(tls_answering(context, WELCOME)) as port:
+        stream = await dial(destination(f"tcp+tls://127.0.0.1:{port}", pin=created.pin), Timing())
+        await stream.aclose()
+
+
+# Client certificates
+
+WELCOME = b'{"jsonrpc":"2.0","id":0,"result":{}}\n'
+
+
+def tls_answering(context: ssl.SSLContext, text: bytes) -> Callable[[trio.SocketStream], Awaitable[None]]:
+    """A server with TLS that reads something and answers this, once the handshake went well."""
+
+    async def answer(stream: trio.SocketStream) -> None:
+        try:
+            tls = await start_tls(take_socket(stream), context, server_side=True)
+        except ssl.SSLError:
+            return
+        try:
+            await tls.receive_some()
+            await tls.send_some(memoryview(text or b" "))
+            await tls.finish()
+        except trio.BrokenResourceError:
+            pass
+        finally:
+            await tls.aclose()
+
+    return answer
+
+
+@pytest.fixture(scope="module")
+def clients() -> Authority:
+    return Authority("the clients' authority")
+
+
+@pytest.fixture(params=[ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3], ids=["TLS 1.2", "TLS 1.3"])
+def asking(
+    request: pytest.FixtureRequest, certificate: CreatedCertificate, clients: Authority, tmp_path: Path
+) -> ssl.SSLContext:
+    """What a gateway with client_ca has."""
+    context = server_context(certificate.cert_path, certificate.key_path, clients.write(tmp_path / "clients.pem"))
+    context.minimum_version = context.maximum_version = request.param
+    return context
+
+
+def certified(url: str, pin: str, cert: Path | None, key: Path | None) -> Destination:
+    """Where to go with a client certificate, or with nothing."""
+    return Destination(parse_address(url), None, None, pin, None, 1024, cert=cert, key=key)
+
+
+async def test_a_client_certificate_is_shown_in_place_of_a_token(
+    asking: ssl.SSLContext, certificate: CreatedCertificate, clients: Authority, tmp_path: Path
+) -> None:
+    cert, key = clients.issue(tmp_path, ANN)
+    shown = []
+
+    async def gateway(stream: trio.SocketStream) -> None:
+        tls = await start_tls(take_socket(stream), asking, server_side=True)
+        try:
+            hello = json.loads(await tls.receive_some())
+            shown.append((hello["params"], tls.peer_certificate))
+            await tls.send_some(memoryview(WELCOME))
+            await tls.finish()
+        finally:
+            await tls.aclose()
+
+    async with serving(gateway) as port:
+        stream = await dial(certified(f"tcp+tls://127.0.0.1:{port}", certificate.pin, cert, key), Timing())
+        await stream.aclose()
+    ((params, der),) = shown
+    assert params == {}
+    assert der is not None
+    assert certificate_subject(der) == "CN=ann,O=Example"
+
+
+@pytest.mark.parametrize("scheme", ["tcp+tls", "wss"])
+async def test_a_client_certificate_that_is_refused_is_a_matter_of_trust_and_says_what_to_do(
+    scheme: str, asking: ssl.SSLContext, certificate: CreatedCertificate, clients: Authority, tmp_path: Path
+) -> None:
+    strangers = Authority("the clients' authority")
+    yesterday = clients.issue(tmp_path / "old", ANN, end=BEGIN + timedelta(days=1))
+    for (cert, key), why in (
+        (strangers.issue(tmp_path / "other", ANN), "unknown ca"),
+        (yesterday, "certificate expired"),
+    ):
+        async with serving(tls_answering(asking, WELCOME)) as port:
+            with pytest.raises(TrustError) as caught:
+                await dial(certified(f"{scheme}://127.0.0.1:{port}", certificate.pin, cert, key), Timing())
+        assert f"127.0.0.1:{port}" in str(caught.value)
+        assert f"the gateway does not accept the client certificate {cert} (" in str(caught.value)
+        assert re.search(rf"\(({why})\)", str(caught.value))
+        assert f"`acp-gateway certs show {cert}`" in str(caught.value)
+
+
+@pytest.mark.parametrize("scheme", ["tcp+tls", "wss"])
+async def test_a_server_that_demands_a_client_certificate_says_so(
+    scheme: str, certificate: CreatedCertificate, clients: Authority, tmp_path: Path
+) -> None:
+    asking = server_context(certificate.cert_path, certificate.key_path, clients.write(tmp_path / "clients.pem"))
+    asking.verify_mode = ssl.CERT_REQUIRED
+    async with serving(tls_answering(asking, WELCOME)) as port:
+        error = await failure(f"{scheme}://127.0.0.1:{port}", pin=certificate.pin)
+    assert type(error) is TrustError
+    assert "wants a client certificate: give --cert and --key" in str(error)
+
+
+class LeftStream(ByteStream):
+    """A connection whose far side has said something and gone, before anything could be written."""
+
+    peer_certificate = None
+
+    def __init__(self, *read: bytes | ssl.SSLError) -> None:
+        self._read = iter(read)
+        self.closed = False
+
+    def send_nowait(self, data: memoryview) -> int:
+        raise trio.BrokenResourceError("the connection was lost: broken pipe")
+
+    async def send_some(self, data: memoryview) -> int:
+        await trio.lowlevel.checkpoint()
+        return self.send_nowait(data)
+
+    async def receive_some(self) -> bytes:
+        await trio.lowlevel.checkpoint()
+        data = next(self._read, None)
+        if data is None:
+            await trio.sleep_forever()
+        if isinstance(data, bytes):
+            return data
+        raise trio.BrokenResourceError("the connection was lost") from data
+
+    async def send_eof(self) -> None:
+        raise NotImplementedError
+
+    async def finish(self) -> None:
+        raise NotImplementedError
+
+    async def aclose(self) -> None:
+        self.closed = True
+        await trio.lowlevel.checkpoint()
+
+
+def alert(reason: str) -> ssl.SSLError:
+    error = ssl.SSLError(1, "refused")
+    error.reason = reason
+    return error
+
+
+@pytest.mark.parametrize("scheme", ["tcp+tls", "wss"])
+@pytest.mark.parametrize(
+    ("said", "kind"),
+    [
+        ([b"a ticket", alert("TLSV1_ALERT_UNKNOWN_CA")], TrustError),
+        ([alert("SSLV3_ALERT_HANDSHAKE_FAILURE")], Unreachable),
+        ([b"a ticket", b""], Unreachable),
+        ([], Unreachable),
+    ],
+    ids=["a refusal", "another alert", "an end", "nothing"],
+)
+async def test_a_refusal_that_came_before_anything_was_written_is_looked_for(
+    scheme: str,
+    said: list[bytes | ssl.SSLError],
+    kind: type[GatewayError],
+    monkeypatch: pytest.MonkeyPatch,
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    left = LeftStream(*said)
+
+    async def connect(_: Destination) -> LeftStream:
+        await trio.lowlevel.checkpoint()
+        return left
+
+    monkeypatch.setattr(dialing, "_connect", connect)
+    target = Destination(parse_address(f"{scheme}://box"), None, TOKEN, None, None, 1024, cert=Path("c"), key=Path("k"))
+    with pytest.raises(GatewayError) as caught:
+        await dial(target, Timing())
+    assert type(caught.value) is kind
+    assert left.closed
+
+
+@pytest.mark.parametrize("token", [None, TOKEN])
+async def test_where_the_certificate_is_accepted_and_its_owner_unknown_the_subject_is_what_to_compare(
+    token: str | None, asking: ssl.SSLContext, certificate: CreatedCertificate, clients: Authority, tmp_path: Path
+) -> None:
+    cert, key = clients.issue(tmp_path, ANN)
+    refusal = b'{"id":0,"error":{"code":401,"message":"no","data":{"reason":"unauthorized"}}}\n'
+    async with serving(tls_answering(asking, refusal)) as port:
+        target = certified(f"tcp+tls://127.0.0.1:{port}", certificate.pin, cert, key)
+        with pytest.raises(Unauthorized) as caught:
+            await dial(replace(target, token=token), Timing())
+    assert (f"`acp-gateway certs show {cert}` prints" in str(caught.value)) == (token is None)
+
+
+@pytest.mark.parametrize("scheme", ["tcp+tls", "wss"])
+async def test_a_client_key_that_others_may_read_is_an_error_before_anybody_is_asked(
+    scheme: str, clients: Authority, tmp_path: Path
+) -> None:
+    cert, key = clients.issue(tmp_path, ANN)
+    key.chmod(0o644)
+    with pytest.raises(ConfigError, match="others may use it"):
+        await dial(certified(f"{scheme}://127.0.0.1:1", "sha256:" + 64 * "0", cert, key), Timing())
+
+
 def test_a_destination_shows_no_token() -> None:
     shown = repr(Destination(Address("wss", "box", 7443, "/acp"), None, TOKEN, None, None, 1))
     assert "box" in shown
@@ -494,3 +730,41 @@ async def test_a_connection_whose_answer_is_not_understood_is_closed(
         with pytest.raises(ProtocolError):
             await dial_link(destination(f"{scheme}://127.0.0.1:{port}"), Timing(), Resume(ID))
         await ended.wait()
+
+
+async def test_a_gateway_is_said_hello_to_through_ssh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ssh = tmp_path / "ssh"
+    ssh.write_text(
+        f"""#!/bin/sh
+        printf '%s\\n' "$@" > {tmp_path}/arguments
+        for last; do :; done; nonce=${{last##*"--nonce "}}
+        printf 'hello\\r\\n=== acp-gateway relay 1 BEGIN %s ===\\n' $nonce
+        read hello; echo "$hello" > {tmp_path}/hello
+        echo '{{"jsonrpc":"2.0","id":0,"result":{{"connectionId":"x","received":0}}}}'
+        read line; echo "$line"; echo gone >&2; exit 255
+        """
+    )
+    ssh.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    target = Destination(
+        parse_target("ssh://ann@box"), "demo", TOKEN, None, None, 1024, command="/opt/x", ssh_options=("A=b",)
+    )
+    with trio.fail_after(60):
+        dialed = await dial_link(target, Timing(), Resume())
+        assert (dialed.connection_id, dialed.received) == ("x", 0)
+        await dialed.stream.send(b'{"first":1}')
+        assert await dialed.stream.receive() == b'{"first":1}'
+        with pytest.raises(trio.BrokenResourceError, match="gone"):
+            await dialed.stream.receive()
+        await dialed.stream.aclose()
+    arguments = (tmp_path / "arguments").read_text()
+    assert "A=b\n" in arguments
+    assert " /opt/x relay --nonce " in arguments
+    assert TOKEN not in arguments
+    assert json.loads((tmp_path / "hello").read_text())["params"] == {"token": TOKEN, "agent": "demo", "resume": {}}
+
+
+def test_nothing_of_ssh_is_imported_for_another_transport() -> None:
+    program = "import acp_gateway.uplink, acp_gateway.destinations, sys; print('acp_gateway.ssh' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout == "False\n"

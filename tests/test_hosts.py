@@ -34,6 +34,8 @@ def test_hosts_are_read_with_all_their_options(tmp_path: Path, monkeypatch: pyte
         token_file = "~/.config/box.token"
         pin = "{PIN}"
         ca = "box-ca.pem"
+        cert = "laptop.pem"
+        key = "~/laptop.key"
         maps = {{ "/Users/ann/proj" = "/srv/proj", "~/work" = "/work", 'C:\\code' = "/code" }}
         [hosts."b.2"]
         url = "unix:///run/acp/socket"
@@ -47,10 +49,19 @@ def test_hosts_are_read_with_all_their_options(tmp_path: Path, monkeypatch: pyte
             token_file=Path("/Users/ann/.config/box.token"),
             pin=PIN.lower(),
             ca=tmp_path / "box-ca.pem",
+            cert=tmp_path / "laptop.pem",
+            key=Path("/Users/ann/laptop.key"),
             maps=(("/Users/ann/proj", "/srv/proj"), ("/Users/ann/work", "/work"), ("C:\\code", "/code")),
         ),
         "b.2": Host("b.2", Address("unix", "", 0, "/run/acp/socket"), None, None, None, None, ()),
     }
+
+
+def test_what_pairing_writes_is_read(tmp_path: Path) -> None:
+    options = """command = '~/x/acp-gateway'\nssh_options = ['A=b', 'C=d']\ntoken_id = '1a2b3c4d'"""
+    host = load_hosts(write(tmp_path, f"[hosts.box]\nurl = 'ssh://ann@box'\n{options}"))["box"]
+    assert host.address == Address("ssh", "box", 0, "", "ann")
+    assert (host.command, host.ssh_options, host.token_id) == ("~/x/acp-gateway", ("A=b", "C=d"), "1a2b3c4d")
 
 
 def test_a_file_that_is_not_there_has_no_hosts(tmp_path: Path) -> None:
@@ -75,7 +86,10 @@ def test_a_link_to_nowhere_is_an_error(tmp_path: Path) -> None:
         ("[hosts]\nbox = 'box.example'", ":2: hosts.box: expected a table, found a string"),
         ("[hosts.box]", ":1: hosts.box.url: this option is required"),
         ("[hosts.box]\nurl = 1", ":2: hosts.box.url: expected a URL or host[:port], found a whole number"),
-        ("[hosts.box]\nurl = 'ssh://box'", ":2: hosts.box.url: the address 'ssh://box' has the unknown scheme"),
+        ("[hosts.box]\nurl = 'http://box'", ":2: hosts.box.url: the address 'http://box' has the unknown scheme"),
+        ("[hosts.box]\nurl = 'box'\ntoken_id = 'x'", ":3: hosts.box.token_id: expected the id of a token, 8 hex"),
+        ("[hosts.box]\nurl = 'box'\ncommand = ''", ":3: hosts.box.command: expected a string that is not empty"),
+        ("[hosts.box]\nurl = 'box'\nssh_options = 'x'", ":3: hosts.box.ssh_options: expected an array of strings"),
         ("[hosts.box]\nurl = 'box:0'", ":2: hosts.box.url: the address 'box:0' has port 0"),
         ("[hosts.box]\nurl = 'box'\nagents = 'x'", ':3: hosts.box.agents: unknown option; did you mean "agent"?'),
         ("[hosts.box]\nurl = 'box'\nagent = 'a b'", ":3: hosts.box.agent: a name is 1 to 64 letters"),
@@ -91,6 +105,8 @@ def test_a_link_to_nowhere_is_an_error(tmp_path: Path) -> None:
             ':3: hosts.box.maps."/a": expected an absolute path of the',
         ),
         ("[hosts.box]\nurl = 'box'\nmaps = { '/a' = 1 }", ':3: hosts.box.maps."/a": expected an absolute path of the'),
+        ("[hosts.box]\nurl = 'box'\ncert = 'x'", ":3: hosts.box.cert: a client certificate is two files: cert and key"),
+        ("[hosts.box]\nkey = 'x'\nurl = 'box'", ":2: hosts.box.key: a client certificate is two files: cert and key"),
         ("[hosts.b]\nurl = 'x'\nca = 1\n[hosts.a]\nurl = 1", ":3: hosts.b.ca: expected a string, found a whole number"),
     ],
 )

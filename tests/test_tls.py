@@ -3,21 +3,26 @@
 import datetime as dt
 import hashlib
 import ipaddress
+import re
+import shutil
 import socket
 import ssl
 import stat
+import subprocess
 from pathlib import Path
+from typing import Any
 
 import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
-from cryptography.x509.oid import NameOID
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 from hypothesis import given
 from hypothesis import strategies as st
 
 from acp_gateway import tls
 from acp_gateway.errors import ConfigError, TrustError, UsageError
+from tests.authority import ANN, BEGIN, Authority, name
 
 PRIVATE_KEYS: dict[str, ec.EllipticCurvePrivateKey | rsa.RSAPrivateKey | ed25519.Ed25519PrivateKey] = {
     "ec": ec.generate_private_key(ec.SECP256R1()),
@@ -69,12 +74,17 @@ def certificate(created: tls.CreatedCertificate) -> x509.Certificate:
 
 
 def handshake(
-    client: ssl.SSLContext, server: ssl.SSLContext, host: str | None = "box.example.org"
+    client: ssl.SSLContext,
+    server: ssl.SSLContext,
+    host: str | None = "box.example.org",
+    *,
+    session: ssl.SSLSession | None = None,
+    to_client: ssl.MemoryBIO | None = None,
 ) -> tuple[ssl.SSLObject, ssl.SSLObject]:
-    """Shake hands in memory; both ends. Raises what either end raises."""
-    to_client, to_server = ssl.MemoryBIO(), ssl.MemoryBIO()
+    """Shake hands in memory; both ends. Raises what either end raises; `to_client` holds what was left unread then."""
+    to_client, to_server = to_client or ssl.MemoryBIO(), ssl.MemoryBIO()
     ends = (
-        client.wrap_bio(to_client, to_server, server_hostname=host),
+        client.wrap_bio(to_client, to_server, server_hostname=host, session=session),
         server.wrap_bio(to_server, to_client, server_side=True),
     )
     unfinished = list(ends)
@@ -261,7 +271,7 @@ def test_the_right_pin_passes() -> None:
 
 def test_a_wrong_pin_shows_both_and_what_to_compare() -> None:
     expected = "sha256:" + "ab" * 32
-    with pytest.raises(TrustError, match="`acp-gateway certs create` printed") as caught:
+    with pytest.raises(TrustError, match="`acp-gateway certs show` prints") as caught:
         tls.check_pin(DER, expected)
     assert expected in str(caught.value)
     assert tls.spki_pin(DER) in str(caught.value)
@@ -332,10 +342,302 @@ def test_tls_older_than_1_2_is_refused_by_either_end(created: tls.CreatedCertifi
         old.set_ciphers("ALL:@SECLEVEL=0")
         old.minimum_version = old.maximum_version = ssl.TLSVersion.TLSv1_1
     handshake(old_client, old_server)
-    with pytest.raises(ssl.SSLError):
-        handshake(old_client, server_of(created))
+    assert answer_to(old_client, server_of(created)) == [ALERT]
     with pytest.raises(ssl.SSLError):
         handshake(tls.client_context(ca=None, pin=created.pin), old_server)
+
+
+ALERT = 21
+"""The type of the record that says why there will be no connection (RFC 8446, 5.1)."""
+
+
+def answer_to(client: ssl.SSLContext, server: ssl.SSLContext) -> list[int]:
+    """The types of the records that a client gets that the server refuses."""
+    to_client = ssl.MemoryBIO()
+    with pytest.raises(ssl.SSLError):
+        handshake(client, server, to_client=to_client)
+    answer, types = to_client.read(), []
+    while answer:
+        types.append(answer[0])
+        answer = answer[5 + int.from_bytes(answer[3:5]) :]
+    return types
+
+
+def only(cipher: str) -> ssl.SSLContext:
+    """A client that can nothing but this, and does not care whom it talks to."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE
+    context.maximum_version = ssl.TLSVersion.TLSv1_2
+    context.set_ciphers(f"{cipher}:@SECLEVEL=0")
+    return context
+
+
+@pytest.mark.parametrize(
+    "cipher",
+    [
+        pytest.param("ECDHE-ECDSA-AES128-SHA256", id="CBC"),
+        pytest.param("ECDHE-ECDSA-AES256-SHA", id="CBC with SHA-1"),
+        pytest.param("ECDHE-ECDSA-AES256-CCM8", id="half a checksum"),
+        pytest.param("ECDHE-ECDSA-NULL-SHA", id="no encryption"),
+        pytest.param("AECDH-AES256-SHA", id="no certificate"),
+    ],
+)
+def test_a_client_that_knows_only_weak_ciphers_gets_an_alert_and_nothing_else(
+    created: tls.CreatedCertificate, cipher: str
+) -> None:
+    lenient = server_of(created)
+    lenient.set_ciphers("ALL:COMPLEMENTOFALL:@SECLEVEL=0")
+    assert handshake(only(cipher), lenient)[0].cipher() is not None
+    assert answer_to(only(cipher), server_of(created)) == [ALERT]
+
+
+@pytest.mark.parametrize("cipher", ["AES128-GCM-SHA256", "AES256-GCM-SHA384", "CHACHA20-POLY1305"])
+def test_tls_1_2_has_the_ciphers_that_are_left_of_it(created: tls.CreatedCertificate, cipher: str) -> None:
+    client, _ = handshake(only(f"ECDHE-ECDSA-{cipher}"), server_of(created))
+    assert client.version() == "TLSv1.2"
+
+
+def test_all_ciphers_of_the_server_make_keys_of_the_moment_and_check_what_they_decrypt(
+    created: tls.CreatedCertificate,
+) -> None:
+    old = [cipher for cipher in server_of(created).get_ciphers() if cipher["protocol"] != "TLSv1.3"]
+    assert old
+    for cipher in old:
+        assert cipher["kea"] == "kx-ecdhe", cipher["name"]
+        assert cipher["aead"], cipher["name"]
+
+
+def test_the_server_neither_compresses_nor_starts_over_in_the_middle(created: tls.CreatedCertificate) -> None:
+    context = server_of(created)
+    assert context.options & ssl.OP_NO_COMPRESSION
+    assert context.options & ssl.OP_NO_RENEGOTIATION
+
+
+# Client certificates
+
+
+@pytest.fixture(scope="module")
+def authority() -> Authority:
+    return Authority("the clients' authority")
+
+
+@pytest.fixture
+def asking(created: tls.CreatedCertificate, authority: Authority, tmp_path: Path) -> ssl.SSLContext:
+    """A server that lets clients of `authority` in."""
+    return tls.server_context(created.cert_path, created.key_path, authority.write(tmp_path / "clients.pem"))
+
+
+def client_with(created: tls.CreatedCertificate, cert: Path, key: Path) -> ssl.SSLContext:
+    return tls.client_context(ca=created.cert_path, pin=None, cert=cert, key=key)
+
+
+VERSIONS = [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3]
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_a_client_with_a_certificate_of_the_authority_shows_it(
+    created: tls.CreatedCertificate,
+    authority: Authority,
+    asking: ssl.SSLContext,
+    tmp_path: Path,
+    version: ssl.TLSVersion,
+) -> None:
+    context = client_with(created, *authority.issue(tmp_path, ANN))
+    context.maximum_version = version
+    _, server = handshake(context, asking)
+    der = server.getpeercert(binary_form=True)
+    assert der is not None
+    assert tls.certificate_subject(der) == "CN=ann,O=Example"
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_a_certificate_is_shown_to_a_pinned_server_as_well(
+    created: tls.CreatedCertificate,
+    authority: Authority,
+    asking: ssl.SSLContext,
+    tmp_path: Path,
+    version: ssl.TLSVersion,
+) -> None:
+    cert, key = authority.issue(tmp_path, ANN)
+    context = tls.client_context(ca=None, pin=created.pin, cert=cert, key=key)
+    context.maximum_version = version
+    client, server = handshake(context, asking, None)
+    tls.check_pin(client.getpeercert(binary_form=True), created.pin)
+    assert server.getpeercert(binary_form=True) is not None
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_a_client_without_a_certificate_is_let_through_to_show_a_token(
+    created: tls.CreatedCertificate, asking: ssl.SSLContext, version: ssl.TLSVersion
+) -> None:
+    context = tls.client_context(ca=created.cert_path, pin=None)
+    context.maximum_version = version
+    _, server = handshake(context, asking)
+    assert server.getpeercert(binary_form=True) is None
+
+
+def test_a_server_without_client_ca_does_not_ask_for_a_certificate(
+    created: tls.CreatedCertificate, authority: Authority, tmp_path: Path
+) -> None:
+    _, server = handshake(client_with(created, *authority.issue(tmp_path, ANN)), server_of(created))
+    assert server.getpeercert(binary_form=True) is None
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_a_certificate_of_another_authority_of_the_same_name_ends_the_handshake(
+    created: tls.CreatedCertificate,
+    authority: Authority,
+    asking: ssl.SSLContext,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    version: ssl.TLSVersion,
+) -> None:
+    other = Authority("the clients' authority")
+    # Nor does it help that the system knows that one.
+    monkeypatch.setenv("SSL_CERT_FILE", str(other.write(tmp_path / "system.pem")))
+    context = client_with(created, *other.issue(tmp_path, ANN, chain=[other]))
+    context.maximum_version = version
+    with pytest.raises(ssl.SSLError):
+        handshake(context, asking)
+
+
+def test_a_certificate_that_signed_itself_ends_the_handshake(
+    created: tls.CreatedCertificate, asking: ssl.SSLContext
+) -> None:
+    with pytest.raises(ssl.SSLError):
+        handshake(client_with(created, created.cert_path, created.key_path), asking)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        pytest.param({"end": BEGIN + dt.timedelta(days=1)}, id="expired"),
+        pytest.param({"usage": ExtendedKeyUsageOID.SERVER_AUTH}, id="for servers"),
+    ],
+)
+def test_a_certificate_that_is_not_for_this_or_not_for_now_ends_the_handshake(
+    created: tls.CreatedCertificate,
+    authority: Authority,
+    asking: ssl.SSLContext,
+    tmp_path: Path,
+    changes: dict[str, Any],
+) -> None:
+    context = client_with(created, *authority.issue(tmp_path, ANN, **changes))
+    with pytest.raises(ssl.SSLError):
+        handshake(context, asking)
+
+
+def test_of_an_authority_below_another_only_its_own_clients_are_let_in(
+    created: tls.CreatedCertificate, authority: Authority, tmp_path: Path
+) -> None:
+    team, neighbours = Authority("team", authority), Authority("neighbours", authority)
+    asking = tls.server_context(created.cert_path, created.key_path, team.write(tmp_path / "clients.pem"))
+    handshake(client_with(created, *team.issue(tmp_path / "team", ANN)), asking)
+    for folder, issuer, chain in [("others", neighbours, [neighbours, authority]), ("top", authority, [authority])]:
+        context = client_with(created, *issuer.issue(tmp_path / folder, ANN, chain=chain))
+        with pytest.raises(ssl.SSLError):
+            handshake(context, asking)
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_a_session_that_is_taken_up_again_is_still_that_of_the_certificate(
+    created: tls.CreatedCertificate,
+    authority: Authority,
+    asking: ssl.SSLContext,
+    tmp_path: Path,
+    version: ssl.TLSVersion,
+) -> None:
+    context = client_with(created, *authority.issue(tmp_path, ANN))
+    context.maximum_version = version
+    client, server = handshake(context, asking)
+    # With TLS 1.3 the ticket comes before the first data.
+    server.write(b"x")
+    assert client.read(1) == b"x"
+    again, server = handshake(context, asking, session=client.session)
+    assert again.session_reused
+    der = server.getpeercert(binary_form=True)
+    assert der is not None
+    assert tls.certificate_subject(der) == "CN=ann,O=Example"
+
+
+@pytest.mark.parametrize(
+    ("subject", "text"),
+    [
+        (ANN, "CN=ann,O=Example"),
+        (name((NameOID.COMMON_NAME, "ann")), "CN=ann"),
+        (name((NameOID.COMMON_NAME, "Änne")), "CN=Änne"),
+        (
+            name((NameOID.DOMAIN_COMPONENT, "example"), (NameOID.USER_ID, "ann"), (NameOID.COMMON_NAME, "a b")),
+            "CN=a b,UID=ann,DC=example",
+        ),
+        (name((NameOID.EMAIL_ADDRESS, "ann@example.org")), "1.2.840.113549.1.9.1=ann@example.org"),
+        # What would be two parts if it were not escaped.
+        (name((NameOID.COMMON_NAME, "ann,O=Example")), r"CN=ann\,O=Example"),
+        (name((NameOID.COMMON_NAME, "ann+OU=x")), r"CN=ann\+OU=x"),
+        (name((NameOID.COMMON_NAME, " #a\\")), r"CN=\ #a\\"),
+        (name(), ""),
+    ],
+)
+def test_a_subject_is_written_whole_and_the_most_specific_part_first(
+    authority: Authority, tmp_path: Path, subject: x509.Name, text: str
+) -> None:
+    cert, _ = authority.issue(tmp_path, subject)
+    assert tls.certificate_subject(der_of(x509.load_pem_x509_certificate(cert.read_bytes()))) == text
+
+
+def test_two_values_in_one_part_are_not_two_parts(authority: Authority, tmp_path: Path) -> None:
+    pair = [x509.NameAttribute(NameOID.COMMON_NAME, "ann"), x509.NameAttribute(NameOID.ORGANIZATION_NAME, "Example")]
+    cert, _ = authority.issue(tmp_path, x509.Name([x509.RelativeDistinguishedName(pair)]))
+    assert tls.certificate_subject(der_of(x509.load_pem_x509_certificate(cert.read_bytes()))) == "CN=ann+O=Example"
+
+
+def test_the_end_of_a_certificate_is_in_seconds_since_1970() -> None:
+    assert tls.certificate_end(DER) == dt.datetime(2027, 1, 1, tzinfo=dt.UTC).timestamp()
+
+
+@given(st.one_of(st.binary(), st.integers(0, len(DER) - 1).map(lambda length: DER[:length])))
+def test_of_what_is_no_certificate_there_is_neither_subject_nor_end(garbage: bytes) -> None:
+    for read in (tls.certificate_subject, tls.certificate_end):
+        with pytest.raises(TrustError):
+            read(garbage)
+
+
+def test_a_subject_that_is_no_text_is_none(authority: Authority, tmp_path: Path) -> None:
+    cert, _ = authority.issue(tmp_path, ANN)
+    der = der_of(x509.load_pem_x509_certificate(cert.read_bytes()))
+    text, bits = b"\x0c\x03ann", b"\x03\x03ann"
+    assert der.count(text) == 1
+    with pytest.raises(TrustError):
+        tls.certificate_subject(der.replace(text, bits))
+
+
+@pytest.mark.filterwarnings("ignore::cryptography.utils.CryptographyDeprecationWarning")
+@given(st.integers(0, len(DER) - 1), st.integers(0, 255))
+def test_a_certificate_with_one_byte_changed_has_a_subject_and_an_end_or_is_none(place: int, byte: int) -> None:
+    for read in (tls.certificate_subject, tls.certificate_end):
+        try:
+            assert isinstance(read(DER[:place] + bytes([byte]) + DER[place + 1 :]), str | float)
+        except TrustError:
+            pass
+
+
+@pytest.mark.skipif(shutil.which("openssl") is None, reason="there is no openssl here")
+def test_the_commands_in_the_documentation_make_a_certificate_that_is_let_in(
+    created: tls.CreatedCertificate, tmp_path: Path
+) -> None:
+    text = (Path(__file__).parent.parent / "certs" / "README.md").read_text()
+    section = text.partition("\n## Certificates of clients\n")[2]
+    commands = re.findall(r"^    ((?:openssl|printf) .*)$", section, re.MULTILINE)
+    assert len(commands) == 4
+    (subject,) = re.findall(r'^    subject = "(.*)"$', section, re.MULTILINE)
+    for command in commands:
+        subprocess.run(["sh", "-c", command], cwd=tmp_path, check=True, capture_output=True)
+    asking = tls.server_context(created.cert_path, created.key_path, tmp_path / "clients-ca.pem")
+    _, server = handshake(client_with(created, tmp_path / "laptop.pem", tmp_path / "laptop.key"), asking)
+    der = server.getpeercert(binary_form=True)
+    assert der is not None
+    assert tls.certificate_subject(der) == subject
 
 
 # Files
@@ -379,6 +681,51 @@ def test_a_key_with_a_passphrase_is_refused_instead_of_asked_for(
     with pytest.raises(ConfigError, match="is protected by a passphrase") as caught:
         tls.server_context(created.cert_path, protected)
     assert caught.value.file == str(protected)
+
+
+def test_what_is_wrong_with_client_ca_is_told_with_its_name(created: tls.CreatedCertificate, tmp_path: Path) -> None:
+    path = tmp_path / "clients.pem"
+    with pytest.raises(ConfigError, match="cannot be read: No such file") as caught:
+        tls.server_context(created.cert_path, created.key_path, path)
+    assert caught.value.file == str(path)
+    path.write_text("hello")
+    with pytest.raises(ConfigError, match=r"holds no certificate in PEM; .* signs your clients' ones") as caught:
+        tls.server_context(created.cert_path, created.key_path, path)
+    assert caught.value.file == str(path)
+
+
+@pytest.mark.parametrize("missing", [0, 1])
+def test_a_missing_file_of_the_client_is_named(authority: Authority, tmp_path: Path, missing: int) -> None:
+    files = list(authority.issue(tmp_path, ANN))
+    files[missing].unlink()
+    with pytest.raises(ConfigError, match="cannot be read: No such file") as caught:
+        tls.client_context(ca=None, pin=None, cert=files[0], key=files[1])
+    assert caught.value.file == str(files[missing])
+
+
+@pytest.mark.parametrize("mode", [0o640, 0o604, 0o620, 0o610])
+def test_a_clients_key_that_others_may_use_is_refused(authority: Authority, tmp_path: Path, mode: int) -> None:
+    cert, key = authority.issue(tmp_path, ANN)
+    key.chmod(mode)
+    with pytest.raises(ConfigError, match=f"others may use it .mode {mode:04o}.: chmod 600 ") as caught:
+        tls.client_context(ca=None, pin=None, cert=cert, key=key)
+    assert caught.value.file == str(key)
+
+
+def test_the_key_of_another_client_is_told(authority: Authority, tmp_path: Path) -> None:
+    cert, _ = authority.issue(tmp_path / "ann", ANN)
+    _, key = authority.issue(tmp_path / "bob", ANN)
+    with pytest.raises(ConfigError, match="is not the key of the certificate in") as caught:
+        tls.client_context(ca=None, pin=None, cert=cert, key=key)
+    assert caught.value.file == str(key)
+
+
+def test_files_of_the_client_that_are_no_pem_are_told(authority: Authority, tmp_path: Path) -> None:
+    cert, key = authority.issue(tmp_path, ANN)
+    cert.write_text("hello")
+    with pytest.raises(ConfigError, match=r"no certificate and key in PEM .*; both come from") as caught:
+        tls.client_context(ca=None, pin=None, cert=cert, key=key)
+    assert caught.value.file == str(cert)
 
 
 def test_a_missing_authority_is_named(tmp_path: Path) -> None:

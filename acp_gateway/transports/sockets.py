@@ -5,8 +5,10 @@ TLS is `ssl.SSLSocket` on the same descriptor, for the same reason. Works wherev
 """
 
 import os
+import re
 import socket
 import ssl
+from typing import Final
 
 import trio
 
@@ -19,6 +21,18 @@ TLS_RECORD = 16384
 KEEPALIVE_IDLE = 20.0
 KEEPALIVE_PATIENCE = 20.0
 """Seconds of silence until a client's system probes the link, and until it gives it up; as the gateway's pings."""
+
+_CERTIFICATE_ALERT: Final = re.compile(r"ALERT_(\w*CERTIFICATE\w*|UNKNOWN_CA|ACCESS_DENIED|DECRYPT_ERROR)")
+"""OpenSSL's names of the alerts by which a server says no to the certificate of its client (RFC 8446, 6.2); the last
+one is for a signature that is not of the authority."""
+
+CERTIFICATE_REQUIRED: Final = "certificate required"
+"""What `certificate_alert` says where none was shown, and one is needed."""
+
+_NAME_MISMATCH: Final = (62, 64)
+_EXPIRED: Final = 10
+_NOT_YET_VALID: Final = 9
+"""OpenSSL's numbers of what may be wrong with a certificate (X509_V_ERR_...); 62 is of names, 64 of addresses."""
 
 
 class SocketBytes(ByteStream):
@@ -210,9 +224,9 @@ async def connect_tcp(host: str, port: int, context: ssl.SSLContext | None = Non
     try:
         return await start_tls(sock, context, server_hostname=host)
     except ssl.SSLCertVerificationError as error:
+        why = error.verify_message.rstrip(".")
         raise TrustError(
-            f"the certificate of {host} is not trusted: {error.verify_message}; give --pin with what "
-            "`acp-gateway certs create` printed on the gateway's machine, or --ca with its certificate"
+            f"the certificate of {host} is not trusted: {why}; {_what_to_do(error.verify_code)}"
         ) from error
     except (ssl.SSLError, OSError) as error:
         raise Unreachable(f"no TLS with {host} port {port}: {describe(error)}") from error
@@ -226,6 +240,34 @@ async def connect_unix(path: str) -> SocketBytes:
         return SocketBytes(take_socket(await trio.open_unix_socket(path)))
     except OSError as error:
         raise Unreachable(f"cannot reach {path}: {describe(error)}") from error
+
+
+def _what_to_do(verify_code: int) -> str:
+    pin = "--pin with what `acp-gateway certs show` prints on the gateway's machine"
+    if verify_code in _NAME_MISMATCH:
+        return (
+            f"call it by a name that the certificate is for, or give {pin}, or have it made for this name as well by "
+            "`acp-gateway certs renew --host` there"
+        )
+    if verify_code == _EXPIRED:
+        return f"renew it, by `acp-gateway certs renew` where it is the gateway's own, or give {pin}"
+    if verify_code == _NOT_YET_VALID:
+        return f"is the clock of this machine right? Else give {pin}"
+    return f"give {pin}, or --ca with its certificate"
+
+
+def certificate_alert(error: BaseException | None) -> str | None:
+    """What the far side has against the certificate of this one, if that is behind an error: "unknown ca", for example.
+
+    With TLS 1.3 a client learns of it only after its handshake, when it first reads.
+    """
+    while error is not None:
+        reason = getattr(error, "reason", None) if isinstance(error, ssl.SSLError) else None
+        alert = _CERTIFICATE_ALERT.search(reason or "")
+        if alert is not None:
+            return alert[1].replace("_", " ").lower()
+        error = error.__cause__
+    return None
 
 
 _CONNECTION_ERRORS: dict[type[OSError], str] = {

@@ -8,6 +8,7 @@ import struct
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -15,13 +16,16 @@ from typing import Any
 import pytest
 import trio
 import trio.testing
+from cryptography import x509
 
 from acp_gateway.errors import TrustError, Unreachable
-from acp_gateway.tls import client_context
+from acp_gateway.tls import client_context, create_certificate, server_context
 from acp_gateway.transports.base import READS_PER_CHECKPOINT, WRITE_SIZE, ByteStream
 from acp_gateway.transports.sockets import (
+    CERTIFICATE_REQUIRED,
     TLS_RECORD,
     SocketBytes,
+    certificate_alert,
     connect_tcp,
     connect_unix,
     describe,
@@ -520,8 +524,63 @@ async def test_a_certificate_that_is_not_trusted_ends_it_with_what_to_do(tls: Tl
 
 async def test_a_certificate_for_another_host_is_not_trusted(tls: Tls) -> None:
     async with tcp_listener(lambda sock: _serve_tls_until_refused(sock, tls.server)) as port:
-        with pytest.raises(TrustError, match="IP address mismatch"):
+        with pytest.raises(TrustError, match=r"IP address mismatch.*call it by a name.*--pin .*certs renew --host"):
             await connect_tcp("127.0.0.1", port, tls.client)
+
+
+@pytest.mark.parametrize(
+    ("begin", "end", "what_to_do"),
+    [
+        (
+            timedelta(days=-2),
+            timedelta(days=-1),
+            "certificate has expired; renew it, by `acp-gateway certs renew` .*--pin",
+        ),
+        (timedelta(days=1), timedelta(days=2), "not yet valid; is the clock of this machine right.*--pin"),
+    ],
+    ids=["expired", "of the future"],
+)
+async def test_a_certificate_that_is_not_for_now_is_not_trusted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, begin: timedelta, end: timedelta, what_to_do: str
+) -> None:
+    now = datetime.now(UTC)
+    for method, moment in (("not_valid_before", now + begin), ("not_valid_after", now + end)):
+        real = getattr(x509.CertificateBuilder, method)
+        monkeypatch.setattr(
+            x509.CertificateBuilder, method, lambda builder, _, real=real, moment=moment: real(builder, moment)
+        )
+    created = create_certificate(["127.0.0.1"], tmp_path)
+    server = server_context(created.cert_path, created.key_path)
+    async with tcp_listener(lambda sock: _serve_tls_until_refused(sock, server)) as port:
+        with pytest.raises(TrustError, match=what_to_do):
+            await connect_tcp("127.0.0.1", port, client_context(ca=created.cert_path, pin=None))
+
+
+@pytest.mark.parametrize(
+    ("reason", "said"),
+    [
+        ("TLSV1_ALERT_UNKNOWN_CA", "unknown ca"),
+        ("SSLV3_ALERT_BAD_CERTIFICATE", "bad certificate"),
+        ("SSLV3_ALERT_CERTIFICATE_EXPIRED", "certificate expired"),
+        ("TLSV13_ALERT_CERTIFICATE_REQUIRED", CERTIFICATE_REQUIRED),
+        ("TLSV1_ALERT_DECRYPT_ERROR", "decrypt error"),
+        ("TLSV1_ALERT_ACCESS_DENIED", "access denied"),
+        ("SSLV3_ALERT_HANDSHAKE_FAILURE", None),
+        ("CERTIFICATE_VERIFY_FAILED", None),
+        (None, None),
+    ],
+)
+def test_an_alert_about_the_certificate_is_found_behind_the_error_that_it_led_to(
+    reason: str | None, said: str | None
+) -> None:
+    cause = ssl.SSLError(1, "x")
+    cause.reason = reason  # type: ignore[assignment] # As OpenSSL leaves it where it has none.
+    error = trio.BrokenResourceError("lost")
+    error.__cause__ = trio.BrokenResourceError("lost")
+    error.__cause__.__cause__ = cause
+    assert certificate_alert(error) == certificate_alert(cause) == said
+    assert certificate_alert(trio.BrokenResourceError("lost")) is None
+    assert certificate_alert(None) is None
 
 
 async def test_a_server_without_tls_can_not_be_reached_with_it(tls: Tls) -> None:
