@@ -24,6 +24,9 @@ TEXT: Final = 4096
 """Characters of a title, a path or a date that are told: no path is longer, and agents take a whole first prompt for a
 title."""
 
+WEIGHT: Final = 100
+"""As how many messages a question counts: to look through thousands of sessions takes that much longer."""
+
 _UNSPECIFIED: Final = "the gateway's storage has a problem; its log says which"
 
 
@@ -41,10 +44,13 @@ class Office:
     """What is not stored at the moment and why, for the gateway's own user: it names files."""
 
 
-async def serve_desk(stream: MessageStream, viewer: Viewer, office: Office) -> Farewell:
+async def serve_desk(
+    stream: MessageStream, viewer: Viewer, office: Office, pace: Callable[[int], float] = lambda _: 0.0
+) -> Farewell:
     """Answer what a control connection asks, until it is gone; how to close it then, which is the caller's to do.
 
-    `viewer` is who is told of the sessions that exist for this one.
+    `viewer` is who is told of the sessions that exist for this one. `pace` says, given as how many messages a question
+    counts, for how many seconds no further one is answered.
     """
     farewell = Farewell(CloseReason.NORMAL, "")
     async with trio.open_nursery() as nursery:
@@ -55,6 +61,8 @@ async def serve_desk(stream: MessageStream, viewer: Viewer, office: Office) -> F
                     reply = _answer(text, viewer, office)
                     if reply is not None:
                         await stream.send(reply)
+                    # What one read brings may be a thousand questions: others get their turn after each.
+                    await trio.sleep(pace(WEIGHT))
         except MessageTooLarge as error:
             farewell = Farewell(CloseReason.TOO_LARGE, str(error))
             try:
@@ -103,9 +111,8 @@ def _past_sessions(viewer: Viewer, office: Office) -> list[Session]:
     registry = office.registry
     return [
         session
-        for session in registry.past
+        for session in registry.past(viewer)
         if session.agent in office.agents
-        and viewer.sees(session)
         # An agent that counts its sessions has only the last one of an id still.
         and registry.find(viewer, session.agent, session.id) is session
     ]
@@ -122,15 +129,15 @@ def _live_sessions(viewer: Viewer, office: Office) -> list[dict[str, Any]]:
     hubs = [hub for hub in office.hubs() if hub.name in office.agents]
     by_home = {hub.multiplexer.home: hub for hub in hubs}
     listed = []
-    for session in registry:
+    for session in registry.live(viewer):
         hub = None if session.home is None else by_home.get(session.home)
-        if hub is not None and viewer.sees(session):
+        if hub is not None:
             listed.append(_describe(session, hub))
     for hub in hubs:
         owners = {session.owner for session in hub.multiplexer.sessions}
         is_mine = owners == {viewer.identity}
         is_anybodys = len(owners) != 1 and viewer.identity == registry.own_identity
-        if viewer.only is None and (is_mine or is_anybodys):
+        if viewer.only is None and viewer.workspaces is None and (is_mine or is_anybodys):
             unplaced = hub.multiplexer.waiting(None)
             listed += [_describe_unplaced(question, hub, viewer, titled=is_mine) for question in unplaced]
     return listed

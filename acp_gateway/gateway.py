@@ -3,9 +3,8 @@
 import logging
 import secrets
 import time
-from collections.abc import Callable, Container, Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from collections.abc import Awaitable, Callable, Container, Mapping
+from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
 
@@ -13,26 +12,40 @@ import trio
 
 from acp_gateway import __version__
 from acp_gateway.access import Access, Admission, Wish
-from acp_gateway.advice import check_directory, login_hint
+from acp_gateway.admissions import Admissions
+from acp_gateway.advice import login_hint
 from acp_gateway.agent import Agent, Launch, Spawner, run_agent
 from acp_gateway.archive import StoredArchive
-from acp_gateway.auth import Token, TokenStore, default_identity
+from acp_gateway.audit import NO_AUDIT, Audit
+from acp_gateway.auth import TokenStore, default_identity
+from acp_gateway.bookkeeping import Bookkeeper
 from acp_gateway.config import AgentSection, Config, agent_environment
+from acp_gateway.connections import Connections
 from acp_gateway.desk import Office, serve_desk
-from acp_gateway.errors import AccessError, AgentError, ConfigError, Forbidden, LinkGone, UnknownAgent, UnknownSession
+from acp_gateway.errors import AgentError, ConfigError, LinkGone
 from acp_gateway.hooks import Hooks
 from acp_gateway.hub import Hub, Limits
 from acp_gateway.links import Links, Resumable, Resumption, claim, serve_resumed
 from acp_gateway.memory import Memory
-from acp_gateway.protocol.deliveries import Event
-from acp_gateway.protocol.methods import Capability
+from acp_gateway.protocol.deliveries import Deed, Event
+from acp_gateway.protocol.methods import NEW, Capability
 from acp_gateway.protocol.multiplexer import Multiplexer
 from acp_gateway.protocol.process import Policy
-from acp_gateway.protocol.sessions import Client, Home, Registry, Role, Session, Viewer
-from acp_gateway.seats import BUG, STOPPING, Farewell
+from acp_gateway.protocol.sessions import (
+    Client,
+    Findings,
+    Home,
+    Problem,
+    Registry,
+    Session,
+    Survey,
+)
+from acp_gateway.recording import Recording
+from acp_gateway.seats import BLANK, BUG, STOPPING, Farewell
 from acp_gateway.storage import Storage
 from acp_gateway.transports.base import CloseReason, MessageStream
 from acp_gateway.transports.link import HEARTBEAT
+from acp_gateway.workspaces import Workspace, containing, survey, workspaces_of
 
 log = logging.getLogger(__name__)
 
@@ -42,37 +55,50 @@ DATABASE = "sessions.db"
 READING_PATIENCE = 10.0
 """Seconds that a history from the disk is waited for; whoever wants it goes on without it then."""
 
+LOOKING_PATIENCE = 10.0
+"""Seconds that a disk may take to say whether a directory is there; a network's that has gone may never say it."""
+
+LOOKERS = 8
+"""Directories that are looked at at the same time."""
+
 RETENTION_INTERVAL = 6 * 3600.0
 """Seconds between two looks for sessions that are too old: days are what is counted."""
 
 REVOCATION_INTERVAL = 1.0
 """Seconds between two looks at the token file for the sake of connections that are open; new ones look themselves."""
 
-_REVOKED = Farewell(CloseReason.POLICY, "the token is not valid any more", "unauthorized")
+InThread = Callable[[Callable[[], Findings]], Awaitable[Findings]]
+"""Runs something in a thread."""
+
+
 _CHANGED = Farewell(CloseReason.POLICY, "the token allows something else now", "changed")
 _SESSION_GONE = "the session is not open any more"
-
-
-def _unknown_session(session_id: str | None) -> UnknownSession:
-    """Whether there is no such session, or none for this token: the text is the same."""
-    return UnknownSession(f"no session {(session_id or '')[:64]!r} is open here, or it is not yours")
-
-
-@dataclass(slots=True, eq=False)
-class _Connection:
-    """A connection whose token has to stay valid."""
-
-    access: Access
-    close: Callable[[Farewell], None]
 
 
 class Gateway:
     """The agents of one configuration and the connections that use them."""
 
-    def __init__(self, config: Config, tokens: TokenStore, spawner: Spawner, environment: Mapping[str, str]) -> None:
+    def __init__(
+        self,
+        config: Config,
+        tokens: TokenStore,
+        spawner: Spawner,
+        environment: Mapping[str, str],
+        audit: Audit = NO_AUDIT,
+        recorder: Recording | None = None,
+    ) -> None:
         settings = config.gateway
         self.config = config
         self.tokens = tokens
+        self.audit = audit
+        self._book = Bookkeeper(audit)
+        self.connections = Connections(config.limits, tokens)
+        """Those that have come in."""
+        self._recorder = recorder
+        # Looks at directories. A disk that does not answer occupies these threads and no others.
+        self.in_thread: InThread = partial(
+            trio.to_thread.run_sync, abandon_on_cancel=True, limiter=trio.CapacityLimiter(LOOKERS)
+        )
         self.storage = Storage(
             settings.state_dir / DATABASE,
             journal=settings.journal == "disk",
@@ -87,9 +113,9 @@ class Gateway:
         self._hubs: dict[Home, Hub] = {}
         # The hubs that several connections share, by agent and, where each identity has its own, by identity.
         self._shared: dict[tuple[str, str | None], Hub] = {}
-        self._connections: set[_Connection] = set()
         self._memory = Memory(config.gateway.memory_limit)
         self._links = Links()
+        self._admissions = Admissions(config, self.registry, self.storage)
         self._hooks = Hooks(config.hooks, environment)
         # Where the hubs run.
         self._nursery: trio.Nursery | None = None
@@ -101,6 +127,8 @@ class Gateway:
         what is to be kept.
         """
         for session in self._archive.restore(self.config.gateway.journal_limit):
+            if session.agent in self.config.agents and session.cwd is not None:
+                session.workspace = containing(session.cwd, self._workspaces(session.agent))
             self.registry.restore(session)
         # Hubs have something to write until the last of them has ended.
         writing = trio.CancelScope(shield=True)
@@ -108,7 +136,8 @@ class Gateway:
             await writers.start(self._write, writing)
             try:
                 async with trio.open_nursery() as self._nursery:
-                    self._nursery.start_soon(self._enforce_revocations)
+                    self._nursery.start_soon(self._enforce)
+                    self._nursery.start_soon(self._book.run)
                     self._nursery.start_soon(self._forget_expired)
                     self._nursery.start_soon(self._hooks.run)
                     task_status.started()
@@ -134,94 +163,11 @@ class Gateway:
     def admit(self, access: Access, wish: Wish) -> Admission:
         """Let a connection in for what it asks; what its token is bound to goes before that.
 
-        Raises `UnknownAgent` and `UnknownSession` where there is none of that name, or none for this token, and
-        `Forbidden` where the token does not allow the agent.
+        Raises `UnknownAgent` and `UnknownSession` where there is none of that name, or none for this token,
+        `Forbidden` where the token does not allow the agent, and `Busy` where too many have come in already.
         """
-        token = access.token
-        if token is not None:
-            self.storage.token_used(token.id)
-        bound = None if token is None else token.session
-        if bound is not None and wish.session not in (None, bound):
-            raise _unknown_session(wish.session)
-        viewer = Viewer(
-            access.identity,
-            wish.session if bound is None else bound,
-            bound is not None,
-            None if token is None else self._granted_by(token),
-        )
-        observes = wish.observe or (token is not None and token.role == "observer")
-        role = Role.OBSERVER if observes else Role.CONTROLLER
-        if wish.control:
-            agent = ""
-        elif viewer.only is None:
-            agent = self.choose_agent(access, wish.agent)
-        else:
-            agent = self._agent_of_session(access, wish, viewer)
-            viewer = self._bind(access, viewer, agent)
-        return Admission(access, wish, agent, viewer, role)
-
-    def _granted_by(self, token: Token) -> str | None:
-        """Whose session a guest's token has led to: agents that count give an id to the next one as well."""
-        use = self.storage.token_uses().get(token.id)
-        return None if use is None else use.granted_by
-
-    def _bind(self, access: Access, viewer: Viewer, agent: str) -> Viewer:
-        """A guest's token is for the session that it leads to first, and for no later one of the same id."""
-        if access.token is None or not viewer.guest or viewer.granted_by is not None:
-            return viewer
-        session = self._find_session(access, viewer, agent)
-        if session is None:
-            return viewer
-        self.storage.token_used(access.token.id, session.owner)
-        return replace(viewer, granted_by=session.owner)
-
-    def choose_agent(self, access: Access, name: str | None) -> str:
-        """The agent that a connection asks for, or the default one.
-
-        Raises `UnknownAgent` where there is none of that name and `Forbidden` where the token does not allow it.
-        """
-        if name is None:
-            name = self.config.default_agent
-            if access.token is not None and access.token.agents is not None and len(access.token.agents) == 1:
-                name = access.token.agents[0]
-        if name not in self.config.agents:
-            raise UnknownAgent(f"this gateway has no agent {name[:64]!r}; `acp-gateway check-config` there lists them")
-        if not access.may_use(name):
-            raise Forbidden(f"this token does not allow the agent {name}")
-        return name
-
-    def _agent_of_session(self, access: Access, wish: Wish, viewer: Viewer) -> str:
-        """The agent whose session is to be joined: a live one, or one that the agent can open again.
-
-        Which session that is, nobody learns from an agent that is not there, or not for this token: it is looked for
-        before, and where the connection names none, such an agent's sessions do not exist for it.
-        """
-        agent = None if wish.agent is None or viewer.guest else self.choose_agent(access, wish.agent)
-        session = self._find_session(access, viewer, agent)
-        if session is not None:
-            return session.agent
-        try:
-            agent = self.choose_agent(access, agent)
-        except AccessError:
-            raise _unknown_session(viewer.only) from None
-        # What was never registered may be on the disk of the gateway's own user.
-        if viewer.only is None or not self.registry.may_exist(viewer, agent, viewer.only):
-            raise _unknown_session(viewer.only)
-        return agent
-
-    def _find_session(self, access: Access, viewer: Viewer, agent: str | None) -> Session | None:
-        """The session that a connection came for, if it is just one; a guest's has to be live.
-
-        Ids are one agent's at the most: where several have one of the same, the connection has to name the agent.
-        """
-        seen = [
-            session
-            for session in self.registry
-            if viewer.sees(session) and access.may_use(session.agent) and agent in (None, session.agent)
-        ]
-        live = [session for session in seen if session.live]
-        found = live if live or viewer.guest else seen
-        return found[0] if len(found) == 1 else None
+        self.connections.check_room(access.identity)
+        return self._admissions.judge(access, wish)
 
     # Serving
 
@@ -246,6 +192,16 @@ class Gateway:
             if client in hub.seats:
                 hub.seats[client].close(farewell)
 
+        def lose() -> bool:
+            if link_id is None or client not in hub.seats:
+                return False
+            hub.seats[client].evict()
+            return True
+
+        resumable = None if link_id is None else Resumable(link_id, admission, hub, client)
+        about = {"connection": name, "agent": admission.agent, "identity": admission.access.identity}
+        self._book.record("attached", **about, credential=admission.access.credential, role=admission.role.value)
+        tape = None if self._recorder is None else self._recorder.open(name, about)
         log.info(
             "%s: attached to agent %s as %s%s",
             name,
@@ -253,25 +209,21 @@ class Gateway:
             admission.access.identity,
             "" if client.controls else ", to observe",
         )
+        shown = (lambda: admission.access) if resumable is None else (lambda: resumable.admission.access)
+        farewell = None
+        if resumable is not None:
+            self._links.add(resumable)
         try:
-            with self._watched(admission.access, close), self._resumable(admission, hub, client) as ended:
-                ended.append(await hub.serve(stream, client))
+            with self.connections.watched(shown, close, lose):
+                farewell = await hub.serve(stream, client, BLANK if tape is None else tape)
         finally:
+            if resumable is not None:
+                self._links.end(resumable, farewell)
+            if tape is not None:
+                tape.close()
+            why = farewell.text or "left" if farewell else "stopped"
+            self._book.record("detached", connection=name, identity=admission.access.identity, why=why)
             log.info("%s: detached", name)
-
-    @contextmanager
-    def _resumable(self, admission: Admission, hub: Hub, client: Client) -> Iterator[list[Farewell]]:
-        """Have a client's link found while it is in this block; how it ended is to be put into the list."""
-        ended: list[Farewell] = []
-        if client.link is None:
-            yield ended
-            return
-        link = Resumable(client.link, admission, hub, client)
-        self._links.add(link)
-        try:
-            yield ended
-        finally:
-            self._links.end(link, ended[0] if ended else None)
 
     def resume(self, access: Access, link_id: str, received: int) -> Resumption:
         """Let a client take its link up again that has received so many messages; evicts who has it now.
@@ -280,13 +232,16 @@ class Gateway:
         raises, `TooFarBehind`, `LinkExpired` and `LinkGone`.
         """
         link = self._links.find(link_id, access)
-        before, now = link.admission, self.admit(access, link.admission.wish)
+        before, now = link.admission, self._admissions.judge(access, link.admission.wish)
         if (before.agent, before.role, before.viewer) != (now.agent, now.role, now.viewer):
             seat = link.seat
             if seat is not None:
                 seat.close(_CHANGED)
             raise LinkGone("the token allows something else now; begin a new link")
-        return claim(link, received)
+        resumption = claim(link, received)
+        # It may be another token by now, of the same id.
+        link.admission = replace(before, access=access)
+        return resumption
 
     async def serve_resumed(self, stream: MessageStream, resumption: Resumption, name: str) -> None:
         """Serve a link over this connection until that is lost or the client has gone; the stream is closed then."""
@@ -308,8 +263,10 @@ class Gateway:
         agents = {name for name in self.config.agents if access.may_use(name) and wanted in (None, name)}
         office = Office(self.registry, agents, lambda: self.hubs, lambda: self.storage.problem)
         try:
-            with scope, self._watched(access, close):
-                farewell = await serve_desk(stream, admission.viewer, office)
+            with scope, self.connections.watched(lambda: access, close):
+                farewell = await serve_desk(
+                    stream, admission.viewer, office, partial(self.connections.pace, access.identity, stream)
+                )
         except Exception:
             farewell = BUG
             raise
@@ -321,7 +278,7 @@ class Gateway:
         """The hub for a connection, a new one if need be; None where the session that it came for has gone."""
         viewer, agent = admission.viewer, admission.agent
         if viewer.only is not None:
-            session = self._find_session(admission.access, viewer, agent)
+            session = self._admissions.find_session(admission.access, viewer, agent)
             hub = None if session is None or session.home is None else self._hubs.get(session.home)
             if hub is not None and not hub.over:
                 return hub
@@ -363,6 +320,9 @@ class Gateway:
             grown=lambda size: self._memory.grown(size, self.hubs),
             notify=self._notify,
             recall=self._recall,
+            survey=self._survey,
+            audit=self._audit,
+            pace=lambda client, count: self.connections.pace(client.viewer.identity, client, count),
         )
         self._hubs[multiplexer.home] = hub
         assert self._nursery is not None, "the gateway is not running"
@@ -401,15 +361,48 @@ class Gateway:
 
     async def _read_journal(self, hub: Hub, session: Session) -> None:
         journal = None
-        with trio.move_on_after(READING_PATIENCE) as patience:
-            journal = await self._archive.read(session, self.config.gateway.journal_limit)
-        if patience.cancelled_caught:
-            log.error("session %.80r of agent %s: its history could not be read in time", session.id, session.agent)
         try:
+            with trio.move_on_after(READING_PATIENCE) as patience:
+                journal = await self._archive.read(session, self.config.gateway.journal_limit)
+            if patience.cancelled_caught:
+                log.error("session %.80r of agent %s: its history could not be read in time", session.id, session.agent)
             hub.recalled(session, journal)
         except Exception:
             log.exception("agent %s: stopped by an error of the gateway's own", hub.name)
             hub.end()
+
+    def _survey(self, hub: Hub, survey: Survey) -> None:
+        assert self._nursery is not None
+        self._nursery.start_soon(self._look_at, hub, survey)
+
+    async def _look_at(self, hub: Hub, wanted: Survey) -> None:
+        """Look at the directories of a session that is to be opened, for so long and no longer."""
+        message, client = wanted.request.message, wanted.request.client
+        assert client is not None
+        look = partial(
+            survey,
+            wanted.directories,
+            self._workspaces(hub.name),
+            client.viewer.workspaces,
+            required=message.method == NEW,
+        )
+        findings = Findings(Problem("the disk did not say in time whether that directory is there", {"reason": "slow"}))
+        try:
+            with trio.move_on_after(LOOKING_PATIENCE):
+                findings = await self.in_thread(look)
+            hub.surveyed(wanted, findings)
+        except Exception:
+            log.exception("agent %s: stopped by an error of the gateway's own", hub.name)
+            hub.end()
+
+    def _workspaces(self, agent: str) -> tuple[Workspace, ...]:
+        return workspaces_of(self.config.workspaces, self.config.agents[agent].cwd)
+
+    def _audit(self, deed: Deed) -> None:
+        """Write down what somebody did."""
+        client = deed.client
+        who = {} if client is None else {"connection": client.name, "identity": client.viewer.identity}
+        self._book.record(deed.name, **who, **deed.details)
 
     def _notify(self, event: Event) -> None:
         """Run the hook for something that has happened, if there is one."""
@@ -423,12 +416,10 @@ class Gateway:
 
     def _policy(self, section: AgentSection) -> Policy:
         serves = {Capability.FS: section.client_fs, Capability.TERMINAL: section.client_terminal}
-        cwd = None if section.cwd is None else str(section.cwd)
-        settings = self.config.gateway
+        settings, limits = self.config.gateway, self.config.limits
         return Policy(
             shared=section.scope != "connection",
             serves=frozenset(capability for capability, served in serves.items() if served),
-            check_directory=lambda directory: check_directory(directory, cwd),
             login_hint=lambda methods: login_hint(section, methods),
             max_open_requests=settings.max_open_requests,
             max_queued_prompts=settings.max_queued_prompts,
@@ -436,6 +427,11 @@ class Gateway:
             journal_limit=settings.journal_limit,
             permission_timeout=section.permission_timeout,
             version=__version__,
+            mcp_servers=section.mcp_servers,
+            max_sessions=limits.max_sessions,
+            sessions_per_identity=limits.sessions_per_identity,
+            max_waiting_prompts=limits.max_waiting_prompts,
+            waiting_prompts_per_identity=limits.waiting_prompts_per_identity,
         )
 
     async def _run_agent(self, name: str, section: AgentSection, *, task_status: trio.TaskStatus[Agent]) -> None:
@@ -465,24 +461,7 @@ class Gateway:
                     log.info("session %.80r of agent %s is forgotten: nobody has used it", session.id, session.agent)
                     self.registry.remove(session)
 
-    # Tokens
-
-    @contextmanager
-    def _watched(self, access: Access, close: Callable[[Farewell], None]) -> Iterator[None]:
-        """End what is in this block when its token is not valid any more."""
-        connection = _Connection(access, close)
-        self._connections.add(connection)
-        try:
-            yield
-        finally:
-            self._connections.discard(connection)
-
-    async def _enforce_revocations(self) -> None:
+    async def _enforce(self) -> None:
         while True:
             await trio.sleep(REVOCATION_INTERVAL)
-            for connection in list(self._connections):
-                token = connection.access.token
-                if token is not None and not self.tokens.is_current(token):
-                    log.warning("token %s is not valid any more: closing its connection", token.id)
-                    self._connections.discard(connection)
-                    connection.close(_REVOKED)
+            self.connections.enforce()

@@ -19,7 +19,7 @@ stopped.
 """
 
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
@@ -28,12 +28,13 @@ import trio
 from acp_gateway.agent import LAST_WORDS, Agent
 from acp_gateway.errors import AgentError
 from acp_gateway.protocol import jsonrpc
-from acp_gateway.protocol.deliveries import Event
+from acp_gateway.protocol.deliveries import Deed, Event
 from acp_gateway.protocol.journal import Journal
 from acp_gateway.protocol.multiplexer import Multiplexer
-from acp_gateway.protocol.sessions import Client, Home, Phase, Session
+from acp_gateway.protocol.sessions import Client, Findings, Home, Phase, Session, Survey
+from acp_gateway.recording import Tape
 from acp_gateway.restarts import Restarts, TooOften
-from acp_gateway.seats import BUG, EXPIRED, STOPPING, TOO_SLOW, Connection, Farewell, Seat
+from acp_gateway.seats import BLANK, BUG, EXPIRED, STOPPING, TOO_SLOW, Connection, Farewell, Seat
 from acp_gateway.transports.base import CloseReason, MessageStream, MessageTooLarge
 from acp_gateway.transports.link import LOST, WINDOW, Miscounted, Overrun
 
@@ -41,6 +42,9 @@ log = logging.getLogger(__name__)
 
 NOTES_AS_WARNINGS: Final = 20
 """Dropped or refused messages of one agent that are warned of, the rest is for DEBUG: agents print banners."""
+
+AT_ONCE: Final = 32
+"""Messages of one client that are seen to before others get their turn: what one read brings may be thousands."""
 
 TICK: Final = 10.0
 """Seconds between two looks at what has become too old, or a quarter of the shortest time where that is less."""
@@ -101,6 +105,9 @@ class Hub:
         grown: told of bytes that were kept, so that somebody can look at all hubs together.
         notify: told of what a person may want to hear of who is not looking.
         recall: has the journal of a session read; `recalled` says when that is done.
+        survey: has directories looked at; `surveyed` says when that is done.
+        audit: told of what somebody may want to look up later.
+        pace: given how many messages a client has sent, for how many seconds it is not to be read now.
     """
 
     def __init__(
@@ -115,6 +122,9 @@ class Hub:
         grown: Callable[[int], None] = lambda _: None,
         notify: Callable[[Event], None] = lambda _: None,
         recall: Callable[["Hub", Session], None] = lambda hub, session: hub.recalled(session, None),
+        survey: Callable[["Hub", Survey], None] = lambda hub, survey: hub.surveyed(survey, Findings()),
+        audit: Callable[[Deed], None] = lambda _: None,
+        pace: Callable[[Client, int], float] = lambda _client, _count: 0.0,
     ) -> None:
         self.name = name
         self.multiplexer = multiplexer
@@ -126,7 +136,12 @@ class Hub:
         self._grown = grown
         self._notify = notify
         self._recall = recall
+        self._survey = survey
+        self._audit = audit
+        self._pace = pace
         self._agent: Agent | None = None
+        # The last one that was started, until its end was written down.
+        self._unended: Agent | None = None
         # What is decided for an agent that is not there yet.
         self._early: list[bytes] = []
         # Bytes that all agents together were given.
@@ -156,8 +171,10 @@ class Hub:
 
     # A client
 
-    async def serve(self, stream: MessageStream, client: Client) -> Farewell:
+    async def serve(self, stream: MessageStream, client: Client, tape: Tape = BLANK) -> Farewell:
         """Relay for a client until it is gone; then close its stream, and return why. `run` must be running.
+
+        What is said is written down on the tape.
 
         A client that counts what it receives may come back after its connection was lost: see `Seat.connect`.
 
@@ -170,6 +187,7 @@ class Hub:
             window=window,
             allowance=self._limits.allowance,
             progressed=self._wake,
+            tape=tape,
         )
         seat.connect(stream)
         self.seats[client] = seat
@@ -263,21 +281,23 @@ class Hub:
             while True:
                 batch = await seat.link.receive_batch()
                 size = sum(map(len, batch))
+                seat.tape.write("from_client", batch)
                 if not seat.link.resumable:
                     await self._hold_back(seat, size)
-                self._note_time()
-                for message in batch:
-                    self.multiplexer.receive_from_client(client, message)
-                    if self.multiplexer.has_replay:
-                        self._deliver()
-                        if seat.scope.cancel_called:
-                            return True  # It was cut off: the rest of what it asks is nobody's any more.
-                self._deliver()
+                for start in range(0, len(batch), AT_ONCE):
+                    if start:
+                        # What has come counts, whatever becomes of the connection: others get their turn, no more.
+                        await trio.lowlevel.cancel_shielded_checkpoint()
+                    if not self._take(seat, batch[start : start + AT_ONCE]):
+                        return True  # It was cut off: the rest of what it asks is nobody's any more.
                 self._grown(size)
                 if self._agent is None or self._agent.messages.pending_bytes <= self._limits.write_high_water:
                     seat.link.settle()
                 else:
                     seat.unsettled.unpark_all()
+                pause = self._pace(client, len(batch))
+                if pause:
+                    await trio.sleep(pause)
         except trio.EndOfChannel:
             log.debug("%s: the client has closed the connection", client.name)
             return seat.link.left
@@ -293,6 +313,18 @@ class Hub:
         except trio.BrokenResourceError as error:
             log.info("%s: %s", client.name, error)
             return seat.link.left
+
+    def _take(self, seat: Seat, messages: Sequence[bytes]) -> bool:
+        """A client has sent messages. False where it was cut off because of them."""
+        self._note_time()
+        for message in messages:
+            self.multiplexer.receive_from_client(seat.client, message)
+            if self.multiplexer.has_replay:
+                self._deliver()
+                if seat.scope.cancel_called:
+                    return False
+        self._deliver()
+        return True
 
     async def _watch_link(self, seat: Seat, connection: Connection) -> None:
         """Give up a connection over which nothing comes any more."""
@@ -355,6 +387,11 @@ class Hub:
         self.multiplexer.recalled(session, journal)
         self._deliver()
 
+    def surveyed(self, survey: Survey, findings: Findings) -> None:
+        """Somebody has looked at the directories of a request: it goes on."""
+        self.multiplexer.surveyed(survey, findings)
+        self._deliver()
+
     # The agent
 
     async def run(self) -> None:
@@ -379,6 +416,7 @@ class Hub:
                     # A bug where the agent is run shows here as the cancellation that it causes.
                     self._close_all(BUG if agents.cancel_scope.cancel_called else farewell)
         finally:
+            self._note_end()
             self.multiplexer.retire()
 
     def _close_all(self, farewell: Farewell) -> None:
@@ -429,8 +467,9 @@ class Hub:
             log.error("agent %s: %s", self.name, error)
             self._agent_lost(str(error), {"reason": "agent_not_started"})
             return None
-        self._agent = agent
+        self._agent = self._unended = agent
         self._needed = trio.CancelScope()
+        self._audit(Deed("agent_started", None, {"agent": self.name, "pid": agent.pid}))
         self._deliver()
         return agent
 
@@ -449,7 +488,16 @@ class Hub:
         # Without its output an agent is of no use, even if its process still runs.
         self._agent_life.cancel()
         await agent.ended.wait()
+        self._note_end()
         self._agent_died(agent, *agent.describe_end())
+
+    def _note_end(self) -> None:
+        """Write down the end of the agent, unless that was done."""
+        agent, self._unended = self._unended, None
+        if agent is not None and agent.ended.is_set():
+            _, data = agent.describe_end()
+            ended = {name: data.get(name) for name in ("exitCode", "signal")}
+            self._audit(Deed("agent_ended", None, {"agent": self.name, "pid": agent.pid} | ended))
 
     def _agent_died(self, agent: Agent, why: str, data: dict[str, Any]) -> None:
         """An agent has ended, unless that is known already or was asked for."""
@@ -598,8 +646,12 @@ class Hub:
                     self._check(seat)
         for event in deliveries.events:
             self._notify(event)
+        for deed in deliveries.deeds:
+            self._audit(deed)
         for session in deliveries.wanted:
             self._recall(self, session)
+        for survey in deliveries.surveys:
+            self._survey(self, survey)
         for home in deliveries.deserted:
             self._stop_home(home)
 

@@ -95,9 +95,8 @@ class Links:
 
 
 def _same(one: Access, other: Access) -> bool:
-    """Whether two connections show the same token, or both are the kernel's word for the same user."""
-    tokens = (access.token.id if access.token is not None else None for access in (one, other))
-    return one.identity == other.identity and len(set(tokens)) == 1
+    """Whether two connections show the same token or certificate, or both are the kernel's word for the same user."""
+    return (one.identity, one.credential) == (other.identity, other.credential)
 
 
 def claim(link: Resumable, peer_received: int) -> Resumption:

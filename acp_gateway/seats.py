@@ -15,6 +15,7 @@ import trio
 
 from acp_gateway.protocol.outbox import Mark, Outbox, acknowledgement
 from acp_gateway.protocol.sessions import Client
+from acp_gateway.recording import Direction, Tape
 from acp_gateway.transports.base import CloseReason, MessageStream
 from acp_gateway.transports.link import WINDOW, Link
 
@@ -45,6 +46,16 @@ STOPPING: Final = Farewell(CloseReason.GOING_AWAY, "the gateway is stopping", "g
 BUG: Final = Farewell(CloseReason.AGENT_GONE, "an error of the gateway's own", "internal")
 
 
+class _Blank:
+    """A tape on which nothing is written down."""
+
+    def write(self, direction: Direction, messages: Sequence[bytes]) -> None: ...
+    def close(self) -> None: ...
+
+
+BLANK: Final = _Blank()
+
+
 class Connection:
     """One connection of a client, from its first message to its last."""
 
@@ -73,6 +84,7 @@ class Seat:
         window: as `Link` has it; None for a client that does not come back.
         allowance: as `Link` has it.
         progressed: called whenever the peer has taken all that had to wait, or has gone away.
+        tape: what is said is written down on it.
     """
 
     def __init__(
@@ -83,6 +95,7 @@ class Seat:
         window: int | None = None,
         allowance: int = WINDOW,
         progressed: Callable[[], None],
+        tape: Tape = BLANK,
     ) -> None:
         self.client = client
         self.link = Link(window=window, high_water=high_water, caught_up=self._catch_up, allowance=allowance, wary=True)
@@ -99,6 +112,7 @@ class Seat:
         """Bytes that were passed on to the agent while too much was pending for it."""
         self.muted = False
         """Whether what it is sent is dropped, because something before it was."""
+        self.tape = tape
         self._progressed = progressed
         # Bytes of the largest message that was sent since the peer was last up to date.
         self._largest = 0
@@ -125,6 +139,7 @@ class Seat:
         """Send messages, as soon as the peer takes them; so many of their bytes are history."""
         if self.muted:
             return
+        self.tape.write("to_client", messages)
         waited = self.behind
         if self.client.counts:
             self.link.send([*messages, *self._marks(messages)], replayed)

@@ -12,7 +12,7 @@ from click.testing import CliRunner, Result
 
 from acp_gateway.agent import Agent, Launch, Spawner
 from acp_gateway.cli import main
-from acp_gateway.config import AgentSection, Config, GatewaySection, ListenSection
+from acp_gateway.config import AgentSection, Config, GatewaySection, ListenSection, WorkspaceSection
 from acp_gateway.transports.base import CloseReason, MessageStream, memory_message_stream_pair
 
 PATIENCE = 30.0
@@ -315,11 +315,12 @@ class FakeAgents:
 
 
 def make_config(state_dir: Path, *urls: str, agents: dict[str, AgentSection] | None = None, **gateway: Any) -> Config:
-    """A configuration; without `agents` there is one, an obliging one."""
+    """A configuration; without `agents` there is one, an obliging one, and sessions may be anywhere."""
     return Config(
         gateway=GatewaySection(state_dir=state_dir, **gateway),
         listen=tuple(ListenSection(url=url) for url in urls),
         agents=agents or {"obliging": AgentSection(command=OBLIGING_AGENT)},
+        workspaces={"everything": WorkspaceSection(root=Path("/"))},
     )
 
 

@@ -13,11 +13,12 @@ from trio.testing import wait_all_tasks_blocked
 from acp_gateway.access import Access, Admission, Wish
 from acp_gateway.hub import Hub, Limits, RunAgent
 from acp_gateway.links import Resumable, Resumption, claim, serve_resumed
-from acp_gateway.protocol.deliveries import Event
+from acp_gateway.protocol.deliveries import Deed, Event
 from acp_gateway.protocol.multiplexer import Multiplexer
 from acp_gateway.protocol.outbox import Mark
 from acp_gateway.protocol.sessions import Client, Home, Registry, Role, Viewer
-from acp_gateway.seats import Farewell
+from acp_gateway.recording import Tape
+from acp_gateway.seats import BLANK, Farewell
 from acp_gateway.transports.base import CloseReason, MessageStream, memory_message_stream_pair
 from acp_gateway.transports.link import Link
 from tests.doubles import FAIL, INITIALIZE, PATIENCE, Editor, FakeAgent, FakeAgents, FragileStream, encode
@@ -51,6 +52,8 @@ class Visitor(Editor):
         stream, ours = memory_message_stream_pair()
         super().__init__(stream)
         self.client = client
+        self.tape: Tape = BLANK
+        """What it says and hears is written down on this."""
         self.ours = FragileStream(ours)
         self.scope = trio.CancelScope()
         self.gone = trio.Event()
@@ -186,6 +189,12 @@ class Scene:
         """Other processes that were to be stopped."""
         self.events: list[Event] = []
         """What a person may want to hear of."""
+        self.deeds: list[Deed] = []
+        """For the audit."""
+        self.pauses: dict[Client, float] = {}
+        """For how many seconds a client is not to be read now, once for what it has sent last."""
+        self.paced: list[tuple[str, int]] = []
+        """Who has sent how many messages."""
         self.grown = 0
         """Bytes that the hub has told of."""
         timeout = limits.get("permission_timeout", math.inf)
@@ -198,12 +207,18 @@ class Scene:
             stop_home=self.stopped.append,
             grown=self._grow,
             notify=self.events.append,
+            audit=self.deeds.append,
+            pace=self._pace,
         )
         self.scope = trio.CancelScope()
         self.ended = trio.Event()
         self.editor: Visitor
         """The first client."""
         self.nursery: trio.Nursery
+
+    def _pace(self, client: Client, count: int) -> float:
+        self.paced.append((client.name, count))
+        return self.pauses.pop(client, 0.0)
 
     def _grow(self, size: int) -> None:
         self.grown += size
@@ -232,7 +247,7 @@ class Scene:
     async def _serve(self, visitor: Visitor) -> None:
         try:
             with visitor.scope:
-                visitor.farewell = await self.hub.serve(visitor.ours, visitor.client)
+                visitor.farewell = await self.hub.serve(visitor.ours, visitor.client, visitor.tape)
         finally:
             visitor.gone.set()
 

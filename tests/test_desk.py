@@ -10,7 +10,7 @@ import trio
 
 from acp_gateway import desk
 from acp_gateway.agent import Agent
-from acp_gateway.desk import PAST, TEXT, serve_desk
+from acp_gateway.desk import PAST, TEXT, WEIGHT, serve_desk
 from acp_gateway.hub import Hub, Limits
 from acp_gateway.protocol.journal import Journal
 from acp_gateway.protocol.sessions import Registry, Role, Session, Viewer
@@ -18,7 +18,7 @@ from acp_gateway.seats import Farewell
 from acp_gateway.transports.base import CloseReason, MessageStream, TrioBytes, memory_message_stream_pair
 from acp_gateway.transports.ndjson import LineStream
 from tests.doubles import PATIENCE, Editor
-from tests.protocol.scene import Scene, make_policy
+from tests.protocol.scene import Scene, encode, make_policy
 
 METHOD = "_acp-gateway/sessions"
 
@@ -121,6 +121,31 @@ async def farewell_of(stream: MessageStream) -> Farewell:
     """How a control connection is to be closed that has ended."""
     with trio.fail_after(PATIENCE):
         return await serve_desk(stream, ME, Office().desk())
+
+
+async def test_after_each_message_others_get_their_turn(office: Office) -> None:
+    theirs, ours = memory_message_stream_pair()
+    weights: list[int] = []
+    seen: set[int] = set()
+
+    def pace(count: int) -> float:
+        weights.append(count)
+        return 0.0
+
+    async def somebody_else() -> None:
+        while len(weights) < 10:
+            await trio.lowlevel.checkpoint()
+            seen.add(len(weights))
+
+    with trio.fail_after(PATIENCE):
+        async with trio.open_nursery() as nursery:
+            theirs.send_nowait([encode(method=METHOD)] * 10)
+            nursery.start_soon(serve_desk, ours, ME, office.desk(), pace)
+            await somebody_else()
+            await theirs.aclose()
+    assert weights == [WEIGHT] * 10
+    # Of two tasks that are ready, either may be first.
+    assert len(seen) > 4
 
 
 # What is told

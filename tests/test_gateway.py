@@ -5,8 +5,10 @@ import logging
 import math
 import os
 import re
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+import threading
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -17,26 +19,27 @@ from acp_gateway import __version__
 from acp_gateway import gateway as gateway_module
 from acp_gateway.access import Access, Admission, Wish
 from acp_gateway.agent import Spawner
+from acp_gateway.audit import NO_AUDIT, Audit
 from acp_gateway.auth import TokenStore
-from acp_gateway.config import AgentSection
+from acp_gateway.config import AgentSection, WorkspaceSection
 from acp_gateway.errors import (
     AccessError,
+    Busy,
     Forbidden,
     LinkExpired,
     LinkGone,
     TooFarBehind,
     Unauthorized,
-    UnknownAgent,
     UnknownSession,
 )
-from acp_gateway.gateway import REVOCATION_INTERVAL, Gateway
+from acp_gateway.gateway import LOOKING_PATIENCE, REVOCATION_INTERVAL, Gateway
 from acp_gateway.hooks import Hooks
 from acp_gateway.hub import Hub
 from acp_gateway.leftovers import Ledger
-from acp_gateway.protocol.journal import Journal
+from acp_gateway.options import LimitsSection
 from acp_gateway.protocol.methods import Capability
 from acp_gateway.protocol.outbox import Mark, acknowledgement
-from acp_gateway.protocol.sessions import Role, Session
+from acp_gateway.protocol.sessions import Findings, Role
 from acp_gateway.transports.base import CloseReason, MessageStream, memory_message_stream_pair
 from acp_gateway.transports.link import HEARTBEAT, Link
 from tests.doubles import (
@@ -78,6 +81,54 @@ class Elsewhere:
     deserted = False
 
 
+async def at_once(look: Callable[[], Findings]) -> Findings:
+    """In this thread: a clock that jumps takes a wait for another one for idleness."""
+    await trio.lowlevel.checkpoint()
+    return look()
+
+
+class Reel:
+    """What one connection said and heard, in memory."""
+
+    def __init__(self) -> None:
+        self.written: list[tuple[str, str | None]] = []
+        self.closed = False
+
+    def write(self, direction: str, messages: Sequence[bytes]) -> None:
+        assert not self.closed
+        self.written += [(direction, json.loads(message).get("method")) for message in messages]
+
+    def close(self) -> None:
+        self.closed = True
+
+
+class Camera:
+    """Records in memory."""
+
+    def __init__(self) -> None:
+        self.reels: list[tuple[str, dict[str, Any], Reel]] = []
+
+    def open(self, connection: str, about: Mapping[str, Any]) -> Reel:
+        self.reels.append((connection, dict(about), Reel()))
+        return self.reels[-1][2]
+
+
+class Notebook(Audit):
+    """An audit in memory."""
+
+    def __init__(self) -> None:
+        self.entries: list[tuple[str, dict[str, Any]]] = []
+
+    def record(self, event: str, **details: Any) -> None:
+        self.entries.append((event, {name: value for name, value in details.items() if value is not None}))
+
+    def close(self) -> None: ...
+
+    def of(self, *events: str) -> list[tuple[str, dict[str, Any]]]:
+        """Those of some kinds."""
+        return [(event, details) for event, details in self.entries if event in events]
+
+
 class Scene:
     """What gateways are made of."""
 
@@ -93,10 +144,25 @@ class Scene:
         with self._spawner:
             pass
 
-    def gateway(self, agents: dict[str, AgentSection] | None = None, **settings: Any) -> Gateway:
-        """A gateway, with an agent for each identity where none are named."""
+    def gateway(
+        self,
+        agents: dict[str, AgentSection] | None = None,
+        *,
+        audit: Audit = NO_AUDIT,
+        recorder: Camera | None = None,
+        limits: LimitsSection | None = None,
+        workspaces: dict[str, WorkspaceSection] | None = None,
+        **settings: Any,
+    ) -> Gateway:
+        """A gateway, with an agent for each identity where none are named, and sessions anywhere."""
         config = make_config(self.state_dir, "tcp://127.0.0.1:0", agents=agents or {"fake": agent()}, **settings)
-        return Gateway(config, self.tokens, self._spawner, ENVIRONMENT)
+        if limits is not None:
+            config = replace(config, limits=limits)
+        if workspaces is not None:
+            config = replace(config, workspaces=workspaces)
+        gateway = Gateway(config, self.tokens, self._spawner, ENVIRONMENT, audit, recorder)
+        gateway.in_thread = at_once
+        return gateway
 
     def access(self, identity: str = "ann", *agents: str, **options: Any) -> Access:
         """With a token of this identity."""
@@ -233,89 +299,11 @@ async def running(gateway: Gateway) -> AsyncIterator[Enter]:
 # Who may come in
 
 
-def test_who_names_no_agent_gets_the_default_one(scene: Scene) -> None:
+def test_who_is_let_in_is_judged_by_what_its_token_is_bound_to(scene: Scene) -> None:
     gateway = scene.gateway({"a": agent(), "b": agent()}, default_agent="b")
-    me = Access("me", None)
-    assert gateway.admit(me, Wish()).agent == "b"
-    assert gateway.admit(me, Wish("a")).agent == "a"
-    assert gateway.admit(scene.access(), Wish()).agent == "b"
-    assert gateway.admit(scene.access("ann", "a", "b"), Wish()).agent == "b"
-
-
-def test_a_token_for_one_agent_need_not_name_it(scene: Scene) -> None:
-    gateway = scene.gateway({"a": agent(), "b": agent()}, default_agent="b")
-    assert gateway.admit(scene.access("ann", "a"), Wish()).agent == "a"
-
-
-def test_an_agent_that_the_token_does_not_allow_is_refused(scene: Scene) -> None:
-    gateway = scene.gateway({"a": agent(), "b": agent(), "c": agent()}, default_agent="b")
-    with pytest.raises(Forbidden, match="does not allow the agent b"):
-        gateway.admit(scene.access("ann", "a"), Wish("b"))
-    with pytest.raises(Forbidden, match="does not allow the agent b"):
-        gateway.admit(scene.access("ann", "a", "c"), Wish())
-
-
-def test_an_agent_that_there_is_not_is_unknown_to_everybody_and_not_repeated_at_length(scene: Scene) -> None:
-    gateway = scene.gateway()
-    for access in (Access("me", None), scene.access(), scene.access("ann", "nobody")):
-        with pytest.raises(UnknownAgent, match="no agent 'nobody'"):
-            gateway.admit(access, Wish("nobody"))
-    with pytest.raises(UnknownAgent) as unknown:
-        gateway.admit(scene.access(), Wish("x" * 60_000))
-    assert len(str(unknown.value)) < 200
-    with pytest.raises(UnknownAgent):
-        gateway.admit(scene.access(), Wish(""))
-
-
-def test_a_token_whose_only_agent_is_gone_from_the_configuration_opens_nothing(scene: Scene) -> None:
-    with pytest.raises(UnknownAgent):
-        scene.gateway().admit(scene.access("ann", "gone"), Wish())
-
-
-@pytest.mark.parametrize(
-    ("role", "observe", "granted"),
-    [
-        ("controller", False, Role.CONTROLLER),
-        ("controller", True, Role.OBSERVER),
-        ("observer", False, Role.OBSERVER),
-        ("observer", True, Role.OBSERVER),
-    ],
-)
-def test_a_wish_to_observe_narrows_what_a_token_allows_and_nothing_widens_it(
-    role: Literal["controller", "observer"], observe: bool, granted: Role, scene: Scene
-) -> None:
-    gateway = scene.gateway()
-    assert gateway.admit(scene.access(role=role), Wish(observe=observe)).role is granted
-    live(gateway, "s", "bob")
-    assert gateway.admit(scene.guest("s", role), Wish(observe=observe)).role is granted
-
-
-def test_whom_the_kernel_vouches_for_controls_unless_it_wants_to_look_only(scene: Scene) -> None:
-    gateway = scene.gateway()
-    assert gateway.admit(Access("me", None), Wish()).role is Role.CONTROLLER
-    assert gateway.admit(Access("me", None), Wish(observe=True)).role is Role.OBSERVER
-
-
-def test_who_wants_no_session_in_particular_may_see_all_of_its_identity(scene: Scene) -> None:
-    viewer = scene.gateway().admit(scene.access(), Wish()).viewer
-    assert (viewer.identity, viewer.only, viewer.guest) == ("ann", None, False)
-
-
-# Who may join which session
-
-
-def live(gateway: Gateway, session_id: str, owner: str, agent: str = "fake") -> Session:
-    """A session that some agent process has."""
-    session = Session(agent, session_id, owner, Journal(1000))
-    gateway.registry.add(session, Elsewhere())
-    return session
-
-
-def past(gateway: Gateway, session_id: str, owner: str, agent: str = "fake") -> Session:
-    """A session that an agent process had."""
-    session = live(gateway, session_id, owner, agent)
-    gateway.registry.end(session)
-    return session
+    admission = gateway.admit(scene.access("ann", "a", role="observer"), Wish())
+    assert (admission.agent, admission.role, admission.viewer.identity) == ("a", Role.OBSERVER, "ann")
+    assert refusal(gateway, scene.access("ann", "a"), agent="b")[0] is Forbidden
 
 
 def refusal(gateway: Gateway, access: Access, **wish: Any) -> tuple[type[AccessError], str]:
@@ -323,171 +311,6 @@ def refusal(gateway: Gateway, access: Access, **wish: Any) -> tuple[type[AccessE
     with pytest.raises(AccessError) as refused:
         gateway.admit(access, Wish(**wish))
     return type(refused.value), str(refused.value)
-
-
-UNKNOWN = UnknownSession, "no session 's' is open here, or it is not yours"
-
-
-def test_an_own_session_is_joined_at_the_agent_that_it_is_of(scene: Scene) -> None:
-    gateway = scene.gateway({"a": agent(), "fake": agent()}, default_agent="a")
-    live(gateway, "s", "ann")
-    for wish in (Wish(session="s"), Wish("fake", "s")):
-        admission = gateway.admit(scene.access(), wish)
-        assert admission.agent == "fake"
-        assert (admission.viewer.only, admission.viewer.guest) == ("s", False)
-
-
-def test_an_own_session_that_is_not_live_can_be_joined_as_well(scene: Scene) -> None:
-    gateway = scene.gateway({"a": agent(), "fake": agent()}, default_agent="a")
-    past(gateway, "s", "ann")
-    assert gateway.admit(scene.access(), Wish(session="s")).agent == "fake"
-    assert gateway.admit(scene.access(), Wish(session="s", observe=True)).role is Role.OBSERVER
-
-
-def test_a_session_that_is_not_there_and_one_that_is_not_ones_own_are_refused_alike(scene: Scene) -> None:
-    gateway = scene.gateway()
-    ann = scene.access()
-    assert refusal(gateway, ann, session="s") == UNKNOWN
-    session = live(gateway, "s", "bob")
-    assert refusal(gateway, ann, session="s") == UNKNOWN
-    assert refusal(gateway, ann, session="s", agent="fake") == UNKNOWN
-    assert refusal(gateway, ann, session="s", observe=True) == UNKNOWN
-    gateway.registry.end(session)
-    assert refusal(gateway, ann, session="s") == UNKNOWN
-
-
-def test_whose_session_it_is_counts_for_the_gateways_own_user_too(scene: Scene) -> None:
-    gateway = scene.gateway()
-    live(gateway, "s", "bob")
-    assert refusal(gateway, Access(gateway.registry.own_identity, None), session="s") == UNKNOWN
-
-
-def test_a_session_that_was_never_seen_is_the_gateways_own_users(scene: Scene) -> None:
-    gateway = scene.gateway({"a": agent(), "b": agent()}, default_agent="b")
-    me = Access(gateway.registry.own_identity, None)
-    assert gateway.admit(me, Wish(session="s")).agent == "b"
-    assert gateway.admit(me, Wish("a", "s")).agent == "a"
-    assert refusal(gateway, scene.access(), session="s") == UNKNOWN
-
-
-def test_a_session_of_another_agent_than_the_one_that_is_named_is_unknown(scene: Scene) -> None:
-    gateway = scene.gateway({"a": agent(), "fake": agent()}, default_agent="a")
-    live(gateway, "s", "ann")
-    assert refusal(gateway, scene.access(), session="s", agent="a") == UNKNOWN
-
-
-@pytest.mark.parametrize("make", [live, past])
-def test_a_session_of_an_agent_that_the_token_does_not_allow_is_unknown(
-    make: Callable[..., Session], scene: Scene
-) -> None:
-    gateway = scene.gateway({"a": agent(), "fake": agent()}, default_agent="a")
-    ann = scene.access("ann", "a")
-    before = refusal(gateway, ann, session="s"), refusal(gateway, ann, session="s", agent="fake")
-    make(gateway, "s", "ann")
-    assert (refusal(gateway, ann, session="s"), refusal(gateway, ann, session="s", agent="fake")) == before
-    assert before == (UNKNOWN, (Forbidden, "this token does not allow the agent fake"))
-
-
-def test_where_the_default_agent_is_forbidden_a_session_that_is_not_there_is_unknown_still(scene: Scene) -> None:
-    gateway = scene.gateway({"a": agent(), "b": agent(), "c": agent()}, default_agent="c")
-    assert refusal(gateway, scene.access("ann", "a", "b"), session="s") == UNKNOWN
-    me = Access.of(scene.tokens.create("laptop", None, ("a", "b"))[0])
-    assert refusal(gateway, me, session="s") == UNKNOWN
-
-
-@pytest.mark.parametrize("make", [live, past])
-def test_of_sessions_with_one_id_the_agent_says_which_one_is_meant(make: Callable[..., Session], scene: Scene) -> None:
-    gateway = scene.gateway({"a": agent(), "b": agent()}, default_agent="a")
-    for name in ("a", "b"):
-        make(gateway, "s", "ann", name)
-    assert refusal(gateway, scene.access(), session="s") == UNKNOWN
-    assert gateway.admit(scene.access(), Wish("a", "s")).agent == "a"
-    assert gateway.admit(scene.access(), Wish("b", "s")).agent == "b"
-    assert gateway.admit(scene.access("ann", "b"), Wish(session="s")).agent == "b"
-
-
-def test_of_sessions_with_one_id_the_live_one_is_meant(scene: Scene) -> None:
-    gateway = scene.gateway({"a": agent(), "b": agent()}, default_agent="a")
-    past(gateway, "s", "ann", "a")
-    live(gateway, "s", "ann", "b")
-    assert gateway.admit(scene.access(), Wish(session="s")).agent == "b"
-    assert gateway.admit(scene.access(), Wish("a", "s")).agent == "a"
-
-
-def test_a_session_id_is_not_repeated_at_length(scene: Scene) -> None:
-    for access in (scene.access(), scene.guest("s")):
-        _, text = refusal(scene.gateway(), access, session="x" * 1024)
-        assert len(text) < 200
-
-
-def test_a_token_for_a_session_says_more_than_what_is_asked_for(scene: Scene) -> None:
-    gateway = scene.gateway({"a": agent(), "fake": agent()}, default_agent="a")
-    live(gateway, "s", "ann")
-    guest = scene.guest("s")
-    for wish in (Wish(), Wish(session="s"), Wish("a"), Wish("fake"), Wish("nobody", "s")):
-        admission = gateway.admit(guest, wish)
-        assert admission.agent == "fake"
-        assert (admission.viewer.only, admission.viewer.guest) == ("s", True)
-        assert admission.viewer.identity == guest.identity
-
-
-def test_for_a_guest_there_is_no_session_but_its_own(scene: Scene) -> None:
-    gateway = scene.gateway()
-    guest = scene.guest("g")
-    live(gateway, "g", "ann")
-    before = refusal(gateway, guest, session="s")
-    live(gateway, "s", "ann")
-    assert refusal(gateway, guest, session="s") == before == UNKNOWN
-
-
-def test_a_guest_opens_no_session_that_is_not_live(scene: Scene) -> None:
-    gateway = scene.gateway()
-    guest = scene.guest("s")
-    assert refusal(gateway, guest) == UNKNOWN
-    past(gateway, "s", "ann")
-    assert refusal(gateway, guest) == refusal(gateway, guest, session="s") == UNKNOWN
-
-
-def test_a_guest_is_not_let_in_where_it_is_not_clear_whose_session_is_meant(scene: Scene) -> None:
-    gateway = scene.gateway()
-    live(gateway, "s", "ann")
-    live(gateway, "s", "bob")
-    assert refusal(gateway, scene.guest("s")) == UNKNOWN
-
-
-def test_a_guests_token_stays_with_the_session_that_it_led_to_first(scene: Scene) -> None:
-    gateway = scene.gateway()
-    guest = scene.guest("s")
-    session = live(gateway, "s", "ann")
-    viewer = gateway.admit(guest, Wish()).viewer
-    assert viewer.sees(session)
-    gateway.registry.end(session)
-    # Agents that count their sessions give the same id to the next one.
-    later = live(gateway, "s", "bob")
-    assert not viewer.sees(later)
-    assert refusal(gateway, guest) == UNKNOWN
-    assert gateway.admit(scene.guest("s"), Wish()).viewer.sees(later)
-
-
-def test_a_guest_of_an_agent_that_the_token_does_not_allow_is_let_in_nowhere(scene: Scene) -> None:
-    gateway = scene.gateway({"a": agent(), "fake": agent()}, default_agent="a")
-    live(gateway, "s", "ann")
-    assert refusal(gateway, scene.access("guest-1", "a", session="s")) == UNKNOWN
-
-
-def test_who_asks_the_gateway_itself_needs_no_agent(scene: Scene) -> None:
-    gateway = scene.gateway({"a": agent(), "b": agent()}, default_agent="b")
-    for wish in (Wish(control=True), Wish("nobody", "nothing", control=True)):
-        admission = gateway.admit(scene.access("ann", "a", "c"), wish)
-        assert admission.agent == ""
-        assert admission.viewer.only == wish.session
-
-
-def test_who_asks_the_gateway_itself_with_a_token_for_a_session_sees_that_one(scene: Scene) -> None:
-    gateway = scene.gateway()
-    viewer = gateway.admit(scene.guest("s"), Wish(control=True)).viewer
-    assert (viewer.only, viewer.guest) == ("s", True)
-    assert refusal(gateway, scene.guest("g"), session="s", control=True) == UNKNOWN
 
 
 # Which hub for whom
@@ -775,9 +598,6 @@ async def test_the_configuration_reaches_those_who_go_by_it(scope: Scope, scene:
     assert (policy.max_open_requests, policy.max_queued_prompts, policy.journal_limit) == (11, 12, 13)
     assert policy.max_waiting_size == 15
     assert (policy.permission_timeout, policy.version) == (60.0, __version__)
-    problem = policy.check_directory("/nowhere/proj")
-    assert problem is not None
-    assert problem.data["map"] == f"/nowhere/proj={tmp_path}/proj"
     assert "agent login" in policy.login_hint([])
     async with trio.open_nursery() as gateway._nursery:
         limits = gateway._start_hub("fake", section)._limits
@@ -821,9 +641,9 @@ async def test_a_session_in_a_directory_that_is_not_there_never_reaches_the_agen
     async with running(scene.gateway({"fake": agent(cwd=tmp_path / "proj")})) as enter:
         editor = enter(scene.access()).editor
         await editor.initialize()
-        error = (await editor.request("session/new", {"cwd": "/Users/ann/proj", "mcpServers": []}))["error"]
+        error = (await editor.request("session/new", {"cwd": f"{tmp_path}/x/proj", "mcpServers": []}))["error"]
         assert error["code"] == -32602
-        assert f"--map /Users/ann/proj={tmp_path}/proj" in error["message"]
+        assert f"there is no directory {tmp_path}/x/proj" in error["message"]
         assert "result" in await editor.request("session/new", {"cwd": str(tmp_path), "mcpServers": []})
         assert [message["method"] for message in agents[0].received] == ["initialize", "session/new"]
 
@@ -1591,3 +1411,418 @@ async def test_an_agent_that_wants_a_login_is_explained_to_the_editor(scene: Sce
         r"Authentication required\. On the gateway's machine \(.+\): run `claude /login`, then try again\.",
         error["message"],
     )
+
+
+# Where sessions may be
+
+
+async def open_in(visit: Visit, cwd: Any, **params: Any) -> Any:
+    """The answer to a request for a session in a directory."""
+    named = {} if cwd is None else {"cwd": str(cwd)}
+    return await visit.editor.request("session/new", {**named, "mcpServers": [], **params})
+
+
+@pytest.fixture
+def folders(tmp_path: Path) -> Path:
+    """Two projects and something else."""
+    for name in ("a", "b", "c"):
+        (tmp_path / name).mkdir()
+    return tmp_path
+
+
+def fenced(scene: Scene, folders: Path, agents: dict[str, AgentSection] | None = None, **settings: Any) -> Gateway:
+    """A gateway with two workspaces."""
+    workspaces = {name: WorkspaceSection(root=folders / name) for name in ("a", "b")}
+    return scene.gateway(agents, workspaces=workspaces, **settings)
+
+
+async def test_sessions_are_opened_in_the_workspaces_of_the_token_and_nowhere_else(
+    scene: Scene, agents: ServingAgents, folders: Path
+) -> None:
+    async with running(fenced(scene, folders)) as enter:
+        unlimited, limited = enter(scene.access()), enter(scene.access(workspaces=["a", "gone"]))
+        for visit, allowed in ((unlimited, ["a", "b"]), (limited, ["a"])):
+            await visit.editor.initialize()
+            for name in ("a", "b", "c", "gone"):
+                answer = await open_in(visit, folders / name)
+                if name in allowed:
+                    assert "result" in answer
+                    continue
+                error = answer["error"]
+                assert (error["code"], error["data"]["reason"]) == (-32602, "outside_workspaces")
+                assert error["data"]["allowed"] == [str(folders / place) for place in allowed]
+                assert all(str(folders / place) in error["message"] for place in allowed)
+        assert "result" in await open_in(unlimited, None)
+        assert (await open_in(limited, None))["error"]["data"]["allowed"] == [str(folders / "a")]
+        assert "error" in await open_in(limited, folders / "a", additionalDirectories=[str(folders / "b")])
+        # Only a new session has to say where it is to be.
+        session = (await open_in(limited, folders / "a"))["result"]["sessionId"]
+        assert "result" in await limited.editor.request("session/load", {"sessionId": session})
+
+
+@pytest.mark.parametrize("limited", [False, True])
+async def test_without_workspaces_sessions_are_in_the_directory_of_their_agent(
+    limited: bool, scene: Scene, agents: ServingAgents, folders: Path
+) -> None:
+    both = {name: agent(cwd=folders / name) for name in ("a", "b")}
+    async with running(scene.gateway(both, default_agent="a", workspaces={})) as enter:
+        for name, other in (("a", "b"), ("b", "a")):
+            visit = enter(scene.access(workspaces=["a"] if limited else None), agent=name)
+            await visit.editor.initialize()
+            assert ("result" in await open_in(visit, folders / name)) is not limited
+            assert "error" in await open_in(visit, folders / other)
+
+
+async def test_a_session_of_another_workspace_is_nowhere_for_a_token(
+    scene: Scene, agents: ServingAgents, folders: Path
+) -> None:
+    async with running(fenced(scene, folders)) as enter:
+        ann = enter(scene.access())
+        await ann.editor.initialize()
+        of_a, of_b = [(await open_in(ann, folders / name))["result"]["sessionId"] for name in ("a", "b")]
+        limited = scene.access(workspaces=["a"])
+        visit, asking = enter(limited), enter(limited, control=True)
+        await visit.editor.initialize()
+        listed = (await visit.editor.request("session/list", {}))["result"]["sessions"]
+        assert [session["sessionId"] for session in listed] == [of_a]
+        assert [session["sessionId"] for session in await list_sessions(asking)] == [of_a]
+        for method in ("session/load", "session/resume"):
+            wanted = {"cwd": str(folders / "a"), "mcpServers": []}
+            assert "result" in await visit.editor.request(method, wanted | {"sessionId": of_a})
+            assert "error" in await visit.editor.request(method, wanted | {"sessionId": of_b})
+        assert await enter(limited, session=of_a).new_session() == of_a
+        with pytest.raises(UnknownSession):
+            enter(limited, session=of_b)
+
+
+async def test_after_a_restart_sessions_are_still_in_their_workspaces(
+    scene: Scene, agents: ServingAgents, folders: Path
+) -> None:
+    async with running(fenced(scene, folders)) as enter:
+        ann = enter(scene.access())
+        await ann.editor.initialize()
+        for name in ("a", "b"):
+            assert "result" in await open_in(ann, folders / name)
+    gateway = fenced(scene, folders)
+    async with running(gateway):
+        places = {session.cwd: session.workspace for session in gateway.registry}
+        assert places == {str(folders / "a"): "a", str(folders / "b"): "b"}
+
+
+async def test_a_session_that_no_workspace_has_any_more_is_not_opened_by_joining_it(
+    scene: Scene, agents: ServingAgents, folders: Path
+) -> None:
+    async with running(fenced(scene, folders)) as enter:
+        ann = enter(scene.access())
+        await ann.editor.initialize()
+        session = (await open_in(ann, folders / "b"))["result"]["sessionId"]
+    async with running(scene.gateway(workspaces={"a": WorkspaceSection(root=folders / "a")})) as enter:
+        visit = enter(scene.access(), session=session)
+        await visit.editor.initialize()
+        error = (await open_in(visit, folders / "a"))["error"]
+        assert (error["code"], error["data"]["cwd"]) == (-32602, str(folders / "b"))
+        assert [message["method"] for message in agents[1].received] == ["initialize"]
+
+
+async def test_a_disk_that_does_not_answer_is_waited_for_so_long_and_holds_up_nobody_else(
+    scene: Scene, agents: ServingAgents, folders: Path, autojump_clock: trio.testing.MockClock
+) -> None:
+    gateway = fenced(scene, folders)
+
+    async def never(look: Callable[[], Findings]) -> Findings:
+        return await trio.sleep_forever()
+
+    async with running(gateway) as enter:
+        slow, quick = enter(scene.access()), enter(scene.access())
+        for visit in (slow, quick):
+            await visit.editor.initialize()
+        gateway.in_thread = never
+        await slow.editor.send(id=7, method="session/new", params={"cwd": str(folders / "a"), "mcpServers": []})
+        await trio.testing.wait_all_tasks_blocked()
+        gateway.in_thread = at_once
+        began = trio.current_time()
+        assert "result" in await open_in(quick, folders / "a")
+        assert trio.current_time() - began < LOOKING_PATIENCE
+        answer = await slow.editor.receive()
+        assert (answer["id"], answer["error"]["data"]) == (7, {"reason": "slow"})
+        assert "did not say in time" in answer["error"]["message"]
+        assert trio.current_time() - began == pytest.approx(LOOKING_PATIENCE)
+
+
+async def test_directories_are_looked_at_in_threads_of_their_own(
+    scene: Scene, agents: ServingAgents, folders: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gateway = fenced(scene, folders)
+    gateway.in_thread = Gateway(gateway.config, scene.tokens, gateway._spawner, ENVIRONMENT).in_thread
+    threads = set()
+
+    def looks(*arguments: Any, **options: Any) -> Findings:
+        threads.add(threading.get_ident())
+        return Findings()
+
+    monkeypatch.setattr(gateway_module, "survey", looks)
+    async with running(gateway) as enter:
+        visit = enter(scene.access())
+        await visit.editor.initialize()
+        assert "result" in await open_in(visit, folders / "a")
+    assert threads
+    assert threading.get_ident() not in threads
+
+
+@pytest.mark.parametrize("place", [(Hub, "surveyed"), (gateway_module, "survey")])
+async def test_a_bug_in_a_look_or_in_going_on_after_it_ends_that_hub_and_no_other(
+    place: tuple[object, str],
+    scene: Scene,
+    agents: ServingAgents,
+    folders: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    def bug(*arguments: object, **options: object) -> None:
+        raise ZeroDivisionError
+
+    async with running(fenced(scene, folders)) as enter:
+        ann, bob = enter(scene.access("ann")), enter(scene.access("bob"))
+        for visit in (ann, bob):
+            await visit.editor.initialize()
+        with monkeypatch.context() as patch:
+            patch.setattr(*place, bug)
+            await ann.editor.send(id=1, method="session/new", params={"cwd": str(folders / "a"), "mcpServers": []})
+            await ann.ended.wait()
+        assert "result" in await open_in(bob, folders / "a")
+    assert [record.message for record in caplog.records if record.exc_info] == [
+        "agent fake: stopped by an error of the gateway's own"
+    ]
+    caplog.clear()
+
+
+# How many and how fast
+
+
+async def test_limits_of_the_configuration_reach_those_who_go_by_them(scene: Scene, agents: ServingAgents) -> None:
+    limits = LimitsSection(connections_per_identity=3, max_connections=4, sessions_per_identity=1)
+    async with running(scene.gateway({"fake": agent("connection")}, limits=limits)) as enter:
+        visits = [enter(scene.access()), enter(scene.access(), control=True), enter(Access("ann", None))]
+        await trio.testing.wait_all_tasks_blocked()
+        with pytest.raises(Busy, match="connections_per_identity"):
+            enter(scene.access())
+        enter(scene.access("bob"))
+        await trio.testing.wait_all_tasks_blocked()
+        with pytest.raises(Busy, match="max_connections"):
+            enter(scene.access("carol"))
+        await visits[0].new_session()
+        await visits[2].editor.initialize()
+        error = (await visits[2].editor.request("session/new", SESSION))["error"]
+        assert error["data"] == {"reason": "too_many_sessions"}
+        await visits[1].leave()
+        enter(scene.access())
+
+
+async def test_a_client_that_is_away_takes_up_room_and_may_come_back_when_there_is_none(
+    scene: Scene, agents: ServingAgents
+) -> None:
+    access = scene.access()
+    gateway = scene.gateway(limits=LimitsSection(connections_per_identity=1))
+    async with travelling(gateway, access) as trip:
+        await trip.new_session()
+        await trip.lose()
+        with pytest.raises(Busy):
+            gateway.admit(access, Wish())
+        trip.resume(access)
+        assert (await trip.request("test/number"))["result"] == 1
+
+
+async def test_the_clients_of_an_identity_are_read_so_fast_together_and_others_as_before(
+    scene: Scene, agents: ServingAgents, autojump_clock: trio.testing.MockClock
+) -> None:
+    limits = LimitsSection(messages_per_second=10, message_burst=20)
+    async with running(scene.gateway(limits=limits)) as enter:
+        ann, also_ann, bob = enter(scene.access("ann")), enter(scene.access("ann")), enter(scene.access("bob"))
+        for visit in (ann, also_ann, bob):
+            await visit.editor.initialize()
+        began = trio.current_time()
+        await ann.editor.stream.send_batch([encode({"id": n, "method": "test/number"}) for n in range(38)])
+        heard = [await ann.editor.receive() for _ in range(38)]
+        assert [message["id"] for message in heard] == list(range(38))
+        await bob.editor.request("test/number")
+        assert trio.current_time() - began < 0.5
+        # Two seconds of silence for 20 messages too many; then it is read again.
+        await ann.editor.request("test/number")
+        assert trio.current_time() - began == pytest.approx(2, abs=0.3)
+        await also_ann.editor.request("test/number")
+        await also_ann.editor.request("test/number")
+        assert trio.current_time() - began < 3
+
+
+# Tokens that were rotated
+
+
+ROTATED = CloseReason.POLICY, "the token was rotated: show the new one"
+
+
+async def test_a_link_whose_token_was_rotated_comes_back_with_the_new_one_alone(
+    scene: Scene, agents: ServingAgents, autojump_clock: trio.testing.MockClock
+) -> None:
+    token, secret = scene.tokens.create("laptop", "ann", None)
+    async with travelling(scene.gateway(), Access.of(token)) as trip:
+        session = await trip.new_session()
+        rotated, new_secret = scene.tokens.rotate(token.id)
+        with pytest.raises(trio.EndOfChannel):
+            await trip.link.receive_batch()
+        assert not trip.ended.is_set()
+        with pytest.raises(Unauthorized):
+            scene.tokens.authenticate(secret)
+        await agents[0].send(method="session/update", params={"sessionId": session, "update": {}, "n": 1})
+        await trio.sleep(3 * REVOCATION_INTERVAL)
+        trip.resume(Access.of(scene.tokens.authenticate(new_secret)))
+        assert (await trip.request("test/number"))["result"] == 1
+        assert [update["params"]["n"] for update in trip.updates] == [1]
+        await trio.sleep(3 * REVOCATION_INTERVAL)
+        assert (await trip.request("test/number"))["result"] == 1
+        scene.tokens.revoke(rotated.id)
+        await trip.ended.wait()
+
+
+async def test_what_was_on_its_way_when_a_token_was_rotated_is_not_lost(
+    scene: Scene, agents: ServingAgents, autojump_clock: trio.testing.MockClock
+) -> None:
+    token, _ = scene.tokens.create("laptop", "ann", None)
+    async with travelling(scene.gateway(), Access.of(token)) as trip:
+        session = await trip.new_session()
+        prompt = {"sessionId": session, "prompt": []}
+        trip.link.send([encode({"id": "turn", "method": "session/prompt", "params": prompt})])
+        await agents[0].got("session/prompt")
+        rotated, _ = scene.tokens.rotate(token.id)
+        await trio.sleep(2 * REVOCATION_INTERVAL)
+        assert not trip.ended.is_set()
+        trip.resume(Access.of(rotated))
+        trip.link.send([encode({"method": "session/cancel", "params": {"sessionId": session}})])
+        assert (await trip.request("test/number"))["result"] == 1
+        (answer,) = [message for message in trip.updates if message.get("id") == "turn"]
+        assert answer["result"] == {"stopReason": "cancelled"}
+
+
+@pytest.mark.parametrize("control", [False, True])
+async def test_a_connection_that_cannot_come_back_is_told_that_its_token_was_rotated(
+    control: bool, scene: Scene, agents: ServingAgents, autojump_clock: trio.testing.MockClock
+) -> None:
+    token, _ = scene.tokens.create("laptop", "ann", None)
+    async with running(scene.gateway()) as enter:
+        visit = enter(Access.of(token), control=control)
+        scene.tokens.rotate(token.id)
+        await visit.ended.wait()
+        assert visit.closed_with == [ROTATED]
+
+
+async def test_a_connection_whose_certificate_has_expired_is_closed(
+    scene: Scene, agents: ServingAgents, autojump_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gateway = scene.gateway()
+    monkeypatch.setattr(gateway.connections, "_now", lambda: scene.now)
+    async with running(gateway) as enter:
+        visit = enter(Access("ann", None, "laptop", expires=scene.now + 60))
+        scene.now += 59
+        await trio.sleep(3 * REVOCATION_INTERVAL)
+        assert not visit.ended.is_set()
+        scene.now += 1
+        await visit.ended.wait()
+        assert visit.closed_with == [(CloseReason.POLICY, "the client certificate has expired")]
+
+
+# What is written down
+
+
+async def test_who_was_here_and_what_was_opened_and_decided_is_written_down_and_nothing_that_was_said(
+    scene: Scene, agents: ServingAgents, folders: Path
+) -> None:
+    notebook = Notebook()
+    gateway = fenced(scene, folders, {"fake": agent(mcp_servers="drop")}, audit=notebook)
+    access = scene.access()
+    server = {"name": "files", "command": "s3cret", "args": ["s3cret"], "env": [{"name": "s3cret", "value": "s3cret"}]}
+    async with running(gateway) as enter:
+        visit = enter(access)
+        await visit.editor.initialize()
+        await open_in(visit, "/nowhere")
+        session = (await open_in(visit, folders / "a", mcpServers=[server]))["result"]["sessionId"]
+        options = [{"optionId": "yes", "name": "s3cret", "kind": "allow_once"}]
+        call = {"toolCallId": "c", "title": "s3cret", "kind": "execute", "rawInput": "s3cret"}
+        params = {"sessionId": session, "toolCall": call, "options": options}
+        await agents[0].send(id="q", method="session/request_permission", params=params)
+        question = await visit.editor.receive()
+        await visit.editor.send(id=question["id"], result={"outcome": {"outcome": "selected", "optionId": "yes"}})
+        await visit.editor.request("s3cret/method", {"s3cret": 1})
+        await visit.leave()
+    who = {"connection": "test", "identity": "ann"}
+    assert notebook.entries == [
+        ("attached", who | {"agent": "fake", "credential": access.credential, "role": "controller"}),
+        ("agent_started", {"agent": "fake", "pid": 4711}),
+        ("cwd_refused", who | {"agent": "fake", "path": "/nowhere", "reason": "outside_workspaces"}),
+        ("mcp_server_dropped", who | {"agent": "fake", "name": "files", "kind": "stdio"}),
+        ("session_joined", who | {"session": session, "agent": "fake", "owner": "ann"}),
+        (
+            "permission_decided",
+            who
+            | {"session": session, "agent": "fake", "toolCallId": "c", "kind": "execute"}
+            | {"decision": "yes", "optionKind": "allow_once"},
+        ),
+        ("session_left", who | {"session": session, "agent": "fake"}),
+        ("detached", who | {"why": "left"}),
+        ("agent_ended", {"agent": "fake", "pid": 4711, "signal": "SIGTERM"}),
+    ]
+    assert "s3cret" not in repr(notebook.entries)
+
+
+async def test_why_a_connection_has_ended_is_written_down(
+    scene: Scene, agents: ServingAgents, autojump_clock: trio.testing.MockClock
+) -> None:
+    notebook = Notebook()
+    gateway = scene.gateway(audit=notebook)
+    async with running(gateway) as enter:
+        revoked, stays = scene.access(), enter(scene.access(role="observer"))
+        visit = enter(revoked)
+        await visit.editor.initialize()
+        await stays.editor.initialize()
+        scene.revoke(revoked)
+        await visit.ended.wait()
+    assert notebook.of("detached") == [
+        ("detached", {"connection": "test", "identity": "ann", "why": "the token is not valid any more"}),
+        ("detached", {"connection": "test", "identity": "ann", "why": "stopped"}),
+    ]
+    assert {details["role"] for _, details in notebook.of("attached")} == {"observer", "controller"}
+
+
+# Recordings
+
+
+async def test_what_each_connection_says_and_hears_is_recorded_to_its_end(scene: Scene, agents: ServingAgents) -> None:
+    camera = Camera()
+    async with running(scene.gateway(recorder=camera)) as enter:
+        for identity in ("ann", "bob"):
+            visit = enter(scene.access(identity))
+            await visit.agent()
+            await visit.leave()
+    for (connection, about, reel), identity in zip(camera.reels, ("ann", "bob"), strict=True):
+        assert (connection, about) == ("test", {"connection": "test", "agent": "fake", "identity": identity})
+        assert reel.closed
+        assert reel.written == [
+            ("from_client", "initialize"),
+            ("to_client", None),
+            ("from_client", "test/number"),
+            ("to_client", None),
+        ]
+
+
+async def test_a_link_that_is_resumed_is_one_recording(scene: Scene, agents: ServingAgents) -> None:
+    camera, access = Camera(), scene.access()
+    async with travelling(scene.gateway(recorder=camera), access) as trip:
+        await trip.new_session()
+        await trip.lose()
+        trip.resume(access)
+        await trip.request("test/number")
+        (_, _, reel) = camera.reels[0]
+        assert [method for direction, method in reel.written if direction == "from_client"] == [
+            *("initialize", "session/new", "test/number")
+        ]
+        assert not reel.closed
+    assert len(camera.reels) == 1
+    assert reel.closed

@@ -12,9 +12,10 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 
 from acp_gateway.agent import LAST_WORDS, Agent
 from acp_gateway.errors import AgentError
-from acp_gateway.hub import NOTES_AS_WARNINGS
+from acp_gateway.hub import AT_ONCE, NOTES_AS_WARNINGS, Hub
+from acp_gateway.protocol.deliveries import Deed
 from acp_gateway.protocol.multiplexer import Multiplexer
-from acp_gateway.protocol.sessions import Client, Registry, Role, Viewer
+from acp_gateway.protocol.sessions import Client, Findings, Problem, Registry, Role, Survey, Viewer
 from acp_gateway.restarts import LONGEST_BACKOFF, WINDOW
 from acp_gateway.seats import Farewell
 from acp_gateway.transports.base import CloseReason, MessageStream, MessageTooLarge
@@ -37,6 +38,7 @@ from tests.hub_scene import (
     numbers_of,
     peek,
     permission,
+    resuming,
     running,
     sharing,
     update,
@@ -1274,6 +1276,220 @@ async def test_a_session_moves_to_another_hub_once_the_deserted_one_that_has_it_
         assert (await other.agent.answer("session/load", {}))["params"]["sessionId"] == "s"
         assert (await bob.receive())["id"] == 1
         other.scope.cancel()
+
+
+# Speed, turns of clients, and what is cut off
+
+
+async def test_a_client_that_is_too_fast_is_not_read_for_a_while_and_then_again(autojump_clock: MockClock) -> None:
+    async with sharing(patience=HOUR) as (scene, ann):
+        bob = await scene.enter("bob")
+        scene.paced.clear()
+        scene.pauses[ann.client] = 30
+        await ann.stream.send_batch([encode({"id": number, "method": "x/y"}) for number in range(100)])
+        await wait_all_tasks_blocked()
+        # What has come is seen to; it is what comes next that waits.
+        assert len(scene.agent.peek()) == 100
+        began = trio.current_time()
+        ann.stream.send_nowait([encode({"id": "later", "method": "x/late"})])
+        await bob.send_request(1, "x/y")
+        await wait_all_tasks_blocked()
+        assert len(scene.agent.peek()) == 101
+        assert scene.paced == [("ann", 100), ("bob", 1)]
+        while (await scene.agent.receive())["method"] != "x/late":
+            pass
+        assert trio.current_time() - began == pytest.approx(30)
+
+
+async def test_a_client_that_is_not_read_still_hears_everything(autojump_clock: MockClock) -> None:
+    async with sharing() as (scene, ann):
+        scene.pauses[ann.client] = 1000
+        await ann.send_request(1, "x/y")
+        await scene.agent.answer("x/y", {})
+        assert (await ann.receive())["id"] == 1
+        scene.agent.stream.send_nowait([update(7)])
+        assert numbers_of([await ann.receive()]) == [7]
+        assert trio.current_time() < 1000
+
+
+async def test_a_client_that_is_not_read_can_be_told_goodbye(autojump_clock: MockClock) -> None:
+    async with sharing() as (scene, ann):
+        scene.pauses[ann.client] = 1000
+        await ann.send_request(1, "x/y")
+        await wait_all_tasks_blocked()
+        scene.hub.seats[ann.client].close(Farewell(CloseReason.POLICY, "go", "unauthorized"))
+        await ann.gone.wait()
+        assert trio.current_time() < 1000
+
+
+async def test_between_what_one_client_sent_at_once_others_get_their_turn() -> None:
+    async with sharing() as (scene, ann):
+        bob = await scene.enter("bob")
+        ann.stream.send_nowait([encode({"id": number, "method": "x/ann"}) for number in range(4 * AT_ONCE)])
+        bob.stream.send_nowait([encode({"id": 1, "method": "x/bob"})])
+        await wait_all_tasks_blocked()
+        methods = methods_of(scene.agent.peek())
+        assert methods.count("x/ann") == 4 * AT_ONCE
+        assert methods.index("x/bob") <= 2 * AT_ONCE
+
+
+async def test_nothing_is_lost_of_what_had_come_when_a_connection_is_cut() -> None:
+    async with resuming() as (scene, ann):
+        ann.link.send([encode({"id": number, "method": "x/y"}) for number in range(4 * AT_ONCE)])
+        # As soon as something of it has arrived.
+        scene.hub.seats[ann.client].evict()
+        await wait_all_tasks_blocked()
+        await ann.resume()
+        await wait_all_tasks_blocked()
+        sent = [json.loads(message) for message in scene.agent.peek()]
+        assert [message["method"] for message in sent] == ["x/y"] * (4 * AT_ONCE)
+        assert len({message["id"] for message in sent}) == len(sent)
+
+
+async def test_nothing_is_lost_of_what_is_seen_to_when_a_connection_is_cut(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with resuming() as (scene, ann):
+        seen: list[bytes] = []
+        receive = scene.hub.multiplexer.receive_from_client
+
+        def cut(client: Client, text: bytes) -> None:
+            receive(client, text)
+            seen.append(text)
+            if len(seen) == AT_ONCE // 2:
+                scene.hub.seats[client].evict()
+
+        monkeypatch.setattr(scene.hub.multiplexer, "receive_from_client", cut)
+        ann.link.send([encode({"id": number, "method": "x/y"}) for number in range(4 * AT_ONCE)])
+        await wait_all_tasks_blocked()
+        assert scene.hub.seats[ann.client].away_since is not None
+        await ann.resume()
+        await wait_all_tasks_blocked()
+        assert [json.loads(text)["id"] for text in seen] == list(range(4 * AT_ONCE))
+        assert len(scene.agent.peek()) == 4 * AT_ONCE
+
+
+# What is written down
+
+
+class Roll:
+    """A tape in memory."""
+
+    def __init__(self) -> None:
+        self.written: list[tuple[str, list[str | int]]] = []
+
+    def close(self) -> None: ...
+
+    def write(self, direction: str, messages: Sequence[bytes]) -> None:
+        decoded = [json.loads(message) for message in messages]
+        self.written.append((direction, [message.get("method", message.get("id")) for message in decoded]))
+
+
+async def test_what_a_client_says_and_hears_is_on_its_tape_when_it_is_said() -> None:
+    async with sharing() as (scene, _):
+        bob = scene.join("bob")
+        bob.tape = roll = Roll()
+        await bob.initialize()
+        await bob.load()
+        await bob.stream.send_batch([encode({"id": 1, "method": "x/y"}), encode({"id": 2, "method": "x/z"})])
+        await wait_all_tasks_blocked()
+        assert roll.written[-1] == ("from_client", ["x/y", "x/z"])
+        await scene.agent.answer("x/y", {})
+        await wait_all_tasks_blocked()
+        assert roll.written[-1] == ("to_client", [1])
+        scene.agent.stream.send_nowait([update(), update()])
+        await wait_all_tasks_blocked()
+        assert roll.written[-1] == ("to_client", ["session/update", "session/update"])
+
+
+async def test_what_a_client_misses_while_it_is_away_is_on_its_tape_when_it_is_decided() -> None:
+    async with resuming() as (scene, ann):
+        roll = Roll()
+        scene.hub.seats[ann.client].tape = roll
+        await ann.lose()
+        scene.agent.stream.send_nowait([update()])
+        await wait_all_tasks_blocked()
+        assert roll.written == [("to_client", ["session/update"])]
+        await ann.resume()
+        await ann.waiting()
+        # What goes over the link again is what was said before.
+        assert roll.written == [("to_client", ["session/update"])]
+
+
+async def test_each_start_and_end_of_the_agent_is_written_down(autojump_clock: MockClock) -> None:
+    async with sharing(patience=HOUR) as (scene, ann):
+        second = scene.agents.next
+        await end(scene.agent, 3)
+        await ann.send_request(1, "x/y")
+        await second.answer_initialize(**LOADS)
+        await wait_all_tasks_blocked()
+    about = {"agent": "fake", "pid": 4711}
+    assert [deed for deed in scene.deeds if deed.name.startswith("agent")] == [
+        Deed("agent_started", None, about),
+        Deed("agent_ended", None, about | {"exitCode": 3, "signal": None}),
+        Deed("agent_started", None, about),
+        Deed("agent_ended", None, about | {"exitCode": None, "signal": "SIGTERM"}),
+    ]
+
+
+async def test_the_end_of_an_agent_that_goes_with_its_client_is_written_down() -> None:
+    async with running(Scene()) as scene:
+        await scene.initialize(scene.editor)
+        await scene.editor.stream.aclose()
+    assert [deed.name for deed in scene.deeds] == ["agent_started", "agent_ended"]
+
+
+async def test_an_agent_that_cannot_be_started_has_neither_begun_nor_ended() -> None:
+    async def fails(*, task_status: trio.TaskStatus[Agent]) -> None:
+        raise AgentError("no such program")
+
+    async with running(Scene(run_agent=fails)) as scene:
+        await scene.editor.send_request(0, "initialize", **INITIALIZE)
+        await scene.editor.leave()
+    assert scene.deeds == []
+
+
+async def test_the_deeds_of_clients_are_told_as_they_are_done() -> None:
+    async with sharing() as (scene, ann):
+        await scene.enter("bob")
+        assert [(deed.name, deed.client and deed.client.name) for deed in scene.deeds[1:]] == [
+            ("session_joined", "ann"),
+            ("session_joined", "bob"),
+        ]
+        await ann.stream.aclose()
+        await ann.gone.wait()
+        assert (scene.deeds[-1].name, scene.deeds[-1].client) == ("session_left", ann.client)
+
+
+# Looking at directories
+
+
+async def test_a_session_waits_until_somebody_has_looked_and_its_client_is_served_meanwhile() -> None:
+    async with sharing() as (scene, ann):
+        bob = await scene.enter("bob")
+        wanted: list[tuple[Hub, Survey]] = []
+        scene.hub._survey = lambda hub, survey: wanted.append((hub, survey))
+        await ann.send_request("new", "session/new", cwd="/srv/x", mcpServers=[])
+        await bob.send_request(1, "x/y")
+        await wait_all_tasks_blocked()
+        assert methods_of(scene.agent.peek()) == ["x/y"]
+        ((hub, survey),) = wanted
+        assert (hub, survey.directories) == (scene.hub, ("/srv/x",))
+        scene.agent.stream.send_nowait([update(7)])
+        assert numbers_of([await ann.receive()]) == [7]
+        hub.surveyed(survey, Findings())
+        await wait_all_tasks_blocked()
+        assert methods_of(scene.agent.peek()) == ["x/y", "session/new"]
+
+
+async def test_an_agent_is_not_idle_while_somebody_looks(autojump_clock: MockClock) -> None:
+    async with sharing(idle_stop=100.0, patience=HOUR) as (scene, ann):
+        wanted: list[Survey] = []
+        scene.hub._survey = lambda _, survey: wanted.append(survey)
+        await ann.send_request("new", "session/new", cwd="/srv/x", mcpServers=[])
+        await trio.sleep(1000)
+        assert not scene.agent.agent.ended.is_set()
+        scene.hub.surveyed(wanted[0], Findings(Problem("no", {})))
+        assert (await ann.receive())["error"]["message"] == "no"
+        await scene.agent.agent.ended.wait()
 
 
 # Bugs

@@ -6,7 +6,6 @@ import logging
 import os
 import re
 import socket
-import stat
 import struct
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager
@@ -29,7 +28,6 @@ from acp_gateway.config import AgentSection, ListenSection
 from acp_gateway.dialing import Destination, Dialed, Resume, dial, dial_link
 from acp_gateway.errors import (
     AccessError,
-    CannotListen,
     ConfigError,
     Forbidden,
     LinkExpired,
@@ -40,14 +38,15 @@ from acp_gateway.errors import (
     UnknownSession,
 )
 from acp_gateway.gateway import Gateway
+from acp_gateway.greetings import CONNECTION_ID_SIZE, SESSION_ID_SIZE
 from acp_gateway.leftovers import Ledger
-from acp_gateway.listeners import CONNECTION_ID_SIZE, HELLO_SIZE, SESSION_ID_SIZE, Door, Hello, open_door
+from acp_gateway.listeners import HELLO_SIZE, Door, open_door
 from acp_gateway.tls import client_context, create_certificate
 from acp_gateway.transports.base import MessageStream
 from acp_gateway.transports.ndjson import LineStream
 from acp_gateway.transports.sockets import connect_tcp, connect_unix
 from acp_gateway.transports.websocket import Timing, WebSocketStream, connect_websocket
-from tests.doubles import PATIENCE, Editor, ServingAgents, make_config, open_descriptors, python
+from tests.doubles import PATIENCE, Editor, ServingAgents, make_config, python
 
 WS = "ws://127.0.0.1:0"
 TCP = "tcp://127.0.0.1:0"
@@ -195,6 +194,17 @@ def port_of(door: Door) -> int:
     return port
 
 
+def open_sockets() -> set[str]:
+    """Those that this process has open at the moment; the database's files come and go by themselves."""
+    found = set()
+    for descriptor in os.listdir("/proc/self/fd"):
+        try:
+            found.add(os.readlink(f"/proc/self/fd/{descriptor}"))
+        except FileNotFoundError:
+            pass  # That of the list itself.
+    return {name for name in found if name.startswith("socket:")}
+
+
 # WebSocket
 
 
@@ -205,11 +215,11 @@ class Response:
     body: str
 
 
-async def ask(door: Door, target: str, *headers: str, method: str = "GET") -> Response:
+async def ask(door: Door, target: str, *headers: str, method: str = "GET", host: str = "localhost") -> Response:
     """One HTTP request over a connection of its own."""
     stream = await trio.open_tcp_stream("127.0.0.1", port_of(door))
     async with stream:
-        lines = [f"{method} {target} HTTP/1.1", "Host: gateway", *headers, "", ""]
+        lines = [f"{method} {target} HTTP/1.1", f"Host: {host}", *headers, "", ""]
         await stream.send_all("\r\n".join(lines).encode())
         received = b""
         while not received.startswith(b"HTTP/1.1 101") or b"\r\n\r\n" not in received:
@@ -344,13 +354,6 @@ async def test_a_token_in_the_query_is_not_accepted_and_not_logged(
         for query in (f"token={token}", f"access_token={token}", f"agent={token}"):
             assert (await ask(door, f"/acp?{query}", *upgrade())).status == 401
     assert token not in caplog.text
-
-
-async def test_a_flood_of_wrong_tokens_does_not_lock_out_a_right_one(gateway: EchoingGateway) -> None:
-    async with listening(WS, gateway) as door:
-        for _ in range(50):
-            assert (await ask(door, "/acp", *upgrade(bearer("wrong")))).status == 401
-        assert (await ask(door, "/acp", *upgrade(bearer(gateway.token())))).status == 101
 
 
 async def test_a_token_counts_from_its_creation_to_its_revocation(gateway: EchoingGateway) -> None:
@@ -714,7 +717,7 @@ async def test_a_connection_that_is_reset_at_the_door_is_no_event(
     caplog.set_level(logging.INFO)
     door = await open_door(ListenSection(url=url), gateway)
     client = socket.create_connection(("127.0.0.1", port_of(door)))
-    stream = await door._listeners[0].accept()
+    stream = await door._bound.listeners[0].accept()
     # Closing sends a reset then.
     client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
     with trio.fail_after(PATIENCE):
@@ -780,15 +783,6 @@ async def test_a_connection_that_is_open_outlives_the_handshake_timeout(
         await trio.sleep(PATIENCE / 2)
         await lines.send(PING)
         assert await lines.receive() == PING
-
-
-async def test_many_who_say_nothing_do_not_keep_anybody_out(gateway: EchoingGateway) -> None:
-    async with listening(TCP, gateway) as door, connected(door) as lines:
-        silent = [await trio.open_tcp_stream("127.0.0.1", port_of(door)) for _ in range(200)]
-        await lines.send(hello(token=gateway.token()))
-        assert "result" in json.loads(await lines.receive())
-        for stream in silent:
-            await stream.aclose()
 
 
 # Links that can be resumed
@@ -1170,14 +1164,14 @@ async def test_a_tls_connection_over_which_nobody_comes_in_is_closed(
     gateway = EchoingGateway(tmp_path / "state", spawner, handshake_timeout=0.3 if how == "late" else PATIENCE)
     context = client_context(ca=certificate / "cert.pem", pin=None)
     async with listening(with_tls("tcp+tls://127.0.0.1:0", certificate), gateway) as door:
-        before = open_descriptors()
+        before = open_sockets()
         stream = await connect_tcp("127.0.0.1", port_of(door), context)
         if how == "bug":
             monkeypatch.delattr(TokenStore, "authenticate")
             await stream.send_some(memoryview(hello(token="x") + b"\n"))
         assert await stream.receive_some() == b""
         await stream.aclose()
-        while open_descriptors() != before:
+        while open_sockets() != before:
             await trio.lowlevel.checkpoint()
     assert gateway.served == []
     assert [record.levelname for record in caplog.records] == (["ERROR"] if how == "bug" else [])
@@ -1330,76 +1324,10 @@ async def knock(how: str, unix: str, gateway: EchoingGateway, spawner: Spawner) 
     return answer
 
 
-async def test_the_socket_is_its_owners_alone(unix: str, gateway: EchoingGateway, tmp_path: Path) -> None:
-    before = os.umask(0o022)
-    try:
-        async with listening(unix, gateway):
-            assert stat.S_IMODE((tmp_path / "socket").stat().st_mode) == 0o600
-            assert os.umask(0o022) == 0o022
-    finally:
-        os.umask(before)
-
-
 async def test_the_socket_is_removed_when_the_door_closes(unix: str, gateway: EchoingGateway, tmp_path: Path) -> None:
     async with listening(unix, gateway):
         assert (tmp_path / "socket").exists()
     assert not (tmp_path / "socket").exists()
-
-
-async def test_a_socket_that_a_dead_gateway_left_behind_is_replaced(
-    unix: str, gateway: EchoingGateway, tmp_path: Path
-) -> None:
-    with socket.socket(socket.AF_UNIX) as left_behind:
-        left_behind.bind(str(tmp_path / "socket"))
-    async with listening(unix, gateway) as door, connected(door) as lines:
-        await lines.send(hello())
-        assert "result" in json.loads(await lines.receive())
-
-
-async def test_a_socket_on_which_another_gateway_listens_is_left_alone(
-    unix: str, gateway: EchoingGateway, tmp_path: Path
-) -> None:
-    async with listening(unix, gateway) as door:
-        with pytest.raises(CannotListen, match="another gateway is listening"):
-            await open_door(ListenSection(url=unix), gateway)
-        async with connected(door) as lines:
-            await lines.send(hello())
-            assert "result" in json.loads(await lines.receive())
-
-
-async def test_a_gateway_that_is_too_busy_to_answer_is_not_waited_for(
-    unix: str, gateway: EchoingGateway, tmp_path: Path
-) -> None:
-    with socket.socket(socket.AF_UNIX) as busy:
-        busy.bind(str(tmp_path / "socket"))
-        busy.listen(0)
-        with socket.socket(socket.AF_UNIX) as waiting:
-            waiting.connect(str(tmp_path / "socket"))
-            with pytest.raises(CannotListen, match="another gateway is listening"):
-                await open_door(ListenSection(url=unix), gateway)
-    assert (tmp_path / "socket").exists()
-
-
-async def test_a_file_that_is_no_socket_is_left_alone(unix: str, gateway: EchoingGateway, tmp_path: Path) -> None:
-    (tmp_path / "socket").write_text("precious")
-    with pytest.raises(CannotListen, match="exists and is not a socket"):
-        await open_door(ListenSection(url=unix), gateway)
-    assert (tmp_path / "socket").read_text() == "precious"
-
-
-async def test_a_socket_of_another_kind_is_left_alone(unix: str, gateway: EchoingGateway, tmp_path: Path) -> None:
-    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as datagrams:
-        datagrams.bind(str(tmp_path / "socket"))
-        with pytest.raises(CannotListen, match="wrong type"):
-            await open_door(ListenSection(url=unix), gateway)
-    assert (tmp_path / "socket").exists()
-
-
-async def test_a_socket_in_a_directory_that_is_not_there_is_an_error(gateway: EchoingGateway, tmp_path: Path) -> None:
-    before = open_descriptors()
-    with pytest.raises(CannotListen, match="no such file or directory"):
-        await open_door(ListenSection(url=f"unix://{tmp_path}/no/socket"), gateway)
-    assert open_descriptors() == before
 
 
 async def test_a_door_that_is_closed_twice_does_not_close_the_next_gateways(
@@ -1412,22 +1340,7 @@ async def test_a_door_that_is_closed_twice_does_not_close_the_next_gateways(
         assert (tmp_path / "socket").exists()
 
 
-async def test_a_socket_that_cannot_be_removed_is_logged(
-    unix: str, gateway: EchoingGateway, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    async with listening(unix, gateway):
-        (tmp_path / "socket").unlink()
-        (tmp_path / "socket").mkdir()
-    assert f"cannot remove {tmp_path}/socket" in caplog.text
-
-
 # All doors
-
-
-async def test_an_address_that_is_taken_is_an_error_of_its_own(gateway: EchoingGateway) -> None:
-    async with listening(TCP, gateway) as door:
-        with pytest.raises(CannotListen, match=f"cannot listen on {re.escape(door.urls[0])}: .*in use"):
-            await open_door(ListenSection(url=door.urls[0]), gateway)
 
 
 async def test_where_a_door_is_can_be_learned_when_the_system_has_chosen(
@@ -1602,7 +1515,7 @@ async def test_connections_leave_no_descriptor_open(gateway: EchoingGateway, cer
         open_next(TCP, gateway) as plain,
         open_next(with_tls("tcp+tls://127.0.0.1:0", certificate), gateway) as tls,
     ):
-        before = open_descriptors()
+        before = open_sockets()
         for _ in range(3):
             await ask(web, "/acp", *upgrade(bearer(token)))
             await ask(web, "/acp", *upgrade())
@@ -1615,11 +1528,5 @@ async def test_connections_leave_no_descriptor_open(gateway: EchoingGateway, cer
             secure = await connect_tcp("127.0.0.1", port_of(tls), context)
             await secure.aclose()
         # Some may not be through yet.
-        while open_descriptors() != before:
+        while open_sockets() != before:
             await trio.lowlevel.checkpoint()
-
-
-async def test_a_hello_does_not_show_its_token() -> None:
-    shown = repr(Hello(token="acpgw_secret", agent="x"))
-    assert "agent='x'" in shown
-    assert "acpgw_secret" not in shown

@@ -1,7 +1,7 @@
 """A client's place: what goes into its stream, what waits, what counts as being behind, and how it is told goodbye."""
 
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 
 import pytest
@@ -305,3 +305,56 @@ async def test_a_client_that_counts_and_is_in_no_session_is_told_nothing() -> No
     seat = Seat(Client("test", Viewer("me"), link="L"), high_water=100, window=1 << 20, progressed=lambda: None)
     seat.send([SMALL] * MARK_MESSAGES)
     assert list(seat.outbox.messages()) == [SMALL] * MARK_MESSAGES
+
+
+# What is written down
+
+
+class Roll:
+    """A tape in memory."""
+
+    def __init__(self) -> None:
+        self.written: list[tuple[str, list[bytes]]] = []
+
+    def close(self) -> None: ...
+
+    def write(self, direction: str, messages: Sequence[bytes]) -> None:
+        self.written.append((direction, list(messages)))
+
+
+def taped(*, link: str | None = None) -> tuple[Seat, Roll]:
+    """A seat whose tape can be read."""
+    roll = Roll()
+    client = Client("test", Viewer("me"), link=link)
+    window = None if link is None else 1 << 20
+    seat = Seat(client, high_water=HIGH_WATER, window=window, progressed=lambda: None, tape=roll)
+    seat.connect(FragileStream(memory_message_stream_pair()[1]))
+    return seat, roll
+
+
+async def test_everything_that_is_sent_is_on_the_tape_also_what_has_to_wait() -> None:
+    seat, roll = taped()
+    seat.send([b"y" * HIGH_WATER])
+    seat.send([SMALL, SMALL], replayed=len(SMALL))
+    assert seat.behind
+    assert roll.written == [("to_client", [b"y" * HIGH_WATER]), ("to_client", [SMALL, SMALL])]
+
+
+async def test_what_a_client_is_not_sent_any_more_is_not_on_the_tape() -> None:
+    seat, roll = taped()
+    seat.cut_off(BYE)
+    seat.send([SMALL])
+    assert roll.written == []
+    seat.muted = False
+    seat.send([b"last words"])
+    assert roll.written == [("to_client", [b"last words"])]
+
+
+async def test_what_keeps_a_link_together_is_not_on_the_tape() -> None:
+    seat, roll = taped(link="a link")
+    for _ in range(MARK_MESSAGES):
+        seat.send([SMALL])
+    seat.lose(0.0)
+    seat.send([b"missed"])
+    seat.connect(FragileStream(memory_message_stream_pair()[1]))
+    assert [message for _, messages in roll.written for message in messages] == [*[SMALL] * MARK_MESSAGES, b"missed"]

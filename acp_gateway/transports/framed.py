@@ -273,8 +273,13 @@ class FramedStream(MessageStream):
     async def _say_goodbye(self, reason: CloseReason, text: str) -> None:
         """Write what is pending, and the end. May raise what the stream raises."""
 
+    @abstractmethod
+    def _forget_unfinished(self) -> None:
+        """Let go of the beginning of a message. It may be large, and whoever closes may wait, or keep the stream."""
+
     async def _close(self, error: Failure) -> None:
         """Close at once; who waits or comes later gets this error, unless there was one before."""
         self._closed = True
+        self._forget_unfinished()
         self._writer.fail(error)
         await self.bytes.aclose()

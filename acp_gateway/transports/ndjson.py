@@ -77,8 +77,12 @@ class LineStream(FramedStream):
         messages = [line.removesuffix(b"\r") for line in lines if line and not line.isspace()]
         if max(map(len, messages), default=0) <= self._max_message_size >= self._rest.size:
             return messages
+        self._forget_unfinished()
         self._too_large = f"a message is larger than {self._size_setting} ({self._max_message_size} bytes) allows"
         return list(itertools.takewhile(lambda message: len(message) <= self._max_message_size, messages))
+
+    def _forget_unfinished(self) -> None:
+        self._rest = Pieces()
 
     def send_nowait(self, messages: Sequence[bytes]) -> None:
         if not messages:

@@ -187,6 +187,7 @@ class WebSocketStream(FramedStream):
 
     def _raise_end(self) -> None:
         """Say why no more messages come."""
+        self._forget_unfinished()
         protocol = self._protocol
         if self._closing:
             raise trio.ClosedResourceError
@@ -201,6 +202,10 @@ class WebSocketStream(FramedStream):
         if protocol.close_rcvd is not None:
             raise trio.EndOfChannel
         raise trio.BrokenResourceError("the connection was lost: it ended without a closing handshake")
+
+    def _forget_unfinished(self) -> None:
+        self._fragments = None
+        self._protocol.reader.discard()
 
     # Sending
 

@@ -5,6 +5,7 @@ Apart from `websocket` because the client's start-up does without it.
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from http import HTTPStatus
 from typing import Final
 
 import trio
@@ -20,6 +21,10 @@ from acp_gateway.transports.websocket import NamesLimit, Timing, WebSocketStream
 
 SUBPROTOCOL: Final = Subprotocol("acp.v1")
 """The subprotocol that clients offer which can't send headers; their token stands beside it."""
+
+HEAD_SIZE: Final = 65536
+"""Bytes of a request at most. The library has limits for a line and for their number, which together are a mebibyte; no
+client of this program's sends as much as one line may hold."""
 
 _END_OF_HEAD: Final = b"\r\n\r\n"
 
@@ -41,6 +46,8 @@ class Respond:
     status: int
     text: str
     headers: Mapping[str, str] = field(default_factory=dict)
+    delay: float = 0.0
+    """Seconds that the answer waits."""
 
 
 class _Server(NamesLimit, ServerProtocol):
@@ -63,8 +70,9 @@ async def accept_websocket(
     """Answer one HTTP request on a fresh connection: with a WebSocket where `decide` accepts and the request is sound.
 
     Returns None when something else was answered; the stream is closed then. `decide` sees every HTTP request and
-    must check path, origin and token. Bytes are bounded by the library (8 KiB a line, 128 headers); the time is the
-    caller's to bound. Raises `BrokenResourceError`. Cancelled, it leaves the stream to the caller.
+    must check host, path, origin and token. Bytes are bounded (8 KiB a line, 128 headers, `HEAD_SIZE` in all), the time
+    is the caller's to bound. No extension is ever negotiated: what is compressed is a violation of the protocol. Raises
+    `BrokenResourceError`. Cancelled, it leaves the stream to the caller.
     """
     protocol = _Server(max_size=max_message_size, logger=library_log)
     request, behind = await _read_request(protocol, stream)
@@ -76,6 +84,8 @@ async def accept_websocket(
             if response.status_code == 101:
                 headers = decision.headers
         else:
+            if decision.delay:
+                await trio.sleep(decision.delay)
             response = protocol.reject(decision.status, decision.text + "\n")
             headers = decision.headers
         response.headers.update(headers)
@@ -95,6 +105,7 @@ async def _read_request(protocol: _Server, stream: ByteStream) -> tuple[Request 
     That is kept back, because the library takes it for frames at once and answers them before the request.
     """
     seen = b""
+    total = 0
     while protocol.handshake_exc is None:
         data = await stream.receive_some()
         if not data:
@@ -102,6 +113,11 @@ async def _read_request(protocol: _Server, stream: ByteStream) -> tuple[Request 
             break
         end = (seen + data).find(_END_OF_HEAD)
         size = len(data) if end < 0 else end + len(_END_OF_HEAD) - len(seen)
+        total += size
+        if total > HEAD_SIZE:
+            text = f"a request must not be larger than {HEAD_SIZE} bytes\n"
+            protocol.send_response(protocol.reject(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, text))
+            break
         seen = (seen + data)[-(len(_END_OF_HEAD) - 1) :]
         protocol.receive_data(data[:size])
         for request in protocol.events_received():

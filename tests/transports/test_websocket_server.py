@@ -9,7 +9,7 @@ from websockets.http11 import Request
 
 from acp_gateway.transports.framed import GOODBYE_TIMEOUT
 from acp_gateway.transports.websocket import WebSocketStream
-from acp_gateway.transports.websocket_server import Accept, Respond, accept_websocket
+from acp_gateway.transports.websocket_server import HEAD_SIZE, Accept, Respond, accept_websocket
 from tests.transports.conftest import Tls
 from tests.transports.frames import (
     CLOSE,
@@ -272,12 +272,52 @@ async def test_garbage_is_a_bad_request(garbage: bytes) -> None:
         pytest.param(b"x" * 10_000, 414, id="a line without an end"),
         pytest.param(request(Cookie="x" * 10_000), 431, id="a long header"),
         pytest.param(request(**{f"X_{n}": "x" for n in range(200)}), 431, id="many headers"),
+        pytest.param(request(**{f"X_{n}": "x" * 8000 for n in range(9)}), 431, id="long headers"),
+        pytest.param(request(**{f"X_{n}": "x" * 8000 for n in range(50)})[:-4], 431, id="long headers without an end"),
     ],
 )
 async def test_a_request_that_is_too_large_is_refused_before_it_is_complete(asked: bytes, status: int) -> None:
     answer = await ask(asked)
     assert answer.status == status
     assert answer.server.closed
+
+
+def request_of(size: int) -> bytes:
+    """An upgrade of so many bytes."""
+    long = {f"X_{n}": "x" * 8000 for n in range(8)}
+    missing = size - len(request(**long, Y=""))
+    return request(**long, Y="y" * missing)
+
+
+@pytest.mark.parametrize("behind", [b"", frame(TEXT, b"x" * 70_000, masked=True)], ids=["alone", "with a message"])
+@pytest.mark.parametrize(("size", "status"), [(HEAD_SIZE, 101), (HEAD_SIZE + 1, 431)])
+async def test_a_request_may_have_so_many_bytes_however_they_come(size: int, status: int, behind: bytes) -> None:
+    data = request_of(size)
+    assert len(data) == size
+    for pieces in ([data + behind], [data[:-1], data[-1:] + behind], [data[:30_000], data[30_000:] + behind]):
+        answer = await ask(*pieces)
+        assert answer.status == status
+        assert (b"a request must not be larger than 65536 bytes" in answer.body) == (status == 431)
+
+
+def refuse_late(_: Request) -> Respond:
+    return Respond(429, "no", delay=3.0)
+
+
+async def test_an_answer_may_wait(autojump_clock: trio.testing.MockClock) -> None:
+    client, server = memory_wire()
+    client.send_nowait(memoryview(request()))
+    async with trio.open_nursery() as nursery:
+
+        async def accept() -> None:
+            assert await accept_websocket(server, refuse_late, max_message_size=MIB, timing=NEVER) is None
+
+        nursery.start_soon(accept)
+        await trio.sleep(2.9)
+        assert not client.inbox
+        await trio.sleep(0.2)
+        assert client.inbox.startswith(b"HTTP/1.1 429 ")
+        await client.send_eof()
 
 
 async def test_a_request_without_end_is_not_read_on() -> None:

@@ -1,0 +1,99 @@
+"""The sockets that a door listens on: bound here, or inherited, and gone without a trace afterwards."""
+
+import errno
+import logging
+import os
+import socket
+import stat
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import trio
+
+from acp_gateway import systemd
+from acp_gateway.addresses import Address
+from acp_gateway.errors import CannotListen
+
+log = logging.getLogger(__name__)
+
+
+class Bound:
+    """What listens at one address. Made by `bind`."""
+
+    def __init__(self, address: Address, listeners: list[trio.SocketListener], *, owns_file: bool) -> None:
+        self.listeners = listeners
+        self.urls = [_url(address, listener) for listener in listeners]
+        """Where that really is, the port that the system chose included."""
+        # The socket's file that goes with it.
+        self._file = Path(address.path) if owns_file else None
+        self._closed = False
+
+    def close(self) -> None:
+        """Listen no more. May be repeated: a socket's file is removed once, as the next gateway may have its own."""
+        if self._closed:
+            return
+        self._closed = True
+        for listener in self.listeners:
+            listener.socket.close()
+        if self._file is not None:
+            try:
+                self._file.unlink(missing_ok=True)
+            except OSError as error:
+                log.warning("cannot remove %s: %s", self._file, error.strerror)
+
+
+async def bind(address: Address, inherited: Sequence[socket.socket] = ()) -> Bound:
+    """Listen at an address: on those of the inherited sockets that do, else on new ones.
+
+    An inherited socket is closed with the rest, but a file of its own stays with whoever made it. Raises `CannotListen`
+    where the system refuses.
+    """
+    given = [sock for sock in inherited if systemd.fits(sock, address)]
+    if given:
+        listeners = [trio.SocketListener(trio.socket.from_stdlib_socket(sock)) for sock in given]
+        return Bound(address, listeners, owns_file=False)
+    try:
+        if address.scheme == "unix":
+            return Bound(address, [_bind_unix(address.path)], owns_file=True)
+        return Bound(address, await trio.open_tcp_listeners(address.port, host=address.host), owns_file=False)
+    except OSError as error:
+        why = os.strerror(error.errno).lower() if error.errno else str(error)
+        hint = "; is another acp-gateway running?" if error.errno == errno.EADDRINUSE else ""
+        raise CannotListen(f"cannot listen on {address}: {why}{hint}") from error
+
+
+def _bind_unix(path: str) -> trio.SocketListener:
+    """A socket that only its owner can open, in place of one that a gateway left behind when it was killed."""
+    if os.path.exists(path):
+        if not stat.S_ISSOCK(os.stat(path).st_mode):
+            raise OSError(f"{path} exists and is not a socket")
+        with socket.socket(socket.AF_UNIX) as probe:
+            # One with a full backlog is busy, and not to be waited for.
+            probe.setblocking(False)
+            refused = probe.connect_ex(path)
+        if refused == errno.ECONNREFUSED:
+            os.unlink(path)
+        elif refused in (0, errno.EAGAIN):
+            raise OSError(f"another gateway is listening at {path}")
+        else:
+            raise OSError(refused, os.strerror(refused))
+    sock = socket.socket(socket.AF_UNIX)
+    # The mode is set at birth: a moment with a wider one would be a moment to come in.
+    before = os.umask(0o177)
+    try:
+        sock.bind(path)
+    except OSError:
+        sock.close()
+        raise
+    finally:
+        os.umask(before)
+    sock.listen(128)
+    return trio.SocketListener(trio.socket.from_stdlib_socket(sock))
+
+
+def _url(address: Address, listener: trio.SocketListener) -> str:
+    if address.scheme == "unix":
+        return str(address)
+    host, port = listener.socket.getsockname()[:2]
+    return str(replace(address, host=host, port=port))

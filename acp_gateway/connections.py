@@ -1,0 +1,157 @@
+"""The connections that have come in: how many there may be, how fast they may speak, and for how long they may stay."""
+
+import logging
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Final
+from weakref import WeakKeyDictionary
+
+import trio
+
+from acp_gateway.access import Access
+from acp_gateway.auth import TokenStore
+from acp_gateway.errors import Busy
+from acp_gateway.options import LimitsSection
+from acp_gateway.seats import Farewell
+from acp_gateway.transports.base import CloseReason
+
+log = logging.getLogger(__name__)
+
+LONGEST_PAUSE: Final = 5.0
+"""Seconds for which a connection is not read at once, so that a link that is well does not count as lost."""
+
+REVOKED = Farewell(CloseReason.POLICY, "the token is not valid any more", "unauthorized")
+ROTATED = Farewell(CloseReason.POLICY, "the token was rotated: show the new one", "unauthorized")
+ENDED = Farewell(CloseReason.POLICY, "the client certificate has expired", "unauthorized")
+
+
+class Bucket:
+    """How much may be said at once and on the long run: so many per second, and a burst before that."""
+
+    def __init__(self, rate: float, burst: float, now: float) -> None:
+        self._rate = rate
+        self._burst = burst
+        self._left = burst
+        self._since = now
+
+    def take(self, count: int, now: float) -> float:
+        """So much was said: for how many seconds there is to be silence now."""
+        self._left = min(self._burst, self._left + (now - self._since) * self._rate) - count
+        self._since = now
+        return max(0.0, -self._left / self._rate)
+
+
+class _Connection:
+    """A connection whose credential has to stay valid."""
+
+    def __init__(
+        self, access: Callable[[], Access], close: Callable[[Farewell], None], lose: Callable[[], bool] | None
+    ) -> None:
+        self._access = access
+        self.close = close
+        self.lose = lose
+        self.ended = False
+        """Whether it is being closed, which may take its time."""
+
+    @property
+    def access(self) -> Access:
+        """What was shown last."""
+        return self._access()
+
+
+class Connections:
+    """All connections of a gateway that have come in, those that are away included.
+
+    Args:
+        limits: how many, and how fast.
+        tokens: which of them are valid.
+        now: says the time, in seconds since 1970.
+    """
+
+    def __init__(self, limits: LimitsSection, tokens: TokenStore, now: Callable[[], float] = time.time) -> None:
+        self._limits = limits
+        self._tokens = tokens
+        self._now = now
+        self._connections: set[_Connection] = set()
+        self._counts: Counter[str] = Counter()
+        # By identity, of which there are as many as somebody has made tokens for.
+        self._buckets: dict[str, Bucket] = {}
+        # By who speaks, as long as anybody knows it: its part of that.
+        self._own_buckets: WeakKeyDictionary[object, Bucket] = WeakKeyDictionary()
+
+    def __len__(self) -> int:
+        return len(self._connections)
+
+    def check_room(self, identity: str) -> None:
+        """Raise `Busy` where an identity can't have a further connection now."""
+        limits = self._limits
+        if self._counts[identity] >= limits.connections_per_identity:
+            raise Busy(f"connections_per_identity ({limits.connections_per_identity}) are there already; try later")
+        if len(self._connections) >= limits.max_connections:
+            raise Busy(f"max_connections ({limits.max_connections}) are there already; try later")
+
+    def pace(self, identity: str, speaker: object, count: int) -> float:
+        """One of an identity's clients has sent so many messages: for how many seconds not to read it.
+
+        All of them together have a rate. Who keeps to its part of that is read on while others are too fast: an
+        observer that says too much must not keep its identity's controllers from being heard.
+        """
+        now, rate, burst = trio.current_time(), self._limits.messages_per_second, self._limits.message_burst
+        together = self._buckets.setdefault(identity, Bucket(rate, burst, now))
+        parts = max(1, self._counts[identity])
+        own = self._own_buckets.setdefault(speaker, Bucket(rate / parts, burst / parts, now))
+        pause = together.take(count, now)
+        return min(pause, LONGEST_PAUSE) if own.take(count, now) else 0.0
+
+    @contextmanager
+    def watched(
+        self,
+        access: Callable[[], Access],
+        close: Callable[[Farewell], None],
+        lose: Callable[[], bool] | None = None,
+    ) -> Iterator[None]:
+        """Count what is in this block, and end it when its credential is not valid any more.
+
+        Args:
+            access: says what was shown last, and whose.
+            close: ends it for good.
+            lose: takes its connection away so that it may come back with another token; False where it can't.
+        """
+        identity = access().identity
+        connection = _Connection(access, close, lose)
+        self._connections.add(connection)
+        self._counts[identity] += 1
+        try:
+            yield
+        finally:
+            self._connections.discard(connection)
+            self._counts[identity] -= 1
+            if not self._counts[identity]:
+                del self._counts[identity]
+
+    def enforce(self) -> None:
+        """End the connections whose token or certificate is not valid any more."""
+        # One look for each credential: right after a change, each reads the file of tokens again.
+        objections: dict[Access, Farewell | None] = {}
+        for connection in list(self._connections):
+            access = connection.access
+            if access not in objections:
+                objections[access] = self._objection(access)
+            farewell = objections[access]
+            if farewell is None or connection.ended:
+                continue
+            if farewell is ROTATED and connection.lose is not None and connection.lose():
+                continue
+            log.warning("%s is not valid any more: closing its connection", access.credential)
+            connection.ended = True
+            connection.close(farewell)
+
+    def _objection(self, access: Access) -> Farewell | None:
+        if access.expires is not None and self._now() >= access.expires:
+            return ENDED
+        token = access.token
+        if token is None or self._tokens.is_current(token):
+            return None
+        return ROTATED if self._tokens.is_rotated(token) else REVOKED
