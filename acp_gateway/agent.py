@@ -29,6 +29,7 @@ from typing import Any, Self, TypeVar
 import trio
 
 from acp_gateway.errors import AgentError
+from acp_gateway.hardening import inherited_limits
 from acp_gateway.leftovers import Ledger, kill_session, process_start_time
 from acp_gateway.transports.base import READ_SIZE, MessageStream
 from acp_gateway.transports.ndjson import LineStream
@@ -53,10 +54,11 @@ others of its group still have something to say, and they get this time to end b
 
 # What a new agent on Linux runs first: die with the gateway, unless that has happened already, and become the agent.
 # What this Python has changed about its process until then is put right, or the agent would inherit it: two signals
-# that it ignores, and the locale that it sets where there is none.
+# that it ignores, and the locale that it sets where there is none. So are the limits that the gateway has changed for
+# itself.
 _DIE_WITH_PARENT = """
-import ctypes, os, signal, sys
-gateway, keeps_locale, program, *command = sys.argv[1:]
+import ctypes, os, resource, signal, sys
+gateway, keeps_locale, limits, program, *command = sys.argv[1:]
 ctypes.CDLL(None).prctl(1, signal.SIGKILL)
 if os.getppid() != int(gateway):
     os._exit(1)
@@ -64,6 +66,9 @@ signal.signal(signal.SIGPIPE, signal.SIG_DFL)
 signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
 if keeps_locale == "False":
     os.environ.pop("LC_CTYPE", None)
+for limit in limits.split():
+    number, soft = map(int, limit.split("="))
+    resource.setrlimit(number, (soft, resource.getrlimit(number)[1]))
 try:
     os.execv(program, command)
 except OSError as error:
@@ -211,7 +216,8 @@ def _spawn(launch: Launch, program: str) -> _Spawned:
     executable = program
     if sys.platform == "linux":
         # A program of its own instead of `preexec_fn`, which is not safe in a process with threads.
-        arguments = [str(os.getpid()), str("LC_CTYPE" in launch.environment), program, *command]
+        limits = " ".join(f"{number}={soft}" for number, soft in inherited_limits().items())
+        arguments = [str(os.getpid()), str("LC_CTYPE" in launch.environment), limits, program, *command]
         executable = sys.executable
         command = [executable, "-I", "-S", "-c", _DIE_WITH_PARENT, *arguments]
     descriptors: list[int] = []

@@ -11,7 +11,10 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from acp_gateway import __version__
+from acp_gateway.certs_cli import certs
 from acp_gateway.errors import GatewayError
+from acp_gateway.pairing_cli import pair, pair_here, relay
+from acp_gateway.support_cli import audit, replay
 from acp_gateway.token_cli import config_option, print_table, share, token
 
 if TYPE_CHECKING:
@@ -30,7 +33,7 @@ Exit codes:
   2  wrong command line
   3  configuration: hosts.toml, the token file, the gateway's config.toml
   4  the gateway says no: the token, or what it allows
-  5  TLS: the certificate or the pin does not match
+  5  TLS or ssh: the certificate, the pin or the host key does not match
   6  nobody answers there, or the connection was lost before the agent had answered
   7  what answers there is no acp-gateway, or a message was too large
   8  the agent could not be started, or has ended
@@ -51,6 +54,14 @@ _token_file_option = click.option(
 )
 _ca_option = click.option("--ca", type=click.Path(path_type=Path), help="Trust certificates of this authority (PEM).")
 _pin_option = click.option("--pin", metavar="sha256:HEX", help="Trust the gateway with this public key, and no other.")
+_cert_option = click.option(
+    "--cert",
+    type=click.Path(path_type=Path),
+    help="A client certificate (PEM) to show instead of a token, to a gateway with client_ca.",
+)
+_key_option = click.option(
+    "--key", type=click.Path(path_type=Path), help="The private key of that certificate (PEM), readable by you alone."
+)
 _connect_timeout_option = partial(
     click.option,
     "--connect-timeout",
@@ -99,21 +110,28 @@ def main() -> None:
 @main.command(short_help="Accept editors and run agents for them.")
 @config_option
 @click.option("--verbose", "-v", is_flag=True, help="Log each connection's details as well. Never what is said.")
-def serve(config: Path | None, *, verbose: bool) -> None:
+@click.option("--log-bodies", is_flag=True, help="Log what is said as well, secrets left out as far as they are known.")
+def serve(config: Path | None, *, verbose: bool, log_bodies: bool) -> None:
     """Accept editors and run agents for them, until stopped by SIGTERM or Ctrl-C.
 
-    The log goes to stderr.
+    The log goes to stderr. SIGHUP reads tokens and certificates again; for the rest of the configuration restart it.
     """
     import logging
 
     import trio
 
     from acp_gateway import server
-    from acp_gateway.config import load_config
+    from acp_gateway.config import default_config_path, load_config
+    from acp_gateway.hardening import harden
     from acp_gateway.logs import log_to_stderr
+    from acp_gateway.recording import recording_of
 
     log_to_stderr(logging.DEBUG if verbose else logging.INFO)
-    trio.run(server.serve, load_config(config), dict(os.environ))
+    harden()
+    file = config or default_config_path()
+    settings = load_config(file)
+    recorder = recording_of(settings.gateway, log_bodies=log_bodies)
+    trio.run(partial(server.serve, settings, os.environ, file=file, recorder=recorder))
 
 
 @main.command(epilog=CONNECT_EPILOG, short_help="Be the agent for an editor.")
@@ -129,6 +147,8 @@ def serve(config: Path | None, *, verbose: bool) -> None:
 @_token_file_option
 @_ca_option
 @_pin_option
+@_cert_option
+@_key_option
 @click.option(
     "--map",
     "maps",
@@ -166,6 +186,8 @@ def connect(
     token_file: Path | None,
     ca: Path | None,
     pin: str | None,
+    cert: Path | None,
+    key: Path | None,
     maps: tuple[str, ...],
     connect_timeout: float,
     max_message_size: int,
@@ -179,9 +201,9 @@ def connect(
     """Be the agent for an editor, and pass everything to TARGET and back.
 
     TARGET is a name from ~/.config/acp-gateway/hosts.toml, or HOST[:PORT] (TLS, port 7443), or a URL: wss://, ws://,
-    tcp+tls://, tcp://, unix:///path. Editors start this command; what it says goes to stdout as ACP.
+    tcp+tls://, tcp://, unix:///path, ssh://[USER@]HOST. Editors start this command; what it says goes to stdout as ACP.
     """
-    from acp_gateway.destinations import check_session_id, find_destination, find_host
+    from acp_gateway.destinations import check_client_certificate, check_session_id, find_destination, find_host
     from acp_gateway.protocol.paths import PathMaps, parse_map
 
     def destination() -> "Destination":
@@ -195,15 +217,20 @@ def connect(
             insecure=insecure_plaintext,
             session=session,
             observe=observe,
+            cert=cert,
+            key=key,
         )
 
     if editor is not None:
+        check_client_certificate(cert, key)
         given = {
             "--agent": [agent] if agent else [],
             "--attach": [check_session_id(session)] if session is not None else [],
             "--token-file": [str(token_file.absolute())] if token_file else [],
             "--ca": [str(ca.absolute())] if ca else [],
             "--pin": [pin] if pin else [],
+            "--cert": [str(cert.absolute())] if cert else [],
+            "--key": [str(key.absolute())] if key else [],
             "--map": ["=".join(parse_map(text)) for text in maps],
             "--connect-timeout": [f"{connect_timeout:g}"] if _was_given("connect_timeout") else [],
             "--max-message-size": [str(max_message_size)] if _was_given("max_message_size") else [],
@@ -244,6 +271,8 @@ def connect(
 @_token_file_option
 @_ca_option
 @_pin_option
+@_cert_option
+@_key_option
 @_connect_timeout_option(help="How long to wait for the answer.")
 @_insecure_plaintext_option
 @click.option("--json", "as_json", is_flag=True, help="Print all that the gateway says, as JSON.")
@@ -253,6 +282,8 @@ def sessions(
     token_file: Path | None,
     ca: Path | None,
     pin: str | None,
+    cert: Path | None,
+    key: Path | None,
     connect_timeout: float,
     *,
     insecure_plaintext: bool,
@@ -272,7 +303,16 @@ def sessions(
     from acp_gateway.destinations import find_destination
 
     destination = find_destination(
-        target, agent, token_file, ca, pin, MAX_MESSAGE_SIZE, insecure=insecure_plaintext, control=True
+        target,
+        agent,
+        token_file,
+        ca,
+        pin,
+        MAX_MESSAGE_SIZE,
+        insecure=insecure_plaintext,
+        control=True,
+        cert=cert,
+        key=key,
     )
     listing = trio.run(partial(control.list_sessions, destination, patience=connect_timeout))
     found = listing.sessions
@@ -291,31 +331,12 @@ def sessions(
 
 main.add_command(token)
 main.add_command(share)
-
-
-@main.group(short_help="Make the gateway's certificate.")
-def certs() -> None:
-    """Make the certificate that clients know the gateway by."""
-
-
-@certs.command("create")
-@click.option(
-    "--host", "hosts", multiple=True, metavar="NAME", help="A name or address of this machine. May be repeated."
-)
-@click.option(
-    "--out",
-    type=click.Path(path_type=Path, file_okay=False),
-    metavar="DIR",
-    help="Where cert.pem and key.pem go. Default: ~/.config/acp-gateway.",
-)
-def create_certs(hosts: tuple[str, ...], out: Path | None) -> None:
-    """Write a self-signed certificate and its key, and print the pin that clients trust it by."""
-    from acp_gateway.places import config_home
-    from acp_gateway.tls import create_certificate
-
-    created = create_certificate(hosts, out or config_home())
-    click.echo(f"Wrote {created.cert_path} and {created.key_path}. The pin for --pin and hosts.toml:", err=True)
-    click.echo(created.pin)
+main.add_command(pair)
+main.add_command(pair_here)
+main.add_command(relay)
+main.add_command(certs)
+main.add_command(audit)
+main.add_command(replay)
 
 
 @main.command("check-config", short_help="Say what is wrong with the configuration.")
@@ -366,7 +387,7 @@ def _settings_block(editor: str, target: str, options: dict[str, list[str]], fla
     for option, values in options.items():
         for value in values:
             arguments += [option, value]
-    name = target.rpartition("://")[2].partition("/")[0] or "acp-gateway"
+    name = target.rpartition("://")[2].partition("/")[0].rpartition("@")[2] or "acp-gateway"
     program = os.path.abspath(shutil.which(sys.argv[0]) or sys.argv[0])
     if program.endswith("__main__.py"):
         program, arguments = sys.executable, ["-m", "acp_gateway", *arguments]

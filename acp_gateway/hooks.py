@@ -19,6 +19,7 @@ from typing import Any, Final
 import trio
 
 from acp_gateway.config import inherited_environment
+from acp_gateway.hardening import give_limits_back
 from acp_gateway.options import HooksSection
 
 log = logging.getLogger(__name__)
@@ -153,6 +154,8 @@ class Hooks:
         except OSError as error:
             log.error("hooks.on_%s: %s cannot be started: %s", event, name, error.strerror)
             return
+        # Before it can have read what it is told.
+        give_limits_back(process.pid)
         assert process.stdin is not None
         assert process.stderr is not None
         stderr = bytearray()

@@ -169,7 +169,11 @@ class Ledger:
 
     def _is_running(self, pid: int, started: str) -> bool:
         stat = read_stat(pid, self._proc)
-        return stat is not None and not stat.is_dead and process_start_time(pid, self._proc) == started
+        if stat is None:
+            # Where /proc shows only what one may look into (hidepid), no other gateway is to be seen: they have
+            # closed themselves to everybody. What has its number since this boot may be it.
+            return started.startswith(f"{_boot_id(self._proc)}:") and _exists(pid)
+        return not stat.is_dead and process_start_time(pid, self._proc) == started
 
     def _is_left_over(self, group: int, leader_started: int) -> bool:
         members = [stat for stat in _all_processes(self._proc) if stat.group == group]
@@ -178,6 +182,16 @@ class Ledger:
             and (member.started == leader_started if member.pid == group else member.started >= leader_started)
             for member in members
         )
+
+
+def _exists(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        pass  # Somebody else's.
+    return True
 
 
 def _all_processes(proc: Path) -> list[ProcessStat]:

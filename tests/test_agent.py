@@ -16,6 +16,7 @@ import pytest
 import trio
 
 from acp_gateway import agent as agent_module
+from acp_gateway import hardening
 from acp_gateway.agent import STDERR_LINE_SIZE, STDERR_LOG_SIZE, STDERR_TAIL_LINES, Agent, Launch, Spawner, run_agent
 from acp_gateway.errors import AgentError
 from acp_gateway.leftovers import Ledger
@@ -124,6 +125,17 @@ async def test_an_agent_ignores_the_signals_that_the_gateway_would_ignore_in_a_s
     mask = int(ignored.split()[1], 16)
     assert not mask & 1 << signal.SIGPIPE - 1, "a pipeline of the agent's would never end"
     assert not mask & 1 << signal.SIGXFSZ - 1
+
+
+async def test_an_agent_has_the_limits_that_the_gateway_was_started_with_and_not_those_it_has_made_for_itself(
+    spawner: Spawner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    monkeypatch.setitem(hardening._inherited, resource.RLIMIT_NOFILE, 77)
+    async with running(make_launch(("sh", "-c", "ulimit -Sn; ulimit -Hn")), spawner) as agent:
+        soft, still_hard = await read_all(agent)
+    assert soft == b"77"
+    assert still_hard in (str(hard).encode(), b"unlimited")
 
 
 async def test_an_agent_leads_a_session_and_a_group_of_its_own(spawner: Spawner) -> None:

@@ -55,15 +55,6 @@ def test_sharing_says_in_one_line_what_was_made_and_how_to_use_it(config: Path, 
     assert shared.stdout.strip() not in line
 
 
-def test_a_certificate_is_written_and_its_pin_is_alone_on_stdout(tmp_path: Path) -> None:
-    created = run("certs", "create", "--host", "box.example", "--out", tmp_path / "certs")
-    assert created.exit_code == 0
-    assert created.stdout.startswith("sha256:")
-    assert len(created.stdout.split()) == 1
-    assert (tmp_path / "certs" / "key.pem").stat().st_mode & 0o777 == 0o600
-    assert (tmp_path / "certs" / "cert.pem").exists()
-
-
 def test_check_config_says_which_key_in_which_line(config: Path) -> None:
     assert run("check-config", "--config", config).exit_code == 0
     config.write_text(config.read_text() + "scop = 1\n")
@@ -116,6 +107,23 @@ def test_the_settings_block_keeps_every_option_that_was_given(monkeypatch: pytes
     block = json.loads(run("connect", "tcp://box:1", *options, "--print-config", "jetbrains").stdout)
     (entry,) = block["agent_servers"].values()
     assert set(options) <= set(entry["args"])
+
+
+def test_the_settings_block_has_the_client_certificate_by_absolute_paths(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "argv", ["acp-gateway"])
+    block = json.loads(run("connect", "box", "--cert", "c.pem", "--key", "k", "--print-config", "jetbrains").stdout)
+    (entry,) = block["agent_servers"].values()
+    assert entry["args"] == [
+        *("connect", "box", "--cert", str(Path("c.pem").absolute()), "--key", str(Path("k").absolute()))
+    ]
+
+
+@pytest.mark.parametrize("option", ["--cert", "--key"])
+@pytest.mark.parametrize("command", [["sessions", "box"], ["connect", "box", "--print-config", "zed"]])
+def test_half_a_client_certificate_is_a_wrong_command_line(command: list[str], option: str) -> None:
+    refused = run(*command, option, "file.pem")
+    assert refused.exit_code == 2
+    assert "a client certificate is two files" in refused.stderr
 
 
 def test_started_as_a_module_the_settings_block_starts_it_as_a_module(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,6 +3,7 @@
 import json
 import logging
 import os
+import resource
 import signal
 import sys
 from collections.abc import AsyncIterator, Iterator
@@ -15,6 +16,7 @@ import pytest
 import trio
 from trio.testing import MockClock
 
+from acp_gateway import hardening
 from acp_gateway import hooks as hooks_module
 from acp_gateway.hooks import LINE_SIZE, STDERR_LINES, STDERR_SIZE, STRING_LENGTH, TERM_GRACE, Hooks, encode
 from acp_gateway.options import HooksSection
@@ -210,6 +212,15 @@ async def test_a_program_gets_the_environment_that_an_agent_gets_unasked(told: P
     async with running(make_hooks(sh(code, told.path), environment=environment)) as hooks:
         hooks.fire("turn_end", {})
         assert await told.line() == "/home/ann C none none"
+
+
+async def test_a_program_has_the_limits_that_the_gateway_was_started_with_when_it_reads(
+    told: Pipe, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(hardening._inherited, resource.RLIMIT_NOFILE, 77)
+    async with running(make_hooks(sh('read _; ulimit -Sn > "$1"', told.path))) as hooks:
+        hooks.fire("turn_end", {})
+        assert await told.line() == "77"
 
 
 async def test_a_program_is_looked_for_in_the_path_of_the_gateway(told: Pipe, tmp_path: Path) -> None:

@@ -174,6 +174,16 @@ def test_without_a_proc_nothing_is_recorded_and_nothing_swept(tmp_path: Path, pa
 # Sweeping, in a made-up /proc
 
 
+def test_an_agent_whose_gateway_cannot_be_seen_but_is_there_is_left_alone(path: Path, proc: FakeProc) -> None:
+    proc.process(AGENT, started=AGENT_STARTED)
+    ledger_of(path, proc).record(AGENT, f"{BOOT}:{AGENT_STARTED}")
+    # As /proc looks with hidepid to another gateway.
+    proc.end(os.getpid())
+    assert ledger_of(path, proc).sweep() == []
+    assert proc.killed == []
+    assert len(entries(path)) == 1
+
+
 def test_an_agent_whose_gateway_is_gone_is_killed_and_forgotten(path: Path, proc: FakeProc) -> None:
     record_for_a_gateway_that_is_gone(path, proc)
     ledger = ledger_of(path, proc)

@@ -5,6 +5,7 @@ import logging
 import os
 import signal
 import socket
+import ssl
 import subprocess
 import sys
 import threading
@@ -21,8 +22,9 @@ import trio
 from websockets.uri import WebSocketURI
 
 from acp_gateway import gateway as gateway_module
+from acp_gateway import systemd as systemd_module
 from acp_gateway.auth import TokenStore
-from acp_gateway.config import AgentSection, Config, ListenSection
+from acp_gateway.config import AgentSection, Config, ListenSection, load_config
 from acp_gateway.errors import CannotListen, ConfigError
 from acp_gateway.server import problems_with_files, serve
 from acp_gateway.tls import create_certificate
@@ -90,11 +92,13 @@ async def connect_web(url: str, token: str, query: str = "") -> WebSocketStream:
 
 
 @asynccontextmanager
-async def serving(config: Config) -> AsyncIterator[list[str]]:
+async def serving(config: Config, environment: dict[str, str] | None = None) -> AsyncIterator[list[str]]:
     """The URLs of a gateway that is stopped at the end of the block, if it has not ended by then."""
+    if environment is None:
+        environment = dict(os.environ)
     with trio.fail_after(PATIENCE):
         async with trio.open_nursery() as nursery:
-            yield await nursery.start(partial(serve, config, dict(os.environ)))
+            yield await nursery.start(partial(serve, config, environment))
             nursery.cancel_scope.cancel()
 
 
@@ -248,12 +252,12 @@ async def test_a_gateway_stops_while_handshakes_are_under_way(url: str, state_di
         await stream.aclose()
 
 
-STOPPING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+STOPPING = (signal.SIGTERM, signal.SIGINT)
 
 
 @pytest.fixture
 def signals_as_before() -> Iterator[None]:
-    before = {number: signal.getsignal(number) for number in STOPPING}
+    before = {number: signal.getsignal(number) for number in (*STOPPING, signal.SIGHUP)}
     yield
     for number, handler in before.items():
         signal.signal(number, handler)
@@ -272,8 +276,277 @@ async def test_a_gateway_stops_at_a_signal_and_a_second_one_would_end_it_at_once
             await Editor(websocket).leave()
     assert websocket.close_code == 1001
     assert {signal.getsignal(any_of_them) for any_of_them in STOPPING} == {signal.SIG_DFL}
-    said = [record.getMessage() for record in caplog.records if record.name == "acp_gateway.server"]
-    assert said == [f"received {number.name}", "stopping", "stopped"]
+    assert said(caplog) == [f"received {number.name}", "stopping", "stopped"]
+
+
+async def test_a_hangup_while_the_gateway_stops_does_not_end_it(
+    state_dir: Path, signals_as_before: None, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    async with trio.open_nursery() as nursery:
+        await nursery.start(partial(serve, make_config(state_dir, TCP), {}))
+        # As a session that ends sends them.
+        signal.raise_signal(signal.SIGTERM)
+        signal.raise_signal(signal.SIGHUP)
+    signal.raise_signal(signal.SIGHUP)
+    assert said(caplog)[-3:] == ["received SIGTERM", "stopping", "stopped"]
+
+
+# Reading again
+
+
+RELOADING = ["received SIGHUP: reading tokens and certificates again", "reloaded"]
+
+
+def said(caplog: pytest.LogCaptureFixture) -> list[str]:
+    """What the server itself has logged."""
+    return [record.getMessage() for record in caplog.records if record.name == "acp_gateway.server"]
+
+
+async def reload(caplog: pytest.LogCaptureFixture) -> list[str]:
+    """Send SIGHUP and wait until that is done; what was logged meanwhile, but for that it was done."""
+    caplog.set_level(logging.INFO)
+    caplog.clear()
+    signal.raise_signal(signal.SIGHUP)
+    with trio.fail_after(PATIENCE):
+        while "reloaded" not in said(caplog):
+            await trio.testing.wait_all_tasks_blocked()
+    first, *between, last = said(caplog)
+    assert [first, last] == RELOADING
+    return between
+
+
+def secure(directory: Path, *urls: str) -> Config:
+    """A configuration with a certificate, made anew."""
+    for name in ("cert.pem", "key.pem"):
+        (directory / name).unlink(missing_ok=True)
+    create_certificate(["127.0.0.1"], directory)
+    config = make_config(directory, *urls)
+    cert, key = directory / "cert.pem", directory / "key.pem"
+    return replace(config, listen=tuple(replace(section, cert=cert, key=key) for section in config.listen))
+
+
+async def certificate_at(url: str) -> bytes:
+    """The certificate that is shown to a new client."""
+    port = urlsplit(url).port
+    assert port is not None
+    context = ssl.create_default_context()
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE
+    stream = await trio.open_ssl_over_tcp_stream("127.0.0.1", port, ssl_context=context)
+    await stream.do_handshake()
+    shown: bytes = stream.getpeercert(binary_form=True)
+    await trio.aclose_forcefully(stream)
+    return shown
+
+
+async def test_at_a_hangup_new_clients_see_the_new_certificate_and_nobody_is_dropped(
+    state_dir: Path, token: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    config = secure(state_dir, "tcp+tls://127.0.0.1:0", "wss://127.0.0.1:0")
+    lines = ListenSection(url=TCP)
+    async with serving(replace(config, listen=(*config.listen, lines))) as (first, second, plain):
+        editor = await connect_lines(plain, token)
+        await editor.initialize()
+        before = [await certificate_at(first), await certificate_at(second)]
+        secure(state_dir)
+        assert await reload(caplog) == []
+        after = [await certificate_at(first), await certificate_at(second)]
+        assert before[0] == before[1] != after[0] == after[1]
+        assert "result" in await editor.request("test/process")
+        await editor.stream.aclose()
+    (entry,) = [entry for entry in audited(state_dir) if entry["event"] == "reloaded"]
+    assert set(entry) == {"time", "event"}
+
+
+def audited(state_dir: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (state_dir / "audit.jsonl").read_text().splitlines()]
+
+
+async def test_a_certificate_that_cannot_be_read_again_is_an_error_of_the_log_and_the_old_one_stays(
+    state_dir: Path, token: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with serving(secure(state_dir, "tcp+tls://127.0.0.1:0")) as (url,):
+        before = await certificate_at(url)
+        (state_dir / "cert.pem").write_text("torn")
+        (problem,) = await reload(caplog)
+        assert problem.startswith(f"{url} goes on with the certificate that it had: {state_dir}/cert.pem")
+        assert await certificate_at(url) == before
+    levels = [record.levelname for record in caplog.records if record.getMessage() == problem]
+    assert levels == ["ERROR"]
+    (entry,) = [entry for entry in audited(state_dir) if entry["event"] == "reloaded"]
+    assert entry["problems"] == [problem.partition("had: ")[2]]
+
+
+async def test_a_token_that_was_revoked_closes_its_connections_at_a_hangup(
+    state_dir: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gateway_module, "REVOCATION_INTERVAL", PATIENCE)
+    token, secret = TokenStore(state_dir).create("laptop", "ann", None)
+    async with serving(make_config(state_dir, WS)) as (url,):
+        websocket = await connect_web(url, secret)
+        TokenStore(state_dir).revoke(token.id)
+        assert await reload(caplog) == []
+        await Editor(websocket).leave()
+    assert (websocket.close_code, websocket.close_text) == (1008, "the token is not valid any more")
+
+
+async def test_a_token_file_that_cannot_be_trusted_is_told_at_a_hangup(
+    state_dir: Path, token: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with serving(make_config(state_dir, TCP)):
+        (state_dir / "tokens.json").chmod(0o644)
+        (problem,) = await reload(caplog)
+    assert problem.startswith(f"nobody gets in: {state_dir}/tokens.json: ")
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    """A configuration in a file."""
+    path = tmp_path / "config.toml"
+    path.write_text(
+        f'[gateway]\nstate_dir = "{tmp_path}/state"\n[[listen]]\nurl = "{TCP}"\n[agents.a]\ncommand = ["cat"]\n'
+    )
+    return path
+
+
+@pytest.mark.parametrize(
+    ("addition", "expected"),
+    [
+        ("", []),
+        ("# only a comment\n", []),
+        ("idle_stop = 60\n", ["FILE has changed: what is new there needs a restart; agents end with it"]),
+        ("zebra = 1\n", ["with this the gateway would not start again: FILE:7: agents.a.zebra: unknown option"]),
+    ],
+)
+async def test_what_has_changed_in_the_configuration_is_told_to_need_a_restart(
+    addition: str, expected: list[str], file: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with trio.open_nursery() as nursery:
+        await nursery.start(partial(serve, load_config(file), {}, file=file))
+        with file.open("a") as text:
+            text.write(addition)
+        told = await reload(caplog)
+        nursery.cancel_scope.cancel()
+    assert [line.replace(str(file), "FILE").partition("; known")[0] for line in told] == expected
+
+
+async def test_a_hangup_that_is_ignored_from_the_start_stays_ignored(
+    state_dir: Path, signals_as_before: None, caplog: pytest.LogCaptureFixture
+) -> None:
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    caplog.set_level(logging.INFO)
+    async with serving(make_config(state_dir, TCP)):
+        signal.raise_signal(signal.SIGHUP)
+        await trio.testing.wait_all_tasks_blocked()
+        assert signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
+        signal.raise_signal(signal.SIGTERM)
+        await trio.testing.wait_all_tasks_blocked()
+    assert signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
+    assert said(caplog)[-3:] == ["received SIGTERM", "stopping", "stopped"]
+    assert not any("SIGHUP" in line for line in said(caplog))
+
+
+async def test_a_gateway_that_is_cancelled_leaves_the_signals_as_they_were(state_dir: Path) -> None:
+    numbers = (*STOPPING, signal.SIGHUP)
+    before = [signal.getsignal(number) for number in numbers]
+    async with serving(make_config(state_dir, TCP)):
+        pass
+    assert [signal.getsignal(number) for number in numbers] == before
+
+
+# Under systemd
+
+
+FIRST = 500
+"""The descriptor that stands for the first that systemd hands over, because those are in use in this process."""
+
+
+def handed_over(*sockets: socket.socket) -> dict[str, str]:
+    """The environment of a process that has got these, whose own copies are closed."""
+    for number, sock in enumerate(sockets, FIRST):
+        with sock:
+            os.dup2(sock.fileno(), number)
+    return {"LISTEN_PID": str(os.getpid()), "LISTEN_FDS": str(len(sockets))}
+
+
+async def test_a_gateway_listens_on_the_sockets_that_systemd_hands_over_and_on_its_own(
+    state_dir: Path, token: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(systemd_module, "FIRST_DESCRIPTOR", FIRST)
+    theirs = socket.create_server(("127.0.0.1", 0))
+    local = socket.socket(socket.AF_UNIX)
+    local.bind(str(tmp_path / "socket"))
+    local.listen()
+    port = theirs.getsockname()[1]
+    environment = handed_over(local, theirs)
+    config = make_config(state_dir, TCP, f"ws://127.0.0.1:{port}", f"unix://{tmp_path}/socket")
+    async with serving(config, environment) as urls:
+        assert environment == {}
+        assert urls[1:] == [f"ws://127.0.0.1:{port}/acp", f"unix://{tmp_path}/socket"]
+        await (await connect_lines(urls[0], token)).stream.aclose()
+        await (await connect_web(urls[1], token)).aclose()
+        await (await connect_lines(urls[2])).stream.aclose()
+    assert (tmp_path / "socket").exists()
+
+
+async def test_a_socket_of_systemds_that_no_section_is_about_is_an_error_that_names_it_and_what_there_is(
+    state_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(systemd_module, "FIRST_DESCRIPTOR", FIRST)
+    before = open_descriptors()
+    theirs = socket.create_server(("127.0.0.1", 0))
+    port = theirs.getsockname()[1]
+    with pytest.raises(ConfigError) as refused:
+        await serve(make_config(state_dir, TCP, WS), handed_over(theirs))
+    assert str(refused.value) == (
+        f"listen: systemd listens at 127.0.0.1:{port}, which is the address of no [[listen]] section; "
+        f"there are: {TCP}, {WS}"
+    )
+    assert refused.value.exit_code == 3
+    assert open_descriptors() == before
+
+
+async def test_a_manager_hears_how_the_gateway_is_doing(
+    state_dir: Path, token: str, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(systemd_module, "STATUS_INTERVAL", 0.001)
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
+        manager.bind(str(tmp_path / "notify"))
+        manager.settimeout(PATIENCE)
+        environment = {"NOTIFY_SOCKET": str(tmp_path / "notify"), "WATCHDOG_USEC": "3600000000"}
+
+        async def told() -> str:
+            return (await trio.to_thread.run_sync(manager.recv, 4096)).decode()
+
+        async with serving(make_config(state_dir, TCP), environment) as (url,):
+            assert await told() == "READY=1"
+            assert {await told(), await told()} == {"WATCHDOG=1", "STATUS=0 connections, 0 agents"}
+            editor = await connect_lines(url, token)
+            await editor.initialize()
+            status = await told()
+            while status != "STATUS=1 connection, 1 agent":
+                assert status.startswith("STATUS=")
+                status = await told()
+            await reload(caplog)
+            assert (await told()).startswith("RELOADING=1\nMONOTONIC_USEC=")
+            assert await told() == "READY=1"
+            await editor.stream.aclose()
+            signal.raise_signal(signal.SIGTERM)
+            while (last := await told()).startswith("STATUS="):
+                pass
+            assert last == "STOPPING=1\nSTATUS=stopping"
+    assert environment == {}
+
+
+async def test_a_credential_that_systemd_has_not_handed_over_keeps_the_gateway_from_starting(state_dir: Path) -> None:
+    key = ListenSection(url="wss://127.0.0.1:0", cert=state_dir / "cert.pem", key=Path("credential:key.pem"))
+    config = make_config(state_dir, TCP)
+    with pytest.raises(ConfigError, match=r'listen wss://127.0.0.1:0: there is no "credential:key.pem" here'):
+        await serve(replace(config, listen=(key,)), {})
+    agents = {"a": AgentSection(command=("cat",), env_file=Path("credential:agent.env"))}
+    with pytest.raises(ConfigError, match=r'agents.a.env_file: there is no "credential:agent.env" here'):
+        await serve(make_config(state_dir, TCP, agents=agents), {})
 
 
 async def test_a_state_directory_that_cannot_be_is_an_error_of_the_configuration(tmp_path: Path) -> None:
@@ -324,11 +597,32 @@ def test_all_flaws_of_the_files_that_are_named_are_found(state_dir: Path, token:
     assert "others may use it" in tokens
 
 
+def test_a_key_that_only_the_service_is_given_is_no_flaw_elsewhere(state_dir: Path, token: str) -> None:
+    create_certificate(["127.0.0.1"], state_dir)
+    key = Path("credential:key.pem")
+    secure = ListenSection(url="wss://127.0.0.1:0", cert=state_dir / "cert.pem", key=key)
+    assert flaws(replace(make_config(state_dir, TCP), listen=(secure,))) == []
+
+
+def test_an_authority_for_clients_that_is_none_is_a_flaw(state_dir: Path, token: str) -> None:
+    config = secure(state_dir, "wss://127.0.0.1:0")
+    (state_dir / "clients.pem").write_text("torn")
+    (flaw,) = flaws(replace(config, listen=(replace(config.listen[0], client_ca=state_dir / "clients.pem"),)))
+    assert "clients.pem" in flaw
+
+
 def test_a_state_directory_that_cannot_be_made_is_a_flaw(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     (flaw,) = flaws(make_config(tmp_path / "file" / "state", TCP))
     assert flaw.startswith("error: gateway.state_dir: ")
     assert not (tmp_path / "file" / "state").exists()
+
+
+def test_a_state_directory_that_others_may_write_to_is_a_flaw(state_dir: Path, token: str) -> None:
+    state_dir.chmod(0o770)
+    assert flaws(make_config(state_dir, TCP)) == [
+        f"warning: gateway.state_dir: others may replace what is in {state_dir} (mode 0770): chmod 700 {state_dir}"
+    ]
 
 
 def test_sessions_of_before_that_cannot_be_read_are_a_flaw_that_a_gateway_can_live_with(

@@ -24,7 +24,7 @@ PROMPT = (
 HELLO = b'{"jsonrpc":"2.0","id":0,"method":"_acp-gateway/hello","params":{}}\n'
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_an_open_prompt_is_answered_when_the_gateway_stops(tmp_path: Path, number: signal.Signals) -> None:
     pin = prepare(tmp_path, f'[agents.sdk]\ncommand = ["{sys.executable}", "{AGENTS / "sdk_agent.py"}"]\n')
     gateway = start_gateway(tmp_path, pin)

@@ -1,0 +1,327 @@
+"""What docs/deploy.md promises: its blocks for proxies, played by one that does what they say; the lines of the log."""
+
+import ast
+import contextlib
+import json
+import re
+import socket
+import ssl
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from websockets.exceptions import InvalidStatus
+from websockets.sync.client import ClientConnection, connect
+
+from tests.end_to_end.running import ENVIRONMENT, PROGRAM, RunningGateway, run_program
+
+ROOT = Path(__file__).parents[2]
+DEPLOY = (ROOT / "docs" / "deploy.md").read_text()
+
+LAPTOP = "127.0.0.2"
+"""Where the client of these tests connects from: not from where the proxy does."""
+
+FORGED = "192.0.2.66"
+"""The address that a client claims to have."""
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="elsewhere loopback has one address")
+
+
+def checked_block(name: str) -> str:
+    """The block of the page that is marked as checked by this name."""
+    found = re.search(rf"<!-- checked: {name} -->\n```\w+\n(.*?)```", DEPLOY, re.DOTALL)
+    assert found is not None
+    return found[1]
+
+
+Headers = dict[str, str]
+"""By lower-case name."""
+
+HOP_BY_HOP = ("connection", "upgrade", "keep-alive", "te", "transfer-encoding", "proxy-connection")
+
+
+def as_nginx(headers: Headers, client: str) -> tuple[str, Headers]:
+    """What nginx makes of a request's headers with the page's block; with the version that it sends them by."""
+    block = checked_block("nginx")
+    forwarded = headers.get("x-forwarded-for")
+    values = {
+        "$http_upgrade": headers.get("upgrade", ""),
+        "$host": headers["host"].partition(":")[0],
+        "$proxy_add_x_forwarded_for": f"{forwarded}, {client}" if forwarded else client,
+    }
+    (target,) = re.findall(r"proxy_pass http://(\S+);", block)
+    passed = {name: value for name, value in headers.items() if name not in HOP_BY_HOP}
+    passed |= {"host": target, "connection": "close"}
+    for name, value in re.findall(r"proxy_set_header (\S+) (\S+);", block):
+        passed[name.lower()] = values[value] if value.startswith("$") else value.strip('"')
+    (version,) = re.findall(r"proxy_http_version (\S+);", block) or ["1.0"]
+    return version, passed
+
+
+def as_caddy(headers: Headers, client: str) -> tuple[str, Headers]:
+    """What Caddy makes of them: it passes all on, and believes nobody's `X-Forwarded-For` but its own."""
+    assert "reverse_proxy /acp 127.0.0.1:7080" in checked_block("caddy")
+    return "1.1", headers | {"x-forwarded-for": client}
+
+
+Proxying = Callable[[Headers, str], tuple[str, Headers]]
+
+
+class Proxy:
+    """Ends TLS, changes the headers of each connection's first request, and passes on what comes after it."""
+
+    def __init__(self, gateway: tuple[str, int], certificate: Path, proxying: Proxying) -> None:
+        self._gateway = gateway
+        self._proxying = proxying
+        self._context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+        self._context.load_cert_chain(certificate / "cert.pem", certificate / "key.pem")
+        self._context.set_alpn_protocols(["http/1.1"])
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.port: int = self._listener.getsockname()[1]
+        self._sockets: list[socket.socket] = [self._listener]
+        self._threads = [threading.Thread(target=self._accept)]
+        self._threads[0].start()
+
+    def cut(self) -> None:
+        """Lose all connections, as when it reads its configuration anew."""
+        for sock in self._sockets[1:]:
+            with contextlib.suppress(OSError):
+                sock.shutdown(socket.SHUT_RDWR)
+
+    def close(self) -> None:
+        with contextlib.suppress(OSError):
+            self._listener.shutdown(socket.SHUT_RDWR)
+        self.cut()
+        for thread in self._threads:
+            thread.join(60)
+        for sock in self._sockets:
+            sock.close()
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                accepted, (client, _) = self._listener.accept()
+            except OSError:
+                return
+            self._sockets.append(accepted)
+            self._start(self._serve, accepted, client)
+
+    def _start(self, function: Callable[..., None], *arguments: Any) -> None:
+        self._threads.append(threading.Thread(target=function, args=arguments))
+        self._threads[-1].start()
+
+    def _serve(self, accepted: socket.socket, client: str) -> None:
+        with contextlib.suppress(OSError):
+            tls = self._context.wrap_socket(accepted, server_side=True)
+            self._sockets.append(tls)
+            head = b""
+            while b"\r\n\r\n" not in head:
+                head += tls.recv(65536)
+            head, _, rest = head.partition(b"\r\n\r\n")
+            request, *lines = head.decode("latin-1").split("\r\n")
+            headers = {name.lower(): value for name, value in (line.split(": ", 1) for line in lines)}
+            version, passed = self._proxying(headers, client)
+            method, path, _ = request.split(" ")
+            fields = [f"{method} {path} HTTP/{version}", *(f"{name}: {value}" for name, value in passed.items())]
+            far = socket.create_connection(self._gateway, timeout=60)
+            self._sockets.append(far)
+            far.sendall("\r\n".join([*fields, "", ""]).encode("latin-1") + rest)
+            self._start(_pass_on, far, tls)
+            _pass_on(tls, far)
+
+
+def _pass_on(source: socket.socket, target: socket.socket) -> None:
+    with contextlib.suppress(OSError):
+        while data := source.recv(65536):
+            target.sendall(data)
+    for sock in (source, target):
+        with contextlib.suppress(OSError):
+            sock.shutdown(socket.SHUT_RDWR)
+
+
+@pytest.fixture(scope="module")
+def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningGateway]:
+    """A gateway with the page's configuration, and a second listener whose proxy is not known to it."""
+    directory = tmp_path_factory.mktemp("deploy")
+    block = checked_block("gateway").replace("[gateway]\n", f'[gateway]\nstate_dir = "{directory}/state"\n')
+    assert "ws://127.0.0.1:7080" in block
+    (directory / "config.toml").write_text(
+        block.replace(":7080", ":0") + '[agents.a]\ncommand = ["cat"]\n[[listen]]\nurl = "ws://127.0.0.3:0"\n'
+    )
+    run_program("certs", "create", "--host", "gpu.example", "--host", "localhost", "--out", directory)
+    token = run_program("token", "create", "--config", directory / "config.toml", "--label", "tests")
+    (directory / "token").touch(0o600)
+    (directory / "token").write_text(token)
+    process = subprocess.Popen(
+        [*PROGRAM, "serve", "--config", str(directory / "config.toml")],
+        env=ENVIRONMENT,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    running = RunningGateway(directory, process, "")
+    for _ in range(2):
+        found = re.search(r"listening on ws://(\S+):(\d+)/", running.read_log_until("listening on "))
+        assert found is not None
+        running.urls[found[1]] = found[2]
+    try:
+        yield running
+    finally:
+        assert running.stop() == 0, "".join(running.log)
+
+
+@pytest.fixture(params=[as_nginx, as_caddy], ids=["nginx", "caddy"])
+def proxying(request: pytest.FixtureRequest) -> Proxying:
+    found: Proxying = request.param
+    return found
+
+
+@contextmanager
+def proxy_of(gateway: RunningGateway, proxying: Proxying, host: str = "127.0.0.1") -> Iterator[Proxy]:
+    proxy = Proxy((host, int(gateway.urls[host])), gateway.directory, proxying)
+    try:
+        yield proxy
+    finally:
+        proxy.close()
+
+
+def ask(
+    gateway: RunningGateway, proxy: Proxy, token: str, name: str = "gpu.example", **headers: str
+) -> ClientConnection:
+    """A client at `LAPTOP` that asks for the gateway by that name, by way of the proxy."""
+    context = ssl.create_default_context(cafile=gateway.directory / "cert.pem")
+    sock = socket.create_connection(("127.0.0.1", proxy.port), timeout=60, source_address=(LAPTOP, 0))
+    given = {"Authorization": f"Bearer {token}", "X-Forwarded-For": FORGED} | headers
+    return connect(
+        f"wss://{name}/acp",
+        sock=sock,
+        ssl=context,
+        server_hostname="gpu.example",
+        additional_headers=given,
+        proxy=None,
+        open_timeout=60,
+    )
+
+
+def audited(gateway: RunningGateway, event: str) -> dict[str, Any]:
+    """The last entry of the audit about this."""
+    entries = [json.loads(line) for line in (gateway.directory / "state" / "audit.jsonl").read_text().splitlines()]
+    found: dict[str, Any] = [entry for entry in entries if entry["event"] == event][-1]
+    return found
+
+
+def test_a_client_comes_in_through_the_proxy_and_is_known_by_its_own_address(
+    gateway: RunningGateway, proxying: Proxying
+) -> None:
+    with proxy_of(gateway, proxying) as proxy, ask(gateway, proxy, gateway.token) as client:
+        client.ping().wait(60)
+        assert client.response is not None
+        assert "Acp-Connection-Id" in client.response.headers
+    assert audited(gateway, "authenticated")["address"] == LAPTOP
+
+
+def test_who_is_refused_is_known_by_its_own_address_too(gateway: RunningGateway, proxying: Proxying) -> None:
+    with proxy_of(gateway, proxying) as proxy:
+        with pytest.raises(InvalidStatus) as refused:
+            ask(gateway, proxy, "wrong")
+        assert refused.value.response.status_code == 401
+    assert audited(gateway, "refused")["address"] == LAPTOP
+
+
+@pytest.mark.parametrize(("listener", "name"), [("127.0.0.1", "evil.example"), ("127.0.0.3", "gpu.example")])
+def test_a_name_that_is_not_allowed_is_refused_on_loopback(
+    listener: str, name: str, gateway: RunningGateway, proxying: Proxying
+) -> None:
+    with proxy_of(gateway, proxying, listener) as proxy:
+        with pytest.raises(InvalidStatus) as refused:
+            ask(gateway, proxy, gateway.token, name)
+        assert refused.value.response.status_code == 403
+        assert b"allowed_hosts" in refused.value.response.body
+
+
+def test_the_program_itself_works_through_the_proxy(gateway: RunningGateway, proxying: Proxying) -> None:
+    with proxy_of(gateway, proxying) as proxy:
+        certificate, token = gateway.directory / "cert.pem", gateway.token_file
+        target = f"wss://localhost:{proxy.port}"
+        assert run_program("sessions", target, "--json", "--ca", certificate, "--token-file", token) == "[]\n"
+
+
+def test_a_link_that_the_proxy_cuts_resumes_through_it(gateway: RunningGateway, proxying: Proxying) -> None:
+    with proxy_of(gateway, proxying) as proxy:
+        with ask(gateway, proxy, gateway.token, **{"Acp-Gateway-Resume": "0"}) as client:
+            assert client.response is not None
+            link = client.response.headers["Acp-Connection-Id"]
+            proxy.cut()
+        again = {"Acp-Gateway-Resume": "0", "Acp-Connection-Id": link}
+        with ask(gateway, proxy, gateway.token, **again) as client:
+            assert client.response is not None
+            assert client.response.headers["Acp-Connection-Id"] == link
+
+
+def test_the_timeouts_of_the_proxy_are_longer_than_a_ping_and_its_answer() -> None:
+    example = (ROOT / "examples" / "gateway.toml").read_text()
+    pings = sum(
+        float(seconds) for seconds in re.findall(r"^# ping_(?:interval|timeout) = ([0-9.]+)", example, re.MULTILINE)
+    )
+    timeouts = re.findall(r"proxy_(?:read|send)_timeout (\d+)s;", checked_block("nginx"))
+    assert len(timeouts) == 2
+    assert all(float(seconds) > pings > 0 for seconds in timeouts)
+
+
+# The log
+
+LEVELS = {"error": "ERROR", "exception": "ERROR", "warning": "WARNING", "info": "INFO", "debug": "DEBUG"}
+
+CLIENT = ("cli", "shim", "uplink")
+"""Modules of the client, whose log the page describes in a paragraph."""
+
+
+def described_lines() -> set[tuple[str, str]]:
+    """The level and the text of each row of the page."""
+    found = set()
+    for level, rows in re.findall(r"^### ([A-Z]+)\n(.*?)(?=^###)", DEPLOY, re.DOTALL | re.MULTILINE):
+        found |= {(level, text.strip()) for _, text in re.findall(r"^\| (`+)(.*?)\1 \|", rows, re.MULTILINE)}
+    return found
+
+
+def logged_lines() -> Iterator[tuple[str, str, str]]:
+    """Module, level ("" where it depends) and text of what the gateway logs, with … for what is filled in."""
+    for path in sorted((ROOT / "acp_gateway").rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text())):
+            match node:
+                case ast.Call(
+                    func=ast.Attribute(value=ast.Name(id="log" | "_log"), attr=method), args=[*arguments]
+                ) if path.stem not in CLIENT:
+                    text = arguments[1 if method == "log" else 0]
+                    assert isinstance(text, ast.Constant), f"{path}:{node.lineno}"
+                    assert isinstance(text.value, str)
+                    filled = re.sub(r"%[0-9.]*[a-z]", "…", text.value)
+                    yield path.stem, LEVELS.get(method, ""), re.sub(r"……+", "…", filled)
+
+
+def test_every_line_of_the_log_is_on_the_page_with_its_level() -> None:
+    described = described_lines()
+    missing = []
+    for module, level, text in logged_lines():
+        # What is nothing but filled in, the page has by examples.
+        if not re.search("[a-z]", text):
+            continue
+        if not any(text == shown and level in ("", of) for of, shown in described):
+            missing.append((module, level, text))
+    assert missing == []
+
+
+def test_the_page_has_no_line_that_is_never_logged() -> None:
+    logged = {(level, text) for _, level, text in logged_lines()}
+    texts = {text for level, text in logged if not level}
+    # Those with a word in capitals are examples of what is nothing but filled in.
+    sure = {
+        (level, text)
+        for level, text in described_lines()
+        if not re.search(r"\b[A-Z]{3,}\b", text.replace("SIGHUP", ""))
+    }
+    assert {line for line in sure if line not in logged and line[1] not in texts} == set()
