@@ -3,15 +3,17 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: help demo test test-slow check coverage bench-resume format clean
+.PHONY: help demo test test-slow fuzz check coverage bench-resume bench-attacks format clean
 
 help:
 	@echo 'make demo          the main job, on this machine, in under a minute'
 	@echo 'make test          all tests but the slow ones'
 	@echo 'make test-slow     the tests that need many seconds of real time'
+	@echo 'make fuzz          anything said to everything, for ten minutes, or FUZZ_MINUTES'
 	@echo 'make check         format, lint, types, layers, and the wheel in an empty environment'
 	@echo 'make coverage      every branch of the core is reached by its own tests'
 	@echo 'make bench-resume  what a link that resumes costs, and how soon it goes on'
+	@echo 'make bench-attacks what attacks cost those who work'
 	@echo 'make format        write the format that make check wants'
 	@echo 'make clean         remove the virtual environment and what was built'
 
@@ -32,6 +34,10 @@ test: $(VENV)/has-test
 test-slow: $(VENV)/has-test
 	$(BIN)/python -m pytest -q -m slow
 
+# What is found is told with the seed that finds it again.
+fuzz: $(VENV)/has-test
+	@$(BIN)/python -m tests.fuzz.rounds
+
 check: $(VENV)/has-dev
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
@@ -45,6 +51,9 @@ coverage: $(VENV)/has-dev
 
 bench-resume: $(VENV)/has-run
 	@$(BIN)/python benchmarks/resume.py
+
+bench-attacks: $(VENV)/has-run
+	@$(BIN)/python -m benchmarks.attacks
 
 format: $(VENV)/has-dev
 	$(BIN)/ruff format .

@@ -346,6 +346,9 @@ url = "wss://127.0.0.1:0"
 cert = {toml(box / "cert.pem")}
 key = {toml(box / "key.pem")}
 
+[workspaces.demo]
+root = {toml(box)}
+
 [agents.demo]
 command = [{toml(sys.executable)}, {toml(AGENT)}]
 """,

@@ -1,11 +1,29 @@
-"""One gateway for each module of tests."""
+"""One gateway for each module of tests, and nothing of its secrets is left behind."""
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 
 import pytest
 
 from tests.end_to_end.running import AGENTS, RunningGateway, prepare, start_gateway
+from tests.end_to_end.traces import TRACES
+
+
+@pytest.fixture(scope="module", autouse=True)
+def no_token_is_left_behind(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """None of the tokens that a module's tests used is where it should not be, when they and their gateway are done."""
+    TRACES.forget()
+    yield
+    assert TRACES.search(tmp_path_factory.getbasetemp()) == []
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Note what was printed while a test ran, by the programs that it started as well."""
+    report = yield
+    for title, text in report.sections:
+        TRACES.note(f"{title} of {item.name}", text)
+    return report
 
 
 @pytest.fixture(scope="module")

@@ -2,7 +2,7 @@
 
 It is started with a directory, where each session is a file with its updates, one a line, which `session/load` replays.
 It lists all that are there, whoever's they are. `calls` there has a line for each message that it got: its process, the
-method, the session.
+method, the session. `heard` has the messages themselves.
 
 Each text block of a prompt is a command; what it does not know it says back.
 
@@ -60,6 +60,8 @@ class RememberingAgent:
         if not line:
             return None
         message: dict[str, Any] = json.loads(line)
+        with (self._directory / "heard").open("ab") as heard:
+            heard.write(line)
         with (self._directory / "calls").open("a") as calls:
             session = (message.get("params") or {}).get("sessionId", "-")
             calls.write(f"{os.getpid()} {message.get('method', 'response')} {session}\n")

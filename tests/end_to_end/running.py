@@ -14,11 +14,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from acp_gateway.tokens import mint
+from tests.end_to_end.traces import TRACES
+
 PROGRAM = [sys.executable, "-m", "acp_gateway"]
 AGENTS = Path(__file__).parent
 
 # What an editor's environment has in it at the least.
 ENVIRONMENT = {"PATH": os.environ["PATH"], "HOME": "/nonexistent"}
+
+TOKENS = (("token", "create"), ("token", "rotate"), ("share",))
+"""The commands that print tokens."""
 
 
 @dataclass
@@ -45,12 +51,10 @@ class RunningGateway:
         return self.directory / "config.toml"
 
     def connect_command(self, transport: str, *options: str) -> list[str]:
-        """The command that an editor would start."""
+        """The command that an editor would start. With a client certificate in the options it shows no token."""
         trust = ["--pin", self.pin] if transport in ("wss", "tcp+tls") else []
-        return [
-            *(*PROGRAM, "connect", self.urls[transport], "--token-file", str(self.token_file)),
-            *(*trust, *options),
-        ]
+        token = [] if "--cert" in options else ["--token-file", str(self.token_file)]
+        return [*PROGRAM, "connect", self.urls[transport], *token, *trust, *options]
 
     def save_token(self, *command: str) -> Path:
         """Make another token by a command of the program; the file where it is kept."""
@@ -61,9 +65,9 @@ class RunningGateway:
         path.write_text(secret)
         return path
 
-    def sessions(self) -> list[dict[str, Any]]:
-        """What `acp-gateway sessions` says, as the gateway's own user."""
-        said = run_program("sessions", self.urls["tcp"], "--json", "--token-file", self.token_file)
+    def sessions(self, token_file: Path | None = None) -> list[dict[str, Any]]:
+        """What `acp-gateway sessions` says, as the gateway's own user unless another token is given."""
+        said = run_program("sessions", self.urls["tcp"], "--json", "--token-file", token_file or self.token_file)
         found: list[dict[str, Any]] = json.loads(said)
         return found
 
@@ -86,11 +90,13 @@ class RunningGateway:
 
     def stop(self) -> int:
         """Stop it as a service manager does, and return its exit code."""
+        TRACES.look_at_processes()
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGTERM)
         assert self.process.stderr is not None
         with self._bounded(), self.process.stderr:
             self.log += self.process.stderr.readlines()
+        TRACES.note(f"the log of the gateway in {self.directory}", "".join(self.log))
         return self.process.wait(60)
 
     @contextmanager
@@ -109,12 +115,20 @@ def run_program(*arguments: str | Path) -> str:
     done = subprocess.run(
         [*PROGRAM, *map(str, arguments)], env=ENVIRONMENT, capture_output=True, text=True, check=True, timeout=60
     )
+    if arguments[:2] in TOKENS or arguments[:1] in TOKENS:
+        TRACES.note_tokens_in(done.stdout)
+    else:
+        TRACES.note(f"what {arguments[0]} printed", done.stdout)
+    TRACES.note(f"the errors of {arguments[0]}", done.stderr)
     return done.stdout
 
 
-def write_config(directory: Path, agents: str, *, more: str = "") -> None:
-    """A configuration with a listener for every transport, on ports that the system chooses."""
-    tls = f'cert = "{directory}/cert.pem"\nkey = "{directory}/key.pem"\n'
+def write_config(directory: Path, agents: str, *, more: str = "", tls: str = "") -> None:
+    """A configuration with a listener for every transport, on ports that the system chooses.
+
+    `more` is for `[gateway]` and what may follow it, `tls` for the listeners with TLS.
+    """
+    tls = f'cert = "{directory}/cert.pem"\nkey = "{directory}/key.pem"\n{tls}'
     listeners = "".join(
         f'[[listen]]\nurl = "{url}"\n{tls if url.startswith(("wss:", "tcp+tls:")) else ""}'
         for url in (
@@ -122,15 +136,19 @@ def write_config(directory: Path, agents: str, *, more: str = "") -> None:
             f"unix://{directory}/socket",
         )
     )
-    text = f'[gateway]\nstate_dir = "{directory}/state"\n{more}\n{listeners}\n{agents}'
+    # What the gateway's user has for a home says nothing of where the tests' directories are.
+    everything = "" if "[workspaces." in agents else '[workspaces.everything]\nroot = "/"\n'
+    text = f'[gateway]\nstate_dir = "{directory}/state"\n{more}\n{listeners}\n{everything}\n{agents}'
     (directory / "config.toml").write_text(text)
 
 
-def start_gateway(directory: Path, pin: str) -> RunningGateway:
-    """Start the gateway of a directory and wait until it listens everywhere."""
+def start_gateway(directory: Path, pin: str, *options: str) -> RunningGateway:
+    """Start the gateway of a directory, with options of `serve`, and wait until it listens everywhere."""
+    # A gateway needs no token of its own, and yet it may have been started where there is one.
+    own = TRACES.note_tokens_in(mint())
     process = subprocess.Popen(
-        [*PROGRAM, "serve", "--config", str(directory / "config.toml")],
-        env=ENVIRONMENT | {"ACP_GATEWAY_TOKEN": "acpgw_of_the_gateways_own_environment", "SECRET_OF_GATEWAY": "x"},
+        [*PROGRAM, "serve", "--config", str(directory / "config.toml"), *options],
+        env=ENVIRONMENT | {"ACP_GATEWAY_TOKEN": own, "SECRET_OF_GATEWAY": "x"},
         stderr=subprocess.PIPE,
         text=True,
     )
@@ -143,10 +161,10 @@ def start_gateway(directory: Path, pin: str) -> RunningGateway:
     return gateway
 
 
-def prepare(directory: Path, agents: str, *, more: str = "") -> str:
+def prepare(directory: Path, agents: str, *, more: str = "", tls: str = "") -> str:
     """Certificate, configuration and token of a gateway; returns the pin."""
     pin = run_program("certs", "create", "--host", "127.0.0.1", "--out", directory).strip()
-    write_config(directory, agents, more=more)
+    write_config(directory, agents, more=more, tls=tls)
     token = run_program("token", "create", "--config", directory / "config.toml", "--label", "tests")
     (directory / "token").touch(0o600)
     (directory / "token").write_text(token)

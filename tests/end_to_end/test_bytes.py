@@ -144,13 +144,6 @@ def test_lines_of_the_agent_that_are_no_messages_are_dropped(shim: Shim) -> None
     assert shim.receive() == good
 
 
-def test_the_agent_cannot_speak_with_the_gateways_own_voice(shim: Shim) -> None:
-    good = '{"jsonrpc":"2.0","method":"good"}'
-    for line in ('{"jsonrpc":"2.0","method":"_acp-gateway/ack","params":{"received":9}}', good):
-        shim.send(json.dumps({"jsonrpc": "2.0", "method": "raw/say", "params": {"line": line}}))
-    assert shim.receive() == good
-
-
 def test_a_request_before_initialize_and_a_second_initialize_are_refused(gateway: RunningGateway) -> None:
     shim = Shim(gateway, "tcp")
     try:

@@ -1,0 +1,127 @@
+"""A stand-in for ssh and sshd: a program that is called `ssh`, and runs the command here, as on another machine.
+
+It insists on the options that the real one needs, and gives the command the environment of a login that knows
+nothing: a short PATH, a home of its own, and a profile that greets, before and behind the command, with CR LF.
+"""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+GREETING = "printf 'Welcome to box!\\r\\n=== acp-gateway pairing 1 BEGIN ===\\r\\nyou have mail'; "
+FAREWELL = "; code=$?; printf 'bye\\r\\n'; exit $code"
+
+
+@dataclass(frozen=True, slots=True)
+class FakeSsh:
+    """A folder with an `ssh`, and with what it is told and tells."""
+
+    directory: Path
+
+    @property
+    def home(self) -> Path:
+        """The home over there."""
+        return self.directory / "home"
+
+    @property
+    def path(self) -> str:
+        """A PATH on which it is found before the real one."""
+        return f"{self.directory}{os.pathsep}{os.environ['PATH']}"
+
+    def fail(self, code: int, words: str) -> None:
+        """From now on do nothing but say this on stderr, and end with this code."""
+        (self.directory / "failure.json").write_text(json.dumps([code, words]))
+
+    def recover(self) -> None:
+        """Work again."""
+        (self.directory / "failure.json").unlink()
+
+    def calls(self) -> list[list[str]]:
+        """The arguments of each call so far."""
+        try:
+            return [json.loads(line) for line in (self.directory / "calls.jsonl").read_text().splitlines()]
+        except FileNotFoundError:
+            return []
+
+    def environments(self) -> list[dict[str, str]]:
+        """The environment of each call so far."""
+        return [json.loads(line) for line in (self.directory / "environments.jsonl").read_text().splitlines()]
+
+    def kill(self) -> int:
+        """Kill those that run, with what they run, so that nobody can say a word; how many there were."""
+        running = 0
+        for path in self.directory.glob("running-*"):
+            try:
+                os.killpg(int(path.name.partition("-")[2]), signal.SIGKILL)
+                running += 1
+            except ProcessLookupError:
+                pass
+            path.unlink()
+        return running
+
+
+def make_fake_ssh(directory: Path, *, program: bool = True) -> FakeSsh:
+    """Make one; `program`: with acp-gateway in `~/.local/bin` over there."""
+    fake = FakeSsh(directory)
+    fake.home.mkdir(parents=True)
+    script = directory / "ssh"
+    script.write_text(
+        f"#!{sys.executable} -IS\nimport sys\nfrom pathlib import Path\n"
+        f"sys.path.insert(0, {str(Path(__file__).parent)!r})\n"
+        f"import fake_ssh\nsys.exit(fake_ssh.run(Path({str(directory)!r}), sys.argv[1:]))\n"
+    )
+    script.chmod(0o755)
+    if program:
+        install(fake.home / ".local/bin/acp-gateway")
+    return fake
+
+
+def install(path: Path) -> None:
+    """Put an acp-gateway there."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    root = Path(__file__).parent.parent.parent
+    path.write_text(
+        f"#!{sys.executable}\nimport sys\nsys.path.insert(0, {str(root)!r})\n"
+        "from acp_gateway.cli import main\nmain(prog_name='acp-gateway')\n"
+    )
+    path.chmod(0o755)
+
+
+def run(directory: Path, arguments: list[str]) -> int:
+    """Be ssh; returns its exit code."""
+    with (directory / "calls.jsonl").open("a") as file:
+        file.write(json.dumps(arguments) + "\n")
+    with (directory / "environments.jsonl").open("a") as file:
+        file.write(json.dumps(dict(os.environ)) + "\n")
+    asked = arguments[:1] == ["-G"]
+    host, *command = arguments[arguments.index("--") + 1 :]
+    options = dict(zip(arguments[asked:], arguments[asked + 1 :], strict=False))
+    assert "-T" in arguments
+    assert not host.startswith("-")
+    assert "BatchMode=yes" in arguments
+    assert "RemoteCommand=none" in arguments
+    assert options.get("-l", "") != "root"
+    if asked:
+        sys.stdout.write(f"user ann\nhostname {'127.0.0.1' if host == 'box' else host}\nport 22\n")
+        return 0
+    try:
+        code, words = json.loads((directory / "failure.json").read_text())
+    except FileNotFoundError:
+        pass
+    else:
+        sys.stderr.write(f"{words}\n")
+        return int(code)
+    (line,) = command
+    environment = {"PATH": "/usr/bin:/bin", "HOME": str(directory / "home"), "USER": "ann", "SSH_ORIGINAL_COMMAND": ""}
+    os.setpgrp()
+    pid = directory / f"running-{os.getpid()}"
+    pid.touch()
+    # As sshd does it: the login shell gets one line, of which it makes what it likes.
+    process = subprocess.Popen(["/bin/sh", "-c", GREETING + line + FAREWELL], env=environment, cwd=directory / "home")
+    code = process.wait()
+    pid.unlink(missing_ok=True)
+    return code

@@ -1,0 +1,182 @@
+"""A gateway that is reached over ssh: paired with, and connected to. Only ssh itself is not the real one."""
+
+import json
+import re
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+
+from tests.end_to_end import running
+from tests.end_to_end.fake_ssh import FakeSsh, install, make_fake_ssh
+from tests.end_to_end.running import AGENTS, ENVIRONMENT, PROGRAM, RunningGateway, prepare, start_gateway
+from tests.end_to_end.test_losses import PATIENCE, Shim, Talk, reading_log, shim
+from tests.end_to_end.traces import TRACES
+
+AGENT_NAMES = ("plain", "cut")
+
+
+@pytest.fixture(scope="module")
+def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningGateway]:
+    """A gateway with counting agents."""
+    directory = tmp_path_factory.mktemp("gateway")
+    agents = ""
+    for name in AGENT_NAMES:
+        command = [running.PROGRAM[0], "-I", "-S", str(AGENTS / "counting_agent.py"), str(directory / f"{name}.log")]
+        agents += f"[agents.{name}]\ncommand = {json.dumps(command)}\n"
+    gateway = start_gateway(directory, prepare(directory, agents, more='default_agent = "plain"'))
+    gateway.urls["ssh"] = "ssh://ann@box" + gateway.urls["unix"].removeprefix("unix://")
+    with reading_log(gateway):
+        yield gateway
+    assert gateway.stop() == 0, "".join(gateway.log)
+
+
+@pytest.fixture
+def fake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeSsh:
+    """An ssh, for everything that is started."""
+    fake = make_fake_ssh(tmp_path / "ssh")
+    monkeypatch.setitem(ENVIRONMENT, "PATH", fake.path)
+    monkeypatch.setitem(ENVIRONMENT, "XDG_CONFIG_HOME", str(tmp_path / "laptop"))
+    # What a person may have set for another gateway, and ssh must not send.
+    monkeypatch.setitem(ENVIRONMENT, "SSH_AUTH_SOCK", "/run/agent")
+    return fake
+
+
+def put_config(fake: FakeSsh, gateway: RunningGateway, *, tls: bool = True) -> None:
+    """Give the machine over there the gateway's configuration, with the port that the gateway has got."""
+    path = fake.home / ".config/acp-gateway/config.toml"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    text = gateway.config.read_text()
+    if tls:
+        text = text.replace("wss://127.0.0.1:0", gateway.urls["wss"])
+    path.write_text(text)
+
+
+def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run the program to its end, whatever that is."""
+    done = subprocess.run(
+        [*PROGRAM, *arguments], env=ENVIRONMENT, capture_output=True, text=True, timeout=60, check=False
+    )
+    TRACES.note(f"what {arguments[0]} printed", done.stdout + done.stderr)
+    return done
+
+
+def pair(fake: FakeSsh, tmp_path: Path, *options: str) -> dict[str, str]:
+    """Pair with the box; what is written of it."""
+    done = run("pair", "ann@box", "--label", "laptop", *options)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == "paired: acp-gateway connect box --print-config zed\n"
+    folder = tmp_path / "laptop/acp-gateway"
+    TRACES.note_tokens_in((folder / "box.token").read_text())
+    text = (folder / "hosts.toml").read_text()
+    return dict(re.findall(r'^(\w+) = "(.*)"$', text, re.MULTILINE))
+
+
+def paired_tokens(gateway: RunningGateway) -> list[str]:
+    """The ids of the tokens that pairing has made and that are there still."""
+    rows = running.run_program("token", "list", "--config", gateway.config).splitlines()
+    return [row.split()[0] for row in rows if row.endswith("laptop (paired)")]
+
+
+def test_pairing_fetches_all_that_it_takes_and_pairing_again_revokes_the_old_token(
+    gateway: RunningGateway, fake: FakeSsh, tmp_path: Path
+) -> None:
+    put_config(fake, gateway)
+    first = pair(fake, tmp_path)
+    old = tmp_path / "old"
+    (tmp_path / "laptop/acp-gateway/box.token").rename(old)
+    assert first["url"] == gateway.urls["wss"]
+    assert first["pin"] == gateway.pin
+    assert first["command"] == str(fake.home / ".local/bin/acp-gateway")
+    second = pair(fake, tmp_path)
+    assert second["token_id"] != first["token_id"]
+    assert paired_tokens(gateway) == [second["token_id"]]
+    assert run("sessions", "box", "--json").returncode == 0
+    assert run("sessions", "box", "--token-file", str(old)).returncode == 4
+
+
+def test_a_gateway_that_listens_at_a_unix_socket_alone_is_used_through_ssh(
+    gateway: RunningGateway, fake: FakeSsh, tmp_path: Path
+) -> None:
+    put_config(fake, gateway, tls=False)
+    entry = pair(fake, tmp_path)
+    assert entry["url"] == "ssh://ann@box"
+    assert "pin" not in entry
+    done = run("sessions", "box", "--json")
+    assert (done.returncode, done.stderr) == (0, "")
+    # With no token at all as well: the kernel says there whose process it is.
+    assert run("sessions", "ssh://ann@box", "--json").returncode == 0
+    assert all(call[-2:-1] == ["box"] for call in fake.calls() if call[0] != "-G")
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "exit_code", "said"),
+    [
+        ("Host key verification failed.", 255, 5, "log in once with `ssh`"),
+        ("ann@box: Permission denied (publickey).", 255, 4, "set up a key for ssh"),
+    ],
+)
+def test_what_ssh_fails_with_is_one_line_with_the_next_step(
+    fake: FakeSsh, tmp_path: Path, words: str, code: int, exit_code: int, said: str
+) -> None:
+    fake.fail(code, words)
+    for command in (["pair", "ann@box"], ["sessions", "ssh://ann@box"]):
+        done = run(*command)
+        assert (done.returncode, done.stdout) == (exit_code, "")
+        assert said in done.stderr
+        assert done.stderr.count("\n") == 1
+    assert not (tmp_path / "laptop").exists()
+
+
+def test_a_program_in_an_unusual_place_is_found_when_its_path_is_given(
+    gateway: RunningGateway, fake: FakeSsh, tmp_path: Path
+) -> None:
+    (fake.home / ".local/bin/acp-gateway").unlink()
+    put_config(fake, gateway, tls=False)
+    assert run("pair", "ann@box").returncode == 3
+    install(fake.home / "my tools/acp-gateway")
+    entry = pair(fake, tmp_path, "--command", "~/my tools/acp-gateway")
+    assert entry["command"] == str(fake.home / "my tools/acp-gateway")
+    assert run("sessions", "box").returncode == 0
+
+
+def test_a_machine_without_a_configuration_or_a_gateway_says_so(fake: FakeSsh, tmp_path: Path) -> None:
+    assert "there is no" in run("pair", "ann@box").stderr
+    done = run("sessions", "ssh://ann@box")
+    assert done.returncode == 3
+    assert "config.toml" in done.stderr
+    done = run("sessions", "ssh://ann@box/no/socket")
+    assert done.returncode == 6
+    assert "is the gateway running, and does it listen there?" in done.stderr
+
+
+async def test_an_editor_does_not_notice_that_ssh_is_killed_again_and_again(
+    gateway: RunningGateway, fake: FakeSsh, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    talk = Talk(rounds=4, notifications=100)
+    with trio.fail_after(PATIENCE):
+        async with shim(gateway, "unix", "plain") as editor:
+            await editor.talk(talk)
+        expected = editor.transcript
+        killed = 0
+        read = Shim.read
+
+        async def read_and_kill(editor: Shim) -> dict[str, Any]:
+            nonlocal killed
+            message = await read(editor)
+            if len(editor.transcript) % 120 == 50:
+                killed += fake.kill()
+            return message
+
+        monkeypatch.setattr(Shim, "read", read_and_kill)
+        async with shim(gateway, "ssh", "cut") as editor:
+            await editor.talk(talk)
+    assert killed >= 3
+    # The last one may have been when there was nothing left to say.
+    assert killed <= len(fake.calls()) <= killed + 1
+    assert editor.transcript == expected
+    logs = [(gateway.directory / f"{name}.log").read_bytes() for name in AGENT_NAMES]
+    assert logs[0] == logs[1]

@@ -1,0 +1,56 @@
+"""What the core keeps: how much of it there may be at any time, and that nothing is left when it is over."""
+
+import itertools
+from collections.abc import Iterable, Sized
+
+from acp_gateway.protocol.multiplexer import Multiplexer
+from acp_gateway.protocol.routing import EARLY_SIZE, STRANGERS
+from acp_gateway.protocol.sessions import Client, Registry
+
+
+def nothing_is_too_much(multiplexer: Multiplexer, registry: Registry) -> None:
+    """Everything is within the limits of the policy, and what is counted is what there is."""
+    process, routing = multiplexer._process, multiplexer._routing
+    policy = process.policy
+    for client in process.clients:
+        assert len(client.requests) <= policy.max_open_requests
+        sizes = [len(request.message.text) for request in client.requests.values()]
+        assert client.waiting_size == sum(sizes)
+        assert client.waiting_size <= policy.max_waiting_size + max(sizes, default=0)
+        assert len(client.questions) <= policy.max_open_requests
+    assert len(process.questions) <= policy.max_open_requests
+    live = [session for session in registry if session.live]
+    assert registry.count_live() == len(live) <= policy.max_sessions
+    for session in registry:
+        assert session.journal.size <= policy.journal_limit + sum(map(len, session.journal.states()))
+        assert len(session.queue) <= policy.max_queued_prompts
+        assert registry.count_live(session.owner) <= policy.sessions_per_identity
+    assert routing._early_size <= EARLY_SIZE
+    remembered: list[Sized] = [routing._parents, routing._unclear, routing._elicitations]
+    assert max(map(len, remembered)) <= STRANGERS
+
+
+def nothing_is_left_of(clients: Iterable[Client], multiplexer: Multiplexer, registry: Registry) -> None:
+    """All clients have gone: nothing is kept for them but what goes on without them."""
+    process, lifecycle = multiplexer._process, multiplexer._lifecycle
+    assert not process.clients
+    for client in clients:
+        assert not any((client.requests, client.questions, client.sessions))
+    for session in registry:
+        assert not any((session.attached, session.queue, session.held))
+        assert session.host is None
+    held = [*process.held, *lifecycle._waiters, *itertools.chain(*process.recalling.values()), *process.surveying]
+    assert [request for request in held if request.client is not None] == []
+
+
+def nothing_is_left(multiplexer: Multiplexer, registry: Registry) -> None:
+    """The process has ended."""
+    process, routing = multiplexer._process, multiplexer._routing
+    tables: list[Sized] = [process.asked, process.held, process.recalling, process.surveying, process.questions]
+    tables += [process.terminals, process.clients, process.live, multiplexer._lifecycle._waiters]
+    tables += [routing._early, routing._parents, routing._unclear, routing._elicitations]
+    assert [table for table in tables if len(table)] == []
+    assert not registry.count_live()
+    for session in registry:
+        assert not session.live
+        assert not session.journal.size

@@ -1,0 +1,229 @@
+"""Everybody says anything to the core: it never raises, answers everything, and tells nobody what is not theirs."""
+
+import itertools
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from acp_gateway.advice import login_hint
+from acp_gateway.config import AgentSection
+from acp_gateway.protocol.methods import Capability
+from acp_gateway.protocol.process import Policy
+from acp_gateway.protocol.sessions import Client, Registry
+from acp_gateway.protocol.toolservers import ToolPolicy
+from tests.fuzz.effort import effort
+from tests.fuzz.storm import (
+    CAPABILITIES,
+    HONEST,
+    PRIVATE,
+    PUBLIC,
+    Act,
+    Does,
+    Happens,
+    Joins,
+    Plan,
+    Says,
+    Storm,
+    Writes,
+    plans,
+)
+from tests.fuzz.tables import nothing_is_left, nothing_is_left_of, nothing_is_too_much
+from tests.fuzz.witness import Part, Party, make_client
+from tests.protocol.scene import Scene, Shelf, look, make_policy
+
+SECTION = AgentSection(command=("agent",))
+
+JOURNAL = 3000
+OPEN = 6
+QUEUED = 2
+WAITING = 20_000
+
+
+def policy(*, shared: bool, serves: frozenset[Capability], tools: ToolPolicy) -> Policy:
+    """One whose limits are reached soon."""
+    return make_policy(
+        shared=shared,
+        serves=serves,
+        mcp_servers=tools,
+        login_hint=lambda methods: login_hint(SECTION, methods),
+        max_open_requests=OPEN,
+        max_queued_prompts=QUEUED,
+        max_waiting_size=WAITING,
+        journal_limit=JOURNAL,
+        permission_timeout=50.0,
+        max_sessions=7,
+        sessions_per_identity=5,
+        max_waiting_prompts=3,
+        waiting_prompts_per_identity=3,
+    )
+
+
+class Wire(Scene):
+    """A scene whose deliveries a storm is told of; it carries out the storm's acts."""
+
+    def __init__(self, storm: Storm, policy: Policy) -> None:
+        self.shelf = Shelf(JOURNAL)
+        super().__init__(policy, Registry("me", self.shelf, "run"))
+        self.storm = storm
+        self.by_client: dict[Client, Party] = {}
+        self._names = itertools.count(1)
+        self._now = 0.0
+        self._leaving: Client | None = None
+
+    def deliver(self, leaving: Client | None = None) -> None:
+        deliveries = self.multiplexer.take_deliveries()
+        assert all(note.isprintable() for note in self.multiplexer.take_notes())
+        for client, texts in deliveries.to_clients.items():
+            assert not client.gone or client is leaving
+            self.storm.heard(self.by_client[client], texts)
+            # All has arrived.
+            client.replays.clear()
+        for text in deliveries.to_agent:
+            self.storm.agent_heard(text)
+        for session in deliveries.wanted:
+            self.multiplexer.recalled(session, self.shelf.read(session))
+            self.deliver()
+        self.look_at(deliveries.surveys)
+
+    def carry_out(self, act: Act) -> None:
+        """Do it, and what comes of it; then look whether all is well."""
+        self._do(act)
+        for party in self.storm.parties:
+            self.storm.witness.nothing_is_due(party)
+        nothing_is_too_much(self.multiplexer, self.registry)
+        for reaction in self.storm.reaction():
+            self._do(reaction)
+
+    def _do(self, act: Act) -> None:
+        match act:
+            case Says(party, text):
+                self.multiplexer.receive_from_client(party.client, text)
+                self.deliver()
+            case Writes(text):
+                self.multiplexer.receive_from_agent(text)
+                self.deliver()
+            case Joins(part):
+                self.comes(part)
+            case Does(what, party):
+                self.does(what, party)
+            case Happens(what):
+                self.happens(what)
+
+    def comes(self, part: Part) -> Party:
+        client = make_client(part, f"{part.name}{next(self._names)}")
+        party = self.by_client[client] = Party(part, client)
+        self.multiplexer.attach(client)
+        self.storm.joined(party)
+        self.deliver()
+        return party
+
+    def does(self, what: str, party: Party) -> None:
+        match what:
+            case "leave":
+                self.multiplexer.client_gone(party.client)
+                self.storm.gone(party)
+                self.deliver()
+            case "dismiss":
+                self.multiplexer.dismiss(party.client, "it is slow", {"reason": "slow"})
+                self.deliver(leaving=party.client)
+                self.storm.witness.everything_is_answered(party)
+                self.storm.gone(party)
+            case "lose":
+                party.away = True
+                self.multiplexer.client_away(party.client)
+                self.deliver()
+            case "return":
+                party.away = False
+                self.multiplexer.client_back(party.client)
+                self.deliver()
+
+    def happens(self, what: str) -> None:
+        match what:
+            case "lose" if self.multiplexer.wants_agent:
+                self.storm.agent_lost()
+                self.lose_agent()
+                for party in self.storm.parties:
+                    self.storm.witness.everything_is_answered(party)
+            case "stop" if not self.multiplexer.busy:
+                self.storm.agent_lost()
+                self.stop_agent()
+            case "tick":
+                self._now += 30.0
+                self.pass_time(self._now)
+            case "survey" if self.look is not None:
+                self.look = None
+            case "survey":
+                self.look_at_once()
+
+    def look_at_once(self) -> None:
+        """What nobody has looked at yet is looked at now, and what comes later at once."""
+        self.look = look
+        while self.surveys:
+            survey = self.surveys.pop(0)
+            self.multiplexer.surveyed(survey, look(survey))
+            self.deliver()
+
+
+def play(storm: Storm, wire: Wire, plan: Plan) -> None:
+    for part in storm.cast:
+        party = wire.comes(part)
+        for act in storm.first_words(party):
+            wire.carry_out(act)
+    for step in plan:
+        for act in storm.acts(step):
+            wire.carry_out(act)
+
+
+def end(storm: Storm, wire: Wire, *, politely: bool) -> None:
+    witness = storm.witness
+    if politely:
+        wire.look_at_once()
+        for act in storm.round_trip(wire.comes(HONEST)):
+            wire.carry_out(act)
+        wire.end_turns()
+        for act in storm.farewell():
+            wire.carry_out(act)
+        wire.end_turns()
+        for party in storm.parties:
+            witness.everything_is_answered(party)
+        witness.agent_is_answered()
+    else:
+        wire.happens("lose")
+    for party in list(storm.parties):
+        wire.does("leave", party)
+    nothing_is_left_of([party.client for party in storm.all], wire.multiplexer, wire.registry)
+    wire.retire()
+    nothing_is_left(wire.multiplexer, wire.registry)
+
+
+@pytest.mark.parametrize("truthful", [True, False], ids=["an agent that says what is", "an agent that says anything"])
+@pytest.mark.parametrize("shared", [True, False], ids=["everybody's", "somebody's own"])
+@effort(30)
+@given(
+    plans,
+    st.booleans(),
+    st.sampled_from(CAPABILITIES),
+    st.sampled_from((frozenset(), frozenset(Capability))),
+    st.sampled_from(("drop", "deny", "allow", ("tool",))),
+    st.booleans(),
+)
+def test_the_core_withstands(
+    shared: bool,
+    truthful: bool,
+    plan: Plan,
+    eager: bool,
+    capabilities: dict[str, Any],
+    serves: frozenset[Capability],
+    tools: ToolPolicy,
+    politely: bool,
+) -> None:
+    storm = Storm(PUBLIC if shared else PRIVATE, truthful=truthful, eager=eager, capabilities=capabilities)
+    wire = Wire(storm, policy(shared=shared, serves=serves, tools=tools))
+    try:
+        play(storm, wire, plan)
+        end(storm, wire, politely=politely)
+    except Exception as error:
+        error.add_note("\n".join(storm.log))
+        raise

@@ -1,0 +1,200 @@
+"""Any text: what the fast reading of messages says, and all that looks into one, is what a slow parser says."""
+
+from collections.abc import Callable
+from decimal import Decimal
+from typing import Any
+
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from acp_gateway.protocol import jsonrpc, spans, verbatim
+from acp_gateway.protocol.jsonrpc import PARSE_ERROR, InvalidMessage, Kind, Message, RawId
+from acp_gateway.protocol.outbox import read_control
+from acp_gateway.protocol.spans import MalformedJson
+from tests.fuzz import reference, texts
+from tests.fuzz.effort import effort
+from tests.fuzz.reference import MISSING, Envelope, Number, Object
+
+PATHS = (
+    *((), ("id",), ("method",), ("params",), ("params", "sessionId"), ("params", "update"), ("error",), ("",)),
+    *(("params", "update", "sessionUpdate"), ("params", "requestId"), ("result",), ("result", "id"), ("\ud83d",)),
+)
+"""Member paths that lead somewhere in many of the texts."""
+
+EXACT = 15
+"""Digits of a number that a float keeps."""
+
+numbers = st.from_regex(rb"-?(0|[1-9][0-9]{0,16})(\.[0-9]{1,4})?([eE][+-]?[0-9]{1,2})?", fullmatch=True)
+
+
+def read(text: bytes) -> Message | InvalidMessage:
+    """What `parse` makes of a text."""
+    try:
+        return jsonrpc.parse(text)
+    except InvalidMessage as error:
+        return error
+
+
+def verdict(text: bytes) -> Envelope | int:
+    """The same, as the slow parser puts it."""
+    message = read(text)
+    if isinstance(message, InvalidMessage):
+        assert str(message).isprintable()
+        return message.code
+    assert message.text is text
+    return Envelope(message.kind, message.id, message.method, message.error, message.session, message.update)
+
+
+@effort(400)
+@given(texts.nearly_messages)
+@example(rb'{"id":1,"method":"a","x":["\ud83d",{"\ud83d":1e999}]}')
+@example(b'{"id":1,"method":"x"}\x0b')
+def test_a_text_is_a_message_if_a_slow_parser_says_so(text: bytes) -> None:
+    assert verdict(text) == reference.envelope(text)
+
+
+@effort(400)
+@given(texts.messages, st.sampled_from(texts.IDS), st.sampled_from(PATHS))
+@example(b'{"id":1,"PARAMS":{"a":1,"a":2},"x":2}', b"1", ())
+@example('{"params":{"a":1,"b":2},"param\u017f":1}'.encode(), b"1", ())
+@example(rb'{"id":1,"x":"\ud83d","X":2}', b"1", ())
+@example(b'{ "id":1,"method":"x","params":{"a":1,"A":1}}', b"1", ())
+@example(rb'{"id":1,"\ud83d":1,"id":"\ud83d","method":"\ud83d"}', b"2", ("\ud83d",))
+@example(b'{"method":"x","params":{"sessionId":"a"},"params":[]}', b"1", ("params", "sessionId"))
+@example(rb'{"method":"x","params":{"update":{"sessionUpdate":"\ud83d"},"update":{}}}', b"1", ("params", "update"))
+def test_what_is_read_in_a_message_is_what_a_slow_parser_reads(text: bytes, new: bytes, path: tuple[str, ...]) -> None:
+    envelope = reference.envelope(text)
+    assert verdict(text) == envelope
+    assert jsonrpc.repeated_member(text) == reference.repeated_member(text)
+    every_path_leads_to_the_same(text, path)
+    the_parts_are_at_the_same_places(text)
+    if isinstance(envelope, Envelope):
+        under_another_id_it_is_otherwise_the_same(text, RawId(new))
+        the_editors_side_reads_the_same(text, envelope)
+
+
+def every_path_leads_to_the_same(text: bytes, path: tuple[str, ...]) -> None:
+    span = reference.find(text, *path)
+    raw = None if span is None else text[slice(*span)]
+    value = MISSING if raw is None else reference.read(raw)
+    string = value if isinstance(value, str) else None
+    assert spans.find(text, *path) == span
+    assert verbatim.raw_at(text, *path) == raw
+    assert verbatim.text_at(text, *path) == string
+    if path:
+        assert jsonrpc.raw_at(text, *path) == raw
+        assert jsonrpc.text_at(text, *path) == string
+    places = reference.members(text, span[0]) if span is not None and isinstance(value, Object) else []
+    members = {place.name: text[place.start : place.end] for place in places}
+    assert jsonrpc.members_at(text, *path) == members
+    assert reference.read(jsonrpc.compose(members)) == (list(dict(value).items()) if members else [])
+
+
+def the_parts_are_at_the_same_places(text: bytes) -> None:
+    assert spans.value_end(text, 0) == len(text)
+    places = reference.members(text)
+    assert [(spans.string_value(name), start, end) for name, start, end in spans.members(text)] == places
+    for place in places:
+        value = text[place.start : place.end]
+        if value.startswith(b"["):
+            assert list(spans.elements(value)) == reference.elements(value)
+            assert jsonrpc.elements_of(value) == [value[start:end] for start, end in reference.elements(value)]
+
+
+def under_another_id_it_is_otherwise_the_same(text: bytes, new: RawId) -> None:
+    span = reference.find(text, "id")
+    if span is None:
+        return
+    message = jsonrpc.parse(text)
+    other = jsonrpc.with_id(message, new)
+    assert other == text[: span[0]] + new + text[span[1] :]
+    again = jsonrpc.parse(other)
+    assert (again.id, again.kind, again.method, again.session) == (new, message.kind, message.method, message.session)
+
+
+def the_editors_side_reads_the_same(text: bytes, envelope: Envelope) -> None:
+    # Of a member that is repeated the gateway takes none, from an editor.
+    if reference.repeated_member(text) is None:
+        method = None if envelope.kind is Kind.RESPONSE else envelope.method
+        raw_id = None if envelope.kind is Kind.NOTIFICATION else envelope.raw_id
+        found = verbatim.read_envelope(text)
+        assert found is not None
+        assert found[:2] == (raw_id, method)
+        assert found.failed is envelope.error or method is not None
+
+
+@effort(8)
+@given(texts.messages, st.sampled_from((b"[", b'{"a":', rb'["\ud83d",')), st.integers(0, 400))
+def test_what_is_nested_too_deeply_is_no_message(text: bytes, bracket: bytes, at: int) -> None:
+    closing = b"}" if bracket.startswith(b"{") else b"]"
+    deep = bracket * texts.DEEP + b"1" + closing * texts.DEEP
+    assert verdict(deep) == PARSE_ERROR
+    within = text[: at % len(text)] + deep + text[at % len(text) :]
+    assert verdict(within) == reference.envelope(within)
+
+
+@effort(40)
+@given(texts.messages, st.integers(texts.SHALLOW, 5000))
+def test_however_deep_a_message_is_it_is_taken_or_refused(text: bytes, levels: int) -> None:
+    deep = text[:-1] + (b"," if len(text) > 2 else b"") + b'"x":' + b"[" * levels + b"]" * levels + b"}"
+    assert verdict(deep) in (reference.envelope(text), PARSE_ERROR)
+    assert spans.find(deep, "x") is not None
+    assert jsonrpc.raw_at(deep, "x", "y") is None
+    assert jsonrpc.repeated_member(deep) == reference.repeated_member(text[:-1] + b"}")
+
+
+@effort(300)
+@given(st.sampled_from(texts.IDS), st.sampled_from(texts.IDS))
+def test_two_ids_are_the_same_if_a_slow_parser_says_so(one: bytes, other: bytes) -> None:
+    same = reference.id_key(one) == reference.id_key(other)
+    assert (jsonrpc.id_key(RawId(one)) == jsonrpc.id_key(RawId(other))) is same
+
+
+@effort(200)
+@given(st.sampled_from(texts.IDS) | numbers)
+def test_the_whole_number_that_an_id_is_is_exact_where_it_could_be_one_of_ours(raw: bytes) -> None:
+    number = jsonrpc.id_number(RawId(raw))
+    value = reference.read(raw)
+    if not isinstance(value, Number):
+        assert number is None
+        return
+    exact = Decimal(value.text)
+    if len(exact.as_tuple().digits) <= EXACT and abs(exact) < 10**EXACT:
+        assert number == (int(exact) if exact == exact.to_integral_value() else None)
+
+
+LOOKING: tuple[Callable[[bytes], Any], ...] = (
+    spans.repeated_member,
+    lambda text: list(spans.members(text)),
+    lambda text: list(spans.elements(text)),
+    lambda text: spans.find(text, "params", "sessionId"),
+    lambda text: spans.value_end(text, 0),
+    spans.string_value,
+    lambda text: verbatim.with_member(text, "id", b"1"),
+)
+"""What looks into a text that nobody has checked."""
+
+FORGIVING: tuple[Callable[[bytes], Any], ...] = (
+    verbatim.read_envelope,
+    lambda text: verbatim.raw_at(text, "params", "sessionId"),
+    lambda text: verbatim.text_at(text, "params", "sessionId"),
+    lambda text: verbatim.object_at(text, "params"),
+    lambda text: verbatim.elements_at(text, "params"),
+    lambda text: verbatim.ids_in([text]),
+    verbatim.whole_number,
+    read_control,
+)
+"""What does so and never complains."""
+
+
+@effort(300)
+@given(texts.nearly_messages)
+@example(b'{"method":"_acp-gateway/ack","params":{"received":' + b"1" * 5000 + b"}}")
+def test_of_a_broken_text_nothing_is_said_but_that_it_is_broken(text: bytes) -> None:
+    for look in FORGIVING:
+        look(text)
+    for look in LOOKING:
+        try:
+            look(text)
+        except MalformedJson:
+            pass

@@ -1,0 +1,301 @@
+"""Who hears what around one agent, and what must never be: the oracle for clients and agents that say anything.
+
+The witness knows what is said and heard on the wire, and nothing else. Words are planted in what is said: the id of a
+session and each piece of its content is a word of that session, and each message of a client has a word of its author.
+So a word in the wrong ear is a leak, whatever way it took.
+"""
+
+import re
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Final, TypeAlias
+
+from acp_gateway.protocol import methods
+from acp_gateway.protocol.jsonrpc import Kind
+from acp_gateway.protocol.outbox import Mark
+from acp_gateway.protocol.sessions import Client, Role, Viewer
+from tests.fuzz import reference
+from tests.fuzz.reference import Envelope, Object
+
+Key: TypeAlias = tuple[str, str]
+"""What makes two ids the same."""
+
+FRUIT: Final = {"me": "kiwi", "you": "plum"}
+"""What the ids of an identity's sessions begin with."""
+
+_WORDS: Final = re.compile(rb"(?:kiwi|plum)-\d+\b|juice\d+\b|~\w+#\d+~")
+
+GUESTS_MAY: Final = frozenset(
+    {"session/prompt", "session/set_mode", "session/set_model", "session/set_config_option", "session/cancel"}
+)
+"""What of a guest's may reach the agent, beside answers and the cancellation of its own requests."""
+
+
+@dataclass(frozen=True)
+class Part:
+    """Somebody who takes part."""
+
+    name: str
+    identity: str
+    observes: bool = False
+    only: str | None = None
+    guest: bool = False
+    counts: bool = False
+    """Whether its link can be resumed."""
+
+    def may_see(self, owner: str, session: str) -> bool:
+        """Whether a session exists for this one."""
+        return session == self.only if self.guest else owner == self.identity and self.only in (None, session)
+
+    def may_hear(self, other: "Part") -> bool:
+        """Whether this one may hear what another one says, in some session."""
+        return self.circle == other.circle
+
+    @property
+    def circle(self) -> str:
+        """Whose sessions this one may be in at all."""
+        if not self.guest or self.only is None:
+            return self.identity
+        return next(identity for identity, fruit in FRUIT.items() if self.only.startswith(fruit))
+
+
+@dataclass(eq=False)
+class Party:
+    """One connection of somebody's, or a link."""
+
+    part: Part
+    client: Client
+    open: dict[Key, bytes] = field(default_factory=dict)
+    """What it has asked and is not answered: the id as it is spelled."""
+    refusals: int = 0
+    """How many answers under no id of its own are due."""
+    asked: dict[bytes, bytes] = field(default_factory=dict)
+    """What it is asked and has not answered, by id."""
+    last_minted: int = 0
+    returning: set[Key] = field(default_factory=set)
+    """Those of its requests by which it takes up what it had on another link."""
+    marks: dict[str, tuple[str, int]] = field(default_factory=dict)
+    """Where in which session it was told that it is."""
+    said: list[bytes] = field(default_factory=list)
+    """The ids of all requests that it ever made."""
+    wants_news: bool = False
+    gone: bool = False
+    away: bool = False
+
+
+@dataclass(frozen=True)
+class Word:
+    """What a word belongs to."""
+
+    owner: str
+    session: str
+
+
+def make_client(part: Part, name: str) -> Client:
+    """A client as the core knows it."""
+    role = Role.OBSERVER if part.observes else Role.CONTROLLER
+    return Client(
+        name, Viewer(part.identity, part.only, part.guest), role, link=f"link {name}" if part.counts else None
+    )
+
+
+class Witness:
+    """What was said and heard."""
+
+    def __init__(self, *, truthful: bool) -> None:
+        self.truthful = truthful
+        """Whether the agent says of each session what is of that session. If not, a leak may be its own doing."""
+        self.words: dict[str, Word] = {}
+        """The words of sessions."""
+        self.authors: dict[str, Part] = {}
+        """The words of clients' messages."""
+        self.told: dict[str, set[str]] = {}
+        """For each circle, the words that somebody of it has said."""
+        self.asks: Counter[bytes] = Counter()
+        """What the agent has asked and is not answered, by id."""
+        self.forwarded = 0
+        """The highest id under which the agent was asked anything."""
+        self._numbers = iter(range(1, 10**9))
+
+    def plant(self, owner: str, session: str) -> str:
+        """A new word for something that is said in a session."""
+        word = f"juice{next(self._numbers)}"
+        self.words[word] = Word(owner, session)
+        return word
+
+    def sign(self, part: Part) -> str:
+        """A new word for something that somebody says."""
+        word = f"~{part.name}#{next(self._numbers)}~"
+        self.authors[word] = part
+        return word
+
+    # Clients
+
+    def says(self, party: Party, text: bytes) -> None:
+        """A client is about to say something: what has to come of it."""
+        self.told.setdefault(party.part.circle, set()).update(_words(text))
+        envelope = reference.envelope(text)
+        if isinstance(envelope, int):
+            party.refusals += 1
+            return
+        if b'"initialize"' in text and b"acp-gateway" in text:
+            party.wants_news = True
+        repeated = reference.repeated_member(text)
+        if envelope.kind is not Kind.REQUEST:
+            party.refusals += repeated is not None
+            if envelope.kind is Kind.RESPONSE and repeated is None:
+                self._answers(party, envelope)
+            return
+        key = reference.id_key(envelope.raw_id)
+        if key in party.open or (repeated is not None and repeated.casefold() == "id"):
+            party.refusals += 1
+            return
+        party.open[key] = envelope.raw_id
+        party.said.append(envelope.raw_id)
+        if b"acp-gateway" in text and envelope.method in (methods.LOAD, methods.RESUME):
+            party.returning.add(key)
+
+    def _answers(self, party: Party, envelope: Envelope) -> None:
+        for raw in list(party.asked):
+            if re.fullmatch(rb"%b(\.0+)?" % raw, envelope.raw_id):
+                del party.asked[raw]
+
+    def hears(self, party: Party, text: bytes) -> None:
+        """A client has got a message."""
+        assert not party.gone, "somebody who has left hears something"
+        if isinstance(text, Mark):
+            self._mark(party, text)
+            return
+        envelope = reference.envelope(text)
+        assert isinstance(envelope, Envelope), f"{party.part.name} gets what is no message: {text!r}"
+        match envelope.kind:
+            case Kind.RESPONSE:
+                self._is_answered(party, envelope, text)
+            case Kind.REQUEST:
+                assert not party.part.observes, "an observer is asked something"
+                minted = int(envelope.raw_id)
+                assert minted > party.last_minted, "an id is used again"
+                party.last_minted = minted
+                party.asked[envelope.raw_id] = text
+            case Kind.NOTIFICATION if envelope.method == methods.CANCEL_REQUEST:
+                raw = _raw(text, "params", "requestId")
+                assert party.asked.pop(raw, None) is not None, "something is taken back that was not asked, or twice"
+            case Kind.NOTIFICATION if envelope.method.startswith(methods.RESERVED_PREFIX):
+                assert envelope.method == methods.NEWS
+                assert party.wants_news
+        self._nobody_elses(party, envelope, text)
+
+    def _is_answered(self, party: Party, envelope: Envelope, text: bytes) -> None:
+        if envelope.raw_id == b"null" and envelope.error and party.refusals:
+            party.refusals -= 1
+            return
+        key = reference.id_key(envelope.raw_id)
+        assert party.open.pop(key, None) == envelope.raw_id, f"{party.part.name} gets an answer to nothing: {text!r}"
+        if key in party.returning:
+            party.returning.discard(key)
+            for raw in _elements(text, "prompts"):
+                assert party.open.setdefault(reference.id_key(raw), raw) == raw
+            for raw in _elements(text, "questions"):
+                party.asked[raw] = b""
+                party.last_minted = max(party.last_minted, int(raw))
+
+    def _mark(self, party: Party, mark: Mark) -> None:
+        assert party.part.counts, "somebody gets a mark who does not count"
+        positions = dict(reference.read(bytes(mark)).get("params")).get("positions")
+        assert isinstance(positions, Object)
+        for session, place in positions:
+            self._may_hear(party, session)
+            party.marks[session] = place.get("epoch"), int(place.get("position").text)
+
+    def _nobody_elses(self, party: Party, envelope: Envelope, text: bytes) -> None:
+        if self.truthful:
+            for word in _words(text):
+                self._may_hear(party, word, text)
+
+    def _may_hear(self, party: Party, word: str, text: bytes = b"") -> None:
+        part = party.part
+        author, planted = self.authors.get(word), self.words.get(word)
+        if author is not None:
+            assert part.may_hear(author), f"{part.name} hears what {author.name} said: {text!r}"
+        elif planted is not None and not part.may_see(planted.owner, planted.session):
+            said = word in self.told.get(part.circle, ())
+            assert said, f"{part.name} hears {word}, which is of {planted.session}: {text!r}"
+
+    def nothing_is_due(self, party: Party) -> None:
+        """What can be answered at once is answered."""
+        assert not party.refusals, f"{party.part.name} is not told what is wrong with what it said"
+
+    def everything_is_answered(self, party: Party) -> None:
+        """What was asked has got its one answer."""
+        assert not party.open, f"{party.part.name} waits for ever: {list(party.open.values())}"
+
+    # The agent
+
+    def agent_says(self, text: bytes) -> None:
+        """The agent is about to write a line."""
+        envelope = reference.envelope(text)
+        if isinstance(envelope, Envelope) and envelope.kind is Kind.REQUEST:
+            self.asks[envelope.raw_id] += 1
+
+    def agent_hears(self, text: bytes) -> Envelope:
+        """The agent has got a message."""
+        envelope = reference.envelope(text)
+        assert isinstance(envelope, Envelope), f"the agent gets what is no message: {text!r}"
+        assert reference.repeated_member(text) is None or envelope.kind is Kind.RESPONSE
+        assert not envelope.method.startswith(methods.RESERVED_PREFIX)
+        if envelope.kind is Kind.RESPONSE:
+            assert self.asks[envelope.raw_id], f"the agent gets an answer to nothing: {text!r}"
+            self.asks[envelope.raw_id] -= 1
+        elif envelope.kind is Kind.REQUEST:
+            assert int(envelope.raw_id) == self.forwarded + 1, "an id is used again"
+            self.forwarded += 1
+        for part in self.authors_of(text):
+            self._may_say(part, envelope, text)
+        return envelope
+
+    def authors_of(self, text: bytes) -> list[Part]:
+        """Whose words a message has."""
+        return [self.authors[word] for word in _words(text) if word in self.authors]
+
+    def _may_say(self, part: Part, envelope: Envelope, text: bytes) -> None:
+        what = f"of {part.name}'s, who may not, the agent gets {text!r}"
+        assert not part.observes, what
+        if part.guest and envelope.kind is not Kind.RESPONSE and envelope.method != methods.CANCEL_REQUEST:
+            assert envelope.method in GUESTS_MAY, what
+        for session in _named(text):
+            word = self.words.get(session)
+            assert word is None or part.may_see(word.owner, word.session), what
+
+    def agent_ends(self) -> None:
+        """The agent has ended: nobody answers it any more, and the next one knows nothing of it."""
+        self.asks.clear()
+
+    def agent_is_answered(self) -> None:
+        """What the agent has asked has got its one answer."""
+        left = [raw for raw, count in self.asks.items() if count]
+        assert not left, f"the agent waits for ever: {left}"
+
+
+def _words(text: bytes) -> set[str]:
+    return {word.decode() for word in _WORDS.findall(text)}
+
+
+def _named(text: bytes) -> Iterator[str]:
+    """Sessions that a message may be about, however somebody reads it."""
+    value = reference.read(text)
+    params = value.get("params") if isinstance(value, Object) else None
+    for name, named in params if isinstance(params, Object) else ():
+        if name.replace("_", "").casefold() == "sessionid":
+            yield from (it for it in (named if isinstance(named, list) else [named]) if isinstance(it, str))
+
+
+def _raw(text: bytes, *path: str) -> bytes:
+    span = reference.find(text, *path)
+    return b"" if span is None else text[slice(*span)]
+
+
+def _elements(text: bytes, name: str) -> list[bytes]:
+    """What an answer says that is given back."""
+    raw = _raw(text, "result", "_meta", methods.META, name)
+    return [raw[start:end] for start, end in reference.elements(raw)] if raw[:1] == b"[" else []
