@@ -44,7 +44,9 @@ class Openings:
                 self._join(client, client.viewer.only, request)
         elif not client.controls:
             self._process.refuse(request, jsonrpc.METHOD_NOT_FOUND, "observers may only look: no session/new")
-        elif self._has_room(request) and self._may_open(client, request):
+        elif (
+            self._names_none_of_others(client, request) and self._has_room(request) and self._may_open(client, request)
+        ):
             self._routing.openings += 1
             self._process.forward(request, self._opened)
 
@@ -114,6 +116,8 @@ class Openings:
     def list(self, client: Client, request: Request) -> None:
         query = Query.of(client, self._process.agent, request.message)
         if self._process.abilities.list and client.controls and client.viewer.only is None:
+            if not self._names_none_of_others(client, request):
+                return
             self._process.forward(request, partial(self._listed, query=query, pages=1))
         else:
             reopens = self._process.abilities.reopens and client.controls and client.viewer.only is None
@@ -226,6 +230,19 @@ class Openings:
             return False
         session.setup, session.workspace = {"cwd": jsonrpc.encode(place[0])}, place[1]
         return True
+
+    def _names_none_of_others(self, client: Client, request: Request) -> bool:
+        """Whether a request that is about no session names none that is not the client's; where it does, it is refused.
+
+        Agents may look at the id all the same.
+        """
+        named, registry, viewer = request.message.session, self._process.registry, client.viewer
+        if named is None or registry.find(viewer, self._process.agent, named) is not None:
+            return True
+        if registry.may_exist(viewer, self._process.agent, named):
+            return True
+        self._process.refuse_unknown(request, named)
+        return False
 
     def _has_room(self, request: Request) -> bool:
         """Whether a further session may be live; where not, the request is refused."""

@@ -481,6 +481,8 @@ class Storm:
             case "session/delete" if record is not None:
                 self.disk.pop(record.id)
                 self.known.pop(record.id, None)
+                # What nobody has ever had, or nobody has any more, the gateway's own user may ask for.
+                del self.witness.words[record.id]
             case "session/prompt":
                 answer = {"result": {"stopReason": "end_turn"}}
             case _ if record is not None:

@@ -1852,3 +1852,17 @@ def test_what_the_agent_is_about_to_open_counts_as_well(policy: Policy) -> None:
     assert scene.agent.takes("session/new")
     reasons = [message["error"]["data"]["reason"] for message in [*ann.heard(), *bob.heard()]]
     assert reasons == ["too_many_sessions"] * 3
+
+
+@pytest.mark.parametrize("method", ["session/new", "session/list"])
+def test_no_session_of_somebody_else_is_named_to_the_agent_where_none_belongs(method: str) -> None:
+    scene = Scene(agentCapabilities={"sessionCapabilities": {"list": {}}})
+    ann, bob = scene.join("ann"), scene.join("bob", "you")
+    bob.new_session("theirs")
+    ann.request(method, sessionId="theirs", cwd="/srv", mcpServers=[])
+    assert ann.hears()["error"]["code"] == -32002
+    bob.request(method, sessionId="unheard of", cwd="/srv", mcpServers=[])
+    assert bob.hears()["error"]["code"] == -32002
+    assert not scene.agent.heard()
+    bob.request(method, sessionId="theirs", cwd="/srv", mcpServers=[])
+    assert scene.agent.takes(method)
