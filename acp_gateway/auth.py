@@ -168,7 +168,7 @@ class TokenStore:
     def identify(self, secret: str | None) -> Token | None:
         """The entry of a token that somebody presents, even if its time is over; None where there is none.
 
-        This is for counting and for logs. What lets people in is `authenticate`.
+        What lets people in is `authenticate`.
         """
         presented = tokens.digest(secret) if secret is not None and tokens.explain_flaw(secret) is None else ""
         found = None

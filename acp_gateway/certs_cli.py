@@ -1,10 +1,10 @@
 """The commands for the gateway's certificate, `certs`."""
 
-import io
-import sys
 from pathlib import Path
 
 import click
+
+from acp_gateway.token_cli import print_any_character
 
 _out_option = click.option(
     "--out",
@@ -73,9 +73,7 @@ def show_certs(file: Path | None) -> None:
 
     shown = read_certificate(file or config_home() / "cert.pem")
     state = " (expired)" if shown.end < datetime.now(UTC) else ""
-    if isinstance(sys.stdout, io.TextIOWrapper):
-        # Subjects are in all languages, and not every terminal has the characters for them.
-        sys.stdout.reconfigure(errors="replace")
+    print_any_character()
     lines = {
         "pin": shown.pin,
         "subject": shown.subject,

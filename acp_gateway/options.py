@@ -235,12 +235,13 @@ class LimitsSection:
     """`[limits]`: how many and how often, for those who are not in yet and for each identity."""
 
     max_handshakes: Count = 256
-    """Connections that have not shown a token yet; one more, and the oldest of the address that has most of them is
-    closed. A fleet of laptops that come back after an outage of the network; each costs some 40 KB and a descriptor."""
+    """Connections that have not shown a token yet; one more, and of the address that has most of them the oldest
+    is closed for which nothing is being done. A fleet of laptops that come back after an outage of the network; each
+    costs some 40 KB and a descriptor."""
 
     handshakes_per_address: Count = 32
-    """The same from one address, behind which may be an office; one more, and the oldest of that address is closed.
-    Connections of trusted proxies and through unix sockets don't count."""
+    """The same from one address, behind which may be an office; one more, and the oldest of them is closed for which
+    nothing is being done. Connections of trusted proxies and through unix sockets don't count."""
 
     failed_attempts: Count = 20
     """Refusals of one address, or of one token, within `failed_attempts_window`, after which further ones are slowed

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from acp_gateway.errors import ConfigError, GatewayError, Unreachable, UsageError
-from acp_gateway.token_cli import config_option, note_token
+from acp_gateway.token_cli import check_names, config_option, note_token
 
 if TYPE_CHECKING:
     from acp_gateway.addresses import Address
@@ -225,14 +225,11 @@ def pair_here(config: Path | None, label: str, replaces: str | None, agents: tup
     from acp_gateway.config import load_config
     from acp_gateway.pairing import WHAT, Offer, find_listeners, is_relayed, label_of, may_replace
     from acp_gateway.ssh import mark
-    from acp_gateway.tomlfile import suggestion
 
     if sys.stdout.isatty():
         raise UsageError("this would show a token; run `acp-gateway pair` on the machine that is to have it")
     settings = load_config(config)
-    for agent in agents:
-        if agent not in settings.agents:
-            raise UsageError(f"there is no agent {agent!r} in the configuration{suggestion(agent, settings.agents)}")
+    check_names("agent", agents, settings.agents)
     listeners = find_listeners(settings)
     store = TokenStore(settings.gateway.state_dir)
     made, secret = store.create(label_of(label), None, agents or None)

@@ -119,13 +119,13 @@ def create_token(
     from acp_gateway.config import load_config
 
     settings = load_config(config)
-    _check_names("agent", agents, settings.agents)
+    check_names("agent", agents, settings.agents)
     if workspaces and not settings.workspaces:
         raise UsageError(
             "the configuration has no [workspaces.NAME], and the one workspace that there is then has no name: "
             "leave --workspace out, or write such a section"
         )
-    _check_names("workspace", workspaces, settings.workspaces)
+    check_names("workspace", workspaces, settings.workspaces)
     record, secret = TokenStore(settings.gateway.state_dir).create(
         label, identity, agents or None, role=role, session=session, workspaces=workspaces or None, lifetime=lifetime
     )
@@ -136,7 +136,8 @@ def create_token(
     click.echo(secret)
 
 
-def _check_names(kind: str, names: Iterable[str], known: Iterable[str]) -> None:
+def check_names(kind: str, names: Iterable[str], known: Iterable[str]) -> None:
+    """Raise `UsageError` for the first of some names that is not known in the configuration."""
     from acp_gateway.tomlfile import suggestion
 
     for name in names:

@@ -305,6 +305,7 @@ class Openings:
             self._process.refuse(request, jsonrpc.INVALID_PARAMS, flaw or "")
             return False
         found = (*screened.dropped, *screened.refused)
+        names = ", ".join(repr(server.name) for server in found)
         name = "mcp_server_refused" if screened.refused else "mcp_server_dropped"
         for server in found[:SERVERS_TOLD]:
             told = {"name": server.name[:NAME_TOLD], "kind": server.kind[:NAME_TOLD]}
@@ -312,12 +313,10 @@ class Openings:
         if len(found) > SERVERS_TOLD:
             self._process.out.deed(name, client, agent=self._process.agent, count=len(found) - SERVERS_TOLD)
         if screened.refused:
-            names = ", ".join(repr(server.name) for server in screened.refused)
             why = f"tool servers that would run on the gateway's machine are not allowed here: {names:.200}"
             self._process.refuse(request, jsonrpc.INVALID_PARAMS, why, {"reason": "mcp_servers"})
             return False
         if screened.dropped:
-            names = ", ".join(repr(server.name) for server in screened.dropped)
             self._process.out.note(f"{client.name}: left out tool servers that would run here: {names:.200}")
             request.replace(screened.text)
         return True
