@@ -3,7 +3,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: help demo test test-slow fuzz check coverage bench-resume bench-attacks format clean
+.PHONY: help demo test test-slow fuzz check coverage bench bench-quick bench-budget bench-attacks format clean
 
 help:
 	@echo 'make demo          the main job, on this machine, in under a minute'
@@ -12,7 +12,9 @@ help:
 	@echo 'make fuzz          anything said to everything, for ten minutes, or FUZZ_MINUTES'
 	@echo 'make check         format, lint, types, layers, and the wheel in an empty environment'
 	@echo 'make coverage      every branch of the core is reached by its own tests'
-	@echo 'make bench-resume  what a link that resumes costs, and how soon it goes on'
+	@echo 'make bench         how fast it is beside what could be used instead, in a quarter of an hour'
+	@echo 'make bench-quick   the same in a minute, roughly'
+	@echo 'make bench-budget  what one message costs, step by step'
 	@echo 'make bench-attacks what attacks cost those who work'
 	@echo 'make format        write the format that make check wants'
 	@echo 'make clean         remove the virtual environment and what was built'
@@ -22,6 +24,11 @@ $(VENV)/bin/python:
 
 $(VENV)/has-%: $(VENV)/bin/python pyproject.toml
 	$(PIP) --editable '.$(if $(filter run,$*),,[$*])'
+	@touch $@
+
+# No extra of the package: those who install the program have nothing to do with it.
+$(VENV)/has-bench: $(VENV)/has-run benchmarks/requirements.txt
+	$(PIP) --requirement benchmarks/requirements.txt
 	@touch $@
 
 demo: $(VENV)/has-run
@@ -49,8 +56,14 @@ coverage: $(VENV)/has-dev
 	$(BIN)/coverage run --branch --source acp_gateway/protocol -m pytest -q tests/protocol
 	$(BIN)/coverage report --show-missing --fail-under 100
 
-bench-resume: $(VENV)/has-run
-	@$(BIN)/python benchmarks/resume.py
+bench: $(VENV)/has-bench
+	@$(BIN)/python -m benchmarks
+
+bench-quick: $(VENV)/has-bench
+	@$(BIN)/python -m benchmarks --quick
+
+bench-budget: $(VENV)/has-run
+	@$(BIN)/python -m benchmarks.budget
 
 bench-attacks: $(VENV)/has-run
 	@$(BIN)/python -m benchmarks.attacks

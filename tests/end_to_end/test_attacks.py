@@ -20,19 +20,8 @@ from typing import Any
 import pytest
 
 from acp_gateway.tokens import mint
-from benchmarks.attacks import (
-    COMPRESSED,
-    CONTINUATION,
-    DEFLATE,
-    FINAL,
-    TEXT,
-    Closed,
-    Place,
-    WebSocket,
-    frame,
-    hello,
-    message,
-)
+from benchmarks.attackers import DEFLATE, Closed, Place, WebSocket, hello
+from benchmarks.bare import COMPRESSED, CONTINUATION, FINAL, TEXT, frame, message
 from tests.end_to_end.running import AGENTS, ENVIRONMENT, RunningGateway, lines_of, prepare, start_gateway
 
 MEBIBYTE = 1024 * 1024

@@ -1,0 +1,451 @@
+"""Who attacks a gateway, and who works meanwhile: each a process of its own, as light as can be.
+
+`python -m benchmarks.attackers GATEWAY work` and `python -m benchmarks.attackers GATEWAY ATTACK` are started by
+`benchmarks.attacks`. Attackers say bytes that were made beforehand on bare sockets, and go on when they are thrown out.
+"""
+
+import json
+import os
+import resource
+import selectors
+import signal
+import socket
+import ssl
+import sys
+import time
+import zlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from itertools import cycle
+from pathlib import Path
+from typing import Any, Final, NoReturn
+from urllib.parse import urlsplit
+
+from acp_gateway.tokens import mint
+from benchmarks.bare import CLOSE, COMPRESSED, CONTINUATION, FINAL, PING, PONG, TEXT, frame, message
+
+PAUSE: Final = 0.004
+"""Seconds between two requests of the client."""
+
+SOCKETS: Final = 1000
+AT_ONCE: Final = 50
+REOPENED: Final = 1000
+"""Sockets a second that are opened again, at most, where those who say nothing were thrown out."""
+
+GIGABYTE: Final = 1 << 30
+PIECE: Final = 1 << 16
+
+UPGRADE: Final = (
+    "GET /acp HTTP/1.1\r\nHost: {host}\r\nConnection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\n"
+    "Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nAuthorization: Bearer {token}\r\n{more}\r\n"
+)
+CONTROL: Final = "(a busy processor, no attack)"
+DEFLATE: Final = "Sec-WebSocket-Extensions: permessage-deflate\r\n"
+
+
+@dataclass(frozen=True)
+class Place:
+    """A gateway, as the processes of this benchmark tell each other of it."""
+
+    directory: str
+    urls: dict[str, str]
+    pid: int
+
+    def token(self, name: str) -> str:
+        """The token of somebody."""
+        return Path(self.directory, name).read_text().strip()
+
+    def connect(self, scheme: str) -> socket.socket:
+        """A connection to the listener of a scheme, with TLS where that has it."""
+        sock = socket.create_connection(self.address(scheme))
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        return self.context().wrap_socket(sock, server_hostname="127.0.0.1") if self.has_tls(scheme) else sock
+
+    def address(self, scheme: str) -> tuple[str, int]:
+        """Where it listens."""
+        url = urlsplit(self.urls[scheme])
+        assert url.hostname is not None
+        assert url.port is not None
+        return url.hostname, url.port
+
+    def has_tls(self, scheme: str) -> bool:
+        """Whether a listener has it."""
+        return scheme in ("wss", "tcp+tls")
+
+    def context(self) -> ssl.SSLContext:
+        """Trust in the gateway's certificate."""
+        return ssl.create_default_context(cafile=f"{self.directory}/cert.pem")
+
+    def upgrade(self, scheme: str, token: str, more: str = "") -> bytes:
+        """The request for a WebSocket."""
+        return UPGRADE.format(host=urlsplit(self.urls[scheme]).netloc, token=token, more=more).encode()
+
+
+def hello(token: str) -> bytes:
+    """The first line of a connection that is no WebSocket."""
+    return message(0, "_acp-gateway/hello", {"token": token}) + b"\n"
+
+
+class Closed(ConnectionError):
+    """The gateway has closed a WebSocket, with this code."""
+
+    def __init__(self, code: int, reason: str) -> None:
+        super().__init__(f"{code} {reason}")
+        self.code = code
+
+
+class WebSocket:
+    """As little of a client as can be, over a socket that blocks."""
+
+    def __init__(self, sock: socket.socket, upgrade: bytes) -> None:
+        self._sock = sock
+        self._buffered = b""
+        sock.sendall(upgrade)
+        while b"\r\n\r\n" not in self._buffered:
+            self._read()
+        head, _, self._buffered = self._buffered.partition(b"\r\n\r\n")
+        self.head = head.decode()
+        if " 101 " not in self.head.splitlines()[0]:
+            raise ConnectionError(self.head)
+
+    def send(self, text: bytes) -> None:
+        """Send a message."""
+        self._sock.sendall(frame(TEXT, text))
+
+    def receive(self) -> bytes:
+        """The next message; pings are answered."""
+        while True:
+            self._need(2)
+            opcode, size, start = self._buffered[0] & 0x0F, self._buffered[1], 2
+            if size == 126:
+                self._need(4)
+                size, start = int.from_bytes(self._buffered[2:4], "big"), 4
+            self._need(start + size)
+            payload, self._buffered = self._buffered[start : start + size], self._buffered[start + size :]
+            if opcode == TEXT:
+                return payload
+            if opcode == PING:
+                self._sock.sendall(frame(PONG, payload))
+            elif opcode == CLOSE:
+                raise Closed(int.from_bytes(payload[:2], "big"), payload[2:].decode())
+
+    def ask(self, number: int, method: str, params: dict[str, Any]) -> dict[str, Any]:
+        """The result of a request."""
+        self.send(message(number, method, params))
+        mark = b'"id":%d,' % number
+        while mark not in (answer := self.receive()):
+            pass
+        result: dict[str, Any] = json.loads(answer)["result"]
+        return result
+
+    def _need(self, size: int) -> None:
+        while len(self._buffered) < size:
+            self._read()
+
+    def _read(self) -> None:
+        data = self._sock.recv(65536)
+        if not data:
+            raise ConnectionError("the gateway has closed the connection")
+        self._buffered += data
+
+
+# The client
+
+
+def work(place: Place) -> None:
+    """Be the client: for each number of seconds on stdin, print the times of the requests that were answered."""
+    socket = WebSocket(place.connect("wss"), place.upgrade("wss", place.token("ann")))
+    socket.ask(1, "initialize", {"protocolVersion": 1})
+    session = socket.ask(2, "session/new", {"cwd": place.directory, "mcpServers": []})["sessionId"]
+    number = 2
+    print("ready", flush=True)
+    for line in sys.stdin:
+        times = []
+        end = time.perf_counter() + float(line)
+        while (begun := time.perf_counter()) < end:
+            number += 1
+            socket.ask(number, "_benchmark/echo", {"sessionId": session})
+            times.append(time.perf_counter() - begun)
+            time.sleep(PAUSE)
+        print(json.dumps(times), flush=True)
+
+
+# Attackers: each goes on until it is told to stop, and counts what it does
+
+
+class Told(Exception):
+    """It is told to stop."""
+
+
+@dataclass
+class Count:
+    """What an attacker has done."""
+
+    done: int = 0
+
+
+Attack = Callable[[Count], NoReturn]
+
+
+def ready() -> None:
+    """Say that the attack is at its height."""
+    print("ready", flush=True)
+
+
+def spin(count: Count) -> NoReturn:
+    """Keep a processor busy."""
+    ready()
+    while True:
+        count.done += 1
+
+
+@dataclass
+class Held:
+    """Sockets that come and do not go."""
+
+    place: Place
+    schemes: tuple[str, ...]
+    trickle: bytes = b""
+    """What each says, a byte a second."""
+    _sockets: dict[socket.socket, int] = field(default_factory=dict)
+    _selector: selectors.BaseSelector = field(default_factory=selectors.DefaultSelector)
+
+    def __call__(self, count: Count) -> NoReturn:
+        addresses = cycle(self.place.address(scheme) for scheme in self.schemes)
+        for _number in range(SOCKETS):
+            self._open(next(addresses), count)
+        ready()
+        tick, ticks = 0.01, 0
+        due = time.monotonic()
+        while True:
+            due += tick
+            ticks += 1
+            for _number in range(min(int(REOPENED * tick), SOCKETS - len(self._sockets))):
+                self._open(next(addresses), count)
+            if self.trickle:
+                self._say_a_byte(ticks, int(1 / tick))
+            while (left := due - time.monotonic()) > 0:
+                for key, _events in self._selector.select(left):
+                    self._read(key.fileobj)  # type: ignore[arg-type] # Only sockets are registered.
+
+    def _open(self, address: tuple[str, int], count: Count) -> None:
+        sock = socket.socket()
+        sock.setblocking(False)
+        try:
+            sock.connect(address)
+        except BlockingIOError:
+            pass
+        self._sockets[sock] = 0
+        self._selector.register(sock, selectors.EVENT_READ)
+        count.done += 1
+
+    def _say_a_byte(self, ticks: int, ticks_in_a_second: int) -> None:
+        for sock in list(self._sockets)[ticks % ticks_in_a_second :: ticks_in_a_second]:
+            said = self._sockets[sock]
+            try:
+                sock.send(self.trickle[said % len(self.trickle) :][:1])
+            except OSError:
+                self._close(sock)
+            else:
+                self._sockets[sock] = said + 1
+
+    def _read(self, sock: socket.socket) -> None:
+        try:
+            if sock.recv(4096):
+                return
+        except BlockingIOError:
+            return
+        except OSError:
+            pass
+        self._close(sock)
+
+    def _close(self, sock: socket.socket) -> None:
+        del self._sockets[sock]
+        self._selector.unregister(sock)
+        sock.close()
+
+
+@dataclass
+class Guesses:
+    """Tokens that are none, so many at once: the next is tried as soon as one was refused."""
+
+    place: Place
+    scheme: str
+    _said: dict[socket.socket, bool] = field(default_factory=dict)
+    _selector: selectors.BaseSelector = field(default_factory=selectors.DefaultSelector)
+
+    def __call__(self, count: Count) -> NoReturn:
+        tokens = [mint() for _ in range(1000)]
+        if self.scheme in ("ws", "wss"):
+            words = cycle([self.place.upgrade(self.scheme, token) for token in tokens])
+        else:
+            words = cycle([hello(token) for token in tokens])
+        context = self.place.context() if self.place.has_tls(self.scheme) else None
+        for _number in range(AT_ONCE):
+            self._open(context)
+        ready()
+        while True:
+            for key, _events in self._selector.select():
+                if not self._go_on(key.fileobj, words):  # type: ignore[arg-type] # Only sockets are registered.
+                    count.done += 1
+                    self._open(context)
+
+    def _open(self, context: ssl.SSLContext | None) -> None:
+        sock = socket.socket()
+        sock.setblocking(False)
+        try:
+            sock.connect(self.place.address(self.scheme))
+        except BlockingIOError:
+            pass
+        if context is not None:
+            sock = context.wrap_socket(sock, server_hostname="127.0.0.1", do_handshake_on_connect=False)
+        self._said[sock] = False
+        self._selector.register(sock, selectors.EVENT_WRITE)
+
+    def _go_on(self, sock: socket.socket, words: Iterator[bytes]) -> bool:
+        """Whether there is still something to come of it."""
+        try:
+            if not self._said[sock]:
+                if isinstance(sock, ssl.SSLSocket):
+                    sock.do_handshake()
+                sock.send(next(words))
+                self._said[sock] = True
+                self._selector.modify(sock, selectors.EVENT_READ)
+            elif not sock.recv(65536):
+                raise ConnectionError
+        except ssl.SSLWantReadError:
+            self._selector.modify(sock, selectors.EVENT_READ)
+        except ssl.SSLWantWriteError:
+            self._selector.modify(sock, selectors.EVENT_WRITE)
+        except BlockingIOError:
+            pass
+        except OSError:
+            del self._said[sock]
+            self._selector.unregister(sock)
+            sock.close()
+            return False
+        return True
+
+
+def pour(begin: Callable[[], socket.socket], head: bytes, piece: bytes) -> Attack:
+    """Send a gigabyte of pieces behind a head over a connection, and again over the next one."""
+
+    def attack(count: Count) -> NoReturn:
+        ready()
+        while True:
+            with begin() as sock:
+                try:
+                    sock.sendall(head)
+                    for _ in range(GIGABYTE // len(piece)):
+                        sock.sendall(piece)
+                except OSError:
+                    pass
+            count.done += 1
+
+    return attack
+
+
+def say_hello(place: Place, name: str) -> socket.socket:
+    """A connection of somebody who has come in, over lines."""
+    sock = place.connect("tcp")
+    sock.sendall(hello(place.token(name)))
+    assert b"connectionId" in sock.recv(4096)
+    return sock
+
+
+def open_websocket(place: Place, name: str, more: str = "") -> socket.socket:
+    """The same over a WebSocket."""
+    sock = place.connect("ws")
+    WebSocket(sock, place.upgrade("ws", place.token(name), more))
+    return sock
+
+
+def bomb(place: Place) -> Attack:
+    """Offer compression, which the gateway must not take, and send 1 GB of zeros in compressed frames nevertheless."""
+    squeezed = zlib.compressobj(9, zlib.DEFLATED, -15)
+    zeros = bytes(1 << 20)
+    payload = b"".join(squeezed.compress(zeros) for _ in range(1024)) + squeezed.flush(zlib.Z_SYNC_FLUSH)
+    bytes_of_it = frame(TEXT, payload[:-4], flags=FINAL | COMPRESSED)
+
+    def attack(count: Count) -> NoReturn:
+        ready()
+        while True:
+            with open_websocket(place, "eve", DEFLATE) as sock:
+                try:
+                    sock.sendall(bytes_of_it)
+                    while sock.recv(65536):
+                        pass
+                except OSError:
+                    pass
+            count.done += 1
+
+    return attack
+
+
+def flood(place: Place, name: str) -> Attack:
+    """Send small messages without a pause."""
+
+    def attack(count: Count) -> NoReturn:
+        sock = say_hello(place, name)
+        answers = sock.makefile("rb")
+        sock.sendall(message(1, "initialize", {"protocolVersion": 1}) + b"\n")
+        answers.readline()
+        sock.sendall(message(2, "session/new", {"cwd": place.directory, "mcpServers": []}) + b"\n")
+        answer = answers.readline()
+        while b'"id":2,' not in answer:
+            answer = answers.readline()
+        session = json.loads(answer)["result"]["sessionId"]
+        lines = (message(None, "_benchmark/noise", {"sessionId": session, "text": "x" * 50}) + b"\n") * 100
+        ready()
+        while True:
+            sock.sendall(lines)
+            count.done += 100
+
+    return attack
+
+
+def attacks(place: Place) -> dict[str, Attack]:
+    """All of them, by what the table calls them."""
+    many, guesses = f"{SOCKETS:,}", f"wrong tokens, {AT_ONCE} at a time"
+    fragment = frame(CONTINUATION, b"x" * PIECE, flags=0)
+    return {
+        CONTROL: spin,
+        f"{many} sockets that say nothing, tcp and wss": Held(place, ("tcp", "wss")),
+        f"{many} sockets, a byte of a head each second, ws": Held(place, ("ws",), place.upgrade("ws", mint())),
+        f"{guesses}, ws": Guesses(place, "ws"),
+        f"{guesses}, wss": Guesses(place, "wss"),
+        f"{guesses}, lines": Guesses(place, "tcp"),
+        f"{guesses}, lines over TLS": Guesses(place, "tcp+tls"),
+        "a line of 1 GB before the token": pour(lambda: place.connect("tcp"), b"", b"x" * PIECE),
+        "a line of 1 GB behind it": pour(lambda: say_hello(place, "eve"), b"", b"x" * PIECE),
+        "a WebSocket message of 1 GB": pour(lambda: open_websocket(place, "eve"), frame(TEXT, b"x", flags=0), fragment),
+        "compressed frames, 1 GB of zeros": bomb(place),
+        "a flood of messages of somebody else": flood(place, "eve"),
+        "a flood of messages of the same person": flood(place, "ann"),
+    }
+
+
+def attack(place: Place, name: str) -> None:
+    """Be the attacker until SIGTERM."""
+
+    def stop(*_: object) -> None:
+        raise Told
+
+    count = Count()
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    signal.signal(signal.SIGTERM, stop)
+    try:
+        attacks(place)[name](count)
+    except Told:
+        print(count.done, flush=True)
+        # What is open may wait for the gateway; this must not.
+        os._exit(0)
+
+
+if __name__ == "__main__":
+    match sys.argv[1:]:
+        case [told, "work"]:
+            work(Place(*json.loads(told)))
+        case [told, name]:
+            attack(Place(*json.loads(told)), name)

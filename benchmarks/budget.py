@@ -1,0 +1,176 @@
+"""What one message costs, step by step, in one process and without peers: `make bench-budget`.
+
+Two tables. The first is of an update of 200 bytes on its way from an agent to a client over a WebSocket, where a read
+of 64 KiB has brought as many of them as fit; the second of a small request on its way to the agent, alone, and of the
+answer on its way back. Each step is run many times over the same bytes, and the fastest run counts: what a step takes
+where nothing else is in its way. What the system calls take depends on who waits at the other end; here nobody does.
+"""
+
+import os
+import socket
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Final
+
+from acp_gateway.database import Database, Run, StoredJournal, StoredSession
+from acp_gateway.protocol import jsonrpc, updates
+from acp_gateway.protocol.deliveries import Deliveries
+from acp_gateway.protocol.journal import Journal
+from acp_gateway.protocol.jsonrpc import RawId
+from acp_gateway.protocol.multiplexer import Multiplexer
+from acp_gateway.protocol.outbox import Outbox
+from acp_gateway.protocol.process import Policy
+from acp_gateway.protocol.sessions import Client, Findings, Registry, Viewer
+from acp_gateway.transports.websocket import encode_text
+
+RUNS: Final = 200
+SIZE: Final = 200
+READ: Final = 65536
+TOGETHER: Final = 10
+"""Batches that are written to the disk in one transaction."""
+ROOM: Final = 4 * READ
+JOURNAL: Final = 16 * 1024 * 1024
+SESSION: Final = "s-1-1"
+
+UPDATE: Final = (
+    b'{"jsonrpc":"2.0","method":"session/update","params":{"sessionId":"%b","update":'
+    b'{"sessionUpdate":"agent_message_chunk","content":{"type":"text","text":"%b"}}}}'
+)
+
+Step = tuple[str, Callable[[], object]]
+
+
+def main() -> None:
+    """Print both tables."""
+    print("| an update of 200 bytes, in a batch | µs |\n|---|---|")
+    with tempfile.TemporaryDirectory() as directory:
+        for name, seconds in measured(steps_of_update(Path(directory))):
+            print(f"| {name} | {1e6 * seconds / len(batch()):.2f} |")
+    print("\n| a request of 80 bytes, alone | µs |\n|---|---|")
+    for name, seconds in measured(steps_of_request()):
+        print(f"| {name} | {1e6 * seconds:.1f} |")
+
+
+def measured(steps: Sequence[Step]) -> Iterator[tuple[str, float]]:
+    """The seconds of each step at its fastest."""
+    for name, step in steps:
+        times = []
+        for _ in range(RUNS):
+            before = time.perf_counter()
+            step()
+            times.append(time.perf_counter() - before)
+        yield name, min(times)
+
+
+def batch() -> list[bytes]:
+    """The updates that one read brings."""
+    text = b"x" * (SIZE - len(UPDATE % (SESSION.encode(), b"")))
+    return [UPDATE % (SESSION.encode(), text)] * (READ // (SIZE + 1))
+
+
+def steps_of_update(directory: Path) -> list[Step]:
+    """From an agent's pipe to a socket, and to the disk."""
+    lines = batch()
+    data = b"\n".join(lines) + b"\n"
+    read, write = os.pipe()
+    here, there = socket.socketpair()
+    here.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, ROOM)
+
+    def through_pipe() -> None:
+        os.write(write, data[: READ - 4096])
+        os.read(read, READ)
+
+    def through_socket() -> None:
+        here.send(data)
+        there.recv(ROOM)
+
+    journal, multiplexer = Journal(JOURNAL), in_session()[0]
+
+    def through_outbox() -> None:
+        outbox = Outbox()
+        outbox.extend(lines)
+        outbox.take(ROOM)
+
+    def through_core() -> Deliveries:
+        multiplexer.receive_from_agent(lines)
+        return multiplexer.take_deliveries()
+
+    database = Database(directory / "sessions.db", JOURNAL)
+    with database.transaction():
+        database.put_session(StoredSession(1, "agent", SESSION, "me", None, None, None, 0.0, 0.0, "e"))
+        database.replace_journal(1, StoredJournal("e", 0, truncated=False))
+
+    def through_database() -> None:
+        with database.transaction():
+            for _ in range(TOGETHER):
+                database.append(1, [Run(list(lines))])
+
+    return [
+        ("written to a pipe and read from it", through_pipe),
+        ("split into lines", lambda: data.split(b"\n")),
+        ("what it is: one pass of msgspec", lambda: list(map(updates.session_of_talk, lines))),
+        ("written down in the history", lambda: journal.extend(lines)),
+        ("all of the core, with the two steps above", through_core),
+        ("through the outbox", through_outbox),
+        ("framed", lambda: encode_text(lines)),
+        ("sent through a socket and received", through_socket),
+        (f"in the other thread: written to the disk, for {TOGETHER} of them", through_database),
+    ]
+
+
+def steps_of_request() -> list[Step]:
+    """To the agent and back."""
+    text = b'{"jsonrpc":"2.0","id":7,"method":"_bench/echo","params":{"sessionId":"%b"}}' % SESSION.encode()
+    message = jsonrpc.parse(text)
+    multiplexer, client = in_session()
+
+    def there_and_back() -> None:
+        multiplexer.receive_from_client(client, text)
+        (asked,) = multiplexer.take_deliveries().to_agent
+        answer(multiplexer, asked, b"{}")
+
+    return [
+        ("its envelope: one pass of msgspec, with every value but the id left as it is", lambda: jsonrpc.parse(text)),
+        ("whether a member is there twice", lambda: jsonrpc.repeated_member(text)),
+        ("whether its session can be known", lambda: jsonrpc.members_of_params(text)),
+        ("another id", lambda: jsonrpc.with_id(message, RawId(b"12"), unique=True)),
+        ("all of the core, the answer included", there_and_back),
+    ]
+
+
+def in_session() -> tuple[Multiplexer, Client]:
+    """A core with a client in a session."""
+    policy = Policy(
+        shared=True,
+        serves=frozenset(),
+        login_hint=lambda _: "",
+        max_open_requests=1000,
+        max_queued_prompts=20,
+        max_waiting_size=JOURNAL,
+        journal_limit=JOURNAL,
+    )
+    multiplexer, client = Multiplexer("agent", policy, Registry("me")), Client("client", Viewer("me"))
+    multiplexer.attach(client)
+    multiplexer.receive_from_client(
+        client, b'{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":1}}'
+    )
+    (asked,) = multiplexer.take_deliveries().to_agent
+    answer(multiplexer, asked, b'{"protocolVersion":1}')
+    multiplexer.receive_from_client(client, b'{"jsonrpc":"2.0","id":2,"method":"session/new","params":{"cwd":"/"}}')
+    (survey,) = multiplexer.take_deliveries().surveys
+    multiplexer.surveyed(survey, Findings())
+    (asked,) = multiplexer.take_deliveries().to_agent
+    answer(multiplexer, asked, b'{"sessionId":"%b"}' % SESSION.encode())
+    return multiplexer, client
+
+
+def answer(multiplexer: Multiplexer, request: bytes, result: bytes) -> None:
+    """Be the agent that answers."""
+    multiplexer.receive_from_agent([b'{"jsonrpc":"2.0","id":%b,"result":%b}' % (jsonrpc.parse(request).id, result)])
+    multiplexer.take_deliveries()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,13 @@
+// For a server that has no option for it: it listens on loopback only, at a port of the system's choice, and says which.
+//
+// node --import ./loopback.mjs SERVER [ARGUMENT...]
+
+import { Server } from "node:net";
+
+const { listen } = Server.prototype;
+
+Server.prototype.listen = function (...args) {
+  this.once("listening", () => console.error(`listening on ${this.address().port}`));
+  const callback = args.at(-1);
+  return listen.call(this, { host: "127.0.0.1", port: 0 }, typeof callback === "function" ? callback : undefined);
+};

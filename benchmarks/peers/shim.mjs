@@ -1,0 +1,20 @@
+// What people write to have an editor speak with an agent behind a WebSocket: shim.mjs URL, and the token in LOAD_TOKEN
+//
+// A line of stdin is a message, a message is a line of stdout.
+
+import { createInterface } from "node:readline";
+import { WebSocket } from "ws";
+
+const socket = new WebSocket(process.argv[2], { headers: { Authorization: `Bearer ${process.env.LOAD_TOKEN}` } });
+
+socket.on("open", () => {
+  const lines = createInterface({ input: process.stdin });
+  lines.on("line", (line) => socket.send(line));
+  lines.on("close", () => socket.close());
+});
+socket.on("message", (message) => process.stdout.write(`${message}\n`));
+socket.on("close", () => process.exit(0));
+socket.on("error", (error) => {
+  console.error(error.message);
+  process.exit(1);
+});
