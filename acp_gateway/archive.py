@@ -1,9 +1,9 @@
 """The sessions of a gateway as they are kept for its next process: the core's changes on their way to the storage."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
-from acp_gateway.database import Entry, StoredJournal
+from acp_gateway.database import Run, StoredJournal
 from acp_gateway.protocol.journal import Journal
 from acp_gateway.protocol.sessions import Session
 from acp_gateway.storage import Storage
@@ -22,8 +22,10 @@ class StoredArchive:
         self._storage = storage
         self._journals = journals
         self._now = now
-        # By session: what it is stored under, and since when.
+        # By session: what it is stored under, and since when. And the sessions by that.
         self._keys: dict[Session, tuple[int, float]] = {}
+        self._sessions: dict[int, Session] = {}
+        storage.memory = self
 
     def restore(self, journal_limit: int) -> list[Session]:
         """The sessions of earlier processes, those not used for the longest first. For the start; blocks."""
@@ -32,7 +34,7 @@ class StoredArchive:
             session = Session(stored.agent, stored.session_id, stored.owner, Journal(journal_limit))
             session.cwd, session.title, session.updated_at = stored.cwd, stored.title, stored.updated_at
             session.keep_directory()
-            self._keys[session] = stored.key, stored.created
+            self._enter(session, stored.key, stored.created)
             restored.append(session)
         return restored
 
@@ -44,8 +46,8 @@ class StoredArchive:
         if stored is None:
             return None
         journal = Journal(journal_limit, stored.epoch)
-        states = [(entry.message, entry.state) for entry in stored.states if entry.state is not None]
-        journal.restore(states, stored.entries, stored.position, truncated=stored.truncated)
+        runs = ((run.messages, run.states, run.ends_turn) for run in stored.runs)
+        journal.restore(stored.states, runs, stored.position, truncated=stored.truncated)
         return journal
 
     def expired(self) -> list[Session]:
@@ -53,12 +55,16 @@ class StoredArchive:
         keys = set(self._storage.expired())
         return [session for session, (key, _) in self._keys.items() if key in keys] if keys else []
 
+    def _enter(self, session: Session, key: int, created: float) -> None:
+        self._keys[session] = key, created
+        self._sessions[key] = session
+
     # What the core tells
 
     def keep(self, session: Session) -> None:
         now = self._now()
         if session not in self._keys:
-            self._keys[session] = self._storage.new_key(), now
+            self._enter(session, self._storage.new_key(), now)
         key, created = self._keys[session]
         self._storage.keep(
             key,
@@ -75,10 +81,15 @@ class StoredArchive:
 
     def remove(self, session: Session) -> None:
         if session in self._keys:
-            self._storage.forget(self._keys.pop(session)[0])
+            key, _ = self._keys.pop(session)
+            del self._sessions[key]
+            self._storage.forget(key)
 
     def write(self, session: Session, message: bytes, state: str | None) -> None:
         self._storage.append(self._keys[session][0], message, state)
+
+    def extend(self, session: Session, messages: Sequence[bytes]) -> None:
+        self._storage.extend(self._keys[session][0], messages)
 
     def end_turn(self, session: Session) -> None:
         self._storage.turn_ended(self._keys[session][0])
@@ -88,15 +99,27 @@ class StoredArchive:
         self.keep(session)
 
     def replace(self, session: Session) -> None:
-        journal = session.journal
-        stored = StoredJournal(
-            journal.epoch,
-            position=journal.position,
-            truncated=journal.truncated,
-            states=[Entry(message, kind) for message, kind in journal.aside()],
-            entries=[Entry(*entry) for entry in journal.entries()],
-        )
-        self._storage.replace(self._keys[session][0], stored)
+        self._storage.replace(self._keys[session][0], *_snapshot(session.journal))
+
+    def settle(self, session: Session) -> None:
+        if session in self._keys:
+            self._storage.settle(self._keys[session][0])
 
     def holds(self, session: Session) -> bool:
         return session in self._keys and self._storage.keeps_journal(self._keys[session][0])
+
+    # What the storage asks
+
+    def has(self, key: int) -> bool:
+        """Whether the journal of the session with this key is in memory: one that was cleared has no epoch."""
+        session = self._sessions.get(key)
+        return session is not None and bool(session.journal.epoch)
+
+    def snapshot(self, key: int) -> tuple[StoredJournal, int]:
+        """That journal as it is now, and the bytes of its messages."""
+        return _snapshot(self._sessions[key].journal)
+
+
+def _snapshot(journal: Journal) -> tuple[StoredJournal, int]:
+    runs = [Run(*run) for run in journal.runs()]
+    return StoredJournal(journal.epoch, journal.position, journal.truncated, journal.aside(), runs), journal.size

@@ -1,8 +1,11 @@
 """The command line. Each command imports what it needs when it runs: `connect` must start fast."""
 
+import gc
 import math
 import os
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from types import TracebackType
@@ -11,11 +14,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from acp_gateway import __version__
-from acp_gateway.certs_cli import certs
 from acp_gateway.errors import GatewayError
-from acp_gateway.pairing_cli import pair, pair_here, relay
-from acp_gateway.support_cli import audit, replay
-from acp_gateway.token_cli import config_option, print_table, share, token
+from acp_gateway.token_cli import config_option, print_table
 
 if TYPE_CHECKING:
     from acp_gateway.dialing import Destination
@@ -78,8 +78,44 @@ _insecure_plaintext_option = click.option(
 )
 
 
+@contextmanager
+def _imports_to_keep() -> Iterator[None]:
+    """Import what stays for as long as the process does, without the garbage collector: a tenth of a start.
+
+    It would walk all that was imported so far again and again, and find next to nothing. At the end all of it is put
+    aside for good. Else it would be walked once more right now, and by every full collection after that.
+    """
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.freeze()
+        gc.enable()
+
+
 class _Program(click.Group):
-    """Shows what this program reports as one line on stderr, and ends with its exit code."""
+    """Shows what this program reports as one line on stderr, and ends with its exit code.
+
+    The commands of other modules are only imported for one that is not here, and for the list of all.
+    """
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in self.commands:
+            self._add_the_others()
+        return super().get_command(ctx, cmd_name)
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        self._add_the_others()
+        return super().list_commands(ctx)
+
+    def _add_the_others(self) -> None:
+        from acp_gateway.certs_cli import certs
+        from acp_gateway.pairing_cli import pair, pair_here, relay
+        from acp_gateway.support_cli import audit, replay
+        from acp_gateway.token_cli import share, token
+
+        for command in (token, share, pair, pair_here, relay, certs, audit, replay):
+            self.add_command(command)
 
     def invoke(self, ctx: click.Context) -> Any:
         try:
@@ -116,15 +152,16 @@ def serve(config: Path | None, *, verbose: bool, log_bodies: bool) -> None:
 
     The log goes to stderr. SIGHUP reads tokens and certificates again; for the rest of the configuration restart it.
     """
-    import logging
+    with _imports_to_keep():
+        import logging
 
-    import trio
+        import trio
 
-    from acp_gateway import server
-    from acp_gateway.config import default_config_path, load_config
-    from acp_gateway.hardening import harden
-    from acp_gateway.logs import log_to_stderr
-    from acp_gateway.recording import recording_of
+        from acp_gateway import server
+        from acp_gateway.config import default_config_path, load_config
+        from acp_gateway.hardening import harden
+        from acp_gateway.logs import log_to_stderr
+        from acp_gateway.recording import recording_of
 
     log_to_stderr(logging.DEBUG if verbose else logging.INFO)
     harden()
@@ -203,8 +240,17 @@ def connect(
     TARGET is a name from ~/.config/acp-gateway/hosts.toml, or HOST[:PORT] (TLS, port 7443), or a URL: wss://, ws://,
     tcp+tls://, tcp://, unix:///path, ssh://[USER@]HOST. Editors start this command; what it says goes to stdout as ACP.
     """
-    from acp_gateway.destinations import check_client_certificate, check_session_id, find_destination, find_host
-    from acp_gateway.protocol.paths import PathMaps, parse_map
+    with _imports_to_keep():
+        import logging
+
+        import trio
+
+        from acp_gateway import shim
+        from acp_gateway.destinations import check_client_certificate, check_session_id, find_destination, find_host
+        from acp_gateway.logs import log_to_file
+        from acp_gateway.protocol.paths import PathMaps, parse_map
+        from acp_gateway.transports.stdio import open_stdio
+        from acp_gateway.uplink import Persistence
 
     def destination() -> "Destination":
         return find_destination(
@@ -241,14 +287,6 @@ def connect(
         flags += ["--insecure-plaintext"] if insecure_plaintext else []
         click.echo(_settings_block(editor, target, given, flags, pin), nl=False)
         return
-    import logging
-
-    import trio
-
-    from acp_gateway import shim
-    from acp_gateway.logs import log_to_file
-    from acp_gateway.transports.stdio import open_stdio
-    from acp_gateway.uplink import Persistence
 
     sys.excepthook = _one_line_for_bugs
     try:
@@ -327,16 +365,6 @@ def sessions(
         print_table(control.SESSION_COLUMNS, control.session_rows(found, datetime.now(UTC)))
     else:
         click.echo("There are no sessions; the first that an editor opens will be one.", err=True)
-
-
-main.add_command(token)
-main.add_command(share)
-main.add_command(pair)
-main.add_command(pair_here)
-main.add_command(relay)
-main.add_command(certs)
-main.add_command(audit)
-main.add_command(replay)
 
 
 @main.command("check-config", short_help="Say what is wrong with the configuration.")

@@ -3,9 +3,9 @@
 import logging
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from typing import Final
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from typing import Final, Protocol
 from weakref import WeakKeyDictionary
 
 import trio
@@ -22,6 +22,9 @@ log = logging.getLogger(__name__)
 LONGEST_PAUSE: Final = 5.0
 """Seconds for which a connection is not read at once, so that a link that is well does not count as lost."""
 
+SPEAKERS: Final = 32
+"""Of so many it is known how much they have said, at least, before those are looked for who have said nothing since."""
+
 REVOKED = Farewell(CloseReason.POLICY, "the token is not valid any more", "unauthorized")
 ROTATED = Farewell(CloseReason.POLICY, "the token was rotated: show the new one", "unauthorized")
 ENDED = Farewell(CloseReason.POLICY, "the client certificate has expired", "unauthorized")
@@ -29,6 +32,8 @@ ENDED = Farewell(CloseReason.POLICY, "the client certificate has expired", "unau
 
 class Bucket:
     """How much may be said at once and on the long run: so many per second, and a burst before that."""
+
+    __slots__ = ("_burst", "_left", "_rate", "_since")
 
     def __init__(self, rate: float, burst: float, now: float) -> None:
         self._rate = rate
@@ -42,23 +47,48 @@ class Bucket:
         self._since = now
         return max(0.0, -self._left / self._rate)
 
+    def full(self, now: float) -> bool:
+        """Whether there is as much in it as in a new one."""
+        return self._left + (now - self._since) * self._rate >= self._burst
 
-class _Connection:
+
+class Connection(Protocol):
     """A connection whose credential has to stay valid."""
-
-    def __init__(
-        self, access: Callable[[], Access], close: Callable[[Farewell], None], lose: Callable[[], bool] | None
-    ) -> None:
-        self._access = access
-        self.close = close
-        self.lose = lose
-        self.ended = False
-        """Whether it is being closed, which may take its time."""
 
     @property
     def access(self) -> Access:
-        """What was shown last."""
-        return self._access()
+        """What was shown last, and whose it is."""
+
+    def close(self, farewell: Farewell) -> None:
+        """End it for good."""
+
+    def lose(self) -> bool:
+        """Take its connection away so that it may come back with another token; False where it can't."""
+
+
+class _Watch:
+    """That a connection is watched, for as long as it is in a block. There are as many as connections: no generator."""
+
+    __slots__ = ("_all", "_counts", "_identity", "connection", "ended")
+
+    def __init__(self, connection: Connection, all_watches: set["_Watch"], counts: Counter[str]) -> None:
+        self.connection = connection
+        self.ended = False
+        """Whether it is being closed, which may take its time."""
+        # All that there are, and how many of each identity.
+        self._all = all_watches
+        self._counts = counts
+        self._identity = connection.access.identity
+
+    def __enter__(self) -> None:
+        self._all.add(self)
+        self._counts[self._identity] += 1
+
+    def __exit__(self, *_: object) -> None:
+        self._all.discard(self)
+        self._counts[self._identity] -= 1
+        if not self._counts[self._identity]:
+            del self._counts[self._identity]
 
 
 class Connections:
@@ -74,22 +104,24 @@ class Connections:
         self._limits = limits
         self._tokens = tokens
         self._now = now
-        self._connections: set[_Connection] = set()
+        self._watches: set[_Watch] = set()
         self._counts: Counter[str] = Counter()
         # By identity, of which there are as many as somebody has made tokens for.
         self._buckets: dict[str, Bucket] = {}
         # By who speaks, as long as anybody knows it: its part of that.
         self._own_buckets: WeakKeyDictionary[object, Bucket] = WeakKeyDictionary()
+        # How many of these there may be before those who are silent are forgotten.
+        self._too_many_buckets = SPEAKERS
 
     def __len__(self) -> int:
-        return len(self._connections)
+        return len(self._watches)
 
     def check_room(self, identity: str) -> None:
         """Raise `Busy` where an identity can't have a further connection now."""
         limits = self._limits
         if self._counts[identity] >= limits.connections_per_identity:
             raise Busy(f"connections_per_identity ({limits.connections_per_identity}) are there already; try later")
-        if len(self._connections) >= limits.max_connections:
+        if len(self._watches) >= limits.max_connections:
             raise Busy(f"max_connections ({limits.max_connections}) are there already; try later")
 
     def pace(self, identity: str, speaker: object, count: int) -> float:
@@ -99,54 +131,45 @@ class Connections:
         observer that says too much must not keep its identity's controllers from being heard.
         """
         now, rate, burst = trio.current_time(), self._limits.messages_per_second, self._limits.message_burst
-        together = self._buckets.setdefault(identity, Bucket(rate, burst, now))
+        together = self._buckets.get(identity)
+        if together is None:
+            together = self._buckets[identity] = Bucket(rate, burst, now)
         parts = max(1, self._counts[identity])
-        own = self._own_buckets.setdefault(speaker, Bucket(rate / parts, burst / parts, now))
+        own = self._own_buckets.get(speaker)
+        if own is None:
+            self._forget_silent(now)
+            own = self._own_buckets[speaker] = Bucket(rate / parts, burst / parts, now)
         pause = together.take(count, now)
         return min(pause, LONGEST_PAUSE) if own.take(count, now) else 0.0
 
-    @contextmanager
-    def watched(
-        self,
-        access: Callable[[], Access],
-        close: Callable[[Farewell], None],
-        lose: Callable[[], bool] | None = None,
-    ) -> Iterator[None]:
-        """Count what is in this block, and end it when its credential is not valid any more.
+    def _forget_silent(self, now: float) -> None:
+        """Forget those who have said nothing for so long that they would begin anew with as much: most of them."""
+        if len(self._own_buckets) >= self._too_many_buckets:
+            for speaker, bucket in list(self._own_buckets.items()):
+                if bucket.full(now):
+                    del self._own_buckets[speaker]
+            self._too_many_buckets = 2 * len(self._own_buckets) + SPEAKERS
 
-        Args:
-            access: says what was shown last, and whose.
-            close: ends it for good.
-            lose: takes its connection away so that it may come back with another token; False where it can't.
-        """
-        identity = access().identity
-        connection = _Connection(access, close, lose)
-        self._connections.add(connection)
-        self._counts[identity] += 1
-        try:
-            yield
-        finally:
-            self._connections.discard(connection)
-            self._counts[identity] -= 1
-            if not self._counts[identity]:
-                del self._counts[identity]
+    def watched(self, connection: Connection) -> AbstractContextManager[None]:
+        """Count what is in this block, and end it when its credential is not valid any more."""
+        return _Watch(connection, self._watches, self._counts)
 
     def enforce(self) -> None:
         """End the connections whose token or certificate is not valid any more."""
         # One look for each credential: right after a change, each reads the file of tokens again.
         objections: dict[Access, Farewell | None] = {}
-        for connection in list(self._connections):
-            access = connection.access
+        for watch in list(self._watches):
+            access = watch.connection.access
             if access not in objections:
                 objections[access] = self._objection(access)
             farewell = objections[access]
-            if farewell is None or connection.ended:
+            if farewell is None or watch.ended:
                 continue
-            if farewell is ROTATED and connection.lose is not None and connection.lose():
+            if farewell is ROTATED and watch.connection.lose():
                 continue
             log.warning("%s is not valid any more: closing its connection", access.credential)
-            connection.ended = True
-            connection.close(farewell)
+            watch.ended = True
+            watch.connection.close(farewell)
 
     def _objection(self, access: Access) -> Farewell | None:
         if access.expires is not None and self._now() >= access.expires:

@@ -14,12 +14,14 @@ What is erased is overwritten (`secure_delete`), and gone from the write-ahead l
 import os
 import sqlite3
 import stat
+from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from itertools import accumulate, pairwise
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import msgspec
 
@@ -107,14 +109,29 @@ class StoredSession:
     """How many messages its history ever had; 0 where none is kept."""
 
 
-class Entry(NamedTuple):
-    """A message of a history."""
+@dataclass(slots=True)
+class Run:
+    """Messages of one turn that follow one another."""
 
-    message: bytes
-    state: str | None = None
-    """The kind of update, if it is one of which only the last counts."""
+    messages: list[bytes] = field(default_factory=list)
+    states: dict[int, str] = field(default_factory=dict)
+    """Of those that tell a state, of which only the last counts, the kind: by index, and in order."""
     ends_turn: bool = False
-    """Whether a turn ended after it."""
+    """Whether a turn ended after the last of them; where there are none, after what was before."""
+
+    def extend(self, messages: Sequence[bytes], state: str | None = None) -> None:
+        """Add messages, each of which tells this state, if any."""
+        if state is not None:
+            first = len(self.messages)
+            self.states.update(dict.fromkeys(range(first, first + len(messages)), state))
+        self.messages += messages
+
+    def join(self, other: "Run") -> None:
+        """Add what followed in the same turn."""
+        first = len(self.messages)
+        self.states.update((first + index, state) for index, state in other.states.items())
+        self.messages += other.messages
+        self.ends_turn = other.ends_turn
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,10 +143,10 @@ class StoredJournal:
     """How many messages it ever had."""
     truncated: bool
     """Whether something is missing that told no state."""
-    states: Sequence[Entry] = ()
-    """From before `entries`: the last message that was cut off of each kind of state, in order."""
-    entries: Sequence[Entry] = ()
-    """The last messages, in order and without a gap: the last of them is the one at `position`."""
+    states: Sequence[tuple[bytes, str]] = ()
+    """From before `runs`: the last message that was cut off of each kind of state, with the kind, in order."""
+    runs: Sequence[Run] = ()
+    """The last messages, turn by turn and without a gap: the last of them is the one at `position`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -246,44 +263,22 @@ class Database:
             "INSERT OR REPLACE INTO token VALUES (?, ?, ?)", (token_id, use.last_used, use.granted_by)
         )
 
-    def append(self, key: int, entries: Sequence[tuple[bytes, str | None]], *, ends_turn: bool = False) -> None:
-        """Add messages to a history, each with the kind of state that it tells, if any; where none is kept, nothing.
-
-        With `ends_turn` a turn ended after the last of them, or, of none, after what is there already.
-        """
+    def append(self, key: int, runs: Sequence[Run]) -> None:
+        """Add messages to a history; where none is kept, nothing."""
         extent = self._extent(key)
-        if extent is None:
-            return
-        if ends_turn and not entries:
-            self._connection.execute(
-                "UPDATE piece SET ends_turn = 1 WHERE session = ? "
-                "AND first = (SELECT max(first) FROM piece WHERE session = ?)",
-                (key, key),
-            )
-            return
-        self._add(key, extent, entries, ends_turn=ends_turn)
-        self._fit(key, extent)
+        if extent is not None:
+            self._add(key, extent, runs)
 
     def replace_journal(self, key: int, journal: StoredJournal) -> None:
         """Keep this history of a session, in place of what there is. Its epoch is the session's."""
         self.forget_journal(key)
-        count = len(journal.entries)
-        extent = _Extent(
-            journal.position - count, sum(len(entry.message) for entry in journal.states), journal.truncated
-        )
+        count = sum(len(run.messages) for run in journal.runs)
+        size = sum(len(message) for message, _ in journal.states)
+        extent = self._extents[key] = _Extent(journal.position - count, size, journal.truncated)
         self._connection.execute("INSERT INTO journal VALUES (?, 0, 0, 0)", (key,))
-        self._extents[key] = extent
-        before = extent.position - len(journal.states)
-        for number, (message, state, _) in enumerate(journal.states, before):
+        for number, (message, state) in enumerate(journal.states, extent.position - len(journal.states)):
             self._connection.execute("INSERT INTO state VALUES (?, ?, ?, ?)", (key, state, number, message))
-        turn: list[tuple[bytes, str | None]] = []
-        for message, state, ends_turn in journal.entries:
-            turn.append((message, state))
-            if ends_turn:
-                self._add(key, extent, turn, ends_turn=True)
-                turn = []
-        self._add(key, extent, turn, ends_turn=False)
-        self._fit(key, extent)
+        self._add(key, extent, journal.runs)
 
     def read_journal(self, key: int) -> StoredJournal | None:
         """A session's history; None where none is kept, or where what is stored does not fit together."""
@@ -296,25 +291,27 @@ class Database:
         if not isinstance(epoch, str) or not _is_number(position):
             return None
         aside = self._connection.execute("SELECT message, kind FROM state WHERE session = ? ORDER BY number", (key,))
-        states = [Entry(message, kind) for message, kind in aside.fetchall()]
-        if not all(isinstance(message, bytes) and isinstance(kind, str) for message, kind, _ in states):
+        states = aside.fetchall()
+        if not all(isinstance(message, bytes) and isinstance(kind, str) for message, kind in states):
             return None
         pieces = self._connection.execute(
             "SELECT first, ends_turn, outline, messages FROM piece WHERE session = ? ORDER BY first", (key,)
         ).fetchall()
-        entries: list[Entry] = []
+        runs: list[Run] = []
         reached = position
         for first, ends_turn, outline, messages in pieces:
-            unpacked = _unpack(outline, messages)
-            if not unpacked or not _is_number(first) or (entries and first != reached):
+            run = _unpack(outline, messages)
+            if not run.messages or not _is_number(first) or (runs and first != reached):
                 return None
-            reached = first + len(unpacked)
-            if ends_turn:
-                unpacked[-1] = unpacked[-1]._replace(ends_turn=True)
-            entries += unpacked
+            reached = first + len(run.messages)
+            run.ends_turn = bool(ends_turn)
+            if runs and not runs[-1].ends_turn:
+                runs[-1].join(run)
+            else:
+                runs.append(run)
         if reached != position:
             return None
-        return StoredJournal(epoch, position, bool(truncated), states, entries)
+        return StoredJournal(epoch, position, bool(truncated), states, runs)
 
     def forget_journal(self, key: int) -> None:
         """Erase a session's history; none is kept from now on."""
@@ -377,37 +374,59 @@ class Database:
                 extent = self._extents[key] = _Extent(_number(position), _number(size), bool(truncated))
         return extent
 
-    def _add(self, key: int, extent: _Extent, entries: Sequence[tuple[bytes, str | None]], *, ends_turn: bool) -> None:
-        """Add messages that one turn ends behind, or none."""
-        pieces = list(_split(entries, self._piece))
-        for number, piece in enumerate(pieces, 1):
-            size = sum(len(message) for message, _ in piece)
-            self._connection.execute(
-                "INSERT INTO piece VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
-                (
-                    key,
-                    extent.position,
-                    len(piece),
-                    size,
-                    sum(state is None for _, state in piece),
-                    ends_turn and number == len(pieces),
-                    msgspec.json.encode([(len(message), state) for message, state in piece]),
-                    b"".join([message for message, _ in piece]),
-                ),
-            )
-            extent.position += len(piece)
-            extent.size += size
-
-    def _fit(self, key: int, extent: _Extent) -> None:
-        """Note how far a history goes, after it was cut where it is a quarter too large."""
-        if extent.size > self._limit * 5 // 4:
-            self._cut(key, extent)
+    def _add(self, key: int, extent: _Extent, runs: Sequence[Run]) -> None:
+        """Add messages, cut off what is too much then, and note how far the history goes."""
+        # For each message of each agent, and the interpreter's lock is wanted elsewhere: no step of a loop is one
+        # message's.
+        lengths = [list(map(len, run.messages)) for run in runs]
+        # Before, so that SQLite writes the new where the old was, and does not have to write that it was erased.
+        # A turn that is running ends with these, maybe: what is then cut off is all of it or nothing.
+        self._fit(key, extent, sum(map(sum, lengths)), within_turn=not any(run.ends_turn for run in runs))
+        for run, each in zip(runs, lengths, strict=True):
+            if run.messages:
+                self._insert(key, extent, run, each)
+            elif run.ends_turn:
+                self._connection.execute(
+                    "UPDATE piece SET ends_turn = 1 WHERE session = ? "
+                    "AND first = (SELECT max(first) FROM piece WHERE session = ?)",
+                    (key, key),
+                )
+        self._fit(key, extent)
         self._connection.execute(
             "UPDATE journal SET position = ?, size = ?, truncated = ? WHERE session = ?",
             (extent.position, extent.size, extent.truncated, key),
         )
 
-    def _cut(self, key: int, extent: _Extent) -> None:
+    def _insert(self, key: int, extent: _Extent, run: Run, lengths: list[int]) -> None:
+        """Add messages of these lengths, in pieces."""
+        kinds: list[str | None] = [None] * len(lengths)
+        for index, state in run.states.items():
+            kinds[index] = state
+        for start, end in _split(lengths, self._piece):
+            outline = lengths[start:end], kinds[start:end]
+            count, size, talk = end - start, sum(outline[0]), outline[1].count(None)
+            self._connection.execute(
+                "INSERT INTO piece VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
+                (
+                    key,
+                    extent.position,
+                    count,
+                    size,
+                    talk,
+                    run.ends_turn and end == len(lengths),
+                    _of_talk(outline[0]) if talk == count else msgspec.json.encode(list(zip(*outline, strict=True))),
+                    b"".join(run.messages[start:end]),
+                ),
+            )
+            extent.position += count
+            extent.size += size
+
+    def _fit(self, key: int, extent: _Extent, coming: int = 0, *, within_turn: bool = True) -> None:
+        """Cut a history that is a quarter too large with what is coming, which are so many bytes."""
+        if extent.size + coming > self._limit * 5 // 4:
+            self._cut(key, extent, self._limit - coming, within_turn=within_turn)
+
+    def _cut(self, key: int, extent: _Extent, limit: int, *, within_turn: bool) -> None:
         """Cut off whole turns, then the beginning of the running one, until what is left is within the limit."""
         query = "SELECT kind, length(message) FROM state WHERE session = ?"
         aside = {kind: _number(length) for kind, length in self._connection.execute(query, (key,)).fetchall()}
@@ -418,7 +437,7 @@ class Database:
         at_end = True
         rest = 0
         for index, (*numbers, ends_turn) in enumerate(pieces):
-            if extent.size <= self._limit and (at_end or index > last_end):
+            if (extent.size <= limit and (at_end or index > last_end)) or (index > last_end and not within_turn):
                 break
             first, count, size, talk = map(_number, numbers)
             at_end = bool(ends_turn)
@@ -440,9 +459,9 @@ class Database:
         row = self._connection.execute(query, (key, first)).fetchone()
         if row is None:
             raise Damaged("a piece of a history is listed and can't be found")
-        entries = _unpack(*row)
-        last = {state: number for number, (_, state, _) in enumerate(entries) if state is not None}
-        return [(first + number, state, entries[number].message) for state, number in last.items()]
+        run = _unpack(*row)
+        last = {state: index for index, state in run.states.items()}
+        return [(first + index, state, run.messages[index]) for state, index in last.items()]
 
 
 def is_damage(error: Exception) -> bool:
@@ -576,31 +595,32 @@ def _text_or_none(value: object) -> str | None:
     return None if value is None else _text(value)
 
 
-def _split(entries: Sequence[tuple[bytes, str | None]], limit: int) -> Iterator[Sequence[tuple[bytes, str | None]]]:
-    """The messages in order, so many together as are within the limit in bytes, or one that is not."""
-    start = size = 0
-    for end, (message, _) in enumerate(entries):
-        if end > start and size + len(message) > limit:
-            yield entries[start:end]
-            start, size = end, 0
-        size += len(message)
-    if entries:
-        yield entries[start:]
+def _split(lengths: Sequence[int], limit: int) -> Iterator[tuple[int, int]]:
+    """Messages of these lengths in order, so many together as are within the limit, or one that is not: from, to."""
+    ends = list(accumulate(lengths, initial=0))
+    start = 0
+    while start < len(lengths):
+        end = max(start + 1, bisect_right(ends, ends[start] + limit) - 1)
+        yield start, end
+        start = end
 
 
-def _unpack(outline: object, messages: object) -> list[Entry]:
+def _of_talk(lengths: list[int]) -> bytes:
+    """The outline of a piece none of whose messages tells a state: as msgspec would write it, without thousands of
+    objects that are made and looked at by the collector of garbage for this alone."""
+    return b"[[%b,null]]" % msgspec.json.encode(lengths)[1:-1].replace(b",", b",null],[")
+
+
+def _unpack(outline: object, messages: object) -> Run:
     """The messages of a piece; none where the two do not fit together."""
     if not isinstance(outline, bytes) or not isinstance(messages, bytes):
-        return []
+        return Run()
     try:
         shape = msgspec.json.decode(outline, type=list[tuple[int, str | None]])
     except (msgspec.DecodeError, UnicodeDecodeError):
-        return []
+        return Run()
     if any(length < 0 for length, _ in shape) or sum(length for length, _ in shape) != len(messages):
-        return []
-    entries = []
-    at = 0
-    for length, state in shape:
-        entries.append(Entry(messages[at : at + length], state))
-        at += length
-    return entries
+        return Run()
+    ends = list(accumulate((length for length, _ in shape), initial=0))
+    states = {index: state for index, (_, state) in enumerate(shape) if state is not None}
+    return Run([messages[start:end] for start, end in pairwise(ends)], states)

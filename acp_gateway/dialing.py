@@ -10,7 +10,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from urllib.parse import quote, urlencode
 
 import trio
@@ -116,8 +116,7 @@ class Destination:
         return f"Destination({self.address})"
 
 
-@dataclass(frozen=True, slots=True)
-class Resume:
+class Resume(NamedTuple):
     """What is asked of a gateway with a link: a new one that can be resumed, or one that was there before."""
 
     connection_id: str | None = None
@@ -138,8 +137,7 @@ class Resume:
         return {} if self.connection_id is None else {"connectionId": self.connection_id, "received": self.received}
 
 
-@dataclass(frozen=True, slots=True)
-class Dialed:
+class Dialed(NamedTuple):
     """A connection to a gateway, and what the gateway says of its link."""
 
     stream: MessageStream

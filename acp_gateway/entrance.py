@@ -20,10 +20,10 @@ import os
 import socket
 import ssl
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Coroutine, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, Final
 
 import trio
 
@@ -79,6 +79,8 @@ _FULL: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOME
 class Guest(Visitor):
     """Somebody who has not come in yet."""
 
+    connection_id: str = ""
+    """What their connection will be known by."""
     room: str
     """With whom they share their room."""
     limited: bool
@@ -198,15 +200,13 @@ class Entrance:
             if not guest.came_in:
                 self._turnstile.charge(guest.cost)
 
-    @contextmanager
-    def visiting(self, guest: Guest) -> Iterator[None]:
-        """Serve somebody who has come in; who leaves at once has come for nothing, with a right token as well."""
-        began = trio.current_time()
-        try:
-            yield
-        finally:
-            if trio.current_time() - began < BRIEF_VISIT:
-                self._turnstile.charge(guest.cost + VISIT_COST)
+    def see_off(self, cost: float, since: float) -> None:
+        """Somebody leaves who came in at that time, for whom so much had been taken until then.
+
+        Who leaves at once has come for nothing, with a right token as well.
+        """
+        if trio.current_time() - since < BRIEF_VISIT:
+            self._turnstile.charge(cost + VISIT_COST)
 
     def make_room(self) -> None:
         """Have one of them leave, if there is any: one who was refused, else one of an address that has most."""
@@ -351,13 +351,20 @@ class GuestBytes(SocketBytes):
     Cancelled, it loses what it has read; nobody reads on then.
     """
 
+    __slots__ = ("_entrance", "_guest")
+
     def __init__(self, sock: socket.socket, guest: Guest, entrance: Entrance) -> None:
         super().__init__(sock)
         self._guest: Guest | None = guest
         self._entrance = entrance
 
-    async def receive_some(self) -> bytes:
-        data = await super().receive_some()
+    def receive_some(self) -> Coroutine[Any, Any, bytes]:
+        # No coroutine of its own: who is in pays nothing for having been a guest.
+        reading = super().receive_some()
+        return reading if self._guest is None else self._receive_in_turn(reading)
+
+    async def _receive_in_turn(self, reading: Coroutine[Any, Any, bytes]) -> bytes:
+        data = await reading
         if self._guest is not None:
             await self._entrance.step(self._guest)
         return data

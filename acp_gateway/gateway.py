@@ -25,7 +25,7 @@ from acp_gateway.desk import Office, serve_desk
 from acp_gateway.errors import AgentError, ConfigError, LinkGone
 from acp_gateway.hooks import Hooks
 from acp_gateway.hub import Hub, Limits
-from acp_gateway.links import Links, Resumable, Resumption, claim, serve_resumed
+from acp_gateway.links import Attached, Links, Resumable, Resumption, claim, serve_resumed
 from acp_gateway.memory import Memory
 from acp_gateway.protocol.deliveries import Deed, Event
 from acp_gateway.protocol.methods import NEW, Capability
@@ -40,7 +40,7 @@ from acp_gateway.protocol.sessions import (
     Session,
     Survey,
 )
-from acp_gateway.recording import Recording
+from acp_gateway.recording import Recording, Tape
 from acp_gateway.seats import BLANK, BUG, STOPPING, Farewell
 from acp_gateway.storage import Storage
 from acp_gateway.transports.base import CloseReason, MessageStream
@@ -75,6 +75,22 @@ _CHANGED = Farewell(CloseReason.POLICY, "the token allows something else now", "
 _SESSION_GONE = "the session is not open any more"
 
 
+class _Asking:
+    """A connection that asks the gateway itself."""
+
+    def __init__(self, access: Access) -> None:
+        self.access = access
+        self.farewell = STOPPING
+        self.scope = trio.CancelScope()
+
+    def close(self, farewell: Farewell) -> None:
+        self.farewell = farewell
+        self.scope.cancel()
+
+    def lose(self) -> bool:
+        return False
+
+
 class Gateway:
     """The agents of one configuration and the connections that use them."""
 
@@ -105,7 +121,7 @@ class Gateway:
             retention_days=settings.retention_days,
             journal_limit=settings.journal_limit,
         )
-        self._archive = StoredArchive(self.storage)
+        self._archive = StoredArchive(self.storage, journals=settings.journal == "disk")
         self.registry = Registry(default_identity(settings.state_dir), self._archive, secrets.token_hex(8))
         self._spawner = spawner
         # The gateway's own environment, of which agents get a part.
@@ -186,44 +202,36 @@ class Gateway:
             await stream.aclose(CloseReason.POLICY, _SESSION_GONE)
             return
         client = Client(name, admission.viewer, admission.role, link=link_id)
+        attached = Resumable(admission, hub, client, link_id) if link_id else Attached(admission, hub, client)
+        tape = self._begin(attached)
+        farewell = None
+        try:
+            with self.connections.watched(attached):
+                farewell = await hub.serve(stream, client, tape)
+        finally:
+            self._end(attached, tape, farewell)
 
-        def close(farewell: Farewell) -> None:
-            # One that is being told goodbye has given up its seat and may take its time.
-            if client in hub.seats:
-                hub.seats[client].close(farewell)
-
-        def lose() -> bool:
-            if link_id is None or client not in hub.seats:
-                return False
-            hub.seats[client].evict()
-            return True
-
-        resumable = None if link_id is None else Resumable(link_id, admission, hub, client)
+    def _begin(self, attached: Attached) -> Tape:
+        """A client has come; what it says and hears is to be written on the tape."""
+        name, admission = attached.client.name, attached.admission
         about = {"connection": name, "agent": admission.agent, "identity": admission.access.identity}
         self._book.record("attached", **about, credential=admission.access.credential, role=admission.role.value)
-        tape = None if self._recorder is None else self._recorder.open(name, about)
-        log.info(
-            "%s: attached to agent %s as %s%s",
-            name,
-            admission.agent,
-            admission.access.identity,
-            "" if client.controls else ", to observe",
-        )
-        shown = (lambda: admission.access) if resumable is None else (lambda: resumable.admission.access)
-        farewell = None
-        if resumable is not None:
-            self._links.add(resumable)
-        try:
-            with self.connections.watched(shown, close, lose):
-                farewell = await hub.serve(stream, client, BLANK if tape is None else tape)
-        finally:
-            if resumable is not None:
-                self._links.end(resumable, farewell)
-            if tape is not None:
-                tape.close()
-            why = farewell.text or "left" if farewell else "stopped"
-            self._book.record("detached", connection=name, identity=admission.access.identity, why=why)
-            log.info("%s: detached", name)
+        tape = BLANK if self._recorder is None else self._recorder.open(name, about)
+        observes = "" if attached.client.controls else ", to observe"
+        log.info("%s: attached to agent %s as %s%s", name, admission.agent, admission.access.identity, observes)
+        if isinstance(attached, Resumable):
+            self._links.add(attached)
+        return tape
+
+    def _end(self, attached: Attached, tape: Tape, farewell: Farewell | None) -> None:
+        """A client has gone."""
+        name = attached.client.name
+        if isinstance(attached, Resumable):
+            self._links.end(attached, farewell)
+        tape.close()
+        why = farewell.text or "left" if farewell else "stopped"
+        self._book.record("detached", connection=name, identity=attached.access.identity, why=why)
+        log.info("%s: detached", name)
 
     def resume(self, access: Access, link_id: str, received: int) -> Resumption:
         """Let a client take its link up again that has received so many messages; evicts who has it now.
@@ -251,28 +259,21 @@ class Gateway:
     async def _serve_control(self, stream: MessageStream, admission: Admission) -> None:
         """Serve a connection that asks the gateway itself, about what its token may join."""
         access = admission.access
-        farewell = STOPPING
-        scope = trio.CancelScope()
-
-        def close(why: Farewell) -> None:
-            nonlocal farewell
-            farewell = why
-            scope.cancel()
-
+        asking = _Asking(access)
         wanted = admission.wish.agent
         agents = {name for name in self.config.agents if access.may_use(name) and wanted in (None, name)}
         office = Office(self.registry, agents, lambda: self.hubs, lambda: self.storage.problem)
         try:
-            with scope, self.connections.watched(lambda: access, close):
-                farewell = await serve_desk(
-                    stream, admission.viewer, office, partial(self.connections.pace, access.identity, stream)
+            with asking.scope, self.connections.watched(asking):
+                asking.farewell = await serve_desk(
+                    stream, admission.viewer, office, partial(self.connections.pace, access.identity, asking)
                 )
         except Exception:
-            farewell = BUG
+            asking.farewell = BUG
             raise
         finally:
             with trio.CancelScope(shield=True):
-                await stream.aclose(farewell.reason, farewell.text)
+                await stream.aclose(asking.farewell.reason, asking.farewell.text)
 
     def _find_hub(self, admission: Admission) -> Hub | None:
         """The hub for a connection, a new one if need be; None where the session that it came for has gone."""

@@ -21,6 +21,8 @@ stopped.
 import logging
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
+from math import inf
 from typing import Any, Final, Protocol
 
 import trio
@@ -37,6 +39,7 @@ from acp_gateway.restarts import Restarts, TooOften
 from acp_gateway.seats import BLANK, BUG, EXPIRED, STOPPING, TOO_SLOW, Connection, Farewell, Seat
 from acp_gateway.transports.base import CloseReason, MessageStream, MessageTooLarge
 from acp_gateway.transports.link import LOST, WINDOW, Miscounted, Overrun
+from acp_gateway.transports.upkeep import Helpers, Timekeeper
 
 log = logging.getLogger(__name__)
 
@@ -158,6 +161,8 @@ class Hub:
         # How many notes of the multiplexer have been logged.
         self._notes = 0
         self._changed = trio.lowlevel.ParkingLot()
+        # What is due for its clients.
+        self._timekeeper = Timekeeper()
         self._over = trio.Event()
 
     @property
@@ -194,11 +199,9 @@ class Hub:
         self.multiplexer.attach(client)
         self._wake()
         try:
-            with seat.scope:
-                while await self._serve_connection(seat):
-                    await seat.link.connected()
-                    self._take_back(seat)
-                seat.farewell = seat.farewell or _LEFT
+            while await self._serve_connection(seat) and await seat.returns():
+                self._take_back(seat)
+            seat.farewell = seat.farewell or _LEFT
         except Exception:
             seat.farewell = seat.farewell or BUG
             raise
@@ -212,20 +215,17 @@ class Hub:
         assert connection is not None
         connection.served = True
         try:
-            with connection.scope:
-                async with trio.open_nursery() as pumps:
-                    pumps.start_soon(connection.stream.run)
-                    pumps.start_soon(seat.pump)
-                    if seat.link.resumable:
-                        pumps.start_soon(self._watch_link, seat, connection)
-                        pumps.start_soon(self._settle, seat)
+            async with trio.open_nursery() as nursery:
+                try:
+                    self._attend(seat, connection, Helpers(nursery))
                     left = await self._pump_client(seat)
-                    pumps.cancel_scope.cancel()
+                finally:
+                    connection.leave_alone()
         finally:
             # However this ends, a goodbye is said over the newest connection, and whoever waits for this one goes on.
             if seat.connection is not connection:
                 await connection.abort()
-        if left:
+        if left or seat.ended:
             return False
         # Nothing more is to be said over it, and it may be dead: a polite end would take its time.
         await connection.abort()
@@ -238,6 +238,17 @@ class Hub:
             log.info("%s: away, and kept for its return", seat.client.name)
         return True
 
+    def _attend(self, seat: Seat, connection: Connection, helpers: Helpers) -> None:
+        """Have helpers do all there is to do for a connection but read."""
+        seat.attend(helpers)
+        self._timekeeper.keep(connection.stream.beat, helpers)
+        if seat.link.resumable:
+            self._timekeeper.keep(partial(self._watch_link, seat, connection), helpers)
+            # What came over an earlier connection may have to be settled before more is read.
+            self._settle(seat)
+        if seat.farewell is not None:
+            self._bound_farewell(seat)
+
     def _take_back(self, seat: Seat) -> None:
         """A client has a connection again."""
         since, seat.away_since = seat.away_since, None
@@ -245,8 +256,6 @@ class Hub:
         log.info("%s: back after %.1f s; %d messages were not confirmed", seat.client.name, away, len(seat.outbox))
         self.multiplexer.client_back(seat.client)
         self._deliver()
-        if seat.farewell is not None:
-            self._bound_farewell(seat)
         # It may not be the only one any more that the agent waits for.
         self._wake()
 
@@ -271,7 +280,7 @@ class Hub:
             assert seat.connection is not None
             with trio.CancelScope(shield=True):
                 await seat.connection.stream.aclose(farewell.reason, farewell.text)
-            seat.connection.over.set()
+            seat.connection.end()
         return farewell
 
     async def _pump_client(self, seat: Seat) -> bool:
@@ -291,11 +300,10 @@ class Hub:
                     if not self._take(seat, batch[start : start + AT_ONCE]):
                         return True  # It was cut off: the rest of what it asks is nobody's any more.
                 self._grown(size)
-                if self._agent is None or self._agent.messages.pending_bytes <= self._limits.write_high_water:
-                    seat.link.settle()
-                else:
-                    seat.unsettled.unpark_all()
+                self._settle(seat)
                 pause = self._pace(client, len(batch))
+                # It may be large, and what comes next may be long in coming.
+                del batch
                 if pause:
                     await trio.sleep(pause)
         except trio.EndOfChannel:
@@ -321,29 +329,35 @@ class Hub:
             self.multiplexer.receive_from_client(seat.client, message)
             if self.multiplexer.has_replay:
                 self._deliver()
-                if seat.scope.cancel_called:
+                if seat.ended:
                     return False
         self._deliver()
         return True
 
-    async def _watch_link(self, seat: Seat, connection: Connection) -> None:
-        """Give up a connection over which nothing comes any more."""
-        await seat.link.keep_alive(self._limits.patience)
-        log.info("%s: the connection was lost: nothing was heard for %g s", seat.client.name, self._limits.patience)
-        connection.scope.cancel()
+    def _watch_link(self, seat: Seat, connection: Connection, now: float) -> float:
+        """Confirm what has come, and give up a connection over which nothing comes any more; when to look again."""
+        due = seat.link.beat(now, self._limits.patience)
+        if due is None:
+            log.info("%s: the connection was lost: nothing was heard for %g s", seat.client.name, self._limits.patience)
+            connection.give_up()
+            return inf
+        return due
 
-    async def _settle(self, seat: Seat) -> None:
-        """Confirm to a client what it sent when the agent has taken enough of it; until cancelled."""
-        while True:
-            # At first for what came over an earlier connection, which may have to be settled before more is read.
-            agent = self._agent
-            try:
-                if agent is not None:
-                    await agent.messages.drain(self._limits.write_high_water)
-            except LOST:
-                pass
+    def _settle(self, seat: Seat) -> None:
+        """Confirm to a client what it has sent, now or when the agent has taken enough of it."""
+        if self._agent is None or self._agent.messages.pending_bytes <= self._limits.write_high_water:
             seat.link.settle()
-            await seat.unsettled.park()
+        elif seat.link.resumable:
+            seat.call_helper(self._settle_later, seat)
+
+    async def _settle_later(self, seat: Seat) -> None:
+        agent = self._agent
+        try:
+            if agent is not None:
+                await agent.messages.drain(self._limits.write_high_water)
+        except LOST:
+            pass
+        seat.link.settle()
 
     async def _hold_back(self, seat: Seat, size: int) -> None:
         """Wait with what a client has sent, so many bytes, while too much is pending for the agent already.
@@ -405,6 +419,7 @@ class Hub:
                 try:
                     async with trio.open_nursery() as tasks:
                         tasks.start_soon(self._watch_time)
+                        tasks.start_soon(self._timekeeper.run)
                         tasks.start_soon(self._keep_agent, agents)
                         await self._over.wait()
                         tasks.cancel_scope.cancel()
@@ -523,8 +538,7 @@ class Hub:
                 if self._agent is not agent:
                     break  # It was given up in this very tick: what it says now would count as its successor's.
                 self._note_time()
-                for message in batch:
-                    self.multiplexer.receive_from_agent(message)
+                self.multiplexer.receive_from_agent(batch)
                 self._deliver()
                 # Histories grow also where nobody is there.
                 self._grown(sum(map(len, batch)))
@@ -571,7 +585,12 @@ class Hub:
     def _bound_farewell(self, seat: Seat) -> None:
         """A client that can come back may have reasons not to take its last words, and finds out without them."""
         if seat.link.resumable:
-            seat.scope.deadline = trio.current_time() + self._limits.stall_timeout
+            seat.farewell_due = min(seat.farewell_due, trio.current_time() + self._limits.stall_timeout)
+            seat.call_helper(self._end_at, seat, seat.farewell_due)
+
+    async def _end_at(self, seat: Seat, time: float) -> None:
+        await trio.sleep_until(time)
+        seat.end()
 
     # Time
 
@@ -598,6 +617,9 @@ class Hub:
         idle = not self._shared and not self.multiplexer.busy
         for seat in list(self.seats.values()):
             if seat.away_since is None:
+                continue
+            if now >= seat.farewell_due:
+                seat.end()
                 continue
             away = now - seat.away_since
             quiet = now - max(seat.away_since, self._last_said)
@@ -661,12 +683,13 @@ class Hub:
 
     def _check(self, seat: Seat) -> None:
         """Detach a client that has too much waiting, unless it is about to leave anyway."""
-        away = seat.away_since is not None
-        limit = self._limits.away_limit if away else self._limits.outbox_limit
+        name, limit = "outbox_limit", self._limits.outbox_limit
+        # What waited for one that was away is not what it is slow with when it is back.
+        if seat.away_since is not None or (seat.returning and self._limits.away_limit > limit):
+            name, limit = "away_limit", self._limits.away_limit
         # What is on its way over a link that resumes has its own limit, and may be all of a history that was asked for.
-        on_its_way = self._limits.window if seat.link.resumable and not away else 0
+        on_its_way = self._limits.window if seat.link.resumable and seat.away_since is None else 0
         if seat.excess > limit + on_its_way and seat.farewell is None:
-            name = "away_limit" if away else "outbox_limit"
             self.detach(seat, f"more than {name} ({limit} bytes) wait for this client")
 
     def detach(self, seat: Seat, why: str) -> None:

@@ -21,22 +21,48 @@ _REASONS: Final[dict[str | None, type[AccessError]]] = {TOO_SLOW: TooFarBehind, 
 
 
 @dataclass(slots=True, eq=False)
-class Resumable:
-    """A link that can be resumed."""
+class Attached:
+    """A client that was let in to a hub."""
 
-    id: str
-    """What it is known by: an identifier, and no credential."""
     admission: Admission
     hub: Hub
     client: Client
-    claims: int = 0
-    """How often somebody has come to resume it: only the last one does."""
+
+    @property
+    def access(self) -> Access:
+        """What was shown last, and whose it is."""
+        return self.admission.access
 
     @property
     def seat(self) -> Seat | None:
-        """None when it has ended, or is about to."""
+        """None when its connection has ended, or is about to."""
         seat = self.hub.seats.get(self.client)
-        return None if seat is None or seat.scope.cancel_called else seat
+        return None if seat is None or seat.ended else seat
+
+    def close(self, farewell: Farewell) -> None:
+        """End it for good, unless it is being told goodbye: that may take its time."""
+        if self.client in self.hub.seats:
+            self.hub.seats[self.client].close(farewell)
+
+    def lose(self) -> bool:
+        """Take its connection away so that it may come back; False where it can't."""
+        return False
+
+
+@dataclass(slots=True, eq=False)
+class Resumable(Attached):
+    """One whose link can be resumed."""
+
+    id: str
+    """What the link is known by: an identifier, and no credential."""
+    claims: int = 0
+    """How often somebody has come to resume it: only the last one does."""
+
+    def lose(self) -> bool:
+        if self.client not in self.hub.seats:
+            return False
+        self.hub.seats[self.client].evict()
+        return True
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,6 +151,6 @@ async def serve_resumed(stream: MessageStream, resumption: Resumption) -> None:
     try:
         # Whoever began the link says goodbye as well where all are cancelled, and is bounded in that.
         with trio.CancelScope(shield=True):
-            await connection.over.wait()
+            await connection.wait_over()
     finally:
         await stream.abort()

@@ -19,14 +19,15 @@ import secrets
 import socket
 import ssl
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Final
 
 import trio
 from websockets.http11 import Request
 
-from acp_gateway.access import Access, Wish
+from acp_gateway.access import Access, Admission, Wish
 from acp_gateway.attempts import network_of
 from acp_gateway.auth import default_identity
 from acp_gateway.binding import Bound, bind
@@ -46,6 +47,7 @@ from acp_gateway.greetings import (
     read_link,
     read_query,
 )
+from acp_gateway.links import Resumption
 from acp_gateway.peers import belongs_to_agent, peer_credentials
 from acp_gateway.protocol import jsonrpc
 from acp_gateway.protocol.jsonrpc import InvalidMessage
@@ -74,20 +76,28 @@ class _Visit:
     """The link's id, where one is resumed."""
     received: int | None
     """How many messages of the link have been received here; None where it can't be resumed."""
-    serve: Callable[[MessageStream, str], Awaitable[None]]
+    purpose: Admission | Resumption
 
 
 @dataclass(frozen=True, slots=True)
 class _Admitted:
+    """What is known for as long as they stay."""
+
     stream: MessageStream
-    visit: _Visit
+    purpose: Admission | Resumption
+    link_id: str | None
+    """What the link can be resumed by."""
+
+    @classmethod
+    def over(cls, stream: MessageStream, visit: _Visit) -> "_Admitted":
+        """Let in over this stream."""
+        return cls(stream, visit.purpose, None if visit.received is None else visit.connection_id)
 
 
 @dataclass(slots=True)
 class _Knock:
     """Somebody at the door."""
 
-    connection_id: str
     guest: Guest
     sock: socket.socket
     stream: GuestBytes
@@ -128,7 +138,8 @@ class Door:
         self._section = section
         self._address = section.address
         self._gateway = gateway
-        self._settings = gateway.config.gateway
+        self._settings = settings = gateway.config.gateway
+        self._timing = Timing(settings.ping_interval, settings.ping_timeout, settings.stall_timeout)
         self._entrance = entrance
         self._context = context
         self._bound = bound
@@ -139,13 +150,19 @@ class Door:
         """Accept clients until cancelled, and serve each in `connections`; closes the door."""
         for url in self.urls:
             log.info("listening on %s", url)
-        doorsteps = [Doorstep(listener, self._entrance) for listener in self._bound.listeners]
         try:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self._entrance.run)
-                await trio.serve_listeners(self.serve, doorsteps, handler_nursery=connections)
+                for listener in self._bound.listeners:
+                    nursery.start_soon(self._accept, listener, connections)
         finally:
             self.close()
+
+    async def _accept(self, listener: trio.SocketListener, connections: trio.Nursery) -> None:
+        # Not by `trio.serve_listeners`, which has a second socket object and two coroutines for each connection.
+        async with Doorstep(listener, self._entrance) as doorstep:
+            while True:
+                connections.start_soon(self.serve, take_socket(await doorstep.accept()))
 
     def close(self) -> None:
         """Listen no more. May be repeated."""
@@ -158,45 +175,59 @@ class Door:
         """
         self._context = _make_context(self._section)
 
-    async def serve(self, stream: trio.SocketStream) -> None:
+    async def serve(self, sock: socket.socket) -> None:
         """Serve one client from its first byte to its last; whatever goes wrong ends here."""
-        connection_id = secrets.token_urlsafe(16)
-        sock = take_socket(stream)
-        guest = self._meet(connection_id, sock)
+        guest = self._meet(sock)
+        name = guest.name
         try:
-            if self._address.scheme != "unix":
-                keep_alive(sock, self._settings.ping_interval, self._settings.ping_timeout)
-            admitted = None
-            guest.scope.deadline = trio.current_time() + self._settings.handshake_timeout
-            with self._entrance.hosting(guest):
-                admitted = await self._admit(sock, connection_id, guest)
-            if guest.scope.cancelled_caught:
-                why = "others needed the room" if guest.shown_out else "nobody came in within handshake_timeout"
-                self._entrance.refusals.note(guest, why)
+            admitted = await self._welcome(sock, guest)
+            # Who is in may stay for long, and is no guest any more.
+            name, cost, since = guest.name, guest.cost, trio.current_time()
+            del guest
             if admitted is not None:
-                with self._entrance.visiting(guest):
-                    await admitted.visit.serve(admitted.stream, guest.name)
+                try:
+                    await self._serve(admitted, name)
+                finally:
+                    self._entrance.see_off(cost, since)
         except* Exception:
             # A bug ends the connection it shows in and no other, also while the gateway stops.
-            log.exception("%s: closed by an error of the gateway's own", guest.name)
+            log.exception("%s: closed by an error of the gateway's own", name)
         finally:
             sock.close()
 
-    def _meet(self, connection_id: str, sock: socket.socket) -> Guest:
-        name = connection_id[:8]
+    async def _welcome(self, sock: socket.socket, guest: Guest) -> _Admitted | None:
+        """Find out who it is; None where nobody came in."""
+        if self._address.scheme != "unix":
+            keep_alive(sock, self._settings.ping_interval, self._settings.ping_timeout)
+        admitted = None
+        guest.scope.deadline = trio.current_time() + self._settings.handshake_timeout
+        with self._entrance.hosting(guest):
+            admitted = await self._admit(sock, guest)
+        if guest.scope.cancelled_caught:
+            why = "others needed the room" if guest.shown_out else "nobody came in within handshake_timeout"
+            self._entrance.refusals.note(guest, why)
+        return admitted
+
+    def _serve(self, admitted: _Admitted, name: str) -> Awaitable[None]:
+        """Serve whoever was let in."""
+        if isinstance(admitted.purpose, Admission):
+            return self._gateway.serve(admitted.stream, admitted.purpose, name, admitted.link_id)
+        return self._gateway.serve_resumed(admitted.stream, admitted.purpose, name)
+
+    def _meet(self, sock: socket.socket) -> Guest:
+        connection_id = secrets.token_urlsafe(16)
+        meet = partial(Guest, connection_id=connection_id, listener=self.urls[0])
         if self._address.scheme == "unix":
-            return Guest(name=f"{name} (unix)", address="unix", listener=self.urls[0], room="unix", limited=False)
+            return meet(name=f"{connection_id[:8]} (unix)", address="unix", room="unix", limited=False)
         try:
             host, port = sock.getpeername()[:2]
             peer = f"{host}:{port}"
         except OSError:
             host, peer = "", "gone already"
         proxy = is_trusted(host, self._settings.trusted_proxies)
-        return Guest(
-            name=f"{name} ({peer})", address=host, listener=self.urls[0], room=network_of(host), limited=not proxy
-        )
+        return meet(name=f"{connection_id[:8]} ({peer})", address=host, room=network_of(host), limited=not proxy)
 
-    async def _admit(self, sock: socket.socket, connection_id: str, guest: Guest) -> _Admitted | None:
+    async def _admit(self, sock: socket.socket, guest: Guest) -> _Admitted | None:
         """Do TLS and authentication. None where the peer was refused, or gave up; the connection is closed then.
 
         Cancelled, it closes the connection.
@@ -209,7 +240,7 @@ class Door:
                 self._entrance.refusals.note(guest, f"no TLS handshake: {describe(error)}")
                 return None
         stream = GuestBytes(secured, guest, self._entrance)
-        knock = _Knock(connection_id, guest, secured, stream)
+        knock = _Knock(guest, secured, stream)
         try:
             admit = self._admit_websocket if self._address.websocket else self._admit_lines
             admitted = await admit(knock)
@@ -269,22 +300,13 @@ class Door:
     def _let_in(self, knock: _Knock, access: Access, wish: Wish, link: LinkWish | None) -> _Visit:
         """Let somebody in, over a link that they resume or for a wish. Raises `AccessError`."""
         gateway = self._gateway
-        connection_id, guest = knock.connection_id, knock.guest
+        guest = knock.guest
+        connection_id = guest.connection_id
         if link is not None and link.connection_id is not None:
             resumption = gateway.resume(access, link.connection_id, link.received)
-            visit = _Visit(
-                link.connection_id,
-                resumption.received,
-                lambda stream, name: gateway.serve_resumed(stream, resumption, name),
-            )
+            visit = _Visit(link.connection_id, resumption.received, resumption)
         else:
-            admission = gateway.admit(access, wish)
-            link_id = None if link is None else connection_id
-            visit = _Visit(
-                connection_id,
-                None if link is None else 0,
-                lambda stream, name: gateway.serve(stream, admission, name, link_id),
-            )
+            visit = _Visit(connection_id, None if link is None else 0, gateway.admit(access, wish))
         guest.name = guest.name.replace(connection_id[:8], visit.connection_id[:8], 1)
         self._entrance.admit(guest, credential=access.credential, identity=access.identity, role=access.role)
         return visit
@@ -312,15 +334,13 @@ class Door:
             count = {} if answer.received is None else {RESUME: str(answer.received)}
             return Accept({CONNECTION_ID: answer.connection_id} | count)
 
-        settings = self._settings
-        timing = Timing(settings.ping_interval, settings.ping_timeout, settings.stall_timeout)
         websocket = await accept_websocket(
-            knock.stream, decide, max_message_size=settings.max_message_size, timing=timing
+            knock.stream, decide, max_message_size=self._settings.max_message_size, timing=self._timing
         )
         if websocket is None:
             return None
         (visit,) = visits
-        return _Admitted(websocket, visit)
+        return _Admitted.over(websocket, visit)
 
     def _answer_request(self, knock: _Knock, request: Request) -> _Visit | Respond:
         """Let in who asks for a WebSocket, or answer what else is asked. Raises `AccessError` and `BadRequest`."""
@@ -378,7 +398,7 @@ class Door:
             count = {} if visit.received is None else {"received": visit.received}
             await lines.send(jsonrpc.result(raw_id, {"connectionId": visit.connection_id} | count))
             lines.limit(self._settings.max_message_size, "max_message_size")
-            return _Admitted(lines, visit)
+            return _Admitted.over(lines, visit)
         lines.send_nowait([refusal])
         await lines.aclose()
         return None

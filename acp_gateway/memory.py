@@ -1,8 +1,8 @@
 """What all hubs hold together: the messages on their way to slow clients, and the histories of sessions.
 
 One message that waits for a hundred clients and stands in a journal as well is in memory once, so adding up sizes
-overstates. To look at each message takes time, so that is done only where the sum is too much, and then not again
-before something was added.
+overstates. To look at each message takes time, so that is done only where the sum is too much and the histories alone
+are not, at none but what waits and the histories it may stand in, and then not again before something was added.
 """
 
 import logging
@@ -38,8 +38,17 @@ class Memory:
             return
         self._new = 0
         hubs = list(hubs)
-        while _sum(hubs) > self._limit and _exact(hubs) > self._limit and self._make_room(hubs):
+        while self._is_exceeded(hubs) and self._make_room(hubs):
             pass
+
+    def _is_exceeded(self, hubs: list[Hub]) -> bool:
+        """Whether it is too much; what no look at single messages can change is found out without one."""
+        histories = sum(journal.size for journal in _journals(hubs))
+        waiting = sum(seat.outbox.unconfirmed_bytes for _, seat in _seats(hubs))
+        # Two histories have nothing in common.
+        return histories > self._limit or (
+            histories + waiting > self._limit and histories + _waiting_alone(hubs) > self._limit
+        )
 
     def _make_room(self, hubs: list[Hub]) -> bool:
         """Take one step towards the limit; False where there is nothing left to give up."""
@@ -105,16 +114,14 @@ def _journals(hubs: list[Hub]) -> Iterator[Journal]:
                 yield session.recorded
 
 
-def _sum(hubs: list[Hub]) -> int:
-    outboxes = sum(seat.outbox.unconfirmed_bytes for _, seat in _seats(hubs))
-    return outboxes + sum(journal.size for journal in _journals(hubs))
-
-
-def _exact(hubs: list[Hub]) -> int:
-    """As the sum, with each message once."""
-    sizes: dict[int, int] = {}
-    for _, seat in _seats(hubs):
-        sizes.update((id(message), len(message)) for message in seat.outbox.messages())
-    for journal in _journals(hubs):
-        sizes.update((id(message), len(message)) for message in journal.replay())
-    return sum(sizes.values())
+def _waiting_alone(hubs: list[Hub]) -> int:
+    """Bytes of the messages that wait for somebody, each once, and stand in no history."""
+    total = 0
+    for hub in hubs:
+        seats = [seat for seat in hub.seats.values() if seat.outbox.unconfirmed_bytes]
+        sizes = {id(message): len(message) for seat in seats for message in seat.outbox.messages()}
+        for session in {session for seat in seats for session in seat.client.sessions}:
+            for message in session.journal.replay():
+                sizes.pop(id(message), None)
+        total += sum(sizes.values())
+    return total

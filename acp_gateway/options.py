@@ -183,7 +183,7 @@ class GatewaySection:
     resume_window: LargeSize = 8 * 1024 * 1024
     """Bytes that may be on their way, not confirmed yet, to the far side of a link that resumes; a single message that
     is larger still passes. At 200 ms there and back this keeps a line of 300 Mbit/s busy, and it is what has to be sent
-    again at most when such a link was lost. At least 1 MiB, as 256 KiB are confirmed at once."""
+    again at most when such a link was lost. At least 1 MiB, as 512 KiB are confirmed at once."""
 
     journal_limit: Size = 16 * 1024 * 1024
     """Bytes of one session's history that are kept for those who join later; the oldest turns go first, whole. Some

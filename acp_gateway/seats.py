@@ -8,8 +8,9 @@ is ever left out in the middle.
 A client whose connection is lost, and that may come back, is *away*. Its seat is kept for a time, with what it misses.
 """
 
-from collections.abc import Callable, Sequence
-from typing import Final
+from collections.abc import Awaitable, Callable, Sequence
+from math import inf
+from typing import Final, Unpack
 
 import trio
 
@@ -18,8 +19,9 @@ from acp_gateway.protocol.sessions import Client
 from acp_gateway.recording import Direction, Tape
 from acp_gateway.transports.base import CloseReason, MessageStream
 from acp_gateway.transports.link import WINDOW, Link
+from acp_gateway.transports.upkeep import Args, Helpers, Signal
 
-MARK_MESSAGES: Final = 256
+MARK_MESSAGES: Final = 1024
 MARK_BYTES: Final = 1024 * 1024
 """After how much a client that counts is told anew where it is: until then it keeps what it has counted."""
 
@@ -29,6 +31,8 @@ SESSIONS_PER_MARK: Final = 32
 
 class Farewell:
     """How a client's connection ends."""
+
+    __slots__ = ("reason", "text", "word")
 
     def __init__(self, reason: CloseReason, text: str, word: str | None = None) -> None:
         self.reason = reason
@@ -59,20 +63,52 @@ BLANK: Final = _Blank()
 class Connection:
     """One connection of a client, from its first message to its last."""
 
+    __slots__ = ("_ends", "given_up", "helpers", "over", "served", "stream")
+
     def __init__(self, stream: MessageStream) -> None:
         self.stream = stream
-        self.scope = trio.CancelScope()
-        """Of its pumps; cancelled to give it up."""
         self.served = False
         """Whether it is somebody's to close by now."""
-        self.over = trio.Event()
-        """Set when nobody uses the stream any more."""
+        self.given_up = False
+        self.over = False
+        """Whether nobody uses the stream any more."""
+        self.helpers: Helpers | None = None
+        """Of whoever serves it; None before and afterwards."""
+        self._ends = Signal()
+
+    def attend(self, helpers: Helpers) -> None:
+        """It is served now, with these helpers, until `leave_alone`; they are dismissed to have that come soon."""
+        self.helpers = helpers
+        self.stream.attend(helpers)
+
+    def leave_alone(self) -> None:
+        """It is served no more."""
+        if self.helpers is not None:
+            self.helpers.dismiss()
+            self.helpers = None
+            self.stream.attend(None)
+
+    def give_up(self) -> None:
+        """Have whoever serves it stop at once."""
+        self.given_up = True
+        if self.helpers is not None:
+            self.helpers.dismiss()
 
     async def abort(self) -> None:
         """Close it at once, without a word, also where that is cancelled; nobody uses it any more."""
         with trio.CancelScope(shield=True):
             await self.stream.abort()
-        self.over.set()
+        self.end()
+
+    def end(self) -> None:
+        """Nobody uses the stream any more."""
+        self.over = True
+        self._ends.notify()
+
+    async def wait_over(self) -> None:
+        """Wait until nobody uses the stream any more."""
+        while not self.over:
+            await self._ends.wait()
 
 
 class Seat:
@@ -86,6 +122,25 @@ class Seat:
         progressed: called whenever the peer has taken all that had to wait, or has gone away.
         tape: what is said is written down on it.
     """
+
+    __slots__ = (
+        "_largest",
+        "_progressed",
+        "_returns",
+        "_unmarked",
+        "_unmarked_bytes",
+        "ahead",
+        "away_since",
+        "client",
+        "connection",
+        "ended",
+        "farewell",
+        "farewell_due",
+        "link",
+        "muted",
+        "returning",
+        "tape",
+    )
 
     def __init__(
         self,
@@ -101,19 +156,22 @@ class Seat:
         self.link = Link(window=window, high_water=high_water, caught_up=self._catch_up, allowance=allowance, wary=True)
         self.connection: Connection | None = None
         """The last one; whether it is still there, the link knows."""
-        self.scope = trio.CancelScope()
-        """Of everything that is done for the client; cancelled to end it."""
-        self.unsettled = trio.lowlevel.ParkingLot()
-        """Where it is waited for that something of the client can't be passed on at once."""
+        self.ended = False
+        """Whether the client is not served any more, but for its goodbye."""
         self.farewell: Farewell | None = None
+        self.farewell_due = inf
+        """When it is gone though it has not taken its last words, in seconds of Trio's clock, there or away."""
         self.away_since: float | None = None
         """When its connection was lost, in seconds of Trio's clock; None while it has one."""
+        self.returning = False
+        """Whether it has not been sent yet all that waited for it while it was away, or is away still."""
         self.ahead = 0
         """Bytes that were passed on to the agent while too much was pending for it."""
         self.muted = False
         """Whether what it is sent is dropped, because something before it was."""
         self.tape = tape
         self._progressed = progressed
+        self._returns = Signal()
         # Bytes of the largest message that was sent since the peer was last up to date.
         self._largest = 0
         # How much was sent since the client was last told where it is.
@@ -141,12 +199,15 @@ class Seat:
             return
         self.tape.write("to_client", messages)
         waited = self.behind
+        self.link.send(messages, replayed)
         if self.client.counts:
-            self.link.send([*messages, *self._marks(messages)], replayed)
-        else:
-            self.link.send(messages, replayed)
+            # By themselves: the messages are others' as well, and what is the same for many is framed once.
+            marks = self._marks(messages)
+            if marks:
+                self.link.send(marks)
         if self.behind:
             self._largest = max(self._largest, max(map(len, messages), default=0))
+            self.call_helper(self._send_waiting)
         else:
             self.client.replays.clear()
             if waited:
@@ -165,6 +226,7 @@ class Seat:
 
     def _catch_up(self) -> None:
         """The peer has taken all that had to wait."""
+        self.returning = False
         self._largest = 0
         self.client.replays.clear()
         self._progressed()
@@ -172,7 +234,14 @@ class Seat:
     def close(self, farewell: Farewell) -> None:
         """End the connection at once. What is said first counts."""
         self.farewell = self.farewell or farewell
-        self.scope.cancel()
+        self.end()
+
+    def end(self) -> None:
+        """Have whoever serves the client stop at once."""
+        self.ended = True
+        self._returns.notify()
+        if self.connection is not None:
+            self.connection.give_up()
 
     def cut_off(self, farewell: Farewell) -> None:
         """End the connection at once, and forget what waits for the peer and what still comes: it has no place for it.
@@ -187,30 +256,54 @@ class Seat:
         """End the connection when the peer has taken what is there for it."""
         self.farewell = self.farewell or farewell
         self.link.finish()
-
-    async def pump(self) -> None:
-        """Send what had to wait until all is said; then end the connection. Cancelling loses nothing."""
-        await self.link.pump()
-        self.scope.cancel()
+        self.call_helper(self._send_waiting)
 
     # Connections
 
     def connect(self, stream: MessageStream, peer_received: int = 0) -> Connection:
         """The client is there, or there again; as `Link.connect`. `over` says when the connection is used no more."""
         self.link.connect(stream, peer_received)
+        self.returning = self.returning and self.behind
         self.connection = Connection(stream)
+        self._returns.notify()
         return self.connection
+
+    async def returns(self) -> bool:
+        """Wait until there is a connection; False where the client was given up instead."""
+        while self.link.stream is None and not self.ended:
+            await self._returns.wait()
+        return not self.ended
+
+    def attend(self, helpers: Helpers) -> None:
+        """The connection is served now, and helpers send what has to wait, until `Connection.leave_alone`."""
+        assert self.connection is not None
+        self.connection.attend(helpers)
+        if self.ended or self.connection.given_up:
+            helpers.dismiss()
+        if self.behind or self.farewell is not None:
+            self.call_helper(self._send_waiting)
+
+    def call_helper(self, work: Callable[[Unpack[Args]], Awaitable[None]], *args: *Args) -> None:
+        """Have something done while the connection is served; where it is not, who serves the next sees to it."""
+        if self.connection is not None and self.connection.helpers is not None:
+            self.connection.helpers.call(work, *args)
+
+    async def _send_waiting(self) -> None:
+        """Send what had to wait, and end the connection where all is said. Cancelling loses nothing."""
+        if await self.link.catch_up():
+            self.end()
 
     def evict(self) -> None:
         """Give up the connection that there is, for a newer one that is about to come: it may long be dead."""
         self.link.disconnect()
         if self.connection is not None:
-            self.connection.scope.cancel()
+            self.connection.give_up()
             if not self.connection.served:
-                self.connection.over.set()
+                self.connection.end()
 
     def lose(self, now: float) -> None:
         """The connection is lost; the client may come back."""
         self.away_since = now
+        self.returning = True
         self.link.disconnect()
         self._progressed()

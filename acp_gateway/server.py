@@ -6,9 +6,11 @@ import os
 import signal
 import socket
 import stat
+import sys
 from collections.abc import Callable, Iterator, MutableMapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
+from typing import Final
 
 import trio
 
@@ -34,6 +36,12 @@ _SQLITE = b"SQLite format 3\x00"
 
 _NO_TERMINAL = (errno.ENXIO, errno.EIO)
 """How the system says that a process has none (any more)."""
+
+
+SWITCH_INTERVAL: Final = 0.0005
+"""Seconds after which a thread that wants the interpreter's lock gets it. One writes histories to the disk while the
+event loop is at work: with Python's five milliseconds, each time that the loop lets go of the lock could take as long.
+"""
 
 
 async def serve(
@@ -64,6 +72,7 @@ async def serve(
     `CannotListen` for an address.
     """
     _check_credentials(config)
+    sys.setswitchinterval(SWITCH_INTERVAL)
     settings = config.gateway
     state_dir = settings.state_dir
     try:

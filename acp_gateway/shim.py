@@ -17,8 +17,7 @@ import json
 import logging
 import signal
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 import trio
 
@@ -52,8 +51,7 @@ has something to read."""
 _PARSE_ERROR: Final = -32700
 
 
-@dataclass(frozen=True, slots=True)
-class Settings:
+class Settings(NamedTuple):
     """What the command line and hosts.toml say, apart from the destination."""
 
     maps: PathMaps

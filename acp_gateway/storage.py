@@ -4,26 +4,30 @@ Whoever has something to keep says so and goes on: it is queued. One task writes
 transaction, in a thread. What is queued is on disk a moment later, and at the end.
 
 A disk that is full, slow or broken is nobody else's concern. What can't be written waits, within a bound, and is tried
-again. Past the bound histories are given up: nothing more of them is written, and what is on disk of them is erased
-when that works again, so that a history on disk never has a gap. Sessions themselves are few and small, and are always
-written in the end. A file that is damaged is put aside and a new one begun.
+again. Where more of a history is queued than it may hold, or past the bound, none of it is any more: what is in memory
+of it takes the place of what is on disk, as it is when its turn comes. What is lost by this would have been cut off
+again anyway. A history that is not in memory any more is given up past the bound: nothing more of it is written, and
+what is on disk is erased when that works again. So a history on disk never has a gap.
+
+Sessions themselves are few and small, and are always written in the end. A file that is damaged is put aside and a new
+one begun.
 """
 
 import logging
 import math
 import sqlite3
 import time
-from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, replace
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Final, TypeVar, TypeVarTuple, Unpack
+from typing import Final, Protocol, TypeVar, TypeVarTuple, Unpack
 
 import trio
 
 from acp_gateway.database import (
     Connect,
     Database,
-    Entry,
+    Run,
     StoredJournal,
     StoredSession,
     TokenUse,
@@ -34,13 +38,16 @@ from acp_gateway.database import (
 )
 from acp_gateway.errors import ConfigError
 
-__all__ = ["Entry", "Storage", "StoredJournal", "StoredSession", "TokenUse", "read_token_uses"]
+__all__ = ["Run", "Storage", "StoredJournal", "StoredSession", "TokenUse", "read_token_uses"]
 
 _log = logging.getLogger(__name__)
 
 GATHERING: Final = 0.05
 """Seconds between the first that is queued and writing: what a crash may lose. A stream of messages costs some twenty
 transactions a second then, each of which takes a millisecond."""
+
+LONGEST_GATHERING: Final = 0.25
+"""The same after a batch that took long: as long as that took, up to this."""
 
 RETRY: Final = 10.0
 """Seconds until something that failed is tried again."""
@@ -49,24 +56,20 @@ FAREWELL: Final = 5.0
 """Seconds to write the rest at the end. A disk that takes longer hangs, and must not keep the gateway from ending."""
 
 QUEUE: Final = 32 * 1024 * 1024
-"""Bytes that may wait to be written, besides one whole history: three seconds of the fastest stream of messages."""
-
-LATE: Final = 4 * 1024 * 1024
-"""Bytes queued by which the thread should have taken them. It may be starved: a busy thread that lets go of the
-interpreter's lock only for moments, in epoll, has it back before another one has woken up."""
-
-STEP: Final = 256 * 1024
-"""Bytes between two times that the lock is handed over then: some dozens a second with the fastest stream, of which a
-batch needs about twenty."""
-
-HANDOVER: Final = 0.0002
-"""Seconds to let go of the lock for, so that a waiting thread wakes up in time: several times what that takes."""
+"""Bytes that may wait to be written, besides one whole history: a tenth of a second of the fastest stream."""
 
 TOKEN_INTERVAL: Final = 3600.0
 """Seconds between two times that a token's use is written: who looks for tokens that nobody uses thinks in days."""
 
-_OVERHEAD: Final = 128
-"""Bytes that count for each thing queued besides its messages."""
+_PER_MESSAGE: Final = 64
+"""Bytes that count for a message besides its own: what Python needs for it, and its places in lists. It is counted as
+if nobody else had it, though most are in the histories in memory as well: those may be gone before it is written."""
+
+_AT_ONCE: Final = 4096
+"""Messages that are let go of in one step, which takes some tenths of a millisecond."""
+
+_OVERHEAD: Final = 256
+"""Bytes that count for each turn, each state, and each thing queued besides messages: small objects, a few of each."""
 
 _Arguments = TypeVarTuple("_Arguments")
 _Result = TypeVar("_Result")
@@ -77,42 +80,118 @@ _FAILURES: Final = (sqlite3.Error, OSError, ConfigError, UnicodeDecodeError)
 """What the world can do to the file. Anything else is our mistake, which is logged with its traceback."""
 
 
-@dataclass(frozen=True, slots=True)
-class _TurnEnded:
-    key: int
+@dataclass(slots=True)
+class _Change:
+    """What is to be done to the history of a session on disk, in this order."""
 
+    forgets: bool = False
+    """It is erased with its session."""
+    erases: bool = False
+    renews: bool = False
+    """What is in memory of it by then takes its place, and whatever is added until then is there as well."""
+    whole: StoredJournal | None = None
+    """This takes its place."""
+    runs: list[Run] = field(default_factory=list)
+    """These are added."""
+    size: int = _OVERHEAD
+    """Bytes that it counts for."""
+    new: int = 0
+    """Those of `runs`."""
 
-@dataclass(frozen=True, slots=True)
-class _Replaced:
-    key: int
-    journal: StoredJournal
-    size: int
+    def extend(self, messages: Sequence[bytes], state: str | None) -> int:
+        """Add messages, each of which tells this state, if any; for how many bytes they count."""
+        if self.renews:
+            return 0
+        size = sum(map(len, messages)) + _PER_MESSAGE * len(messages)
+        if state is not None:
+            size += _OVERHEAD
+        if not self.runs or self.runs[-1].ends_turn:
+            self.runs.append(Run())
+            size += _OVERHEAD
+        self.runs[-1].extend(messages, state)
+        self.size += size
+        self.new += size
+        return size
 
+    def end_turn(self) -> None:
+        """A turn ended after the last message, queued or on disk."""
+        if self.renews:
+            return
+        if not self.runs:
+            self.runs.append(Run())
+        self.runs[-1].ends_turn = True
 
-@dataclass(frozen=True, slots=True)
-class _JournalForgotten:
-    key: int
-
-
-@dataclass(frozen=True, slots=True)
-class _Forgotten:
-    key: int
-
-
-# The first is a message of a history, of which there are thousands for each of the others: key, message, state.
-_Operation = tuple[int, bytes, str | None] | _TurnEnded | _Replaced | _JournalForgotten | _Forgotten
+    def followed_by(self, later: "_Change") -> "_Change":
+        """Both, as one."""
+        if later.forgets or later.erases or later.renews or later.whole is not None:
+            later.erases |= self.erases
+            return later
+        rest = later.runs
+        if rest and self.runs and not self.runs[-1].ends_turn:
+            self.runs[-1].join(rest[0])
+            rest = rest[1:]
+        self.runs += rest
+        self.size += later.size
+        self.new += later.new
+        return self
 
 
 @dataclass(slots=True)
 class _Batch:
-    """What goes to the disk together: the sessions and uses as they are at last, and the rest in order after them."""
+    """What goes to the disk together: the sessions and uses as they are at last, and then what is new of histories."""
 
-    sessions: dict[int, StoredSession]
-    uses: dict[str, TokenUse]
-    operations: list[_Operation]
+    sessions: dict[int, StoredSession] = field(default_factory=dict)
+    uses: dict[str, TokenUse] = field(default_factory=dict)
+    changes: dict[int, _Change] = field(default_factory=dict)
+    """By the key of the session: those of different sessions have nothing to do with one another."""
+    size: int = 0
+    """Bytes that the changes count for."""
 
     def __bool__(self) -> bool:
-        return bool(self.sessions or self.uses or self.operations)
+        return bool(self.sessions or self.uses or self.changes)
+
+    @property
+    def renewed(self) -> list[int]:
+        """The keys of those whose histories are replaced by what is in memory of them."""
+        return [key for key, change in self.changes.items() if change.renews]
+
+    def change(self, key: int) -> _Change:
+        """What is to be done to a history, for more of it."""
+        change = self.changes.get(key)
+        if change is None:
+            change = self.changes[key] = _Change()
+            self.size += change.size
+        return change
+
+    def put(self, key: int, change: _Change) -> None:
+        """Do this to a history, and nothing of what was to be done before."""
+        former = self.changes.get(key)
+        self.size += change.size - (0 if former is None else former.size)
+        self.changes[key] = change
+
+    def pop(self, key: int) -> _Change:
+        """What was to be done to a history, and not here any more."""
+        change = self.changes.pop(key)
+        self.size -= change.size
+        return change
+
+    def followed_by(self, later: "_Batch") -> "_Batch":
+        """Both, as one."""
+        changes = dict(self.changes)
+        for key, change in later.changes.items():
+            changes[key] = changes[key].followed_by(change) if key in changes else change
+        size = sum(change.size for change in changes.values())
+        return _Batch(self.sessions | later.sessions, self.uses | later.uses, changes, size)
+
+
+class Memory(Protocol):
+    """What has histories in memory, by the keys of their sessions: all that the storage was told to add is there."""
+
+    def has(self, key: int) -> bool:
+        """Whether it has this one."""
+
+    def snapshot(self, key: int) -> tuple[StoredJournal, int]:
+        """One that it has as it is now, for the storage alone, and the bytes of its messages."""
 
 
 class _Reading:
@@ -157,6 +236,8 @@ class Storage:
         self._now = now
         self._connect_to = connect
         self._pause = pause
+        self.memory: Memory | None = None
+        """What has the histories of the sessions that live, if anything has."""
         # Open while `run` runs, but for the time between a failure and the next attempt.
         self._database: Database | None = None
         # Whether the file was found to be damaged and is not put aside yet.
@@ -172,13 +253,12 @@ class Storage:
         self._uses: dict[str, TokenUse] = {}
         self._written_uses: dict[str, TokenUse] = {}
         self._last_key = 0
-        # What is queued; bytes of it and of what is being written; and of the latter alone.
-        self._queue = _Batch({}, {}, [])
-        self._size = 0
+        # What is queued, and for how many bytes that counts which is being written.
+        self._queue = _Batch()
         self._size_underway = 0
         self._bound = QUEUE + journal_limit
-        # How many bytes have to be queued until the thread is helped, or histories are given up.
-        self._mark = min(LATE, self._bound)
+        # How many bytes may be new of one history: a quarter more than it may hold, as on disk.
+        self._most_new = journal_limit * 5 // 4
         # The histories that are asked for, first come, first served, until what is queued is written for that.
         self._readings: dict[int, _Reading] = {}
         self._erased = False  # ... something that may still be found in the write-ahead log.
@@ -186,6 +266,8 @@ class Storage:
         # Whether the writer waits for that, and what it waits in otherwise, if it does.
         self._asleep = False
         self._rest: trio.CancelScope | None = None
+        # Seconds that it took to write the last time.
+        self._took = 0.0
         self._stopping = False
         self._over = False
         self._limiter = trio.CapacityLimiter(1)
@@ -283,45 +365,56 @@ class Storage:
             return
         self._put(session)
         if known is None:
-            self.replace(key, StoredJournal(epoch, position=0, truncated=False))
+            self.replace(key, StoredJournal(epoch, position=0, truncated=False), size=0)
 
     def append(self, key: int, message: bytes, state: str | None = None) -> None:
         """Add a message to a session's history, with the kind of state that it tells, if any."""
-        # For each message that an agent sends.
         if key in self._journals:
-            self._queue.operations.append((key, message, state))
-            self._size += len(message) + _OVERHEAD
-            if self._asleep or self._size > self._mark:
-                self._queued()
+            self._extend(key, (message,), state)
+
+    def extend(self, key: int, messages: Sequence[bytes]) -> None:
+        """Add messages that tell no state to a session's history."""
+        if key in self._journals:
+            self._extend(key, messages, None)
 
     def turn_ended(self, key: int) -> None:
         """A turn ended after the last message of a session's history."""
         if key in self._journals:
-            self._add(_TurnEnded(key))
+            self._queue.change(key).end_turn()
+            self._queued()
 
-    def replace(self, key: int, journal: StoredJournal) -> None:
-        """Keep this history of a session that is kept, in place of what there is, if any."""
-        session = self._sessions.get(key)
-        if session is None or not self._journal or self._over:
-            return
-        if session.epoch != journal.epoch:
-            self._put(replace(session, epoch=journal.epoch))
-        self._journals.add(key)
-        size = sum(len(entry.message) + _OVERHEAD for entries in (journal.states, journal.entries) for entry in entries)
-        self._add(_Replaced(key, journal, size))
+    def replace(self, key: int, journal: StoredJournal, size: int) -> None:
+        """Keep this history of a session that is kept, in place of what there is, if any.
+
+        Args:
+            key: the session's.
+            journal: the history, for the storage alone: it is taken apart once it is written.
+            size: bytes of its messages.
+        """
+        self._replace(key, journal, size)
+        self._queued()
+
+    def settle(self, key: int) -> None:
+        """A session's history won't be in memory any more, and what is kept of it stays."""
+        change = self._queue.changes.get(key)
+        if change is not None and change.renews:
+            self._take_from_memory(key)
+            self._queued(leaving=key)
 
     def forget_journal(self, key: int) -> None:
         """Erase a session's history. Until it is replaced, none is kept."""
         if key in self._journals:
             self._journals.remove(key)
-            self._add(_JournalForgotten(key))
+            self._queue.put(key, _Change(erases=True))
+            self._queued()
 
     def forget(self, key: int) -> None:
         """Erase a session with its history."""
-        if self._sessions.pop(key, None) is not None:
+        if self._sessions.pop(key, None) is not None and not self._over:
             self._journals.discard(key)
             self._queue.sessions.pop(key, None)
-            self._add(_Forgotten(key))
+            self._queue.put(key, _Change(forgets=True))
+            self._queued()
 
     def expired(self) -> list[int]:
         """The keys of the sessions that nobody has used for too long."""
@@ -368,41 +461,64 @@ class Storage:
             self._sessions[session.key] = self._queue.sessions[session.key] = session
             self._queued()
 
-    def _add(self, operation: _Operation) -> None:
-        if not self._over:
-            self._queue.operations.append(operation)
-            self._size += _size(operation)
-            self._queued()
+    def _extend(self, key: int, messages: Sequence[bytes], state: str | None) -> None:
+        change = self._queue.change(key)
+        self._queue.size += change.extend(messages, state)
+        if change.new > self._most_new:
+            self._renew(key)
+        self._queued()
 
-    def _queued(self) -> None:
-        """Wake up the writer, help the thread where much waits, and give up histories where too much does."""
-        if self._size > self._mark:
-            self._mark = min(self._size + STEP, self._bound)
-            time.sleep(HANDOVER)
-        if self._size > self._bound:
-            contents = (tuple, _TurnEnded, _Replaced)
-            self._give_up({_key(operation) for operation in self._queue.operations if isinstance(operation, contents)})
-            text = f"{self._path}: more is to be written than can be; the histories of the sessions in use are given up"
-            self._report("slow", text)
+    def _replace(self, key: int, journal: StoredJournal, size: int) -> None:
+        session = self._sessions.get(key)
+        if session is None or not self._journal or self._over:
+            return
+        if session.epoch != journal.epoch:
+            self._put(replace(session, epoch=journal.epoch))
+        self._journals.add(key)
+        former = self._queue.change(key)
+        size += _PER_MESSAGE * sum(len(run.messages) for run in journal.runs)
+        size += _OVERHEAD * (1 + len(journal.states) + sum(1 + len(run.states) for run in journal.runs))
+        self._queue.put(key, _Change(former.forgets, former.erases, whole=journal, size=size))
+
+    def _renew(self, key: int) -> None:
+        """Have a history replaced by what is in memory of it, if anything is, in place of what is queued."""
+        if self.memory is not None and self.memory.has(key):
+            former = self._queue.change(key)
+            self._queue.put(key, _Change(former.forgets, former.erases, renews=True))
+
+    def _take_from_memory(self, key: int) -> None:
+        assert self.memory is not None
+        self._replace(key, *self.memory.snapshot(key))
+
+    def _queued(self, leaving: int | None = None) -> None:
+        """Wake up the writer, and don't let too much wait. What is `leaving` is in memory for this moment only."""
+        if self._queue.size + self._size_underway > self._bound:
+            for key in self._contents() - {leaving}:
+                self._renew(key)
+            # The batch in hand may be that much by itself: then what comes meanwhile is in memory alone.
+            lost = self._contents()
+            if lost and self._queue.size + self._size_underway > self._bound:
+                self._give_up(lost)
+                text = "more is to be written than can be; the histories of sessions that have ended are given up"
+                self._report("slow", f"{self._path}: {text}")
         if self._asleep:
             self._asleep = False
             self._wake.set()
 
+    def _contents(self) -> set[int]:
+        """The keys of the histories of which something is queued."""
+        return {key for key, change in self._queue.changes.items() if change.whole or change.runs}
+
     def _give_up(self, keys: set[int]) -> None:
         """Keep no history of these sessions any more, until it is replaced; erase what is on disk."""
         self._journals -= keys
-        erasures = (_JournalForgotten, _Forgotten)
-        operations = self._queue.operations
-        kept = [operation for operation in operations if _key(operation) not in keys or isinstance(operation, erasures)]
-        kept += map(_JournalForgotten, keys)
-        self._queue.operations = kept
-        self._size = self._size_underway + sum(map(_size, kept))
+        for key in keys:
+            self._queue.put(key, _Change(erases=True))
 
     def _hurry(self) -> None:
         """Have the writer begin at once."""
         if self._rest is not None:
             self._rest.cancel()
-        self._mark = self._size
         self._queued()
 
     # What the writer does.
@@ -411,8 +527,13 @@ class Storage:
         with farewell:
             while True:
                 if self._queue or self._readings or self._erased:
-                    await self._rest_for(GATHERING)
-                    if not await self._work():
+                    # A stream that keeps a processor busy would otherwise keep another one busy with being written,
+                    # and be slower for it, though most of it is soon cut off again.
+                    await self._rest_for(min(max(GATHERING, self._took), LONGEST_GATHERING))
+                    began = trio.current_time()
+                    written = await self._work()
+                    self._took = trio.current_time() - began
+                    if not written:
                         if self._stopping:
                             break
                         await self._rest_for(RETRY)
@@ -438,52 +559,67 @@ class Storage:
         """
         key = next(iter(self._readings), None)
         if key is None:
-            written = await self._try_to_write()
+            written = await self._try_to_write(key)
         else:
             # Who asks from now on wants what is queued by then.
             reading = self._readings.pop(key)
             try:
-                written = await self._try_to_write()
+                written = await self._try_to_write(key)
                 if not self._stopping and (written or not self._waits(key)):
                     reading.journal = await self._read(key)
             finally:
                 reading.done.set()
-        self._mark = min(self._size + LATE, self._bound)
         return written
 
-    async def _try_to_write(self) -> bool:
+    async def _try_to_write(self, first: int | None) -> bool:
         try:
-            await self._write_queue()
+            await self._write_queue(first)
         except Exception as error:  # Whatever it is: what can't be written troubles nobody.
             await self._fail(error)
             return False
         return True
 
-    async def _write_queue(self) -> None:
+    async def _write_queue(self, first: int | None) -> None:
         if self._database is None:
             self._database = await self._in_thread(self._connect)
             if self._database.is_new and self._known:
                 self._begin_anew()
             self._known = True
-        batch, self._queue = self._queue, _Batch({}, {}, [])
-        self._size_underway = self._size
+        batch = self._take(first)
+        self._size_underway = batch.size
         try:
             erased = bool(batch) and await self._in_thread(_write, self._database, batch)
         except Exception:
-            later = self._queue
-            self._queue = _Batch(
-                batch.sessions | later.sessions, batch.uses | later.uses, batch.operations + later.operations
-            )
-            self._size_underway = 0
+            self._queue = batch.followed_by(self._queue)
             raise
-        self._size -= self._size_underway
-        self._size_underway = 0
+        finally:
+            self._size_underway = 0
         if batch:
             self._succeeded()
         self._erased = self._erased or erased
         if self._erased:
             await self._in_thread(self._database.tidy)
             self._erased = False
+
+    def _take(self, first: int | None) -> _Batch:
+        """What is queued, with what is in memory of so many histories as may wait together; the others stay queued.
+
+        That of `first` is among them: somebody wants to read it.
+        """
+        taken = False
+        for key in sorted(self._queue.renewed, key=lambda key: key != first):
+            # One at least; and what comes while this is being written is to have room as well.
+            if taken and self._queue.size > QUEUE:
+                break
+            taken = True
+            self._take_from_memory(key)
+        batch, self._queue = self._queue, _Batch()
+        for key in batch.renewed:
+            self._queue.put(key, batch.pop(key))
+            # Its epoch is the new history's: on disk is the old one until then.
+            if key in batch.sessions:
+                self._queue.sessions[key] = batch.sessions.pop(key)
+        return batch
 
     async def _read(self, key: int) -> StoredJournal | None:
         if self._database is None or key not in self._journals:
@@ -502,7 +638,7 @@ class Storage:
 
     def _waits(self, key: int) -> bool:
         """Whether something of a session's history is queued."""
-        return any(_key(operation) == key for operation in self._queue.operations)
+        return key in self._queue.changes
 
     async def _fail(self, error: Exception) -> None:
         self._note_failure(error)
@@ -545,11 +681,16 @@ class Storage:
         return Database(self._path, self._journal_limit, self._connect_to)
 
     def _begin_anew(self) -> None:
-        """Everything on disk was lost: write again what is known here, which is all but the histories."""
-        whole = {operation.key for operation in self._queue.operations if isinstance(operation, _Replaced)}
-        self._give_up(self._journals - whole)
+        """Everything on disk was lost: write again what is known here, all but the histories that are not in memory."""
+        for key in self._journals - self._whole():
+            self._renew(key)
+        self._give_up(self._journals - self._whole())
         self._queue.sessions = dict(self._sessions)
         self._queue.uses = dict(self._uses)
+
+    def _whole(self) -> set[int]:
+        """The keys of the histories that are written from their beginning."""
+        return {key for key, change in self._queue.changes.items() if change.renews or change.whole is not None}
 
     def _note_failure(self, error: Exception) -> None:
         reason = str(error) if isinstance(error, ConfigError) else f"{self._path}: {_reason(error)}"
@@ -567,7 +708,7 @@ class Storage:
     def _succeeded(self) -> None:
         if self._problems.pop("failure", None) is not None:
             _log.info("%s can be written again", self._path)
-        if "slow" in self._problems and not any(isinstance(each, _JournalForgotten) for each in self._queue.operations):
+        if "slow" in self._problems and not any(change.erases for change in self._queue.changes.values()):
             del self._problems["slow"]
             _log.info("%s: what was to be written is written", self._path)
 
@@ -578,49 +719,30 @@ class Storage:
 
 def _write(file: Database, batch: _Batch) -> bool:
     """Write a batch, all of it or nothing; whether something was erased. Blocks; raises sqlite3.Error."""
-    # The last messages of each history, which go together.
-    runs: dict[int, list[tuple[bytes, str | None]]] = {}
-    erased = False
     with file.transaction():
         for session in batch.sessions.values():
             file.put_session(session)
         for token_id, use in batch.uses.items():
             file.put_token_use(token_id, use)
-        for operation in batch.operations:
-            match operation:
-                case (key, message, state):
-                    runs.setdefault(key, []).append((message, state))
-                case _TurnEnded(key):
-                    file.append(key, runs.pop(key, []), ends_turn=True)
-                case _Replaced(key, journal):
-                    runs.pop(key, None)
-                    file.replace_journal(key, journal)
-                case _JournalForgotten(key):
-                    runs.pop(key, None)
-                    file.forget_journal(key)
-                    erased = True
-                case _Forgotten(key):
-                    runs.pop(key, None)
-                    file.forget(key)
-                    erased = True
-        for key, run in runs.items():
-            file.append(key, run)
-    return erased
+        for key, change in batch.changes.items():
+            if change.forgets:
+                file.forget(key)
+            elif change.erases:
+                file.forget_journal(key)
+            if change.whole is not None:
+                file.replace_journal(key, change.whole)
+            if change.runs:
+                file.append(key, change.runs)
+    for change in batch.changes.values():
+        for run in (*(change.whole.runs if change.whole is not None else ()), *change.runs):
+            _free(run.messages)
+    return any(change.forgets or change.erases for change in batch.changes.values())
 
 
-def _key(operation: _Operation) -> int:
-    return operation[0] if isinstance(operation, tuple) else operation.key
-
-
-def _size(operation: _Operation) -> int:
-    """What an operation counts for, in bytes."""
-    match operation:
-        case (_, message, _):
-            return len(message) + _OVERHEAD
-        case _Replaced(size=size):
-            return size + _OVERHEAD
-        case _:
-            return _OVERHEAD
+def _free(messages: list[bytes]) -> None:
+    """Let go of messages, some at a time: all at once would take milliseconds, and the interpreter's lock with them."""
+    while messages:
+        del messages[-_AT_ONCE:]
 
 
 def _reason(error: Exception) -> str:

@@ -18,9 +18,8 @@ import socket
 import ssl
 import stat
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from acp_gateway.errors import ConfigError, TrustError, UsageError
 
@@ -46,8 +45,7 @@ _INTEGER = 0x02
 _EXPLICIT_VERSION = 0xA0
 
 
-@dataclass(frozen=True, slots=True)
-class CreatedCertificate:
+class CreatedCertificate(NamedTuple):
     """Where a new certificate and its key are, and the pin that clients know it by."""
 
     cert_path: Path

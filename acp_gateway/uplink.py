@@ -17,8 +17,7 @@ import logging
 import random
 import time
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field
-from typing import Final, Protocol
+from typing import Final, NamedTuple, Protocol
 
 import trio
 
@@ -78,15 +77,14 @@ _ERRORS: Final[dict[int | None, type[GatewayError]]] = {
 Dial = Callable[[Destination, Timing, Resume], Awaitable[Dialed]]
 
 
-@dataclass(frozen=True, slots=True)
-class Persistence:
+class Persistence(NamedTuple):
     """How a link is kept up."""
 
     connect_timeout: float
     """Seconds within which there must be a connection, before the first success."""
     keepalive: float = 30.0
     """Seconds without a sign of the gateway after which a connection is dead. Both ends speak every `HEARTBEAT`."""
-    timing: Timing = field(default_factory=Timing)
+    timing: Timing = Timing()
     dial: Dial = dial_link
     chance: Callable[[], float] = random.random
     """A number from 0 to 1, by which pauses differ: the laptops of a whole office come back at the same moment."""
@@ -130,8 +128,7 @@ class Owner(Protocol):
         """There is a connection, or none any more, or what had to wait has been sent."""
 
 
-@dataclass(frozen=True, slots=True)
-class Loss:
+class Loss(NamedTuple):
     """How a connection ended."""
 
     why: str

@@ -14,6 +14,7 @@ from acp_gateway.agent import Agent, Launch, Spawner
 from acp_gateway.cli import main
 from acp_gateway.config import AgentSection, Config, GatewaySection, ListenSection, WorkspaceSection
 from acp_gateway.transports.base import CloseReason, MessageStream, memory_message_stream_pair
+from acp_gateway.transports.upkeep import Helpers
 
 PATIENCE = 30.0
 """Seconds after which a test that waits has failed. None of them should come near."""
@@ -103,7 +104,7 @@ class FragileStream(MessageStream):
         self.send_error: Exception | None = None
         """Raised where somebody sends."""
         self.runs = False
-        """Whether it is being run at the moment."""
+        """Whether it is being run at the moment, or has helpers."""
         self.closed_with: tuple[CloseReason, str] | None = None
         self.pending_when_closed = 0
 
@@ -133,6 +134,13 @@ class FragileStream(MessageStream):
             await self._stream.run()
         finally:
             self.runs = False
+
+    def attend(self, helpers: Helpers | None) -> None:
+        self.runs = helpers is not None
+        self._stream.attend(helpers)
+
+    def beat(self, now: float) -> float:
+        return self._stream.beat(now)
 
     async def aclose(self, reason: CloseReason = CloseReason.NORMAL, text: str = "") -> None:
         self.closed_with = reason, text

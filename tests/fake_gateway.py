@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import trio
@@ -94,7 +94,7 @@ class FakeGateway:
     def persistence(self, **changes: Any) -> Persistence:
         """What a shim needs to come here: without chance, pauses are as long as they may be."""
         settings = Persistence(connect_timeout=15.0, dial=self.dial, chance=lambda: 1.0, wall_clock=self.wall_clock)
-        return replace(settings, **changes)
+        return settings._replace(**changes)
 
     async def run(self, *, task_status: trio.TaskStatus[None]) -> None:
         """Serve until cancelled."""

@@ -94,9 +94,9 @@ class Traveller(Visitor):
         super().__init__(client)
         assert client.link is not None
         # What there is to send leaves at once, within the window.
-        self.link = Link(window=WINDOW, high_water=1 << 40)
+        self.link = Link(window=WINDOW, high_water=1 << 40, allowance=WINDOW)
         self.link.connect(self.stream)
-        self.ticket = Resumable(client.link, ADMISSION, scene.hub, client)
+        self.ticket = Resumable(ADMISSION, scene.hub, client, client.link)
         """What it is known by where links are resumed."""
         self.marks: list[Any] = []
         """The positions that it was told, in order."""

@@ -3,6 +3,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, cast
 
+import pytest
 import trio
 
 from acp_gateway.archive import StoredArchive
@@ -95,7 +96,7 @@ async def test_a_history_goes_on_in_the_next_process_where_it_was(tmp_path: Path
     assert (journal.epoch, journal.position) == (epoch, 3)
     assert journal.replay() == [b"one", b"mode", b"two"]
     assert journal.since(1) == [b"mode", b"two"]
-    assert [ends for _, _, ends in journal.entries()] == [False, True, False]
+    assert journal.runs() == [([b"one", b"mode"], {1: "current_mode_update"}, True), ([b"two"], {}, False)]
     assert journal.states() == [b"mode"]
 
 
@@ -167,6 +168,58 @@ async def test_a_history_that_was_given_up_is_kept_again_from_the_end_of_the_tur
         assert not first.archive.holds(session)
         session.end_turn()
         assert (await first.journal(session)).replay() == [b"one", b"two"]
+
+
+async def test_of_a_stream_that_is_faster_than_the_disk_the_end_is_kept(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with life(tmp_path) as first:
+        session = first.begin()
+        session.write(b"mode", "current_mode_update")
+        for number in range(100):
+            session.extend([b"%d " % number * 10] * 5)
+            session.write(b"%d" % number)
+            if number == 90:
+                session.end_turn()
+        waiting = first.storage._queue.size
+        session.extend([b"end"])
+        assert first.storage._queue.size == waiting
+        assert (await first.journal(session)).replay() == session.journal.replay()
+        session.extend([b"later"])
+    async with life(tmp_path) as second:
+        (found,) = second.restored
+        kept = await second.journal(found)
+    assert (kept.epoch, kept.position, kept.truncated) == (session.journal.epoch, 603, True)
+    assert kept.runs() == session.journal.runs()
+    assert kept.states() == [b"mode"]
+    assert caplog.records == []
+
+
+async def test_the_end_of_such_a_stream_is_kept_though_the_session_ends_before_it_is_written(tmp_path: Path) -> None:
+    async with life(tmp_path) as first:
+        session = first.begin()
+        session.extend([b"x" * LIMIT, b"x" * LIMIT, b"end"])
+        had = session.journal.replay()
+        session.forget_content()
+        first.registry.end(session)
+        assert not first.archive.has(first.archive._keys[session][0])
+    async with life(tmp_path) as second:
+        (found,) = second.restored
+        assert (await second.journal(found)).replay() == had == [b"end"]
+
+
+async def test_what_is_in_memory_is_so_until_the_session_is_removed_or_its_content_is_forgotten(tmp_path: Path) -> None:
+    async with life(tmp_path) as first:
+        removed, forgotten = first.begin("a"), first.begin("b")
+        keys = [first.archive._keys[session][0] for session in (removed, forgotten)]
+        assert all(map(first.archive.has, keys))
+        first.registry.remove(removed)
+        removed.forget_content()
+        forgotten.forget_content()
+        assert not any(map(first.archive.has, keys))
+    async with life(tmp_path) as second:
+        (found,) = second.restored
+        assert not second.archive.has(second.archive._keys[found][0])
 
 
 async def test_those_that_were_used_last_are_restored_last(tmp_path: Path) -> None:

@@ -27,17 +27,26 @@ def test_the_version_is_the_packages() -> None:
 def test_every_command_explains_itself_and_its_options() -> None:
     def commands(group: click.Group, path: list[str]) -> list[list[str]]:
         found = [path]
-        for name, command in group.commands.items():
+        for name in group.list_commands(click.Context(group)):
+            command = group.commands[name]
             found += commands(command, [*path, name]) if isinstance(command, click.Group) else [[*path, name]]
         return found
 
-    for path in commands(main, []):
+    found = commands(main, [])
+    assert {"connect", "serve", "token", "relay"} <= {path[0] for path in found if path}
+    for path in found:
         shown = run(*path, "--help")
         assert shown.exit_code == 0
         assert "Usage:" in shown.output
     for command in (main, *main.commands.values()):
         assert command.help
         assert all(option.help for option in command.params if isinstance(option, click.Option))
+
+
+def test_a_command_with_a_typo_is_answered_with_the_one_that_was_meant() -> None:
+    refused = run("tokn", "list")
+    assert refused.exit_code == 2
+    assert "'token'" in refused.stderr
 
 
 def test_a_role_that_there_is_not_is_refused_with_those_that_there_are(config: Path) -> None:

@@ -14,7 +14,7 @@ import trio
 
 from acp_gateway.access import Access
 from acp_gateway.auth import Token, TokenStore
-from acp_gateway.connections import ENDED, LONGEST_PAUSE, REVOKED, ROTATED, Bucket, Connections
+from acp_gateway.connections import ENDED, LONGEST_PAUSE, REVOKED, ROTATED, SPEAKERS, Bucket, Connections
 from acp_gateway.errors import Busy
 from acp_gateway.options import LimitsSection
 from acp_gateway.seats import Farewell
@@ -50,19 +50,20 @@ class Scene:
 class Guarded:
     """A connection that is watched, and what became of it."""
 
-    def __init__(self, access: Access, *, resumes: bool | None = None) -> None:
+    def __init__(self, access: Access, *, resumes: bool = False) -> None:
         self.access = access
         self.farewells: list[Farewell] = []
         self.losses = 0
         self._resumes = resumes
 
     def watched(self, connections: Connections, stack: ExitStack) -> "Guarded":
-        lose = None if self._resumes is None else self._lose
-        stack.enter_context(connections.watched(lambda: self.access, self.farewells.append, lose))
+        stack.enter_context(connections.watched(self))
         return self
 
-    def _lose(self) -> bool:
-        assert self._resumes is not None
+    def close(self, farewell: Farewell) -> None:
+        self.farewells.append(farewell)
+
+    def lose(self) -> bool:
         self.losses += self._resumes
         return self._resumes
 
@@ -109,7 +110,7 @@ def test_who_leaves_makes_room_however_it_ended(scene: Scene) -> None:
     for error in (None, ValueError(), trio.EndOfChannel()):
         connections.check_room("ann")
         try:
-            with connections.watched(lambda: access, lambda _: None):
+            with connections.watched(Guarded(access)):
                 if error is not None:
                     raise error
         except (ValueError, trio.EndOfChannel):
@@ -196,6 +197,19 @@ async def test_who_speaks_slowly_is_read_on_while_others_of_the_identity_are_too
         assert connections.pace("ann", editor, 1) == LONGEST_PAUSE
 
 
+async def test_of_who_is_silent_nothing_is_remembered_and_of_who_is_too_fast_all(
+    scene: Scene, autojump_clock: trio.testing.MockClock
+) -> None:
+    connections = scene.limited(messages_per_second=10, message_burst=50)
+    silent, flood = [Speaker() for _ in range(10 * SPEAKERS)], Speaker()
+    for speaker in silent:
+        await trio.sleep(0.1)
+        connections.pace("ann", flood, 3)
+        connections.pace("ann", speaker, 1)
+    assert len(connections._own_buckets) <= 2 * SPEAKERS
+    assert connections.pace("ann", flood, 0) > 0
+
+
 async def test_of_who_has_gone_nothing_is_remembered(scene: Scene) -> None:
     connections = scene.limited()
     speaker = Speaker()
@@ -217,9 +231,9 @@ def test_a_connection_stays_while_its_credential_is_valid(scene: Scene, stack: E
     assert [(each.farewells, each.losses) for each in guarded] == [([], 0)] * 4
 
 
-@pytest.mark.parametrize("resumes", [None, False, True])
+@pytest.mark.parametrize("resumes", [False, True])
 def test_a_revoked_token_closes_for_good_what_it_let_in_once(
-    resumes: bool | None, scene: Scene, stack: ExitStack, caplog: pytest.LogCaptureFixture
+    resumes: bool, scene: Scene, stack: ExitStack, caplog: pytest.LogCaptureFixture
 ) -> None:
     access = scene.access()
     revoked = Guarded(access, resumes=resumes).watched(scene.connections, stack)
@@ -258,10 +272,9 @@ def test_an_expired_certificate_closes_what_it_let_in(
     assert caplog.messages == ["certificate laptop is not valid any more: closing its connection"]
 
 
-@pytest.mark.parametrize("resumes", [None, False])
-def test_a_rotated_token_closes_what_cannot_come_back(resumes: bool | None, scene: Scene, stack: ExitStack) -> None:
+def test_a_rotated_token_closes_what_cannot_come_back(scene: Scene, stack: ExitStack) -> None:
     access = scene.access()
-    guarded = Guarded(access, resumes=resumes).watched(scene.connections, stack)
+    guarded = Guarded(access).watched(scene.connections, stack)
     scene.rotate(access)
     scene.connections.enforce()
     scene.connections.enforce()
@@ -339,13 +352,14 @@ def test_the_end_of_one_while_others_are_looked_at_harms_nobody(scene: Scene) ->
     stacks = [ExitStack(), ExitStack()]
     closed: list[Farewell] = []
 
-    def close(farewell: Farewell) -> None:
-        closed.append(farewell)
-        for stack in stacks:
-            stack.close()
+    class Closing(Guarded):
+        def close(self, farewell: Farewell) -> None:
+            closed.append(farewell)
+            for stack in stacks:
+                stack.close()
 
     for stack in stacks:
-        stack.enter_context(scene.connections.watched(lambda: access, close))
+        Closing(access).watched(scene.connections, stack)
     scene.revoke(access)
     scene.connections.enforce()
     assert len(scene.connections) == 0

@@ -7,7 +7,9 @@ import tempfile
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any, NamedTuple
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -15,10 +17,11 @@ from hypothesis import strategies as st
 from acp_gateway.database import (
     Damaged,
     Database,
-    Entry,
+    Run,
     StoredJournal,
     StoredSession,
     TokenUse,
+    _of_talk,
     is_damage,
     put_aside,
     read_token_uses,
@@ -45,6 +48,34 @@ NOON = 1_767_268_800.0
 """2026-01-01, 12:00 UTC."""
 
 
+class Entry(NamedTuple):
+    """A message of a history."""
+
+    message: bytes
+    state: str | None = None
+    ends_turn: bool = False
+
+
+def runs(*entries: Entry) -> list[Run]:
+    """Messages, turn by turn."""
+    turns = [Run()]
+    for message, state, ends_turn in entries:
+        turns[-1].extend([message], state)
+        if ends_turn:
+            turns[-1].ends_turn = True
+            turns.append(Run())
+    return turns if turns[-1].messages else turns[:-1]
+
+
+def entries(journal: StoredJournal) -> list[Entry]:
+    """The messages of a history that were not cut off."""
+    return [
+        Entry(message, run.states.get(index), run.ends_turn and message is run.messages[-1])
+        for run in journal.runs
+        for index, message in enumerate(run.messages)
+    ]
+
+
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
     return tmp_path / "state" / "sessions.db"
@@ -57,24 +88,27 @@ def database(path: Path) -> Iterator[Database]:
     database.close()
 
 
-def begin(database: Database, *entries: Entry, states: tuple[Entry, ...] = (), position: int | None = None) -> None:
+def begin(database: Database, *entries: Entry, states: tuple[tuple[bytes, str], ...] = ()) -> None:
     """Keep the session, with this history."""
-    position = len(states) + len(entries) if position is None else position
     with database.transaction():
         database.put_session(SESSION)
-        database.replace_journal(SESSION.key, StoredJournal("e1", position, False, states, entries))
+        position = len(states) + len(entries)
+        database.replace_journal(SESSION.key, StoredJournal("e1", position, False, states, runs(*entries)))
 
 
 def append(database: Database, *entries: tuple[bytes, str | None], ends_turn: bool = False) -> None:
     """Add to the session's history."""
     with database.transaction():
-        database.append(SESSION.key, entries, ends_turn=ends_turn)
+        run = Run(ends_turn=ends_turn)
+        for message, state in entries:
+            run.extend([message], state)
+        database.append(SESSION.key, [run])
 
 
 def add_and_fail(database: Database) -> None:
     """Add to the session's history, and raise ZeroDivisionError before that is done."""
     with database.transaction():
-        database.append(SESSION.key, [(b"never", None)])
+        database.append(SESSION.key, [Run([b"never"])])
         raise ZeroDivisionError
 
 
@@ -100,7 +134,7 @@ def test_a_session_that_is_put_again_keeps_its_history(database: Database) -> No
     with database.transaction():
         database.put_session(replace(SESSION, title="Fixed", epoch="e2"))
     assert database.sessions() == [replace(SESSION, title="Fixed", epoch="e2", position=1)]
-    assert journal_of(database) == StoredJournal("e2", 1, False, [], [Entry(b"one")])
+    assert journal_of(database) == StoredJournal("e2", 1, False, [], runs(Entry(b"one")))
 
 
 def test_sessions_come_in_the_order_of_their_creation(database: Database) -> None:
@@ -139,8 +173,55 @@ def test_a_history_comes_back_in_order_with_its_turns(database: Database) -> Non
     append(database, (b"ccc", None))
     append(database, (b"dddd", None))
     assert journal_of(database) == StoredJournal(
-        "e1", 4, False, [], [Entry(b"a"), Entry(b"bb", "mode", ends_turn=True), Entry(b"ccc"), Entry(b"dddd")]
+        "e1", 4, False, [], runs(Entry(b"a"), Entry(b"bb", "mode", ends_turn=True), Entry(b"ccc"), Entry(b"dddd"))
     )
+
+
+def test_several_turns_can_be_added_together_after_one_that_goes_on(database: Database) -> None:
+    begin(database, Entry(b"a"))
+    with database.transaction():
+        turns = [
+            Run([b"b"], {0: "mode"}, ends_turn=True),
+            Run([b"c"], ends_turn=True),
+            Run(ends_turn=True),
+            Run([b"d"]),
+        ]
+        database.append(SESSION.key, turns)
+    expected = [Run([b"a", b"b"], {1: "mode"}, ends_turn=True), Run([b"c"], ends_turn=True), Run([b"d"])]
+    assert journal_of(database) == StoredJournal("e1", 4, False, [], expected)
+
+
+def test_a_turn_that_is_stored_in_pieces_comes_back_in_one(database: Database) -> None:
+    begin(database)
+    sizes = [1, LIMIT // 16, LIMIT // 8, 1, 1]
+    messages = [b"%d" % number * size for number, size in enumerate(sizes)]
+    run = Run(list(messages), {0: "mode", 3: "plan"}, ends_turn=True)
+    with database.transaction():
+        database.append(SESSION.key, [run])
+    assert journal_of(database).runs == [Run(messages, {0: "mode", 3: "plan"}, ends_turn=True)]
+
+
+def test_what_is_cut_off_is_so_before_the_new_takes_its_place(path: Path) -> None:
+    statements: list[str] = []
+
+    def connect(*args: Any, **options: Any) -> sqlite3.Connection:
+        connection: sqlite3.Connection = sqlite3.connect(*args, **options)
+        connection.set_trace_callback(statements.append)
+        return connection
+
+    database = Database(path, LIMIT, connect)
+    begin(database, Entry(b"x" * 1000, ends_turn=True))
+    statements.clear()
+    append(database, (b"y" * 1000, None))
+    changes = [statement.split()[0] for statement in statements if "piece" in statement and "SELECT" not in statement]
+    assert changes == ["DELETE", "INSERT"]
+    assert entries(journal_of(database)) == [Entry(b"y" * 1000)]
+    database.close()
+
+
+@given(st.lists(st.integers(0, 10**9), min_size=1))
+def test_the_outline_of_talk_is_what_it_would_be_written_step_by_step(lengths: list[int]) -> None:
+    assert _of_talk(lengths) == msgspec.json.encode([(length, None) for length in lengths])
 
 
 def test_a_turn_can_end_after_what_is_stored_already(database: Database) -> None:
@@ -148,7 +229,7 @@ def test_a_turn_can_end_after_what_is_stored_already(database: Database) -> None
     append(database, (b"a", None))
     append(database, ends_turn=True)
     append(database, (b"b", None))
-    assert journal_of(database).entries == [Entry(b"a", ends_turn=True), Entry(b"b")]
+    assert entries(journal_of(database)) == [Entry(b"a", ends_turn=True), Entry(b"b")]
 
 
 def test_a_turn_that_ends_in_an_empty_history_is_nothing(database: Database) -> None:
@@ -161,18 +242,18 @@ def test_messages_come_back_byte_by_byte(database: Database) -> None:
     begin(database)
     messages = [b'{"a":\n1}', b"\xff\xfe", b"\0", b"x" * 400]
     append(database, *((message, None) for message in messages))
-    assert [entry.message for entry in journal_of(database).entries] == messages
+    assert [entry.message for entry in entries(journal_of(database))] == messages
 
 
 def test_a_history_that_is_replaced_comes_back_as_given(database: Database) -> None:
     begin(database, Entry(b"old"))
     new = StoredJournal(
-        "e1", 9, True, [Entry(b"plan", "plan"), Entry(b"mode", "mode")], [Entry(b"x", ends_turn=True), Entry(b"y")]
+        "e1", 9, True, [(b"plan", "plan"), (b"mode", "mode")], runs(Entry(b"x", ends_turn=True), Entry(b"y"))
     )
     with database.transaction():
         database.replace_journal(SESSION.key, new)
     append(database, (b"z", None))
-    assert journal_of(database) == replace(new, position=10, entries=[*new.entries, Entry(b"z")])
+    assert journal_of(database) == replace(new, position=10, runs=runs(*entries(new), Entry(b"z")))
 
 
 def test_where_no_history_is_kept_nothing_is_added(database: Database) -> None:
@@ -189,7 +270,7 @@ def test_a_history_goes_on_when_the_file_is_opened_again(path: Path) -> None:
     first.close()
     second = Database(path, LIMIT)
     append(second, (b"two", None))
-    assert journal_of(second) == StoredJournal("e1", 2, False, [], [Entry(b"one"), Entry(b"two")])
+    assert journal_of(second) == StoredJournal("e1", 2, False, [], runs(Entry(b"one"), Entry(b"two")))
     assert second.journals() == {SESSION.key}
     second.close()
 
@@ -199,7 +280,7 @@ def test_whole_turns_are_cut_off_a_history_that_is_too_large(database: Database)
     for number in range(5):
         append(database, (b"%d" % number * 150, None), (b"." * 150, None), ends_turn=True)
     journal = journal_of(database)
-    assert [entry.message[:1] for entry in journal.entries] == [b"2", b".", b"3", b".", b"4", b"."]
+    assert [entry.message[:1] for entry in entries(journal)] == [b"2", b".", b"3", b".", b"4", b"."]
     assert journal.position == 10
     assert journal.truncated
 
@@ -209,7 +290,7 @@ def test_a_turn_that_is_too_large_by_itself_loses_its_beginning(database: Databa
     for number in range(15):
         append(database, (bytes([65 + number]) * 100, None))
     journal = journal_of(database)
-    assert [entry.message[:1] for entry in journal.entries] == [bytes([letter]) for letter in b"DEFGHIJKLMNO"]
+    assert [entry.message[:1] for entry in entries(journal)] == [bytes([letter]) for letter in b"DEFGHIJKLMNO"]
     assert journal.position == 16
 
 
@@ -219,8 +300,8 @@ def test_the_last_of_each_state_that_is_cut_off_is_put_aside(database: Database)
     append(database, (b"plan 2", "plan"), ends_turn=True)
     append(database, (b"x" * 2000, None), ends_turn=True)
     journal = journal_of(database)
-    assert journal.states == [Entry(b"mode 2", "mode"), Entry(b"plan 2", "plan")]
-    assert journal.entries == []
+    assert journal.states == [(b"mode 2", "mode"), (b"plan 2", "plan")]
+    assert journal.runs == []
     assert journal.position == 5
 
 
@@ -229,7 +310,7 @@ def test_a_history_that_lost_only_states_is_whole(database: Database) -> None:
     append(database, (b"x" * 900, "mode"), ends_turn=True)
     append(database, (b"y" * 900, "mode"), ends_turn=True)
     append(database, (b"talk", None))
-    assert journal_of(database) == StoredJournal("e1", 3, False, [Entry(b"y" * 900, "mode")], [Entry(b"talk")])
+    assert journal_of(database) == StoredJournal("e1", 3, False, [(b"y" * 900, "mode")], runs(Entry(b"talk")))
 
 
 _MESSAGE = st.tuples(st.integers(1, 500), st.sampled_from([None, None, None, "mode", "plan"]))
@@ -256,15 +337,15 @@ def test_whatever_is_cut_off_the_rest_has_no_gap_and_no_state_is_lost(
             journal = journal_of(database)
         finally:
             database.close()
-    held = list(journal.entries)
+    held = entries(journal)
     cut = everything[: len(everything) - len(held)]
     assert journal.position == len(everything)
     assert held == everything[len(cut) :]
     last = {entry.state: entry.message for entry in cut if entry.state is not None}
-    assert {entry.state: entry.message for entry in journal.states} == last
-    assert [entry.message for entry in journal.states] == sorted(last.values())
+    assert {kind: message for message, kind in journal.states} == last
+    assert [message for message, _ in journal.states] == sorted(last.values())
     assert journal.truncated == any(entry.state is None for entry in cut)
-    size = sum(len(entry.message) for entry in (*journal.states, *held))
+    size = sum(len(message) for message in [*(message for message, _ in journal.states), *(e.message for e in held)])
     assert size <= LIMIT * 5 / 4 or not held
     assert not cut or size + sum(len(entry.message) for entry in cut) > LIMIT
 
@@ -304,7 +385,7 @@ def test_a_history_with_a_message_of_less_than_nothing_is_none(database: Databas
 
 
 def test_nothing_is_left_of_a_history_that_is_erased(database: Database, path: Path) -> None:
-    begin(database, Entry(b"SECRET" * 100), states=(Entry(b"SECRET", "mode"),))
+    begin(database, Entry(b"SECRET" * 100), states=((b"SECRET", "mode"),))
     append(database, (b"SECRET" * 20, None))
     assert b"SECRET" in bytes_on_disk(path)
     with database.transaction():
@@ -343,7 +424,7 @@ def test_a_transaction_that_fails_leaves_nothing(database: Database) -> None:
     with pytest.raises(ZeroDivisionError):
         add_and_fail(database)
     append(database, (b"three", None))
-    assert [entry.message for entry in journal_of(database).entries] == [b"one", b"three"]
+    assert [entry.message for entry in entries(journal_of(database))] == [b"one", b"three"]
 
 
 def test_nobody_else_can_read_the_files(database: Database, path: Path) -> None:
@@ -480,3 +561,14 @@ def test_no_use_of_tokens_is_known_where_something_else_is_stored(database: Data
         other.execute("INSERT INTO token VALUES ('0a0a0a0a', 'x', NULL)")
     other.close()
     assert read_token_uses(path) == {}
+
+
+def test_a_turn_that_ends_in_what_is_coming_is_cut_off_as_a_whole(database: Database) -> None:
+    begin(database)
+    running = Run([b"%03d" % number + b"." * 7 for number in range(LIMIT * 9 // 100)])
+    with database.transaction():
+        database.append(SESSION.key, [running])
+    with database.transaction():
+        ended, whole = Run([b"the end..."] * 5, ends_turn=True), Run([b"another..."] * (LIMIT // 20), ends_turn=True)
+        database.append(SESSION.key, [ended, whole])
+    assert [set(run.messages) for run in journal_of(database).runs] == [{b"another..."}]

@@ -301,9 +301,9 @@ async def test_who_comes_in_and_leaves_at_once_is_paid_for_as_well(
         visitor = guest()
         with entrance.hosting(visitor):
             entrance.admit(visitor)
-        visitor.cost = 10 * CREDIT
-        with entrance.visiting(visitor):
-            await trio.sleep(seconds)
+        came = trio.current_time()
+        await trio.sleep(seconds)
+        entrance.see_off(10 * CREDIT, came)
         began = trio.current_time()
         await entrance.step(guest())
         return trio.current_time() - began

@@ -42,6 +42,7 @@ from acp_gateway.protocol.outbox import Mark, acknowledgement
 from acp_gateway.protocol.sessions import Findings, Role
 from acp_gateway.transports.base import CloseReason, MessageStream, memory_message_stream_pair
 from acp_gateway.transports.link import HEARTBEAT, Link
+from acp_gateway.transports.upkeep import Helpers
 from tests.doubles import (
     INITIALIZE,
     OBLIGING_AGENT,
@@ -223,6 +224,9 @@ class Overheard(MessageStream):
 
     async def run(self) -> None:
         await self._stream.run()
+
+    def attend(self, helpers: Helpers | None) -> None:
+        self._stream.attend(helpers)
 
     async def aclose(self, reason: CloseReason = CloseReason.NORMAL, text: str = "") -> None:
         self.closed_with.append((reason, text))
@@ -1055,6 +1059,9 @@ class SlowToClose(MessageStream):
 
     async def run(self) -> None:
         await trio.sleep_forever()
+
+    def attend(self, helpers: Helpers | None) -> None:
+        pass
 
     async def aclose(self, reason: CloseReason = CloseReason.NORMAL, text: str = "") -> None:
         self.closed_with.append((reason, text))

@@ -139,6 +139,18 @@ async def test_the_clients_stream_is_run_for_as_long_as_it_is_open() -> None:
     assert not scene.editor.ours.runs
 
 
+async def test_a_client_that_says_nothing_has_one_task() -> None:
+    # They are most of what an idle connection costs.
+    async with sharing() as (scene, _):
+        await wait_all_tasks_blocked()
+        before = trio.lowlevel.current_statistics().tasks_living
+        silent = [scene.join("bob"), scene.travel("eve")]
+        for client in silent:
+            await client.initialize()
+        await wait_all_tasks_blocked()
+        assert trio.lowlevel.current_statistics().tasks_living == before + len(silent)
+
+
 async def test_an_initialize_may_be_larger_than_what_is_held_back() -> None:
     async with running(Scene()) as scene:
         await scene.editor.send_request(0, "initialize", _meta="x" * 10 * HIGH_WATER)
@@ -818,7 +830,7 @@ async def test_nothing_comes_behind_the_gap_in_what_a_slow_client_got() -> None:
         seen = numbers_of(list(map(json.loads, peek(bob.stream))))
         scene.hub.detach(scene.hub.seats[bob.client], "memory_limit is reached")
         # Before anybody else gets a turn, bob's farewell included.
-        scene.hub.multiplexer.receive_from_agent(update(99))
+        scene.hub.multiplexer.receive_from_agent([update(99)])
         scene.hub.sessions_freed()
         *got, answer = await bob.receive_rest()
         assert numbers_of(await ann.waiting()) == [*range(2 * HIGH_WATER // UPDATE), 99]

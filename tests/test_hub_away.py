@@ -19,6 +19,7 @@ from acp_gateway.protocol.sessions import Presence
 from acp_gateway.seats import EXPIRED, MARK_BYTES, MARK_MESSAGES, TOO_SLOW
 from acp_gateway.transports.base import CloseReason, MessageStream, MessageTooLarge, memory_message_stream_pair
 from acp_gateway.transports.link import CONFIRM_MESSAGES, HEARTBEAT
+from acp_gateway.transports.upkeep import Helpers
 from tests.doubles import FAIL, FakeAgent, FragileStream, encode
 from tests.hub_scene import (
     HIGH_WATER,
@@ -291,9 +292,14 @@ class Lingering(FragileStream):
         super().__init__(stream)
         self.may_end = trio.Event()
 
-    async def run(self) -> None:
+    def attend(self, helpers: Helpers | None) -> None:
+        super().attend(helpers)
+        if helpers is not None:
+            helpers.call(self._linger)
+
+    async def _linger(self) -> None:
         try:
-            await super().run()
+            await trio.sleep_forever()
         finally:
             with trio.CancelScope(shield=True):
                 await self.may_end.wait()
@@ -426,6 +432,43 @@ async def test_what_a_client_has_not_confirmed_counts_while_it_is_away_and_not_w
         await ann.lose()
         await scene.flow(1, first=30)
         await ann.gone.wait()
+
+
+async def test_a_client_that_is_back_is_not_slow_because_of_what_waited_for_it() -> None:
+    async with resuming(away_limit=150 * UPDATE, outbox_limit=20 * UPDATE, window=40 * UPDATE) as (scene, ann):
+        await ann.lose()
+        await scene.flow(90)
+        await ann.resume()
+        await scene.flow(5, first=90)
+        assert not ann.gone.is_set()
+        assert numbers_of(await ann.waiting()) == list(range(95))
+        # From here on it is like the others.
+        assert not scene.hub.seats[ann.client].returning
+
+
+async def test_a_client_that_is_back_may_have_what_one_that_is_there_may_have() -> None:
+    async with resuming(shared=True, outbox_limit=1000 * UPDATE, away_limit=150 * UPDATE) as (scene, ann):
+        for name in ("bob", "carol"):
+            await scene.enter(name)
+        await ann.lose()
+        await scene.flow(100)
+        await ann.resume()
+        await scene.flow(300, first=100)
+        assert scene.hub.seats[ann.client].farewell is None
+
+
+async def test_last_words_that_can_not_be_said_are_given_up_also_where_the_connection_is_lost(
+    autojump_clock: MockClock,
+) -> None:
+    async with resuming(shared=False, patience=math.inf, away_grace=HOUR, away_grace_idle=HOUR) as (scene, ann):
+        await scene.open_turn()
+        await scene.flow(2)
+        scene.agent.end(1)
+        await scene.agent.close()
+        await wait_all_tasks_blocked()
+        await ann.lose()
+        await trio.sleep(200)
+        assert ann.gone.is_set()
 
 
 async def test_what_is_on_its_way_to_a_client_that_is_there_is_not_what_it_is_detached_for() -> None:
@@ -737,7 +780,7 @@ async def test_who_counts_is_told_from_time_to_time_where_it_is(count: int, size
 
 
 async def test_a_mark_says_where_a_client_is_that_has_read_up_to_it() -> None:
-    async with resuming(outbox_limit=10**8, window=10**8) as (scene, ann):
+    async with resuming(outbox_limit=10**8, window=10**8, write_high_water=10**8) as (scene, ann):
         scene.agent.stream.send_nowait([update(number) for number in range(MARK_MESSAGES)])
         await wait_all_tasks_blocked()
         messages = peek(ann.stream)

@@ -44,7 +44,7 @@ from acp_gateway.listeners import HELLO_SIZE, Door, open_door
 from acp_gateway.tls import client_context, create_certificate
 from acp_gateway.transports.base import MessageStream
 from acp_gateway.transports.ndjson import LineStream
-from acp_gateway.transports.sockets import connect_tcp, connect_unix
+from acp_gateway.transports.sockets import connect_tcp, connect_unix, take_socket
 from acp_gateway.transports.websocket import Timing, WebSocketStream, connect_websocket
 from tests.doubles import PATIENCE, Editor, ServingAgents, make_config, python
 
@@ -725,7 +725,7 @@ async def test_a_connection_that_is_reset_at_the_door_is_no_event(
             if when == "before":
                 client.close()
                 await trio.lowlevel.wait_readable(stream.socket)
-            nursery.start_soon(door.serve, stream)
+            nursery.start_soon(door.serve, take_socket(stream))
             await trio.testing.wait_all_tasks_blocked()
             client.close()
     door.close()

@@ -7,6 +7,7 @@ import pytest
 
 from acp_gateway.hub import Hub
 from acp_gateway.memory import LOOKS, Memory
+from acp_gateway.protocol.journal import Journal
 from acp_gateway.protocol.sessions import Session, State
 from acp_gateway.seats import Seat
 from acp_gateway.transports.base import CloseReason, memory_message_stream_pair
@@ -206,6 +207,18 @@ async def test_where_nobody_waits_for_anything_the_longest_history_is_cut(caplog
     assert other.session.journal.size == before
     assert [record.levelno for record in caplog.records] == [logging.WARNING]
     assert f"memory_limit ({LIMIT} bytes)" in caplog.text
+
+
+async def test_histories_that_are_too_much_by_themselves_are_cut_without_a_look_at_each_message(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    place = Place("ann")
+    place.say(LIMIT // 100, count=120)
+    place.hub.seats[place.peers[0].client].outbox.clear()
+    # With millions of messages that would take seconds, in which nobody is served.
+    monkeypatch.delattr(Journal, "replay")
+    look(place)
+    assert place.session.journal.truncated
 
 
 async def test_a_client_stays_where_a_history_is_what_takes_the_memory() -> None:

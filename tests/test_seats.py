@@ -14,6 +14,7 @@ from acp_gateway.protocol.sessions import Client, Session, Viewer
 from acp_gateway.seats import MARK_MESSAGES, SESSIONS_PER_MARK, Farewell, Seat
 from acp_gateway.transports.base import CloseReason, memory_message_stream_pair
 from acp_gateway.transports.link import CHUNK
+from acp_gateway.transports.upkeep import Helpers
 from tests.doubles import PATIENCE, FragileStream
 
 HIGH_WATER = 100
@@ -35,8 +36,8 @@ class Scene:
         """How often somebody was told that the peer has caught up."""
         self.seat = Seat(Client("test", Viewer("me")), high_water=HIGH_WATER, progressed=self._progressed)
         self.seat.connect(self.stream)
-        self.pumped = trio.Event()
-        """Whether the pump has ended."""
+        self.done = trio.Event()
+        """Whether it is served no more."""
 
     def _progressed(self) -> None:
         self.progress += 1
@@ -47,21 +48,24 @@ class Scene:
         self.seat.send([SMALL])
         assert self.seat.behind
 
-    async def pump(self) -> None:
-        with self.seat.scope:
-            await self.seat.pump()
-        self.pumped.set()
+    async def serve(self) -> None:
+        assert self.seat.connection is not None
+        async with trio.open_nursery() as nursery:
+            self.seat.attend(Helpers(nursery))
+            await trio.sleep_forever()
+        self.seat.connection.leave_alone()
+        self.done.set()
 
 
 @asynccontextmanager
-async def pumping(scene: Scene) -> AsyncIterator[Scene]:
-    """A seat whose pump has to end within the block."""
+async def serving(scene: Scene) -> AsyncIterator[Scene]:
+    """A seat that has helpers, and has to end within the block."""
     with trio.fail_after(PATIENCE):
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(scene.pump)
+            nursery.start_soon(scene.serve)
             await wait_all_tasks_blocked()
             yield scene
-            await scene.pumped.wait()
+            await scene.done.wait()
 
 
 # Sending
@@ -94,7 +98,7 @@ async def test_a_stream_that_takes_everything_gets_no_more_than_a_chunk_above_it
 
 
 async def test_what_waits_is_sent_in_order_as_the_peer_reads_and_the_hub_is_told_when_none_of_it_waits() -> None:
-    async with pumping(Scene()) as scene:
+    async with serving(Scene()) as scene:
         messages = [b"%d" % number * (CHUNK // 2) for number in range(8)]
         scene.seat.send(messages)
         received: list[bytes] = []
@@ -107,7 +111,7 @@ async def test_what_waits_is_sent_in_order_as_the_peer_reads_and_the_hub_is_told
         assert received + await scene.peer.receive_batch() == messages
         await wait_all_tasks_blocked()
         assert scene.progress == 1
-        scene.seat.scope.cancel()
+        scene.seat.end()
 
 
 async def test_the_hub_is_told_as_well_where_sending_itself_catches_up() -> None:
@@ -121,9 +125,9 @@ async def test_the_hub_is_told_as_well_where_sending_itself_catches_up() -> None
 
 
 async def test_a_pump_that_is_cancelled_loses_nothing() -> None:
-    async with pumping(Scene()) as scene:
+    async with serving(Scene()) as scene:
         scene.fall_behind()
-        scene.seat.scope.cancel()
+        scene.seat.end()
     assert list(scene.seat.outbox.messages()) == [SMALL]
 
 
@@ -139,14 +143,14 @@ async def test_what_cannot_be_sent_any_more_does_not_pile_up(error: Exception) -
 
 @pytest.mark.parametrize("error", LOST)
 async def test_a_stream_that_is_lost_holds_up_nobody(error: Exception) -> None:
-    async with pumping(Scene()) as scene:
+    async with serving(Scene()) as scene:
         scene.stream.drain_error = error
         scene.fall_behind()
         await wait_all_tasks_blocked()
         assert not scene.seat.behind
         assert scene.progress == 1
-        assert not scene.pumped.is_set()
-        scene.seat.scope.cancel()
+        assert not scene.done.is_set()
+        scene.seat.end()
 
 
 # How far behind
@@ -179,7 +183,7 @@ async def test_of_two_large_messages_one_counts() -> None:
 
 
 async def test_a_large_message_that_the_peer_has_excuses_no_other() -> None:
-    async with pumping(Scene()) as scene:
+    async with serving(Scene()) as scene:
         scene.fall_behind()
         scene.seat.send([b"z" * 100_000])
         while scene.seat.behind:
@@ -188,7 +192,7 @@ async def test_a_large_message_that_the_peer_has_excuses_no_other() -> None:
         scene.fall_behind()
         scene.seat.send([SMALL] * 4)
         assert scene.seat.excess > 0
-        scene.seat.scope.cancel()
+        scene.seat.end()
 
 
 async def test_history_does_not_count() -> None:
@@ -213,17 +217,17 @@ async def test_what_is_said_first_about_the_end_counts() -> None:
 
 
 async def test_a_connection_that_is_closed_at_once_keeps_what_there_still_is_for_it() -> None:
-    async with pumping(Scene()) as scene:
+    async with serving(Scene()) as scene:
         scene.fall_behind()
         scene.seat.close(BYE)
-        await scene.pumped.wait()
+        await scene.done.wait()
         scene.seat.link.flush()
         assert not scene.seat.behind
         assert await scene.peer.receive_batch() == [b"y" * HIGH_WATER, SMALL]
 
 
 async def test_a_peer_that_is_cut_off_gets_nothing_more_until_its_last_answers() -> None:
-    async with pumping(Scene()) as scene:
+    async with serving(Scene()) as scene:
         scene.fall_behind()
         scene.seat.cut_off(BYE)
         scene.seat.send([b"behind the gap"])
@@ -244,29 +248,29 @@ async def test_giving_up_on_a_stream_that_is_lost_leaves_nothing(error: Exceptio
 
 
 async def test_last_words_are_waited_for_until_the_peer_has_taken_them() -> None:
-    async with pumping(Scene()) as scene:
+    async with serving(Scene()) as scene:
         scene.fall_behind()
         scene.seat.close_after_last_words(BYE)
         await wait_all_tasks_blocked()
-        assert not scene.seat.scope.cancel_called
+        assert not scene.seat.ended
         assert await scene.peer.receive_batch() == [b"y" * HIGH_WATER]
         await wait_all_tasks_blocked()
-        assert not scene.seat.scope.cancel_called
+        assert not scene.seat.ended
         assert await scene.peer.receive_batch() == [SMALL]
-        await scene.pumped.wait()
-    assert scene.seat.scope.cancel_called
+        await scene.done.wait()
+    assert scene.seat.ended
 
 
 async def test_a_connection_with_nothing_on_its_way_ends_at_once() -> None:
-    async with pumping(Scene()) as scene:
+    async with serving(Scene()) as scene:
         scene.seat.close_after_last_words(BYE)
-    assert scene.seat.scope.cancel_called
+    assert scene.seat.ended
 
 
 @pytest.mark.parametrize("error", LOST)
 @pytest.mark.parametrize("behind", [False, True])
 async def test_last_words_for_a_peer_that_is_lost_are_not_waited_for(behind: bool, error: Exception) -> None:
-    async with pumping(Scene()) as scene:
+    async with serving(Scene()) as scene:
         if behind:
             scene.fall_behind()
             await wait_all_tasks_blocked()
@@ -274,17 +278,17 @@ async def test_last_words_for_a_peer_that_is_lost_are_not_waited_for(behind: boo
         scene.seat.close_after_last_words(BYE)
         await wait_all_tasks_blocked()
         await scene.peer.aclose()
-    assert scene.seat.scope.cancel_called
+    assert scene.seat.ended
 
 
 @pytest.mark.parametrize("error", LOST)
 async def test_the_loss_of_a_stream_does_not_keep_its_connection_from_ending_later(error: Exception) -> None:
-    async with pumping(Scene()) as scene:
+    async with serving(Scene()) as scene:
         scene.stream.drain_error = error
         scene.fall_behind()
         await wait_all_tasks_blocked()
         scene.seat.close_after_last_words(BYE)
-    assert scene.seat.scope.cancel_called
+    assert scene.seat.ended
 
 
 # Where a client is
@@ -358,3 +362,55 @@ async def test_what_keeps_a_link_together_is_not_on_the_tape() -> None:
     seat.send([b"missed"])
     seat.connect(FragileStream(memory_message_stream_pair()[1]))
     assert [message for _, messages in roll.written for message in messages] == [*[SMALL] * MARK_MESSAGES, b"missed"]
+
+
+# Connections
+
+
+async def test_a_client_that_is_away_is_waited_for() -> None:
+    scene = Scene()
+    scene.seat.lose(0.0)
+    returned: list[bool] = []
+
+    async def wait() -> None:
+        returned.append(await scene.seat.returns())
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(wait)
+        await wait_all_tasks_blocked()
+        assert returned == []
+        scene.seat.connect(scene.stream)
+    assert returned == [True]
+    assert await scene.seat.returns()
+
+
+@pytest.mark.parametrize("away", [False, True])
+async def test_a_client_that_is_given_up_is_not_waited_for_any_more(away: bool) -> None:
+    scene = Scene()
+    if away:
+        scene.seat.lose(0.0)
+    async with trio.open_nursery() as nursery:
+        if away:
+            nursery.start_soon(scene.seat.returns)
+            await wait_all_tasks_blocked()
+        scene.seat.close(BYE)
+    assert not await scene.seat.returns()
+    assert scene.seat.farewell is BYE
+
+
+async def test_what_is_over_before_it_is_served_is_left_as_soon_as_it_is() -> None:
+    scene = Scene()
+    scene.seat.close(BYE)
+    async with serving(scene):
+        pass
+    assert not scene.stream.runs
+
+
+async def test_a_connection_has_helpers_only_while_it_is_served() -> None:
+    scene = Scene()
+    scene.seat.call_helper(trio.sleep_forever)
+    async with serving(scene):
+        assert scene.stream.runs
+        scene.seat.evict()
+    assert not scene.stream.runs
+    scene.seat.call_helper(trio.sleep_forever)

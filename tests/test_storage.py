@@ -9,8 +9,9 @@ import shutil
 import sqlite3
 import stat
 import threading
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +20,21 @@ import trio
 import trio.testing
 
 from acp_gateway import storage as storage_module
+from acp_gateway.archive import StoredArchive
 from acp_gateway.database import Database
-from acp_gateway.storage import LATE, RETRY, Entry, Storage, StoredJournal, StoredSession, TokenUse, read_token_uses
+from acp_gateway.protocol.journal import Journal
+from acp_gateway.protocol.sessions import Session
+from acp_gateway.storage import (
+    GATHERING,
+    LONGEST_GATHERING,
+    RETRY,
+    Run,
+    Storage,
+    StoredJournal,
+    StoredSession,
+    TokenUse,
+    read_token_uses,
+)
 from tests.doubles import PATIENCE
 
 NOON = 1_767_268_800.0
@@ -44,10 +58,12 @@ class Pauses:
     """In place of sleeping: gathering takes no time, and trying again waits for the test."""
 
     def __init__(self) -> None:
+        self.seconds: list[float] = []
         self._reached = trio.Semaphore(0)
         self._over = trio.Semaphore(0)
 
     async def __call__(self, seconds: float) -> None:
+        self.seconds.append(seconds)
         if seconds == RETRY:
             self._reached.release()
             await self._over.acquire()
@@ -98,6 +114,47 @@ class Disk:
         self.flowing.wait(PATIENCE)
         # SQLite gives up what it is doing then, with an OperationalError.
         return int(self.broken)
+
+
+class Histories:
+    """The histories of sessions that live, in memory; what is written down there is told to the storage."""
+
+    def __init__(self, storage: Storage, *keys: int) -> None:
+        self._storage = storage
+        storage.memory = self
+        self.journals = {key: Journal(LIMIT, "e1") for key in keys}
+        self.taken: list[int] = []
+        """Of which histories what is in memory was asked for."""
+
+    def has(self, key: int) -> bool:
+        return key in self.journals
+
+    def snapshot(self, key: int) -> tuple[StoredJournal, int]:
+        self.taken.append(key)
+        return self.now(key), self.journals[key].size
+
+    def now(self, key: int) -> StoredJournal:
+        """A history as it is."""
+        journal = self.journals[key]
+        runs = [Run(*run) for run in journal.runs()]
+        return StoredJournal(journal.epoch, journal.position, journal.truncated, journal.aside(), runs)
+
+    def append(self, key: int, message: bytes, state: str | None = None) -> None:
+        self.journals[key].append(message, state)
+        self._storage.append(key, message, state)
+
+    def extend(self, key: int, messages: list[bytes]) -> None:
+        self.journals[key].extend(messages)
+        self._storage.extend(key, messages)
+
+    def turn_ended(self, key: int) -> None:
+        self.journals[key].turn_ended()
+        self._storage.turn_ended(key)
+
+    def forget(self, key: int) -> None:
+        """The session ends: what it had is not in memory any more."""
+        self._storage.settle(key)
+        del self.journals[key]
 
 
 @pytest.fixture
@@ -175,7 +232,12 @@ def keep(storage: Storage, key: int, **changes: Any) -> None:
 
 def journal(*messages: bytes, epoch: str = "e1", position: int | None = None) -> StoredJournal:
     """A history that nothing is missing of."""
-    return StoredJournal(epoch, position or len(messages), False, [], [Entry(message) for message in messages])
+    return StoredJournal(epoch, position or len(messages), False, [], [Run(list(messages))] if messages else [])
+
+
+def replace(storage: Storage, key: int, journal: StoredJournal) -> None:
+    """Keep this history."""
+    storage.replace(key, journal, sum(len(message) for run in journal.runs for message in run.messages))
 
 
 async def restarted(path: Path, key: int) -> StoredJournal | None:
@@ -233,7 +295,7 @@ async def use(storage: Storage, stored: list[StoredSession]) -> None:
         assert all(isinstance(text, str) for text in (session.agent, session.session_id, session.owner, session.epoch))
         assert 0 <= session.used < math.inf
         read = await storage.read_journal(session.key)
-        assert read is None or all(isinstance(entry.message, bytes) for entry in (*read.states, *read.entries))
+        assert read is None or all(isinstance(message, bytes) for run in read.runs for message in run.messages)
         keep(storage, session.key, title="changed", epoch="")
         storage.append(session.key, b"new")
         storage.turn_ended(session.key)
@@ -268,7 +330,7 @@ async def test_a_session_and_its_history_survive_a_restart(storage: Storage, pat
             StoredSession(key, "demo", "s", "ada", "/src", "Fix it", "now", NOON, NOON + 1, "e1", position=3)
         ]
         assert await after.read_journal(key) == StoredJournal(
-            "e1", 3, False, [], [Entry(b"one"), Entry(b"two", "mode", ends_turn=True), Entry(b"three")]
+            "e1", 3, False, [], [Run([b"one", b"two"], {1: "mode"}, ends_turn=True), Run([b"three"])]
         )
     assert after.problem is None
 
@@ -315,7 +377,7 @@ async def test_a_history_is_kept_that_replaces_another(storage: Storage, path: P
     async with running(storage):
         keep(storage, 1)
         storage.append(1, b"old")
-        storage.replace(1, journal(b"new", epoch="e2", position=7))
+        replace(storage, 1, journal(b"new", epoch="e2", position=7))
         storage.append(1, b"newer")
         assert await storage.read_journal(1) == journal(b"new", b"newer", epoch="e2", position=8)
     assert sessions_in(path)[1].epoch == "e2"
@@ -414,7 +476,7 @@ async def test_a_history_that_is_erased_is_kept_again_once_it_is_replaced(storag
         storage.append(1, b"two")
         keep(storage, 1, title="changed")
         assert await storage.read_journal(1) is None
-        storage.replace(1, journal(b"three"))
+        replace(storage, 1, journal(b"three"))
         storage.append(1, b"four")
         assert storage.keeps_journal(1)
     assert await restarted(path, 1) == journal(b"three", b"four")
@@ -424,7 +486,7 @@ async def test_no_history_is_kept_of_a_session_that_is_not(storage: Storage) -> 
     async with running(storage):
         storage.append(1, b"one")
         storage.turn_ended(1)
-        storage.replace(1, journal(b"two"))
+        replace(storage, 1, journal(b"two"))
         storage.forget_journal(1)
         storage.forget(1)
         assert await storage.read_journal(1) is None
@@ -439,7 +501,7 @@ async def test_without_histories_those_from_before_are_erased(storage: Storage, 
         assert [session.position for session in stored] == [0]
         keep(without, 2)
         without.append(2, b"SECRET")
-        without.replace(2, journal(b"SECRET"))
+        replace(without, 2, journal(b"SECRET"))
         assert await without.read_journal(1) is await without.read_journal(2) is None
     assert b"SECRET" not in bytes_on_disk(path)
     assert set(sessions_in(path)) == {1, 2}
@@ -484,7 +546,7 @@ async def test_a_history_on_disk_is_bounded(storage: Storage) -> None:
     assert stored is not None
     assert stored.position == 100
     assert stored.truncated
-    assert LIMIT * 3 / 4 < 5000 * len(stored.entries) <= LIMIT * 5 / 4
+    assert LIMIT * 3 / 4 < 5000 * sum(len(run.messages) for run in stored.runs) <= LIMIT * 5 / 4
 
 
 # Tokens.
@@ -657,7 +719,7 @@ async def test_a_history_that_does_not_fit_together_is_given_up(
         assert await after.read_journal(1) is None
         assert not after.keeps_journal(1)
         assert "does not fit together" in caplog.text
-        after.replace(1, journal(b"two"))
+        replace(after, 1, journal(b"two"))
         assert await after.read_journal(1) == journal(b"two")
 
 
@@ -1031,11 +1093,11 @@ async def test_histories_that_wait_for_too_long_are_given_up_and_never_have_a_ga
         storage.append(1, b"x" * 60_000)
         assert not storage.keeps_journal(1)
         assert storage.keeps_journal(2)
-        assert storage._size < 1000
+        assert storage._queue.size < 1000
         storage.append(1, b"later")
         keep(storage, 1, title="later")
         assert await storage.read_journal(1) is None
-        assert "the histories of the sessions in use are given up" in str(storage.problem)
+        assert "the histories of sessions that have ended are given up" in str(storage.problem)
         disk.clear()
         pauses.end()
         while storage.problem is not None:
@@ -1059,31 +1121,10 @@ async def test_a_disk_that_hangs_does_not_fill_the_memory(
         await trio.testing.wait_all_tasks_blocked()
         for _ in range(100):
             storage.append(1, b"x" * 10_000)
-        assert storage._size < 1000
+        assert storage._queue.size < 1000
         assert not storage.keeps_journal(1)
         disk.flowing.set()
     assert await restarted(path, 1) is None
-
-
-async def test_the_thread_is_helped_to_the_interpreters_lock_where_it_falls_behind(
-    path: Path, disk: Disk, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    naps: list[float] = []
-    monkeypatch.setattr("time.sleep", naps.append)
-    storage = make(path, disk=disk)
-    async with running(storage):
-        keep(storage, 1)
-        await storage.read_journal(1)
-        disk.flowing.clear()
-        storage.append(1, b"underway")
-        await trio.testing.wait_all_tasks_blocked()
-        for _ in range(LATE // 1024 - 1024):
-            storage.append(1, b"x" * 1024)
-        assert naps == []
-        for _ in range(2 * 1024):
-            storage.append(1, b"x" * 1024)
-        assert 4 <= len(naps) <= 8
-        disk.flowing.set()
 
 
 async def test_a_history_that_was_given_up_is_kept_again_once_it_is_replaced(
@@ -1096,7 +1137,7 @@ async def test_a_history_that_was_given_up_is_kept_again_once_it_is_replaced(
         storage.append(1, b"x" * LIMIT)
         storage.append(1, b"x")
         assert not storage.keeps_journal(1)
-        storage.replace(1, journal(b"one", epoch="e2"))
+        replace(storage, 1, journal(b"one", epoch="e2"))
         storage.append(1, b"two")
     assert await restarted(path, 1) == journal(b"one", b"two", epoch="e2")
 
@@ -1144,6 +1185,470 @@ async def test_a_session_that_is_erased_while_nothing_can_be_written_is_erased_l
         disk.clear()
         pauses.end()
     assert sessions_in(path) == {}
+
+
+# Streams that are faster than the disk.
+
+
+async def test_of_a_history_no_more_waits_than_it_holds_and_nothing_is_given_up(
+    storage: Storage, path: Path, disk: Disk, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with running(storage):
+        histories = Histories(storage, 1)
+        keep(storage, 1)
+        await storage.read_journal(1)
+        disk.flowing.clear()
+        histories.append(1, b"underway")
+        await trio.testing.wait_all_tasks_blocked()
+        for number in range(10_000):
+            histories.extend(1, [b"%06d" % number + b"." * 94] * 10)
+            assert storage._queue.size < LIMIT * 3 / 2
+            if number % 1000 == 7:
+                histories.turn_ended(1)
+        disk.flowing.set()
+        assert await storage.read_journal(1) == histories.now(1)
+        assert histories.taken == [1]
+    assert caplog.records == []
+    assert await restarted(path, 1) == histories.now(1)
+
+
+async def test_what_comes_after_that_is_in_memory_until_it_is_written(storage: Storage, disk: Disk) -> None:
+    async with running(storage):
+        histories = Histories(storage, 1)
+        keep(storage, 1)
+        await storage.read_journal(1)
+        disk.flowing.clear()
+        histories.append(1, b"underway")
+        await trio.testing.wait_all_tasks_blocked()
+        histories.append(1, b"x" * 2 * LIMIT)
+        waiting = storage._queue.size
+        histories.append(1, b"mode", "mode")
+        histories.turn_ended(1)
+        histories.extend(1, [b"y"] * 100)
+        assert storage._queue.size == waiting
+        assert histories.taken == []
+        disk.flowing.set()
+        stored = await storage.read_journal(1)
+        histories.append(1, b"later")
+        assert stored is not None
+        assert stored.runs == [Run([b"mode"], {0: "mode"}, ends_turn=True), Run([b"y"] * 100)]
+        assert await storage.read_journal(1) == histories.now(1)
+
+
+async def test_a_session_that_ends_before_that_is_written_keeps_what_it_had(
+    storage: Storage, path: Path, disk: Disk
+) -> None:
+    async with running(storage):
+        histories = Histories(storage, 1)
+        keep(storage, 1)
+        histories.append(1, b"x" * 2 * LIMIT)
+        histories.append(1, b"last words")
+        had = histories.now(1)
+        histories.forget(1)
+        assert await storage.read_journal(1) == had
+        storage.settle(1)
+    assert await restarted(path, 1) == had
+
+
+@pytest.mark.parametrize("fails", ["full", "broken"])
+async def test_what_could_not_be_written_is_replaced_with_what_came_after_it(
+    storage: Storage, path: Path, disk: Disk, pauses: Pauses, fails: str
+) -> None:
+    async with running(storage):
+        histories = Histories(storage, 1)
+        keep(storage, 1)
+        histories.append(1, b"one")
+        await storage.read_journal(1)
+        if fails == "full":
+            disk.fill()
+        disk.broken = fails == "broken"
+        histories.append(1, b"y" * (LIMIT * 3 // 4))
+        histories.turn_ended(1)
+        await pauses.until_failed()
+        histories.append(1, b"z" * (LIMIT * 3 // 4))
+        assert storage._queue.size < LIMIT
+        pauses.end()
+        await pauses.until_failed()
+        # Not before the file can be opened.
+        assert histories.taken == ([1] if fails == "full" else [])
+        histories.append(1, b"end")
+        if fails == "full":
+            disk.clear()
+        disk.broken = False
+        pauses.end()
+        assert await storage.read_journal(1) == histories.now(1)
+        assert storage.problem is None
+    assert await restarted(path, 1) == histories.now(1)
+
+
+class Failure:
+    """A batch fails, and meanwhile more comes."""
+
+    def __init__(self, storage: Storage, disk: Disk, pauses: Pauses) -> None:
+        self._storage = storage
+        self._disk = disk
+        self._pauses = pauses
+
+    async def begin(self, then: Callable[[], object]) -> None:
+        """Do this, and see to it that the batch with it hangs."""
+        await self._storage.read_journal(1)
+        self._disk.flowing.clear()
+        then()
+        await trio.testing.wait_all_tasks_blocked()
+
+    async def end(self) -> None:
+        """That batch fails; the next one won't."""
+        self._disk.broken = True
+        self._disk.flowing.set()
+        await self._pauses.until_failed()
+        self._disk.broken = False
+        self._pauses.end()
+
+
+@pytest.fixture
+def failure(storage: Storage, disk: Disk, pauses: Pauses) -> Failure:
+    return Failure(storage, disk, pauses)
+
+
+async def test_a_turn_that_could_not_be_written_goes_on_with_what_came_meanwhile(
+    storage: Storage, failure: Failure
+) -> None:
+    async with running(storage):
+        keep(storage, 1)
+        storage.append(1, b"zero")
+        await failure.begin(lambda: storage.append(1, b"one", "mode"))
+        storage.append(1, b"two")
+        storage.append(1, b"three", "plan")
+        storage.turn_ended(1)
+        storage.turn_ended(1)
+        storage.append(1, b"four")
+        await failure.end()
+        first = Run([b"zero", b"one", b"two", b"three"], {1: "mode", 3: "plan"}, ends_turn=True)
+        assert await storage.read_journal(1) == StoredJournal("e1", 5, False, [], [first, Run([b"four"])])
+        assert storage._queue.size == 0
+
+
+@pytest.mark.parametrize("ends", ["before", "meanwhile", "twice"])
+async def test_a_turn_that_ended_when_nothing_could_be_written_is_over(
+    storage: Storage, failure: Failure, ends: str
+) -> None:
+    def begin() -> None:
+        storage.append(1, b"one")
+        if ends != "meanwhile":
+            storage.turn_ended(1)
+
+    async with running(storage):
+        keep(storage, 1)
+        await failure.begin(begin)
+        if ends != "before":
+            storage.turn_ended(1)
+        storage.append(1, b"two")
+        await failure.end()
+        runs = [Run([b"one"], ends_turn=True), Run([b"two"])]
+        assert await storage.read_journal(1) == StoredJournal("e1", 2, False, [], runs)
+
+
+async def test_what_replaces_a_history_while_a_batch_fails_is_what_is_kept(storage: Storage, failure: Failure) -> None:
+    async with running(storage):
+        keep(storage, 1)
+        await failure.begin(lambda: storage.append(1, b"one"))
+        replace(storage, 1, journal(b"two", epoch="e2", position=7))
+        storage.append(1, b"three")
+        await failure.end()
+        assert await storage.read_journal(1) == journal(b"two", b"three", epoch="e2", position=8)
+
+
+async def test_what_follows_a_history_that_could_not_be_written_is_kept_with_it(
+    storage: Storage, failure: Failure
+) -> None:
+    async with running(storage):
+        keep(storage, 1)
+        await failure.begin(lambda: replace(storage, 1, journal(b"one")))
+        storage.append(1, b"two")
+        await failure.end()
+        assert await storage.read_journal(1) == journal(b"one", b"two")
+
+
+async def test_of_a_history_that_outgrows_its_limit_while_a_batch_fails_what_is_in_memory_is_kept(
+    storage: Storage, path: Path, failure: Failure
+) -> None:
+    def begin() -> None:
+        histories.append(1, b"x" * LIMIT)
+        histories.turn_ended(1)
+
+    async with running(storage):
+        histories = Histories(storage, 1)
+        keep(storage, 1)
+        await failure.begin(begin)
+        histories.append(1, b"y" * LIMIT)
+        histories.append(1, b"z" * (LIMIT // 2))
+        await failure.end()
+        histories.append(1, b"end")
+        assert await storage.read_journal(1) == histories.now(1)
+    assert histories.taken == [1]
+    assert await restarted(path, 1) == histories.now(1)
+
+
+async def test_what_was_to_be_erased_when_that_failed_is_erased_with_what_came_meanwhile(
+    storage: Storage, path: Path, failure: Failure
+) -> None:
+    async with running(storage):
+        keep(storage, 1)
+        storage.append(1, b"SECRET")
+        await failure.begin(lambda: storage.forget_journal(1))
+        replace(storage, 1, journal(b"one"))
+        await failure.end()
+        assert await storage.read_journal(1) == journal(b"one")
+        keep(storage, 2)
+        await storage.read_journal(2)
+        assert b"SECRET" not in bytes_on_disk(path)
+
+
+async def test_a_session_that_ends_while_its_history_is_being_written_and_fails_keeps_it(
+    storage: Storage, path: Path, failure: Failure
+) -> None:
+    async with running(storage):
+        histories = Histories(storage, 1)
+        keep(storage, 1)
+        await failure.begin(lambda: histories.append(1, b"x" * 2 * LIMIT))
+        histories.append(1, b"last words")
+        had = histories.now(1)
+        histories.forget(1)
+        await failure.end()
+        assert await storage.read_journal(1) == had
+    assert await restarted(path, 1) == had
+
+
+async def test_what_is_erased_stays_so_when_another_history_follows_before_that_is_written(
+    storage: Storage, path: Path, disk: Disk, pauses: Pauses
+) -> None:
+    async with running(storage):
+        histories = Histories(storage, 1)
+        keep(storage, 1)
+        storage.append(1, b"SECRET")
+        await storage.read_journal(1)
+        disk.fill()
+        storage.append(1, b"x" * 50_000)
+        await pauses.until_failed()
+        storage.forget_journal(1)
+        pauses.end()
+        histories.append(1, b"not told to anybody")
+        replace(storage, 1, histories.now(1))
+        histories.append(1, b"x" * 2 * LIMIT)
+        disk.clear()
+        assert await storage.read_journal(1) in (None, histories.now(1))
+        while (read := await storage.read_journal(1)) is None:
+            pass
+        assert read == histories.now(1)
+        assert b"SECRET" not in bytes_on_disk(path)
+
+
+async def test_a_session_that_is_erased_before_its_history_is_replaced_leaves_nothing(
+    storage: Storage, path: Path, disk: Disk
+) -> None:
+    async with running(storage):
+        histories = Histories(storage, 1)
+        keep(storage, 1)
+        keep(storage, 2)
+        histories.append(1, b"SECRET" * LIMIT)
+        storage.forget(1)
+        await storage.read_journal(2)
+        assert histories.taken == []
+        assert b"SECRET" not in bytes_on_disk(path)
+    assert set(sessions_in(path)) == {2}
+
+
+async def test_past_the_bound_only_histories_are_given_up_that_are_not_in_memory(
+    path: Path, clock: Clock, disk: Disk, pauses: Pauses, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(storage_module, "QUEUE", 0)
+    storage = make(path, clock, disk, pauses)
+    async with running(storage):
+        histories = Histories(storage, 1, 2, 3)
+        for key in (1, 2, 3):
+            keep(storage, key)
+            histories.append(key, b"one")
+        await storage.read_journal(1)
+        disk.fill()
+        for key in (1, 2, 3):
+            histories.append(key, b"x" * (LIMIT // 4))
+        await pauses.until_failed()
+        histories.forget(3)
+        assert storage.problem is not None
+        assert "given up" not in storage.problem
+        histories.append(1, b"y" * (LIMIT // 4))
+        assert all(storage.keeps_journal(key) for key in (1, 2, 3))
+        assert storage._queue.size < LIMIT / 2
+        storage.extend(3, [b"z" * LIMIT])
+        assert not storage.keeps_journal(3)
+        assert "the histories of sessions that have ended are given up" in storage.problem
+        disk.clear()
+        pauses.end()
+        for key in (1, 2):
+            assert await storage.read_journal(key) == histories.now(key)
+        assert storage.problem is None
+    assert await restarted(path, 1) == histories.now(1)
+    assert await restarted(path, 3) is None
+
+
+async def test_of_many_histories_in_memory_so_many_are_written_together_as_may_wait(
+    path: Path, disk: Disk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(storage_module, "QUEUE", 0)
+    storage = make(path, disk=disk)
+    taken: list[int] = []
+    async with running(storage):
+        histories = Histories(storage, *range(1, 6))
+        for key in range(1, 6):
+            keep(storage, key)
+        await storage.read_journal(1)
+        disk.flowing.clear()
+        storage.append(1, b"underway")
+        histories.journals[1].append(b"underway")
+        await trio.testing.wait_all_tasks_blocked()
+        for key in range(1, 6):
+            for number in range(30):
+                histories.append(key, b"%d" % number * (LIMIT // 20))
+        take = Storage._take
+
+        def watched(self: Storage, first: int | None) -> Any:
+            before = len(histories.taken)
+            batch = take(self, first)
+            taken.append(len(histories.taken) - before)
+            assert batch.size < 2 * LIMIT
+            return batch
+
+        monkeypatch.setattr(Storage, "_take", watched)
+        disk.flowing.set()
+    assert taken[:5] == [1] * 5
+    assert sorted(histories.taken) == [1, 2, 3, 4, 5]
+    for key in range(1, 6):
+        assert await restarted(path, key) == histories.now(key)
+
+
+async def test_a_history_in_memory_is_not_lost_with_the_file(storage: Storage, path: Path, pauses: Pauses) -> None:
+    async with running(storage):
+        histories = Histories(storage, 1)
+        for key in (1, 2):
+            keep(storage, key)
+        histories.append(1, b"one")
+        storage.append(2, b"lost")
+        await storage.read_journal(1)
+    after = make(path, pauses=pauses)
+    overwrite(path, "piece")
+    async with running(after):
+        histories._storage, after.memory = after, histories
+        histories.append(1, b"two")
+        await pauses.until_failed()
+        pauses.end()
+        while (read := await after.read_journal(1)) is None:
+            assert after.problem is not None
+        assert read == histories.now(1)
+        assert not after.keeps_journal(2)
+    assert await restarted(path, 1) == histories.now(1)
+
+
+@pytest.mark.parametrize("seed", range(20))
+async def test_whatever_happens_the_history_on_disk_is_the_end_of_that_in_memory(
+    path: Path, disk: Disk, pauses: Pauses, monkeypatch: pytest.MonkeyPatch, seed: int
+) -> None:
+    monkeypatch.setattr(storage_module, "QUEUE", 0)
+    chance = random.Random(seed)  # noqa: S311 - the same each time is what is wanted
+    storage = make(path, disk=disk, pauses=pauses)
+    failure = Failure(storage, disk, pauses)
+    keys = (1, 2, 3)
+    async with running(storage):
+        histories = Histories(storage, *keys)
+        everything: dict[int, list[bytes]] = {key: [] for key in keys}
+        for key in keys:
+            keep(storage, key)
+        await storage.read_journal(1)
+
+        def some() -> list[bytes]:
+            return [
+                b"%d " % chance.getrandbits(40) * chance.choice((1, 1, 50, 700)) for _ in range(chance.choice((1, 9)))
+            ]
+
+        for _ in range(150):
+            key = chance.choice(keys)
+            match chance.randrange(11):
+                case 0 | 1 | 2 | 3:
+                    messages = some()
+                    everything[key] += messages
+                    histories.extend(key, messages)
+                case 4 | 5:
+                    (message, *_) = some()
+                    everything[key].append(message)
+                    histories.append(key, message, chance.choice((None, "mode", "plan")))
+                case 6:
+                    histories.turn_ended(key)
+                case 7:
+                    disk.flowing.clear() if disk.flowing.is_set() else disk.flowing.set()
+                case 8:
+                    await trio.testing.wait_all_tasks_blocked()
+                case 9:
+                    disk.flowing.set()
+                    message = b"%d " % chance.getrandbits(40)
+                    everything[key].append(message)
+                    await failure.begin(partial(histories.append, key, message))
+                    for other in keys:
+                        messages = some()
+                        everything[other] += messages
+                        histories.extend(other, messages)
+                    if chance.random() < 0.5:
+                        histories.turn_ended(key)
+                    await failure.end()
+                case 10:
+                    disk.flowing.set()
+                    read = await storage.read_journal(key)
+                    check(read, histories.now(key), everything[key])
+        disk.flowing.set()
+    assert storage.problem is None
+    for key in keys:
+        check(await restarted(path, key), histories.now(key), everything[key])
+
+
+def check(stored: StoredJournal | None, now: StoredJournal, everything: list[bytes]) -> None:
+    """What is stored has all that happened, and a quarter more than what is in memory at the most."""
+    assert stored is not None
+    held = [message for run in stored.runs for message in run.messages]
+    assert stored.position == now.position == len(everything)
+    assert held == everything[len(everything) - len(held) :]
+    size = sum(map(len, held)) + sum(len(message) for message, _ in stored.states)
+    assert size <= LIMIT * 5 / 4
+    assert states_of(stored) == states_of(now)
+
+
+def states_of(journal: StoredJournal) -> dict[str, bytes]:
+    """The last message of each kind of state."""
+    last = {kind: message for message, kind in journal.states}
+    for run in journal.runs:
+        last |= {kind: run.messages[index] for index, kind in run.states.items()}
+    return last
+
+
+async def test_after_a_batch_that_took_long_more_is_gathered_for_as_long(
+    path: Path, pauses: Pauses, mock_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    storage = make(path, pauses=pauses)
+    took: list[float] = []
+    work = Storage._work
+
+    async def slow(self: Storage) -> bool:
+        mock_clock.jump(took.pop(0) if took else 0.0)
+        return await work(self)
+
+    monkeypatch.setattr(Storage, "_work", slow)
+    async with running(storage):
+        keep(storage, 1)
+        await storage.read_journal(1)
+        pauses.seconds.clear()
+        took += [0.1, 7.0, 0.01]
+        for number in range(4):
+            while len(pauses.seconds) <= number:
+                storage.append(1, b"x")
+                await trio.lowlevel.checkpoint()
+        assert pauses.seconds[:4] == [GATHERING, 0.1, LONGEST_GATHERING, GATHERING]
 
 
 # The end.
@@ -1207,7 +1712,7 @@ async def test_after_the_end_nothing_is_taken_and_nobody_waits(storage: Storage,
         keep(storage, 1)
     storage.append(1, b"one")
     keep(storage, 2)
-    storage.replace(1, journal(b"two"))
+    replace(storage, 1, journal(b"two"))
     storage.forget(1)
     storage.token_used("0a0a0a0a")
     assert await storage.read_journal(1) is None
@@ -1246,3 +1751,33 @@ async def test_a_disk_that_hangs_delays_the_end_for_a_bounded_time(
     disk.flowing.set()
     async with storage._limiter:  # The thread has ended.
         disk.opened[-1].close()
+
+
+async def test_a_session_that_ends_beside_a_large_batch_keeps_its_history(
+    path: Path, clock: Clock, disk: Disk, pauses: Pauses, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(storage_module, "QUEUE", 0)
+    storage = make(path, clock, disk, pauses)
+    archive = StoredArchive(storage)
+    async with running(storage):
+        sessions = [Session("a", f"s{number}", "me", Journal(LIMIT, f"e{number}")) for number in range(3)]
+        for session in sessions:
+            session.archive = archive
+            archive.keep(session)
+            session.write(b"first")
+            await archive.read(session, LIMIT)
+        disk.fill()
+        sessions[0].extend([b"x" * 1000] * 10)
+        await pauses.until_failed()
+        for session in sessions:
+            session.extend([b"x" * 1000] * 60)
+        # The agent ends, and with it all that is in memory.
+        for session in sessions:
+            session.forget_content()
+            archive.keep(session)
+        disk.clear()
+        pauses.end()
+        for session, before in zip(sessions, (11, 1, 1), strict=True):
+            kept = await archive.read(session, LIMIT)
+            # All of it, or nothing that could be taken for all.
+            assert kept is None or kept.position == before + 60

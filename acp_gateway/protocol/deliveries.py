@@ -1,6 +1,6 @@
 """What the core has decided and its driver has to carry out: messages for whom, and words for the log and the audit."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -92,6 +92,13 @@ class Outgoing:
                 to_clients[client].append(text)
             else:
                 self.client(client, text)
+
+    def talk(self, clients: Iterable[Client], texts: Sequence[bytes]) -> None:
+        """Send the same messages to several clients."""
+        to_clients = self._deliveries.to_clients
+        for client in clients:
+            if not client.gone:
+                to_clients.setdefault(client, []).extend(texts)
 
     def replay(self, client: Client, history: list[bytes]) -> None:
         """Send a session's history to a client."""

@@ -8,8 +8,12 @@ the last of its kind is put aside and stays at the head of every replay: a late 
 """
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Sequence
 from itertools import accumulate, islice
+
+Run = tuple[list[bytes], dict[int, str], bool]
+"""Messages of one turn that follow one another; of those that tell a state the kind, by index and in order; and whether
+the turn has ended after them."""
 
 
 class Journal:
@@ -32,9 +36,9 @@ class Journal:
         self.epoch = ""
         # What it was called before, and up to which position.
         self._former: dict[str, int] = {}
-        # The messages held, and of each which kind of state it tells, if any.
+        # The messages held, and of those that tell a state the position before it and which kind: few do.
         self._messages: deque[bytes] = deque()
-        self._kinds: deque[str | None] = deque()
+        self._states: deque[tuple[int, str]] = deque()
         # How many messages each of the ended turns has, and how many came after them.
         self._turns: deque[int] = deque()
         self._running = 0
@@ -51,11 +55,16 @@ class Journal:
             message: a `session/update`.
             state: the kind of update, if it is one of which only the last counts.
         """
-        self._messages.append(message)
-        self._kinds.append(state)
-        self._running += 1
-        self._position += 1
-        self._size += len(message)
+        if state is not None:
+            self._states.append((self._position, state))
+        self.extend((message,))
+
+    def extend(self, messages: Sequence[bytes]) -> None:
+        """Write down messages that tell no state, as `append` does each."""
+        self._messages.extend(messages)
+        self._running += len(messages)
+        self._position += len(messages)
+        self._size += sum(map(len, messages))
         if self._size > self._limit:
             self._cut(self._limit)
 
@@ -115,11 +124,18 @@ class Journal:
             return None
         return list(islice(self._messages, len(self._messages) - missing, None))
 
-    def entries(self) -> Iterator[tuple[bytes, str | None, bool]]:
-        """What is held, but for what was put aside: each message, its state, and whether it ends a turn."""
-        ends = set(accumulate(self._turns))
-        for index, (message, state) in enumerate(zip(self._messages, self._kinds, strict=True), 1):
-            yield message, state, index in ends
+    def runs(self) -> list[Run]:
+        """What is held, but for what was put aside, turn by turn. Takes a step for each of these, for messages none."""
+        runs = []
+        messages, states, start = iter(self._messages), deque(self._states), self.start
+        for count, ends_turn in [*((count, True) for count in self._turns), (self._running, False)]:
+            kinds = {}
+            while states and states[0][0] < start + count:
+                position, kind = states.popleft()
+                kinds[position - start] = kind
+            runs.append((list(islice(messages, count)), kinds, ends_turn))
+            start += count
+        return runs if self._running else runs[:-1]
 
     def aside(self) -> list[tuple[bytes, str]]:
         """Of each kind of state the last message that was cut off, with the kind, in the order of these cuts."""
@@ -128,29 +144,33 @@ class Journal:
     def restore(
         self,
         aside: Iterable[tuple[bytes, str]],
-        entries: Iterable[tuple[bytes, str | None, bool]],
+        runs: Iterable[Run],
         position: int,
         *,
         truncated: bool,
     ) -> None:
-        """Become what another journal was, of which these are `aside` and `entries`, from empty."""
+        """Become what another journal was, of which these are `aside` and `runs`, from empty."""
         self._aside = {kind: message for message, kind in aside}
         self._size = sum(map(len, self._aside.values()))
-        for message, state, ends_turn in entries:
-            self.append(message, state)
+        for messages, states, ends_turn in runs:
+            self._states.extend((self._position + index, kind) for index, kind in states.items())
+            self.extend(messages)
             if ends_turn:
                 self.turn_ended()
+        shift = position - self._position
+        self._states = deque((at + shift, kind) for at, kind in self._states)
         self._position = position
         self._truncated |= truncated
 
     def states(self) -> list[bytes]:
         """The last message of each kind of state, in the order in which they came. Looks through all that is held."""
-        last = dict(self._aside)
-        for message, kind in zip(self._messages, self._kinds, strict=True):
-            if kind is not None:
-                last.pop(kind, None)
-                last[kind] = message
-        return list(last.values())
+        last: dict[str, int] = {}
+        for position, kind in self._states:
+            last.pop(kind, None)
+            last[kind] = position
+        before = [message for kind, message in self._aside.items() if kind not in last]
+        # To reach into the middle takes time, and of each kind only one counts.
+        return before + [self._messages[position - self.start] for position in last.values()]
 
     def copy(self, rewrite: Callable[[bytes], bytes], epoch: str) -> "Journal":
         """Return the journal of a session that was forked from this one and goes its own way.
@@ -161,7 +181,7 @@ class Journal:
         """
         copied = Journal(self._limit, epoch)
         copied._messages.extend(map(rewrite, self._messages))
-        copied._kinds.extend(self._kinds)
+        copied._states.extend(self._states)
         copied._turns.extend(self._turns)
         copied._running = self._running
         copied._aside = {kind: rewrite(message) for kind, message in self._aside.items()}
@@ -177,18 +197,25 @@ class Journal:
             if self._turns:
                 count = self._turns.popleft()
             else:
-                count = 1
-                self._running -= 1
-            for _ in range(count):
-                self._cut_first()
+                # One that tells a state is put aside, or takes the place of another: what that changes shows then.
+                talk = self._states[0][0] - self.start if self._states else len(self._messages)
+                gone = accumulate(map(len, islice(self._messages, talk)))
+                excess = self._size - limit
+                count = next((number for number, size in enumerate(gone, 1) if size >= excess), talk) or 1
+                self._running -= count
+            self._cut_first(count)
 
-    def _cut_first(self) -> None:
-        message = self._messages.popleft()
-        kind = self._kinds.popleft()
-        if kind is None:
-            self._truncated = True
-            self._size -= len(message)
-        else:
+    def _cut_first(self, count: int) -> None:
+        """Cut off so many messages; those that tell a state are put aside."""
+        start = self.start
+        cut = [self._messages.popleft() for _ in range(count)]
+        self._size -= sum(map(len, cut))
+        states = 0
+        while self._states and self._states[0][0] < start + count:
+            position, kind = self._states.popleft()
             # Taken out first, or the kind would keep its old place in the order.
             self._size -= len(self._aside.pop(kind, b""))
-            self._aside[kind] = message
+            self._aside[kind] = cut[position - start]
+            self._size += len(self._aside[kind])
+            states += 1
+        self._truncated = self._truncated or states < count

@@ -44,7 +44,7 @@ class Kind(enum.Enum):
     RESPONSE = enum.auto()
 
 
-class Message(msgspec.Struct, frozen=True):
+class Message(msgspec.Struct, frozen=True, gc=False):
     """A valid message."""
 
     text: bytes
@@ -70,29 +70,39 @@ class InvalidMessage(ValueError):
         super().__init__(message)
 
 
-class _Update(msgspec.Struct):
+class Update(msgspec.Struct, gc=False):
     kind: str | None = msgspec.field(name="sessionUpdate", default=None)
 
 
-class _Params(msgspec.Struct):
+class Params(msgspec.Struct, gc=False):
     session: str | None = msgspec.field(name="sessionId", default=None)
-    update: _Update | None = None
+    update: Update | None = None
 
 
-class _Envelope(msgspec.Struct):
+# The collector need not know what holds nothing but texts; it would look through thousands of these.
+class Envelope(msgspec.Struct, gc=False):
     id: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
     method: str | msgspec.UnsetType = msgspec.UNSET
-    params: _Params | None = None
+    params: Params | None = None
     result: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
     error: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
 
 
-_decode_envelope = msgspec.json.Decoder(_Envelope).decode
+decode_envelope = msgspec.json.Decoder(Envelope).decode
+"""The envelope of a text in JSON. Raises `DecodeError` or `RecursionError`; `parse` knows what that means."""
 _check = msgspec.json.Decoder(msgspec.Raw).decode
+_decode_elements = msgspec.json.Decoder(list[msgspec.Raw]).decode
 _decode_members = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 # A surrogate's escape: its backslash stands behind an even number of others, which are escaped ones themselves.
 _SURROGATE = re.compile(rb"(?<!\\)((?:\\\\)*)\\u[dD][89a-fA-F][0-9a-fA-F]{2}")
 _ID_START = frozenset(b'"-0123456789n')
+_ID_NAME = re.compile(rb'"id"[ \t\n\r]*:[ \t\n\r]*')
+# The name of an id before which there is no other member, or only one that is a plain string.
+_ID_FIRST = re.compile(
+    rb'[ \t\n\r]*\{[ \t\n\r]*(?:"[^"\\]*"[ \t\n\r]*:[ \t\n\r]*"[^"\\]*"[ \t\n\r]*,[ \t\n\r]*)?' + _ID_NAME.pattern
+)
+# What every escape of one of the letters of "id" begins with.
+_HIDDEN_NAME = rb"\u006"
 # Characters of a number that was minted here, at most, in whatever spelling.
 _LONGEST_NUMBER = 30
 
@@ -110,13 +120,13 @@ def parse(text: bytes) -> Message:
         except UnicodeDecodeError as error:
             raise InvalidMessage(PARSE_ERROR, f"not UTF-8 at byte {error.start}") from None
     try:
-        envelope = _decode_envelope(text)
+        envelope = decode_envelope(text)
     except (msgspec.DecodeError, RecursionError):
         envelope = _look_again(text)
     return _classify(text, envelope)
 
 
-def _look_again(text: bytes) -> _Envelope:
+def _look_again(text: bytes) -> Envelope:
     """Read the envelope of a text that msgspec refuses: it may be no JSON, no object, or hold lone surrogates."""
     try:
         _check(_SURROGATE.sub(rb"\1\\u0020", text))
@@ -129,11 +139,11 @@ def _look_again(text: bytes) -> _Envelope:
         kind = "an array; batches are not part of ACP" if first == ord("[") else "not an object"
         raise InvalidMessage(INVALID_REQUEST, f"a message must be an object, this is {kind}")
     values = {spans.string_value(name): msgspec.Raw(text[start:end]) for name, start, end in spans.members(text)}
-    update = _Update(_string_at(text, "params", "update", "sessionUpdate"))
-    return _Envelope(
+    update = Update(_string_at(text, "params", "update", "sessionUpdate"))
+    return Envelope(
         id=values.get("id", msgspec.UNSET),
         method=_method(values.get("method")),
-        params=_Params(_string_at(text, "params", "sessionId"), update),
+        params=Params(_string_at(text, "params", "sessionId"), update),
         result=values.get("result", msgspec.UNSET),
         error=values.get("error", msgspec.UNSET),
     )
@@ -153,7 +163,7 @@ def _string_at(text: bytes, *path: str) -> str | None:
     return None if at is None or text[at[0]] != ord('"') else spans.string_value(text[at[0] : at[1]])
 
 
-def _classify(text: bytes, envelope: _Envelope) -> Message:
+def _classify(text: bytes, envelope: Envelope) -> Message:
     message_id, kind = NO_ID, Kind.NOTIFICATION
     if envelope.id is not msgspec.UNSET:
         message_id, kind = RawId(bytes(envelope.id)), Kind.REQUEST
@@ -172,11 +182,31 @@ def _classify(text: bytes, envelope: _Envelope) -> Message:
     return Message(text, Kind.RESPONSE, message_id, "", failed)
 
 
-def with_id(message: Message, new_id: RawId) -> bytes:
-    """The message's text under another id; nothing else of it changes."""
-    at = spans.find(message.text, "id")
-    assert at is not None
-    return spans.splice(message.text, [(*at, new_id)])
+def with_id(message: Message, new_id: RawId, *, unique: bool = False) -> bytes:
+    """The message's text under another id; nothing else of it changes.
+
+    `unique` says that no member of it is there twice, so that nobody need look for another id.
+    """
+    text = message.text
+    start = _id_at_once(text, unique=unique)
+    if start is None:
+        at = spans.find(text, "id")
+        assert at is not None
+        start = at[0]
+    view = memoryview(text)
+    return b"".join((view[:start], new_id, view[start + len(message.id) :]))
+
+
+def _id_at_once(text: bytes, *, unique: bool) -> int | None:
+    """Where the id of a message that has one stands, None where that takes more than a look.
+
+    Where it is the first member, or the second, nothing before it can contain it. Where its name is there once, and
+    none can be hidden behind an escape, that is the place: inside of a string its quotes would be escaped.
+    """
+    member = _ID_FIRST.match(text) if unique else None
+    if member is None and text.count(b'"id"') == 1 and _HIDDEN_NAME not in text:
+        member = _ID_NAME.search(text)
+    return None if member is None else member.end()
 
 
 def id_number(raw: RawId) -> int | None:
@@ -216,17 +246,41 @@ def raw_at(message: bytes, *path: str) -> bytes | None:
     return bytes(value)
 
 
+def members_of_params(text: bytes) -> Mapping[str, bytes | msgspec.Raw]:
+    """The members of a message's `params`, where that is an object; they are not copied, however large they are."""
+    try:
+        params = _decode_members(text).get("params")
+        return {} if params is None else _decode_members(params)
+    except msgspec.ValidationError:
+        return {}
+    except (msgspec.DecodeError, RecursionError):
+        # A lone surrogate somewhere: slower, and without msgspec.
+        return members_at(text, "params")
+
+
 def members_at(message: bytes, *path: str) -> dict[str, bytes]:
     """The members of the object at a member path of a message, as JSON text; none where there is no object."""
     raw = raw_at(message, *path) if path else message
-    if raw is None or raw[spans.skip_space(raw, 0)] != ord("{"):
+    if raw is None:
         return {}
-    return {spans.string_value(member.name): raw[member.start : member.end] for member in spans.members(raw)}
+    try:
+        return {name: bytes(value) for name, value in _decode_members(raw).items()}
+    except msgspec.ValidationError:
+        return {}
+    except (msgspec.DecodeError, RecursionError):
+        # A lone surrogate somewhere: slower, and without msgspec.
+        if raw[spans.skip_space(raw, 0)] != ord("{"):
+            return {}
+        return {spans.string_value(member.name): raw[member.start : member.end] for member in spans.members(raw)}
 
 
 def elements_of(array: bytes) -> list[bytes]:
     """The elements of an array, as JSON texts."""
-    return [array[start:end] for start, end in spans.elements(array)]
+    try:
+        return list(map(bytes, _decode_elements(array)))
+    except (msgspec.DecodeError, RecursionError):
+        # A lone surrogate somewhere: slower, and without msgspec.
+        return [array[start:end] for start, end in spans.elements(array)]
 
 
 def compose(members: Mapping[str, bytes]) -> bytes:
@@ -244,21 +298,24 @@ def repeated_member(text: bytes) -> str | None:
     top = _compact_members(text)
     if top is None:
         return spans.repeated_member(text)
-    params = next((value for name, value in top.items() if name.casefold() == "params"), None)
-    if params is not None and bytes(params[:1]) == b"{" and _compact_members(params) is None:
+    params = top.get("params")
+    if params is None:
+        params = next((value for name, value in top.items() if name.casefold() == "params"), None)
+    if params is not None and memoryview(params)[0] == ord("{") and _compact_members(params) is None:
         return spans.repeated_member(text)
     return None
 
 
-def _compact_members(text: bytes | memoryview) -> dict[str, memoryview] | None:
+def _compact_members(text: bytes | msgspec.Raw) -> dict[str, msgspec.Raw] | None:
     """The members of an object, None where one may be there twice, also in another case."""
     try:
-        members = {name: memoryview(value) for name, value in _decode_members(text).items()}
+        members = _decode_members(text)
     except (msgspec.DecodeError, RecursionError):
         return None
+    names = "".join(members).encode()
     # Two braces, and for each member two quotes, a colon and a comma, but for the last one's.
-    size = 2 + sum(len(name.encode()) + 4 + len(value) for name, value in members.items()) - bool(members)
-    if size != len(text) or len({name.casefold() for name in members}) != len(members):
+    size = 2 + 4 * len(members) - bool(members) + len(names) + sum(map(len, members.values()))
+    if size != len(text) or len(set(map(str.casefold, members))) != len(members):
         return None
     return members
 

@@ -5,7 +5,7 @@ newer than any gateway. The only names it keeps to itself are its own.
 """
 
 import enum
-from dataclasses import dataclass
+from typing import NamedTuple
 
 RESERVED_PREFIX = "_acp-gateway/"
 """The gateway's own methods: never passed on, from either side."""
@@ -54,6 +54,7 @@ CONFIG_UPDATE = "config_option_update"
 INFO_UPDATE = "session_info_update"
 USER_CHUNK = "user_message_chunk"
 AGENT_CHUNK = "agent_message_chunk"
+SUBAGENT_UPDATE = "subagent_update"
 
 STATE_UPDATES = frozenset(
     {"available_commands_update", MODE_UPDATE, CONFIG_UPDATE, INFO_UPDATE, "usage_update", "plan"}
@@ -79,8 +80,7 @@ class Audience(enum.Enum):
     """Whoever is nearest: what the method does is not known here."""
 
 
-@dataclass(frozen=True, slots=True)
-class ClientMethod:
+class ClientMethod(NamedTuple):
     """A method that clients call."""
 
     observer: bool = False
@@ -93,8 +93,7 @@ class ClientMethod:
     """Whether what was asked has to be known when the answer comes."""
 
 
-@dataclass(frozen=True, slots=True)
-class AgentMethod:
+class AgentMethod(NamedTuple):
     """A method that agents call."""
 
     audience: Audience = Audience.ONE

@@ -25,10 +25,11 @@ that aren't there or not allowed, what observers and guests may not do, `fs/*` a
 they are masked, and the gateway's own reserved methods.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from itertools import groupby
 from typing import Any
 
-from acp_gateway.protocol import jsonrpc, methods, rights, spans
+from acp_gateway.protocol import jsonrpc, methods, rights, spans, updates
 from acp_gateway.protocol.deliveries import Deliveries
 from acp_gateway.protocol.handshake import Abilities
 from acp_gateway.protocol.journal import Journal
@@ -151,8 +152,15 @@ class Multiplexer:
         else:
             self._notification_from_client(client, message)
 
-    def receive_from_agent(self, text: bytes) -> None:
-        """The agent wrote a line."""
+    def receive_from_agent(self, lines: Iterable[bytes]) -> None:
+        """The agent wrote lines. What it says in one session, line after line, is taken together."""
+        for session_id, group in groupby(lines, updates.session_of_talk):
+            talk = list(group)
+            if session_id is None or not self._routing.talk(session_id, talk):
+                for line in talk:
+                    self._receive_line(line)
+
+    def _receive_line(self, text: bytes) -> None:
         try:
             message = jsonrpc.parse(text)
         except InvalidMessage as error:
@@ -245,6 +253,8 @@ class Multiplexer:
     def pass_time(self, now: float) -> None:
         """It is `now`, in seconds of a clock that never goes back."""
         self._process.now = now
+        if not self._process.questions:
+            return  # For each batch of each client.
         self._process.announce_waiting()
         for question in self._process.questions.overdue(now, self._process.policy.permission_timeout):
             self._process.out.note(f"{question.method} was not decided within permission_timeout: cancelled")

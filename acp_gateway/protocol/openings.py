@@ -339,7 +339,7 @@ class Openings:
             for update in its:
                 self._process.out.client(client, update)
         else:
-            client.replays.add(session)
+            client.replays[session] = None
             self._process.out.replay(client, its)
 
     def _to_open(self, client: Client, session_id: str, request: Request) -> Session | None:

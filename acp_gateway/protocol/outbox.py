@@ -121,14 +121,27 @@ class Outbox:
             doesn't say what it has received: what is written counts as confirmed then.
     """
 
+    __slots__ = (
+        "_before_replay",
+        "_confirmed",
+        "_queue",
+        "_queue_bytes",
+        "_replay",
+        "_sent",
+        "_sent_bytes",
+        "_window",
+        "_written",
+    )
+
     def __init__(self, window: int | None = None) -> None:
         self._window = window
         # How many messages were confirmed and forgotten since the beginning, and how many were written.
         self._confirmed = 0
         self._written = 0
-        # Written and not confirmed; behind them in line: not written.
-        self._sent: deque[_Write] = deque()
-        self._queue: deque[bytes] = deque()
+        # Written and not confirmed; behind them in line: not written. Empty tuples while there are none, for an empty
+        # deque takes more than half a kilobyte, and of the outboxes that there are almost all are empty.
+        self._sent: deque[_Write] | tuple[()] = ()
+        self._queue: deque[bytes] | tuple[()] = ()
         self._sent_bytes = 0
         self._queue_bytes = 0
         # Bytes of replays that were never written, and the bytes in the queue before them. A second replay is taken to
@@ -140,8 +153,7 @@ class Outbox:
 
     def append(self, message: bytes) -> None:
         """Put a message at the end of the line."""
-        self._queue.append(message)
-        self._queue_bytes += len(message)
+        self.extend([message])
 
     def extend(self, messages: Sequence[bytes], replay: int = 0) -> None:
         """Put messages at the end of the line.
@@ -155,7 +167,10 @@ class Outbox:
         if not self._replay:
             self._before_replay = self._queue_bytes
         self._replay += replay
-        self._queue.extend(messages)
+        if self._queue:
+            self._queue.extend(messages)
+        else:
+            self._queue = deque(messages)
         self._queue_bytes += size
 
     # What goes out
@@ -174,7 +189,7 @@ class Outbox:
         size = 0
         if self._queue_bytes <= max_bytes:
             taken, size = list(self._queue), self._queue_bytes
-            self._queue.clear()
+            self._queue = ()
         while self._queue and (not taken or size + len(self._queue[0]) <= max_bytes):
             message = self._queue.popleft()
             taken.append(message)
@@ -188,7 +203,10 @@ class Outbox:
             self._confirmed = self._written
         else:
             write = _Write(taken, size)
-            self._sent.append(write)
+            if self._sent:
+                self._sent.append(write)
+            else:
+                self._sent = deque([write])
             self._sent_bytes += size
             self._written += write.count
         return taken
@@ -202,6 +220,7 @@ class Outbox:
         if received > self._written:
             raise ValueError(f"{received} messages confirmed, but {self._written} written")
         while self._confirmed < received:
+            assert self._sent
             write, missing = self._sent[0], received - self._confirmed
             # A mark at the end is not known to have arrived before something behind it has.
             if write.count < missing or (write.count == missing and type(write.messages[-1]) is not Mark):
@@ -211,6 +230,7 @@ class Outbox:
             else:
                 self._sent_bytes -= write.drop(missing)
                 self._confirmed = received
+        self._sent = self._sent or ()
 
     def rewind(self, received: int) -> None:
         """After a reconnect: confirm what the peer says it has received; all the rest is to be written again.
@@ -223,18 +243,16 @@ class Outbox:
         """
         self.confirm(received)
         self._written = self._confirmed
-        for write in reversed(self._sent):
-            self._queue.extendleft(reversed(write.messages))
+        self._queue = deque(self.messages())
         self._queue_bytes += self._sent_bytes
         self._before_replay += self._sent_bytes
-        self._sent.clear()
+        self._sent = ()
         self._sent_bytes = 0
 
     def clear(self) -> None:
         """Forget all messages held. Those written count as confirmed, those not written as never put in."""
         self._confirmed = self._written
-        self._sent.clear()
-        self._queue.clear()
+        self._sent = self._queue = ()
         self._sent_bytes = self._queue_bytes = self._replay = 0
 
     # What is there
@@ -298,4 +316,5 @@ class Outbox:
 
 
 def _marks(messages: Sequence[bytes]) -> int:
-    return list(map(type, messages)).count(Mark)
+    # There are none, mostly, and to find that out is a third of the work of counting.
+    return list(map(type, messages)).count(Mark) if Mark in map(type, messages) else 0

@@ -13,9 +13,8 @@ is POSIX.
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from enum import Enum
-from typing import Final, TypeAlias
+from typing import Final, NamedTuple, TypeAlias
 from urllib.parse import quote, unquote
 
 from acp_gateway.errors import UsageError
@@ -173,8 +172,7 @@ class PathMaps:
         return self._to_local.rewrite(message)
 
 
-@dataclass(frozen=True, slots=True)
-class _Root:
+class _Root(NamedTuple):
     """A mapped directory on one of the machines."""
 
     components: list[str]

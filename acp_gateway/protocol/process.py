@@ -210,7 +210,7 @@ class Process:
         request.then = then
         self.asked[self._last_id] = request
         message = request.message if text is None else jsonrpc.parse(text)
-        self.out.agent(jsonrpc.with_id(message, RawId(b"%d" % self._last_id)))
+        self.out.agent(jsonrpc.with_id(message, RawId(b"%d" % self._last_id), unique=True))
         if not methods.client_method(request.message.method).kept:
             request.forget_text()
 

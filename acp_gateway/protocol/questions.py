@@ -169,7 +169,7 @@ class Questions:
             return None
         del question.copies[client]
         if question.accepts(response):
-            text = jsonrpc.with_id(response, question.id)
+            text = jsonrpc.with_id(response, question.id, unique=True)
             self.settle(question, text if question.translate is None else question.translate(client, text))
             return question
         question.refused = response

@@ -112,7 +112,7 @@ def adopt(process: Process, session: Session, client: Client, returning: Return)
                 prompts.append(request.id)
         if prompts:
             # Should this link be lost before the answer has arrived, the client will name the old one again.
-            client.former_links.add(returning.connection)
+            client.former_links |= {returning.connection}
         client.mint_above(min(max(returning.questions, default=0), LARGEST_ID))
         questions = process.questions.adopt(session, client, returning.connection, returning.questions)
     listed = b",".join(prompts), b",".join(b"%d" % number for number in questions)

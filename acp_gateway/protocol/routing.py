@@ -7,7 +7,7 @@ the response. A request that belongs nowhere for sure is held, and tried again w
 put to somebody else's client, and never dropped.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
 from acp_gateway.protocol import jsonrpc, methods, spans, updates
@@ -70,6 +70,15 @@ class Routing:
         _remember(self._parents, session.id, session)
         self.route_again()
 
+    def talk(self, session_id: str, lines: Sequence[bytes]) -> bool:
+        """Updates in one session that `updates.session_of_talk` has found; False where each needs a look of its own."""
+        session = self._process.live.get(session_id)
+        if session is None or session.state is State.OPENING or len(self._process.terminals):
+            return False
+        session.extend(lines)
+        self._process.out.talk(session.attached, lines)
+        return True
+
     def update(self, message: Message) -> None:
         """A session/update."""
         session = None if message.session is None else self._session_of(message.session)
@@ -97,7 +106,7 @@ class Routing:
             self._process.mark(session, session.attached)
         if state is not None:
             updates.read_state(session, message)
-        elif message.update == "subagent_update":
+        elif message.update == methods.SUBAGENT_UPDATE:
             self._remember_child(message, session)
 
     def notification(self, message: Message) -> None:

@@ -11,7 +11,7 @@ its owner and what a list shows of it.
 import enum
 import math
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
@@ -89,15 +89,39 @@ class Viewer:
         return session.owner == self.identity
 
 
+_NO_LINKS: Final = frozenset[str]()
+"""One for all clients: almost none ever has others, and an empty one takes as much as a session's name does."""
+
+
 class Client:
-    """A connection, as the core sees it."""
+    """A connection, as the core sees it. There are many that say nothing: what is empty should take no room."""
+
+    __slots__ = (
+        "__weakref__",
+        "_last_id",
+        "away_since",
+        "former_links",
+        "joined",
+        "link",
+        "name",
+        "phase",
+        "presence",
+        "questions",
+        "replays",
+        "requests",
+        "role",
+        "sessions",
+        "viewer",
+        "waiting_size",
+        "wants_news",
+    )
 
     def __init__(self, name: str, viewer: Viewer, role: Role = Role.CONTROLLER, *, link: str | None = None) -> None:
         self.name = name
         self.viewer = viewer
         self.link = link
         """What its link is known by, if it can be resumed; such a client counts what it receives."""
-        self.former_links: set[str] = set()
+        self.former_links: frozenset[str] = _NO_LINKS
         """Links that it had before and that could not be resumed, as far as it took anything over from there."""
         self.role = role
         self.presence = Presence.CONNECTED
@@ -112,7 +136,7 @@ class Client:
         """What it has asked and is not answered yet."""
         self.questions: dict[int, Question] = {}
         """What it was asked and has not answered yet, by the id that was minted for it."""
-        self.replays: set[Session] = set()
+        self.replays: dict[Session, None] = {}
         """Whose history is on its way to it; whoever sends it says when it has arrived."""
         self.sessions: dict[Session, None] = {}
         """What it is attached to, the earliest first."""
@@ -273,11 +297,17 @@ class Archive(Protocol):
     def write(self, session: "Session", message: bytes, state: str | None) -> None:
         """A message was written down in a session's journal."""
 
+    def extend(self, session: "Session", messages: Sequence[bytes]) -> None:
+        """Messages that tell no state were written down in a session's journal."""
+
     def end_turn(self, session: "Session") -> None:
         """A turn has ended in it."""
 
     def replace(self, session: "Session") -> None:
         """A session has another journal."""
+
+    def settle(self, session: "Session") -> None:
+        """A session's journal is about to be cleared; what is kept of it stays."""
 
     def holds(self, session: "Session") -> bool:
         """Whether a journal of a session that is not live can be read."""
@@ -289,8 +319,10 @@ class NoArchive:
     def keep(self, session: "Session") -> None: ...
     def remove(self, session: "Session") -> None: ...
     def write(self, session: "Session", message: bytes, state: str | None) -> None: ...
+    def extend(self, session: "Session", messages: Sequence[bytes]) -> None: ...
     def end_turn(self, session: "Session") -> None: ...
     def replace(self, session: "Session") -> None: ...
+    def settle(self, session: "Session") -> None: ...
 
     def holds(self, session: "Session") -> bool:
         """Nothing."""
@@ -361,6 +393,11 @@ class Session:
         self.journal.append(message, state)
         self.archive.write(self, message, state)
 
+    def extend(self, messages: Sequence[bytes]) -> None:
+        """Write down updates that tell no state."""
+        self.journal.extend(messages)
+        self.archive.extend(self, messages)
+
     def end_turn(self) -> None:
         """A turn has ended."""
         self.journal.turn_ended()
@@ -386,6 +423,7 @@ class Session:
 
     def forget_content(self) -> None:
         """Keep what a list shows and what opening it again takes, and nothing else of what was said in it."""
+        self.archive.settle(self)
         self.journal.clear()
         self.recalled = False
         self.recorded = self.replay_to = self.host = None

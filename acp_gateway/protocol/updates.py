@@ -2,7 +2,9 @@
 
 from typing import Final
 
-from acp_gateway.protocol import jsonrpc, spans
+import msgspec
+
+from acp_gateway.protocol import jsonrpc, methods, spans
 from acp_gateway.protocol.jsonrpc import Message
 from acp_gateway.protocol.methods import AGENT_CHUNK, CONFIG_UPDATE, META, MODE_UPDATE, SESSION_UPDATE, USER_CHUNK
 from acp_gateway.protocol.sessions import Session
@@ -10,6 +12,29 @@ from acp_gateway.protocol.sessions import Session
 GAP: Final = "[acp-gateway: the beginning of this conversation is no longer kept at the gateway.]"
 PART_MISSING: Final = "[acp-gateway: a part of this conversation is missing here; it is no longer kept at the gateway.]"
 """The only texts that the gateway ever adds to a conversation."""
+
+
+_NO_TALK: Final = methods.STATE_UPDATES | {methods.SUBAGENT_UPDATE}
+
+
+def session_of_talk(text: bytes) -> str | None:
+    """The session that an agent's line says something in which is only passed on and written down, as nearly all do.
+
+    None for whatever needs a closer look, be it no message at all.
+    """
+    # For each line of each agent: a message of its own would cost as much as the rest.
+    try:
+        if not text.isascii():
+            text.decode()
+        envelope = jsonrpc.decode_envelope(text)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return None
+    params = envelope.params
+    if envelope.method != SESSION_UPDATE or envelope.id is not msgspec.UNSET or params is None:
+        return None
+    if params.update is not None and params.update.kind in _NO_TALK:
+        return None
+    return params.session
 
 
 def session_update(session_id: str, kind: str, **members: bytes) -> bytes:
@@ -24,14 +49,13 @@ def session_update(session_id: str, kind: str, **members: bytes) -> bytes:
 
 def user_chunks(session_id: str, prompt: Message) -> list[bytes]:
     """A prompt as those see it who did not send it: one chunk for each of its blocks, whatever its kind."""
-    at = spans.find(prompt.text, "params", "prompt")
-    if at is None or prompt.text[at[0]] != ord("["):
+    blocks = jsonrpc.raw_at(prompt.text, "params", "prompt")
+    if blocks is None or not blocks.startswith(b"["):
         return []
     said = jsonrpc.raw_at(prompt.text, "params", "messageId")
     message_id = {} if said is None else {"messageId": said}
     return [
-        session_update(session_id, USER_CHUNK, content=prompt.text[start:end], **message_id)
-        for start, end in spans.elements(prompt.text, at[0])
+        session_update(session_id, USER_CHUNK, content=block, **message_id) for block in jsonrpc.elements_of(blocks)
     ]
 
 

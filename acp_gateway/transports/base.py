@@ -7,16 +7,19 @@ until little enough is left. So whoever decides what to send needs no `await` an
 line at the end of a batch.
 
 What cannot be written at once is written by `run`, which every owner of a stream runs beside its pump; it also keeps
-the link alive where the transport has a way to. A stream owns no task of its own.
+the link alive where the transport has a way to. A stream owns no task of its own. Who has many streams gives them
+helpers instead (`attend`), which are there when there is something to write, and calls `beat` when it is due.
 """
 
 import enum
 from abc import ABC, abstractmethod
-from collections import deque
-from collections.abc import Sequence
-from typing import Final, Self
+from collections.abc import Coroutine, Sequence
+from math import inf
+from typing import Any, Final, Self
 
 import trio
+
+from acp_gateway.transports.upkeep import Helpers
 
 READ_SIZE: Final = 65536
 """Bytes asked of the kernel at once; larger reads gain nothing, 16 KiB ones cost 1.4 times as much."""
@@ -24,8 +27,10 @@ READ_SIZE: Final = 65536
 WRITE_SIZE: Final = 262144
 """Bytes offered to the kernel at once when it did not take everything at first."""
 
-READS_PER_CHECKPOINT: Final = 16
-"""Reads in a row that bring bytes at once before other tasks get their turn: one busy peer must not starve the rest."""
+TURN: Final = 65536
+READ_COST: Final = TURN // 16
+"""Bytes that may be read without a wait before other tasks get their turn, and how many a read counts for besides what
+it brings: one busy peer must not starve the rest, and what is done about that many takes a third of a millisecond."""
 
 
 class CloseReason(enum.Enum):
@@ -48,6 +53,8 @@ class MessageTooLarge(trio.BrokenResourceError):
 
 class ByteStream(ABC):
     """Bytes both ways. Errors are Trio's: `BrokenResourceError` (lost), `ClosedResourceError` (closed on this side)."""
+
+    __slots__ = ()
 
     committed: int = 0
     """Bytes of a write, at most, that may be on their way though it was refused or cancelled: a TLS record."""
@@ -128,28 +135,30 @@ class MessageStream(ABC):
     two tasks at once; two tasks must not receive at once.
     """
 
+    __slots__ = ("_left", "heard_at", "takes_torn_end")
+
     def __init__(self) -> None:
         self.heard_at = 0.0
         """When bytes last came, in seconds of Trio's clock, where the transport can tell: parts of a message count."""
         self.takes_torn_end = True
         """Whether what precedes the peer's end counts as a message though nothing ended it, as a last line can. Where
         the peer would send it again it must not."""
-        # What `receive` did not hand out yet of its batch.
-        self._left: deque[bytes] = deque()
+        # What `receive` did not hand out yet of its batch, the last message first.
+        self._left: list[bytes] | None = None
 
-    async def receive_batch(self) -> list[bytes]:
+    def receive_batch(self) -> Coroutine[Any, Any, list[bytes]]:
         """Wait for messages and return those that are there, at least one. Cancelling loses nothing."""
-        if self._left:
-            batch = list(self._left)
-            self._left.clear()
-            return batch
-        return await self._receive_batch()
+        # No coroutine of its own, which would be one more for each stream that is waited for.
+        return self._receive_left() if self._left else self._receive_batch()
+
+    async def _receive_left(self) -> list[bytes]:
+        left, self._left = self._left or [], None
+        return left[::-1]
 
     async def receive(self) -> bytes:
         """Wait for one message. Cancelling loses nothing."""
-        if not self._left:
-            self._left.extend(await self._receive_batch())
-        return self._left.popleft()
+        left = self._left = self._left or (await self._receive_batch())[::-1]
+        return left.pop()
 
     def __aiter__(self) -> Self:
         """Batches until the peer ends the stream."""
@@ -198,6 +207,20 @@ class MessageStream(ABC):
 
         Never raises because of the peer: a loss shows where somebody receives, once what came before it is read.
         """
+
+    @abstractmethod
+    def attend(self, helpers: Helpers | None) -> None:
+        """Have these do the work of `run` whenever there is some, until this is called with None.
+
+        `beat` is to be called meanwhile.
+        """
+
+    def beat(self, now: float) -> float:
+        """Keep the link alive, where the transport has a way to; returns when this is to be called again.
+
+        At first when helpers were given, and with what time it is.
+        """
+        return inf
 
     @abstractmethod
     async def aclose(self, reason: CloseReason = CloseReason.NORMAL, text: str = "") -> None:
@@ -268,6 +291,9 @@ class _MemoryStream(MessageStream):
     async def run(self) -> None:
         while not (self.closed or self.peer.closed):
             await self.changed.park()
+
+    def attend(self, helpers: Helpers | None) -> None:
+        pass  # What is pending only waits for the peer to receive it.
 
     async def aclose(self, reason: CloseReason = CloseReason.NORMAL, text: str = "") -> None:
         if not self.closed:

@@ -1,20 +1,20 @@
 """Messages framed in a stream of bytes: what lines and WebSockets have in common, sending and closing above all.
 
 `ByteWriter` is the way out. A write that the kernel takes at once is done at once, by whoever sends; the rest is kept
-and written by one task at a time: `run` while it runs, else whoever drains. So a stalled peer is noticed by `run`
-alone, which may then say goodbye before anybody else learns of it and closes.
+and written by one task at a time: a helper where the stream has some, as it has while it is run, else whoever drains.
+So a stalled peer is noticed by the helper alone, which may say goodbye before anybody else learns of it, and closes.
 
 A stream ends once, with one error: the writer keeps it, and every task that waits or comes later gets it.
 """
 
 from abc import abstractmethod
-from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final, TypeAlias
 
 import trio
 
 from acp_gateway.transports.base import WRITE_SIZE, ByteStream, CloseReason, MessageStream, Stalled
+from acp_gateway.transports.upkeep import Helpers, Signal
 
 GOODBYE_TIMEOUT: Final = 5.0
 """Seconds that closing waits for the peer to take what is pending and to end its own side."""
@@ -28,12 +28,17 @@ WRITES_PER_CHECKPOINT: Final = 16
 SMALL_PIECE: Final = 1024
 """Bytes below which a piece of a message is put together with its neighbours at once."""
 
+REMEMBERED: Final = 1024 * 1024
+"""Bytes of an encoded batch at most that is remembered for others that get the same: nothing large is kept for ever."""
+
 Failure: TypeAlias = trio.BrokenResourceError | trio.ClosedResourceError
 """Why nothing goes through a stream any more: lost, or closed on this side."""
 
 
 class Pieces:
     """The beginning of a message that comes in pieces, which are joined once."""
+
+    __slots__ = ("_pieces", "size")
 
     def __init__(self) -> None:
         self._pieces: list[bytes | bytearray] = []
@@ -59,8 +64,45 @@ class Pieces:
         return whole
 
 
+class LastBatch:
+    """Encodes batches of messages, and the same one for many peers, one after the other, only once.
+
+    For a single message, encoding it again is as fast.
+    """
+
+    def __init__(self, encode: Callable[[Sequence[bytes]], bytes]) -> None:
+        self._encode = encode
+        self._messages: list[bytes] = []
+        self._encoded = b""
+
+    def __call__(self, messages: Sequence[bytes]) -> bytes:
+        """The messages, encoded."""
+        # Mostly these are the same objects, or differ in the first: there is little to compare.
+        if messages == self._messages:
+            return self._encoded
+        encoded = self._encode(messages)
+        if len(encoded) <= REMEMBERED:
+            # The caller may change its own list.
+            self._messages, self._encoded = list(messages), encoded
+        return encoded
+
+
 class ByteWriter:
     """The bytes on their way to one peer: written at once where the kernel takes them, else kept, in order."""
+
+    __slots__ = (
+        "_chunks",
+        "_head",
+        "_progress",
+        "_sent",
+        "_stall_timeout",
+        "_stream",
+        "_taken",
+        "_writes",
+        "attended",
+        "failure",
+        "pending",
+    )
 
     def __init__(self, stream: ByteStream, *, stall_timeout: float = float("inf")) -> None:
         self._stream = stream
@@ -70,21 +112,22 @@ class ByteWriter:
         self._head: bytes = b""
         self._sent = 0
         # What comes after it.
-        self._chunks: deque[bytes] = deque()
+        self._chunks: list[bytes] = []
         # Bytes not written yet, of the head and the rest together.
         self.pending = 0
+        # Whether somebody calls `write_kept` whenever there is something to write, so that who drains need not.
+        self.attended = False
         # Whether there is a task that writes; the others wait for its progress.
         self._taken = False
-        self._progress = trio.lowlevel.ParkingLot()
-        # `run` waits here for something to write.
-        self._unwritten = trio.lowlevel.ParkingLot()
+        self._progress = Signal()
         self._writes = 0
         # Why nothing can be written any more.
         self.failure: Failure | None = None
 
     def write(self, data: bytes) -> None:
         """Write, or keep what can't be written now. Raises `BrokenResourceError` or `ClosedResourceError`."""
-        self.raise_failure()
+        if self.failure is not None:
+            self.raise_failure()
         if self.pending:
             self._chunks.append(data)
             self.pending += len(data)
@@ -96,7 +139,6 @@ class ByteWriter:
         if sent < len(data):
             self._head, self._sent = data, sent
             self.pending = len(data) - sent
-            self._unwritten.unpark_all()
 
     async def drain(self, below: int = 0) -> None:
         """Wait until at most `below` bytes are left, writing them if nobody else does.
@@ -105,8 +147,8 @@ class ByteWriter:
         """
         while self.pending > below:
             self.raise_failure()
-            if self._taken:
-                await self._progress.park()
+            if self._taken or self.attended:
+                await self._progress.wait()
                 continue
             self._taken = True
             try:
@@ -116,34 +158,37 @@ class ByteWriter:
             finally:
                 self._give_back()
 
-    async def run(self) -> None:
-        """Write whatever `write` had to keep, until cancelled or failed; raises the failure.
+    async def write_kept(self) -> None:
+        """Write all that `write` had to keep. Raises as `drain`, also where nothing was kept. Cancelling loses nothing.
 
         After `Stalled` the stream is the caller's alone: all others go on waiting until it calls `fail`.
         """
         while self._taken:
-            await self._progress.park()
+            await self._progress.wait()
         self._taken = True
         try:
-            while True:
+            while self.pending:
                 self.raise_failure()
-                if self.pending:
-                    await self._write_some()
-                    self._progress.unpark_all()
-                else:
-                    await self._unwritten.park()
+                await self._write_some()
+                self._progress.notify()
         except Stalled:
             raise
         except BaseException:
             self._give_back()
             raise
+        self._give_back()
+        self.raise_failure()
+
+    def stop_attending(self) -> None:
+        """Nobody calls `write_kept` any more: who drains writes."""
+        self.attended = False
+        self._progress.notify()
 
     def fail(self, error: Failure) -> Failure:
         """Give this error to every task that waits here or comes later. Only the first one counts; it is returned."""
         if self.failure is None:
             self.failure = error
-        self._progress.unpark_all()
-        self._unwritten.unpark_all()
+        self._progress.notify()
         # A new one each time: an exception that is raised again and again collects tracebacks.
         return type(self.failure)(*self.failure.args)
 
@@ -159,7 +204,7 @@ class ByteWriter:
 
     def _give_back(self) -> None:
         self._taken = False
-        self._progress.unpark_all()
+        self._progress.notify()
 
     async def _write_some(self) -> None:
         self._writes += 1
@@ -178,33 +223,41 @@ class ByteWriter:
             raise Stalled(f"the peer took nothing for {self._stall_timeout:g} s")
 
     def _next_chunk(self) -> bytes:
-        chunks = [self._chunks.popleft()]
-        size = len(chunks[0])
-        while self._chunks and size + len(self._chunks[0]) <= WRITE_SIZE:
-            chunks.append(self._chunks.popleft())
-            size += len(chunks[-1])
-        return b"".join(chunks)
+        count, size = 1, len(self._chunks[0])
+        while count < len(self._chunks) and size + len(self._chunks[count]) <= WRITE_SIZE:
+            size += len(self._chunks[count])
+            count += 1
+        chunk = b"".join(self._chunks[:count])
+        del self._chunks[:count]
+        return chunk
 
 
 class FramedStream(MessageStream):
     """A `MessageStream` over a `ByteStream`, which is closed with it."""
 
+    __slots__ = ("_closed", "_closes", "_closing", "_helpers", "_reading", "_reads", "_writer", "bytes")
+
     def __init__(self, stream: ByteStream, *, stall_timeout: float = float("inf")) -> None:
         super().__init__()
         self.bytes = stream
         self._writer = ByteWriter(stream, stall_timeout=stall_timeout)
-        # Since when a task has been waiting for bytes; None: nobody reads at the moment.
-        self._reading_since: float | None = None
+        # Who writes what can't be written at once; None: whoever drains.
+        self._helpers: Helpers | None = None
+        # Which read a task is waiting in, counted from 1; 0: nobody reads at the moment.
+        self._reading = 0
+        self._reads = 0
         # Closed by its owner, or on the way to it: nothing is sent or received any more but goodbyes.
         self._closing = False
-        # Whether `bytes` has been closed, by whomever.
+        # Whether `bytes` has been closed, by whomever; what `run` waits with for that.
         self._closed = False
+        self._closes: Signal | None = None
 
     async def _read(self) -> bytes:
         """Wait for bytes; empty at the peer's end."""
         if self._closing:
             raise trio.ClosedResourceError
-        self._reading_since = trio.current_time()
+        self._reads += 1
+        self._reading = self._reads
         try:
             data = await self.bytes.receive_some()
             self.heard_at = trio.current_time()
@@ -213,13 +266,17 @@ class FramedStream(MessageStream):
             self._writer.raise_failure()
             raise
         finally:
-            self._reading_since = None
+            self._reading = 0
 
     def _write(self, data: bytes) -> None:
         if self._closing:
             raise trio.ClosedResourceError
         if data:
-            self._writer.write(data)
+            try:
+                self._writer.write(data)
+            finally:
+                if self._writer.pending or self._writer.failure:
+                    self._call_helper()
 
     @property
     def pending_bytes(self) -> int:
@@ -229,14 +286,43 @@ class FramedStream(MessageStream):
         await self._writer.drain(below)
 
     async def run(self) -> None:
+        async with trio.open_nursery() as nursery:
+            self.attend(Helpers(nursery))
+            self._closes = closes = Signal()
+            try:
+                while not self._closed:
+                    with trio.move_on_at(self.beat(trio.current_time())):
+                        await closes.wait()
+            finally:
+                self.attend(None)
+
+    def attend(self, helpers: Helpers | None) -> None:
+        self._helpers = helpers
+        if helpers is None:
+            self._writer.stop_attending()
+        else:
+            self._writer.attended = True
+            if self._writer.pending or self._writer.failure:
+                self._call_helper()
+
+    def _call_helper(self) -> None:
+        if self._helpers is not None:
+            self._helpers.call(self._help)
+
+    async def _help(self) -> None:
+        """Write what could not be written at once, and see to the end of a stream that nothing can be written to."""
         try:
-            await self._writer.run()
+            await self._writer.write_kept()
+            self._all_written()
         except Stalled as error:
             await self._cut(error)
         except trio.BrokenResourceError as error:
             await self._hear_last_words(error)
         except trio.ClosedResourceError:
             pass
+
+    def _all_written(self) -> None:
+        """Nothing waits to be written any more."""
 
     async def _cut(self, error: Stalled) -> None:
         """End the stream of a peer that takes nothing any more."""
@@ -249,9 +335,9 @@ class FramedStream(MessageStream):
         stdin can leave its stdout open, and whoever reads that must learn that no answer will come.
         """
         while not self._closed:
-            since = trio.current_time()
+            reading = self._reading
             await trio.sleep(LAST_WORDS)
-            if self._reading_since is not None and self._reading_since <= since:
+            if reading and self._reading == reading:
                 await self._close(error)
 
     async def aclose(self, reason: CloseReason = CloseReason.NORMAL, text: str = "") -> None:
@@ -280,6 +366,8 @@ class FramedStream(MessageStream):
     async def _close(self, error: Failure) -> None:
         """Close at once; who waits or comes later gets this error, unless there was one before."""
         self._closed = True
+        if self._closes is not None:
+            self._closes.notify()
         self._forget_unfinished()
         self._writer.fail(error)
         await self.bytes.aclose()

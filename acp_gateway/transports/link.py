@@ -10,17 +10,20 @@ peer is that nothing is confirmed: it stops when its window is full. Its owner c
 passed on. After a reconnect the peer's window is empty again, whatever was not settled; so what came over an earlier
 connection has to be settled before a full window of it is added to.
 
-There is no clock in the link but for `keep_alive`: it tells the peer from time to time what has arrived, also when that
-is nothing, and notices a peer that does not.
+There is no clock in the link but for `beat`: it tells the peer from time to time what has arrived, also when that is
+nothing, and notices a peer that does not. What has to wait is sent by `catch_up`, which is called when there is
+something; `keep_alive` and `pump` are the two as tasks for those who have one link.
 """
 
 from collections.abc import Callable, Sequence
+from math import inf
 from typing import Final
 
 import trio
 
 from acp_gateway.protocol.outbox import CONTROL_WORD, Mark, Outbox, acknowledgement, read_control
 from acp_gateway.transports.base import MessageStream
+from acp_gateway.transports.upkeep import Signal
 
 CHUNK: Final = 256 * 1024
 """Bytes handed to a stream at once when there is more: as much as one write offers to the kernel."""
@@ -32,9 +35,10 @@ in the time of an answer from the other side of the world."""
 HEARTBEAT: Final = 10.0
 """Seconds after which what has arrived is confirmed, whether it is much or nothing."""
 
-CONFIRM_MESSAGES: Final = 64
-CONFIRM_BYTES: Final = 256 * 1024
-"""How much is confirmed at once at the latest: a small part of the window, and seldom enough to cost nothing."""
+CONFIRM_MESSAGES: Final = 4096
+CONFIRM_BYTES: Final = 512 * 1024
+"""How much is confirmed at once at the latest: a small part of the window, and seldom enough to cost nothing. Of bytes
+not more than a quarter of what the peer may send without it."""
 
 LOST: Final = (trio.BrokenResourceError, trio.ClosedResourceError)
 """What a stream that is lost raises."""
@@ -59,6 +63,28 @@ class Link:
         allowance: bytes that may come and not be settled, as the peer's window has it.
         wary: whether the peer is anybody's, and may not keep to that: see `Overrun`.
     """
+
+    __slots__ = (
+        "_allowance",
+        "_broken",
+        "_carried_bytes",
+        "_caught_up",
+        "_changed",
+        "_finishing",
+        "_heard_at",
+        "_high_water",
+        "_said_goodbye",
+        "_settled",
+        "_told",
+        "_told_at",
+        "_unsettled_bytes",
+        "_untold_bytes",
+        "_wary",
+        "_window",
+        "outbox",
+        "received",
+        "stream",
+    )
 
     def __init__(
         self,
@@ -95,7 +121,7 @@ class Link:
         self._heard_at = 0.0
         self._told_at = 0.0
         self._finishing = False
-        self._changed = trio.lowlevel.ParkingLot()
+        self._changed = Signal()
 
     @property
     def resumable(self) -> bool:
@@ -136,7 +162,7 @@ class Link:
         self._carried_bytes = self._unsettled_bytes
         self._heard_at = self._told_at = trio.current_time()
         self._push_waiting(waited=waited)
-        self._changed.unpark_all()
+        self._changed.notify()
 
     def disconnect(self) -> None:
         """Go without a connection from now on. Who receives then gets `BrokenResourceError`.
@@ -144,12 +170,7 @@ class Link:
         The stream is not closed: a task that already waits for it is to be cancelled, or the stream to be closed.
         """
         self.stream = None
-        self._changed.unpark_all()
-
-    async def connected(self) -> None:
-        """Wait until there is a connection."""
-        while self.stream is None:
-            await self._changed.park()
+        self._changed.notify()
 
     # Sending
 
@@ -160,7 +181,7 @@ class Link:
         self.outbox.extend(messages, replayed)
         self.push()
         if self.behind:
-            self._changed.unpark_all()
+            self._changed.notify()
 
     def push(self) -> None:
         """Hand the connection what it takes now."""
@@ -192,22 +213,29 @@ class Link:
     def finish(self) -> None:
         """Have `pump` return when the peer has taken what is there for it."""
         self._finishing = True
-        self._changed.unpark_all()
+        self._changed.notify()
 
     async def pump(self) -> None:
         """Send what has to wait, until everything is said where `finish` was called. Cancelling loses nothing.
 
         A connection that is lost takes nothing: its end shows where it is read.
         """
-        while self.behind or not self._finishing:
+        while not await self.catch_up():
+            await self._changed.wait()
+
+    async def catch_up(self) -> bool:
+        """As `pump`, but it returns when nothing has to wait; True where everything is said after `finish`."""
+        while self.behind:
             if self.stream is None or self._broken or not self.outbox.ready:
-                await self._changed.park()
+                await self._changed.wait()
                 continue
             await self._drain(self._high_water // 2)
             self.push()
             if not self.behind:
                 self._caught_up()
-        await self._drain(0)
+        if self._finishing:
+            await self._drain(0)
+        return self._finishing
 
     async def _drain(self, below: int) -> None:
         stream = self.stream
@@ -220,7 +248,7 @@ class Link:
 
     def _lose(self) -> None:
         self._broken = True
-        self._changed.unpark_all()
+        self._changed.notify()
         if not self.resumable:
             self.outbox.clear()
 
@@ -235,7 +263,7 @@ class Link:
         """
         while True:
             while self.resumable and self._blocked and self.stream is not None and not self._broken:
-                await self._changed.park()
+                await self._changed.wait()
             stream = self.stream
             if stream is None:
                 raise trio.BrokenResourceError("the connection was given up")
@@ -257,8 +285,9 @@ class Link:
             if self._blocked:
                 self._heard_at = trio.current_time()  # Until now nobody listened.
             self._carried_bytes = 0
-            self._changed.unpark_all()
-        if self._settled - self._told >= CONFIRM_MESSAGES or self._untold_bytes >= CONFIRM_BYTES:
+            self._changed.notify()
+        much = min(CONFIRM_BYTES, self._allowance // 4)
+        if self._settled - self._told >= CONFIRM_MESSAGES or self._untold_bytes >= much:
             self._tell()
 
     @property
@@ -300,7 +329,7 @@ class Link:
         self.outbox.confirm(received)
         self._push_waiting(waited=waited)
         if waited:
-            self._changed.unpark_all()
+            self._changed.notify()
 
     def _push_waiting(self, *, waited: bool) -> None:
         self.push()
@@ -320,13 +349,21 @@ class Link:
 
         For a link that resumes and has a connection.
         """
-        while True:
-            now = trio.current_time()
-            # What takes its time to arrive as a whole is heard in parts.
-            heard_at = max(self._heard_at, 0.0 if self.stream is None else self.stream.heard_at)
-            deadline = float("inf") if self._blocked else heard_at + patience
-            if now >= deadline:
-                return
-            if now >= self._told_at + HEARTBEAT:
-                self._tell()
-            await trio.sleep_until(min(self._told_at + HEARTBEAT, deadline))
+        due = self.beat(trio.current_time(), patience)
+        while due is not None:
+            await trio.sleep_until(due)
+            due = self.beat(trio.current_time(), patience)
+
+    def beat(self, now: float, patience: float) -> float | None:
+        """Confirm what has arrived, if it is time for that, and return when to call this again.
+
+        None where nothing was heard for `patience` seconds.
+        """
+        # What takes its time to arrive as a whole is heard in parts.
+        heard_at = max(self._heard_at, 0.0 if self.stream is None else self.stream.heard_at)
+        deadline = inf if self._blocked else heard_at + patience
+        if now >= deadline:
+            return None
+        if now >= self._told_at + HEARTBEAT:
+            self._tell()
+        return min(self._told_at + HEARTBEAT, deadline)

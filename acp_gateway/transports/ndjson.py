@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import trio
 
 from acp_gateway.transports.base import ByteStream, CloseReason, MessageTooLarge
-from acp_gateway.transports.framed import FramedStream, Pieces
+from acp_gateway.transports.framed import FramedStream, LastBatch, Pieces
 
 
 class LineStream(FramedStream):
@@ -21,6 +21,8 @@ class LineStream(FramedStream):
         max_message_size: bytes of the longest line that is read; past it `MessageTooLarge`, naming `size_setting`.
         stall_timeout: seconds that the peer may take nothing while something is pending.
     """
+
+    __slots__ = ("_max_message_size", "_rest", "_size_setting", "_too_large")
 
     def __init__(
         self,
@@ -51,14 +53,17 @@ class LineStream(FramedStream):
                 lines = data.split(b"\n")
                 rest = lines.pop()
                 lines[0] = self._take(lines[0])
-                self._rest.add(rest)
+                if b"\r" in data or lines[0].endswith(b"\r"):
+                    lines = [line.removesuffix(b"\r") for line in lines]
+                if rest:
+                    self._rest.add(rest)
             elif data:
                 lines = []
                 self._rest.add(data)
             elif self._rest.size and not self.takes_torn_end:
                 raise trio.BrokenResourceError("the connection was lost: it ended in the middle of a message")
             elif self._rest.size:
-                lines = [self._rest.take()]
+                lines = [self._rest.take().removesuffix(b"\r")]
             else:
                 raise trio.EndOfChannel
             messages = self._within_limit(lines)
@@ -74,7 +79,7 @@ class LineStream(FramedStream):
 
     def _within_limit(self, lines: list[bytes]) -> list[bytes]:
         """The messages of these lines, up to the first that is too large."""
-        messages = [line.removesuffix(b"\r") for line in lines if line and not line.isspace()]
+        messages = [line for line in lines if line and not line.isspace()]
         if max(map(len, messages), default=0) <= self._max_message_size >= self._rest.size:
             return messages
         self._forget_unfinished()
@@ -87,11 +92,7 @@ class LineStream(FramedStream):
     def send_nowait(self, messages: Sequence[bytes]) -> None:
         if not messages:
             return
-        data = b"\n".join(messages) + b"\n"
-        if data.count(b"\n") > len(messages) or b"\r" in data:
-            # Raw line ends can only be white space between tokens: inside a JSON string they would be escaped.
-            data = b"\n".join([message.translate(_ONE_LINE) for message in messages]) + b"\n"
-        self._write(data)
+        self._write(_encode_once(messages) if len(messages) > 1 else encode_lines(messages))
 
     async def _say_goodbye(self, reason: CloseReason, text: str) -> None:
         await self._writer.drain()
@@ -99,3 +100,15 @@ class LineStream(FramedStream):
 
 
 _ONE_LINE = bytes.maketrans(b"\r\n", b"  ")
+
+
+def encode_lines(messages: Sequence[bytes]) -> bytes:
+    """Each message as a line."""
+    data = b"\n".join(messages) + b"\n"
+    if data.count(b"\n") > len(messages) or b"\r" in data:
+        # Raw line ends can only be white space between tokens: inside a JSON string they would be escaped.
+        data = b"\n".join([message.translate(_ONE_LINE) for message in messages]) + b"\n"
+    return data
+
+
+_encode_once = LastBatch(encode_lines)

@@ -13,10 +13,14 @@ from typing import Final
 import trio
 
 from acp_gateway.errors import TrustError, Unreachable
-from acp_gateway.transports.base import READ_SIZE, READS_PER_CHECKPOINT, WRITE_SIZE, ByteStream
+from acp_gateway.transports.base import READ_COST, READ_SIZE, TURN, WRITE_SIZE, ByteStream
 
-TLS_RECORD = 16384
-"""Bytes given to OpenSSL at once: it tells of no progress before all that it was given is written."""
+TLS_RECORD: Final = 16384
+"""Bytes given to OpenSSL at once: it tells of no progress before all that it was given is written. It is what a record
+holds at most; RFC 8446, 5.1."""
+
+TLS_BURST: Final = 4 * TLS_RECORD
+"""Bytes written at once by who has waited for it: to encrypt them takes as long as to hand over `WRITE_SIZE` plain."""
 
 KEEPALIVE_IDLE = 20.0
 KEEPALIVE_PATIENCE = 20.0
@@ -38,15 +42,19 @@ _NOT_YET_VALID: Final = 9
 class SocketBytes(ByteStream):
     """A connected, non-blocking socket, plain or TLS with its handshake done; closed with this stream."""
 
+    __slots__ = ("_eof_sent", "_failure", "_finishing", "_sock", "_tls", "_turn", "committed")
+
     def __init__(self, sock: socket.socket) -> None:
         self._sock = sock
         self._tls = isinstance(sock, ssl.SSLSocket)
         # A refused record is encrypted already, and on its way.
         self.committed = TLS_RECORD if self._tls else 0
-        self._largest_write = TLS_RECORD if self._tls else WRITE_SIZE
-        self._reads = 0
+        # How much was read since others had their turn.
+        self._turn = 0
         self._eof_sent = False
         self._finishing = False
+        # What reading has come upon behind bytes that are handed out first.
+        self._failure: OSError | None = None
 
     @property
     def peer_certificate(self) -> bytes | None:
@@ -54,8 +62,8 @@ class SocketBytes(ByteStream):
         return self._sock.getpeercert(binary_form=True) if isinstance(self._sock, ssl.SSLSocket) else None
 
     async def receive_some(self) -> bytes:
-        self._reads += 1
-        if self._reads % READS_PER_CHECKPOINT == 0:
+        if self._turn >= TURN:
+            self._turn = 0
             await trio.lowlevel.checkpoint()
         while True:
             if self._finishing:
@@ -63,29 +71,48 @@ class SocketBytes(ByteStream):
             if self._eof_sent and self._tls:
                 return b""
             try:
-                return self._sock.recv(READ_SIZE)
+                if self._failure is not None:
+                    raise self._failure
+                data = self._sock.recv(READ_SIZE)
+                if len(data) == TLS_RECORD and self._tls:
+                    data = self._read_on(data)
+                self._turn += READ_COST + len(data)
+                return data
             except (BlockingIOError, ssl.SSLWantReadError):
-                await trio.lowlevel.wait_readable(self._sock)
+                wait = trio.lowlevel.wait_readable
             except ssl.SSLWantWriteError:
-                await trio.lowlevel.wait_writable(self._sock)
+                wait = trio.lowlevel.wait_writable
             except OSError as error:
                 raise self._broken(error) from error
+            # Not where it was caught: the exception would be kept all the while, with its traceback and its frames.
+            await wait(self._sock)
+            self._turn = 0
 
-    def send_nowait(self, data: memoryview) -> int:
-        sent = 0
+    def _read_on(self, record: bytes) -> bytes:
+        """What has come behind a TLS record that was as large as it could be: more of the same, mostly."""
+        records = [record]
         try:
-            while sent < min(len(data), WRITE_SIZE):
-                sent += self._send(data[sent:])
-        except (BlockingIOError, ssl.SSLWantWriteError, ssl.SSLWantReadError):
+            while len(record) == TLS_RECORD and len(records) < READ_SIZE // TLS_RECORD:
+                record = self._sock.recv(TLS_RECORD)
+                records.append(record)
+        except (ssl.SSLWantReadError, ssl.SSLWantWriteError):
             pass
         except OSError as error:
+            self._failure = error
+        return b"".join(records)
+
+    def send_nowait(self, data: memoryview) -> int:
+        try:
+            return self._send(data, WRITE_SIZE)
+        except (BlockingIOError, ssl.SSLWantWriteError, ssl.SSLWantReadError):
+            return 0
+        except OSError as error:
             raise self._broken(error) from error
-        return sent
 
     async def send_some(self, data: memoryview) -> int:
         while True:
             try:
-                return self._send(data)
+                return self._send(data, TLS_BURST if self._tls else WRITE_SIZE)
             except (BlockingIOError, ssl.SSLWantWriteError):
                 await trio.lowlevel.wait_writable(self._sock)
             except ssl.SSLWantReadError:
@@ -93,11 +120,21 @@ class SocketBytes(ByteStream):
             except OSError as error:
                 raise self._broken(error) from error
 
-    def _send(self, data: memoryview) -> int:
+    def _send(self, data: memoryview, most: int) -> int:
+        """Write what is taken now of the first `most` bytes, and return how many were: 1 or more. Raises as sockets."""
         if self._eof_sent:
             # Behind its end, a TLS socket would send in clear.
             raise trio.ClosedResourceError
-        return self._sock.send(data[: self._largest_write])
+        if not self._tls:
+            # What it has room for it takes at once.
+            return self._sock.send(data[:most])
+        sent = self._sock.send(data[:TLS_RECORD])
+        try:
+            while sent < min(len(data), most):
+                sent += self._sock.send(data[sent : sent + TLS_RECORD])
+        except (ssl.SSLWantWriteError, ssl.SSLWantReadError):
+            pass
+        return sent
 
     async def send_eof(self) -> None:
         await trio.lowlevel.checkpoint()

@@ -9,7 +9,7 @@ from typing import Generic, TypeVar
 import trio
 
 from acp_gateway.errors import UsageError
-from acp_gateway.transports.base import READ_SIZE, READS_PER_CHECKPOINT, ByteStream
+from acp_gateway.transports.base import READ_COST, READ_SIZE, TURN, ByteStream
 
 T = TypeVar("T")
 
@@ -28,19 +28,23 @@ class FileBytes(ByteStream):
         self._keep_open = keep_open
         os.set_blocking(read_fd, False)
         os.set_blocking(write_fd, False)
-        self._reads = 0
+        # How much was read since others had their turn.
+        self._turn = 0
 
     async def receive_some(self) -> bytes:
-        self._reads += 1
-        if self._reads % READS_PER_CHECKPOINT == 0:
+        if self._turn >= TURN:
+            self._turn = 0
             await trio.lowlevel.checkpoint()
         while True:
             if self._read_fd < 0:
                 raise trio.ClosedResourceError
             try:
-                return os.read(self._read_fd, READ_SIZE)
+                data = os.read(self._read_fd, READ_SIZE)
+                self._turn += READ_COST + len(data)
+                return data
             except BlockingIOError:
                 await trio.lowlevel.wait_readable(self._read_fd)
+                self._turn = 0
             except OSError as error:
                 raise trio.BrokenResourceError(f"cannot read: {error.strerror}") from error
 

@@ -1,6 +1,8 @@
 """One message a WebSocket text message: a thin Trio driver over the `websockets` library's sans-I/O protocol.
 
-The library does the handshake and everything inbound: frames, fragments, limits, pings, the closing handshake. On the
+The library does the handshake and everything inbound: frames, fragments, limits, pings, the closing handshake. Two
+short ways lead past it, because nearly all traffic takes them. Whole text messages that are one frame each are taken
+from what was read as long as nothing else comes; with the first byte of anything else, the library goes on. And on the
 server, outgoing data frames are encoded here: no extension is negotiated and a server doesn't mask, so a frame is a
 short header before the message's own bytes. What the protocol object wants to say itself (pong, close) takes the same
 way out.
@@ -14,19 +16,22 @@ import logging
 import struct
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
+from math import inf
+from types import MappingProxyType
 from typing import Final
 
 import trio
 from websockets.client import ClientProtocol
 from websockets.exceptions import InvalidStatus
-from websockets.frames import CloseCode, Frame, Opcode
+from websockets.frames import CloseCode, Frame, Opcode, apply_mask  # type: ignore[attr-defined]  # chosen there
 from websockets.http11 import Response
 from websockets.protocol import SERVER, Protocol, State
 from websockets.uri import WebSocketURI
 
 from acp_gateway.errors import ProtocolError
 from acp_gateway.transports.base import ByteStream, CloseReason, MessageTooLarge, Stalled, is_utf8
-from acp_gateway.transports.framed import GOODBYE_TIMEOUT, ByteWriter, FramedStream, Pieces
+from acp_gateway.transports.framed import GOODBYE_TIMEOUT, ByteWriter, FramedStream, LastBatch, Pieces
 
 FRAME_SIZE: Final = 16 * 1024 * 1024
 """Bytes in one outgoing frame at most; larger messages are fragmented."""
@@ -43,6 +48,7 @@ _CLOSE_CODES: Final = {
 }
 
 _FIN: Final = 0x80
+_WHOLE_TEXT: Final = _FIN | Opcode.TEXT
 _PONG: Final = bytes((_FIN | Opcode.PONG,))
 
 # The library logs requests with their headers, tokens among them, where DEBUG is on. It never is for this logger.
@@ -80,10 +86,22 @@ class UpgradeRefused(ProtocolError):
         super().__init__(f"the server answered HTTP {status} instead of opening a WebSocket: {text}")
 
 
-class NamesLimit(Protocol):
-    """Says in the close frame which setting a message was too large for."""
+class LibraryProtocol(Protocol):
+    """The library's protocol, which says in the close frame which setting a message was too large for."""
 
     size_setting = "max_message_size"
+
+    idle = False
+    """Whether all that it was given is behind it, and nothing has begun: no frame, and no message in fragments. So it
+    would not notice if a whole message went past it."""
+
+    def receive_data(self, data: bytes | bytearray) -> None:
+        self.idle = False
+        super().receive_data(data)
+
+    def recv_frame(self, frame: Frame) -> None:
+        super().recv_frame(frame)
+        self.idle = not self.reader.buffer and self.current_size is None
 
     def fail(self, code: CloseCode | int, reason: str = "") -> None:
         if code == CloseCode.MESSAGE_TOO_BIG:
@@ -91,7 +109,7 @@ class NamesLimit(Protocol):
         super().fail(code, reason)
 
 
-class _Client(NamesLimit, ClientProtocol):
+class _Client(LibraryProtocol, ClientProtocol):
     pass
 
 
@@ -102,21 +120,47 @@ class WebSocketStream(FramedStream):
     senders check it, since a text frame that is not would end the connection.
     """
 
+    __slots__ = (
+        "_asked_at",
+        "_fed",
+        "_fragments",
+        "_is_server",
+        "_left_at",
+        "_left_while",
+        "_ping_due",
+        "_pongs",
+        "_protocol",
+        "_timing",
+        "headers",
+    )
+
     def __init__(
         self,
-        protocol: Protocol,
+        protocol: LibraryProtocol,
         stream: ByteStream,
         timing: Timing,
-        headers: Mapping[str, str],
+        headers: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
         super().__init__(stream, stall_timeout=timing.stall_timeout)
         self.headers = headers
+        """Those of the server's answer, for its client."""
         self._protocol = protocol
+        self._is_server = protocol.side is SERVER
+        # Whether there may be something that the protocol object has made of what it was given: at first, of what came
+        # along with the handshake.
+        self._fed = True
         self._timing = timing
         # A text message that has begun; None between messages and in a binary one.
         self._fragments: Pieces | None = None
         # Bytes of pongs handed over since something has been pending.
         self._pongs = 0
+        # When the next ping is due; None before the first `beat`.
+        self._ping_due: float | None = None
+        # When the last one was sent, None once it was seen to that it was answered; when it left, which is later where
+        # it had to wait, and in which read a task was waiting then.
+        self._asked_at: float | None = None
+        self._left_at: float | None = None
+        self._left_while = 0
 
     @property
     def close_code(self) -> int | None:
@@ -137,18 +181,28 @@ class WebSocketStream(FramedStream):
     # Receiving
 
     async def _receive_batch(self) -> list[bytes]:
+        protocol = self._protocol
+        messages: list[bytes] = []
         while True:
-            messages = self._text_messages(self._protocol.events_received())
-            self._reply()
+            if self._fed:
+                self._fed = False
+                messages += self._text_messages(protocol.events_received())
+                self._reply()
             if messages:
                 return messages
-            if self._protocol.state is not State.OPEN:
+            if protocol.state is not State.OPEN:
                 self._raise_end()
             data = await self._read()
+            if protocol.idle:
+                messages, end = whole_texts(data, protocol.max_message_size, masked=self._is_server)
+                if end and end == len(data):
+                    return messages
+                data = data[end:]
+            self._fed = True
             if data:
-                self._protocol.receive_data(data)
+                protocol.receive_data(data)
             else:
-                self._protocol.receive_eof()
+                protocol.receive_eof()
 
     def _text_messages(self, events: Iterable[object]) -> list[bytes]:
         messages = []
@@ -215,8 +269,9 @@ class WebSocketStream(FramedStream):
         if self._protocol.state is not State.OPEN:
             self._writer.raise_failure()
             raise trio.BrokenResourceError("the WebSocket is closing")
-        if self._protocol.side is SERVER:
-            self._write(b"".join(encode_text(messages)))
+        if self._is_server:
+            if messages:
+                self._write(_encode_once(messages) if len(messages) > 1 else encode_text(messages))
             return
         for message in messages:
             first = message[:FRAME_SIZE]
@@ -228,36 +283,50 @@ class WebSocketStream(FramedStream):
 
     # By itself
 
-    async def run(self) -> None:
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(self._keep_alive)
-            await super().run()
-            nursery.cancel_scope.cancel()
-
-    async def _keep_alive(self) -> None:
+    def beat(self, now: float) -> float:
         timing = self._timing
-        pause = timing.ping_interval
-        while True:
-            await trio.sleep(pause)
-            if self._protocol.state is not State.OPEN:
-                return
-            asked = trio.current_time()
-            try:
-                self._protocol.send_ping(b"")
-                self._write(b"".join(self._protocol.data_to_send()))
+        if self._ping_due is None:
+            self._ping_due = now + timing.ping_interval
+        elif self._asked_at is not None:
+            if self._left_at is None:
                 # A ping behind a large message has not left yet. Whether the peer takes that is `stall_timeout`'s.
-                await self._writer.drain()
-            except (trio.BrokenResourceError, trio.ClosedResourceError):
-                return  # Shows where somebody receives.
-            left = trio.current_time()
-            await trio.sleep(timing.ping_timeout)
+                return now + timing.ping_timeout
+            deadline = self._left_at + timing.ping_timeout
+            if now < deadline:
+                return deadline
             # A pong can only be missed by somebody who was reading all the while: a peer whose messages are not read,
             # because the agent is busy, has done nothing wrong.
-            if self.heard_at < asked and self._reading_since is not None and self._reading_since <= left:
-                lost = f"the connection was lost: no pong within {timing.ping_timeout:g} s"
-                await self._close(trio.BrokenResourceError(lost))
-                return
-            pause = max(0.0, timing.ping_interval - timing.ping_timeout)
+            if self.heard_at < self._asked_at and self._left_while and self._reading == self._left_while:
+                self._lose(f"the connection was lost: no pong within {timing.ping_timeout:g} s")
+                return inf
+            self._asked_at = None
+            self._ping_due = max(now, self._left_at + timing.ping_interval)
+        if now < self._ping_due:
+            return self._ping_due
+        return now + timing.ping_timeout if self._ping(now) else inf
+
+    def _ping(self, now: float) -> bool:
+        """Ask for a sign of life; False where the connection has ended, which shows where somebody receives."""
+        if self._protocol.state is not State.OPEN:
+            return False
+        self._asked_at, self._left_at = now, None
+        try:
+            self._protocol.send_ping(b"")
+            self._write(b"".join(self._protocol.data_to_send()))
+        except (trio.BrokenResourceError, trio.ClosedResourceError):
+            return False
+        if not self._writer.pending:
+            self._all_written()
+        return True
+
+    def _all_written(self) -> None:
+        if self._asked_at is not None and self._left_at is None:
+            self._left_at, self._left_while = trio.current_time(), self._reading
+
+    def _lose(self, why: str) -> None:
+        """Close at once, as what was lost."""
+        assert self._helpers is not None
+        self._helpers.call(self._close, trio.BrokenResourceError(why))
 
     async def _cut(self, error: Stalled) -> None:
         """Finish the frame that has begun to leave, say goodbye should the peer wake up, and close."""
@@ -350,12 +419,46 @@ def _first_line(response: Response) -> str:
     return "".join(character if character.isprintable() else " " for character in text)
 
 
-def encode_text(messages: Iterable[bytes]) -> list[bytes]:
-    """Text messages as a server's frames, headers and payloads in turn; fragmented above `FRAME_SIZE`."""
+def whole_texts(data: bytes, max_size: int | None, *, masked: bool) -> tuple[list[bytes], int]:
+    """The messages that `data` begins with, each a whole text frame, and how many bytes these are.
+
+    Ends before whatever is not this: another frame, one that is wrong or not complete, text that is not UTF-8 or too
+    large. The library tells what it is, and what follows from it.
+    """
+    messages: list[bytes] = []
+    view = memoryview(data)
+    mask_bit, mask_size = (0x80, 4) if masked else (0, 0)
+    start = 0
+    while start + 1 < len(data) and data[start] == _WHOLE_TEXT:
+        size = data[start + 1] - mask_bit
+        at = start + 2
+        # Of a length that is not complete, more is missing than what was read of it could say.
+        if size == 126:
+            size = int.from_bytes(data[at : at + 2])
+            at += 2
+        elif size == 127:
+            size = int.from_bytes(data[at : at + 8])
+            at += 8
+        elif not 0 <= size < 126:
+            break  # Masked where it must not be, or the other way round.
+        payload = at + mask_size
+        end = payload + size
+        if end > len(data) or (max_size is not None and size > max_size):
+            break
+        message = apply_mask(view[payload:end], data[at:payload]) if masked else data[payload:end]
+        if not (message.isascii() or is_utf8(message)):
+            break
+        messages.append(message)
+        start = end
+    return messages, start
+
+
+def encode_text(messages: Iterable[bytes]) -> bytes:
+    """Text messages as a server's frames, fragmented above `FRAME_SIZE`."""
     pieces: list[bytes] = []
     for message in messages:
         if len(message) <= FRAME_SIZE:
-            pieces += (_head(_FIN | Opcode.TEXT, len(message)), message)
+            pieces += (_head(_WHOLE_TEXT, len(message)), message)
             continue
         opcode = Opcode.TEXT
         for start in range(0, len(message), FRAME_SIZE):
@@ -363,9 +466,13 @@ def encode_text(messages: Iterable[bytes]) -> list[bytes]:
             last = start + FRAME_SIZE >= len(message)
             pieces += (_head(_FIN | opcode if last else opcode, len(payload)), payload)
             opcode = Opcode.CONT
-    return pieces
+    return b"".join(pieces)
 
 
+_encode_once: Final = LastBatch(encode_text)
+
+
+@lru_cache(maxsize=1024)
 def _head(first: int, size: int) -> bytes:
     """The header of an unmasked frame; RFC 6455, 5.2, wants its length in as few bytes as possible."""
     if size < 126:

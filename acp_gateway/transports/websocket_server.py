@@ -11,13 +11,13 @@ from typing import Final
 import trio
 from websockets.exceptions import NegotiationError
 from websockets.http11 import Request
-from websockets.protocol import State
+from websockets.protocol import SERVER, State
 from websockets.server import ServerProtocol
 from websockets.typing import Subprotocol
 
 from acp_gateway.transports.base import ByteStream
 from acp_gateway.transports.framed import GOODBYE_TIMEOUT
-from acp_gateway.transports.websocket import NamesLimit, Timing, WebSocketStream, library_log, send_all
+from acp_gateway.transports.websocket import LibraryProtocol, Timing, WebSocketStream, library_log, send_all
 
 SUBPROTOCOL: Final = Subprotocol("acp.v1")
 """The subprotocol that clients offer which can't send headers; their token stands beside it."""
@@ -50,7 +50,7 @@ class Respond:
     """Seconds that the answer waits."""
 
 
-class _Server(NamesLimit, ServerProtocol):
+class _Server(LibraryProtocol, ServerProtocol):
     def select_subprotocol(self, subprotocols: Sequence[Subprotocol]) -> Subprotocol | None:
         # A token may stand among the subprotocols: none but ours is ever echoed.
         if not subprotocols:
@@ -76,27 +76,27 @@ async def accept_websocket(
     """
     protocol = _Server(max_size=max_message_size, logger=library_log)
     request, behind = await _read_request(protocol, stream)
-    headers: Mapping[str, str] = {}
     if request is not None:
         decision = decide(request)
         if isinstance(decision, Accept):
             response = protocol.accept(request)
-            if response.status_code == 101:
-                headers = decision.headers
         else:
             if decision.delay:
                 await trio.sleep(decision.delay)
             response = protocol.reject(decision.status, decision.text + "\n")
-            headers = decision.headers
-        response.headers.update(headers)
+        if isinstance(decision, Respond) or response.status_code == HTTPStatus.SWITCHING_PROTOCOLS:
+            response.headers.update(decision.headers)
         protocol.send_response(response)
     if protocol.state is not State.OPEN:
         await _answer_and_close(protocol, stream)
         return None
+    # For what comes then, a protocol object of its own: the one of the handshake holds on to the request for ever.
+    frames = LibraryProtocol(SERVER, max_size=max_message_size, logger=library_log)
+    frames.idle = not behind
     if behind:
-        protocol.receive_data(behind)
-    await send_all(stream, b"".join(protocol.data_to_send()))
-    return WebSocketStream(protocol, stream, timing, dict(headers))
+        frames.receive_data(behind)
+    await send_all(stream, b"".join(protocol.data_to_send() + frames.data_to_send()))
+    return WebSocketStream(frames, stream, timing)
 
 
 async def _read_request(protocol: _Server, stream: ByteStream) -> tuple[Request | None, bytes]:

@@ -121,7 +121,10 @@ class Proxy:
             self._sockets.append(tls)
             head = b""
             while b"\r\n\r\n" not in head:
-                head += tls.recv(65536)
+                more = tls.recv(65536)
+                if not more:
+                    return  # It has gone, and would be read from for ever.
+                head += more
             head, _, rest = head.partition(b"\r\n\r\n")
             request, *lines = head.decode("latin-1").split("\r\n")
             headers = {name.lower(): value for name, value in (line.split(": ", 1) for line in lines)}

@@ -289,28 +289,47 @@ def test_stdin_from_a_file_works_too(gateway: RunningGateway, tmp_path: Path) ->
     assert b'"result"' in done.stdout
 
 
-def test_what_it_imports_is_click_trio_and_websockets_and_nothing_else_of_weight(gateway: RunningGateway) -> None:
-    script = (
-        "import sys\n"
+def modules_after(script: str, given: bytes = b"") -> tuple[set[str], bytes]:
+    """What a process has imported that runs this script, and what the script printed."""
+    script += "\nprint(*sys.modules, sep='\\n', file=sys.stderr)\n"
+    done = subprocess.run(
+        [sys.executable, "-c", f"import sys\n{script}"],
+        env=ENVIRONMENT,
+        input=given,
+        capture_output=True,
+        check=True,
+        timeout=60,
+    )
+    return set(done.stderr.decode().split()), done.stdout
+
+
+@pytest.mark.parametrize("transport", ["wss", "ws", "tcp", "unix"])
+def test_up_to_the_first_reply_it_imports_click_trio_websockets_client_json_and_little_of_its_own(
+    gateway: RunningGateway, transport: str
+) -> None:
+    # The encodings are those of names of hosts, which Python asks for itself, and of a token's file, see there.
+    needed, _ = modules_after("import click, json, trio, websockets.client, encodings.idna, encodings.utf_8_sig")
+    imported, said = modules_after(
+        "import gc\n"
         "from acp_gateway.cli import main\n"
         "try:\n"
-        f"    main({gateway.connect_command('wss')[3:]!r})\n"
+        f"    main({gateway.connect_command(transport, '--agent', 'raw')[3:]!r})\n"
         "except SystemExit:\n"
-        "    print('\\n'.join(sorted(sys.modules)), file=sys.stderr)\n"
+        # What is imported is no business of the garbage collector's; what comes then is.
+        "    assert gc.get_freeze_count() > 10_000 and gc.isenabled()",
+        INITIALIZE,
     )
-    done = subprocess.run(
-        [sys.executable, "-c", script], env=ENVIRONMENT, input=b"", capture_output=True, check=True, timeout=60
-    )
-    modules = set(done.stderr.decode().split())
-    assert {"click", "trio", "websockets.client", "acp_gateway.shim"} <= modules
-    heavy = {
-        *("msgspec", "cryptography", "asyncio", "websockets.server", "tomllib", "http.client"),
-        *("acp_gateway.config", "acp_gateway.auth", "acp_gateway.server", "acp_gateway.hosts", "acp_gateway.agent"),
-        *("acp_gateway.protocol.jsonrpc", "acp_gateway.protocol.multiplexer", "websockets.asyncio.client"),
+    assert b'"result"' in said
+    own = {name for name in imported if name.split(".")[0] == "acp_gateway"}
+    assert imported - needed == own
+    assert own >= {"acp_gateway.shim", "acp_gateway.transports.websocket"}
+    for_others = {
+        *("agent", "audit", "auth", "certificates", "config", "control", "editors", "gateway", "hosts", "hub"),
+        *("listeners", "options", "pairing", "relay", "replaying", "sections", "server", "ssh", "tomlfile"),
+        *("certs_cli", "pairing_cli", "support_cli"),
+        *("protocol.jsonrpc", "protocol.multiplexer", "protocol.redaction", "transports.websocket_server"),
     }
-    assert modules & heavy == set()
-    own = [name for name in modules if name.startswith("acp_gateway.")]
-    assert len(own) > 10
+    assert {name.partition(".")[2] for name in own} & for_others == set()
     for name in own:
         source = importlib.util.find_spec(name)
         assert source is not None

@@ -102,7 +102,7 @@ class Wire(Scene):
                 self.multiplexer.receive_from_client(party.client, text)
                 self.deliver()
             case Writes(text):
-                self.multiplexer.receive_from_agent(text)
+                self.multiplexer.receive_from_agent([text])
                 self.deliver()
             case Joins(part):
                 self.comes(part)

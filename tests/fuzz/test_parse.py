@@ -7,8 +7,9 @@ from typing import Any
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from acp_gateway.protocol import jsonrpc, spans, verbatim
+from acp_gateway.protocol import jsonrpc, spans, updates, verbatim
 from acp_gateway.protocol.jsonrpc import PARSE_ERROR, InvalidMessage, Kind, Message, RawId
+from acp_gateway.protocol.methods import AGENT_CHUNK, SESSION_UPDATE, STATE_UPDATES, SUBAGENT_UPDATE
 from acp_gateway.protocol.outbox import read_control
 from acp_gateway.protocol.spans import MalformedJson
 from tests.fuzz import reference, texts
@@ -23,6 +24,19 @@ PATHS = (
 
 EXACT = 15
 """Digits of a number that a float keeps."""
+
+KINDS = tuple(b'"%b"' % kind.encode() for kind in (AGENT_CHUNK, SUBAGENT_UPDATE, *sorted(STATE_UPDATES)))
+
+said_in_sessions = st.builds(
+    b'{"jsonrpc":"2.0","method":"session/update",%b"params":{"sessionId":%b,"update":{"sessionUpdate":%b,"text":%b}}}'.__mod__,
+    st.tuples(
+        st.sampled_from((b"", b"", b"", b'"id":1,', b'"result":1,', b'"params":{},')),
+        st.sampled_from(texts.STRINGS) | texts.scalars,
+        st.sampled_from(KINDS) | texts.scalars,
+        texts.scalars | st.sampled_from((b'"\xff"', b'"\xc3\xa9"', b"{}")),
+    ),
+)
+"""Updates of agents, nearly."""
 
 numbers = st.from_regex(rb"-?(0|[1-9][0-9]{0,16})(\.[0-9]{1,4})?([eE][+-]?[0-9]{1,2})?", fullmatch=True)
 
@@ -73,6 +87,19 @@ def test_what_is_read_in_a_message_is_what_a_slow_parser_reads(text: bytes, new:
         the_editors_side_reads_the_same(text, envelope)
 
 
+@effort(400)
+@given(texts.nearly_messages | said_in_sessions)
+@example(b'{"method":"session/update","params":{"sessionId":"s","update":{}}}')
+@example(b'{"method":"session/update","params":{"sessionId":"s"},"result":1}')
+def test_what_is_passed_on_after_one_look_is_what_a_slow_parser_takes_for_talk(text: bytes) -> None:
+    envelope = reference.envelope(text)
+    session = None
+    if isinstance(envelope, Envelope) and (envelope.kind, envelope.method) == (Kind.NOTIFICATION, SESSION_UPDATE):
+        session = None if envelope.update in (*STATE_UPDATES, SUBAGENT_UPDATE) else envelope.session
+    # A closer look may find it as well: members of wrong types, lone surrogates.
+    assert updates.session_of_talk(text) in (None, session)
+
+
 def every_path_leads_to_the_same(text: bytes, path: tuple[str, ...]) -> None:
     span = reference.find(text, *path)
     raw = None if span is None else text[slice(*span)]
@@ -108,6 +135,8 @@ def under_another_id_it_is_otherwise_the_same(text: bytes, new: RawId) -> None:
     message = jsonrpc.parse(text)
     other = jsonrpc.with_id(message, new)
     assert other == text[: span[0]] + new + text[span[1] :]
+    if jsonrpc.repeated_member(text) is None:
+        assert jsonrpc.with_id(message, new, unique=True) == other
     again = jsonrpc.parse(other)
     assert (again.id, again.kind, again.method, again.session) == (new, message.kind, message.method, message.session)
 

@@ -1,7 +1,7 @@
 """A multiplexer with clients and an agent in memory: each thing said is a call, what it causes is in their inboxes."""
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from acp_gateway.protocol.deliveries import Deed, Event
@@ -86,6 +86,10 @@ class Shelf:
         self.told.append(("write", session.id))
         self.journals[session].append(message, state)
 
+    def extend(self, session: Session, messages: Sequence[bytes]) -> None:
+        self.told.append(("extend", session.id))
+        self.journals[session].extend(messages)
+
     def end_turn(self, session: Session) -> None:
         self.told.append(("end_turn", session.id))
         self.journals[session].turn_ended()
@@ -93,6 +97,12 @@ class Shelf:
     def replace(self, session: Session) -> None:
         self.told.append(("replace", session.id))
         self.journals[session] = self._copy(session.journal)
+
+    def settle(self, session: Session) -> None:
+        """From here on it alone has that, if the session had it: a journal that is cleared already has no epoch."""
+        self.told.append(("settle", session.id))
+        if session in self.journals and session.journal.epoch:
+            assert self.journals[session].runs() == session.journal.runs()
 
     def holds(self, session: Session) -> bool:
         return session in self.journals
@@ -104,7 +114,7 @@ class Shelf:
 
     def _copy(self, journal: Journal) -> Journal:
         copied = Journal(self._limit, journal.epoch)
-        copied.restore(journal.aside(), journal.entries(), journal.position, truncated=journal.truncated)
+        copied.restore(journal.aside(), journal.runs(), journal.position, truncated=journal.truncated)
         return copied
 
 
@@ -300,7 +310,7 @@ class Scene:
     def __init__(self, policy: Policy | None = None, registry: Registry | None = None, **welcome: Any) -> None:
         self.registry = registry or Registry("me")
         self.multiplexer = Multiplexer("agent", policy or make_policy(), self.registry)
-        self.agent = Agent(self, self.multiplexer.receive_from_agent)
+        self.agent = Agent(self, lambda text: self.multiplexer.receive_from_agent([text]))
         self.welcome: dict[str, Any] = {"protocolVersion": 1, "agentCapabilities": {}} | welcome
         """What the agent answers to `initialize`."""
         self.peers: dict[Client, Peer] = {}

@@ -30,11 +30,12 @@ def test_what_is_sent_to_one_keeps_its_order_however_it_was_decided() -> None:
     out.client(ann, b"1")
     out.clients([bob, ann], b"2")
     out.replay(ann, [b"3", b"4"])
-    out.client(ann, b"5")
+    out.talk([bob, ann], [b"5", b"6"])
+    out.client(ann, b"7")
     out.agent(b"a")
     out.agent(b"b")
     taken = out.take()
-    assert taken.to_clients == {ann: [b"1", b"2", b"3", b"4", b"5"], bob: [b"2"]}
+    assert taken.to_clients == {ann: [b"%d" % number for number in range(1, 8)], bob: [b"2", b"5", b"6"]}
     assert taken.to_agent == [b"a", b"b"]
 
 
@@ -53,6 +54,7 @@ def test_nothing_is_sent_to_who_is_gone() -> None:
     out, left = Outgoing(), gone()
     out.client(left, b"1")
     out.clients([left], b"2")
+    out.talk([left], [b"2"])
     out.replay(left, [b"3"])
     out.refusal(left, -32600, "no")
     assert out.take() == Deliveries([], {}, {}, [])

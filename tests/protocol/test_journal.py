@@ -6,7 +6,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from acp_gateway.protocol.journal import Journal
+from acp_gateway.protocol.journal import Journal, Run
 
 
 def journal(limit: int, *turns: Iterable[bytes], running: Iterable[bytes] = ()) -> Journal:
@@ -233,6 +233,14 @@ class History(RuleBasedStateMachine):
         self.said.append((message, kind))
         self.move_cut()
 
+    @rule(sizes=st.lists(st.integers(0, 20), max_size=6))
+    def extend(self, sizes: list[int]) -> None:
+        """All at once is as one after the other, but for what did not fit meanwhile."""
+        messages = [b"%d" % (len(self.said) + number) + b"." * size for number, size in enumerate(sizes)]
+        self.journal.extend(messages)
+        self.said += [(message, None) for message in messages]
+        self.move_cut()
+
     @rule()
     def turn_ended(self) -> None:
         self.journal.turn_ended()
@@ -277,6 +285,21 @@ class History(RuleBasedStateMachine):
         assert self.journal.size <= self.limit or self.journal.replay() == self.journal.states()
 
     @invariant()
+    def its_runs_are_what_it_holds(self) -> None:
+        runs = self.journal.runs()
+        held = [(message, states.get(n)) for messages, states, _ in runs for n, message in enumerate(messages)]
+        assert held == self.said[len(self.said) - len(held) :]
+        assert [message for message, _ in [*self.journal.aside(), *held]] == self.journal.replay()
+        assert all(messages and list(states) == sorted(states) for messages, states, _ in runs)
+
+    @invariant()
+    def another_can_become_what_it_is(self) -> None:
+        journal, other = self.journal, Journal(self.limit)
+        other.restore(journal.aside(), journal.runs(), journal.position, truncated=journal.truncated)
+        assert (other.runs(), other.aside(), other.size) == (journal.runs(), journal.aside(), journal.size)
+        assert (other.position, other.truncated) == (journal.position, journal.truncated)
+
+    @invariant()
     def no_state_is_lost(self) -> None:
         assert self.journal.states() == last_of_each_kind(self.said)
 
@@ -288,8 +311,8 @@ TestHistory.settings = settings(max_examples=100, stateful_step_count=40)
 # Positions, and journals that another process of the gateway has written.
 
 
-def entries(*texts: str) -> list[tuple[bytes, str | None, bool]]:
-    return [(text.encode(), None, text.endswith(".")) for text in texts]
+def runs(*turns: str) -> list[Run]:
+    return [(turn.encode().split(), {}, turn.endswith(".")) for turn in turns]
 
 
 def test_what_came_after_a_position_is_known_as_far_back_as_it_is_held() -> None:
@@ -315,26 +338,57 @@ def test_a_journal_can_be_written_down_and_taken_up_with_its_states_turns_and_po
     journal.append(b"dd")
     assert journal.aside() == [(b"plan1", "plan"), (b"mode1", "mode")]
     taken_up = Journal(10, "e")
-    taken_up.restore(journal.aside(), journal.entries(), journal.position, truncated=journal.truncated)
+    taken_up.restore(journal.aside(), journal.runs(), journal.position, truncated=journal.truncated)
     assert taken_up.replay() == journal.replay()
     assert (taken_up.size, taken_up.position, taken_up.truncated) == (journal.size, 6, True)
-    assert list(taken_up.entries()) == list(journal.entries())
+    assert taken_up.runs() == journal.runs()
     for each in (journal, taken_up):
         each.append(b"ee")
     assert taken_up.replay() == journal.replay()
 
 
-def test_the_entries_say_where_a_turn_ends() -> None:
+def test_the_runs_say_where_a_turn_ends() -> None:
     journal = Journal(100, "e")
-    journal.restore([], entries("a", "b.", "c.", "d"), 4, truncated=False)
-    assert list(journal.entries()) == entries("a", "b.", "c.", "d")
+    journal.restore([], runs("a b.", "c.", "d"), 4, truncated=False)
+    assert journal.runs() == runs("a b.", "c.", "d")
     assert not journal.truncated
+    journal.turn_ended()
+    assert journal.runs() == [*runs("a b.", "c."), ([b"d"], {}, True)]
     journal.shrink(2)
-    assert list(journal.entries()) == entries("d")
+    assert journal.runs() == [([b"d"], {}, True)]
+    journal.shrink(0)
+    assert journal.runs() == []
+
+
+def test_the_runs_say_which_messages_tell_a_state() -> None:
+    journal = Journal(8, "e")
+    for text, state in ((b"cut", "mode"), (b"off", None)):
+        journal.append(text, state)
+    journal.turn_ended()
+    for text, state in ((b"a", None), (b"b", "plan"), (b"c", "mode")):
+        journal.append(text, state)
+    journal.turn_ended()
+    for text, state in ((b"d", "plan"), (b"e", None)):
+        journal.append(text, state)
+    expected = [([b"a", b"b", b"c"], {1: "plan", 2: "mode"}, True), ([b"d", b"e"], {0: "plan"}, False)]
+    assert journal.runs() == expected
+    taken_up = Journal(8, "e")
+    taken_up.restore(journal.aside(), journal.runs(), journal.position, truncated=journal.truncated)
+    assert taken_up.runs() == expected
+    assert taken_up.states() == journal.states() == [b"c", b"d"]
+
+
+def test_what_is_written_down_later_is_not_in_the_runs() -> None:
+    journal = Journal(100, "e")
+    journal.extend([b"a"])
+    before = journal.runs()
+    journal.append(b"b", "mode")
+    journal.turn_ended()
+    assert before == [([b"a"], {}, False)]
 
 
 def test_a_journal_is_taken_up_within_a_smaller_limit_too() -> None:
     journal = Journal(4, "e")
-    journal.restore([(b"plan", "plan")], entries("aa.", "bb."), 9, truncated=False)
+    journal.restore([(b"plan", "plan")], runs("aa.", "bb."), 9, truncated=False)
     assert journal.replay() == [b"plan"]
     assert (journal.position, journal.truncated) == (9, True)

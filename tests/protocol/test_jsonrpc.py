@@ -394,6 +394,37 @@ def test_another_id_changes_nothing_else() -> None:
     assert jsonrpc.with_id(message, RawId(b'"x"')) == message.text.replace(b"\t1", b'\t"x"')
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        b'{"jsonrpc":"2.0","id":1,"method":"x","params":{"id":1}}',
+        b' { "id" : 1 , "method":"id"}',
+        b'{"method":"x","params":{"id":1},"id":1}',
+        b'{"method":"x","s":"\\"id\\":1","id":1}',
+        rb'{"\u0069d":1,"method":"x","params":{"id":2}}',
+        rb'{"jsonrpc":"2.\u0030","\u0069d":1,"method":"id"}',
+    ],
+)
+def test_an_id_is_found_where_it_is(text: bytes) -> None:
+    changed = jsonrpc.with_id(parse(text), RawId(b"77"), unique=True)
+    assert changed == jsonrpc.with_id(parse(text), RawId(b"77"))
+    assert json.loads(changed) == json.loads(text) | {"id": 77}
+    assert len(changed) == len(text) + 1
+
+
+@pytest.mark.parametrize(
+    ("text", "members"),
+    [
+        (b'{"params":{"a":"x", "b" : 1.0}}', {"a": b'"x"', "b": b"1.0"}),
+        (rb'{"params":{"\ud83d":1,"b":"\ud83d"}}', {"\ud83d": b"1", "b": rb'"\ud83d"'}),
+        (b'{"params":[1]}', {}),
+        (b"{}", {}),
+    ],
+)
+def test_the_members_of_params_are_there_verbatim(text: bytes, members: dict[str, bytes]) -> None:
+    assert {name: bytes(value) for name, value in jsonrpc.members_of_params(text).items()} == members
+
+
 def test_another_id_goes_to_the_one_that_counts() -> None:
     assert (
         jsonrpc.with_id(parse(rb'{"id":1,"result":2,"\u0069d":3}'), RawId(b"4")) == rb'{"id":1,"result":2,"\u0069d":4}'

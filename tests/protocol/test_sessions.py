@@ -368,9 +368,9 @@ def test_what_was_said_is_written_and_where_a_turn_ends(shelf: Shelf) -> None:
     ann.prompt()
     scene.agent.update("talk")
     scene.agent.answers("session/prompt", stopReason="end_turn")
-    assert shelf.told[1:] == [("write", "s"), ("write", "s"), ("end_turn", "s")]
+    assert shelf.told[1:] == [("write", "s"), ("extend", "s"), ("end_turn", "s")]
     (kept,) = shelf.journals.values()
-    assert list(kept.entries()) == list(scene.session().journal.entries())
+    assert kept.runs() == scene.session().journal.runs()
     ann.prompt()
     scene.lose_agent()
     assert shelf.told[-1] == ("end_turn", "s")
@@ -381,7 +381,7 @@ def test_the_end_of_its_life_is_kept_and_its_journal_stays(shelf: Shelf) -> None
     scene.agent.update("talk")
     ann.request("session/close", sessionId="s")
     scene.agent.answers("session/close")
-    assert shelf.told[-1] == ("keep", "s")
+    assert shelf.told[-2:] == [("settle", "s"), ("keep", "s")]
     (kept,) = shelf.journals.values()
     assert kept.position == 1
 

@@ -30,6 +30,36 @@ def said(kind: str, **members: Any) -> Any:
     return parse(json.dumps({"method": "session/update", "params": params}).encode())
 
 
+def test_what_is_said_in_a_session_is_found_at_one_look() -> None:
+    assert updates.session_of_talk(said("agent_message_chunk", text="caf\u00e9").text) == "s"
+    assert (
+        updates.session_of_talk('{"method":"session/update","params":{"sessionId":"caf\u00e9"}}'.encode())
+        == "caf\u00e9"
+    )
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *[said(kind).text for kind in ("plan", "current_mode_update", "subagent_update")],
+        b'{"id":1,"method":"session/update","params":{"sessionId":"s"}}',
+        b'{"method":"session/updates","params":{"sessionId":"s"}}',
+        b'{"method":"session/update","params":{"sessionId":"s","text":"\xff"}}',
+        b'{"method":"session/update","params":{"sessionId":"s\xff","update":{}}}',
+        b'{"method":"session/update","params":{"sessionId":"s","update":{"sessionUpdate":"\xff"}}}',
+        b'{"method":"caf\xe9","params":{}}',
+        b'{"method":"session/update","params":{"sessionId":1}}',
+        b'{"method":"session/update","params":{}}',
+        b'{"method":"session/update"}',
+        b'{"result":{},"id":1}',
+        b"banner",
+        b"[" * 100_000,
+    ],
+)
+def test_whatever_else_an_agent_writes_needs_a_closer_look(text: bytes) -> None:
+    assert updates.session_of_talk(text) is None
+
+
 def test_an_update_is_a_notification_whose_members_stay_verbatim() -> None:
     assert updates.session_update('a"b', "kind", content=b'{"n" : 1e999}') == (
         b'{"jsonrpc":"2.0","method":"session/update","params":{"sessionId":"a\\"b",'

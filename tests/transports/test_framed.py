@@ -1,6 +1,7 @@
 """Writing what the peer does not take at once, and the end of streams that are framed in bytes."""
 
-from collections.abc import Awaitable, Callable
+import gc
+from collections.abc import Awaitable, Callable, Sequence
 
 import pytest
 import trio
@@ -9,7 +10,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from acp_gateway.transports.base import WRITE_SIZE, MessageTooLarge, Stalled
-from acp_gateway.transports.framed import GOODBYE_TIMEOUT, LAST_WORDS, ByteWriter, Failure, Pieces
+from acp_gateway.transports.framed import (
+    GOODBYE_TIMEOUT,
+    LAST_WORDS,
+    REMEMBERED,
+    ByteWriter,
+    Failure,
+    LastBatch,
+    Pieces,
+)
 from acp_gateway.transports.ndjson import LineStream
 from tests.transports.wires import MIB, MemoryBytes, close_at_once, fill, memory_wire, pipe_wire
 
@@ -33,6 +42,35 @@ def test_a_message_that_trickles_in_does_not_become_an_object_for_each_byte() ->
         pieces.add(b"x")
     assert len(pieces._pieces) == 1
     assert pieces.take() == b"x" * 10_000
+
+
+# LastBatch
+
+
+def test_the_same_messages_are_encoded_once_and_others_anew() -> None:
+    calls: list[list[bytes]] = []
+
+    def encode(messages: Sequence[bytes]) -> bytes:
+        calls.append(list(messages))
+        return b"".join(messages)
+
+    encode_once = LastBatch(encode)
+    messages = [b"1", b"2"]
+    assert [encode_once(messages), encode_once([b"1", b"2"])] == [b"12", b"12"]
+    assert calls == [[b"1", b"2"]]
+    # The list is its owner's.
+    messages.append(b"3")
+    assert [encode_once(messages), encode_once(messages[:2])] == [b"123", b"12"]
+    assert calls == [[b"1", b"2"], [b"1", b"2", b"3"], [b"1", b"2"]]
+
+
+def test_a_large_batch_is_not_kept() -> None:
+    large = [b"x" * REMEMBERED, b"y"]
+    encode_once = LastBatch(b"".join)
+    assert encode_once(large) == b"".join(large)
+    assert not any(held is large[0] for held in gc.get_referents(encode_once._messages))
+    assert encode_once._encoded == b""
+    assert encode_once(large) == b"".join(large)
 
 
 # ByteWriter
@@ -168,7 +206,7 @@ async def test_only_one_task_writes_at_a_time() -> None:
     async with trio.open_nursery() as nursery:
         nursery.start_soon(writer.drain)
         await trio.testing.wait_all_tasks_blocked()
-        nursery.start_soon(writer.run)
+        nursery.start_soon(writer.write_kept)
         nursery.start_soon(writer.drain, 500)
         nursery.start_soon(writer.drain)
         await trio.testing.wait_all_tasks_blocked()
@@ -183,19 +221,26 @@ async def test_only_one_task_writes_at_a_time() -> None:
     assert there.inbox == b"x" * 1000 + b"y" * 5000
 
 
-async def test_who_drains_goes_on_alone_when_run_is_cancelled() -> None:
+async def test_who_drains_waits_for_whoever_attends_and_goes_on_alone_when_nobody_does() -> None:
     here, there = memory_wire(room=10)
     writer = ByteWriter(here)
     writer.write(b"x" * 1000)
+    writer.attended = True
     async with trio.open_nursery() as nursery:
-        async with trio.open_nursery() as running:
-            running.start_soon(writer.run)
-            await trio.testing.wait_all_tasks_blocked()
-            nursery.start_soon(writer.drain)
-            await trio.testing.wait_all_tasks_blocked()
-            running.cancel_scope.cancel()
-        there.room = 2000
+        nursery.start_soon(writer.drain)
+        await trio.testing.wait_all_tasks_blocked()
+        there.room = 500
         here.wake()
+        await trio.testing.wait_all_tasks_blocked()
+        assert len(there.inbox) == 10
+        async with trio.open_nursery() as attending:
+            attending.start_soon(writer.write_kept)
+            await trio.testing.wait_all_tasks_blocked()
+            assert len(there.inbox) == 500
+            attending.cancel_scope.cancel()
+        await trio.testing.wait_all_tasks_blocked()
+        there.room = 2000
+        writer.stop_attending()
     assert there.inbox == b"x" * 1000
 
 
@@ -211,33 +256,27 @@ async def test_the_first_failure_is_everybodys(error: Failure) -> None:
         assert raised.value is not error
 
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(expect, writer.run)
+        nursery.start_soon(expect, writer.write_kept)
         nursery.start_soon(expect, writer.drain)
         await trio.testing.wait_all_tasks_blocked()
         writer.fail(error)
         # Closing wakes the one that writes; what it gets is the failure all the same.
         await here.aclose()
     await expect(writer.drain)
-    await expect(writer.run)
+    await expect(writer.write_kept)
     with pytest.raises(type(error), match=str(error)):
         writer.write(b"y")
 
 
-async def test_run_learns_of_a_failure_while_there_is_nothing_to_write() -> None:
-    # A write that fails at once leaves nothing pending, and still the stream is at its end.
+async def test_a_write_that_fails_at_once_is_learned_of_by_whoever_writes_what_was_kept() -> None:
     here, there = memory_wire()
     writer = ByteWriter(here)
-
-    async def run() -> None:
-        with pytest.raises(trio.BrokenResourceError, match="broken pipe"):
-            await writer.run()
-
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(run)
-        await trio.testing.wait_all_tasks_blocked()
-        await there.aclose()
-        with pytest.raises(trio.BrokenResourceError, match="broken pipe"):
-            writer.write(b"x")
+    await there.aclose()
+    with pytest.raises(trio.BrokenResourceError, match="broken pipe"):
+        writer.write(b"x")
+    assert not writer.pending
+    with pytest.raises(trio.BrokenResourceError, match="broken pipe"):
+        await writer.write_kept()
 
 
 async def test_a_peer_that_takes_nothing_for_too_long_is_stalled(autojump_clock: trio.testing.MockClock) -> None:
@@ -264,7 +303,7 @@ async def test_a_peer_that_takes_a_little_now_and_then_is_not_stalled(autojump_c
     assert trio.current_time() == 9 * 59
 
 
-async def test_after_a_stall_the_others_wait_until_whoever_runs_has_said_goodbye(
+async def test_after_a_stall_the_others_wait_until_whoever_attends_has_said_goodbye(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     here, _ = memory_wire(room=10)
@@ -278,13 +317,13 @@ async def test_after_a_stall_the_others_wait_until_whoever_runs_has_said_goodbye
         told.append(trio.current_time())
 
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(writer_run_until_stalled, writer)
+        nursery.start_soon(write_until_stalled, writer)
         await trio.testing.wait_all_tasks_blocked()
         nursery.start_soon(drain)
     assert told == [65]
 
 
-async def test_a_stall_that_shows_before_run_has_begun_is_run_s_as_well(
+async def test_a_stall_that_shows_before_somebody_attends_is_theirs_as_well(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     here, _ = memory_wire(room=10)
@@ -298,13 +337,14 @@ async def test_a_stall_that_shows_before_run_has_begun_is_run_s_as_well(
     async with trio.open_nursery() as nursery:
         nursery.start_soon(expect, writer.drain)
         await trio.testing.wait_all_tasks_blocked()
-        nursery.start_soon(expect, writer.run)
+        nursery.start_soon(expect, writer.write_kept)
     assert trio.current_time() == 60
 
 
-async def writer_run_until_stalled(writer: ByteWriter) -> None:
+async def write_until_stalled(writer: ByteWriter) -> None:
+    writer.attended = True
     try:
-        await writer.run()
+        await writer.write_kept()
     except Stalled as error:
         await trio.sleep(5)
         writer.fail(error)

@@ -473,19 +473,6 @@ async def test_who_has_caught_up_by_reconnecting_is_told_so() -> None:
     assert caught_up == [False]
 
 
-async def test_waiting_for_a_connection_ends_when_there_is_one() -> None:
-    link = Link(window=WINDOW, allowance=WINDOW)
-    async with trio.open_nursery() as nursery:
-        waiting = await start(nursery, link.connected)
-        link.disconnect()
-        await wait_all_tasks_blocked()
-        assert not waiting.done
-        connect(link)
-        await wait_all_tasks_blocked()
-        assert waiting.done
-        await link.connected()
-
-
 async def test_a_pump_goes_on_over_the_next_connection() -> None:
     link = Link(window=WINDOW, allowance=WINDOW, high_water=HIGH_WATER)
     async with trio.open_nursery() as nursery:
@@ -670,8 +657,8 @@ async def test_who_settles_when_caught_up_confirms_nothing_that_was_not_handed_o
 
 async def test_a_full_window_stops_a_sender_until_the_peer_has_settled() -> None:
     caught_up: list[bool] = []
-    left = Link(window=CONFIRM_BYTES, caught_up=lambda: caught_up.append(True))
-    right = Link(window=CONFIRM_BYTES)
+    left = Link(window=CONFIRM_BYTES, high_water=CONFIRM_BYTES, caught_up=lambda: caught_up.append(True))
+    right = Link(window=CONFIRM_BYTES, allowance=CONFIRM_BYTES)
     connect_both(left, right)
     half = b"y" * (CONFIRM_BYTES // 2)
     left.send([half, half, half])
@@ -706,7 +693,7 @@ async def test_room_in_the_window_is_used_when_the_stream_has_room_as_well() -> 
 
 
 async def test_windows_that_are_full_both_ways_do_not_block_each_other() -> None:
-    left, right = Link(window=CONFIRM_BYTES), Link(window=CONFIRM_BYTES)
+    left, right = (Link(window=CONFIRM_BYTES, allowance=CONFIRM_BYTES) for _ in range(2))
     connect_both(left, right)
     half = b"y" * (CONFIRM_BYTES // 2)
     for link in (left, right):

@@ -4,6 +4,8 @@ import itertools
 
 import pytest
 import trio
+from hypothesis import given
+from hypothesis import strategies as st
 
 from acp_gateway.transports import framed
 from acp_gateway.transports.base import MessageTooLarge
@@ -66,6 +68,23 @@ async def test_every_cut_of_the_bytes_gives_the_same_messages() -> None:
         assert await received(*chunks) == [b'{"a":1}', b'{"b":2}', b'{"c":3}']
 
 
+def lines_of(text: bytes) -> list[bytes]:
+    """The messages in a text, one line after the other."""
+    return [line.removesuffix(b"\r") for line in text.split(b"\n") if line.strip()]
+
+
+@given(st.lists(st.sampled_from([b"\n", b"\r", b" ", b"\t", b"{}", b"\x0b", b"\xc2\x85"]), max_size=30), st.data())
+def test_lines_are_the_same_however_they_are_cut(parts: list[bytes], data: st.DataObject) -> None:
+    text = b"".join(parts)
+    cuts = sorted(data.draw(st.lists(st.integers(0, len(text)), max_size=6)))
+    chunks = [text[start:end] for start, end in zip([0, *cuts], [*cuts, len(text)], strict=True) if start < end]
+
+    async def main() -> None:
+        assert await received(*chunks) == lines_of(text)
+
+    trio.run(main)
+
+
 async def test_bytes_that_are_no_utf8_pass_through() -> None:
     # What is to be said about them is for those who know JSON.
     assert await received(b'{"a":"\xff\0"}\n') == [b'{"a":"\xff\0"}']
@@ -79,6 +98,16 @@ async def test_a_message_of_several_lines_is_sent_as_one() -> None:
 
 async def test_a_single_carriage_return_is_sent_as_a_space() -> None:
     assert await sent(b'{"a":\r1}') == b'{"a": 1}\n'
+
+
+async def test_a_batch_that_goes_to_many_is_the_same_for_all() -> None:
+    wires = [memory_wire() for _ in range(3)]
+    streams = [LineStream(here, max_message_size=MIB) for here, _ in wires]
+    for messages, line in (([b"1", b"2\n"], b"1\n2 \n"), ([b"1", b"3"], b"1\n3\n"), ([b"1"], b"1\n"), ([], b"")):
+        for stream, (_, there) in zip(streams, wires, strict=True):
+            stream.send_nowait(messages)
+            assert there.inbox == line
+            there.inbox.clear()
 
 
 # What is too much

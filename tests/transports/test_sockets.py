@@ -20,7 +20,7 @@ from cryptography import x509
 
 from acp_gateway.errors import TrustError, Unreachable
 from acp_gateway.tls import client_context, create_certificate, server_context
-from acp_gateway.transports.base import READS_PER_CHECKPOINT, WRITE_SIZE, ByteStream
+from acp_gateway.transports.base import READ_COST, READ_SIZE, TURN, WRITE_SIZE, ByteStream
 from acp_gateway.transports.sockets import (
     CERTIFICATE_REQUIRED,
     TLS_RECORD,
@@ -121,7 +121,7 @@ async def test_a_peer_that_sends_on_and_on_leaves_other_tasks_their_turn(
 
     async with trio.open_nursery() as nursery:
         nursery.start_soon(count)
-        for _ in range(10 * READS_PER_CHECKPOINT):
+        for _ in range(10 * TURN // READ_COST):
             there.send_nowait(memoryview(b"x"))
             assert await here.receive_some() == b"x"
         nursery.cancel_scope.cancel()
@@ -138,7 +138,8 @@ async def test_tls_tells_of_progress_within_a_large_write(tls: Tls) -> None:
     received = 0
     while received <= TLS_RECORD:
         received += len(await there.receive_some())
-    assert await here.send_some(data[sent:]) == TLS_RECORD
+    progress = await here.send_some(data[sent:])
+    assert TLS_RECORD <= progress < len(data) - sent
     await close_at_once(here, there)
 
 
@@ -173,6 +174,54 @@ async def test_a_peer_that_takes_everything_does_not_keep_other_tasks_waiting(
     here, there = await tls_wire(tls)
     monkeypatch.setattr(here._sock, "send", len)
     assert here.send_nowait(memoryview(b"x" * MIB)) == WRITE_SIZE
+    await close_at_once(here, there)
+
+
+async def test_full_tls_records_are_read_together(tls: Tls) -> None:
+    here, there = await tls_wire(tls)
+    data = bytes(range(256)) * 512
+    assert there.send_nowait(memoryview(data)[: 3 * TLS_RECORD]) == 3 * TLS_RECORD
+    assert await here.receive_some() == data[: 3 * TLS_RECORD]
+    there.send_nowait(memoryview(data)[: TLS_RECORD + 100])
+    there.send_nowait(memoryview(b"later"))
+    assert await here.receive_some() == data[: TLS_RECORD + 100]
+    assert await here.receive_some() == b"later"
+    await close_at_once(here, there)
+
+
+async def test_of_tls_records_no_more_are_read_at_once_than_of_anything_else(
+    tls: Tls, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here, there = await tls_wire(tls)
+    monkeypatch.setattr(here._sock, "recv", lambda _: b"x" * TLS_RECORD)
+    assert len(await here.receive_some()) == READ_SIZE
+    await close_at_once(here, there)
+
+
+async def test_an_error_behind_a_tls_record_comes_after_it_and_stays(tls: Tls, monkeypatch: pytest.MonkeyPatch) -> None:
+    # The system tells of it once, and from then on of nothing but the end, which would look like a good one.
+    here, there = await tls_wire(tls)
+    outcomes: list[bytes | OSError] = [b"x" * TLS_RECORD, ConnectionResetError(errno.ECONNRESET, "reset")]
+
+    def receive(_: int) -> bytes:
+        outcome = outcomes.pop(0) if outcomes else b""
+        if isinstance(outcome, OSError):
+            raise outcome
+        return outcome
+
+    monkeypatch.setattr(here._sock, "recv", receive)
+    assert await here.receive_some() == b"x" * TLS_RECORD
+    for _ in range(2):
+        with pytest.raises(trio.BrokenResourceError, match="connection reset by peer"):
+            await here.receive_some()
+    await close_at_once(here, there)
+
+
+async def test_the_end_behind_a_tls_record_comes_after_it(tls: Tls) -> None:
+    here, there = await tls_wire(tls)
+    there.send_nowait(memoryview(b"x" * TLS_RECORD))
+    await there.send_eof()
+    assert await read_all(here) == b"x" * TLS_RECORD
     await close_at_once(here, there)
 
 
@@ -283,7 +332,7 @@ async def test_finishing_sends_a_task_away_that_is_about_to_read(
     ends: tuple[SocketBytes, SocketBytes], ticks: int
 ) -> None:
     here, there = ends
-    here._reads = READS_PER_CHECKPOINT - 1
+    here._turn = TURN
 
     async def read() -> None:
         for _ in range(ticks):

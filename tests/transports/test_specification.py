@@ -83,10 +83,10 @@ async def lines_over_threads(tls: Tls) -> AsyncIterator[Link]:
     here, there = thread_wire()
     yield Link(lines(here), lines(there))
     await close_at_once(here, there)
-    # The ends of both pipes are closed now, so that threads that were reading find the end.
-    while here.reading or there.reading:
+    # One end of each pipe is closed now, or soon, so that threads that were reading or writing find that.
+    while here.open or there.open:
         await trio.lowlevel.checkpoint()
-    await close_at_once(here, there)
+        await close_at_once(here, there)
 
 
 @asynccontextmanager

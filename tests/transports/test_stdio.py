@@ -13,7 +13,7 @@ import trio.testing
 
 from acp_gateway.errors import UsageError
 from acp_gateway.transports import stdio
-from acp_gateway.transports.base import READ_SIZE, READS_PER_CHECKPOINT, ByteStream
+from acp_gateway.transports.base import READ_COST, READ_SIZE, TURN, ByteStream
 from acp_gateway.transports.stdio import FileBytes, ThreadBytes, open_stdio
 from tests.transports.wires import MIB, close_at_once, pipe_wire
 
@@ -68,7 +68,7 @@ async def test_a_writer_of_much_leaves_other_tasks_their_turn(pipes: tuple[FileB
 
     async with trio.open_nursery() as nursery:
         nursery.start_soon(count)
-        for _ in range(10 * READS_PER_CHECKPOINT):
+        for _ in range(10 * TURN // READ_COST):
             there.send_nowait(memoryview(b"x"))
             assert await here.receive_some() == b"x"
         nursery.cancel_scope.cancel()

@@ -1,12 +1,16 @@
 """WebSockets, frame by frame, against a peer by hand; and the client's handshake."""
 
+import itertools
 import math
 from collections.abc import Awaitable, Callable
 
 import pytest
 import trio
 import trio.testing
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from websockets.frames import Frame, Opcode
+from websockets.protocol import CLIENT, SERVER, Side
 from websockets.uri import WebSocketURI
 
 from acp_gateway.errors import ProtocolError
@@ -16,12 +20,15 @@ from acp_gateway.transports.websocket import (
     FRAME_SIZE,
     MARK,
     PONG_BACKLOG,
+    LibraryProtocol,
     Timing,
     UpgradeRefused,
     WebSocketStream,
     connect_websocket,
     encode_text,
     frame_end,
+    library_log,
+    whole_texts,
 )
 from tests.transports.conftest import Tls
 from tests.transports.frames import (
@@ -40,7 +47,7 @@ from tests.transports.frames import (
     response_101,
     take_frames,
 )
-from tests.transports.wires import MIB, NEVER, URI, close_at_once, fill, memory_wire, tls_wire, upgrade
+from tests.transports.wires import MIB, NEVER, URI, Script, close_at_once, fill, memory_wire, tls_wire, upgrade
 
 Clock = trio.testing.MockClock
 Open = Callable[..., Awaitable[Peer]]
@@ -66,7 +73,7 @@ async def test_a_message_is_sent_as_one_text_frame(role: Open, size: int) -> Non
 @pytest.mark.parametrize("size", [0, 1, 125, 126, 65535, 65536, FRAME_SIZE])
 def test_a_servers_frames_are_those_of_the_library(size: int) -> None:
     message = b"x" * size
-    assert b"".join(encode_text([message])) == Frame(Opcode.TEXT, message).serialize(mask=False)
+    assert encode_text([message]) == Frame(Opcode.TEXT, message).serialize(mask=False)
 
 
 @pytest.mark.parametrize("size", [FRAME_SIZE, FRAME_SIZE + 1, FRAME_SIZE + 126, FRAME_SIZE + 70_000, 2 * FRAME_SIZE])
@@ -90,6 +97,14 @@ async def test_a_batch_is_one_write(role: Open) -> None:
     wire.written.clear()
     peer.stream.send_nowait([b"1", b"2", b"x" * 100_000])
     assert len(wire.written) == 1
+
+
+async def test_a_batch_that_goes_to_many_is_the_same_for_all() -> None:
+    peers = [await accept_by_hand() for _ in range(3)]
+    for messages in ([b"1", b"2"], [b"1", b"3"], [b"1"], [], [b"1", b"3"]):
+        for peer in peers:
+            peer.stream.send_nowait([bytes(bytearray(message)) for message in messages])
+            assert peer.frames() == [Seen(TEXT, message) for message in messages]
 
 
 # Receiving
@@ -189,6 +204,169 @@ async def test_a_peer_that_pings_and_takes_nothing_does_not_fill_the_memory(role
         await trio.testing.wait_all_tasks_blocked()
         assert peer.frames() == [Seen(PONG, b"again")]
         nursery.cancel_scope.cancel()
+
+
+# Past the library
+
+
+LIMIT = 300
+
+
+class Busy(LibraryProtocol):
+    """Sees everything, because nothing is led past it."""
+
+    @property
+    def idle(self) -> bool:
+        return False
+
+    @idle.setter
+    def idle(self, idle: bool) -> None:
+        pass
+
+
+class Listener(Script):
+    """Sends these chunks and ends, and keeps what it gets."""
+
+    def __init__(self, chunks: list[bytes]) -> None:
+        super().__init__(chunks)
+        self.got = bytearray()
+
+    def send_nowait(self, data: memoryview) -> int:
+        self.got += data
+        return len(data)
+
+
+Heard = tuple[list[list[bytes]], str, list[Seen], int | None, str]
+
+
+async def hear(kind: type[LibraryProtocol], side: Side, chunks: list[bytes]) -> Heard:
+    """The batches that come of these chunks, how it ends, what is answered, and what the peer's goodbye says."""
+    wire = Listener(chunks)
+    stream = WebSocketStream(kind(side, max_size=LIMIT, logger=library_log), wire, NEVER, {})
+    batches: list[list[bytes]] = []
+    while True:
+        try:
+            batches.append(await stream.receive_batch())
+        except (trio.EndOfChannel, trio.BrokenResourceError) as error:
+            answers = take_frames(wire.got, masked=side is CLIENT)
+            return batches, repr(error), answers, stream.close_code, stream.close_text
+
+
+def with_length(size_bytes: int, payload: bytes, *, masked: bool) -> bytes:
+    """A text frame whose length takes so many bytes, needed or not."""
+    code, mask_bit = {2: 126, 8: 127}[size_bytes], 0x80 if masked else 0
+    head = bytes((0x81, mask_bit | code)) + len(payload).to_bytes(size_bytes)
+    return head + (b"\0\0\0\0" if masked else b"") + payload
+
+
+TEXTS = st.one_of(
+    st.text(max_size=20).map(str.encode),
+    st.sampled_from([0, 1, 124, 125, 126, 127, 128, 255, 256, LIMIT - 1, LIMIT]).map(lambda size: b"x" * size),
+)
+
+
+def frames_of(*, masked: bool) -> st.SearchStrategy[bytes]:
+    """Frames as a peer sends them that masks or not: whole messages mostly, and all that is not."""
+
+    def good(opcode: int, payload: bytes, fin: bool) -> bytes:
+        return frame(opcode, payload, fin=fin, masked=masked)
+
+    whole = st.builds(good, st.just(TEXT), TEXTS, st.just(True))
+    others = st.one_of(
+        st.builds(good, st.just(TEXT), TEXTS | st.binary(max_size=5), st.just(False)),
+        st.builds(good, st.just(CONT), TEXTS | st.binary(max_size=5), st.booleans()),
+        st.builds(good, st.just(BINARY), st.binary(max_size=20), st.booleans()),
+        st.builds(good, st.sampled_from([PING, PONG]), st.binary(max_size=126), st.just(True)),
+        st.builds(good, st.sampled_from([PING, CLOSE, 3, 11]), st.binary(max_size=3), st.booleans()),
+        st.builds(
+            good, st.just(CLOSE), st.sampled_from([b"", close_payload(1000), close_payload(1011, "é")]), st.just(True)
+        ),
+        st.builds(good, st.just(TEXT), st.binary(min_size=1, max_size=5), st.just(True)),
+        st.builds(good, st.just(TEXT), st.just(b"x" * (LIMIT + 1)), st.just(True)),
+        st.builds(lambda text: frame(TEXT, text, masked=not masked), TEXTS),
+        st.builds(
+            lambda text, first: frame(TEXT, text, masked=masked, first=first), TEXTS, st.sampled_from([16, 32, 64])
+        ),
+        st.builds(lambda text, size: with_length(size, text, masked=masked), TEXTS, st.sampled_from([2, 8])),
+        st.sampled_from([b"\x81\xff" + b"\xff" * 8, b"\x81\x7f" + b"\xff" * 8]),
+        st.binary(max_size=20),
+    )
+    return whole | whole | whole | others
+
+
+@settings(max_examples=300)
+@given(st.data())
+def test_messages_that_go_past_the_library_are_those_that_it_would_have_told_of(data: st.DataObject) -> None:
+    side = data.draw(st.sampled_from([SERVER, CLIENT]))
+    frames = data.draw(st.lists(frames_of(masked=side is SERVER), max_size=12))
+    # The library has to see the first one. Most cuts are between frames: anywhere else it goes on from there by itself.
+    frames.insert(0, frame(TEXT, b"{}", masked=side is SERVER))
+    ends = list(itertools.accumulate(map(len, frames)))
+    sent = b"".join(frames)
+    cuts = sorted({ends[0], *data.draw(st.lists(st.sampled_from(ends) | st.integers(ends[0], ends[-1]), max_size=6))})
+    chunks = [sent[start:end] for start, end in zip([0, *cuts], [*cuts, len(sent)], strict=True) if start < end]
+
+    async def main() -> None:
+        assert await hear(LibraryProtocol, side, chunks) == await hear(Busy, side, chunks)
+
+    trio.run(main)
+
+
+@pytest.mark.parametrize("side", [SERVER, CLIENT])
+async def test_whole_messages_go_past_the_library_whenever_nothing_has_begun(side: Side) -> None:
+    seen: list[bytes] = []
+
+    class Watched(LibraryProtocol):
+        def recv_frame(self, frame: Frame) -> None:
+            seen.append(bytes(frame.data))
+            super().recv_frame(frame)
+
+    def text(payload: bytes, *, fin: bool = True, opcode: int = TEXT) -> bytes:
+        return frame(opcode, payload, fin=fin, masked=side is SERVER)
+
+    chunks = [
+        text(b"1"),
+        text(b"2") + text("3 é".encode()),
+        text(b"4") + text(b"5")[:-1],
+        text(b"5")[-1:],
+        text(b"6"),
+        text(b"7a", fin=False),
+        text(b"7b", opcode=CONT),
+        text(b"8") + text(b"ping", opcode=PING) + text(b"9"),
+        text(b"10"),
+    ]
+    batches, *_ = await hear(Watched, side, chunks)
+    assert [message for batch in batches for message in batch] == [
+        b"1",
+        b"2",
+        "3 é".encode(),
+        *b"4 5 6 7a7b 8 9 10".split(),
+    ]
+    assert seen == [b"1", b"5", b"7a", b"7b", b"ping", b"9"]
+
+
+@pytest.mark.parametrize("side", [SERVER, CLIENT])
+@pytest.mark.parametrize("before", [[], [TEXT], [PING]])
+async def test_what_looks_like_a_message_within_another_frame_is_none(side: Side, before: list[int]) -> None:
+    masked = side is SERVER
+    first, *frames = [frame(opcode, b"{}", masked=masked) for opcode in [TEXT, *before]]
+    payload = with_length(2, b"evil", masked=masked)
+    # A binary message, which is ignored; masked with zeros, its payload is what it looks like.
+    outer = b"\x82" + with_length(2, b"x" + payload, masked=masked)[1:]
+    batches, *_ = await hear(LibraryProtocol, side, [first, b"".join(frames) + outer[: -len(payload)], payload])
+    assert [message for batch in batches for message in batch] == [b"{}"] * (1 + before.count(TEXT))
+
+
+@pytest.mark.parametrize("masked", [True, False])
+@pytest.mark.parametrize("size", [0, 125, 126, 65535, 65536])
+def test_messages_are_taken_up_to_the_first_that_is_not_complete(masked: bool, size: int) -> None:
+    whole = frame(TEXT, b"x" * size, masked=masked)
+    for missing in (*range(1, min(len(whole), 20)), len(whole)):
+        part = whole[: len(whole) - missing]
+        assert whole_texts(whole + part, MIB, masked=masked) == ([b"x" * size], len(whole))
+    assert whole_texts(whole[:1], MIB, masked=masked) == ([], 0)
+    for end in range(2, min(len(whole), 16)):
+        assert whole_texts(whole[:end], MIB, masked=masked) == ([], 0)
 
 
 # What breaks the stream

@@ -4,6 +4,7 @@ import math
 import os
 import socket
 from collections.abc import Callable, Iterable
+from typing import Any
 
 import trio
 from websockets.http11 import Request
@@ -173,19 +174,19 @@ class ThreadEnd(ThreadBytes):
 
     def __init__(self, read_fd: int, write_fd: int) -> None:
         super().__init__(read_fd, write_fd)
-        self._open = [read_fd, write_fd]
+        self._open: dict[int, Any] = {read_fd: self._reading, write_fd: self._writing}
 
     async def aclose(self) -> None:
-        if self._open:
-            os.close(self._open.pop())
-        if self._open and not self.reading:
-            os.close(self._open.pop())
+        # Not under a thread that is about to use it: its number may be another file's by then.
+        for descriptor in [descriptor for descriptor, calls in self._open.items() if not calls._under_way]:
+            del self._open[descriptor]
+            os.close(descriptor)
         await super().aclose()
 
     @property
-    def reading(self) -> bool:
-        """Whether a thread reads, so that the descriptor can't be closed."""
-        return self._reading._under_way
+    def open(self) -> bool:
+        """Whether a thread reads or writes, so that not all could be closed."""
+        return bool(self._open)
 
 
 def thread_wire() -> tuple[ThreadEnd, ThreadEnd]:
