@@ -20,6 +20,7 @@ class Party:
 
     def __init__(self) -> None:
         self.heard: list[dict[str, Any]] = []
+        self._prompts = 0
         self._answers = 0
         self._decisions: asyncio.Queue[str | acp.RequestError] = asyncio.Queue()
         self._news = asyncio.Event()
@@ -32,6 +33,8 @@ class Party:
             self.heard.append(event.message)
         elif "method" not in event.message:
             self._answers += 1
+        elif event.message["method"] == "session/prompt":
+            self._prompts += 1
         self._news.set()
 
     async def session_update(self, session_id: str, update: Any, **kwargs: Any) -> None:
@@ -60,6 +63,13 @@ class Party:
         """A turn: text blocks, of which each test agent has its own notion; returns why it ended."""
         answer = await self.agent.prompt(session_id=session, prompt=[acp.text_block(text) for text in blocks])
         return str(answer.stop_reason)
+
+    async def begin(self, session: str, *blocks: str) -> asyncio.Task[str]:
+        """Begin a turn, and return when its prompt has been sent: what is sent from now on comes after it."""
+        prompts = self._prompts
+        turn = asyncio.create_task(self.prompt(session, *blocks))
+        await self.until(lambda: self._prompts > prompts)
+        return turn
 
     async def until_told(self, session: str, text: str) -> None:
         """Wait until the agent has said this."""

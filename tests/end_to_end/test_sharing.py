@@ -137,7 +137,7 @@ def test_everybody_sees_the_same_updates_in_the_same_order(gateway: RunningGatew
 def test_a_permission_is_decided_once_by_whichever_controller_is_first(gateway: RunningGateway) -> None:
     async def scenario() -> None:
         async with meeting(gateway) as there:
-            turn = asyncio.create_task(there.first.prompt(there.session, "permission"))
+            turn = await there.first.begin(there.session, "permission")
             for controller in (there.first, there.second):
                 await controller.until(controller.asked)
             await there.second.decide("no")
@@ -147,7 +147,7 @@ def test_a_permission_is_decided_once_by_whichever_controller_is_first(gateway: 
             assert there.second.withdrawn() == []
             # Too late: it decides neither this one nor the next.
             await there.first.decide("yes")
-            turn = asyncio.create_task(there.second.prompt(there.session, "permission"))
+            turn = await there.second.begin(there.session, "permission")
             await there.first.until(lambda: len(there.first.asked()) == 2)
             await there.first.decide("no")
             assert await turn == "end_turn"
@@ -164,7 +164,7 @@ def test_an_error_and_a_choice_that_was_not_offered_decide_nothing(gateway: Runn
     async def scenario() -> None:
         async with meeting(gateway) as there:
             for answer in (acp.RequestError.method_not_found("permission"), "maybe"):
-                turn = asyncio.create_task(there.first.prompt(there.session, "permission"))
+                turn = await there.first.begin(there.session, "permission")
                 await there.second.until(lambda: len(there.second.asked()) > len(there.second.withdrawn()))
                 await there.second.decide(answer)
                 # What comes back was asked after the answer.
@@ -181,14 +181,14 @@ def test_an_error_and_a_choice_that_was_not_offered_decide_nothing(gateway: Runn
 def test_a_turn_is_cancelled_by_somebody_who_did_not_begin_it(gateway: RunningGateway) -> None:
     async def scenario() -> None:
         async with meeting(gateway) as there:
-            turn = asyncio.create_task(there.first.prompt(there.session, "wait"))
+            turn = await there.first.begin(there.session, "wait")
             await there.second.until_told(there.session, "waiting")
-            queued = asyncio.create_task(there.first.prompt(there.session, "echo", "too late"))
+            queued = await there.first.begin(there.session, "echo", "too late")
             await there.first.agent.resume_session(cwd="/", session_id=there.session)
             await there.second.agent.cancel(session_id=there.session)
             assert await turn == await queued == "cancelled"
 
-            turn = asyncio.create_task(there.first.prompt(there.session, "permission"))
+            turn = await there.first.begin(there.session, "permission")
             for controller in (there.first, there.second):
                 await controller.until(controller.asked)
             await there.second.agent.cancel(session_id=there.session)
@@ -204,7 +204,7 @@ def test_a_turn_is_cancelled_by_somebody_who_did_not_begin_it(gateway: RunningGa
 def test_who_observes_is_refused_everything_that_the_agent_would_notice(gateway: RunningGateway) -> None:
     async def scenario() -> None:
         async with meeting(gateway) as there:
-            turn = asyncio.create_task(there.first.prompt(there.session, "wait"))
+            turn = await there.first.begin(there.session, "wait")
             for observer in (there.viewer, there.guest):
                 await observer.until_told(there.session, "waiting")
                 code, words = await refused(observer.prompt(there.session, "echo", "from an observer"))
@@ -228,7 +228,7 @@ def test_who_observes_is_refused_everything_that_the_agent_would_notice(gateway:
 def test_the_sessions_command_shows_who_is_there_and_what_waits(gateway: RunningGateway) -> None:
     async def scenario() -> list[dict[str, Any]]:
         async with meeting(gateway) as there:
-            turn = asyncio.create_task(there.first.prompt(there.session, "permission"))
+            turn = await there.first.begin(there.session, "permission")
             await there.second.until(there.second.asked)
             shown = await asyncio.to_thread(gateway.sessions)
             await there.second.decide("yes")
@@ -253,7 +253,7 @@ def test_who_asks_for_news_learns_who_came_and_who_decided(gateway: RunningGatew
                 await curious.agent.load_session(cwd="/", session_id=session)
                 async with party(gateway, "unix", "--attach", session, "--observe") as viewer:
                     await opened(viewer)
-                    turn = asyncio.create_task(curious.prompt(session, "permission"))
+                    turn = await curious.begin(session, "permission")
                     await first.until(first.asked)
                     await first.decide("yes")
                     assert await turn == "end_turn"
@@ -309,7 +309,7 @@ def test_who_joins_in_the_middle_of_a_turn_misses_nothing_and_hears_nothing_twic
             ):
                 session = await opened(first)
                 blocks = ("flood 250", "half of it", f"gate {tmp_path}/gate", "flood 250", "the end")
-                turn = asyncio.create_task(first.prompt(session, *blocks))
+                turn = await first.begin(session, *blocks)
                 await first.until_told(session, "half of it")
                 load = asyncio.create_task(second.agent.load_session(cwd="/", session_id=session))
                 os.write(let_go_on, b"\n")
@@ -353,7 +353,7 @@ def test_a_permission_waits_until_somebody_is_there_to_decide_it(gateway: Runnin
         with gate(tmp_path / "gate") as let_go_on:
             async with party(gateway, "wss", "--agent", "patient") as asker:
                 session = await opened(asker)
-                turn = asyncio.create_task(asker.prompt(session, "begun", f"gate {tmp_path}/gate", "ask"))
+                turn = await asker.begin(session, "begun", f"gate {tmp_path}/gate", "ask")
                 await asker.until_told(session, "begun")
                 turn.cancel()
             line = await asyncio.to_thread(gateway.read_log_until, "attached to agent patient")
@@ -404,7 +404,7 @@ def test_a_session_of_somebody_else_is_as_if_there_were_none(gateway: RunningGat
         as_bo = ("--agent", "memory", "--token-file", str(token))
         async with party(gateway, "wss", "--agent", "memory") as owner, party(gateway, "tcp", *as_bo) as stranger:
             session = await opened(owner)
-            turn = asyncio.create_task(owner.prompt(session, "begun", "wait"))
+            turn = await owner.begin(session, "begun", "wait")
             await owner.until_told(session, "begun")
 
             own = await opened(stranger)
@@ -496,9 +496,9 @@ def test_after_the_agents_death_its_session_goes_on_in_a_new_process(gateway: Ru
             await second.agent.load_session(cwd="/", session_id=session)
             await first.prompt(session, "pid")
             with gate(tmp_path / "gate") as let_go_on:
-                turn = asyncio.create_task(first.prompt(session, f"gate {tmp_path}/gate", "dying", "die 7"))
+                turn = await first.begin(session, f"gate {tmp_path}/gate", "dying", "die 7")
                 await second.until(lambda: "die 7" in texts(second.updates(session), "user_message_chunk"))
-                queued = asyncio.create_task(second.prompt(session, "never said"))
+                queued = await second.begin(session, "never said")
                 await second.agent.resume_session(cwd="/", session_id=session)
                 os.write(let_go_on, b"\n")
                 for pending in (turn, queued):
