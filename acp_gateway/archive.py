@@ -3,10 +3,10 @@
 import time
 from collections.abc import Callable, Sequence
 
-from acp_gateway.database import Run, StoredJournal
 from acp_gateway.protocol.journal import Journal
 from acp_gateway.protocol.sessions import Session
 from acp_gateway.storage import Storage
+from acp_gateway.stored import Run, StoredJournal
 
 
 class StoredArchive:
@@ -25,7 +25,7 @@ class StoredArchive:
         # By session: what it is stored under, and since when. And the sessions by that.
         self._keys: dict[Session, tuple[int, float]] = {}
         self._sessions: dict[int, Session] = {}
-        storage.memory = self
+        storage.rely_on(self)
 
     def restore(self, journal_limit: int) -> list[Session]:
         """The sessions of earlier processes, those not used for the longest first. For the start; blocks."""

@@ -14,18 +14,16 @@ What is erased is overwritten (`secure_delete`), and gone from the write-ahead l
 import os
 import sqlite3
 import stat
-from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
-from datetime import UTC, datetime
-from itertools import accumulate, pairwise
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-import msgspec
-
+from acp_gateway.damage import Damaged, as_number, as_text, as_text_or_none, as_time, is_number
 from acp_gateway.errors import ConfigError
+from acp_gateway.pieces import outline, split, unpack
+from acp_gateway.stored import Run, StoredJournal, StoredSession, TokenUse
 
 _APPLICATION: Final = 0x41435067
 """What SQLite files of this program say they are, "ACPg"."""
@@ -44,12 +42,6 @@ of a turn is cut off, it is cut off piece by piece."""
 _LOG: Final = 8 * 1024 * 1024
 """Bytes of the write-ahead log that stay on disk for the next time: twice what SQLite lets it grow to in quiet times.
 One large batch makes it larger for a moment."""
-
-_LARGEST: Final = 2**62
-"""What a number in the file is below: keys are microseconds since 1970, and whatever is added still fits a column."""
-
-_LATEST: Final = 253_402_300_800.0
-"""What a time in the file is below, in seconds since 1970: the year 10000, which can't be told as a date."""
 
 _TABLES: Final = (
     """
@@ -87,78 +79,6 @@ Connect = Callable[..., sqlite3.Connection]
 """`sqlite3.connect`, or something that takes the same."""
 
 
-@dataclass(frozen=True, slots=True)
-class StoredSession:
-    """What is known of a session that no agent process has."""
-
-    key: int
-    agent: str
-    session_id: str
-    owner: str
-    """An identity."""
-    cwd: str | None
-    title: str | None
-    updated_at: str | None
-    created: float
-    """Seconds since 1970."""
-    used: float
-    """Seconds since 1970."""
-    epoch: str
-    """Of its history."""
-    position: int = 0
-    """How many messages its history ever had; 0 where none is kept."""
-
-
-@dataclass(slots=True)
-class Run:
-    """Messages of one turn that follow one another."""
-
-    messages: list[bytes] = field(default_factory=list)
-    states: dict[int, str] = field(default_factory=dict)
-    """Of those that tell a state, of which only the last counts, the kind: by index, and in order."""
-    ends_turn: bool = False
-    """Whether a turn ended after the last of them; where there are none, after what was before."""
-
-    def extend(self, messages: Sequence[bytes], state: str | None = None) -> None:
-        """Add messages, each of which tells this state, if any."""
-        if state is not None:
-            first = len(self.messages)
-            self.states.update(dict.fromkeys(range(first, first + len(messages)), state))
-        self.messages += messages
-
-    def join(self, other: "Run") -> None:
-        """Add what followed in the same turn."""
-        first = len(self.messages)
-        self.states.update((first + index, state) for index, state in other.states.items())
-        self.messages += other.messages
-        self.ends_turn = other.ends_turn
-
-
-@dataclass(frozen=True, slots=True)
-class StoredJournal:
-    """A session's history."""
-
-    epoch: str
-    position: int
-    """How many messages it ever had."""
-    truncated: bool
-    """Whether something is missing that told no state."""
-    states: Sequence[tuple[bytes, str]] = ()
-    """From before `runs`: the last message that was cut off of each kind of state, with the kind, in order."""
-    runs: Sequence[Run] = ()
-    """The last messages, turn by turn and without a gap: the last of them is the one at `position`."""
-
-
-@dataclass(frozen=True, slots=True)
-class TokenUse:
-    """When a token was last presented."""
-
-    last_used: float
-    """Seconds since 1970."""
-    granted_by: str | None = None
-    """Whose session it turned out to be for, if it is for one alone."""
-
-
 @dataclass(slots=True)
 class _Extent:
     """The row of a history."""
@@ -166,10 +86,6 @@ class _Extent:
     position: int
     size: int
     truncated: bool
-
-
-class Damaged(sqlite3.DatabaseError):
-    """What is in the file is nothing that was ever written there."""
 
 
 class Database:
@@ -235,7 +151,7 @@ class Database:
 
     def journals(self) -> set[int]:
         """The keys of the sessions whose history is kept."""
-        return {_number(key) for (key,) in self._connection.execute("SELECT session FROM journal").fetchall()}
+        return {as_number(key) for (key,) in self._connection.execute("SELECT session FROM journal").fetchall()}
 
     def token_uses(self) -> dict[str, TokenUse]:
         """When each token was last used, by its id."""
@@ -280,6 +196,18 @@ class Database:
             self._connection.execute("INSERT INTO state VALUES (?, ?, ?, ?)", (key, state, number, message))
         self._add(key, extent, journal.runs)
 
+    def renew_journal(self, key: int, journal: StoredJournal) -> None:
+        """Keep this history of a session, which what there is was once, if anything is.
+
+        What it does not have any more stays, where nothing is missing between the two.
+        """
+        extent = self._extent(key)
+        news = None if extent is None else journal.after(extent.position)
+        if extent is None or news is None:
+            self.replace_journal(key, journal)
+        else:
+            self._add(key, extent, news)
+
     def read_journal(self, key: int) -> StoredJournal | None:
         """A session's history; None where none is kept, or where what is stored does not fit together."""
         row = self._connection.execute(
@@ -288,7 +216,7 @@ class Database:
         if row is None:
             return None
         epoch, position, truncated = row
-        if not isinstance(epoch, str) or not _is_number(position):
+        if not isinstance(epoch, str) or not is_number(position):
             return None
         aside = self._connection.execute("SELECT message, kind FROM state WHERE session = ? ORDER BY number", (key,))
         states = aside.fetchall()
@@ -299,9 +227,9 @@ class Database:
         ).fetchall()
         runs: list[Run] = []
         reached = position
-        for first, ends_turn, outline, messages in pieces:
-            run = _unpack(outline, messages)
-            if not run.messages or not _is_number(first) or (runs and first != reached):
+        for first, ends_turn, outlined, messages in pieces:
+            run = unpack(outlined, messages)
+            if not run.messages or not is_number(first) or (runs and first != reached):
                 return None
             reached = first + len(run.messages)
             run.ends_turn = bool(ends_turn)
@@ -371,7 +299,7 @@ class Database:
             row = self._connection.execute(query, (key,)).fetchone()
             if row is not None:
                 position, size, truncated = row
-                extent = self._extents[key] = _Extent(_number(position), _number(size), bool(truncated))
+                extent = self._extents[key] = _Extent(as_number(position), as_number(size), bool(truncated))
         return extent
 
     def _add(self, key: int, extent: _Extent, runs: Sequence[Run]) -> None:
@@ -402,9 +330,9 @@ class Database:
         kinds: list[str | None] = [None] * len(lengths)
         for index, state in run.states.items():
             kinds[index] = state
-        for start, end in _split(lengths, self._piece):
-            outline = lengths[start:end], kinds[start:end]
-            count, size, talk = end - start, sum(outline[0]), outline[1].count(None)
+        for start, end in split(lengths, self._piece):
+            its_lengths, its_kinds = lengths[start:end], kinds[start:end]
+            count, size, talk = end - start, sum(its_lengths), its_kinds.count(None)
             self._connection.execute(
                 "INSERT INTO piece VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
                 (
@@ -414,7 +342,7 @@ class Database:
                     size,
                     talk,
                     run.ends_turn and end == len(lengths),
-                    _of_talk(outline[0]) if talk == count else msgspec.json.encode(list(zip(*outline, strict=True))),
+                    outline(its_lengths, its_kinds),
                     b"".join(run.messages[start:end]),
                 ),
             )
@@ -429,7 +357,7 @@ class Database:
     def _cut(self, key: int, extent: _Extent, limit: int, *, within_turn: bool) -> None:
         """Cut off whole turns, then the beginning of the running one, until what is left is within the limit."""
         query = "SELECT kind, length(message) FROM state WHERE session = ?"
-        aside = {kind: _number(length) for kind, length in self._connection.execute(query, (key,)).fetchall()}
+        aside = {kind: as_number(length) for kind, length in self._connection.execute(query, (key,)).fetchall()}
         pieces = self._connection.execute(
             "SELECT first, count, size, talk, ends_turn FROM piece WHERE session = ? ORDER BY first", (key,)
         ).fetchall()
@@ -439,7 +367,7 @@ class Database:
         for index, (*numbers, ends_turn) in enumerate(pieces):
             if (extent.size <= limit and (at_end or index > last_end)) or (index > last_end and not within_turn):
                 break
-            first, count, size, talk = map(_number, numbers)
+            first, count, size, talk = map(as_number, numbers)
             at_end = bool(ends_turn)
             extent.size -= size
             extent.truncated = extent.truncated or talk > 0
@@ -459,46 +387,9 @@ class Database:
         row = self._connection.execute(query, (key, first)).fetchone()
         if row is None:
             raise Damaged("a piece of a history is listed and can't be found")
-        run = _unpack(*row)
+        run = unpack(*row)
         last = {state: index for index, state in run.states.items()}
         return [(first + index, state, run.messages[index]) for state, index in last.items()]
-
-
-def is_damage(error: Exception) -> bool:
-    """Whether the file is no database, or not any more; trying again is of no use then."""
-    if isinstance(error, Damaged | UnicodeDecodeError):
-        return True
-    return getattr(error, "sqlite_errorcode", 0) & 0xFF in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
-
-
-def is_passing(error: Exception) -> bool:
-    """Whether the open file is as good as before: it is only that the disk is full, or somebody else is writing."""
-    return getattr(error, "sqlite_errorcode", 0) & 0xFF in (
-        sqlite3.SQLITE_FULL,
-        sqlite3.SQLITE_BUSY,
-        sqlite3.SQLITE_LOCKED,
-    )
-
-
-def put_aside(path: Path, now: float) -> Path:
-    """Rename a damaged file, with what belongs to it; its new name.
-
-    Args:
-        path: the file, which nobody may have open.
-        now: the time, in seconds since 1970.
-
-    Raises OSError.
-    """
-    moment = datetime.fromtimestamp(now, UTC).strftime("%Y%m%dT%H%M%SZ")
-    target = path.with_name(f"{path.name}.damaged-{moment}")
-    # The log first: a new file must never meet the log of the old one.
-    for suffix in ("-wal", "-shm", ""):
-        part = path.with_name(path.name + suffix)
-        try:
-            part.rename(target.with_name(target.name + suffix))
-        except FileNotFoundError:
-            pass
-    return target
 
 
 def read_token_uses(path: Path) -> dict[str, TokenUse]:
@@ -544,83 +435,23 @@ def _session(
     position: object,
 ) -> StoredSession:
     return StoredSession(
-        _number(key),
-        _text(agent),
-        _text(session_id),
-        _text(owner),
-        _text_or_none(cwd),
-        _text_or_none(title),
-        _text_or_none(updated_at),
-        _time(created),
-        _time(used),
-        _text(epoch),
-        _number(position),
+        as_number(key),
+        as_text(agent),
+        as_text(session_id),
+        as_text(owner),
+        as_text_or_none(cwd),
+        as_text_or_none(title),
+        as_text_or_none(updated_at),
+        as_time(created),
+        as_time(used),
+        as_text(epoch),
+        as_number(position),
     )
 
 
 def _token_uses(connection: sqlite3.Connection) -> dict[str, TokenUse]:
     rows = connection.execute("SELECT id, last_used, granted_by FROM token").fetchall()
     return {
-        _text(token_id): TokenUse(_time(last_used), _text_or_none(granted_by))
+        as_text(token_id): TokenUse(as_time(last_used), as_text_or_none(granted_by))
         for token_id, last_used, granted_by in rows
     }
-
-
-# A damaged file can have anything in any column, whatever type the column was declared with.
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, int) and 0 <= value < _LARGEST
-
-
-def _number(value: object) -> int:
-    if not isinstance(value, int) or not _is_number(value):
-        raise Damaged("there is something else where a number should be")
-    return value
-
-
-def _time(value: object) -> float:
-    if not isinstance(value, int | float) or not 0 <= value < _LATEST:
-        raise Damaged("there is something else where a time should be")
-    return float(value)
-
-
-def _text(value: object) -> str:
-    if not isinstance(value, str):
-        raise Damaged("there is something else where a text should be")
-    return value
-
-
-def _text_or_none(value: object) -> str | None:
-    return None if value is None else _text(value)
-
-
-def _split(lengths: Sequence[int], limit: int) -> Iterator[tuple[int, int]]:
-    """Messages of these lengths in order, so many together as are within the limit, or one that is not: from, to."""
-    ends = list(accumulate(lengths, initial=0))
-    start = 0
-    while start < len(lengths):
-        end = max(start + 1, bisect_right(ends, ends[start] + limit) - 1)
-        yield start, end
-        start = end
-
-
-def _of_talk(lengths: list[int]) -> bytes:
-    """The outline of a piece none of whose messages tells a state: as msgspec would write it, without thousands of
-    objects that are made and looked at by the collector of garbage for this alone."""
-    return b"[[%b,null]]" % msgspec.json.encode(lengths)[1:-1].replace(b",", b",null],[")
-
-
-def _unpack(outline: object, messages: object) -> Run:
-    """The messages of a piece; none where the two do not fit together."""
-    if not isinstance(outline, bytes) or not isinstance(messages, bytes):
-        return Run()
-    try:
-        shape = msgspec.json.decode(outline, type=list[tuple[int, str | None]])
-    except (msgspec.DecodeError, UnicodeDecodeError):
-        return Run()
-    if any(length < 0 for length, _ in shape) or sum(length for length, _ in shape) != len(messages):
-        return Run()
-    ends = list(accumulate((length for length, _ in shape), initial=0))
-    states = {index: state for index, (_, state) in enumerate(shape) if state is not None}
-    return Run([messages[start:end] for start, end in pairwise(ends)], states)

@@ -5,6 +5,7 @@ from typing import Any, cast
 
 import pytest
 import trio
+import trio.testing
 
 from acp_gateway.archive import StoredArchive
 from acp_gateway.protocol.journal import Journal
@@ -44,6 +45,11 @@ class Life:
         session.cwd = "/work"
         self.registry.add(session, HOME)
         return session
+
+    def end(self, session: Session) -> None:
+        """The agent's process has ended, and with it all that is in memory of the session."""
+        session.forget_content()
+        self.registry.end(session)
 
     async def journal(self, session: Session) -> Journal:
         """What is kept of its history."""
@@ -154,8 +160,7 @@ async def test_a_session_that_ends_in_its_process_keeps_its_history_on_the_disk(
     async with life(tmp_path) as first:
         session = first.begin()
         session.write(b"one")
-        session.forget_content()
-        first.registry.end(session)
+        first.end(session)
         assert (await first.journal(session)).replay() == [b"one"]
 
 
@@ -170,6 +175,17 @@ async def test_a_history_that_was_given_up_is_kept_again_from_the_end_of_the_tur
         assert (await first.journal(session)).replay() == [b"one", b"two"]
 
 
+async def test_a_history_that_was_given_up_is_kept_again_though_the_file_was_damaged_before(tmp_path: Path) -> None:
+    (tmp_path / "sessions.db").write_bytes(b"no database at all, " * 500)
+    async with life(tmp_path) as first:
+        session = first.begin()
+        session.write(b"one")
+        await first.journal(session)
+        first.storage.forget_journal(first.archive._keys[session][0])
+        session.end_turn()
+        assert (await first.journal(session)).replay() == [b"one"]
+
+
 async def test_of_a_stream_that_is_faster_than_the_disk_the_end_is_kept(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -181,9 +197,9 @@ async def test_of_a_stream_that_is_faster_than_the_disk_the_end_is_kept(
             session.write(b"%d" % number)
             if number == 90:
                 session.end_turn()
-        waiting = first.storage._queue.size
+        waiting = first.storage._backlog.size
         session.extend([b"end"])
-        assert first.storage._queue.size == waiting
+        assert first.storage._backlog.size == waiting
         assert (await first.journal(session)).replay() == session.journal.replay()
         session.extend([b"later"])
     async with life(tmp_path) as second:
@@ -200,8 +216,7 @@ async def test_the_end_of_such_a_stream_is_kept_though_the_session_ends_before_i
         session = first.begin()
         session.extend([b"x" * LIMIT, b"x" * LIMIT, b"end"])
         had = session.journal.replay()
-        session.forget_content()
-        first.registry.end(session)
+        first.end(session)
         assert not first.archive.has(first.archive._keys[session][0])
     async with life(tmp_path) as second:
         (found,) = second.restored
@@ -220,6 +235,30 @@ async def test_what_is_in_memory_is_so_until_the_session_is_removed_or_its_conte
     async with life(tmp_path) as second:
         (found,) = second.restored
         assert not second.archive.has(second.archive._keys[found][0])
+
+
+async def test_a_history_that_was_replaced_while_it_was_asked_for_is_not_what_is_read(tmp_path: Path) -> None:
+    async with life(tmp_path) as first:
+        session = first.begin()
+        session.write(b"before")
+        first.end(session)
+        assert (await first.journal(session)).replay() == [b"before"]
+        read: list[Journal] = []
+
+        async def ask() -> None:
+            read.append(await first.journal(session))
+
+        # The disk is slow; meanwhile the session is opened by another connection, and ends again.
+        async with trio.open_nursery() as nursery, first.storage._limiter:
+            nursery.start_soon(ask)
+            await trio.testing.wait_all_tasks_blocked()
+            first.registry.add(session, HOME)
+            session.take_journal(Journal(LIMIT, first.registry.new_epoch()))
+            session.write(b"after")
+            epoch = session.journal.epoch
+            first.end(session)
+        (journal,) = read
+    assert (journal.epoch, journal.position, journal.replay()) == (epoch, 1, [b"after"])
 
 
 async def test_those_that_were_used_last_are_restored_last(tmp_path: Path) -> None:

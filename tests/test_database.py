@@ -9,24 +9,15 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from acp_gateway.database import (
-    Damaged,
-    Database,
-    Run,
-    StoredJournal,
-    StoredSession,
-    TokenUse,
-    _of_talk,
-    is_damage,
-    put_aside,
-    read_token_uses,
-)
+from acp_gateway.damage import Damaged, is_damage
+from acp_gateway.database import Database, read_token_uses
 from acp_gateway.errors import ConfigError
+from acp_gateway.protocol.journal import Journal
+from acp_gateway.stored import Run, StoredJournal, StoredSession, TokenUse
 
 LIMIT = 1000
 LARGE = 1_000_000
@@ -43,9 +34,6 @@ SESSION = StoredSession(
     used=2.5,
     epoch="e1",
 )
-
-NOON = 1_767_268_800.0
-"""2026-01-01, 12:00 UTC."""
 
 
 class Entry(NamedTuple):
@@ -119,6 +107,14 @@ def journal_of(database: Database) -> StoredJournal:
     return journal
 
 
+def change(path: Path, *statements: str) -> None:
+    """Have another program write into the file."""
+    with sqlite3.connect(path) as other:
+        for statement in statements:
+            other.execute(statement)
+    other.close()
+
+
 def bytes_on_disk(path: Path) -> bytes:
     """The file and what is beside it, while it is open."""
     return b"".join(part.read_bytes() for part in path.parent.iterdir())
@@ -161,9 +157,7 @@ def test_what_is_not_known_of_a_session_stays_so(database: Database) -> None:
 
 def test_a_name_that_was_garbled_on_disk_does_not_hide_the_others(database: Database, path: Path) -> None:
     begin(database)
-    with sqlite3.connect(path) as other:
-        other.execute("UPDATE session SET title = CAST(x'41ff' AS TEXT)")
-    other.close()
+    change(path, "UPDATE session SET title = CAST(x'41ff' AS TEXT)")
     assert database.sessions() == [replace(SESSION, title="A\ufffd")]
 
 
@@ -219,11 +213,6 @@ def test_what_is_cut_off_is_so_before_the_new_takes_its_place(path: Path) -> Non
     database.close()
 
 
-@given(st.lists(st.integers(0, 10**9), min_size=1))
-def test_the_outline_of_talk_is_what_it_would_be_written_step_by_step(lengths: list[int]) -> None:
-    assert _of_talk(lengths) == msgspec.json.encode([(length, None) for length in lengths])
-
-
 def test_a_turn_can_end_after_what_is_stored_already(database: Database) -> None:
     begin(database)
     append(database, (b"a", None))
@@ -254,6 +243,40 @@ def test_a_history_that_is_replaced_comes_back_as_given(database: Database) -> N
         database.replace_journal(SESSION.key, new)
     append(database, (b"z", None))
     assert journal_of(database) == replace(new, position=10, runs=runs(*entries(new), Entry(b"z")))
+
+
+def test_a_history_that_is_renewed_keeps_what_it_has_from_before(database: Database) -> None:
+    begin(database, Entry(b"one", ends_turn=True), Entry(b"two", "mode"))
+    with database.transaction():
+        news = runs(Entry(b"two", "mode"), Entry(b"three", ends_turn=True), Entry(b"four", "plan"))
+        database.renew_journal(SESSION.key, StoredJournal("e1", 4, True, [], news))
+    assert journal_of(database) == StoredJournal(
+        "e1",
+        4,
+        False,
+        [],
+        runs(
+            Entry(b"one", ends_turn=True),
+            Entry(b"two", "mode"),
+            Entry(b"three", ends_turn=True),
+            Entry(b"four", "plan"),
+        ),
+    )
+
+
+def test_a_history_that_may_have_a_gap_is_replaced_where_it_is_renewed(database: Database) -> None:
+    begin(database, Entry(b"one"))
+    renewed = StoredJournal("e1", 3, True, [(b"mode", "mode")], runs(Entry(b"three")))
+    with database.transaction():
+        database.renew_journal(SESSION.key, renewed)
+    assert journal_of(database) == renewed
+
+
+def test_a_history_that_is_not_kept_is_so_from_its_renewal_on(database: Database) -> None:
+    with database.transaction():
+        database.put_session(SESSION)
+        database.renew_journal(SESSION.key, StoredJournal("e1", 1, False, [], runs(Entry(b"one"))))
+    assert journal_of(database) == StoredJournal("e1", 1, False, [], runs(Entry(b"one")))
 
 
 def test_where_no_history_is_kept_nothing_is_added(database: Database) -> None:
@@ -350,6 +373,48 @@ def test_whatever_is_cut_off_the_rest_has_no_gap_and_no_state_is_lost(
     assert not cut or size + sum(len(entry.message) for entry in cut) > LIMIT
 
 
+@settings(max_examples=60)
+@given(_BATCHES, st.integers(0, 40), st.integers(0, 2 * LIMIT))
+def test_whatever_was_cut_in_memory_a_history_that_is_renewed_goes_on_without_a_gap(
+    batches: list[tuple[list[tuple[int, str | None]], bool]], stored: int, left: int
+) -> None:
+    everything: list[Entry] = []
+    memory = Journal(LARGE, "e1")
+    with tempfile.TemporaryDirectory() as directory:
+        database = Database(Path(directory) / "sessions.db", LARGE)
+        try:
+            begin(database)
+            for number, (sizes, ends_turn) in enumerate(batches):
+                run = [(b"%06d" % (len(everything) + n) + b"." * size, kind) for n, (size, kind) in enumerate(sizes)]
+                for message, kind in run:
+                    memory.append(message, kind)
+                    everything.append(Entry(message, kind))
+                if number < stored:
+                    append(database, *run, ends_turn=ends_turn and number + 1 < stored)
+                if ends_turn:
+                    memory.turn_ended()
+                    everything[-1:] = [entry._replace(ends_turn=True) for entry in everything[-1:]]
+            before = journal_of(database)
+            memory.shrink(left)
+            held = [Run(*run) for run in memory.runs()]
+            renewed = StoredJournal("e1", memory.position, memory.truncated, memory.aside(), held)
+            with database.transaction():
+                database.renew_journal(SESSION.key, renewed)
+            journal = journal_of(database)
+        finally:
+            database.close()
+    assert journal.position == len(everything)
+    if memory.start == before.position:
+        # Whether a turn ended at the cut is what the disk knows of it.
+        everything[: before.position] = entries(before)
+    if memory.start <= before.position:
+        assert entries(journal) == everything
+        assert not journal.truncated
+    else:
+        assert entries(journal) == entries(renewed)
+        assert journal.states == renewed.states
+
+
 @pytest.mark.parametrize(
     "damage",
     [
@@ -370,17 +435,13 @@ def test_whatever_is_cut_off_the_rest_has_no_gap_and_no_state_is_lost(
 )
 def test_a_history_that_does_not_fit_together_is_none(database: Database, path: Path, damage: str) -> None:
     begin(database, *(Entry(b"one", ends_turn=True) for _ in range(3)))
-    with sqlite3.connect(path) as other:
-        other.execute(damage)
-    other.close()
+    change(path, damage)
     assert database.read_journal(SESSION.key) is None
 
 
 def test_a_history_with_a_message_of_less_than_nothing_is_none(database: Database, path: Path) -> None:
     begin(database, Entry(b"one"), Entry(b"two"))
-    with sqlite3.connect(path) as other:
-        other.execute("UPDATE piece SET outline = CAST('[[-1,null],[7,null]]' AS BLOB)")
-    other.close()
+    change(path, "UPDATE piece SET outline = CAST('[[-1,null],[7,null]]' AS BLOB)")
     assert database.read_journal(SESSION.key) is None
 
 
@@ -451,9 +512,7 @@ def test_a_file_is_new_once(path: Path) -> None:
 
 def test_a_file_of_a_newer_version_is_left_alone(path: Path) -> None:
     Database(path, LIMIT).close()
-    with sqlite3.connect(path) as other:
-        other.execute("PRAGMA user_version = 2")
-    other.close()
+    change(path, "PRAGMA user_version = 2")
     before = path.read_bytes()
     with pytest.raises(ConfigError, match=r"sessions\.db: was written by a newer acp-gateway \(version 2"):
         Database(path, LIMIT)
@@ -462,9 +521,7 @@ def test_a_file_of_a_newer_version_is_left_alone(path: Path) -> None:
 
 def test_another_programs_database_is_left_alone(path: Path) -> None:
     path.parent.mkdir()
-    with sqlite3.connect(path) as other:
-        other.execute("CREATE TABLE bookmark (url)")
-    other.close()
+    change(path, "CREATE TABLE bookmark (url)")
     before = path.read_bytes()
     with pytest.raises(ConfigError, match="another program's database"):
         Database(path, LIMIT)
@@ -499,33 +556,13 @@ def test_a_file_that_lost_its_end_is_damage(path: Path) -> None:
 )
 def test_numbers_that_are_none_are_damage_to_who_cuts_a_history(database: Database, path: Path, damage: str) -> None:
     begin(database, Entry(b"x" * 1000, ends_turn=True))
-    with sqlite3.connect(path) as other:
-        if "NULL" in damage:
-            other.execute("PRAGMA writable_schema = ON")
-            other.execute("UPDATE sqlite_master SET sql = replace(sql, 'NOT NULL', '') WHERE name = 'state'")
-            other.execute("PRAGMA schema_version = 99")
-    other.close()
-    with sqlite3.connect(path) as other:
-        other.execute(damage)
-    other.close()
+    if "NULL" in damage:
+        allowed = "UPDATE sqlite_master SET sql = replace(sql, 'NOT NULL', '') WHERE name = 'state'"
+        change(path, "PRAGMA writable_schema = ON", allowed, "PRAGMA schema_version = 99")
+    change(path, damage)
     with pytest.raises(Damaged) as caught:
         append(database, (b"x" * 1000, None))
     assert is_damage(caught.value)
-
-
-def test_a_locked_file_is_no_damage() -> None:
-    assert not is_damage(sqlite3.OperationalError("database is locked"))
-
-
-def test_a_damaged_file_is_put_aside_with_its_log(path: Path) -> None:
-    path.parent.mkdir()
-    path.write_bytes(b"file")
-    path.with_name("sessions.db-wal").write_bytes(b"log")
-    assert put_aside(path, NOON) == path.with_name("sessions.db.damaged-20260101T120000Z")
-    assert {part.name: part.read_bytes() for part in path.parent.iterdir()} == {
-        "sessions.db.damaged-20260101T120000Z": b"file",
-        "sessions.db.damaged-20260101T120000Z-wal": b"log",
-    }
 
 
 def test_the_use_of_tokens_comes_back(database: Database, path: Path) -> None:
@@ -557,9 +594,7 @@ def test_no_use_of_tokens_is_known_where_the_file_is_no_database(path: Path) -> 
 
 
 def test_no_use_of_tokens_is_known_where_something_else_is_stored(database: Database, path: Path) -> None:
-    with sqlite3.connect(path) as other:
-        other.execute("INSERT INTO token VALUES ('0a0a0a0a', 'x', NULL)")
-    other.close()
+    change(path, "INSERT INTO token VALUES ('0a0a0a0a', 'x', NULL)")
     assert read_token_uses(path) == {}
 
 

@@ -9,7 +9,7 @@ import shutil
 import sqlite3
 import stat
 import threading
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
@@ -19,22 +19,16 @@ import pytest
 import trio
 import trio.testing
 
+from acp_gateway import backlog as backlog_module
 from acp_gateway import storage as storage_module
 from acp_gateway.archive import StoredArchive
-from acp_gateway.database import Database
+from acp_gateway.batches import Batch, Change
+from acp_gateway.database import Database, read_token_uses
 from acp_gateway.protocol.journal import Journal
 from acp_gateway.protocol.sessions import Session
-from acp_gateway.storage import (
-    GATHERING,
-    LONGEST_GATHERING,
-    RETRY,
-    Run,
-    Storage,
-    StoredJournal,
-    StoredSession,
-    TokenUse,
-    read_token_uses,
-)
+from acp_gateway.storage import GATHERING, LONGEST_GATHERING, READINGS, RETRY, Storage
+from acp_gateway.stored import Run, StoredJournal, StoredSession, TokenUse
+from acp_gateway.writing import write
 from tests.doubles import PATIENCE
 
 NOON = 1_767_268_800.0
@@ -101,6 +95,12 @@ class Disk:
         (pages,) = self.opened[-1].execute("PRAGMA page_count").fetchone()
         self.opened[-1].execute(f"PRAGMA max_page_count = {pages}").fetchall()
 
+    async def hang(self, then: Callable[[], object]) -> None:
+        """Do this, and see to it that the batch with it hangs until it is `flowing` again."""
+        self.flowing.clear()
+        then()
+        await trio.testing.wait_all_tasks_blocked()
+
     def clear(self) -> None:
         """There is space again."""
         self.opened[-1].execute("PRAGMA max_page_count = 1000000").fetchall()
@@ -120,11 +120,15 @@ class Histories:
     """The histories of sessions that live, in memory; what is written down there is told to the storage."""
 
     def __init__(self, storage: Storage, *keys: int) -> None:
-        self._storage = storage
-        storage.memory = self
+        self.move_to(storage)
         self.journals = {key: Journal(LIMIT, "e1") for key in keys}
         self.taken: list[int] = []
         """Of which histories what is in memory was asked for."""
+
+    def move_to(self, storage: Storage) -> None:
+        """From now on this one is told, and asks."""
+        self._storage = storage
+        storage.rely_on(self)
 
     def has(self, key: int) -> bool:
         return key in self.journals
@@ -157,6 +161,14 @@ class Histories:
         del self.journals[key]
 
 
+def live(storage: Storage, *keys: int) -> Histories:
+    """Keep sessions that live: their histories are in memory."""
+    histories = Histories(storage, *keys)
+    for key in keys:
+        keep(storage, key)
+    return histories
+
+
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
     return tmp_path / "state" / "sessions.db"
@@ -179,6 +191,13 @@ def pauses() -> Pauses:
 
 @pytest.fixture
 def storage(path: Path, clock: Clock, disk: Disk, pauses: Pauses) -> Storage:
+    return make(path, clock, disk, pauses)
+
+
+@pytest.fixture
+def narrow(path: Path, clock: Clock, disk: Disk, pauses: Pauses, monkeypatch: pytest.MonkeyPatch) -> Storage:
+    """A storage in which no more may wait to be written than one whole history."""
+    monkeypatch.setattr(backlog_module, "QUEUE", 0)
     return make(path, clock, disk, pauses)
 
 
@@ -268,10 +287,11 @@ def lose_the_end(path: Path) -> None:
     os.truncate(path, path.stat().st_size // 2)
 
 
-def change(path: Path, statement: str) -> None:
+def change(path: Path, *statements: str) -> None:
     """Have another program write into the file."""
     with sqlite3.connect(path) as connection:
-        connection.execute(statement)
+        for statement in statements:
+            connection.execute(statement)
     connection.close()
 
 
@@ -594,15 +614,92 @@ async def test_a_damaged_file_is_put_aside_and_a_new_one_begun(
     storage: Storage, path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     write_garbage(path)
+    aside = path.with_name("sessions.db.damaged-20260101T120000Z")
     async with running(storage) as stored:
         assert stored == []
+        assert storage.problem == f"{path} was damaged and a new one is begun; what is left of the old one is {aside}"
+        assert [(entry.levelno, entry.getMessage()) for entry in caplog.records] == [(logging.ERROR, storage.problem)]
         keep(storage, 1)
         storage.append(1, b"one")
-    aside = path.with_name("sessions.db.damaged-20260101T120000Z")
     assert aside.read_bytes() == b"no database at all, " * 500
-    assert storage.problem == f"{path} was damaged and a new one is begun; what is left of the old one is {aside}"
-    assert [(record.levelno, record.getMessage()) for record in caplog.records] == [(logging.ERROR, storage.problem)]
     assert await restarted(path, 1) == journal(b"one")
+
+
+async def test_a_damaged_file_is_no_problem_any_more_when_the_new_one_has_what_is_known(
+    storage: Storage, path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    write_garbage(path)
+    async with running(storage):
+        keep(storage, 1)
+        assert "was damaged" in str(storage.problem)
+        await storage.read_journal(1)
+        assert storage.problem is None
+    assert [record.levelname for record in caplog.records] == ["ERROR", "INFO"]
+
+
+async def test_a_damaged_file_is_a_problem_until_all_histories_in_memory_are_stored_again(
+    storage: Storage, narrow: Storage, path: Path, pauses: Pauses
+) -> None:
+    keys = (1, 2, 3)
+    problems: list[str | None] = []
+
+    class Watched(Histories):
+        def snapshot(self, key: int) -> tuple[StoredJournal, int]:
+            problems.append(narrow.problem)
+            return super().snapshot(key)
+
+    async with running(storage):
+        histories = Watched(storage, *keys)
+        for key in keys:
+            keep(storage, key)
+            histories.append(key, b"one")
+    overwrite(path, "piece")
+    async with running(narrow):
+        histories.move_to(narrow)
+        histories.append(1, b"two")
+        await pauses.until_failed()
+        pauses.end()
+        for key in keys:
+            while await narrow.read_journal(key) != histories.now(key):
+                pass
+        assert narrow.problem is None
+    assert len(problems) == 3
+    assert all("was damaged and a new one is begun" in str(problem) for problem in problems)
+
+
+async def test_a_damaged_file_is_a_problem_until_the_history_of_a_session_that_ends_meanwhile_is_stored_again(
+    storage: Storage, narrow: Storage, path: Path, disk: Disk, pauses: Pauses
+) -> None:
+    taken = trio.Event()
+
+    class Hanging(Histories):
+        def snapshot(self, key: int) -> tuple[StoredJournal, int]:
+            if not self.taken:
+                disk.flowing.clear()
+            taken.set()
+            return super().snapshot(key)
+
+    async with running(storage):
+        histories = Hanging(storage, 1, 2)
+        for key in (1, 2):
+            keep(storage, key)
+            histories.append(key, b"one")
+    overwrite(path, "piece")
+    async with running(narrow):
+        histories.move_to(narrow)
+        histories.append(1, b"two")
+        await pauses.until_failed()
+        pauses.end()
+        await taken.wait()
+        (first,) = histories.taken
+        later = 3 - first
+        had = histories.now(later)
+        histories.forget(later)
+        disk.flowing.set()
+        while narrow.problem is not None:
+            await trio.lowlevel.checkpoint()
+        assert Database(path, LIMIT).read_journal(later) == had
 
 
 async def test_a_file_that_lost_its_end_is_put_aside(path: Path) -> None:
@@ -631,7 +728,7 @@ async def test_a_file_whose_list_of_sessions_is_damaged_is_put_aside(path: Path)
 
 
 async def test_a_file_that_turns_out_to_be_damaged_is_put_aside_while_running(
-    storage: Storage, path: Path, pauses: Pauses
+    storage: Storage, path: Path, pauses: Pauses, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with running(storage):
         keep(storage, 1, title="known here")
@@ -652,8 +749,8 @@ async def test_a_file_that_turns_out_to_be_damaged_is_put_aside_while_running(
             assert after.problem is not None
         assert read == journal(b"new")
         assert not after.keeps_journal(1)
-        assert after.problem is not None
-        assert "was damaged and a new one is begun" in after.problem
+        assert after.problem is None
+        assert "was damaged and a new one is begun" in caplog.text
     assert sessions_in(path)[1].title == "known here"
     assert set(sessions_in(path)) == {1, 2}
     assert set(read_token_uses(path)) == {"0a0a0a0a"}
@@ -661,9 +758,7 @@ async def test_a_file_that_turns_out_to_be_damaged_is_put_aside_while_running(
 
 async def test_a_file_of_a_newer_version_is_left_alone(storage: Storage, path: Path, pauses: Pauses) -> None:
     make(path).open()
-    with sqlite3.connect(path) as connection:
-        connection.execute("PRAGMA user_version = 2")
-    connection.close()
+    change(path, "PRAGMA user_version = 2")
     before = bytes_on_disk(path)
     async with running(storage) as stored:
         assert stored == []
@@ -711,9 +806,7 @@ async def test_a_history_that_does_not_fit_together_is_given_up(
     async with running(storage):
         keep(storage, 1)
         storage.append(1, b"one")
-    with sqlite3.connect(path) as connection:
-        connection.execute("UPDATE journal SET position = 9")
-    connection.close()
+    change(path, "UPDATE journal SET position = 9")
     after = make(path)
     async with running(after):
         assert await after.read_journal(1) is None
@@ -752,10 +845,7 @@ async def test_a_file_with_something_else_in_a_column_is_put_aside(storage: Stor
 async def test_a_file_whose_missing_owner_no_rule_forbids_any_more_is_put_aside(storage: Storage, path: Path) -> None:
     async with running(storage):
         keep(storage, 1)
-    with sqlite3.connect(path) as connection:
-        connection.execute("PRAGMA writable_schema = ON")
-        connection.execute("UPDATE sqlite_master SET sql = replace(sql, 'NOT NULL', '')")
-    connection.close()
+    change(path, "PRAGMA writable_schema = ON", "UPDATE sqlite_master SET sql = replace(sql, 'NOT NULL', '')")
     change(path, "UPDATE session SET used = NULL, owner = NULL")
     after = make(path)
     async with running(after) as stored:
@@ -777,7 +867,7 @@ async def test_a_file_of_which_sqlite_cannot_say_what_is_wrong_is_put_aside(stor
 
 
 async def test_a_file_of_which_sqlite_cannot_say_what_is_wrong_is_put_aside_while_running(
-    storage: Storage, path: Path, pauses: Pauses
+    storage: Storage, path: Path, pauses: Pauses, caplog: pytest.LogCaptureFixture
 ) -> None:
     storage.open()
     garble_a_definition(path)
@@ -788,7 +878,8 @@ async def test_a_file_of_which_sqlite_cannot_say_what_is_wrong_is_put_aside_whil
         with trio.fail_after(PATIENCE):
             assert await storage.read_journal(1) == journal(b"one")
         nursery.cancel_scope.cancel()
-    assert "was damaged and a new one is begun" in str(storage.problem)
+    assert "was damaged and a new one is begun" in caplog.text
+    assert {record.thread for record in caplog.records} == {threading.get_ident()}
 
 
 @pytest.mark.parametrize(
@@ -812,7 +903,7 @@ async def test_a_history_that_is_no_bytes_any_more_is_given_up(storage: Storage,
 
 
 async def test_a_history_whose_length_is_no_number_is_damage_to_who_goes_on_with_it(
-    storage: Storage, path: Path, pauses: Pauses
+    storage: Storage, path: Path, pauses: Pauses, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with running(storage):
         keep(storage, 1)
@@ -823,7 +914,7 @@ async def test_a_history_whose_length_is_no_number_is_damage_to_who_goes_on_with
         await pauses.until_failed()
         pauses.end()
         assert await after.read_journal(1) is None
-        assert "was damaged and a new one is begun" in str(after.problem)
+        assert "was damaged and a new one is begun" in caplog.text
 
 
 @pytest.mark.parametrize("keeps", [True, False])
@@ -961,7 +1052,9 @@ async def test_who_asks_for_the_same_history_shares_one_reading(storage: Storage
 
 
 @pytest.mark.parametrize("before", [[], [b"being written"]])
-async def test_who_asks_later_gets_what_came_meanwhile(storage: Storage, disk: Disk, before: list[bytes]) -> None:
+async def test_who_asks_gets_what_comes_before_there_is_an_answer(
+    storage: Storage, disk: Disk, before: list[bytes]
+) -> None:
     read: list[StoredJournal | None] = []
 
     async def ask() -> None:
@@ -980,7 +1073,117 @@ async def test_who_asks_later_gets_what_came_meanwhile(storage: Storage, disk: D
             nursery.start_soon(ask)
             await trio.testing.wait_all_tasks_blocked()
             disk.flowing.set()
-    assert read == [journal(*before), journal(*before, b"later")]
+    assert read == [journal(*before, b"later")] * 2
+
+
+@pytest.fixture
+def asked(storage: Storage, disk: Disk) -> Callable[[Callable[[], object]], Awaitable[StoredJournal | None]]:
+    """Asks for the history of session 1, and does something while it is being read."""
+
+    async def ask(then: Callable[[], object]) -> StoredJournal | None:
+        await storage.read_journal(1)
+        read: list[StoredJournal | None] = []
+
+        async def ask_for_it() -> None:
+            read.append(await storage.read_journal(1))
+
+        disk.flowing.clear()
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(ask_for_it)
+            await trio.testing.wait_all_tasks_blocked()
+            then()
+            disk.flowing.set()
+        return read[0]
+
+    return ask
+
+
+Asked = Callable[[Callable[[], object]], Awaitable[StoredJournal | None]]
+
+
+async def test_who_asks_never_gets_a_history_that_was_replaced_before_there_is_an_answer(
+    storage: Storage, asked: Asked
+) -> None:
+    async with running(storage):
+        keep(storage, 1)
+        storage.append(1, b"old")
+        assert await asked(lambda: replace(storage, 1, journal(b"new", epoch="e2"))) == journal(b"new", epoch="e2")
+
+
+async def test_who_asks_never_gets_a_history_under_a_name_that_it_does_not_have_any_more(
+    storage: Storage, asked: Asked
+) -> None:
+    async with running(storage):
+        keep(storage, 1)
+        storage.append(1, b"one")
+        assert await asked(lambda: keep(storage, 1, epoch="e2")) == journal(b"one", epoch="e2")
+
+
+async def test_who_asks_gets_nothing_of_a_history_that_is_erased_before_there_is_an_answer(
+    storage: Storage, asked: Asked
+) -> None:
+    async with running(storage):
+        keep(storage, 1)
+        storage.append(1, b"one")
+        assert await asked(lambda: storage.forget(1)) is None
+
+
+async def test_who_asks_gets_nothing_of_a_history_that_goes_on_in_memory(storage: Storage, asked: Asked) -> None:
+    async with running(storage):
+        histories = live(storage, 1)
+        histories.append(1, b"one")
+        assert await storage.read_journal(1) == journal(b"one")
+        assert await asked(lambda: histories.append(1, b"two")) is None
+
+
+async def test_who_asks_gets_what_replaced_a_history_that_does_not_fit_together(
+    storage: Storage, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def read(self: Database, key: int) -> StoredJournal | None:
+        monkeypatch.undo()
+        trio.from_thread.run_sync(replace, storage, key, journal(b"new", epoch="e2"))
+        return None
+
+    async with running(storage):
+        keep(storage, 1)
+        storage.append(1, b"one")
+        monkeypatch.setattr(Database, "read_journal", read)
+        assert await storage.read_journal(1) == journal(b"new", epoch="e2")
+    assert await restarted(path, 1) == journal(b"new", epoch="e2")
+
+
+async def test_who_asks_for_a_history_that_is_never_at_rest_is_not_kept_waiting(
+    storage: Storage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read_journal = Database.read_journal
+    readings: list[int] = []
+
+    def read(self: Database, key: int) -> StoredJournal | None:
+        readings.append(key)
+        trio.from_thread.run_sync(storage.append, key, b"more")
+        return read_journal(self, key)
+
+    monkeypatch.setattr(Database, "read_journal", read)
+    async with running(storage):
+        keep(storage, 1)
+        assert await storage.read_journal(1) is None
+        assert storage.keeps_journal(1)
+    assert readings == [1] * READINGS
+
+
+async def test_a_history_has_its_new_name_though_that_can_not_be_written(
+    storage: Storage, disk: Disk, pauses: Pauses
+) -> None:
+    async with running(storage):
+        keep(storage, 1)
+        storage.append(1, b"one")
+        await storage.read_journal(1)
+        disk.fill()
+        keep(storage, 1, epoch="e2", title="x" * 50_000)
+        await pauses.until_failed()
+        assert await storage.read_journal(1) == journal(b"one", epoch="e2")
+        disk.clear()
+        pauses.end()
 
 
 async def test_what_comes_is_written_between_two_readings(storage: Storage, disk: Disk) -> None:
@@ -1010,7 +1213,8 @@ async def test_a_history_that_was_handed_over_is_not_held(storage: Storage, monk
         if read_before:
             taken.wait(PATIENCE)
             gc.collect()
-            held.append([each for each in gc.get_objects() if isinstance(each, StoredJournal)])
+            alive = [each for each in gc.get_objects() if isinstance(each, StoredJournal)]
+            held.append([each for each in alive if each.epoch == "handed over"])
         read_before.append(key)
         return read_journal(self, key)
 
@@ -1023,7 +1227,7 @@ async def test_a_history_that_was_handed_over_is_not_held(storage: Storage, monk
 
     async with running(storage):
         for key in (1, 2):
-            keep(storage, key)
+            keep(storage, key, epoch="handed over")
             storage.append(key, b"one")
         async with trio.open_nursery() as nursery:
             for key in (1, 2):
@@ -1078,67 +1282,55 @@ async def test_on_a_full_disk_a_history_can_be_read_that_is_all_there(
 
 
 async def test_histories_that_wait_for_too_long_are_given_up_and_never_have_a_gap(
-    path: Path, clock: Clock, disk: Disk, pauses: Pauses, monkeypatch: pytest.MonkeyPatch
+    narrow: Storage, path: Path, disk: Disk, pauses: Pauses
 ) -> None:
-    monkeypatch.setattr(storage_module, "QUEUE", 0)
-    storage = make(path, clock, disk, pauses)
-    async with running(storage):
+    async with running(narrow):
         for key in (1, 2):
-            keep(storage, key)
-            storage.append(key, b"SECRET")
-        await storage.read_journal(1)
+            keep(narrow, key)
+            narrow.append(key, b"SECRET")
+        await narrow.read_journal(1)
         disk.fill()
-        storage.append(1, b"x" * 60_000)
+        narrow.append(1, b"x" * 60_000)
         await pauses.until_failed()
-        storage.append(1, b"x" * 60_000)
-        assert not storage.keeps_journal(1)
-        assert storage.keeps_journal(2)
-        assert storage._queue.size < 1000
-        storage.append(1, b"later")
-        keep(storage, 1, title="later")
-        assert await storage.read_journal(1) is None
-        assert "the histories of sessions that have ended are given up" in str(storage.problem)
+        narrow.append(1, b"x" * 60_000)
+        assert not narrow.keeps_journal(1)
+        assert narrow.keeps_journal(2)
+        assert narrow._backlog.size < 1000
+        narrow.append(1, b"later")
+        keep(narrow, 1, title="later")
+        assert await narrow.read_journal(1) is None
+        assert "the histories of sessions that have ended are given up" in str(narrow.problem)
         disk.clear()
         pauses.end()
-        while storage.problem is not None:
-            await storage.read_journal(2)
-        storage.append(1, b"later still")
+        while narrow.problem is not None:
+            await narrow.read_journal(2)
+        narrow.append(1, b"later still")
     assert sessions_in(path)[1].title == "later"
     assert await restarted(path, 1) is None
     assert await restarted(path, 2) == journal(b"SECRET")
 
 
-async def test_a_disk_that_hangs_does_not_fill_the_memory(
-    path: Path, clock: Clock, disk: Disk, pauses: Pauses, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(storage_module, "QUEUE", 0)
-    storage = make(path, clock, disk, pauses)
-    async with running(storage):
-        keep(storage, 1)
-        await storage.read_journal(1)
-        disk.flowing.clear()
-        storage.append(1, b"underway")
-        await trio.testing.wait_all_tasks_blocked()
+async def test_a_disk_that_hangs_does_not_fill_the_memory(narrow: Storage, path: Path, disk: Disk) -> None:
+    async with running(narrow):
+        keep(narrow, 1)
+        await narrow.read_journal(1)
+        await disk.hang(lambda: narrow.append(1, b"underway"))
         for _ in range(100):
-            storage.append(1, b"x" * 10_000)
-        assert storage._queue.size < 1000
-        assert not storage.keeps_journal(1)
+            narrow.append(1, b"x" * 10_000)
+        assert narrow._backlog.size < 1000
+        assert not narrow.keeps_journal(1)
         disk.flowing.set()
     assert await restarted(path, 1) is None
 
 
-async def test_a_history_that_was_given_up_is_kept_again_once_it_is_replaced(
-    path: Path, clock: Clock, disk: Disk, pauses: Pauses, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(storage_module, "QUEUE", 0)
-    storage = make(path, clock, disk, pauses)
-    async with running(storage):
-        keep(storage, 1)
-        storage.append(1, b"x" * LIMIT)
-        storage.append(1, b"x")
-        assert not storage.keeps_journal(1)
-        replace(storage, 1, journal(b"one", epoch="e2"))
-        storage.append(1, b"two")
+async def test_a_history_that_was_given_up_is_kept_again_once_it_is_replaced(narrow: Storage, path: Path) -> None:
+    async with running(narrow):
+        keep(narrow, 1)
+        narrow.append(1, b"x" * LIMIT)
+        narrow.append(1, b"x")
+        assert not narrow.keeps_journal(1)
+        replace(narrow, 1, journal(b"one", epoch="e2"))
+        narrow.append(1, b"two")
     assert await restarted(path, 1) == journal(b"one", b"two", epoch="e2")
 
 
@@ -1194,15 +1386,12 @@ async def test_of_a_history_no_more_waits_than_it_holds_and_nothing_is_given_up(
     storage: Storage, path: Path, disk: Disk, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with running(storage):
-        histories = Histories(storage, 1)
-        keep(storage, 1)
+        histories = live(storage, 1)
         await storage.read_journal(1)
-        disk.flowing.clear()
-        histories.append(1, b"underway")
-        await trio.testing.wait_all_tasks_blocked()
+        await disk.hang(lambda: histories.append(1, b"underway"))
         for number in range(10_000):
             histories.extend(1, [b"%06d" % number + b"." * 94] * 10)
-            assert storage._queue.size < LIMIT * 3 / 2
+            assert storage._backlog.size < LIMIT * 3 / 2
             if number % 1000 == 7:
                 histories.turn_ended(1)
         disk.flowing.set()
@@ -1214,18 +1403,15 @@ async def test_of_a_history_no_more_waits_than_it_holds_and_nothing_is_given_up(
 
 async def test_what_comes_after_that_is_in_memory_until_it_is_written(storage: Storage, disk: Disk) -> None:
     async with running(storage):
-        histories = Histories(storage, 1)
-        keep(storage, 1)
+        histories = live(storage, 1)
         await storage.read_journal(1)
-        disk.flowing.clear()
-        histories.append(1, b"underway")
-        await trio.testing.wait_all_tasks_blocked()
+        await disk.hang(lambda: histories.append(1, b"underway"))
         histories.append(1, b"x" * 2 * LIMIT)
-        waiting = storage._queue.size
+        waiting = storage._backlog.size
         histories.append(1, b"mode", "mode")
         histories.turn_ended(1)
         histories.extend(1, [b"y"] * 100)
-        assert storage._queue.size == waiting
+        assert storage._backlog.size == waiting
         assert histories.taken == []
         disk.flowing.set()
         stored = await storage.read_journal(1)
@@ -1239,8 +1425,7 @@ async def test_a_session_that_ends_before_that_is_written_keeps_what_it_had(
     storage: Storage, path: Path, disk: Disk
 ) -> None:
     async with running(storage):
-        histories = Histories(storage, 1)
-        keep(storage, 1)
+        histories = live(storage, 1)
         histories.append(1, b"x" * 2 * LIMIT)
         histories.append(1, b"last words")
         had = histories.now(1)
@@ -1255,8 +1440,7 @@ async def test_what_could_not_be_written_is_replaced_with_what_came_after_it(
     storage: Storage, path: Path, disk: Disk, pauses: Pauses, fails: str
 ) -> None:
     async with running(storage):
-        histories = Histories(storage, 1)
-        keep(storage, 1)
+        histories = live(storage, 1)
         histories.append(1, b"one")
         await storage.read_journal(1)
         if fails == "full":
@@ -1266,7 +1450,7 @@ async def test_what_could_not_be_written_is_replaced_with_what_came_after_it(
         histories.turn_ended(1)
         await pauses.until_failed()
         histories.append(1, b"z" * (LIMIT * 3 // 4))
-        assert storage._queue.size < LIMIT
+        assert storage._backlog.size < LIMIT
         pauses.end()
         await pauses.until_failed()
         # Not before the file can be opened.
@@ -1292,9 +1476,7 @@ class Failure:
     async def begin(self, then: Callable[[], object]) -> None:
         """Do this, and see to it that the batch with it hangs."""
         await self._storage.read_journal(1)
-        self._disk.flowing.clear()
-        then()
-        await trio.testing.wait_all_tasks_blocked()
+        await self._disk.hang(then)
 
     async def end(self) -> None:
         """That batch fails; the next one won't."""
@@ -1325,7 +1507,7 @@ async def test_a_turn_that_could_not_be_written_goes_on_with_what_came_meanwhile
         await failure.end()
         first = Run([b"zero", b"one", b"two", b"three"], {1: "mode", 3: "plan"}, ends_turn=True)
         assert await storage.read_journal(1) == StoredJournal("e1", 5, False, [], [first, Run([b"four"])])
-        assert storage._queue.size == 0
+        assert storage._backlog.size == 0
 
 
 @pytest.mark.parametrize("ends", ["before", "meanwhile", "twice"])
@@ -1377,8 +1559,7 @@ async def test_of_a_history_that_outgrows_its_limit_while_a_batch_fails_what_is_
         histories.turn_ended(1)
 
     async with running(storage):
-        histories = Histories(storage, 1)
-        keep(storage, 1)
+        histories = live(storage, 1)
         await failure.begin(begin)
         histories.append(1, b"y" * LIMIT)
         histories.append(1, b"z" * (LIMIT // 2))
@@ -1408,8 +1589,7 @@ async def test_a_session_that_ends_while_its_history_is_being_written_and_fails_
     storage: Storage, path: Path, failure: Failure
 ) -> None:
     async with running(storage):
-        histories = Histories(storage, 1)
-        keep(storage, 1)
+        histories = live(storage, 1)
         await failure.begin(lambda: histories.append(1, b"x" * 2 * LIMIT))
         histories.append(1, b"last words")
         had = histories.now(1)
@@ -1423,8 +1603,7 @@ async def test_what_is_erased_stays_so_when_another_history_follows_before_that_
     storage: Storage, path: Path, disk: Disk, pauses: Pauses
 ) -> None:
     async with running(storage):
-        histories = Histories(storage, 1)
-        keep(storage, 1)
+        histories = live(storage, 1)
         storage.append(1, b"SECRET")
         await storage.read_journal(1)
         disk.fill()
@@ -1447,8 +1626,7 @@ async def test_a_session_that_is_erased_before_its_history_is_replaced_leaves_no
     storage: Storage, path: Path, disk: Disk
 ) -> None:
     async with running(storage):
-        histories = Histories(storage, 1)
-        keep(storage, 1)
+        histories = live(storage, 1)
         keep(storage, 2)
         histories.append(1, b"SECRET" * LIMIT)
         storage.forget(1)
@@ -1459,85 +1637,62 @@ async def test_a_session_that_is_erased_before_its_history_is_replaced_leaves_no
 
 
 async def test_past_the_bound_only_histories_are_given_up_that_are_not_in_memory(
-    path: Path, clock: Clock, disk: Disk, pauses: Pauses, monkeypatch: pytest.MonkeyPatch
+    narrow: Storage, path: Path, disk: Disk, pauses: Pauses
 ) -> None:
-    monkeypatch.setattr(storage_module, "QUEUE", 0)
-    storage = make(path, clock, disk, pauses)
-    async with running(storage):
-        histories = Histories(storage, 1, 2, 3)
+    async with running(narrow):
+        histories = Histories(narrow, 1, 2, 3)
         for key in (1, 2, 3):
-            keep(storage, key)
+            keep(narrow, key)
             histories.append(key, b"one")
-        await storage.read_journal(1)
+        await narrow.read_journal(1)
         disk.fill()
         for key in (1, 2, 3):
             histories.append(key, b"x" * (LIMIT // 4))
         await pauses.until_failed()
         histories.forget(3)
-        assert storage.problem is not None
-        assert "given up" not in storage.problem
+        assert narrow.problem is not None
+        assert "given up" not in narrow.problem
         histories.append(1, b"y" * (LIMIT // 4))
-        assert all(storage.keeps_journal(key) for key in (1, 2, 3))
-        assert storage._queue.size < LIMIT / 2
-        storage.extend(3, [b"z" * LIMIT])
-        assert not storage.keeps_journal(3)
-        assert "the histories of sessions that have ended are given up" in storage.problem
+        assert all(narrow.keeps_journal(key) for key in (1, 2, 3))
+        assert narrow._backlog.size < LIMIT / 2
+        narrow.extend(3, [b"z" * LIMIT])
+        assert not narrow.keeps_journal(3)
+        assert "the histories of sessions that have ended are given up" in narrow.problem
         disk.clear()
         pauses.end()
         for key in (1, 2):
-            assert await storage.read_journal(key) == histories.now(key)
-        assert storage.problem is None
+            assert await narrow.read_journal(key) == histories.now(key)
+        assert narrow.problem is None
     assert await restarted(path, 1) == histories.now(1)
     assert await restarted(path, 3) is None
 
 
-async def test_of_many_histories_in_memory_so_many_are_written_together_as_may_wait(
-    path: Path, disk: Disk, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(storage_module, "QUEUE", 0)
-    storage = make(path, disk=disk)
-    taken: list[int] = []
-    async with running(storage):
-        histories = Histories(storage, *range(1, 6))
-        for key in range(1, 6):
-            keep(storage, key)
-        await storage.read_journal(1)
-        disk.flowing.clear()
-        storage.append(1, b"underway")
-        histories.journals[1].append(b"underway")
-        await trio.testing.wait_all_tasks_blocked()
-        for key in range(1, 6):
+async def test_many_histories_in_memory_are_written_one_after_another(narrow: Storage, path: Path, disk: Disk) -> None:
+    keys = range(1, 6)
+    async with running(narrow):
+        histories = live(narrow, *keys)
+        await narrow.read_journal(1)
+        await disk.hang(lambda: histories.append(1, b"underway"))
+        for key in keys:
             for number in range(30):
                 histories.append(key, b"%d" % number * (LIMIT // 20))
-        take = Storage._take
-
-        def watched(self: Storage, first: int | None) -> Any:
-            before = len(histories.taken)
-            batch = take(self, first)
-            taken.append(len(histories.taken) - before)
-            assert batch.size < 2 * LIMIT
-            return batch
-
-        monkeypatch.setattr(Storage, "_take", watched)
         disk.flowing.set()
-    assert taken[:5] == [1] * 5
-    assert sorted(histories.taken) == [1, 2, 3, 4, 5]
-    for key in range(1, 6):
+    assert sorted(histories.taken) == [*keys]
+    for key in keys:
         assert await restarted(path, key) == histories.now(key)
 
 
 async def test_a_history_in_memory_is_not_lost_with_the_file(storage: Storage, path: Path, pauses: Pauses) -> None:
     async with running(storage):
-        histories = Histories(storage, 1)
-        for key in (1, 2):
-            keep(storage, key)
+        histories = live(storage, 1)
+        keep(storage, 2)
         histories.append(1, b"one")
         storage.append(2, b"lost")
         await storage.read_journal(1)
     after = make(path, pauses=pauses)
     overwrite(path, "piece")
     async with running(after):
-        histories._storage, after.memory = after, histories
+        histories.move_to(after)
         histories.append(1, b"two")
         await pauses.until_failed()
         pauses.end()
@@ -1548,75 +1703,170 @@ async def test_a_history_in_memory_is_not_lost_with_the_file(storage: Storage, p
     assert await restarted(path, 1) == histories.now(1)
 
 
+class Walk:
+    """Histories to which anything may happen, and what is known of them: all that was ever told."""
+
+    def __init__(self, storage: Storage, chance: random.Random) -> None:
+        self._storage = storage
+        self._chance = chance
+        self.histories = Histories(storage)
+        self.told: list[list[tuple[bytes, str | None]]] = []
+        """Of each history that there ever was, the messages with the kinds of state. They begin with its number."""
+        self.now: dict[int, int] = {}
+        """The number of the history that each session has."""
+        self.lost: list[tuple[int, int, int]] = []
+        """Where more was lost on disk than had to be: the history, from where on it should be there, and is."""
+
+    def begin(self, key: int) -> None:
+        """Another history takes the place of what there is."""
+        self.now[key] = len(self.told)
+        self.told.append([])
+        self.histories.journals[key] = Journal(LIMIT, f"e{self.now[key]}")
+        for _ in range(self._chance.choice((0, 3))):
+            self.histories.journals[key].append(*self._next(key))
+        replace(self._storage, key, self.histories.now(key))
+
+    def extend(self, key: int) -> None:
+        """One message comes, or several do."""
+        self.histories.extend(key, [self._next(key)[0] for _ in range(self._chance.choice((1, 9)))])
+
+    def append(self, key: int) -> None:
+        """A message comes, which may tell a state."""
+        self.histories.append(key, *self._next(key, self._chance.choice((None, "mode", "plan"))))
+
+    def shrink(self, key: int) -> None:
+        """Memory is short."""
+        self.histories.journals[key].shrink(self._chance.choice((0, self._chance.randrange(LIMIT))))
+
+    def rename(self, key: int) -> None:
+        """The same history goes on in another epoch."""
+        epoch = f"{self.histories.journals[key].epoch}'"
+        self.histories.journals[key].rename(epoch)
+        keep(self._storage, key, epoch=epoch)
+
+    async def come_back(self, key: int) -> None:
+        """A session that had ended lives again."""
+        stored = await self._storage.read_journal(key)
+        assert (stored is not None) == self._storage.keeps_journal(key)
+        if stored is None:
+            self.begin(key)
+        else:
+            journal = self.histories.journals[key] = Journal(LIMIT, stored.epoch)
+            runs = [(run.messages, run.states, run.ends_turn) for run in stored.runs]
+            journal.restore(stored.states, runs, stored.position, truncated=stored.truncated)
+
+    def check(self, key: int, stored: StoredJournal | None) -> None:
+        """What is stored is the end of all that was told, a quarter more than what may be in memory at the most."""
+        assert stored is not None
+        told = self.told[self.now[key]]
+        held = messages_of(stored.runs)
+        assert stored.position == len(told)
+        assert held == [message for message, _ in told[len(told) - len(held) :]]
+        assert sum(map(len, held)) + size_aside(stored) <= LIMIT * 5 / 4
+        assert states_of(stored) == {kind: message for message, kind in told if kind is not None}
+
+    def write(self, file: Database, batch: Batch) -> None:
+        """Write a batch, and see what the histories on disk lose by that."""
+        before = {key: (file.read_journal(key), starts_of(change)) for key, change in batch.changes.items()}
+        write(file, batch)
+        for key, (had, (number, start)) in before.items():
+            has = file.read_journal(key)
+            if has is None:
+                continue  # It was given up.
+            change = batch.changes[key]
+            another = change.anew if number is None else had is None or number != number_of(had.runs)
+            if had is not None and not another and not change.erases and (start is None or start <= had.position):
+                number, start = number_of(had.runs), had.position - len(messages_of(had.runs))
+            if number is None or start is None:
+                continue  # There was nothing that could be lost.
+            told = sum(len(message) for message, _ in self.told[number][start : has.position])
+            is_cut = told + max(size_aside(journal) for journal in (had, has) if journal is not None) > LIMIT * 5 / 4
+            if has.position - len(messages_of(has.runs)) > start and not is_cut:
+                self.lost.append((number, start, has.position - len(messages_of(has.runs))))
+
+    def _next(self, key: int, state: str | None = None) -> tuple[bytes, str | None]:
+        told = self.told[self.now[key]]
+        told.append((b"%d.%d " % (self.now[key], len(told)) * self._chance.choice((1, 1, 100, 1500)), state))
+        return told[-1]
+
+
+def messages_of(runs: Sequence[Run]) -> list[bytes]:
+    """All of them."""
+    return [message for run in runs for message in run.messages]
+
+
+def number_of(runs: Sequence[Run]) -> int | None:
+    """Of which history of a walk these are; None where there are none."""
+    return next((int(message.partition(b".")[0]) for message in messages_of(runs)), None)
+
+
+def starts_of(change: Change) -> tuple[int | None, int | None]:
+    """Which history of a walk this is, if it says that, and where it starts, if it is whole."""
+    if change.whole is None:
+        return number_of(change.runs), None
+    start = change.whole.position - len(messages_of(change.whole.runs))
+    return number_of([*change.whole.runs, *change.runs]), start
+
+
+def size_aside(journal: StoredJournal) -> int:
+    """Bytes of what was put aside."""
+    return sum(len(message) for message, _ in journal.states)
+
+
 @pytest.mark.parametrize("seed", range(20))
-async def test_whatever_happens_the_history_on_disk_is_the_end_of_that_in_memory(
-    path: Path, disk: Disk, pauses: Pauses, monkeypatch: pytest.MonkeyPatch, seed: int
+async def test_whatever_happens_the_history_on_disk_is_the_end_of_all_and_loses_no_more_than_it_must(
+    narrow: Storage, path: Path, disk: Disk, pauses: Pauses, monkeypatch: pytest.MonkeyPatch, seed: int
 ) -> None:
-    monkeypatch.setattr(storage_module, "QUEUE", 0)
     chance = random.Random(seed)  # noqa: S311 - the same each time is what is wanted
-    storage = make(path, disk=disk, pauses=pauses)
-    failure = Failure(storage, disk, pauses)
+    failure = Failure(narrow, disk, pauses)
+    walk = Walk(narrow, chance)
+    monkeypatch.setattr(storage_module, "write", walk.write)
     keys = (1, 2, 3)
-    async with running(storage):
-        histories = Histories(storage, *keys)
-        everything: dict[int, list[bytes]] = {key: [] for key in keys}
+    async with running(narrow):
         for key in keys:
-            keep(storage, key)
-        await storage.read_journal(1)
-
-        def some() -> list[bytes]:
-            return [
-                b"%d " % chance.getrandbits(40) * chance.choice((1, 1, 50, 700)) for _ in range(chance.choice((1, 9)))
-            ]
-
-        for _ in range(150):
+            keep(narrow, key)
+            walk.begin(key)
+        for _ in range(200):
             key = chance.choice(keys)
-            match chance.randrange(11):
+            if not walk.histories.has(key):
+                if chance.random() < 0.3:
+                    disk.flowing.set()
+                    await walk.come_back(key)
+                continue
+            match chance.randrange(16):
                 case 0 | 1 | 2 | 3:
-                    messages = some()
-                    everything[key] += messages
-                    histories.extend(key, messages)
+                    walk.extend(key)
                 case 4 | 5:
-                    (message, *_) = some()
-                    everything[key].append(message)
-                    histories.append(key, message, chance.choice((None, "mode", "plan")))
+                    walk.append(key)
                 case 6:
-                    histories.turn_ended(key)
+                    walk.histories.turn_ended(key)
                 case 7:
                     disk.flowing.clear() if disk.flowing.is_set() else disk.flowing.set()
                 case 8:
                     await trio.testing.wait_all_tasks_blocked()
                 case 9:
                     disk.flowing.set()
-                    message = b"%d " % chance.getrandbits(40)
-                    everything[key].append(message)
-                    await failure.begin(partial(histories.append, key, message))
-                    for other in keys:
-                        messages = some()
-                        everything[other] += messages
-                        histories.extend(other, messages)
+                    await failure.begin(partial(walk.append, key))
+                    for other in filter(walk.histories.has, keys):
+                        walk.extend(other)
                     if chance.random() < 0.5:
-                        histories.turn_ended(key)
+                        walk.histories.turn_ended(key)
                     await failure.end()
-                case 10:
+                case 10 | 11:
                     disk.flowing.set()
-                    read = await storage.read_journal(key)
-                    check(read, histories.now(key), everything[key])
+                    walk.check(key, await narrow.read_journal(key))
+                case 12 | 13:
+                    walk.shrink(key)
+                case 14:
+                    walk.rename(key)
+                case 15:
+                    chance.choice((walk.begin, walk.histories.forget))(key)
         disk.flowing.set()
-    assert storage.problem is None
-    for key in keys:
-        check(await restarted(path, key), histories.now(key), everything[key])
-
-
-def check(stored: StoredJournal | None, now: StoredJournal, everything: list[bytes]) -> None:
-    """What is stored has all that happened, and a quarter more than what is in memory at the most."""
-    assert stored is not None
-    held = [message for run in stored.runs for message in run.messages]
-    assert stored.position == now.position == len(everything)
-    assert held == everything[len(everything) - len(held) :]
-    size = sum(map(len, held)) + sum(len(message) for message, _ in stored.states)
-    assert size <= LIMIT * 5 / 4
-    assert states_of(stored) == states_of(now)
+        kept = [key for key in keys if narrow.keeps_journal(key)]
+    assert narrow.problem is None
+    assert walk.lost == []
+    for key in kept:
+        walk.check(key, await restarted(path, key))
 
 
 def states_of(journal: StoredJournal) -> dict[str, bytes]:
@@ -1625,6 +1875,85 @@ def states_of(journal: StoredJournal) -> dict[str, bytes]:
     for run in journal.runs:
         last |= {kind: run.messages[index] for index, kind in run.states.items()}
     return last
+
+
+async def renew(storage: Storage, histories: Histories, disk: Disk, then: Callable[[], object]) -> None:
+    """Do this while the disk hangs, and have so much come besides that all histories are renewed."""
+    await storage.read_journal(1)
+    await disk.hang(lambda: histories.append(2, b"underway"))
+    then()
+    histories.append(2, b"x" * LIMIT)
+    histories.append(1, b"end")
+    disk.flowing.set()
+
+
+async def test_of_a_history_that_was_cut_in_memory_the_disk_keeps_what_it_has(narrow: Storage, disk: Disk) -> None:
+    def cut() -> None:
+        histories.append(1, b"eight")
+        histories.journals[1].shrink(LIMIT // 4)
+
+    async with running(narrow):
+        histories = live(narrow, 1, 2)
+        turns = [b"%d" % number * (LIMIT // 10) for number in range(8)]
+        for turn in turns:
+            histories.append(1, turn)
+            histories.turn_ended(1)
+        await renew(narrow, histories, disk, cut)
+        runs = [*(Run([turn], ends_turn=True) for turn in turns), Run([b"eight", b"end"])]
+        assert await narrow.read_journal(1) == StoredJournal("e1", 10, False, [], runs)
+    assert 1 in histories.taken
+    assert len(histories.journals[1].runs()) < 4
+
+
+async def test_of_a_history_that_was_cut_in_memory_just_where_the_disk_ends_the_disk_keeps_what_it_has(
+    narrow: Storage, disk: Disk
+) -> None:
+    def cut() -> None:
+        histories.journals[1].shrink(0)
+        histories.append(1, b"two")
+
+    async with running(narrow):
+        histories = live(narrow, 1, 2)
+        histories.append(1, b"one")
+        histories.turn_ended(1)
+        await renew(narrow, histories, disk, cut)
+        runs = [Run([b"one"], ends_turn=True), Run([b"two", b"end"])]
+        assert histories.now(1).runs == runs[1:]
+        assert await narrow.read_journal(1) == StoredJournal("e1", 3, False, [], runs)
+    assert 1 in histories.taken
+
+
+async def test_of_a_history_that_was_cut_in_memory_behind_what_the_disk_has_the_end_is_kept(
+    narrow: Storage, disk: Disk
+) -> None:
+    def cut() -> None:
+        histories.append(1, b"lost")
+        histories.turn_ended(1)
+        histories.append(1, b"kept")
+        histories.journals[1].shrink(len(b"kept"))
+
+    async with running(narrow):
+        histories = live(narrow, 1, 2)
+        histories.append(1, b"one")
+        await renew(narrow, histories, disk, cut)
+        assert await narrow.read_journal(1) == StoredJournal("e1", 4, True, [], [Run([b"kept", b"end"])])
+
+
+async def test_a_history_that_replaces_another_does_so_though_it_is_renewed_before_that(
+    narrow: Storage, disk: Disk
+) -> None:
+    def replace_it() -> None:
+        histories.journals[1] = Journal(LIMIT, "e2")
+        for number in range(3):
+            histories.journals[1].append(b"new %d" % number)
+        replace(narrow, 1, histories.now(1))
+
+    async with running(narrow):
+        histories = live(narrow, 1, 2)
+        histories.append(1, b"old")
+        await renew(narrow, histories, disk, replace_it)
+        assert await narrow.read_journal(1) == journal(b"new 0", b"new 1", b"new 2", b"end", epoch="e2")
+    assert 1 in histories.taken
 
 
 async def test_after_a_batch_that_took_long_more_is_gathered_for_as_long(
@@ -1697,9 +2026,7 @@ async def test_at_the_end_nothing_more_is_read(storage: Storage, disk: Disk) -> 
     async with trio.open_nursery() as reader, running(storage):
         keep(storage, 1)
         await storage.read_journal(1)
-        disk.flowing.clear()
-        storage.append(1, b"underway")
-        await trio.testing.wait_all_tasks_blocked()
+        await disk.hang(lambda: storage.append(1, b"underway"))
         disk.statements.clear()
         reader.start_soon(ask)
         await trio.testing.wait_all_tasks_blocked()
@@ -1754,12 +2081,10 @@ async def test_a_disk_that_hangs_delays_the_end_for_a_bounded_time(
 
 
 async def test_a_session_that_ends_beside_a_large_batch_keeps_its_history(
-    path: Path, clock: Clock, disk: Disk, pauses: Pauses, monkeypatch: pytest.MonkeyPatch
+    narrow: Storage, disk: Disk, pauses: Pauses
 ) -> None:
-    monkeypatch.setattr(storage_module, "QUEUE", 0)
-    storage = make(path, clock, disk, pauses)
-    archive = StoredArchive(storage)
-    async with running(storage):
+    archive = StoredArchive(narrow)
+    async with running(narrow):
         sessions = [Session("a", f"s{number}", "me", Journal(LIMIT, f"e{number}")) for number in range(3)]
         for session in sessions:
             session.archive = archive

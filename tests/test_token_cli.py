@@ -14,8 +14,9 @@ from click.testing import Result
 
 from acp_gateway.auth import Role, Token, TokenStore
 from acp_gateway.cli import main
-from acp_gateway.database import Database, TokenUse
+from acp_gateway.database import Database
 from acp_gateway.gateway import DATABASE
+from acp_gateway.stored import TokenUse
 from acp_gateway.token_cli import create_token, print_any_character
 from acp_gateway.tokens import explain_flaw, mint
 from tests.doubles import run_command as run
