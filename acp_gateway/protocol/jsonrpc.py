@@ -11,7 +11,7 @@ written in JavaScript do send when a chunk of their output cuts an emoji in two.
 import enum
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sized
 from typing import Any, Final, NewType, TypeAlias
 
 import msgspec
@@ -60,6 +60,8 @@ class Message(msgspec.Struct, frozen=True, gc=False):
     """`params.sessionId`, where it is a string."""
     update: str | None = None
     """`params.update.sessionUpdate`, where it is a string: the kind of a `session/update`."""
+    params: Mapping[str, msgspec.Raw] | None = None
+    """The members of `params` as they are, where reading the message has come upon them; they are views of its text."""
 
 
 class InvalidMessage(ValueError):
@@ -88,8 +90,24 @@ class Envelope(msgspec.Struct, gc=False):
     error: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
 
 
+_ABSENT: Final = msgspec.Raw(b"")
+
+
+class _Outline(msgspec.Struct, gc=False):
+    """All the members that a message has by JSON-RPC, and what is directly in `params`; what is empty is not there."""
+
+    jsonrpc: msgspec.Raw = _ABSENT
+    id: msgspec.Raw = _ABSENT
+    method: str = ""
+    params: dict[str, msgspec.Raw] | None = None
+    result: msgspec.Raw = _ABSENT
+    error: msgspec.Raw = _ABSENT
+
+
 decode_envelope = msgspec.json.Decoder(Envelope).decode
 """The envelope of a text in JSON. Raises `DecodeError` or `RecursionError`; `parse` knows what that means."""
+_decode_outline = msgspec.json.Decoder(_Outline).decode
+_decode_session = msgspec.json.Decoder(str | None).decode
 _check = msgspec.json.Decoder(msgspec.Raw).decode
 _decode_elements = msgspec.json.Decoder(list[msgspec.Raw]).decode
 _decode_members = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
@@ -103,6 +121,8 @@ _ID_FIRST = re.compile(
 )
 # What every escape of one of the letters of "id" begins with.
 _HIDDEN_NAME = rb"\u006"
+# Members of `params` that are kept with a message, at most: methods have less than ten.
+_FEW = 32
 # Characters of a number that was minted here, at most, in whatever spelling.
 _LONGEST_NUMBER = 30
 
@@ -114,16 +134,71 @@ def parse(text: bytes) -> Message:
         InvalidMessage: `-32700` for what is not JSON in UTF-8 or is nested hundreds of levels deep, `-32600` for JSON
         that is no request, notification or response.
     """
-    if not text.isascii():
-        try:
-            text.decode()
-        except UnicodeDecodeError as error:
-            raise InvalidMessage(PARSE_ERROR, f"not UTF-8 at byte {error.start}") from None
+    _check_utf8(text)
     try:
         envelope = decode_envelope(text)
     except (msgspec.DecodeError, RecursionError):
         envelope = _look_again(text)
     return _classify(text, envelope)
+
+
+def parse_strictly(text: bytes) -> tuple[Message, str | None]:
+    """As `parse`, and the name of a member that is there twice: see `repeated_member`.
+
+    A message may be of megabytes, and a single pass tells both where there is no space between its members.
+    """
+    _check_utf8(text)
+    try:
+        message = _from_outline(text, _decode_outline(text))
+    except (msgspec.DecodeError, RecursionError):
+        message = None
+    return (parse(text), repeated_member(text)) if message is None else (message, None)
+
+
+def _from_outline(text: bytes, outline: _Outline) -> Message | None:
+    """The message, None where its outline may leave something out or say it twice. May raise `DecodeError`.
+
+    It is all there where its members, each of them once and with no space between them, make up the text.
+    """
+    # Two braces, and a comma behind each member but one.
+    size = 1
+    if outline.jsonrpc:
+        size += len(b'"jsonrpc":,') + len(outline.jsonrpc)
+    if outline.id:
+        size += len(b'"id":,') + len(outline.id)
+    if outline.method:
+        # Where it is spelled with escapes or beyond ASCII, it takes more.
+        size += len(b'"method":"",') + len(outline.method)
+    if outline.result:
+        size += len(b'"result":,') + len(outline.result)
+    if outline.error:
+        size += len(b'"error":,') + len(outline.error)
+    params, session = outline.params, None
+    if params is not None:
+        if "update" in params or _are_alike(params):
+            return None
+        size += len(b'"params":,') + _compact_size(params)
+        if "sessionId" in params:
+            session = _decode_session(params["sessionId"])
+    if size != len(text):
+        return None
+    envelope = Envelope(
+        outline.id or msgspec.UNSET,
+        outline.method or msgspec.UNSET,
+        None if params is None else Params(session),
+        outline.result or msgspec.UNSET,
+        outline.error or msgspec.UNSET,
+    )
+    # Messages may wait for long, and a million members take many times the bytes that count as waiting.
+    return _classify(text, envelope, params if params is not None and len(params) <= _FEW else None)
+
+
+def _check_utf8(text: bytes) -> None:
+    if not text.isascii():
+        try:
+            text.decode()
+        except UnicodeDecodeError as error:
+            raise InvalidMessage(PARSE_ERROR, f"not UTF-8 at byte {error.start}") from None
 
 
 def _look_again(text: bytes) -> Envelope:
@@ -163,7 +238,7 @@ def _string_at(text: bytes, *path: str) -> str | None:
     return None if at is None or text[at[0]] != ord('"') else spans.string_value(text[at[0] : at[1]])
 
 
-def _classify(text: bytes, envelope: Envelope) -> Message:
+def _classify(text: bytes, envelope: Envelope, members: Mapping[str, msgspec.Raw] | None = None) -> Message:
     message_id, kind = NO_ID, Kind.NOTIFICATION
     if envelope.id is not msgspec.UNSET:
         message_id, kind = RawId(bytes(envelope.id)), Kind.REQUEST
@@ -174,7 +249,7 @@ def _classify(text: bytes, envelope: Envelope) -> Message:
         if params is None:
             return Message(text, kind, message_id, method)
         update = None if params.update is None else params.update.kind
-        return Message(text, kind, message_id, method, False, params.session, update)
+        return Message(text, kind, message_id, method, False, params.session, update, members)
     if envelope.id is msgspec.UNSET or (envelope.result is msgspec.UNSET and envelope.error is msgspec.UNSET):
         raise InvalidMessage(INVALID_REQUEST, "neither a request nor a notification nor a response")
     # Peers with JSON-RPC 1.0 in their bones send `"error": null` beside a result.
@@ -312,12 +387,20 @@ def _compact_members(text: bytes | msgspec.Raw) -> dict[str, msgspec.Raw] | None
         members = _decode_members(text)
     except (msgspec.DecodeError, RecursionError):
         return None
-    names = "".join(members).encode()
-    # Two braces, and for each member two quotes, a colon and a comma, but for the last one's.
-    size = 2 + 4 * len(members) - bool(members) + len(names) + sum(map(len, members.values()))
-    if size != len(text) or len(set(map(str.casefold, members))) != len(members):
-        return None
-    return members
+    return None if _compact_size(members) != len(text) or _are_alike(members) else members
+
+
+def _compact_size(members: Mapping[str, Sized]) -> int:
+    """Bytes of an object with these members, each of them once, where there is no space between them.
+
+    Two braces, and for each member two quotes, a colon and a comma, but for the last one's.
+    """
+    return 2 + 4 * len(members) - bool(members) + len("".join(members).encode()) + sum(map(len, members.values()))
+
+
+def _are_alike(names: Collection[str]) -> bool:
+    """Whether there are parsers that take one of these names for another."""
+    return len(names) > 1 and len(set(map(str.casefold, names))) != len(names)
 
 
 def encode(value: Any) -> bytes:

@@ -136,11 +136,10 @@ class Multiplexer:
     def receive_from_client(self, client: Client, text: bytes) -> None:
         """A client sent a message, or what it takes for one."""
         try:
-            message = jsonrpc.parse(text)
+            message, repeated = jsonrpc.parse_strictly(text)
         except InvalidMessage as error:
             self._process.out.refusal(client, error.code, str(error))
             return
-        repeated = jsonrpc.repeated_member(text)
         if repeated is not None:
             self._refuse_repeated(client, message, repeated)
         elif message.kind is Kind.RESPONSE:
@@ -279,6 +278,9 @@ class Multiplexer:
                 session.journal = journal
         for request in waiting:
             self._dispatch(request)
+        if session.recalled and not session.live:
+            # It was not opened after all: nobody would count what is in memory of it.
+            session.forget_content()
 
     def surveyed(self, survey: Survey, findings: Findings) -> None:
         """Somebody has looked at the directories of a request: it goes on, if it still waits for that."""
@@ -321,18 +323,10 @@ class Multiplexer:
             self._process.held.append(request)
             if self._process.stage is Stage.ABSENT:
                 self._lifecycle.begin()
+        elif (queue := self._process.queue_for(client, request)) is not None:
+            queue.append(request)
         else:
-            session = self._process.seen(client, message.session)
-            survey = self._process.survey_before(client)
-            waiting = self._process.recalling_before(client, message.session)
-            if survey is not None:
-                survey.behind.append(request)
-            elif waiting is not None:
-                waiting.append(request)
-            elif session is not None and session.in_transit:
-                session.held.append(request)
-            else:
-                self._handlers.get(message.method, self._other)(client, request)
+            self._handlers.get(message.method, self._other)(client, request)
 
     def _other(self, client: Client, request: Request) -> None:
         """A method that the gateway has no view of."""

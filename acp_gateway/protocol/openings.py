@@ -177,11 +177,12 @@ class Openings:
                 self._routing.entered(session)
             session.keep_result(response)
             session.state = State.OPEN
-            if request.session is not None:
+            if request.session is not None and request.session.journal.epoch:
                 rewrite = partial(updates.under_session, old=request.session.id, new=session_id)
                 session.take_journal(request.session.journal.copy(rewrite, self._process.registry.new_epoch()))
                 self._process.mark(session, session.attached)
             elif request.message.method == methods.FORK:
+                # The journal of a session that has ended meanwhile is cleared: nobody here knows how the fork begins.
                 session.journal.begin_truncated()
                 session.archive.replace(session)
             if not client.gone:
@@ -419,15 +420,17 @@ class Openings:
             return
         assert recorded is not None
         if tail is None:
-            session.journal = recorded
+            recorded.turn_ended()
+            session.take_journal(recorded)
         else:
             # What this client has seen is known better here: of the agent's history only the states are news.
             for state in recorded.states():
-                session.journal.append(state, jsonrpc.parse(state).update)
+                session.write(state, jsonrpc.parse(state).update)
             tail = [*tail, *recorded.states()]
+            # It is the same history, of which the archive may have more than is in memory.
             session.journal.rename(self._process.registry.new_epoch())
-        session.journal.turn_ended()
-        session.archive.replace(session)
+            session.archive.keep(session)
+            session.end_turn()
         for state in recorded.states():
             updates.read_state(session, jsonrpc.parse(state))
         session.keep_result(response)
@@ -476,25 +479,26 @@ class Openings:
     def _end(self, session: Session, request: Request) -> None:
         """Have the agent close or delete a session; one that was not live is here for as long as that takes."""
         request.session = session
-        then = partial(self._closed, was_live=session.live, first=self._is_first(session))
+        then = partial(self._closed, first=self._is_first(session))
+        session.state = State.CLOSING if session.live else State.DELETING
         if not session.live:
             self._process.enter(session)
-        session.state = State.CLOSING
         self._process.forward(request, then)
 
-    def _closed(self, request: Request, response: Message, *, was_live: bool, first: bool) -> None:
+    def _closed(self, request: Request, response: Message, *, first: bool) -> None:
         """A session was closed or deleted, or could not be."""
         session = request.session
         assert session is not None
         held, session.held = session.held, []
-        session.state = State.OPEN
         if not response.error:
             deleted = request.message.method == methods.DELETE
             self._process.tell(session, "deleted" if deleted else "closed")
             self._turns.cancel_waiting(session)
             self._leave(session, forgotten=deleted)
-        elif not was_live:
+        elif session.state is State.DELETING:
             self._leave(session, forgotten=first)
+        else:
+            session.state = State.OPEN
         self._process.respond(request, response)
         for waiting in held:
             self._dispatch(waiting)

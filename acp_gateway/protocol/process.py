@@ -134,16 +134,20 @@ class Process:
         session = None if session_id is None else self.live.get(session_id)
         return session if session is not None and session in client.sessions else None
 
-    def survey_before(self, client: Client) -> Survey | None:
-        """The survey that what a client asks has to wait for: its requests reach the agent in order."""
-        return next((survey for request, survey in self.surveying.items() if request.client is client), None)
-
-    def recalling_before(self, client: Client, session_id: str | None) -> list[Request] | None:
-        """What waits for the journal of a session that a client has asked for: what it asks there comes behind that."""
+    def queue_for(self, client: Client, request: Request) -> list[Request] | None:
+        """Where what a client asks has to wait now, if it has to: its requests reach the agent in order."""
+        session_id = request.message.session
+        # What it has asked since then does not count: this one may have waited already, for something else.
+        for earlier in client.requests.values() if self.surveying else ():
+            if earlier is request:
+                break
+            if earlier in self.surveying:
+                return self.surveying[earlier].behind
         for session, waiting in self.recalling.items():
-            if session.id == session_id and any(request.client is client for request in waiting):
+            if session.id == session_id and any(other.client is client for other in waiting):
                 return waiting
-        return None
+        seen = self.seen(client, session_id)
+        return seen.held if seen is not None and seen.in_transit else None
 
     def of_request(self, client: Client, request: Request) -> Session | None:
         """The session that a request is about, if its client is attached to it; else it is refused."""

@@ -68,7 +68,8 @@ def _flaw_of_session_id(message: Message) -> str | None:
     """
     if message.session is not None and len(message.session) > SESSION_ID_SIZE:
         return f"a session's id has at most {SESSION_ID_SIZE} characters"
-    for name, value in jsonrpc.members_of_params(message.text).items():
+    members = jsonrpc.members_of_params(message.text) if message.params is None else message.params
+    for name, value in members.items():
         if _fold(name) == "sessionid" and (name != "sessionId" or bytes(value)[:1] not in b'"n'):
             return "the session must be a string under the name sessionId"
     return None

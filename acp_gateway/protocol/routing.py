@@ -73,7 +73,7 @@ class Routing:
     def talk(self, session_id: str, lines: Sequence[bytes]) -> bool:
         """Updates in one session that `updates.session_of_talk` has found; False where each needs a look of its own."""
         session = self._process.live.get(session_id)
-        if session is None or session.state is State.OPENING or len(self._process.terminals):
+        if session is None or session.state in (State.OPENING, State.DELETING) or len(self._process.terminals):
             return False
         session.extend(lines)
         self._process.out.talk(session.attached, lines)
@@ -82,7 +82,7 @@ class Routing:
     def update(self, message: Message) -> None:
         """A session/update."""
         session = None if message.session is None else self._session_of(message.session)
-        if session is None:
+        if session is None or session.state is State.DELETING:
             self._keep_early(message)
             return
         # A sub-agent's mode is not the session's.
@@ -211,8 +211,8 @@ class Routing:
             self.route_again()
 
     def _keep_early(self, message: Message) -> None:
-        """An update of no session that is known: the response that names it may be on its way."""
-        if message.session is None or not self.openings:
+        """An update of no session that is open: the response that names it may be on its way, unless it has ended."""
+        if message.session is None or not self.openings or message.session in self._parents:
             self._process.out.note("dropped an update of the agent for no session that is open")
         elif self._early_size + len(message.text) > EARLY_SIZE:
             self._process.out.note(

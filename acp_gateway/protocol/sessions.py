@@ -273,6 +273,8 @@ class State(enum.Enum):
     OPEN = enum.auto()
     CLOSING = enum.auto()
     """A close or delete is on its way; what is asked meanwhile waits as well."""
+    DELETING = enum.auto()
+    """The same for one that was not live. Nothing is said in it: an agent may have given its id to another one."""
     DORMANT = enum.auto()
     """The process has ended, the clients are still attached: the next request opens it again in a new one."""
 
@@ -289,7 +291,7 @@ class Archive(Protocol):
     """What keeps sessions for another process of the gateway. It is told of changes, at once, and never fails."""
 
     def keep(self, session: "Session") -> None:
-        """A session is there, or what a list shows of it has changed."""
+        """A session is there, or what a list shows of it has changed, or its journal goes on in another epoch."""
 
     def remove(self, session: "Session") -> None:
         """A session does not exist any more."""
@@ -382,7 +384,7 @@ class Session:
     @property
     def in_transit(self) -> bool:
         """Whether what is asked of it has to wait until it has come or gone."""
-        return self.state in (State.OPENING, State.CLOSING)
+        return self.state in (State.OPENING, State.CLOSING, State.DELETING)
 
     def controllers(self) -> Iterator[Client]:
         """The attached clients that may decide."""

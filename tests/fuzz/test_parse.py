@@ -80,6 +80,8 @@ def test_what_is_read_in_a_message_is_what_a_slow_parser_reads(text: bytes, new:
     envelope = reference.envelope(text)
     assert verdict(text) == envelope
     assert jsonrpc.repeated_member(text) == reference.repeated_member(text)
+    if isinstance(envelope, Envelope):
+        assert jsonrpc.parse_strictly(text)[1] == reference.repeated_member(text)
     every_path_leads_to_the_same(text, path)
     the_parts_are_at_the_same_places(text)
     if isinstance(envelope, Envelope):

@@ -15,9 +15,9 @@ from typing import Any
 from acp_gateway.protocol import jsonrpc
 from acp_gateway.protocol.deliveries import Deliveries
 from acp_gateway.protocol.outbox import Mark
-from acp_gateway.protocol.sessions import Client, Home, Registry, Role, Session, State
+from acp_gateway.protocol.sessions import Client, Findings, Home, Registry, Request, Role, Session, State, Survey
 from acp_gateway.protocol.updates import GAP
-from tests.protocol.scene import Peer, Place, Scene, Shelf, make_policy, places
+from tests.protocol.scene import Peer, Place, Scene, Shelf, look, make_policy, places
 
 IDS = (
     *(b"1", b'"1"', b"1.0", b"1e2", b"0", b'""', b"null", b"-0", b"9223372036854775808", rb'"\u0041"', b'"A"', b"100"),
@@ -106,6 +106,8 @@ class Opening:
 
     wish: Wish | None
     """Whose replay it is; None where it is nobody's."""
+    record: Record | None
+    """What the agent has under that id: what others write to the disk meanwhile is nothing to it."""
     replaces: bool
     """Whether the history is to be what the agent tells now."""
     reopens: bool = False
@@ -166,6 +168,8 @@ class World:
         self.disk: dict[str, Record] = {}
         self.offices: list[Office] = []
         self.tags: dict[str, Record | None] = {}
+        self.children: dict[str, Record] = {}
+        """Sessions that nobody has asked for, and the one that each of them belongs to."""
         self.own: dict[str, Member] = {}
         """By whom something was said that the journal has and that is not sent to the one who said it."""
         self.marks: dict[str, tuple[Member, str | None, str]] = {}
@@ -206,6 +210,7 @@ class Office:
         self.reopens = bool(capabilities.get("loadSession") or "resume" in capabilities["sessionCapabilities"])
         self.scene = Wire(make_policy(shared=shared), world.registry, agentCapabilities=capabilities)
         self.scene.office = self
+        self.scene.look = self.look_at
         self.dead = False
         self.members: dict[Client, Member] = {}
         self.known: dict[str, Record] = {}
@@ -217,19 +222,22 @@ class Office:
         self.openings: dict[str, Opening] = {}
         self.promised: dict[Owed, str] = {}
         """Ids that the agent has used before it named them in a response."""
-        self.children: dict[str, Record] = {}
-        """Sessions that nobody has asked for, and the one that each of them belongs to."""
+        self.begun: dict[str, Record] = {}
+        """The children of the agent process."""
         self.owed: list[Owed] = []
         self.asks: list[Ask] = []
         self.seen_ids: set[bytes] = set()
         self.last_prompt: dict[Record, int] = {}
+        self.places: dict[int, int] = {}
+        """For what has waited until somebody had looked at directories: where in order it is since then."""
         self.settled_in: set[Record] = set()
         """The sessions in which somebody has ended all turns just now."""
         self.recalled: Ask | None = None
         """What the agent does not want to know any more, just now."""
         self.answering: tuple[Member, Ask] | None = None
         """Who decides what, just now."""
-        self.forgotten: set[str] = set()
+        self.unwelcome: str | None = None
+        """The mark of the `initialize` that the agent refuses just now, if it was a client's."""
         self.closed: dict[str, Record] = {}
         """Sessions that the agent process has closed."""
         self.used: set[str] = set()
@@ -251,10 +259,6 @@ class Office:
     def awaited(self) -> list[Owed]:
         """The requests whose responses will name a new session."""
         return [owed for owed in self.owed if owed.method in ("session/new", "session/fork")]
-
-    def lost(self, child: str) -> bool:
-        """Whether the agent does not know a child at the moment."""
-        return child in self.forgotten or self.children[child].id in self.openings
 
     # What happens
 
@@ -389,7 +393,7 @@ class Office:
         self.closed.clear()
         self.used.clear()
         self.count = 0
-        self.forgotten.update(self.children)
+        self.begun.clear()
         for ask in self.asks:
             ask.open = False
         for record in list(self.live.values()):
@@ -455,14 +459,15 @@ class Office:
                         self.finish(record)
                 self.asleep -= self.asleep if well else set()
             case "session/new" | "session/fork":
-                if owed in self.promised or (well and (owed.method == "session/new" or owed.parent is not None)):
+                there = owed.method == "session/new" or owed.parent is not None or owed.session in self.world.disk
+                if owed in self.promised or (well and there):
                     well = True
                     record = self.promise(owed)
                     del self.promised[owed]
                     self.used.add(record.id)
                     if owed.method == "session/fork":
-                        parent = owed.parent
-                        copied = parent.truth if parent is not None and self.live.get(parent.id) is parent else []
+                        parent = owed.parent if owed.parent in self.live.values() else None
+                        copied = [gap(record.id)] if parent is None else parent.truth
                         record.truth[:0] = [under(record, body, owed.session) for body in copied]
                     self.known[record.id] = self.live[record.id] = self.world.disk[record.id] = record
                     result = {"sessionId": record.id}
@@ -472,7 +477,7 @@ class Office:
                 assert opening is not None
                 assert owed.session is not None
                 del self.openings[owed.session]
-                found = self.world.disk.get(owed.session)
+                found = opening.record
                 well = well and found is not None
                 if well:
                     assert found is not None
@@ -513,7 +518,9 @@ class Office:
             # A session is opened again with the parameters, the mark included, that it was opened with first.
             data = {} if owed.method in OPENINGS else {"for": mark}
             error = {"code": -32603, "message": "no", "data": data}
+            self.unwelcome = mark if owed.method == "initialize" else None
             self.scene.agent.say(b'{"jsonrpc":"2.0","id":%b,"error":%b}' % (raw, encode(error)))
+            self.unwelcome = None
 
     def mode_was_set(self, owed: Owed, record: Record) -> None:
         if self.live.get(record.id) is not record:
@@ -534,7 +541,7 @@ class Office:
     def update(self, session_id: str, record: Record | None, *, state: bool = False) -> None:
         """The agent says something in a session, or in one that has begun there."""
         opening = self.openings.get(session_id)
-        tag = self.world.tag(self.world.disk.get(session_id) if opening is not None else record)
+        tag = self.world.tag(opening.record if opening is not None else record)
         update: Body = {"sessionUpdate": "agent_message_chunk", "content": {"type": "text", "text": tag}}
         if state:
             update = {"sessionUpdate": "plan", "entries": [], "tag": tag}
@@ -568,10 +575,12 @@ class Office:
         """See to all that was delivered because of one event."""
         self.reading = True  # And still so where a check fails.
         before = {member: dict(member.attached) for member in self.members.values()}
+        for survey in deliveries.surveys:
+            self.who_has_to_wait_for_a_look_has_come_later(survey)
         for text in deliveries.to_agent:
             self.note_prompt(json.loads(text))
-        for client, texts in deliveries.to_clients.items():
-            member = self.members[client]
+        for client, told in deliveries.to_clients.items():
+            member, texts = self.members[client], list(told)
             self.no_delivery_to_who_is_gone(member)
             forked = self.forked(member, texts)
             self.who_counts_is_right_at_every_point(member, texts, forked)
@@ -622,7 +631,7 @@ class Office:
         for at, text in enumerate(texts):
             body = json.loads(text)
             if body.get("method") == "session/update" and coming:
-                fork, parent = self.live.get(coming[0] or ""), self.children.get(body["params"]["sessionId"])
+                fork, parent = self.live.get(coming[0] or ""), self.world.children.get(body["params"]["sessionId"])
                 if fork is not None and parent not in (None, fork) and body["params"] in fork.truth:
                     found[at] = fork
             elif member.only is None:
@@ -681,7 +690,8 @@ class Office:
                 view.append(params)
 
     def record_of(self, name: str) -> Record | None:
-        return self.children.get(name) or (self.world.disk if name in self.openings else self.live).get(name)
+        opening = self.openings.get(name)
+        return self.world.children.get(name) or (self.live.get(name) if opening is None else opening.record)
 
     def read_by_agent(self, text: bytes, before: dict[Member, dict[str, Record]]) -> None:
         body = json.loads(text)
@@ -712,11 +722,15 @@ class Office:
             if wish is not None:
                 wish.goes_on = goes_on
             heard_by = wish if listens and not goes_on else None
-            self.openings[session] = Opening(heard_by, not reopened and not goes_on, reopened)
+            found = self.world.disk.get(session)
+            self.openings[session] = Opening(heard_by, found, not reopened and not goes_on, reopened)
             if not reopened:
                 assert session not in self.live, "a session that is live was opened again"
         elif owed.method in ("session/new", "session/fork"):
             owed.parent, owed.record = owed.record, None
+        elif owed.method == "session/delete":
+            assert session is not None
+            self.used.add(session)
         elif owed.method == "session/prompt":
             assert owed.record is not None
             self.one_turn_at_a_time_and_prompts_in_order(owed, owed.record, number)
@@ -734,7 +748,8 @@ class Office:
         """
         if record is None or self.closed.get(record.id) is not record:
             return False
-        return (self.world.disk if record.id in self.openings else self.known).get(record.id) is not record
+        opening = self.openings.get(record.id)
+        return (self.known.get(record.id) if opening is None else opening.record) is not record
 
     def knows(self, name: str | None, place: Place) -> bool:
         """Whether a place in a session can be told. A journal goes on under another epoch, and knows the former one."""
@@ -777,7 +792,9 @@ class Office:
         assert wish.raw == raw
         result = body.get("result")
         answer = body["error"].get("data") or {} if result is None else result
-        assert answer.get("for") in (None, f"m{wish.number}"), "somebody else's answer"
+        # All that waits for the agent to be initialized gets the error, whoever's `initialize` that was.
+        shared_fate = self.unwelcome if result is None and not wish.at_agent else None
+        assert answer.get("for") in (None, f"m{wish.number}", shared_fate), "somebody else's answer"
         if result is not None:
             self.take_result(member, wish, result, said)
 
@@ -889,12 +906,27 @@ class Office:
     def one_turn_at_a_time_and_prompts_in_order(self, owed: Owed, record: Record, number: int) -> None:
         open_turns = [other for other in self.owed if other.method == owed.method and other.record is record]
         assert not open_turns or (not self.shared and len(self.present) <= 1)
-        assert number > self.last_prompt.get(record, 0)
-        self.last_prompt[record] = number
+        assert self.place(number) > self.last_prompt.get(record, 0)
+        self.last_prompt[record] = self.place(number)
         for member in self.present:
             for wish in member.wishes.values():
                 overtaken = wish.method == owed.method and wish.session == owed.session and not wish.at_agent
-                assert not overtaken or wish.number > number
+                assert not overtaken or self.place(wish.number) > self.place(number)
+
+    def who_has_to_wait_for_a_look_has_come_later(self, survey: Survey) -> None:
+        """Nobody else waits for it, so that what does has its place in any order behind all that there is now."""
+        for request in survey.behind:
+            assert request.client is survey.request.client
+            assert number_of(request) > number_of(survey.request)
+            self.places[number_of(request)] = next(self.world.numbers)
+
+    def look_at(self, survey: Survey) -> Findings:
+        self.who_has_to_wait_for_a_look_has_come_later(survey)
+        return look(survey)
+
+    def place(self, number: int) -> int:
+        """Where in order something is that was asked."""
+        return self.places.get(number, number)
 
     def everyone_is_answered_in_the_end(self, member: Member) -> None:
         assert not member.wishes
@@ -940,8 +972,8 @@ class Office:
                 received.append(body["params"])
                 # While it waits for history, it does not know what this is.
                 place = (place[0], place[1] + 1) if place and not loading else None
-            elif body["method"] == "session/update" and body["params"]["sessionId"] in self.children:
-                record = forked.get(number) or self.children[body["params"]["sessionId"]]
+            elif body["method"] == "session/update" and body["params"]["sessionId"] in self.world.children:
+                record = forked.get(number) or self.world.children[body["params"]["sessionId"]]
                 if record is self.record_of(session.id):
                     received.append(body["params"])
                     continue  # The mark that it counts comes next.
@@ -1019,6 +1051,11 @@ def encode(value: Any) -> bytes:
 def id_key(raw: bytes) -> str:
     """What makes two ids the same."""
     return f"text {json.loads(raw)}" if raw.startswith(b'"') else raw.decode()
+
+
+def number_of(request: Request) -> int:
+    """Of what a client has asked."""
+    return int(json.loads(request.message.text)["params"]["mark"][1:])
 
 
 def raw_id(text: bytes) -> bytes:

@@ -75,7 +75,12 @@ class Shelf:
     def keep(self, session: Session) -> None:
         self.told.append(("keep", session.id))
         self.shown[session] = {"cwd": session.cwd, "title": session.title, "updatedAt": session.updated_at}
-        self.journals.setdefault(session, Journal(self._limit, session.journal.epoch))
+        kept, epoch = (
+            self.journals.setdefault(session, Journal(self._limit, session.journal.epoch)),
+            session.journal.epoch,
+        )
+        if epoch and kept.epoch != epoch:
+            kept.rename(epoch)
 
     def remove(self, session: Session) -> None:
         self.told.append(("remove", session.id))
@@ -358,7 +363,7 @@ class Scene:
         self.deeds += deliveries.deeds
         for client, texts in deliveries.to_clients.items():
             assert not client.gone or client is leaving
-            self.peers[client].receive(texts)
+            self.peers[client].receive(list(texts))
         self.notes += self.multiplexer.take_notes()
         self.look_at(deliveries.surveys)
 

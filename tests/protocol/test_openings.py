@@ -316,6 +316,18 @@ def test_a_fork_of_a_session_that_nobody_here_has_open_has_lost_its_beginning(sc
     assert response["result"] == {"_meta": {"acp-gateway": {"truncated": True}}}
 
 
+def test_a_fork_whose_parent_is_closed_before_it_comes_has_lost_its_beginning(scene: Scene, ann: Peer) -> None:
+    ann.new_session()
+    scene.agent.update("one")
+    ann.request("session/fork", sessionId="s", cwd="/srv", mcpServers=[])
+    fork = scene.agent.takes("session/fork")
+    close(scene, ann)
+    scene.agent.answer(fork, sessionId="f")
+    *history, response = scene.join("bob").load("f")
+    assert texts(history) == [GAP]
+    assert response["result"] == {"_meta": {"acp-gateway": {"truncated": True}}}
+
+
 def test_guests_do_not_keep_a_session_open_that_its_owner_closes() -> None:
     scene = Scene(agentCapabilities={"sessionCapabilities": {"close": {}}})
     ann = scene.join("ann")
@@ -1218,6 +1230,20 @@ def test_what_is_asked_in_a_session_that_could_not_be_deleted_is_settled(scene: 
     assert not scene.multiplexer.busy
 
 
+def test_what_is_said_under_the_id_of_a_session_that_is_only_being_deleted_is_none_of_its_history() -> None:
+    shelf = Shelf()
+    scene = Scene(
+        registry=Registry("me", shelf, "run"), agentCapabilities=LOADS | {"sessionCapabilities": {"close": {}}}
+    )
+    ann = scene.join("ann", link="l")
+    deleting = begin_delete(scene, ann)
+    scene.agent.update("of another one, by an agent that counts its sessions")
+    scene.multiplexer.receive_from_agent([chunk("at once"), chunk("and more")])
+    scene.agent.send(id=deleting["id"], error={"code": -32603, "message": "busy"})
+    (journal,) = shelf.journals.values()
+    assert journal.replay() == []
+
+
 # Looking at directories
 
 
@@ -1340,6 +1366,16 @@ def test_each_of_several_openings_is_looked_at_when_its_turn_comes(slow: Scene) 
     slow.survey(FOUND)
     slow.agent.answers("session/load")
     assert ann.hears()["id"] == own[3]
+
+
+def test_what_was_asked_before_does_not_wait_until_somebody_has_looked(slow: Scene) -> None:
+    ann, bob = slow.join("ann"), slow.join("bob")
+    begin_load(bob)
+    slow.survey(FOUND)
+    own = ann.request("session/load", sessionId="s", cwd="/srv", mcpServers=[])
+    ann.request("session/new", cwd="/srv", mcpServers=[])
+    slow.agent.answers("session/load")
+    assert ann.hears()["id"] == own
 
 
 def test_what_is_asked_in_a_session_that_another_is_opening_comes_behind_as_well(slow: Scene) -> None:
@@ -1497,6 +1533,28 @@ def test_a_load_that_waits_for_an_archive_is_looked_at_once() -> None:
     scene.recall(shelf.read(next(iter(shelf.journals))))
     assert scene.surveys == []
     scene.agent.answers("session/load")
+
+
+def test_a_load_that_waits_for_an_archive_is_not_overtaken_by_what_its_client_asks_later() -> None:
+    shelf = Shelf()
+    scene = Scene(
+        registry=Registry("me", shelf, "run"), agentCapabilities=LOADS | {"sessionCapabilities": {"close": {}}}
+    )
+    ann = scene.join("ann", link="l")
+    ann.new_session()
+    scene.agent.update("hello")
+    epoch, position = scene.place()
+    close(scene, ann)
+    scene.look = None
+    first = ann.comes_back(method="session/load", epoch=epoch, position=position)
+    ann.request("session/new", cwd="/srv", mcpServers=[])
+    second = ann.request("session/load", sessionId="s", cwd="/srv", mcpServers=[])
+    scene.survey(FOUND)
+    scene.recall(shelf.read(next(iter(shelf.journals))))
+    ann.heard()
+    scene.agent.answers("session/load")
+    scene.survey(FOUND)
+    assert [message["id"] for message in ann.heard() if "id" in message] == [first, second]
 
 
 def test_the_place_of_a_session_is_known_by_where_it_is_opened(scene: Scene, ann: Peer) -> None:

@@ -32,7 +32,7 @@ class Alone:
         return self.process.out.take().to_agent
 
     def to_client(self) -> list[bytes]:
-        return self.process.out.take().to_clients.get(self.client, [])
+        return list(self.process.out.take().to_clients.get(self.client, []))
 
 
 @pytest.fixture

@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from acp_gateway.protocol.jsonrpc import parse
+from acp_gateway.protocol.process import Policy
 from acp_gateway.protocol.returns import LARGEST_ID, Return, last_id, with_own_meta, without_own_meta
 from acp_gateway.protocol.sessions import Registry, Role
 from acp_gateway.protocol.updates import PART_MISSING
@@ -466,9 +467,9 @@ def shelf() -> Shelf:
     return Shelf()
 
 
-def over(shelf: Shelf, capabilities: dict[str, Any] = LOADS) -> tuple[Scene, Place]:
+def over(shelf: Shelf, capabilities: dict[str, Any] = LOADS, policy: Policy | None = None) -> tuple[Scene, Place]:
     """A scene in which a session was left and closed."""
-    scene = Scene(registry=Registry("me", shelf, "run"), agentCapabilities=capabilities)
+    scene = Scene(policy, Registry("me", shelf, "run"), agentCapabilities=capabilities)
     ann = scene.join("ann", link="first")
     ann.new_session()
     for text in ("one", "two", "three"):
@@ -512,6 +513,37 @@ def test_who_returns_to_one_that_is_over_gets_what_it_has_missed_from_the_archiv
     kept = next(iter(shelf.journals.values()))
     assert (kept.epoch, kept.position) == scene.place()
     assert kept.replay() == scene.session().journal.replay()
+
+
+def test_of_a_session_that_is_not_opened_after_all_no_history_stays_in_memory(shelf: Shelf) -> None:
+    scene, (epoch, position) = over(shelf, policy=make_policy(max_sessions=1))
+    back = scene.join("ann", link="second")
+    own = back.comes_back(epoch=epoch, position=position)
+    (recalled,) = scene.wanted
+    written = shelf.journals[recalled].replay()
+    back.request("session/new", cwd="/srv", mcpServers=[])
+    scene.agent.answers("session/new", sessionId="other")
+    scene.recall(shelf.read(recalled))
+    refusal = next(message for message in back.heard() if message.get("id") == own)
+    assert "max_sessions" in refusal["error"]["message"]
+    assert (recalled.journal.epoch, recalled.journal.replay(), recalled.recalled) == ("", [], False)
+    assert shelf.journals[recalled].replay() == written
+
+
+def test_what_is_cut_in_memory_while_a_session_is_opened_stays_in_the_archive(shelf: Shelf) -> None:
+    scene, (epoch, position) = over(shelf)
+    back = scene.join("ann", link="second")
+    back.comes_back(epoch=epoch, position=position)
+    (recalled,) = scene.wanted
+    kept = shelf.journals[recalled]
+    written = kept.replay()
+    scene.recall(shelf.read(recalled))
+    recalled.journal.shrink(0)
+    scene.agent.answers("session/load")
+    assert recalled.journal.replay() == []
+    assert shelf.journals[recalled] is kept
+    assert kept.replay() == written
+    assert (kept.epoch, kept.position) == scene.place()
 
 
 def test_where_more_was_seen_than_was_written_nothing_comes_again(shelf: Shelf) -> None:

@@ -176,6 +176,22 @@ def test_what_is_said_of_a_session_that_has_ended_is_not_for_the_next_one_of_its
     assert scene.session("x").journal.position == 1
 
 
+@pytest.mark.parametrize("name", ["s", "child"])
+def test_what_is_said_of_a_session_that_has_ended_does_not_come_when_it_is_opened_again(name: str) -> None:
+    scene = Scene(agentCapabilities={"loadSession": True, "sessionCapabilities": {"close": {}}})
+    ann = scene.join("ann")
+    ann.new_session()
+    subagent(scene, "s", "child")
+    closed(scene, ann, "s")
+    ann.request("session/new", cwd="/srv", mcpServers=[])
+    new = scene.agent.takes("session/new")
+    scene.agent.update("it is in the history that is told anyway", name)
+    ann.request("session/load", sessionId="s", cwd="/srv", mcpServers=[])
+    scene.agent.answer(new, sessionId="n")
+    scene.agent.answers("session/load")
+    assert kinds(ann) == ["response", "response"]
+
+
 def test_what_was_early_is_not_for_a_session_that_is_loaded_under_the_id_of_another_one() -> None:
     scene = Scene(agentCapabilities={"loadSession": True, "sessionCapabilities": {"close": {}}})
     ann = scene.join("ann")

@@ -280,14 +280,17 @@ class Sharing(RuleBasedStateMachine):
                 office.settle(owed, well=well, spelling=spelling)
 
     def spoken_of(self, office: Office, which: int) -> tuple[str, Record | None] | None:
-        """A session that the agent may speak of: open, being opened, promised, closed, or a child's."""
+        """A session that the agent speaks of now: open, being opened, promised, closed, or a child's.
+
+        It must be heard, or a child would have a parent here that the gateway can't know of when the turn is over.
+        """
         names: list[tuple[str, Record | None]] = [it for it in office.known.items() if it[0] not in office.openings]
-        names += [(name, self.world.disk[name]) for name in office.openings if name in self.world.disk]
+        names += [(name, opening.record) for name, opening in office.openings.items() if opening.record is not None]
         promised = [owed.record for owed in office.promised if owed.record is not None]
         names += [(record.id, record) for record in promised if record.id not in office.used]
         names += [(name, record) for name, record in office.closed.items() if not office.has(name)]
         # A process that was started again knows nothing of the children that it had.
-        names += [(name, record) for name, record in office.children.items() if not office.lost(name)]
+        names += [(name, record) for name, record in office.begun.items() if record.id not in office.openings]
         running = office.running()
         if len(running) == 1 and not office.awaited:
             names.append((f"child{next(self.world.numbers)}", running[0]))
@@ -295,7 +298,7 @@ class Sharing(RuleBasedStateMachine):
             return None
         name, record = names[which % len(names)]
         if name.startswith("child") and record is not None:
-            office.children[name] = record
+            office.begun[name] = self.world.children[name] = record
         return name, record
 
     @rule(where=MANY, which=MANY, how=st.sampled_from(["talk", "state", "early"]))
@@ -319,8 +322,10 @@ class Sharing(RuleBasedStateMachine):
             raws = [*(ask.raw for ask in office.asks), b"7"]
             office.recall(raws[which % len(raws)])
             return
+        if len(office.asks) == 8:
+            return
         about = self.spoken_of(office, which)
-        if about is not None and len(office.asks) < 8:
+        if about is not None:
             office.ask(*about, raw)
 
     @rule(where=MANY, raw=st.sampled_from(IDS))
