@@ -6,7 +6,6 @@ from collections import Counter
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Final, Protocol
-from weakref import WeakKeyDictionary
 
 import trio
 
@@ -21,9 +20,6 @@ log = logging.getLogger(__name__)
 
 LONGEST_PAUSE: Final = 5.0
 """Seconds for which a connection is not read at once, so that a link that is well does not count as lost."""
-
-SPEAKERS: Final = 32
-"""Of so many it is known how much they have said, at least, before those are looked for who have said nothing since."""
 
 REVOKED = Farewell(CloseReason.POLICY, "the token is not valid any more", "unauthorized")
 ROTATED = Farewell(CloseReason.POLICY, "the token was rotated: show the new one", "unauthorized")
@@ -41,15 +37,35 @@ class Bucket:
         self._left = burst
         self._since = now
 
-    def take(self, count: int, now: float) -> float:
-        """So much was said: for how many seconds there is to be silence now."""
-        self._left = min(self._burst, self._left + (now - self._since) * self._rate) - count
+    def take(self, count: int, now: float, parts: int = 1) -> float:
+        """So much was said: for how many seconds there is to be silence now, where it has one of so many parts."""
+        rate = self._rate / parts
+        self._left = min(self._burst / parts, self._left + (now - self._since) * rate) - count
         self._since = now
-        return max(0.0, -self._left / self._rate)
+        return -self._left / rate if self._left < 0 else 0.0
 
-    def full(self, now: float) -> bool:
-        """Whether there is as much in it as in a new one."""
-        return self._left + (now - self._since) * self._rate >= self._burst
+
+class Pace:
+    """How fast one of an identity's clients may speak.
+
+    All of them together have a rate. Who keeps to its part of that, one of as many as there are clients, is read on
+    while others are too fast: an observer that says too much must not keep its identity's controllers from being heard.
+    """
+
+    __slots__ = ("_counts", "_identity", "_own", "_together")
+
+    def __init__(self, together: Bucket, own: Bucket, identity: str, counts: Counter[str]) -> None:
+        self._together = together
+        self._own = own
+        self._identity = identity
+        self._counts = counts
+
+    def __call__(self, count: int) -> float:
+        """It has sent so many messages: for how many seconds not to read it."""
+        now = trio.current_time()
+        pause = self._together.take(count, now)
+        own = self._own.take(count, now, self._counts[self._identity] or 1)
+        return min(pause, LONGEST_PAUSE) if own else 0.0
 
 
 class Connection(Protocol):
@@ -108,10 +124,6 @@ class Connections:
         self._counts: Counter[str] = Counter()
         # By identity, of which there are as many as somebody has made tokens for.
         self._buckets: dict[str, Bucket] = {}
-        # By who speaks, as long as anybody knows it: its part of that.
-        self._own_buckets: WeakKeyDictionary[object, Bucket] = WeakKeyDictionary()
-        # How many of these there may be before those who are silent are forgotten.
-        self._too_many_buckets = SPEAKERS
 
     def __len__(self) -> int:
         return len(self._watches)
@@ -124,31 +136,13 @@ class Connections:
         if len(self._watches) >= limits.max_connections:
             raise Busy(f"max_connections ({limits.max_connections}) are there already; try later")
 
-    def pace(self, identity: str, speaker: object, count: int) -> float:
-        """One of an identity's clients has sent so many messages: for how many seconds not to read it.
-
-        All of them together have a rate. Who keeps to its part of that is read on while others are too fast: an
-        observer that says too much must not keep its identity's controllers from being heard.
-        """
+    def pace(self, identity: str) -> Pace:
+        """How fast a client of an identity may speak that has come in just now."""
         now, rate, burst = trio.current_time(), self._limits.messages_per_second, self._limits.message_burst
         together = self._buckets.get(identity)
         if together is None:
             together = self._buckets[identity] = Bucket(rate, burst, now)
-        parts = max(1, self._counts[identity])
-        own = self._own_buckets.get(speaker)
-        if own is None:
-            self._forget_silent(now)
-            own = self._own_buckets[speaker] = Bucket(rate / parts, burst / parts, now)
-        pause = together.take(count, now)
-        return min(pause, LONGEST_PAUSE) if own.take(count, now) else 0.0
-
-    def _forget_silent(self, now: float) -> None:
-        """Forget those who have said nothing for so long that they would begin anew with as much: most of them."""
-        if len(self._own_buckets) >= self._too_many_buckets:
-            for speaker, bucket in list(self._own_buckets.items()):
-                if bucket.full(now):
-                    del self._own_buckets[speaker]
-            self._too_many_buckets = 2 * len(self._own_buckets) + SPEAKERS
+        return Pace(together, Bucket(rate, burst, now), identity, self._counts)
 
     def watched(self, connection: Connection) -> AbstractContextManager[None]:
         """Count what is in this block, and end it when its credential is not valid any more."""

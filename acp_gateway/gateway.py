@@ -129,7 +129,7 @@ class Gateway:
         self._hubs: dict[Home, Hub] = {}
         # The hubs that several connections share, by agent and, where each identity has its own, by identity.
         self._shared: dict[tuple[str, str | None], Hub] = {}
-        self._memory = Memory(config.gateway.memory_limit)
+        self._memory = Memory(config.gateway.memory_limit, lambda: self.hubs)
         self._links = Links()
         self._admissions = Admissions(config, self.registry, self.storage)
         self._hooks = Hooks(config.hooks, environment)
@@ -265,9 +265,8 @@ class Gateway:
         office = Office(self.registry, agents, lambda: self.hubs, lambda: self.storage.problem)
         try:
             with asking.scope, self.connections.watched(asking):
-                asking.farewell = await serve_desk(
-                    stream, admission.viewer, office, partial(self.connections.pace, access.identity, asking)
-                )
+                pace = self.connections.pace(access.identity)
+                asking.farewell = await serve_desk(stream, admission.viewer, office, pace)
         except Exception:
             asking.farewell = BUG
             raise
@@ -318,12 +317,12 @@ class Gateway:
             multiplexer=multiplexer,
             limits=limits,
             stop_home=self._stop_home,
-            grown=lambda size: self._memory.grown(size, self.hubs),
+            grown=self._memory.grown,
             notify=self._notify,
             recall=self._recall,
             survey=self._survey,
             audit=self._audit,
-            pace=lambda client, count: self.connections.pace(client.viewer.identity, client, count),
+            pace=lambda client: self.connections.pace(client.viewer.identity),
         )
         self._hubs[multiplexer.home] = hub
         assert self._nursery is not None, "the gateway is not running"

@@ -110,7 +110,7 @@ class Hub:
         recall: has the journal of a session read; `recalled` says when that is done.
         survey: has directories looked at; `surveyed` says when that is done.
         audit: told of what somebody may want to look up later.
-        pace: given how many messages a client has sent, for how many seconds it is not to be read now.
+        pace: how fast a client may speak, as `Seat` has it.
     """
 
     def __init__(
@@ -127,7 +127,7 @@ class Hub:
         recall: Callable[["Hub", Session], None] = lambda hub, session: hub.recalled(session, None),
         survey: Callable[["Hub", Survey], None] = lambda hub, survey: hub.surveyed(survey, Findings()),
         audit: Callable[[Deed], None] = lambda _: None,
-        pace: Callable[[Client, int], float] = lambda _client, _count: 0.0,
+        pace: Callable[[Client], Callable[[int], float]] = lambda _client: lambda _count: 0.0,
     ) -> None:
         self.name = name
         self.multiplexer = multiplexer
@@ -192,6 +192,7 @@ class Hub:
             window=window,
             allowance=self._limits.allowance,
             progressed=self._wake,
+            pace=self._pace(client),
             tape=tape,
         )
         seat.connect(stream)
@@ -285,13 +286,13 @@ class Hub:
 
     async def _pump_client(self, seat: Seat) -> bool:
         """Client to agent, until the connection is over; whether the client has left for good."""
-        client = seat.client
+        client, resumable = seat.client, seat.link.resumable
         try:
             while True:
                 batch = await seat.link.receive_batch()
                 size = sum(map(len, batch))
                 seat.tape.write("from_client", batch)
-                if not seat.link.resumable:
+                if not resumable:
                     await self._hold_back(seat, size)
                 for start in range(0, len(batch), AT_ONCE):
                     if start:
@@ -300,8 +301,9 @@ class Hub:
                     if not self._take(seat, batch[start : start + AT_ONCE]):
                         return True  # It was cut off: the rest of what it asks is nobody's any more.
                 self._grown(size)
-                self._settle(seat)
-                pause = self._pace(client, len(batch))
+                if resumable:
+                    self._settle(seat)
+                pause = seat.pace(len(batch))
                 # It may be large, and what comes next may be long in coming.
                 del batch
                 if pause:
@@ -344,10 +346,10 @@ class Hub:
         return due
 
     def _settle(self, seat: Seat) -> None:
-        """Confirm to a client what it has sent, now or when the agent has taken enough of it."""
+        """Confirm to a client that can come back what it has sent, now or when the agent has taken enough of it."""
         if self._agent is None or self._agent.messages.pending_bytes <= self._limits.write_high_water:
             seat.link.settle()
-        elif seat.link.resumable:
+        else:
             seat.call_helper(self._settle_later, seat)
 
     async def _settle_later(self, seat: Seat) -> None:
@@ -652,20 +654,18 @@ class Hub:
         if self._agent is None:
             self._early += deliveries.to_agent
         elif self._early or deliveries.to_agent:
-            early, self._early = self._early, []
+            messages, self._early = self._early + deliveries.to_agent, []
             try:
-                self._agent.messages.send_nowait(early + deliveries.to_agent)
-                self._given += sum(map(len, early + deliveries.to_agent))
+                self._agent.messages.send_nowait(messages)
+                self._given += sum(map(len, messages))
             except LOST:
                 pass
         if self._agent is None and self.multiplexer.wants_agent:
             self._wake()
-        for client, messages in deliveries.to_clients.items():
+        for client, texts in deliveries.to_clients.items():
             seat = self.seats.get(client)
-            if seat is not None:
-                seat.send(messages, deliveries.replayed.get(client, 0))
-                if seat.behind:
-                    self._check(seat)
+            if seat is not None and seat.send(texts, deliveries.replayed.get(client, 0)):
+                self._check(seat)
         for event in deliveries.events:
             self._notify(event)
         for deed in deliveries.deeds:

@@ -206,6 +206,9 @@ class Door:
         if guest.scope.cancelled_caught:
             why = "others needed the room" if guest.shown_out else "nobody came in within handshake_timeout"
             self._entrance.refusals.note(guest, why)
+        if admitted is None and guest.came_in:
+            # It went while it was being told so.
+            self._entrance.see_off(guest.cost, trio.current_time())
         return admitted
 
     def _serve(self, admitted: _Admitted, name: str) -> Awaitable[None]:

@@ -7,7 +7,7 @@ are not, at none but what waits and the histories it may stand in, and then not 
 
 import logging
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterator
 
 from acp_gateway.hub import Hub
 from acp_gateway.protocol.journal import Journal
@@ -20,14 +20,15 @@ LOOKS = 32
 
 
 class Memory:
-    """The limit for all hubs together, in bytes."""
+    """The limit for all hubs together, in bytes; `hubs` says which there are at the moment."""
 
-    def __init__(self, limit: int) -> None:
+    def __init__(self, limit: int, hubs: Callable[[], list[Hub]]) -> None:
         self._limit = limit
+        self._hubs = hubs
         # Bytes since the last look.
         self._new = 0
 
-    def grown(self, size: int, hubs: Iterable[Hub]) -> None:
+    def grown(self, size: int) -> None:
         """So many bytes were kept by one of the hubs: if it is too much now, make room.
 
         The client that has been away for the longest goes first; then the largest: a client with that much waiting is
@@ -37,7 +38,7 @@ class Memory:
         if self._new < self._limit / LOOKS:
             return
         self._new = 0
-        hubs = list(hubs)
+        hubs = self._hubs()
         while self._is_exceeded(hubs) and self._make_room(hubs):
             pass
 

@@ -120,15 +120,16 @@ class Seat:
         window: as `Link` has it; None for a client that does not come back.
         allowance: as `Link` has it.
         progressed: called whenever the peer has taken all that had to wait, or has gone away.
+        pace: given how many messages the client has sent, for how many seconds it is not to be read now.
         tape: what is said is written down on it.
     """
 
     __slots__ = (
         "_largest",
+        "_marked_bytes",
         "_progressed",
         "_returns",
         "_unmarked",
-        "_unmarked_bytes",
         "ahead",
         "away_since",
         "client",
@@ -138,6 +139,7 @@ class Seat:
         "farewell_due",
         "link",
         "muted",
+        "pace",
         "returning",
         "tape",
     )
@@ -150,6 +152,7 @@ class Seat:
         window: int | None = None,
         allowance: int = WINDOW,
         progressed: Callable[[], None],
+        pace: Callable[[int], float] = lambda _: 0.0,
         tape: Tape = BLANK,
     ) -> None:
         self.client = client
@@ -169,14 +172,15 @@ class Seat:
         """Bytes that were passed on to the agent while too much was pending for it."""
         self.muted = False
         """Whether what it is sent is dropped, because something before it was."""
+        self.pace = pace
         self.tape = tape
         self._progressed = progressed
         self._returns = Signal()
         # Bytes of the largest message that was sent since the peer was last up to date.
         self._largest = 0
-        # How much was sent since the client was last told where it is.
+        # How many messages were sent since the client was last told where it is, and how many bytes until then.
         self._unmarked = 0
-        self._unmarked_bytes = 0
+        self._marked_bytes = 0
 
     @property
     def outbox(self) -> Outbox:
@@ -186,40 +190,47 @@ class Seat:
     @property
     def behind(self) -> bool:
         """Whether the peer does not take what it is sent as fast as it comes."""
-        return self.link.behind
+        return self.outbox.unwritten
 
     @property
     def excess(self) -> int:
         """Bytes that the peer is behind, but for one message, which may be as large as it is, and for history."""
         return self.outbox.backlog - self._largest
 
-    def send(self, messages: Sequence[bytes], replayed: int = 0) -> None:
-        """Send messages, as soon as the peer takes them; so many of their bytes are history."""
+    def send(self, messages: Sequence[bytes], replayed: int = 0) -> bool:
+        """Send messages, as soon as the peer takes them; so many of their bytes are history.
+
+        Nobody changes `messages` from now on. Returns whether the peer is behind.
+        """
         if self.muted:
-            return
+            return self.behind
         self.tape.write("to_client", messages)
-        waited = self.behind
-        self.link.send(messages, replayed)
+        waited = False
+        if replayed or not self.link.pass_on(messages):
+            waited = self.behind
+            self.link.send(messages, replayed)
         if self.client.counts:
             # By themselves: the messages are others' as well, and what is the same for many is framed once.
             marks = self._marks(messages)
             if marks:
                 self.link.send(marks)
+                # They are nothing that it has to count.
+                self._marked_bytes = self.outbox.put_bytes
         if self.behind:
             self._largest = max(self._largest, max(map(len, messages), default=0))
             self.call_helper(self._send_waiting)
-        else:
-            self.client.replays.clear()
-            if waited:
-                self._catch_up()
+            return True
+        self.client.replays.clear()
+        if waited:
+            self._catch_up()
+        return False
 
     def _marks(self, messages: Sequence[bytes]) -> list[Mark]:
         """From time to time, where the client is when it has these messages, the last that were decided for it."""
         self._unmarked += len(messages)
-        self._unmarked_bytes += sum(map(len, messages))
-        if self._unmarked < MARK_MESSAGES and self._unmarked_bytes < MARK_BYTES:
+        if self._unmarked < MARK_MESSAGES and self.outbox.put_bytes - self._marked_bytes < MARK_BYTES:
             return []
-        self._unmarked = self._unmarked_bytes = 0
+        self._unmarked, self._marked_bytes = 0, self.outbox.put_bytes
         positions = list(self.client.positions().items())
         groups = range(0, len(positions), SESSIONS_PER_MARK)
         return [Mark(acknowledgement(0, dict(positions[start : start + SESSIONS_PER_MARK]))) for start in groups]

@@ -14,8 +14,8 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
-from acp_gateway.database import Database, Run, StoredJournal, StoredSession
-from acp_gateway.protocol import jsonrpc, updates
+from acp_gateway.database import Database
+from acp_gateway.protocol import jsonrpc, rights, updates
 from acp_gateway.protocol.deliveries import Deliveries
 from acp_gateway.protocol.journal import Journal
 from acp_gateway.protocol.jsonrpc import RawId
@@ -23,6 +23,7 @@ from acp_gateway.protocol.multiplexer import Multiplexer
 from acp_gateway.protocol.outbox import Outbox
 from acp_gateway.protocol.process import Policy
 from acp_gateway.protocol.sessions import Client, Findings, Registry, Viewer
+from acp_gateway.stored import Run, StoredJournal, StoredSession
 from acp_gateway.transports.websocket import encode_text
 
 RUNS: Final = 200
@@ -123,7 +124,7 @@ def steps_of_update(directory: Path) -> list[Step]:
 def steps_of_request() -> list[Step]:
     """To the agent and back."""
     text = b'{"jsonrpc":"2.0","id":7,"method":"_bench/echo","params":{"sessionId":"%b"}}' % SESSION.encode()
-    message = jsonrpc.parse(text)
+    message, _ = jsonrpc.parse_strictly(text)
     multiplexer, client = in_session()
 
     def there_and_back() -> None:
@@ -132,9 +133,11 @@ def steps_of_request() -> list[Step]:
         answer(multiplexer, asked, b"{}")
 
     return [
-        ("its envelope: one pass of msgspec, with every value but the id left as it is", lambda: jsonrpc.parse(text)),
-        ("whether a member is there twice", lambda: jsonrpc.repeated_member(text)),
-        ("whether its session can be known", lambda: jsonrpc.members_of_params(text)),
+        ("what it is, and that no member is there twice: one pass", lambda: jsonrpc.parse_strictly(text)),
+        (
+            "what it may: by its role, and by how it names its session",
+            lambda: rights.objection_to_request(client, message),
+        ),
         ("another id", lambda: jsonrpc.with_id(message, RawId(b"12"), unique=True)),
         ("all of the core, the answer included", there_and_back),
     ]

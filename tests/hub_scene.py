@@ -216,9 +216,12 @@ class Scene:
         """The first client."""
         self.nursery: trio.Nursery
 
-    def _pace(self, client: Client, count: int) -> float:
-        self.paced.append((client.name, count))
-        return self.pauses.pop(client, 0.0)
+    def _pace(self, client: Client) -> Callable[[int], float]:
+        def pace(count: int) -> float:
+            self.paced.append((client.name, count))
+            return self.pauses.pop(client, 0.0)
+
+        return pace
 
     def _grow(self, size: int) -> None:
         self.grown += size

@@ -1,6 +1,5 @@
 """Connections that have come in: how many there may be, how fast they may speak, and what ends them."""
 
-import gc
 import logging
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -14,7 +13,7 @@ import trio
 
 from acp_gateway.access import Access
 from acp_gateway.auth import Token, TokenStore
-from acp_gateway.connections import ENDED, LONGEST_PAUSE, REVOKED, ROTATED, SPEAKERS, Bucket, Connections
+from acp_gateway.connections import ENDED, LONGEST_PAUSE, REVOKED, ROTATED, Bucket, Connections
 from acp_gateway.errors import Busy
 from acp_gateway.options import LimitsSection
 from acp_gateway.seats import Farewell
@@ -162,62 +161,54 @@ def test_whoever_waits_as_it_is_told_says_so_much_a_second_on_the_long_run() -> 
     assert now == pytest.approx((300 - 7) / 5)
 
 
-class Speaker:
-    """Somebody who says something."""
-
-
 async def test_the_clients_of_an_identity_speak_so_fast_together(
     scene: Scene, autojump_clock: trio.testing.MockClock
 ) -> None:
     connections = scene.limited(messages_per_second=10, message_burst=50)
-    one, other, bob = Speaker(), Speaker(), Speaker()
     with ExitStack() as stack:
         for _ in range(2):
             Guarded(Access("ann", None)).watched(connections, stack)
-        assert [connections.pace("ann", one, 25), connections.pace("ann", other, 25)] == [0, 0]
-        assert connections.pace("bob", bob, 50) == 0
-        pause = connections.pace("ann", one, 20)
+        one, other, bob = (connections.pace(identity) for identity in ("ann", "ann", "bob"))
+        assert [one(25), other(25)] == [0, 0]
+        assert bob(50) == 0
+        pause = one(20)
         assert pause == pytest.approx(2)
-        assert connections.pace("ann", other, 10) == pytest.approx(3)
+        assert other(10) == pytest.approx(3)
         await trio.sleep(pause)
-        assert connections.pace("ann", one, 0) == pytest.approx(1)
+        assert one(0) == pytest.approx(1)
         await trio.sleep(2)
-        assert connections.pace("ann", one, 10) == pytest.approx(0)
-        assert connections.pace("bob", bob, 0) == 0
+        assert one(10) == pytest.approx(0)
+        assert bob(0) == 0
 
 
 async def test_who_speaks_slowly_is_read_on_while_others_of_the_identity_are_too_fast(scene: Scene) -> None:
     connections = scene.limited(messages_per_second=10, message_burst=50)
-    floods, editor = [Speaker() for _ in range(9)], Speaker()
     with ExitStack() as stack:
         for _ in range(10):
             Guarded(Access("ann", None)).watched(connections, stack)
-        assert {connections.pace("ann", speaker, 1000) for speaker in floods} == {LONGEST_PAUSE}
-        assert [connections.pace("ann", editor, 1) for _ in range(5)] == [0] * 5
-        assert connections.pace("ann", editor, 1) == LONGEST_PAUSE
+        *floods, editor = [connections.pace("ann") for _ in range(10)]
+        assert {flood(1000) for flood in floods} == {LONGEST_PAUSE}
+        assert [editor(1) for _ in range(5)] == [0] * 5
+        assert editor(1) == LONGEST_PAUSE
 
 
-async def test_of_who_is_silent_nothing_is_remembered_and_of_who_is_too_fast_all(
+async def test_a_clients_part_is_one_of_as_many_as_are_there_now(
     scene: Scene, autojump_clock: trio.testing.MockClock
 ) -> None:
     connections = scene.limited(messages_per_second=10, message_burst=50)
-    silent, flood = [Speaker() for _ in range(10 * SPEAKERS)], Speaker()
-    for speaker in silent:
-        await trio.sleep(0.1)
-        connections.pace("ann", flood, 3)
-        connections.pace("ann", speaker, 1)
-    assert len(connections._own_buckets) <= 2 * SPEAKERS
-    assert connections.pace("ann", flood, 0) > 0
-
-
-async def test_of_who_has_gone_nothing_is_remembered(scene: Scene) -> None:
-    connections = scene.limited()
-    speaker = Speaker()
-    connections.pace("ann", speaker, 1)
-    assert len(connections._own_buckets) == 1
-    del speaker
-    gc.collect()
-    assert len(connections._own_buckets) == 0
+    with ExitStack() as stack:
+        Guarded(Access("ann", None)).watched(connections, stack)
+        editor = connections.pace("ann")
+        with ExitStack() as others:
+            for _ in range(9):
+                Guarded(Access("ann", None)).watched(connections, others)
+            flood = connections.pace("ann")
+            assert flood(1000) == LONGEST_PAUSE
+            # A tenth of the burst, though it was here before the others.
+            assert [editor(5), editor(1)] == [0, LONGEST_PAUSE]
+        # All of the rate again, and in a second as much as that gives.
+        await trio.sleep(1)
+        assert [editor(9), editor(1)] == [0, LONGEST_PAUSE]
 
 
 # For how long

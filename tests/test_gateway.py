@@ -624,10 +624,11 @@ async def test_what_is_kept_for_clients_is_reckoned_up_with_that_of_all_others(
 ) -> None:
     told: list[tuple[int, list[Hub]]] = []
 
-    def grown(size: int, hubs: list[Hub]) -> None:
-        told.append((size, hubs))
-
     gateway = scene.gateway()
+
+    def grown(size: int) -> None:
+        told.append((size, gateway._memory._hubs()))
+
     monkeypatch.setattr(gateway._memory, "grown", grown)
     async with running(gateway) as enter:
         await enter(scene.access()).agent()

@@ -26,6 +26,7 @@ from acp_gateway.agent import Agent, Launch, Spawner, run_agent
 from acp_gateway.auth import TokenStore, default_identity
 from acp_gateway.config import AgentSection, ListenSection
 from acp_gateway.dialing import Destination, Dialed, Resume, dial, dial_link
+from acp_gateway.entrance import ARRIVAL_COST
 from acp_gateway.errors import (
     AccessError,
     ConfigError,
@@ -733,6 +734,25 @@ async def test_a_connection_that_is_reset_at_the_door_is_no_event(
     assert record.levelno == logging.INFO
     assert "left at the door: the connection was lost" in record.getMessage()
     assert ("gone already" in record.getMessage()) == (when == "before")
+
+
+async def test_who_goes_while_being_told_that_they_are_in_is_paid_for_as_a_brief_visit(
+    gateway: EchoingGateway, unix: str, monkeypatch: pytest.MonkeyPatch, autojump_clock: trio.testing.MockClock
+) -> None:
+    seen_off: list[tuple[float, float]] = []
+    door = await open_door(ListenSection(url=unix), gateway)
+    monkeypatch.setattr(door._entrance, "see_off", lambda *visit: seen_off.append(visit))
+    here, there = socket.socketpair()
+    here.setblocking(False)
+    there.sendall(hello(token=gateway.token()) + b"\n")
+    there.close()
+    with trio.fail_after(PATIENCE):
+        await door.serve(here)
+    door.close()
+    ((cost, since),) = seen_off
+    assert cost > ARRIVAL_COST
+    assert since == trio.current_time()
+    assert len(gateway.connections) == 0
 
 
 @pytest.mark.parametrize(

@@ -76,7 +76,7 @@ class Place:
 
 def look(*places: Place, limit: int = LIMIT, size: int = LIMIT) -> None:
     """Have a limit looked at."""
-    Memory(limit).grown(size, [place.hub for place in places])
+    Memory(limit, lambda: [place.hub for place in places]).grown(size)
 
 
 async def test_within_the_limit_nobody_notices() -> None:
@@ -279,12 +279,12 @@ async def test_a_look_ends_where_there_is_nothing_at_all() -> None:
 
 async def test_memory_is_looked_at_again_only_after_a_part_of_the_limit_was_added() -> None:
     place = Place("ann")
-    memory = Memory(LIMIT)
+    memory = Memory(LIMIT, lambda: [place.hub])
     for name in ("ann", "bob"):
         place.send(place.peers[-1], 2 * LIMIT)
         for _ in range(3):
-            memory.grown(LIMIT // LOOKS // 4, [place.hub])
+            memory.grown(LIMIT // LOOKS // 4)
             assert name not in place.detached()
-        memory.grown(LIMIT // LOOKS // 4 + 1, [place.hub])
+        memory.grown(LIMIT // LOOKS // 4 + 1)
         assert name in place.detached()
         place.join("bob")

@@ -10,8 +10,8 @@ from trio.testing import wait_all_tasks_blocked
 
 from acp_gateway.protocol.journal import Journal
 from acp_gateway.protocol.outbox import Mark
-from acp_gateway.protocol.sessions import Client, Session, Viewer
-from acp_gateway.seats import MARK_MESSAGES, SESSIONS_PER_MARK, Farewell, Seat
+from acp_gateway.protocol.sessions import SESSION_ID_SIZE, Client, Session, Viewer
+from acp_gateway.seats import MARK_BYTES, MARK_MESSAGES, SESSIONS_PER_MARK, Farewell, Seat
 from acp_gateway.transports.base import CloseReason, memory_message_stream_pair
 from acp_gateway.transports.link import CHUNK
 from acp_gateway.transports.upkeep import Helpers
@@ -303,6 +303,18 @@ async def test_who_takes_part_in_many_sessions_is_told_of_them_in_small_marks() 
     marks = [json.loads(message) for message in seat.outbox.messages() if type(message) is Mark]
     assert [len(mark["params"]["positions"]) for mark in marks] == [SESSIONS_PER_MARK, 1]
     assert {name for mark in marks for name in mark["params"]["positions"]} == {s.id for s in client.sessions}
+
+
+async def test_marks_that_are_large_themselves_do_not_call_for_others() -> None:
+    client = Client("test", Viewer("me"), link="L")
+    for number in range(MARK_BYTES // SESSION_ID_SIZE):
+        client.sessions[Session("agent", f"{number:0{SESSION_ID_SIZE}}", "me", Journal(1000, "e"))] = None
+    seat = Seat(client, high_water=1 << 20, window=1 << 20, progressed=lambda: None)
+    seat.send([SMALL] * MARK_MESSAGES)
+    told = seat.outbox.unconfirmed_bytes
+    assert told > MARK_BYTES
+    seat.send([SMALL])
+    assert seat.outbox.unconfirmed_bytes == told + len(SMALL)
 
 
 async def test_a_client_that_counts_and_is_in_no_session_is_told_nothing() -> None:

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from acp_gateway.protocol import jsonrpc
+from acp_gateway.protocol.outbox import Batch
 from acp_gateway.protocol.sessions import Client, Home, Session, Survey
 
 EventName = Literal["permission_waiting", "turn_end"]
@@ -39,7 +40,7 @@ class Deliveries:
     """Messages to be sent, in order for each recipient."""
 
     to_agent: list[bytes] = field(default_factory=list)
-    to_clients: dict[Client, list[bytes]] = field(default_factory=dict)
+    to_clients: dict[Client, Sequence[bytes]] = field(default_factory=dict)
     replayed: dict[Client, int] = field(default_factory=dict)
     """How many of a client's bytes are history: no reason to call it slow."""
     deserted: list[Home] = field(default_factory=list)
@@ -82,30 +83,35 @@ class Outgoing:
     def client(self, client: Client, text: bytes) -> None:
         """Send a message to a client, unless it is gone."""
         if not client.gone:
-            self._deliveries.to_clients.setdefault(client, []).append(text)
+            self._add_to(client).append(text)
 
     def clients(self, clients: Iterable[Client], text: bytes) -> None:
         """Send the same message to several clients."""
-        to_clients = self._deliveries.to_clients
+        for client in clients:
+            self.client(client, text)
+
+    def talk(self, clients: Iterable[Client], texts: Iterable[bytes]) -> None:
+        """Send the same messages to several clients."""
+        batch, to_clients = Batch(texts), self._deliveries.to_clients
         for client in clients:
             if client in to_clients:
-                to_clients[client].append(text)
-            else:
-                self.client(client, text)
-
-    def talk(self, clients: Iterable[Client], texts: Sequence[bytes]) -> None:
-        """Send the same messages to several clients."""
-        to_clients = self._deliveries.to_clients
-        for client in clients:
-            if not client.gone:
-                to_clients.setdefault(client, []).extend(texts)
+                self._add_to(client).extend(batch)
+            elif not client.gone:
+                to_clients[client] = batch
 
     def replay(self, client: Client, history: list[bytes]) -> None:
         """Send a session's history to a client."""
         if not client.gone and history:
-            self._deliveries.to_clients.setdefault(client, []).extend(history)
+            self._add_to(client).extend(history)
             replayed = self._deliveries.replayed
             replayed[client] = replayed.get(client, 0) + sum(map(len, history))
+
+    def _add_to(self, client: Client) -> list[bytes]:
+        """What is to be sent to a client, as a list of its own."""
+        messages = self._deliveries.to_clients.get(client, ())
+        if not isinstance(messages, list):
+            messages = self._deliveries.to_clients[client] = list(messages)
+        return messages
 
     def refusal(self, client: Client, code: int, why: str, data: object = None) -> None:
         """Answer a client under the id null."""

@@ -18,10 +18,10 @@ before it was written.
 
 import json
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain, islice
-from typing import Any, Final
+from typing import Any, Final, Self
 
 from acp_gateway.protocol.methods import ACK, GOODBYE, RESERVED_PREFIX
 
@@ -36,6 +36,17 @@ class Mark(bytes):
     """A confirmation that stands at its place among the messages, and is not counted."""
 
     __slots__ = ()
+
+
+class Batch(tuple[bytes, ...]):  # noqa: SLOT001  # A tuple has no room for slots of its own.
+    """Messages that are the same for several: one object for all of them, whose size is added up once."""
+
+    size: int
+
+    def __new__(cls, messages: Iterable[bytes]) -> Self:
+        batch = super().__new__(cls, messages)
+        batch.size = sum(map(len, batch))
+        return batch
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +105,7 @@ class _Write:
 
     __slots__ = ("count", "messages", "size")
 
-    def __init__(self, messages: list[bytes], size: int) -> None:
+    def __init__(self, messages: Sequence[bytes], size: int) -> None:
         self.messages = messages
         self.size = size
         self.count = len(messages) - _marks(messages)
@@ -131,6 +142,7 @@ class Outbox:
         "_sent_bytes",
         "_window",
         "_written",
+        "put_bytes",
     )
 
     def __init__(self, window: int | None = None) -> None:
@@ -148,6 +160,8 @@ class Outbox:
         # follow the first at once: what is between them makes the backlog look larger for a while, never smaller.
         self._replay = 0
         self._before_replay = 0
+        self.put_bytes = 0
+        """Bytes of all that was ever put in, marks included."""
 
     # What goes in
 
@@ -162,7 +176,7 @@ class Outbox:
             messages: in order; those that are a `Mark` are not counted.
             replay: so many of their bytes, the first, are history that is replayed; see `backlog`.
         """
-        size = sum(map(len, messages))
+        size = _size(messages)
         assert 0 <= replay <= size
         if not self._replay:
             self._before_replay = self._queue_bytes
@@ -172,8 +186,23 @@ class Outbox:
         else:
             self._queue = deque(messages)
         self._queue_bytes += size
+        self.put_bytes += size
 
     # What goes out
+
+    def pass_by(self, messages: Sequence[bytes], max_bytes: int) -> bool:
+        """Put messages in and take them all out at once; False where some have to wait, and nothing is changed then.
+
+        As `extend` and `take` would, for what nearly always happens. Nobody changes `messages` from now on.
+        """
+        if self._queue or not messages:
+            return False
+        size = _size(messages)
+        if size > max_bytes or (self._window is not None and self._sent_bytes + size > self._window):
+            return False
+        self.put_bytes += size
+        self._count(messages, size)
+        return True
 
     def take(self, max_bytes: int) -> list[bytes]:
         """Return what is to be written next, which is written from now on.
@@ -198,18 +227,22 @@ class Outbox:
         passed_over = min(size, self._before_replay)
         self._before_replay -= passed_over
         self._replay = max(0, self._replay - (size - passed_over))
-        if self._window is None:
-            self._written += len(taken)
-            self._confirmed = self._written
-        else:
-            write = _Write(taken, size)
-            if self._sent:
-                self._sent.append(write)
-            else:
-                self._sent = deque([write])
-            self._sent_bytes += size
-            self._written += write.count
+        self._count(taken, size)
         return taken
+
+    def _count(self, written: Sequence[bytes], size: int) -> None:
+        """So many bytes are written now, and kept until the peer confirms them if it ever does."""
+        if self._window is None:
+            self._written += len(written)
+            self._confirmed = self._written
+            return
+        write = _Write(written, size)
+        if self._sent:
+            self._sent.append(write)
+        else:
+            self._sent = deque([write])
+        self._sent_bytes += size
+        self._written += write.count
 
     def confirm(self, received: int) -> None:
         """The peer has received so many messages since the beginning. A count that is lower than before says nothing.
@@ -315,6 +348,10 @@ class Outbox:
         return self.unconfirmed_bytes - self._replay
 
 
+def _size(messages: Sequence[bytes]) -> int:
+    return messages.size if type(messages) is Batch else sum(map(len, messages))
+
+
 def _marks(messages: Sequence[bytes]) -> int:
     # There are none, mostly, and to find that out is a third of the work of counting.
-    return list(map(type, messages)).count(Mark) if Mark in map(type, messages) else 0
+    return list(map(type, messages)).count(Mark) if Mark in set(map(type, messages)) else 0

@@ -72,18 +72,19 @@ class LastBatch:
 
     def __init__(self, encode: Callable[[Sequence[bytes]], bytes]) -> None:
         self._encode = encode
-        self._messages: list[bytes] = []
+        self._messages: Sequence[bytes] = ()
         self._encoded = b""
 
     def __call__(self, messages: Sequence[bytes]) -> bytes:
         """The messages, encoded."""
-        # Mostly these are the same objects, or differ in the first: there is little to compare.
-        if messages == self._messages:
+        # Mostly this is the same object, or the messages are, or the first differs: there is little to compare.
+        if messages is self._messages or messages == self._messages:
             return self._encoded
         encoded = self._encode(messages)
         if len(encoded) <= REMEMBERED:
             # The caller may change its own list.
-            self._messages, self._encoded = list(messages), encoded
+            self._messages = messages if isinstance(messages, tuple) else list(messages)
+            self._encoded = encoded
         return encoded
 
 

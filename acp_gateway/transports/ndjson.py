@@ -104,11 +104,12 @@ _ONE_LINE = bytes.maketrans(b"\r\n", b"  ")
 
 def encode_lines(messages: Sequence[bytes]) -> bytes:
     """Each message as a line."""
-    data = b"\n".join(messages) + b"\n"
-    if data.count(b"\n") > len(messages) or b"\r" in data:
+    # Joined to one they are searched in no time, and one alone is not even copied for that.
+    together = b"".join(messages)
+    if b"\n" in together or b"\r" in together:
         # Raw line ends can only be white space between tokens: inside a JSON string they would be escaped.
-        data = b"\n".join([message.translate(_ONE_LINE) for message in messages]) + b"\n"
-    return data
+        messages = [message.translate(_ONE_LINE) for message in messages]
+    return b"\n".join((*messages, b""))
 
 
 _encode_once = LastBatch(encode_lines)

@@ -2,10 +2,10 @@
 
 The library does the handshake and everything inbound: frames, fragments, limits, pings, the closing handshake. Two
 short ways lead past it, because nearly all traffic takes them. Whole text messages that are one frame each are taken
-from what was read as long as nothing else comes; with the first byte of anything else, the library goes on. And on the
-server, outgoing data frames are encoded here: no extension is negotiated and a server doesn't mask, so a frame is a
-short header before the message's own bytes. What the protocol object wants to say itself (pong, close) takes the same
-way out.
+from what was read as long as nothing else comes (`textframes`); with the first byte of anything else, the library goes
+on. And on the server, outgoing data frames are encoded here: no extension is negotiated and a server doesn't mask, so a
+frame is a short header before the message's own bytes. What the protocol object wants to say itself (pong, close) takes
+the same way out.
 
 Rules kept here, from RFC 6455 and the remote transport of the Agent Client Protocol: text messages only, binary ones
 are ignored; outgoing frames of at most 16 MiB, because clients written in Rust cap a frame there; 1009 for a message
@@ -24,7 +24,7 @@ from typing import Final
 import trio
 from websockets.client import ClientProtocol
 from websockets.exceptions import InvalidStatus
-from websockets.frames import CloseCode, Frame, Opcode, apply_mask  # type: ignore[attr-defined]  # chosen there
+from websockets.frames import CloseCode, Frame, Opcode
 from websockets.http11 import Response
 from websockets.protocol import SERVER, Protocol, State
 from websockets.uri import WebSocketURI
@@ -32,6 +32,7 @@ from websockets.uri import WebSocketURI
 from acp_gateway.errors import ProtocolError
 from acp_gateway.transports.base import ByteStream, CloseReason, MessageTooLarge, Stalled, is_utf8
 from acp_gateway.transports.framed import GOODBYE_TIMEOUT, ByteWriter, FramedStream, LastBatch, Pieces
+from acp_gateway.transports.textframes import FIN, WHOLE_TEXT, BegunFrame, whole_texts
 
 FRAME_SIZE: Final = 16 * 1024 * 1024
 """Bytes in one outgoing frame at most; larger messages are fragmented."""
@@ -47,9 +48,7 @@ _CLOSE_CODES: Final = {
     CloseReason.AGENT_GONE: CloseCode.INTERNAL_ERROR,
 }
 
-_FIN: Final = 0x80
-_WHOLE_TEXT: Final = _FIN | Opcode.TEXT
-_PONG: Final = bytes((_FIN | Opcode.PONG,))
+_PONG: Final = bytes((FIN | Opcode.PONG,))
 
 # The library logs requests with their headers, tokens among them, where DEBUG is on. It never is for this logger.
 library_log = logging.getLogger("acp_gateway.websockets")
@@ -122,6 +121,7 @@ class WebSocketStream(FramedStream):
 
     __slots__ = (
         "_asked_at",
+        "_begun",
         "_fed",
         "_fragments",
         "_is_server",
@@ -150,6 +150,8 @@ class WebSocketStream(FramedStream):
         # along with the handshake.
         self._fed = True
         self._timing = timing
+        # A frame that goes past the protocol object, and of which more is to come.
+        self._begun: BegunFrame | None = None
         # A text message that has begun; None between messages and in a binary one.
         self._fragments: Pieces | None = None
         # Bytes of pongs handed over since something has been pending.
@@ -192,17 +194,30 @@ class WebSocketStream(FramedStream):
                 return messages
             if protocol.state is not State.OPEN:
                 self._raise_end()
-            data = await self._read()
-            if protocol.idle:
-                messages, end = whole_texts(data, protocol.max_message_size, masked=self._is_server)
-                if end and end == len(data):
-                    return messages
-                data = data[end:]
+            data: bytes | bytearray = await self._read()
+            if protocol.idle and data:
+                messages, data = self._past_library(data)
+                if not data:
+                    continue
             self._fed = True
             if data:
                 protocol.receive_data(data)
             else:
                 protocol.receive_eof()
+
+    def _past_library(self, data: bytes | bytearray) -> tuple[list[bytes], bytes | bytearray]:
+        """The messages that are complete with these bytes, and what follows them that is for the library."""
+        if self._begun is not None:
+            data = self._begun.complete(data)
+            if not data:
+                return [], b""
+            self._begun = None
+        messages, end, missing = whole_texts(data, self._protocol.max_message_size, masked=self._is_server)
+        rest = data[end:]
+        if not missing:
+            return messages, rest
+        self._begun = BegunFrame(rest, missing)
+        return messages, b""
 
     def _text_messages(self, events: Iterable[object]) -> list[bytes]:
         messages = []
@@ -258,6 +273,7 @@ class WebSocketStream(FramedStream):
         raise trio.BrokenResourceError("the connection was lost: it ended without a closing handshake")
 
     def _forget_unfinished(self) -> None:
+        self._begun = None
         self._fragments = None
         self._protocol.reader.discard()
 
@@ -419,52 +435,18 @@ def _first_line(response: Response) -> str:
     return "".join(character if character.isprintable() else " " for character in text)
 
 
-def whole_texts(data: bytes, max_size: int | None, *, masked: bool) -> tuple[list[bytes], int]:
-    """The messages that `data` begins with, each a whole text frame, and how many bytes these are.
-
-    Ends before whatever is not this: another frame, one that is wrong or not complete, text that is not UTF-8 or too
-    large. The library tells what it is, and what follows from it.
-    """
-    messages: list[bytes] = []
-    view = memoryview(data)
-    mask_bit, mask_size = (0x80, 4) if masked else (0, 0)
-    start = 0
-    while start + 1 < len(data) and data[start] == _WHOLE_TEXT:
-        size = data[start + 1] - mask_bit
-        at = start + 2
-        # Of a length that is not complete, more is missing than what was read of it could say.
-        if size == 126:
-            size = int.from_bytes(data[at : at + 2])
-            at += 2
-        elif size == 127:
-            size = int.from_bytes(data[at : at + 8])
-            at += 8
-        elif not 0 <= size < 126:
-            break  # Masked where it must not be, or the other way round.
-        payload = at + mask_size
-        end = payload + size
-        if end > len(data) or (max_size is not None and size > max_size):
-            break
-        message = apply_mask(view[payload:end], data[at:payload]) if masked else data[payload:end]
-        if not (message.isascii() or is_utf8(message)):
-            break
-        messages.append(message)
-        start = end
-    return messages, start
-
-
 def encode_text(messages: Iterable[bytes]) -> bytes:
     """Text messages as a server's frames, fragmented above `FRAME_SIZE`."""
     pieces: list[bytes] = []
     for message in messages:
         if len(message) <= FRAME_SIZE:
-            pieces += (_head(_WHOLE_TEXT, len(message)), message)
+            pieces += (_head(WHOLE_TEXT, len(message)), message)
             continue
         opcode = Opcode.TEXT
         for start in range(0, len(message), FRAME_SIZE):
             payload = message[start : start + FRAME_SIZE]
             last = start + FRAME_SIZE >= len(message)
-            pieces += (_head(_FIN | opcode if last else opcode, len(payload)), payload)
+            pieces += (_head(FIN | opcode if last else opcode, len(payload)), payload)
             opcode = Opcode.CONT
     return b"".join(pieces)
 

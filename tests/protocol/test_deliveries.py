@@ -3,6 +3,7 @@
 from acp_gateway.protocol.deliveries import Deed, Deliveries, Event, Outgoing
 from acp_gateway.protocol.journal import Journal
 from acp_gateway.protocol.jsonrpc import parse
+from acp_gateway.protocol.outbox import Batch
 from acp_gateway.protocol.sessions import Client, Presence, Request, Session, Survey, Viewer
 
 
@@ -37,6 +38,17 @@ def test_what_is_sent_to_one_keeps_its_order_however_it_was_decided() -> None:
     taken = out.take()
     assert taken.to_clients == {ann: [b"%d" % number for number in range(1, 8)], bob: [b"2", b"5", b"6"]}
     assert taken.to_agent == [b"a", b"b"]
+
+
+def test_what_several_are_told_is_one_object_until_one_of_them_is_told_more() -> None:
+    out, ann, bob, carol = Outgoing(), client(), client("bob"), client("carol")
+    out.talk([ann, bob, carol], [b"1", b"22"])
+    out.client(carol, b"3")
+    to_clients = out.take().to_clients
+    assert to_clients[ann] is to_clients[bob]
+    assert to_clients[ann] == Batch([b"1", b"22"])
+    assert Batch([b"1", b"22"]).size == 3
+    assert to_clients[carol] == [b"1", b"22", b"3"]
 
 
 def test_what_was_taken_is_not_there_any_more_and_does_not_change() -> None:

@@ -95,6 +95,22 @@ def test_the_messages_held_are_the_very_objects_that_were_put_in() -> None:
     assert all(held is message for held, message in zip(outbox.messages(), MESSAGES, strict=True))
 
 
+def test_what_passes_by_is_held_until_it_is_confirmed_and_stays_within_the_window() -> None:
+    outbox = Outbox(10)
+    assert not outbox.pass_by([], ALL)
+    assert outbox.pass_by([b"666666", MARK], ALL)
+    assert (outbox.written, outbox.confirmed, list(outbox.messages())) == (1, 0, [b"666666", MARK])
+    assert not outbox.pass_by([b"1"], ALL)
+    assert (outbox.written, outbox.unconfirmed_bytes) == (1, 10)
+    outbox.rewind(1)
+    assert not outbox.pass_by([b"1"], ALL)
+    assert outbox.take(ALL) == [MARK]
+    assert outbox.pass_by([b"55555"], ALL)
+    assert not outbox.pass_by([b"55555"], ALL)
+    outbox.confirm(2)
+    assert outbox.pass_by([b"55555", b"55555"], ALL)
+
+
 # Confirming and going back
 
 
@@ -556,6 +572,20 @@ class Talk(RuleBasedStateMachine):
         if not self.resumes:
             self.confirm_up_to(self.written)
 
+    @rule(sizes=st.lists(st.integers(0, 30), min_size=1, max_size=5), max_bytes=st.integers(0, 100))
+    def pass_by(self, sizes: list[int], max_bytes: int) -> None:
+        some_wait = self.written < len(self.said)
+        messages = [self.unique(size) for size in sizes]
+        passed = self.outbox.pass_by(messages, max_bytes)
+        assert passed == (not some_wait and sum(map(len, messages)) <= max_bytes)
+        if not passed:
+            del self.said[-len(messages) :]
+            return
+        self.on_the_way += messages
+        self.once_written = max(self.once_written, self.written)
+        if not self.resumes:
+            self.confirm_up_to(self.written)
+
     @rule(count=st.integers(0, 10))
     def arrive(self, count: int) -> None:
         self.received += self.on_the_way[:count]
@@ -587,6 +617,7 @@ class Talk(RuleBasedStateMachine):
         assert list(self.outbox.messages()) == held
         assert (len(self.outbox), self.outbox.unconfirmed_bytes) == (len(held), sum(map(len, held)))
         assert (self.outbox.written, self.outbox.confirmed) == (self.written, self.confirmed)
+        assert self.outbox.put_bytes == sum(map(len, self.said))
         to_write = self.said[self.written :]
         assert self.outbox.unwritten_bytes == sum(map(len, to_write))
         assert self.outbox.unwritten == bool(self.outbox) == bool(to_write)

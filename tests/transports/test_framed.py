@@ -62,6 +62,9 @@ def test_the_same_messages_are_encoded_once_and_others_anew() -> None:
     messages.append(b"3")
     assert [encode_once(messages), encode_once(messages[:2])] == [b"123", b"12"]
     assert calls == [[b"1", b"2"], [b"1", b"2", b"3"], [b"1", b"2"]]
+    batch = (b"4", b"5")
+    assert [encode_once(batch), encode_once(batch), encode_once((b"4", b"5"))] == [b"45"] * 3
+    assert calls[3:] == [[b"4", b"5"]]
 
 
 def test_a_large_batch_is_not_kept() -> None:

@@ -196,6 +196,38 @@ async def test_much_is_handed_over_in_chunks() -> None:
 
 
 @BOTH_KINDS
+async def test_what_is_passed_on_goes_out_at_once_or_not_at_all(window: int | None) -> None:
+    link = Link(window=window, high_water=HIGH_WATER)
+    assert not link.pass_on([b"a"])
+    peer = connect(link)
+    assert link.pass_on([b"b", b"y" * HIGH_WATER])
+    assert not link.pass_on([b"c"])
+    link.send([b"d"])
+    assert await arrived(peer) == [b"b", b"y" * HIGH_WATER]
+    assert not link.pass_on([b"e"])
+    link.push()
+    assert not link.pass_on([b"x" * CHUNK, b"x"])
+    assert link.pass_on([b"f"])
+    assert await arrived(peer) == [b"d", b"f"]
+    assert link.outbox.written == 4
+
+
+@LOSSES
+@BOTH_KINDS
+async def test_what_a_broken_stream_is_passed_is_kept_by_a_link_that_resumes_alone(
+    error: Exception, window: int | None
+) -> None:
+    link = Link(window=window)
+    stream, peer = connect_fragile(link)
+    stream.send_error = error
+    assert link.pass_on([b"a"])
+    assert list(link.outbox.messages()) == ([] if window is None else [b"a"])
+    stream.send_error = None
+    assert not link.pass_on([b"b"])
+    assert await arrived(peer) == []
+
+
+@BOTH_KINDS
 async def test_the_pump_sends_the_rest_as_the_peer_takes_it(window: int | None) -> None:
     caught_up: list[bool] = []
     link = Link(window=window, high_water=HIGH_WATER, caught_up=lambda: caught_up.append(link.behind))
