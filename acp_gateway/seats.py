@@ -190,7 +190,7 @@ class Seat:
     @property
     def behind(self) -> bool:
         """Whether the peer does not take what it is sent as fast as it comes."""
-        return self.outbox.unwritten
+        return self.link.behind
 
     @property
     def excess(self) -> int:

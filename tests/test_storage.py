@@ -638,10 +638,27 @@ async def test_a_damaged_file_is_no_problem_any_more_when_the_new_one_has_what_i
     assert [record.levelname for record in caplog.records] == ["ERROR", "INFO"]
 
 
+@asynccontextmanager
+async def begun_anew(
+    histories: Histories, before: Storage, after: Storage, path: Path, pauses: Pauses
+) -> AsyncIterator[None]:
+    """Histories that stay in memory while the file is damaged between two storages; the second begins a new one."""
+    async with running(before):
+        for key in histories.journals:
+            keep(before, key)
+            histories.append(key, b"one")
+    overwrite(path, "piece")
+    async with running(after):
+        histories.move_to(after)
+        histories.append(1, b"two")
+        await pauses.until_failed()
+        pauses.end()
+        yield
+
+
 async def test_a_damaged_file_is_a_problem_until_all_histories_in_memory_are_stored_again(
     storage: Storage, narrow: Storage, path: Path, pauses: Pauses
 ) -> None:
-    keys = (1, 2, 3)
     problems: list[str | None] = []
 
     class Watched(Histories):
@@ -649,18 +666,9 @@ async def test_a_damaged_file_is_a_problem_until_all_histories_in_memory_are_sto
             problems.append(narrow.problem)
             return super().snapshot(key)
 
-    async with running(storage):
-        histories = Watched(storage, *keys)
-        for key in keys:
-            keep(storage, key)
-            histories.append(key, b"one")
-    overwrite(path, "piece")
-    async with running(narrow):
-        histories.move_to(narrow)
-        histories.append(1, b"two")
-        await pauses.until_failed()
-        pauses.end()
-        for key in keys:
+    histories = Watched(storage, 1, 2, 3)
+    async with begun_anew(histories, storage, narrow, path, pauses):
+        for key in histories.journals:
             while await narrow.read_journal(key) != histories.now(key):
                 pass
         assert narrow.problem is None
@@ -680,17 +688,8 @@ async def test_a_damaged_file_is_a_problem_until_the_history_of_a_session_that_e
             taken.set()
             return super().snapshot(key)
 
-    async with running(storage):
-        histories = Hanging(storage, 1, 2)
-        for key in (1, 2):
-            keep(storage, key)
-            histories.append(key, b"one")
-    overwrite(path, "piece")
-    async with running(narrow):
-        histories.move_to(narrow)
-        histories.append(1, b"two")
-        await pauses.until_failed()
-        pauses.end()
+    histories = Hanging(storage, 1, 2)
+    async with begun_anew(histories, storage, narrow, path, pauses):
         await taken.wait()
         (first,) = histories.taken
         later = 3 - first

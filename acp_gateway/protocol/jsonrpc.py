@@ -175,6 +175,7 @@ def _from_outline(text: bytes, outline: _Outline) -> Message | None:
         size += len(b'"error":,') + len(outline.error)
     params, session = outline.params, None
     if params is not None:
+        # What kind of update it is, `parse` says.
         if "update" in params or _are_alike(params):
             return None
         size += len(b'"params":,') + _compact_size(params)

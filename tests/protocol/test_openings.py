@@ -14,7 +14,7 @@ from acp_gateway.protocol.process import Policy
 from acp_gateway.protocol.sessions import Findings, Problem, Registry, Role, Session, State
 from acp_gateway.protocol.toolservers import ToolPolicy
 from acp_gateway.protocol.updates import GAP
-from tests.protocol.scene import Peer, Scene, Shelf, encode, make_policy, news_params
+from tests.protocol.scene import Peer, Place, Scene, Shelf, encode, make_policy, news_params
 
 LOADS: dict[str, Any] = {"loadSession": True}
 RESUMES: dict[str, Any] = {"sessionCapabilities": {"resume": {}}}
@@ -1516,7 +1516,8 @@ def test_what_somebody_else_has_opened_elsewhere_meanwhile_is_refused(slow: Scen
     assert slow.agent.inbox == []
 
 
-def test_a_load_that_waits_for_an_archive_is_looked_at_once() -> None:
+def closed_and_kept() -> tuple[Scene, Peer, Shelf, Place]:
+    """A session that was closed and is in an archive, where its client was; directories are not looked at at once."""
     shelf = Shelf()
     scene = Scene(
         registry=Registry("me", shelf, "run"), agentCapabilities=LOADS | {"sessionCapabilities": {"close": {}}}
@@ -1524,9 +1525,14 @@ def test_a_load_that_waits_for_an_archive_is_looked_at_once() -> None:
     ann = scene.join("ann", link="l")
     ann.new_session()
     scene.agent.update("hello")
-    epoch, position = scene.place()
+    place = scene.place()
     close(scene, ann)
     scene.look = None
+    return scene, ann, shelf, place
+
+
+def test_a_load_that_waits_for_an_archive_is_looked_at_once() -> None:
+    scene, ann, shelf, (epoch, position) = closed_and_kept()
     ann.comes_back(method="session/load", epoch=epoch, position=position)
     scene.survey(FOUND)
     assert (scene.surveys, scene.agent.inbox) == ([], [])
@@ -1536,16 +1542,7 @@ def test_a_load_that_waits_for_an_archive_is_looked_at_once() -> None:
 
 
 def test_a_load_that_waits_for_an_archive_is_not_overtaken_by_what_its_client_asks_later() -> None:
-    shelf = Shelf()
-    scene = Scene(
-        registry=Registry("me", shelf, "run"), agentCapabilities=LOADS | {"sessionCapabilities": {"close": {}}}
-    )
-    ann = scene.join("ann", link="l")
-    ann.new_session()
-    scene.agent.update("hello")
-    epoch, position = scene.place()
-    close(scene, ann)
-    scene.look = None
+    scene, ann, shelf, (epoch, position) = closed_and_kept()
     first = ann.comes_back(method="session/load", epoch=epoch, position=position)
     ann.request("session/new", cwd="/srv", mcpServers=[])
     second = ann.request("session/load", sessionId="s", cwd="/srv", mcpServers=[])
