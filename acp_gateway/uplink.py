@@ -350,6 +350,9 @@ class Uplink:
                 def lose(how: Loss) -> None:
                     nonlocal loss
                     loss = loss or how
+                    if not loss.too_large:
+                        # What is said while it is being closed has not left, and goes with the next one.
+                        link.disconnect()
                     nursery.cancel_scope.cancel()
 
                 self._lose = lose

@@ -29,7 +29,7 @@ from acp_gateway.errors import (
     UsageError,
 )
 from acp_gateway.protocol.methods import GOODBYE
-from acp_gateway.transports.base import CloseReason, MessageTooLarge, TrioBytes
+from acp_gateway.transports.base import CloseReason, MessageStream, MessageTooLarge, TrioBytes
 from acp_gateway.transports.websocket import Timing, connect_websocket
 from acp_gateway.transports.websocket_server import Accept, accept_websocket
 from acp_gateway.uplink import (
@@ -37,6 +37,7 @@ from acp_gateway.uplink import (
     LONGEST_PAUSE,
     Loss,
     Uplink,
+    close_at_once,
     final_error,
     how_closed,
     pause_after,
@@ -386,6 +387,22 @@ async def test_after_the_end_of_its_agent_there_is_no_link_before_one_is_wanted(
         await connected(gateway, uplink, owner, 2)
     assert owner.without_agent == [("c1", [], "the agent has ended")]
     assert gateway.attempts[-1][1] == Resume(None, 0)
+
+
+async def test_what_is_said_while_a_lost_connection_is_being_closed_has_not_left(
+    gateway: FakeGateway, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def close(stream: MessageStream) -> None:
+        uplink.link.send([b"said meanwhile"])
+        await close_at_once(stream)
+
+    monkeypatch.setattr("acp_gateway.uplink.how_closed", lambda _: Loss("the agent has ended", 1011, closed=True))
+    monkeypatch.setattr("acp_gateway.uplink.close_at_once", close)
+    async with kept_up(gateway) as (uplink, owner):
+        await connected(gateway, uplink, owner)
+        gateway.last.cut(trio.EndOfChannel())
+        await owner.until(lambda: bool(owner.without_agent))
+    assert owner.without_agent == [("c1", [b"said meanwhile"], "the agent has ended")]
 
 
 async def test_what_ends_a_turn_is_sent_again_where_nobody_knows_whether_it_has_arrived(
