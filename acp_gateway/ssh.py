@@ -21,6 +21,7 @@ from typing import Any, Final, Literal
 
 import trio
 
+from acp_gateway import INSTALL
 from acp_gateway.addresses import Address
 from acp_gateway.errors import (
     AccessError,
@@ -288,7 +289,8 @@ class SshBytes(ByteStream):
             name = way.command or "acp-gateway"
             what = f"{name} is not found there" if code == _NOT_FOUND else f"{name} can't be executed there"
             return ConfigError(
-                f"{way}: {what}: install it there, or give its path, by `command` in hosts.toml or --command of `pair`"
+                f"{way}: {what}: install it there (`{INSTALL}` in a checkout), or give its path, by `command` in"
+                " hosts.toml or --command of `pair`"
             )
         if code == UsageError.exit_code and _TOO_OLD.search(said):
             return ProtocolError(f"{way}: the acp-gateway there is too old for this; update it ({last_line})")

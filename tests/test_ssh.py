@@ -242,7 +242,12 @@ async def test_the_end_is_waited_for_when_everything_is_said(stand_in: StandIn) 
         ),
         ("@ WARNING: REMOTE HOST IDENTIFICATION HAS CHANGED! @", 255, TrustError, "than it did before: either"),
         ("No key is known for box.\nHost key verification failed.", 255, TrustError, "not known here yet; log in once"),
-        ("sh: 1: exec: /opt/x: not found", 127, ConfigError, "acp-gateway is not found there: install it"),
+        (
+            "sh: 1: exec: /opt/x: not found",
+            127,
+            ConfigError,
+            "acp-gateway is not found there: install it there (`pipx install .`",
+        ),
         ("sh: 1: exec: /opt/x: Permission denied", 126, ConfigError, "can't be executed there"),
         ("Usage: acp-gateway [OPTIONS]\n\nError: No such command 'relay'.", 2, ProtocolError, "too old"),
         ("acp-gateway: /c.toml:1: x: no", 3, ConfigError, "ssh to ann@box: /c.toml:1: x: no"),

@@ -1,0 +1,77 @@
+"""How the program is installed: under one name, and never by a name that belongs to another author."""
+
+import re
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from acp_gateway import DISTRIBUTION, INSTALL
+
+ROOT = Path(__file__).parent.parent
+
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+
+TEXTS = [
+    *(
+        ROOT / name
+        for name in ("README.md", "CONTRIBUTING.md", "SECURITY.md", "CHANGELOG.md", "Makefile", "pyproject.toml")
+    ),
+    *(
+        path
+        for folder in ("docs", "systemd", "certs", "examples", "tools", "acp_gateway", "benchmarks")
+        for path in sorted((ROOT / folder).rglob("*"))
+        if path.is_file() and path.suffix not in (".svg", ".pyc")
+    ),
+]
+"""Every file that tells a person or a machine how to install something."""
+
+INSTALLING = re.compile(
+    r"\b(?:pipx (?:install|run)|uv tool (?:install|run)|uvx|(?:uv )?pip3? install)\b(?P<words>[^`#|\n]*)"
+)
+
+
+def installed_names(text: str) -> Iterator[str]:
+    """The arguments of all commands in a text that install something, options left out."""
+    for command in INSTALLING.finditer(text):
+        for word in command["words"].split():
+            if not word.startswith("-"):
+                yield word.strip("'\",;:()").rstrip(".") or "."
+
+
+@pytest.mark.parametrize("command", ["pipx install", "uv tool install", "pip install", "uvx", "pip install --upgrade"])
+def test_the_search_finds_an_installation_from_the_public_index(command: str) -> None:
+    assert list(installed_names(f"Run `{command} acp-gateway`, then")) == ["acp-gateway"]
+    assert list(installed_names(f"    {command} .   # in a checkout")) == ["."]
+
+
+@pytest.mark.parametrize("path", TEXTS, ids=lambda path: str(path.relative_to(ROOT)))
+def test_no_text_installs_the_program_from_the_public_index_before_it_is_there(path: Path) -> None:
+    assert {"acp-gateway", "acp_gateway", DISTRIBUTION}.isdisjoint(installed_names(path.read_text(encoding="utf-8")))
+
+
+@pytest.mark.parametrize("text", ["README.md", "systemd/README.md", "systemd/acp-gateway.service"])
+def test_texts_that_tell_how_to_install_it_do_so_from_a_checkout(text: str) -> None:
+    source = (ROOT / text).read_text(encoding="utf-8")
+    assert "." in set(installed_names(source))
+    assert INSTALL in source
+    assert "uv tool install ." in source
+
+
+def test_the_distribution_has_a_name_of_its_own_and_the_command_and_package_theirs() -> None:
+    project = PROJECT["project"]
+    assert project["name"] == DISTRIBUTION != "acp-gateway"
+    assert project["scripts"] == {"acp-gateway": "acp_gateway.cli:main"}
+    assert PROJECT["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"] == ["acp_gateway"]
+
+
+def test_an_extra_that_includes_another_one_asks_for_this_distribution() -> None:
+    extras = [name for group in PROJECT["project"]["optional-dependencies"].values() for name in group]
+    assert [name for name in extras if "gateway" in name] == [f"{DISTRIBUTION}[test]"]
+
+
+def test_the_version_is_in_the_package_so_that_no_name_is_needed_to_find_it() -> None:
+    assert PROJECT["tool"]["hatch"]["version"]["path"] == "acp_gateway/__init__.py"
+    for path in sorted((ROOT / "acp_gateway").rglob("*.py")):
+        assert "importlib.metadata" not in path.read_text(encoding="utf-8")
