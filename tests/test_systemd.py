@@ -529,4 +529,6 @@ def test_a_socket_that_is_a_file_is_for_the_user_alone(unit: str) -> None:
 
 @pytest.mark.parametrize("unit", [USER_UNIT, SYSTEM_UNIT, USER_SOCKET, SYSTEM_SOCKET])
 def test_the_readme_tells_how_to_install_the_unit(unit: str) -> None:
-    assert re.search(rf"cp systemd/{re.escape(unit)} \S+", (UNITS / "README.md").read_text(encoding="utf-8"))
+    assert re.search(
+        rf"acp-gateway files {re.escape(unit)} --to \S+", (UNITS / "README.md").read_text(encoding="utf-8")
+    )
