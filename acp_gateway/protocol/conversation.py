@@ -79,7 +79,7 @@ class Outcome:
     to_gateway: list[bytes] = field(default_factory=list)
     to_editor: list[bytes] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
-    """Lines for the log; nothing that was said is in them."""
+    """Lines for the log; nothing that was said in a session is in them."""
 
 
 class Failure(NamedTuple):
@@ -418,7 +418,11 @@ class Conversation:
                 self.failure = _failure(response)
                 self._reopening.clear()
                 return
-            outcome.notes.append(f"session {session_id:.80} is lost: {code}{f' ({reason[:80]!r})' if reason else ''}")
+            # Its patterns take time to compile, which an editor that starts need not wait for.
+            from acp_gateway.protocol.reasons import reason_of
+
+            said = f"{code}{f' ({reason[:80]!r})' if reason else ''}: {reason_of(response)}"
+            outcome.notes.append(f"session {session_id:.80} is lost: {said}")
             self._lose(session_id, outcome)
             return
         if not reopening.goes_on:

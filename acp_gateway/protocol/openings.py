@@ -409,6 +409,7 @@ class Openings:
         assert session is not None
         recorded, session.recorded, session.replay_to = session.recorded, None, None
         if response.error:
+            self._process.unopened.refused(session, response)
             held, session.held = session.held, []
             self._leave(session, forgotten=first)
             if client is None and held:
@@ -509,12 +510,14 @@ class Openings:
         recorded, session.recorded = session.recorded, None
         assert recorded is not None
         if response.error:
-            said = jsonrpc.text_at(response.text, "error", "message") or "it said nothing"
+            self._process.unopened.refused(session, response)
             self._process.out.note(f"the agent cannot re-open session {session.id:.80}")
             held, session.held = session.held, []
             self._leave(session, forgotten=False)
             for waiting in held:
-                why = f"the agent has ended, and it cannot re-open session {session.id:.80}: {said:.200}"
+                why = f"the agent has ended, and it cannot re-open session {session.id:.80}"
+                reason = self._process.unopened.reason(waiting.client, session.id)
+                why += "" if reason is None else f": {reason}"
                 self._process.refuse(waiting, jsonrpc.SESSION_NOT_FOUND, why, {"sessionId": session.id})
         else:
             # What was said is known to everybody; how things are now may be new to all.

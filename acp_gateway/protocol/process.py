@@ -22,6 +22,7 @@ from acp_gateway.protocol.questions import Question, Questions
 from acp_gateway.protocol.sessions import SESSION_ID_SIZE, Client, Registry, Request, Session, State, Survey
 from acp_gateway.protocol.terminals import Terminals
 from acp_gateway.protocol.toolservers import ToolPolicy
+from acp_gateway.protocol.unopened import Unopened
 
 ID_SIZE: Final = 1024
 """Bytes of an id at most; a UUID has 38, and each is remembered until its answer comes."""
@@ -110,6 +111,8 @@ class Process:
         """What waits until the journal of a session was read from the archive."""
         self.surveying: dict[Request, Survey] = {}
         """What waits until somebody has looked at the directories that it names."""
+        self.unopened = Unopened()
+        """The sessions that it could not open."""
         self.now = 0.0
         """Seconds, by the driver's clock."""
         self._last_id = 0
@@ -167,6 +170,7 @@ class Process:
 
     def enter(self, session: Session) -> None:
         """A session lives in this process from now on."""
+        self.unopened.forget(session)
         self.live[session.id] = session
         self.registry.add(session, self)
 
@@ -253,8 +257,14 @@ class Process:
             self.out.client(client, text)
 
     def refuse_unknown(self, request: Request, session_id: str | None) -> None:
-        """Whether there is such a session or not: whoever may not see it learns nothing from this."""
+        """Whether there is such a session or not: whoever may not see it learns nothing from this.
+
+        Whose session it is learns why the agent could not open it.
+        """
         why = f"no session {session_id!r:.80} is open on this connection"
+        reason = self.unopened.reason(request.client, session_id)
+        if reason is not None:
+            why += f"; the agent could not open it: {reason}"
         self.refuse(request, jsonrpc.SESSION_NOT_FOUND, why, {"sessionId": session_id})
 
     def too_much(self, message: Message, pending: int, size: int) -> str | None:

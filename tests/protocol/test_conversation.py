@@ -675,6 +675,17 @@ def test_what_was_open_in_a_session_that_is_lost_ends(talk: Dialogue, answer: by
     assert talk.reattached() == []
 
 
+def test_the_log_has_the_agents_reason_for_a_session_that_is_lost(talk: Dialogue) -> None:
+    talk.reattached()
+    why = {
+        "code": -32603,
+        "message": "Internal error",
+        "data": {"details": "No previous\nsessions, sk-0123456789abcdefghij"},
+    }
+    talk.gateway_says(encode({"id": "acp-gateway:attach:1", "error": why}))
+    assert talk.notes == ["session s is lost: -32603: Internal error: No previous sessions, …"]
+
+
 def test_an_agent_that_can_open_nothing_again_has_lost_its_sessions(talk: Dialogue) -> None:
     talk.opens("t")
     talk.prompts(1)

@@ -1,0 +1,42 @@
+"""An agent's own reason for an error, as a log or the error of another request can have it.
+
+Agents write what went wrong into `message`, and those that answer "Internal error" there into `data`. Both are text of
+a stranger: secrets are left out, it is cut, and it stays in one line.
+
+Both ends use this, so it takes the standard library alone.
+"""
+
+from typing import Final
+
+from acp_gateway.protocol.redaction import redact_text
+from acp_gateway.protocol.verbatim import text_at
+
+LONGEST_REASON: Final = 300
+"""Characters of a reason: two lines of a dialog."""
+
+LARGEST_ERROR: Final = 64 * 1024
+"""Bytes of an error that is read for its reason; what an agent has to say of a failure takes a hundred."""
+
+_DETAILS: Final = (("data",), ("data", "details"), ("data", "message"), ("data", "error"))
+
+
+def reason_of(response: bytes) -> str:
+    """Return what an error says, in one printable line without secrets; "it said nothing" where it says nothing."""
+    if len(response) > LARGEST_ERROR:
+        return f"it said {len(response)} bytes"
+    words = [text_at(response, "error", "message"), *(text_at(response, "error", *path) for path in _DETAILS)]
+    said: list[str] = []
+    for word in words:
+        if word and word.strip() and word.strip() not in said:
+            said.append(word.strip())
+    return in_one_line(": ".join(said[:2])) if said else "it said nothing"
+
+
+def in_one_line(text: str, limit: int = LONGEST_REASON) -> str:
+    """Return a text without secrets, with escapes for what is not printable, and cut at `limit` characters."""
+    # What is cut off is looked at as well, or half a secret would not look like one.
+    plain = redact_text(text[: limit + LARGEST_ERROR], limit + LARGEST_ERROR)
+    line = " ".join(plain.split())
+    if not line.isprintable():
+        line = "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in line)
+    return line if len(line) <= limit else f"{line[:limit]} …"
