@@ -3,7 +3,11 @@
 import ast
 import contextlib
 import json
+import os
 import re
+import select
+import shutil
+import signal
 import socket
 import ssl
 import subprocess
@@ -193,7 +197,7 @@ def proxy_of(gateway: RunningGateway, proxying: Proxying, host: str = "127.0.0.1
 
 
 def ask(
-    gateway: RunningGateway, proxy: Proxy, token: str, name: str = "gpu.example", **headers: str
+    gateway: RunningGateway, proxy: "Proxy | RealProxy", token: str, name: str = "gpu.example", **headers: str
 ) -> ClientConnection:
     """A client at `LAPTOP` that asks for the gateway by that name, by way of the proxy."""
     context = ssl.create_default_context(cafile=gateway.directory / "cert.pem")
@@ -273,6 +277,125 @@ def test_the_timeouts_of_the_proxy_are_longer_than_a_ping_and_its_answer() -> No
     timeouts = re.findall(r"proxy_(?:read|send)_timeout (\d+)s;", checked_block("nginx"))
     assert len(timeouts) == 2
     assert all(float(seconds) > pings > 0 for seconds in timeouts)
+
+
+# The real programs, where they are installed
+
+WORDS = {
+    "nginx": {"server", "listen", "server_name", "ssl_certificate", "ssl_certificate_key", "location", "proxy_pass"}
+    | {"proxy_http_version", "proxy_set_header", "proxy_read_timeout", "proxy_send_timeout"},
+    "caddy": {"gpu.example", "reverse_proxy"},
+}
+"""First words of lines that nginx 1.22 and Caddy 2.6 know: Debian 12 has these, and later versions know them too."""
+
+
+@pytest.mark.parametrize("program", ["nginx", "caddy"])
+def test_the_block_of_a_proxy_has_no_option_that_a_stable_distribution_s_version_lacks(program: str) -> None:
+    block = checked_block(program)
+    assert {line.split()[0] for line in block.splitlines() if line.strip(" }")} <= WORDS[program]
+    assert block.count("{") == block.count("}")
+
+
+class RealProxy:
+    """nginx or Caddy with the page's block, changed in nothing but the ports and the certificate."""
+
+    def __init__(self, name: str, program: str, gateway: RunningGateway, directory: Path) -> None:
+        with socket.create_server(("127.0.0.1", 0)) as free:
+            self.port: int = free.getsockname()[1]
+        self._directory = directory
+        certificate, key = gateway.directory / "cert.pem", gateway.directory / "key.pem"
+        block = checked_block(name).replace("127.0.0.1:7080", f"127.0.0.1:{gateway.urls['127.0.0.1']}")
+        if name == "nginx":
+            block = block.replace("listen 443 ssl", f"listen 127.0.0.1:{self.port} ssl")
+            block = block.replace("/etc/nginx/gpu.example.pem", str(certificate))
+            block = block.replace("/etc/nginx/gpu.example.key", str(key))
+            folders = "".join(
+                f"{kind}_temp_path {directory}/{kind};" for kind in ("client_body", "proxy", "fastcgi", "uwsgi", "scgi")
+            )
+            text = f"pid {directory}/pid; error_log {directory}/log; events {{}}\n"
+            text += f"http {{ access_log off; {folders}\n{block}}}"
+            self.command = [program, "-p", str(directory), "-e", f"{directory}/log", "-c", str(directory / "config")]
+            self.check, self._start = [*self.command, "-t"], self.command
+        else:
+            block = block.replace(
+                "gpu.example {", f"gpu.example:{self.port} {{\nbind 127.0.0.1\ntls {certificate} {key}"
+            )
+            text = f"{{\nadmin off\nauto_https disable_redirects\n}}\n{block}"
+            options = ["--config", str(directory / "config"), "--adapter", "caddyfile"]
+            self.check = [program, "validate", *options]
+            self._start = [program, "start", *options, "--pidfile", str(directory / "pid")]
+        (directory / "config").write_text(text)
+
+    def run(self, command: list[str]) -> None:
+        """Run it to its end, and show what it said where it failed."""
+        environment = {"PATH": ENVIRONMENT["PATH"], "HOME": str(self._directory)}
+        with (self._directory / "said").open("w+b") as said:
+            code = subprocess.run(
+                command, env=environment, stdin=subprocess.DEVNULL, stdout=said, stderr=said, timeout=60, check=False
+            ).returncode
+        assert code == 0, (self._directory / "said").read_text()
+
+    def start(self) -> None:
+        """Start it; both programs say that they listen by leaving the foreground."""
+        self.run(self._start)
+
+    def stop(self) -> None:
+        """End it, and wait until it has gone."""
+        process = int((self._directory / "pid").read_text())
+        end = os.pidfd_open(process)
+        try:
+            os.kill(process, signal.SIGTERM)
+            assert select.select([end], [], [], 60)[0]
+        finally:
+            os.close(end)
+
+
+@pytest.fixture(params=["nginx", "caddy"])
+def real_proxy(request: pytest.FixtureRequest, gateway: RunningGateway, tmp_path: Path) -> RealProxy:
+    program = shutil.which(request.param, path=f"{os.environ['PATH']}:/usr/sbin:/usr/local/sbin")
+    if program is None:
+        pytest.skip(f"{request.param} is not installed")
+    return RealProxy(request.param, program, gateway, tmp_path)
+
+
+@contextmanager
+def running(proxy: RealProxy) -> Iterator[RealProxy]:
+    proxy.start()
+    try:
+        yield proxy
+    finally:
+        proxy.stop()
+
+
+def test_the_real_program_reads_the_block_of_the_page(real_proxy: RealProxy) -> None:
+    real_proxy.run(real_proxy.check)
+
+
+def test_a_client_comes_in_through_the_real_program_and_is_known_by_its_own_address(
+    gateway: RunningGateway, real_proxy: RealProxy
+) -> None:
+    with running(real_proxy) as proxy:
+        with ask(gateway, proxy, gateway.token) as client:
+            client.ping().wait(60)
+            assert client.response is not None
+            assert "Acp-Connection-Id" in client.response.headers
+        assert audited(gateway, "authenticated")["address"] == LAPTOP
+        with pytest.raises(InvalidStatus) as refused:
+            ask(gateway, proxy, "wrong")
+        assert refused.value.response.status_code == 401
+        assert audited(gateway, "refused")["address"] == LAPTOP
+
+
+def test_a_link_resumes_when_the_real_program_was_started_again(gateway: RunningGateway, real_proxy: RealProxy) -> None:
+    with running(real_proxy) as proxy, ask(gateway, proxy, gateway.token, **{"Acp-Gateway-Resume": "0"}) as client:
+        assert client.response is not None
+        link = client.response.headers["Acp-Connection-Id"]
+        proxy.stop()
+        proxy.start()
+        again = {"Acp-Gateway-Resume": "0", "Acp-Connection-Id": link}
+        with ask(gateway, proxy, gateway.token, **again) as resumed:
+            assert resumed.response is not None
+            assert resumed.response.headers["Acp-Connection-Id"] == link
 
 
 # The log
