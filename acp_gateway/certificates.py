@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from acp_gateway.errors import ConfigError, TrustError
+from acp_gateway.printable import printable
 from acp_gateway.tls import certificate_subject, self_signed, spki_pin, subject_alternative_names
 
 if TYPE_CHECKING:
@@ -171,4 +172,4 @@ def _replace(path: Path, certificate: "x509.Certificate") -> None:
 
 def _line(text: str) -> str:
     """What somebody wrote into a certificate, fit for a terminal."""
-    return "".join(character if character.isprintable() else "\N{REPLACEMENT CHARACTER}" for character in text)
+    return printable(text, size=len(text))

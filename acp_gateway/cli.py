@@ -15,6 +15,7 @@ import click
 
 from acp_gateway import __version__
 from acp_gateway.errors import GatewayError
+from acp_gateway.printable import printable
 from acp_gateway.token_cli import config_option, print_table
 
 if TYPE_CHECKING:
@@ -93,6 +94,10 @@ def _imports_to_keep() -> Iterator[None]:
         gc.enable()
 
 
+ERROR_SIZE = 4000
+"""Characters of an error that are printed: a path of the largest size fits."""
+
+
 class _Program(click.Group):
     """Shows what this program reports as one line on stderr, and ends with its exit code.
 
@@ -122,7 +127,7 @@ class _Program(click.Group):
         try:
             return super().invoke(ctx)
         except GatewayError as error:
-            click.echo(f"acp-gateway: {error}", err=True)
+            click.echo(f"acp-gateway: {printable(str(error), ERROR_SIZE)}", err=True)
             ctx.exit(error.exit_code)
         except OSError as error:
             # What can go wrong with files has its own words; this is stdout: a full disk, a closed pipe.

@@ -8,8 +8,9 @@ from typing import Any, Final
 
 import trio
 
-from acp_gateway.dialing import Destination, dial, printable, refusal_by_error
+from acp_gateway.dialing import Destination, dial, refusal_by_error
 from acp_gateway.errors import ProtocolError, Unreachable
+from acp_gateway.printable import printable
 from acp_gateway.protocol.methods import SESSIONS
 from acp_gateway.transports.base import MessageStream
 from acp_gateway.transports.websocket import Timing, WebSocketStream

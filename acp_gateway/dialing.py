@@ -32,6 +32,7 @@ from acp_gateway.errors import (
     UnknownSession,
     Unreachable,
 )
+from acp_gateway.printable import printable
 from acp_gateway.tls import check_pin, client_context
 from acp_gateway.transports.base import ByteStream, MessageStream
 from acp_gateway.transports.ndjson import LineStream
@@ -69,14 +70,6 @@ _COUNT: Final = re.compile(r"[0-9]{1,15}")
 
 _LAST_WORDS: Final = 1.0
 """Seconds to wait for what a server said before it left: that came before the news that it has left."""
-
-_UNPRINTABLE: Final = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]+")
-"""Control characters, other ends of lines, marks that turn the direction of a line, and halves of characters."""
-
-
-def printable(text: str, size: int = 300) -> str:
-    """What a stranger says, fit for one line of a terminal: `size` characters at most."""
-    return _UNPRINTABLE.sub(" ", text)[:size].strip()
 
 
 @dataclass(frozen=True, slots=True)

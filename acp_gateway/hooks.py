@@ -21,6 +21,7 @@ import trio
 from acp_gateway.config import inherited_environment
 from acp_gateway.hardening import give_limits_back
 from acp_gateway.options import HooksSection
+from acp_gateway.printable import printable
 
 log = logging.getLogger(__name__)
 
@@ -272,5 +273,5 @@ def _describe(exit_code: int | None) -> str:
 def _last_lines(stderr: bytearray) -> list[str]:
     """The last lines that a program wrote, without what would break a line of the log or rewrite a terminal."""
     text = stderr.decode(errors="replace")
-    lines = ["".join(char if char.isprintable() else " " for char in line).strip() for line in text.split("\n")]
+    lines = [printable(line, size=STDERR_SIZE) for line in text.split("\n")]
     return [line for line in lines if line][-STDERR_LINES:]

@@ -315,8 +315,7 @@ class _Shim:
 
     def _do(self, outcome: Outcome) -> None:
         for note in outcome.notes:
-            # Agents choose the names that are in it.
-            log.info("%s", note if note.isprintable() else repr(note))
+            log.info("%s", note)
         self._tell(outcome.to_editor)
         if outcome.to_gateway:
             self._uplink.link.send(outcome.to_gateway)

@@ -32,6 +32,7 @@ from acp_gateway.errors import (
     Unreachable,
     UsageError,
 )
+from acp_gateway.printable import printable
 from acp_gateway.transports.base import READ_SIZE, ByteStream, TrioBytes
 
 SAID_SIZE: Final = 1024 * 1024
@@ -314,8 +315,7 @@ class SshBytes(ByteStream):
     def _last_line(self) -> str:
         """The last line of stderr that says something, fit for a terminal."""
         text = self._said.decode(errors="replace").rstrip()
-        line = re.split(r"[\r\n]", text)[-1][:400]
-        return "".join(letter if letter.isprintable() else " " for letter in line).strip()
+        return printable(re.split(r"[\r\n]", text)[-1], size=400)
 
 
 _KINDS: Final[dict[int, type[GatewayError]]] = {

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Literal
 import click
 
 from acp_gateway.errors import UsageError
+from acp_gateway.printable import printable
 
 if TYPE_CHECKING:
     from acp_gateway.auth import Role, Token
@@ -50,7 +51,7 @@ config_option = click.option(
 def print_table(heads: tuple[str, ...], rows: list[tuple[str, ...]]) -> None:
     """Rows in columns. Their heads are for people: a script gets nothing but rows."""
     print_any_character()
-    table = [heads, *rows] if sys.stdout.isatty() else rows
+    table = [tuple(map(_cell, row)) for row in ([heads, *rows] if sys.stdout.isatty() else rows)]
     widths = [max(map(len, column)) for column in zip(*table, strict=True)]
     for row in table:
         print_line("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
@@ -61,7 +62,11 @@ def print_line(text: str) -> None:
 
     An agent may be able to write the gateway's files, and root may be the one who looks.
     """
-    click.echo("".join(letter if letter.isprintable() else "\N{REPLACEMENT CHARACTER}" for letter in text))
+    click.echo(_cell(text))
+
+
+def _cell(text: str) -> str:
+    return printable(text, size=len(text))
 
 
 def print_any_character() -> None:

@@ -21,7 +21,7 @@ from typing import Final, NamedTuple, Protocol
 
 import trio
 
-from acp_gateway.dialing import Destination, Dialed, Resume, dial_link, printable
+from acp_gateway.dialing import Destination, Dialed, Resume, dial_link
 from acp_gateway.errors import (
     AgentError,
     Forbidden,
@@ -34,6 +34,7 @@ from acp_gateway.errors import (
     UnknownSession,
     Unreachable,
 )
+from acp_gateway.printable import printable
 from acp_gateway.protocol.methods import SESSION_CANCEL
 from acp_gateway.protocol.outbox import goodbye
 from acp_gateway.protocol.verbatim import NOTHING, read_envelope

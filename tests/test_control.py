@@ -155,7 +155,11 @@ async def test_what_else_comes_before_the_answer_is_passed_over(tmp_path: Path) 
 @pytest.mark.parametrize(
     ("answer", "kind", "words"),
     [
-        (b'{"id":1,"error":{"code":-32601,"message":"no\\u001b[2J"}}', ProtocolError, "refused with -32601: no [2J"),
+        (
+            b'{"id":1,"error":{"code":-32601,"message":"no\\u001b[2J"}}',
+            ProtocolError,
+            r"refused with -32601: no\x1b[2J",
+        ),
         (b'{"id":null,"error":{"code":-32600,"message":"no"}}', ProtocolError, "refused with -32600: no"),
         (b'{"id":1,"error":{"code":403,"message":"no","data":{"reason":"forbidden"}}}', Forbidden, "no"),
         (b'{"id":1,"error":{"code":404,"message":"no","data":{"reason":"unknown_session"}}}', UnknownSession, "no"),
@@ -235,7 +239,7 @@ async def test_how_many_more_sessions_there_are_and_what_is_wrong_is_returned(tm
     problems = ["the disk\nis \x1b[2Jfull", "x" * 2000]
     async with gateway(tmp_path, listing([SESSION], more=7, problems=problems)) as destination:
         found = await list_sessions(destination, patience=PATIENCE)
-    assert found == Listing([SESSION], 7, ("the disk is  [2Jfull", "x" * 1000))
+    assert found == Listing([SESSION], 7, ("the disk is \\x1b[2Jfull", "x" * 1000))
 
 
 async def test_sessions_of_an_earlier_gateway_are_understood_which_has_live_ones_only(tmp_path: Path) -> None:

@@ -53,3 +53,25 @@ def test_the_gateways_log_is_its_stderr(capsys: pytest.CaptureFixture[str]) -> N
     logging.getLogger("any").info("something")
     logging.getLogger("any").debug("nothing")
     assert capsys.readouterr().err.endswith("INFO    something\n")
+
+
+@fresh_root_logger()
+def test_a_message_is_one_line_in_which_a_terminal_finds_nothing_to_obey(capsys: pytest.CaptureFixture[str]) -> None:
+    log_to_stderr(logging.INFO)
+    logging.getLogger("any").info("the agent says %s", "a\x1b[2Jb\nc\u202ed\u200be\x9bf")
+    written = capsys.readouterr().err
+    assert written.endswith("the agent says a\\x1b[2Jb c\\u202ed\\u200be\\x9bf\n")
+    assert written.count("\n") == 1
+
+
+@fresh_root_logger()
+def test_a_traceback_keeps_its_lines_and_escapes_what_is_in_them(capsys: pytest.CaptureFixture[str]) -> None:
+    log_to_stderr(logging.INFO)
+    try:
+        raise ValueError("a\u202eb")
+    except ValueError:
+        logging.getLogger("any").exception("a bug")
+    lines = capsys.readouterr().err.splitlines()
+    assert lines[1] == "Traceback (most recent call last):"
+    assert lines[2].startswith("  File ")
+    assert lines[-1] == "ValueError: a\\u202eb"

@@ -2,13 +2,17 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
+from acp_gateway.printable import printable
 from acp_gateway.protocol import jsonrpc
 from acp_gateway.protocol.outbox import Batch
 from acp_gateway.protocol.sessions import Client, Home, Session, Survey
 
 EventName = Literal["permission_waiting", "turn_end"]
+
+NOTE_SIZE: Final = 1000
+"""Characters of one log message: what names and ids in it are cut to adds up to less."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,5 +143,5 @@ class Outgoing:
         self._deliveries.deeds.append(Deed(name, client, details))
 
     def note(self, text: str) -> None:
-        """Tell whoever reads the log; what peers call a thing may hold anything, also what a terminal would obey."""
-        self._notes.append(text if text.isprintable() else repr(text)[1:-1])
+        """Queue a log message. Names chosen by peers are escaped: they may contain terminal control sequences."""
+        self._notes.append(printable(text, NOTE_SIZE))

@@ -30,6 +30,7 @@ from websockets.protocol import SERVER, Protocol, State
 from websockets.uri import WebSocketURI
 
 from acp_gateway.errors import ProtocolError
+from acp_gateway.printable import printable
 from acp_gateway.transports.base import ByteStream, CloseReason, MessageTooLarge, Stalled, is_utf8
 from acp_gateway.transports.framed import GOODBYE_TIMEOUT, ByteWriter, FramedStream, LastBatch, Pieces
 from acp_gateway.transports.textframes import FIN, WHOLE_TEXT, BegunFrame, whole_texts
@@ -431,8 +432,7 @@ async def send_all(stream: ByteStream, data: bytes) -> None:
 def _first_line(response: Response) -> str:
     """What a server says to a person, in one line: the body's first, without control characters."""
     lines = bytes(response.body).decode(errors="replace").strip().splitlines()
-    text = lines[0][:200] if lines else response.reason_phrase
-    return "".join(character if character.isprintable() else " " for character in text)
+    return printable(lines[0] if lines else response.reason_phrase, size=200)
 
 
 def encode_text(messages: Iterable[bytes]) -> bytes:

@@ -111,7 +111,7 @@ def test_a_note_has_nothing_in_it_that_a_terminal_would_obey() -> None:
     out = Outgoing()
     out.note("the plain é stays")
     out.note("this \x1b[31m\nis not printed")
-    assert out.take_notes() == ["the plain é stays", "this \\x1b[31m\\nis not printed"]
+    assert out.take_notes() == ["the plain é stays", "this \\x1b[31m is not printed"]
 
 
 def test_events_and_wanted_journals_are_taken_in_order() -> None:

@@ -1088,7 +1088,7 @@ async def test_a_goodbye_that_comes_along_with_the_answer_is_not_lost() -> None:
         ("503 Service Unavailable\r\nContent-Length: 0\r\n\r\n", 503, "Service Unavailable"),
         ("302 Found\r\nLocation: /elsewhere\r\n\r\n", 302, "Found"),
         ("200 OK\r\n\r\n<html>" + "x" * 300, 200, "<html>" + "x" * 194),
-        ("403 Forbidden\r\nContent-Length: 8\r\n\r\n\x1b[2Jboo\xff", 403, " [2Jboo\ufffd"),
+        ("403 Forbidden\r\nContent-Length: 8\r\n\r\n\x1b[2Jboo\xff", 403, "\\x1b[2Jboo\ufffd"),
     ],
 )
 async def test_an_upgrade_that_is_refused_tells_the_status_and_a_line_of_text(

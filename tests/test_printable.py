@@ -1,0 +1,42 @@
+"""Text of strangers on one line: what a terminal would obey, or a reader would not see, is escaped."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from acp_gateway.printable import LONGEST, printable
+
+
+@pytest.mark.parametrize(
+    "character",
+    [
+        *("\x00", "\x07", "\x1b", "\x7f", "\x80", "\x9b", "\x9d", "\xad"),
+        *("\u200b", "\u200c", "\u200d", "\u200e", "\u200f", "\u2060", "\ufeff", "\u061c"),
+        *("\u202a", "\u202b", "\u202c", "\u202d", "\u202e", "\u2066", "\u2067", "\u2068", "\u2069"),
+        *("\ud800", "\udfff", "\ue000", "\U000e0041"),
+    ],
+    ids=ascii,
+)
+def test_what_a_terminal_obeys_or_nobody_sees_is_escaped(character: str) -> None:
+    shown = printable(f"a{character}b")
+    assert shown == f"a{ascii(character)[1:-1]}b"
+    assert shown.isascii()
+
+
+def test_white_space_of_all_kinds_is_a_space_and_none_is_left_at_the_ends() -> None:
+    assert printable("\n a\r\nb\tc\x85d\u2028e\u2029f\xa0g\u3000h \n") == "a  b c d e f g h"
+
+
+def test_text_in_all_languages_stays() -> None:
+    text = "Zürich 机器 👩 שלום مرحبا e\u0301 C:\\temp"
+    assert printable(text) == text
+
+
+def test_what_is_too_long_is_cut() -> None:
+    assert printable("x" * 1000) == "x" * LONGEST
+    assert printable("\x1b" * 1000, size=2) == "\\x1b\\x1b"
+
+
+@given(st.text(st.characters(), max_size=50))
+def test_whatever_comes_the_result_is_printable(text: str) -> None:
+    assert printable(text).isprintable()
