@@ -253,10 +253,13 @@ def problems_with_files(config: Config) -> list[Finding]:
         except ConfigError as error:
             errors.append(error)
         parent = Path(section.address.path).parent
-        if section.address.scheme == "unix" and not parent.is_dir():
+        if section.address.scheme == "unix" and not os.path.isdir(parent):
             errors.append(ConfigError(f"there is no directory {parent} for the socket", key=f"listen {section.url}"))
     state_dir = config.gateway.state_dir
-    existing = next(path for path in (state_dir, *state_dir.parents) if path.exists())
+    try:
+        existing = _nearest(state_dir)
+    except ConfigError as error:
+        return [Finding("error", problem) for problem in [*errors, error]]
     if not existing.is_dir() or not os.access(existing, os.W_OK):
         errors.append(ConfigError(f"{existing} is no directory that can be written", key="gateway.state_dir"))
     else:
@@ -272,6 +275,20 @@ def problems_with_files(config: Config) -> list[Finding]:
             message = f"others may replace what is in {state_dir} (mode {mode:04o}): chmod 700 {state_dir}"
             warnings.append(ConfigError(message, key="gateway.state_dir"))
     return [*(Finding("error", error) for error in errors), *(Finding("warning", error) for error in warnings)]
+
+
+def _nearest(state_dir: Path) -> Path:
+    """The folder, or the nearest above it that there is. Raises `ConfigError` where it can't even be looked at."""
+    for path in (state_dir, *state_dir.parents):
+        try:
+            path.stat()
+        except FileNotFoundError:
+            continue
+        except OSError as error:
+            message = f"{state_dir} cannot be opened: {error.strerror}"
+            raise ConfigError(message, key="gateway.state_dir") from None
+        return path
+    raise AssertionError("there is always a root")
 
 
 def _check_database(path: Path) -> None:

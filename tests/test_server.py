@@ -1,5 +1,6 @@
 """The gateway as a program: what it is when it starts, and what is left when it stops, or is killed."""
 
+import errno
 import json
 import logging
 import os
@@ -616,6 +617,22 @@ def test_a_state_directory_that_cannot_be_made_is_a_flaw(tmp_path: Path) -> None
     (flaw,) = flaws(make_config(tmp_path / "file" / "state", TCP))
     assert flaw.startswith("error: gateway.state_dir: ")
     assert not (tmp_path / "file" / "state").exists()
+
+
+def test_a_state_directory_that_cannot_be_looked_at_is_a_flaw_with_its_reason(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    locked, look = tmp_path / "locked", Path.stat
+
+    def refuse(path: Path, *, follow_symlinks: bool = True) -> os.stat_result:
+        if locked in path.parents:
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+        return look(path, follow_symlinks=follow_symlinks)
+
+    # The mode of a folder keeps nobody out who is root.
+    monkeypatch.setattr(Path, "stat", refuse)
+    (flaw,) = flaws(make_config(locked / "state", TCP))
+    assert flaw == f"error: gateway.state_dir: {locked / 'state'} cannot be opened: Permission denied"
 
 
 def test_a_state_directory_that_others_may_write_to_is_a_flaw(state_dir: Path, token: str) -> None:
