@@ -5,6 +5,7 @@ and `check_config` reports all of them and then looks at the machine as well. Th
 """
 
 import os
+import shlex
 import shutil
 import stat
 from collections.abc import Collection, Iterator, Mapping
@@ -25,7 +26,15 @@ from acp_gateway.options import (
     WorkspaceSection,
 )
 from acp_gateway.places import config_home
-from acp_gateway.sections import Entry, Section, check_name, missing_credential, read_section, unknown_keys
+from acp_gateway.sections import (
+    Entry,
+    Section,
+    by_importance,
+    check_name,
+    missing_credential,
+    read_section,
+    unknown_keys,
+)
 from acp_gateway.tomlfile import TomlFile, suggestion
 
 __all__ = [
@@ -102,9 +111,10 @@ def load_config(path: Path | None) -> Config:
 
     Files that it names need not exist yet.
     """
-    config, problems = _collect(TomlFile.read(path or default_config_path()))
+    file = path or default_config_path()
+    config, problems = _collect(TomlFile.read(file))
     if config is None:
-        raise problems[0]
+        raise _first_of(problems, file)
     return config
 
 
@@ -169,8 +179,7 @@ def _collect(file: TomlFile) -> tuple[Config | None, list[ConfigError]]:
         problems.extend(_default_agent_problems(gateway, root))
     problems.extend(_certificate_problems(certificates, listen, root))
     if gateway is None or hooks is None or limits is None or problems:
-        problems.sort(key=lambda problem: (problem.line is None, problem.line or 0))
-        return None, problems
+        return None, by_importance(problems)
     return Config(
         gateway=gateway,
         listen=listen,
@@ -180,6 +189,23 @@ def _collect(file: TomlFile) -> tuple[Config | None, list[ConfigError]]:
         workspaces=workspaces,
         certificates=certificates,
     ), []
+
+
+def _first_of(problems: list[ConfigError], path: Path) -> ConfigError:
+    """The first problem, and what lists the others where there are any."""
+    first = problems[0]
+    if len(problems) == 1:
+        return first
+    option = "" if _is_default(path) else f" --config {shlex.quote(str(path))}"
+    message = f"{first.message} (`acp-gateway check-config{option}` lists all {len(problems)} problems)"
+    return ConfigError(message, file=first.file, line=first.line, key=first.key)
+
+
+def _is_default(path: Path) -> bool:
+    try:
+        return path == default_config_path()
+    except ConfigError:
+        return False
 
 
 def _read_listeners(entry: Entry, problems: list[ConfigError]) -> tuple[ListenSection, ...]:

@@ -1,8 +1,11 @@
-"""How long something lasts, as people write it on a command line: 90s, 15m, 2h, 7d."""
+"""Durations as people write them, on the command line and in files: 90s, 15m, 2h, 7d."""
 
 import re
 
 from acp_gateway.errors import UsageError
+
+DURATION = re.compile(r"([0-9]+)([smhd])")
+"""What a duration looks like; it may still be too short or too long."""
 
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 
@@ -15,7 +18,7 @@ def parse_duration(text: str) -> float:
 
     Raises UsageError for anything else.
     """
-    match = re.fullmatch(r"([0-9]+)([smhd])", text)
+    match = DURATION.fullmatch(text)
     if match is None:
         raise UsageError("expected a whole number and s, m, h or d behind it, such as 90s, 15m, 2h or 7d")
     # Not int(): it raises ValueError for some thousand digits, which are merely infinite here.

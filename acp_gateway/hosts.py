@@ -9,7 +9,18 @@ from typing import Annotated
 from acp_gateway.addresses import Address, parse_target
 from acp_gateway.errors import ConfigError, UsageError
 from acp_gateway.places import config_home, expand_user
-from acp_gateway.sections import Entry, FilePath, Flag, Name, Text, Texts, check_name, read_section, unknown_keys
+from acp_gateway.sections import (
+    Entry,
+    FilePath,
+    Flag,
+    Name,
+    Text,
+    Texts,
+    by_importance,
+    check_name,
+    read_section,
+    unknown_keys,
+)
 from acp_gateway.tomlfile import TomlFile
 
 
@@ -150,5 +161,5 @@ def load_hosts(path: Path) -> dict[str, Host]:
                 given = entry.table()["key" if section.cert is None else "cert"]
                 problems.append(given.error("a client certificate is two files: cert and key"))
     if problems:
-        raise min(problems, key=lambda problem: (problem.line is None, problem.line or 0))
+        raise by_importance(problems)[0]
     return hosts

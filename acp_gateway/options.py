@@ -27,6 +27,7 @@ from acp_gateway.sections import (
     StringsByName,
     Text,
     Texts,
+    choice,
 )
 
 Scope = Literal["identity", "connection", "shared"]
@@ -78,20 +79,14 @@ def _networks(entry: Entry) -> tuple[Network, ...]:
     return tuple(networks)
 
 
-def _role(entry: Entry) -> Role:
-    for role in get_args(Role):
-        if entry.value == role:
-            return role  # type: ignore[no-any-return] # get_args() is untyped.
-    raise entry.error('expected "controller" or "observer"')
-
-
 def _mcp_servers(entry: Entry) -> McpPolicy:
+    what = '"drop", "deny", "allow" or an array of the names that are allowed'
     if isinstance(entry.value, str):
         for policy in ("drop", "deny", "allow"):
             if entry.value == policy:
                 return policy
-        raise entry.error('expected "drop", "deny", "allow" or an array of the names that are allowed')
-    for element in entry.array('"drop", "deny", "allow" or an array of the names that are allowed'):
+        raise entry.expected_word(what, ("drop", "deny", "allow"))
+    for element in entry.array(what):
         if not (isinstance(element.value, str) and element.value):
             raise element.error("expected the name of a tool server")
     return tuple(entry.value)
@@ -104,20 +99,6 @@ def _command(entry: Entry) -> tuple[str, ...]:
     if any(not isinstance(word, str) or "\0" in word for word in words):
         raise entry.error("expected the program and its arguments as strings")
     return tuple(words)
-
-
-def _scope(entry: Entry) -> Scope:
-    for scope in get_args(Scope):
-        if entry.value == scope:
-            return scope  # type: ignore[no-any-return] # get_args() is untyped.
-    raise entry.error('expected one of "identity", "connection" and "shared"')
-
-
-def _journal(entry: Entry) -> Journal:
-    for journal in get_args(Journal):
-        if entry.value == journal:
-            return journal  # type: ignore[no-any-return] # get_args() is untyped.
-    raise entry.error('expected "disk" or "memory"')
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -190,7 +171,7 @@ class GatewaySection:
     thousand pages of text with the output of tools, or a dozen screenshots; little enough to keep for each of sixty
     sessions within `memory_limit`."""
 
-    journal: Annotated[Journal, _journal] = "disk"
+    journal: Annotated[Journal, choice(*get_args(Journal))] = "disk"
     """Whether the histories of sessions outlive the gateway. With `disk` they are in `state_dir`, for its owner alone,
     so that whoever was connected goes on after a restart where it stopped; with `memory` the gateway writes down
     nothing that was said, and after a restart only what the agent itself has kept comes back."""
@@ -302,7 +283,7 @@ class CertificateSection:
     identity: Text | None = None
     """Whose connection it is; else the gateway's own user's."""
 
-    role: Annotated[Role, _role] = "controller"
+    role: Annotated[Role, choice(*get_args(Role))] = "controller"
     """What it allows at most: `controller` or `observer`."""
 
     agents: Texts | None = None
@@ -368,7 +349,7 @@ class AgentSection:
     env_file: FilePath | None = None
     """A file of `NAME=value` lines that only its owner may open, for API keys."""
 
-    scope: Annotated[Scope, _scope] = "identity"
+    scope: Annotated[Scope, choice(*get_args(Scope))] = "identity"
     """Who shares one process of the agent. With `identity` all devices of one person, so that they find each other's
     sessions at once and strangers never do; with `connection` nobody, each connection starts its own; with `shared`
     everybody with access, where sessions still belong to whoever opened them."""

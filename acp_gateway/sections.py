@@ -11,12 +11,13 @@ import math
 import os
 import re
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Final, TypeVar, get_args
 
-from acp_gateway.errors import ConfigError
+from acp_gateway.durations import DURATION, parse_duration
+from acp_gateway.errors import ConfigError, UsageError
 from acp_gateway.places import expand_user
 from acp_gateway.tomlfile import TomlFile, suggestion
 
@@ -27,6 +28,13 @@ MIB: Final = 1024 * 1024
 
 CREDENTIAL: Final = "credential:"
 """What the path of a file begins with that systemd hands over, by `LoadCredential=` and the like."""
+
+_LONGEST_WORD: Final = 24
+"""Characters of a wrong word that an error repeats. A token that was pasted into the wrong place is longer."""
+
+
+class MissingOption(ConfigError):
+    """A required option is not set. It is reported after the others, since a misspelled one is the likeliest cause."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +52,14 @@ class Entry:
     def expected(self, what: str) -> ConfigError:
         """The error that this value is of another kind. The value itself may be a secret and is not shown."""
         return self.error(f"expected {what}, found {_describe(self.value)}")
+
+    def expected_word(self, what: str, words: tuple[str, ...] = ()) -> ConfigError:
+        """An error that repeats a wrong word and suggests the one of `words` that is like it. Not for secrets."""
+        if not isinstance(self.value, str):
+            return self.expected(what)
+        if len(self.value) > _LONGEST_WORD or not self.value.isprintable():
+            return self.expected(what)
+        return self.error(f'expected {what}, found "{self.value}"{suggestion(self.value, words)}')
 
     def table(self) -> dict[str, "Entry"]:
         """The entries of this table by key. Raises `ConfigError` if it is none."""
@@ -71,6 +87,24 @@ def unknown_keys(entry: Entry, known: list[str]) -> Iterator[ConfigError]:
             yield value.error(f"unknown option{hint}")
 
 
+def by_importance(problems: Iterable[ConfigError]) -> list[ConfigError]:
+    """The problems in the order of the file, options that are missing last."""
+    return sorted(problems, key=lambda error: (isinstance(error, MissingOption), error.line is None, error.line or 0))
+
+
+def choice(*words: str) -> Callable[[Entry], Any]:
+    """The function that reads one of these words."""
+    what = ", ".join(f'"{word}"' for word in words[:-1]) + f' or "{words[-1]}"'
+
+    def read(entry: Entry) -> str:
+        for word in words:
+            if entry.value == word:
+                return word
+        raise entry.expected_word(what, words)
+
+    return read
+
+
 def read_section(section: type[Section], entry: Entry, problems: list[ConfigError]) -> Section | None:
     """The section that a table describes, or None if it has problems, which are appended to `problems`."""
     fields = {field.name: field for field in dataclasses.fields(section)}  # type: ignore[arg-type] # It is one.
@@ -91,7 +125,8 @@ def read_section(section: type[Section], entry: Entry, problems: list[ConfigErro
             elif field.default_factory is not dataclasses.MISSING:
                 values[name] = field.default_factory()
             else:
-                problems.append(entry.file.error((*entry.keys, name), "this option is required"))
+                problem = entry.file.error((*entry.keys, name), "this option is required")
+                problems.append(MissingOption(problem.message, file=problem.file, line=problem.line, key=problem.key))
         except ConfigError as error:
             # What knows nothing of files, as the search for the home directory, names no key.
             problems.append(error if error.key else entry.file.error((*entry.keys, name), error.message))
@@ -117,7 +152,17 @@ def _flag(entry: Entry) -> bool:
     return entry.value
 
 
-def _seconds(entry: Entry, what: str = "a number of seconds above 0") -> float:
+_DURATION: Final = 'a number of seconds above 0, or a duration such as "90s" or "24h"'
+
+
+def _seconds(entry: Entry, what: str = _DURATION) -> float:
+    if isinstance(entry.value, str):
+        if DURATION.fullmatch(entry.value) is None:
+            raise entry.expected_word(what)
+        try:
+            return parse_duration(entry.value)
+        except UsageError as error:
+            raise entry.error(str(error)) from None
     if isinstance(entry.value, bool) or not isinstance(entry.value, int | float):
         raise entry.expected(what)
     if not 0 < entry.value <= sys.float_info.max:
@@ -126,10 +171,12 @@ def _seconds(entry: Entry, what: str = "a number of seconds above 0") -> float:
 
 
 def _seconds_or_never(entry: Entry) -> float:
-    return math.inf if entry.value == "never" else _seconds(entry, 'a number of seconds above 0 or "never"')
+    return math.inf if entry.value == "never" else _seconds(entry, f'{_DURATION}, or "never"')
 
 
 def _count(entry: Entry, what: str = "a whole number above 0") -> int:
+    if isinstance(entry.value, float):
+        raise entry.error(f"expected {what}, found {entry.value}")
     if isinstance(entry.value, bool) or not isinstance(entry.value, int):
         raise entry.expected(what)
     if not 0 < entry.value < 1 << 63:
@@ -217,9 +264,9 @@ def check_name(entry: Entry, name: str) -> str:
 
 Flag = Annotated[bool, _flag]
 Seconds = Annotated[float, _seconds]
-"""More than 0, finite."""
+"""More than 0, finite; a duration such as `"24h"` in the file is its seconds here."""
 SecondsOrNever = Annotated[float, _seconds_or_never]
-"""More than 0; `"never"` in the file is infinity here."""
+"""The same; `"never"` in the file is infinity here."""
 Count = Annotated[int, _count]
 """More than 0."""
 Size = Annotated[int, _size]

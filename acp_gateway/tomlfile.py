@@ -4,6 +4,7 @@
 keys alone; a file without errors never pays for it.
 """
 
+import ast
 import difflib
 import re
 import tomllib
@@ -83,9 +84,29 @@ def _syntax_error(error: Exception, source: str) -> tuple[str, int | None]:
     if isinstance(error, RecursionError):
         return "is nested too deeply", None
     message, _, place = str(error).partition(" (at ")
+    line = source.rstrip().count("\n") + 1 if place else None
     if match := re.match(r"line (\d+)", place):
-        return f"is not valid TOML: {message}", int(match[1])
-    return f"is not valid TOML: {message}", source.rstrip().count("\n") + 1 if place else None
+        line = int(match[1])
+    return _explain(message, source, line), line
+
+
+def _explain(message: str, source: str, line: int | None) -> str:
+    """What a message of `tomllib` means to somebody who writes a configuration, with its likeliest cause."""
+    text = source.split("\n")[line - 1] if line else ""
+    if _TYPOGRAPHIC.search(_PLAIN_TEXT.sub("", text)):
+        return 'is not valid TOML: there are typographic quotes in this line; use plain "'
+    if twice := re.fullmatch(r"Cannot declare (\(.*\)) twice", message):
+        return f"[{_spell(ast.literal_eval(twice[1]))}] stands here for the second time"
+    if message == "Cannot overwrite a value":
+        return "is not valid TOML: this key has a value already, from a line above"
+    return f"is not valid TOML: {message}"
+
+
+_TYPOGRAPHIC = re.compile("[\u00ab\u00bb\u2018-\u201f\u2039\u203a]")
+"""Quotation marks that web pages and word processors put in place of plain ones."""
+
+_PLAIN_TEXT = re.compile(r""""(?:\\.|[^"\\])*"|'[^']*'|#.*""")
+"""Strings and comments, in which these marks may be."""
 
 
 _BLANK = re.compile(r"(?:[ \t\r\n]|#[^\n]*)*")

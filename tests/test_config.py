@@ -179,12 +179,36 @@ def test_the_only_agent_is_the_default(write: Write) -> None:
         (LISTEN + AGENT + "cwd = 'here'", ":5: agents.demo.cwd: expected an absolute path"),
         (
             LISTEN + AGENT + "scope = 'user'",
-            ':5: agents.demo.scope: expected one of "identity", "connection" and "shared"',
+            ':5: agents.demo.scope: expected "identity", "connection" or "shared", found "user"',
         ),
-        (LISTEN + AGENT + "scope = []", ':5: agents.demo.scope: expected one of "identity", "connection" and "shared"'),
+        (
+            LISTEN + AGENT + "scope = 'identiy'",
+            (
+                ':5: agents.demo.scope: expected "identity", "connection" or "shared", found "identiy"; did you mean '
+                '"identity"?'
+            ),
+        ),
+        (
+            LISTEN + AGENT + "scope = []",
+            ':5: agents.demo.scope: expected "identity", "connection" or "shared", found an',
+        ),
         (LISTEN + AGENT + "max_restarts = 0", ":5: agents.demo.max_restarts: expected a whole number above 0, found 0"),
-        (LISTEN + AGENT + "idle_stop = 'ever'", ":5: agents.demo.idle_stop: expected a number of seconds above 0 or"),
+        (
+            LISTEN + AGENT + "idle_stop = 'ever'",
+            ":5: agents.demo.idle_stop: expected a number of seconds above 0, or a",
+        ),
         (LISTEN + AGENT + "[gateway]\njournal = 'none'", ':6: gateway.journal: expected "disk" or "memory"'),
+        (
+            LISTEN + AGENT + "[gateway]\njournal = 'dsk'",
+            ':6: gateway.journal: expected "disk" or "memory", found "dsk"; did you mean "disk"?',
+        ),
+        (
+            LISTEN + AGENT + "mcp_servers = 'alow'",
+            (
+                ':5: agents.demo.mcp_servers: expected "drop", "deny", "allow" or an array of the names that are '
+                'allowed, found "alow"; did you mean "allow"?'
+            ),
+        ),
         (LISTEN + AGENT + "[gateway]\njournal = true", ':6: gateway.journal: expected "disk" or "memory"'),
         (
             LISTEN + AGENT + "[gateway]\nretention_days = 0",
@@ -334,14 +358,34 @@ def test_all_problems_are_found_at_once_in_the_order_of_the_file(write: Write) -
     findings = texts(check_config(path), path)
     assert {severity for severity, _ in findings} == {"error"}
     assert [text.split(": ")[:2] for _, text in findings] == [
-        [":1", "agents.demo.command"],
         [":2", "agents.demo.comand"],
         [":5", "listen[0].url"],
         [":7", "listen[1].url"],
         [":9", "gateway.ping_timeout"],
         [":10", "gateway.extra"],
+        [":1", "agents.demo.command"],
     ]
-    assert error_of(path) == findings[0][1]
+
+
+def test_an_unknown_option_is_told_before_the_one_that_is_missing_because_of_it(write: Write) -> None:
+    path = write(LISTEN + '[agents.demo]\ncomand = ["x"]\n')
+    assert error_of(path) == (
+        ':4: agents.demo.comand: unknown option; did you mean "command"? '
+        f"(`acp-gateway check-config --config {path}` lists all 2 problems)"
+    )
+
+
+def test_what_lists_all_problems_needs_no_path_where_the_file_is_the_default(
+    write: Write, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = write(LISTEN + '[agents.demo]\ncomand = ["x"]\n')
+    monkeypatch.setattr(config, "default_config_path", lambda: path)
+    with pytest.raises(ConfigError, match=r"\(`acp-gateway check-config` lists all 2 problems\)"):
+        load_config(None)
+
+
+def test_a_single_problem_is_told_without_another_command(write: Write) -> None:
+    assert "check-config" not in error_of(write(LISTEN + AGENT + "scop = 1"))
 
 
 def test_a_file_that_is_no_toml_is_one_finding(write: Write) -> None:

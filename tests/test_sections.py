@@ -9,6 +9,8 @@ from acp_gateway.errors import ConfigError
 from acp_gateway.sections import Entry, missing_credential, read_section
 from acp_gateway.tomlfile import TomlFile
 
+SECONDS = 'a number of seconds above 0, or a duration such as "90s" or "24h"'
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sample:
@@ -74,28 +76,67 @@ def test_values_arrive_with_their_types(tmp_path: Path) -> None:
 def test_never_is_a_time_without_end_where_it_is_allowed(tmp_path: Path) -> None:
     assert read(tmp_path, 'patience = "never"').patience == math.inf
     (found,) = problems_of(tmp_path, '[sample]\nname = "x"\nwait = "never"')
-    assert found == ":3: sample.wait: expected a number of seconds above 0, found a string"
+    assert found == f':3: sample.wait: expected {SECONDS}, found "never"'
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"), [('"90s"', 90.0), ('"15m"', 900.0), ('"24h"', 86400.0), ('"7d"', 604800.0), ("90", 90.0)]
+)
+def test_a_time_is_a_number_of_seconds_or_a_duration_as_on_the_command_line(
+    text: str, seconds: float, tmp_path: Path
+) -> None:
+    section = read(tmp_path, f"wait = {text}\npatience = {text}")
+    assert section.wait == section.patience == seconds
+    assert type(section.wait) is float
 
 
 @pytest.mark.parametrize(
     ("source", "problem"),
     [
         ("flag = 1", "flag: expected true or false, found a whole number"),
-        ('wait = "10s"', "wait: expected a number of seconds above 0, found a string"),
-        ("wait = true", "wait: expected a number of seconds above 0, found a boolean"),
-        ("wait = 0", "wait: expected a number of seconds above 0, found 0"),
-        ("wait = -1.5", "wait: expected a number of seconds above 0, found -1.5"),
-        ("wait = inf", "wait: expected a number of seconds above 0, found inf"),
-        ("wait = nan", "wait: expected a number of seconds above 0, found nan"),
-        ("wait = 1" + "0" * 400, "wait: expected a number of seconds above 0, found 1" + "0" * 400),
-        ('patience = "Never"', 'patience: expected a number of seconds above 0 or "never", found a string'),
-        ("patience = true", 'patience: expected a number of seconds above 0 or "never", found a boolean'),
-        ("patience = 0", 'patience: expected a number of seconds above 0 or "never", found 0'),
-        ("patience = inf", 'patience: expected a number of seconds above 0 or "never", found inf'),
-        ("count = 1.0", "count: expected a whole number above 0, found a number"),
+        ('wait = "10"', 'wait: expected SECONDS, found "10"'),
+        (
+            'wait = "1.5h"',
+            'wait: expected SECONDS, found "1.5h"',
+        ),
+        (
+            'wait = "xxxxxxxxxxxxxxxxxxxxxxxxx"',
+            "wait: expected SECONDS, found a string",
+        ),
+        ('wait = "0s"', "wait: a duration has to be longer than nothing"),
+        ('wait = "4000d"', "wait: a duration is at most ten years"),
+        (
+            "wait = true",
+            "wait: expected SECONDS, found a boolean",
+        ),
+        ("wait = 0", "wait: expected SECONDS, found 0"),
+        ("wait = -1.5", "wait: expected SECONDS, found -1.5"),
+        ("wait = inf", "wait: expected SECONDS, found inf"),
+        ("wait = nan", "wait: expected SECONDS, found nan"),
+        (
+            "wait = 1" + "0" * 400,
+            "wait: expected SECONDS, found 1" + "0" * 400,
+        ),
+        (
+            'patience = "Never"',
+            'patience: expected SECONDS, or "never", found "Never"',
+        ),
+        (
+            "patience = true",
+            'patience: expected SECONDS, or "never", found a boolean',
+        ),
+        (
+            "patience = 0",
+            'patience: expected SECONDS, or "never", found 0',
+        ),
+        (
+            "patience = inf",
+            'patience: expected SECONDS, or "never", found inf',
+        ),
+        ("count = 1.0", "count: expected a whole number above 0, found 1.0"),
         ("count = true", "count: expected a whole number above 0, found a boolean"),
         ("count = 0", "count: expected a whole number above 0, found 0"),
-        ("size = 1.0", "size: expected a whole number of bytes above 0, found a number"),
+        ("size = 1.5", "size: expected a whole number of bytes above 0, found 1.5"),
         ("size = false", "size: expected a whole number of bytes above 0, found a boolean"),
         ("size = 0", "size: expected a whole number of bytes above 0, found 0"),
         ("size = 9223372036854775808", "size: expected a whole number of bytes above 0, found 9223372036854775808"),
@@ -114,7 +155,7 @@ def test_a_value_that_does_not_fit_is_an_error_with_what_was_expected_and_found(
     source: str, problem: str, tmp_path: Path
 ) -> None:
     (found,) = problems_of(tmp_path, f'[sample]\nname = "x"\n{source}')
-    assert found.startswith(f":3: sample.{problem}")
+    assert found.startswith(f":3: sample.{problem.replace('SECONDS', SECONDS)}")
 
 
 @pytest.mark.parametrize("name", ["", "a b", "a/b", "ä", "a:1", "x" * 65, "a\\n"])
@@ -132,7 +173,7 @@ def test_all_problems_of_a_section_are_found_at_once(tmp_path: Path) -> None:
         ),
         ":1: sample.name: this option is required",
         ":4: sample.flag: expected true or false, found a whole number",
-        ":5: sample.wait: expected a number of seconds above 0, found 0",
+        f":5: sample.wait: expected {SECONDS}, found 0",
     ]
 
 

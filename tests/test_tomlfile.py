@@ -110,6 +110,40 @@ def test_a_syntax_error_has_its_line(source: str, line: int, tmp_path: Path) -> 
     assert caught.value.line == line
 
 
+@pytest.mark.parametrize(
+    "line", ["b = \u201cx\u201d", "b = [\u201ex\u201c, 'y']", "\u2018b\u2019 = 1", "b = \u00abx\u00bb # why"]
+)
+def test_typographic_quotes_are_named_with_their_line(line: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match='is not valid TOML: there are typographic quotes in this line; use plain "'):
+        read(tmp_path, f"a = 1\n{line}\n")
+
+
+def test_typographic_quotes_in_a_string_or_a_comment_are_not_blamed(tmp_path: Path) -> None:
+    assert read(tmp_path, "a = '\u201cx\u201d' # \u201cy\u201d").data == {"a": "\u201cx\u201d"}
+    with pytest.raises(ConfigError, match="Invalid value"):
+        read(tmp_path, "a = ['\u201cx\u201d', ?] # \u201cy\u201d")
+
+
+@pytest.mark.parametrize(
+    ("source", "table"),
+    [
+        ("[a]\nx = 1\n[a]\n", "[a]"),
+        ("[hosts.box]\n[hosts.box]\n", "[hosts.box]"),
+        ('[a."b c"]\n[a."b c"]', '[a."b c"]'),
+    ],
+)
+def test_a_table_that_stands_twice_is_named(source: str, table: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError) as caught:
+        read(tmp_path, source)
+    assert caught.value.message == f"{table} stands here for the second time"
+    assert caught.value.line == source.rstrip().count("\n") + 1
+
+
+def test_a_key_that_stands_twice_is_an_error_in_the_line_of_the_second(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r":2: is not valid TOML: this key has a value already, from a line above"):
+        read(tmp_path, "a = 1\na = 2\n")
+
+
 @pytest.mark.parametrize("source", ["a = " + "[" * 100_000, "a = " + "9" * 5000])
 def test_what_python_cannot_hold_is_an_error_too(source: str, tmp_path: Path) -> None:
     with pytest.raises(ConfigError):
