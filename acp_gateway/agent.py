@@ -31,6 +31,7 @@ import trio
 from acp_gateway.errors import AgentError
 from acp_gateway.hardening import inherited_limits
 from acp_gateway.leftovers import Ledger, kill_session, process_start_time
+from acp_gateway.protocol.reasons import in_one_line
 from acp_gateway.transports.base import READ_SIZE, MessageStream
 from acp_gateway.transports.ndjson import LineStream
 from acp_gateway.transports.stdio import FileBytes
@@ -131,8 +132,10 @@ class Spawner:
 class Agent:
     """A running agent as its hub sees it: its messages, and how it ended."""
 
-    def __init__(self, name: str, pid: int, messages: MessageStream) -> None:
+    def __init__(self, name: str, pid: int, messages: MessageStream, command: Sequence[str] = ()) -> None:
         self.name = name
+        self.command = command
+        """As the configuration has it. It may hold secrets."""
         self.pid = pid
         """Also the id of its process group and of its process session."""
         self.messages = messages
@@ -254,7 +257,9 @@ class _Process:
         self._stderr = spawned.stderr
         self._pipes = FileBytes(spawned.stdout, spawned.stdin)
         self._pid = spawned.popen.pid
-        self.agent = Agent(launch.name, self._pid, LineStream(self._pipes, max_message_size=launch.max_message_size))
+        self.agent = Agent(
+            launch.name, self._pid, LineStream(self._pipes, max_message_size=launch.max_message_size), launch.command
+        )
         # Bytes of stderr that have been logged.
         self._logged = 0
         spawner.ancestors.add(self._pid)
@@ -349,11 +354,9 @@ class _Process:
 
     def _keep(self, line: bytes) -> None:
         """Keep a line of stderr for `describe_end`, and log it."""
-        text = _UNPRINTABLE.sub("", line[:STDERR_LINE_SIZE].decode(errors="replace")).rstrip()
+        text = _printable(line)
         if not text:
             return
-        if len(line) > STDERR_LINE_SIZE:
-            text += " …"
         self.agent.stderr_tail.append(text)
         if self._logged >= STDERR_LOG_SIZE:
             return
@@ -383,6 +386,16 @@ class _Process:
             pass  # All of the group have ended.
         except PermissionError:
             pass  # macOS says so of a group in which there are only zombies.
+
+
+def readable(line: bytes) -> str:
+    """A line of an agent's output for the errors that clients get: without colours and secrets, cut, in one line."""
+    return in_one_line(_printable(line), STDERR_LINE_SIZE)
+
+
+def _printable(line: bytes) -> str:
+    text = _UNPRINTABLE.sub("", line[:STDERR_LINE_SIZE].decode(errors="replace")).rstrip()
+    return f"{text} …" if text and len(line) > STDERR_LINE_SIZE else text
 
 
 def _signal_name(number: int) -> str:

@@ -16,6 +16,7 @@ from typing import Literal
 from acp_gateway.addresses import Address
 from acp_gateway.envfile import RESERVED_PREFIX, read_env_file
 from acp_gateway.errors import ConfigError
+from acp_gateway.known_agents import advise
 from acp_gateway.options import (
     AgentSection,
     CertificateSection,
@@ -367,6 +368,9 @@ def _check_agent(agent: AgentSection, table: Mapping[str, Entry]) -> Iterator[Fi
     except ConfigError as error:
         yield Finding("error", error)
         return
+    advice = advise(agent.command)
+    if advice is not None:
+        yield Finding("warning", table["command"].error(advice))
     yield from _check_program(agent.command[0], agent.cwd or Path.cwd(), environment, table["command"])
 
 

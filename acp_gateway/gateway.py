@@ -302,6 +302,7 @@ class Gateway:
             stall_timeout=settings.stall_timeout,
             idle_stop=section.idle_stop,
             max_restarts=section.max_restarts,
+            initialize_timeout=section.initialize_timeout,
             permission_timeout=section.permission_timeout,
             window=settings.resume_window,
             # A client that has nothing to say is heard every so often, and no more.
@@ -427,6 +428,7 @@ class Gateway:
             journal_limit=settings.journal_limit,
             permission_timeout=section.permission_timeout,
             version=__version__,
+            common=section.scope == "shared",
             mcp_servers=section.mcp_servers,
             max_sessions=limits.max_sessions,
             sessions_per_identity=limits.sessions_per_identity,

@@ -23,6 +23,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from math import inf
+from types import MappingProxyType
 from typing import Any, Final, Protocol
 
 import trio
@@ -37,6 +38,7 @@ from acp_gateway.protocol.sessions import Client, Findings, Home, Phase, Session
 from acp_gateway.recording import Tape
 from acp_gateway.restarts import Restarts, TooOften
 from acp_gateway.seats import BLANK, BUG, EXPIRED, STOPPING, TOO_SLOW, Connection, Farewell, Seat
+from acp_gateway.startup import Startup, Written
 from acp_gateway.transports.base import CloseReason, MessageStream, MessageTooLarge
 from acp_gateway.transports.link import LOST, WINDOW, Miscounted, Overrun
 from acp_gateway.transports.upkeep import Helpers, Timekeeper
@@ -80,6 +82,8 @@ class Limits:
     """Seconds without anything said or open after which the agent is stopped."""
     max_restarts: int
     """As `restarts` has it."""
+    initialize_timeout: float
+    """As `startup` has it."""
     permission_timeout: float
     """As the core has it; here it says how often to look at the clock."""
     window: int
@@ -156,6 +160,7 @@ class Hub:
         # Cancelled to have the agent stopped because nobody needs it.
         self._needed = trio.CancelScope()
         self._restarts = Restarts(limits.max_restarts)
+        self._startup = Startup(limits.initialize_timeout, self._give_up_agent)
         # When somebody last said anything.
         self._last_said = trio.current_time()
         # How many notes of the multiplexer have been logged.
@@ -389,9 +394,7 @@ class Hub:
             if self._agent is agent and self._given - pending <= taken:
                 timeout = self._limits.stall_timeout
                 why = f"the agent {agent.name} has read nothing for {timeout:g} s, and {pending} bytes wait"
-                log.warning("%s: %s", seat.client.name, why)
-                self._agent_died(agent, why, {"reason": "agent_stalled", "agent": agent.name})
-                self._needed.cancel()
+                self._give_up_agent(agent, why, {"reason": "agent_stalled", "agent": agent.name})
 
     def sessions_freed(self) -> None:
         """Another hub has ended: what waited for its sessions goes on."""
@@ -422,6 +425,7 @@ class Hub:
                     async with trio.open_nursery() as tasks:
                         tasks.start_soon(self._watch_time)
                         tasks.start_soon(self._timekeeper.run)
+                        tasks.start_soon(self._startup.run)
                         tasks.start_soon(self._keep_agent, agents)
                         await self._over.wait()
                         tasks.cancel_scope.cancel()
@@ -516,11 +520,21 @@ class Hub:
             ended = {name: data.get(name) for name in ("exitCode", "signal")}
             self._audit(Deed("agent_ended", None, {"agent": self.name, "pid": agent.pid} | ended))
 
-    def _agent_died(self, agent: Agent, why: str, data: dict[str, Any]) -> None:
+    def _agent_died(
+        self, agent: Agent, why: str, data: dict[str, Any], written: Written = MappingProxyType({})
+    ) -> None:
         """An agent has ended, unless that is known already or was asked for."""
         if self._agent is agent:
             self._restarts.ended(trio.current_time(), why)
-            self._agent_lost(why, data)
+            self._agent_lost(why, data, written)
+
+    def _give_up_agent(
+        self, agent: Agent, why: str, data: dict[str, Any], written: Written = MappingProxyType({})
+    ) -> None:
+        """An agent that still runs is of no use: have it stopped, and count it as ended from now on."""
+        log.warning("%s", why)
+        self._agent_died(agent, why, data, written)
+        self._needed.cancel()
 
     async def _relay_output(self, agent: Agent) -> MessageTooLarge | None:
         """Pass on what the agent writes, until it writes no more, or what can't be read."""
@@ -540,6 +554,7 @@ class Hub:
                 if self._agent is not agent:
                     break  # It was given up in this very tick: what it says now would count as its successor's.
                 self._note_time()
+                self._startup.hear(batch)
                 self.multiplexer.receive_from_agent(batch)
                 self._deliver()
                 # Histories grow also where nobody is there.
@@ -571,11 +586,14 @@ class Hub:
                 reading.cancel()
                 return
 
-    def _agent_lost(self, why: str, data: dict[str, Any]) -> None:
-        """Tell everybody who waits for the agent. A connection that can do nothing without it ends as well."""
+    def _agent_lost(self, why: str, data: dict[str, Any], written: Written = MappingProxyType({})) -> None:
+        """Tell everybody who waits for the agent. A connection that can do nothing without it ends as well.
+
+        What the agent has written is for those who may see it.
+        """
         # Those who have been initialized can go on with the next process.
         leaving = [seat for seat in self.seats.values() if not self._shared or seat.client.phase is Phase.WAITING]
-        self.multiplexer.agent_lost(why, data)
+        self.multiplexer.agent_lost(why, data, written)
         self._early.clear()
         self._agent = None
         self._deliver()
@@ -662,6 +680,7 @@ class Hub:
                 pass
         if self._agent is None and self.multiplexer.wants_agent:
             self._wake()
+        self._startup.look(self._agent if self.multiplexer.initializing else None)
         for client, texts in deliveries.to_clients.items():
             seat = self.seats.get(client)
             if seat is not None and seat.send(texts, deliveries.replayed.get(client, 0)):

@@ -363,6 +363,11 @@ class AgentSection:
     """How often an agent that has ended is started again within ten minutes. A crash now and then mends itself; one
     that ends again and again would cost its clients their patience and the machine its processor for nothing."""
 
+    initialize_timeout: SecondsOrNever = 60.0
+    """Seconds in which the agent must answer `initialize`; then it is stopped, and the error names the likely command.
+    Agents answer within five, and one that `npx` has to fetch first within forty on a slow line. A program that is no
+    agent never does, and the editor would wait for it without a word."""
+
     permission_timeout: SecondsOrNever = math.inf
     """Seconds after which a permission or a question that nobody decided counts as cancelled. Never, by default: a
     turn that waits until somebody is back is worth more than one that was cancelled overnight."""

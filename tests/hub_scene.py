@@ -294,6 +294,7 @@ def make_limits(**changes: Any) -> Limits:
         "stall_timeout": 60.0,
         "idle_stop": math.inf,
         "max_restarts": 5,
+        "initialize_timeout": math.inf,
         "permission_timeout": math.inf,
         "window": WINDOW,
         "allowance": WINDOW,

@@ -23,7 +23,7 @@ from acp_gateway.errors import ConfigError
 LISTEN = '[[listen]]\nurl = "tcp://127.0.0.1:7443"\n'
 AGENT = '[agents.demo]\ncommand = ["demo"]\n'
 LISTEN_TLS = '[[listen]]\nurl = "wss://127.0.0.1:7443"\ncert = "c.pem"\nkey = "k.pem"\n'
-PRESENT_AGENT = f'[agents.demo]\ncommand = ["{sys.executable}"]\n'
+PRESENT_AGENT = f'[agents.demo]\ncommand = ["{sys.executable}", "agent.py"]\n'
 
 Write = Callable[[str], Path]
 
@@ -398,6 +398,19 @@ def test_an_agent_that_is_complete_has_no_findings(write: Write, tmp_path: Path)
     (tmp_path / "agent.env").write_text("KEY=value")
     (tmp_path / "agent.env").chmod(0o600)
     path = write(f'{LISTEN}{PRESENT_AGENT}cwd = "{tmp_path}"\nenv_file = "agent.env"')
+    assert check_config(path) == []
+
+
+def test_a_command_that_starts_no_acp_agent_is_a_warning_that_names_the_likely_one(
+    write: Write, tmp_path: Path
+) -> None:
+    program = tmp_path / "opencode"
+    program.touch(0o755)
+    path = write(f'{LISTEN}[agents.demo]\ncommand = ["{program}"]\n')
+    assert texts(check_config(path), path) == [
+        ("warning", ":4: agents.demo.command: opencode is an ACP agent with: opencode acp")
+    ]
+    path = write(f'{LISTEN}[agents.demo]\ncommand = ["{program}", "acp"]\n')
     assert check_config(path) == []
 
 

@@ -60,6 +60,7 @@ class Office:
             stall_timeout=1,
             idle_stop=1,
             max_restarts=1,
+            initialize_timeout=60.0,
             permission_timeout=1,
             window=1,
             patience=1,

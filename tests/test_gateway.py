@@ -581,6 +581,7 @@ async def test_the_configuration_reaches_those_who_go_by_it(scope: Scope, scene:
         permission_timeout=60.0,
         idle_stop=50.0,
         max_restarts=4,
+        initialize_timeout=45.0,
         login="agent login",
         eof_grace=1.5,
         term_grace=2.5,
@@ -608,6 +609,7 @@ async def test_the_configuration_reaches_those_who_go_by_it(scope: Scope, scene:
         gateway._nursery.cancel_scope.cancel()
     assert (limits.write_high_water, limits.outbox_limit, limits.stall_timeout) == (14, 15, 16.0)
     assert (limits.idle_stop, limits.max_restarts, limits.permission_timeout) == (50.0, 4, 60.0)
+    assert (limits.initialize_timeout, policy.common) == (45.0, scope == "shared")
     launch = gateway._launch("fake", section)
     assert (launch.cwd, launch.max_message_size) == (str(tmp_path / "proj"), 17)
     assert (launch.eof_grace, launch.term_grace) == (1.5, 2.5)

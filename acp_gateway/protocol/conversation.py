@@ -61,7 +61,7 @@ from acp_gateway.protocol.verbatim import (
     with_own_meta,
 )
 
-_AGENT_ENDED: Final = frozenset({"agent_ended", "agent_not_started", "agent_stalled"})
+_AGENT_ENDED: Final = frozenset({"agent_ended", "agent_not_started", "agent_silent", "agent_stalled"})
 """Reasons that are not about what was asked."""
 
 _RESERVED: Final = RESERVED_PREFIX.encode()

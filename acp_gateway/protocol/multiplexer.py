@@ -25,9 +25,10 @@ that aren't there or not allowed, what observers and guests may not do, `fs/*` a
 they are masked, and the gateway's own reserved methods.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import groupby
-from typing import Any
+from types import MappingProxyType
+from typing import Any, Final
 
 from acp_gateway.protocol import jsonrpc, methods, rights, spans, updates
 from acp_gateway.protocol.deliveries import Deliveries
@@ -51,6 +52,8 @@ from acp_gateway.protocol.sessions import (
     Survey,
 )
 from acp_gateway.protocol.turns import Turns
+
+_NOTHING: Final[Mapping[str, Sequence[str]]] = MappingProxyType({})
 
 
 class Multiplexer:
@@ -93,6 +96,11 @@ class Multiplexer:
     def wants_agent(self) -> bool:
         """Whether there is something for the agent: from here on there must be one, or `agent_lost`."""
         return self._process.stage in (Stage.STARTING, Stage.READY)
+
+    @property
+    def initializing(self) -> bool:
+        """Whether the agent was asked to `initialize` and has not answered."""
+        return self._process.stage is Stage.STARTING
 
     @property
     def home(self) -> Home:
@@ -217,11 +225,20 @@ class Multiplexer:
             self._process.fail(request, why, data)
         self.client_gone(client)
 
-    def agent_lost(self, why: str, data: dict[str, Any]) -> None:
-        """The agent has ended or could not be started: answer everything that waits for it."""
+    def agent_lost(self, why: str, data: dict[str, Any], written: Mapping[str, Sequence[str]] = _NOTHING) -> None:
+        """The agent has ended or could not be started: answer everything that waits for it.
+
+        Args:
+            why: words for all.
+            data: of the errors.
+            written: the last lines that the process has written, by where to, for those who may see them.
+        """
         for client in self._process.clients:
+            words, its = (why, data)
+            if self._process.may_see_output(client):
+                words, its = _with_output(why, data, written)
             for request in list(client.requests.values()):
-                self._process.fail(request, why, data)
+                self._process.fail(request, words, its)
             if client.phase is Phase.WAITING:
                 client.phase = Phase.NEW
         if self._process.policy.shared:
@@ -402,6 +419,15 @@ class Multiplexer:
             self._refuse_message(client, message, jsonrpc.INVALID_REQUEST, why)
         else:
             self._process.out.refusal(client, jsonrpc.INVALID_REQUEST, why)
+
+
+def _with_output(why: str, data: dict[str, Any], written: Mapping[str, Sequence[str]]) -> tuple[str, dict[str, Any]]:
+    """The words and the data of an error with the last lines that a process has written."""
+    for name, lines in written.items():
+        if lines:
+            why += f"; the last it wrote to {name}: {lines[-1]}"
+            data = data | {name: list(lines)}
+    return why, data
 
 
 def _chosen(response: Message) -> str | None:

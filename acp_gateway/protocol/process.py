@@ -78,6 +78,8 @@ class Policy:
     waiting_prompts_per_identity: float = math.inf
     version: str = "0"
     """The gateway's, for agents."""
+    common: bool = False
+    """Whether the process is for clients of several identities."""
 
 
 class Process:
@@ -123,6 +125,14 @@ class Process:
         return not any(client.connected for client in self.clients) and not any(
             session.turns or session.queue for session in self.live.values() if not self._left(session)
         )
+
+    def may_see_output(self, client: Client) -> bool:
+        """Whether a client may see what the process writes apart from messages: secrets of its owner may be in it.
+
+        The owner of one for several identities is the gateway's own user.
+        """
+        owns = not self.policy.common or client.viewer.identity == self.registry.own_identity
+        return owns and client.controls and not client.viewer.guest
 
     def _left(self, session: Session) -> bool:
         return all(client.gone for client in session.attached)

@@ -8,6 +8,7 @@ Both ends use this, so it takes the standard library alone.
 
 from typing import Final
 
+from acp_gateway.printable import printable
 from acp_gateway.protocol.redaction import redact_text
 from acp_gateway.protocol.verbatim import text_at
 
@@ -36,7 +37,5 @@ def in_one_line(text: str, limit: int = LONGEST_REASON) -> str:
     """Return a text without secrets, with escapes for what is not printable, and cut at `limit` characters."""
     # What is cut off is looked at as well, or half a secret would not look like one.
     plain = redact_text(text[: limit + LARGEST_ERROR], limit + LARGEST_ERROR)
-    line = " ".join(plain.split())
-    if not line.isprintable():
-        line = "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in line)
+    line = printable(" ".join(plain.split()), limit + LARGEST_ERROR)
     return line if len(line) <= limit else f"{line[:limit]} …"

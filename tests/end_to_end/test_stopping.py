@@ -49,6 +49,30 @@ def test_an_open_prompt_is_answered_when_the_gateway_stops(tmp_path: Path, numbe
         gateway.stop()
 
 
+SILENT = "import sys; print('Welcome! Type help.', flush=True); print('no terminal', file=sys.stderr); sys.stdin.read()"
+
+
+def test_an_editor_whose_agent_is_none_is_told_what_it_is_instead_of_waiting(tmp_path: Path) -> None:
+    command = json.dumps([sys.executable, "-c", SILENT])
+    pin = prepare(tmp_path, f"[agents.silent]\ncommand = {command}\ninitialize_timeout = 1.0\n")
+    gateway = start_gateway(tmp_path, pin)
+    try:
+        done = subprocess.run(
+            gateway.connect_command("unix"), input=REQUESTS, capture_output=True, check=False, timeout=60
+        )
+    finally:
+        gateway.stop()
+    answer = json.loads(done.stdout.splitlines()[0])
+    assert answer["id"] == 1
+    assert answer["error"]["data"] == {
+        "reason": "agent_silent",
+        "agent": "silent",
+        "stdout": ["Welcome! Type help."],
+        "stderr": ["no terminal"],
+    }
+    assert "has not answered initialize within 1 s (initialize_timeout)" in answer["error"]["message"]
+
+
 def test_the_demo_shows_the_main_job_and_leaves_nothing_behind() -> None:
     demo = Path(__file__).parents[2] / "examples" / "demo.py"
     done = subprocess.run([sys.executable, demo], capture_output=True, text=True, check=False, timeout=60)

@@ -5,8 +5,9 @@ from typing import Any
 
 import pytest
 
+from acp_gateway.protocol.jsonrpc import parse
 from acp_gateway.protocol.methods import Capability
-from acp_gateway.protocol.sessions import Registry, Role, State
+from acp_gateway.protocol.sessions import Registry, Request, Role, State
 from tests.protocol.scene import HINT, Peer, Scene, make_policy, news_params
 
 WELCOME = b'{"protocolVersion":1, "agentInfo" : {"version":1.10},"_meta":{"n":1e999},"authMethods":[]}'
@@ -679,3 +680,55 @@ def test_no_secret_of_a_session_is_in_what_it_looks_like() -> None:
     scene.agent.answers("session/new", sessionId="s")
     assert json.dumps("secret") not in repr(scene.multiplexer.sessions)
     assert repr(scene.multiplexer.sessions) == "(Session(agent 's'),)"
+
+
+# What it wrote
+
+
+WRITTEN = {"stdout": ["Welcome!"], "stderr": ["first", "last"]}
+
+
+def whom_a_loss_shows_output(scene: Scene, *peers: Peer) -> list[bool]:
+    """Which of these are told what the process wrote when it is lost."""
+    for peer in peers:
+        peer.request("x/y")
+        peer.heard()
+        peer.client.take_on(Request(peer.client, parse(b'{"id":"open","method":"x/y"}')))
+    scene.agent.heard()
+    scene.multiplexer.agent_lost("it has ended", {"exitCode": 1}, WRITTEN)
+    scene.deliver()
+    shown = []
+    for peer in peers:
+        error = peer.heard()[-1]["error"]
+        assert error["message"].startswith("it has ended")
+        assert error["data"]["exitCode"] == 1
+        assert ("Welcome" in error["message"]) == ("stdout" in error["data"])
+        shown.append("Welcome" in str(error))
+    return shown
+
+
+def test_what_a_lost_process_wrote_is_told_to_those_who_control_it_alone() -> None:
+    scene = Scene()
+    ann, eve = scene.join("ann"), scene.join("eve", role=Role.OBSERVER)
+    ann.new_session()
+    guest = scene.join("guest", "gus", only="s", guest=True)
+    assert whom_a_loss_shows_output(scene, ann, eve, guest) == [True, False, False]
+
+
+def test_the_last_line_of_each_is_in_the_words_and_all_of_them_in_the_data() -> None:
+    scene = Scene()
+    ann = scene.join("ann")
+    ann.request("x/y")
+    scene.multiplexer.agent_lost("it has ended", {}, WRITTEN)
+    scene.deliver()
+    assert ann.hears()["error"] == {
+        "code": -32603,
+        "message": "it has ended; the last it wrote to stdout: Welcome!; the last it wrote to stderr: last",
+        "data": WRITTEN,
+    }
+
+
+def test_what_a_process_for_everybody_wrote_is_told_to_the_gateways_own_user_alone() -> None:
+    scene = Scene(make_policy(common=True))
+    me, bob = scene.join("me"), scene.join("bob", "bob")
+    assert whom_a_loss_shows_output(scene, me, bob) == [True, False]

@@ -1,0 +1,135 @@
+"""Programs that are often configured as agents, and what makes them speak ACP on stdin and stdout.
+
+Most coding agents speak ACP only when an argument or another program of theirs is asked for it. Without it they draw
+for a terminal, or wait for one, and say nothing that a gateway understands. This is the table for the texts that name
+the likely command; it decides nothing.
+"""
+
+import os
+import re
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+
+@dataclass(frozen=True, slots=True)
+class AcpAgent:
+    """A program that speaks ACP with certain arguments."""
+
+    arguments: tuple[tuple[str, ...], ...]
+    """What makes it speak ACP: each entry does by itself, the first is the newest and the one to name."""
+
+
+@dataclass(frozen=True, slots=True)
+class Adapted:
+    """A program that does not speak ACP, and those that do for it."""
+
+    by: tuple[str, ...]
+    """Commands, the one to name first."""
+
+
+_CLAUDE: Final = Adapted(("claude-agent-acp", "claude-code-acp"))
+_CODEX: Final = Adapted(("codex-acp",))
+_ACP: Final = AcpAgent((("acp",),))
+_ACP_FLAG: Final = AcpAgent((("--acp",),))
+_ACP_FLAG_OR_EXPERIMENTAL: Final = AcpAgent((("--acp",), ("--experimental-acp",)))
+
+KNOWN: Final[Mapping[str, AcpAgent | Adapted]] = {
+    "auggie": _ACP_FLAG,
+    "cagent": _ACP,
+    "claude": _CLAUDE,
+    "codex": _CODEX,
+    "copilot": _ACP_FLAG,
+    "cursor-agent": _ACP,
+    "droid": AcpAgent((("exec", "--output-format", "acp"),)),
+    "gemini": _ACP_FLAG_OR_EXPERIMENTAL,
+    "goose": _ACP,
+    "junie": _ACP_FLAG,
+    "kimi": AcpAgent((("acp",), ("--acp",))),
+    "opencode": _ACP,
+    "qodercli": _ACP_FLAG,
+    "qwen": _ACP_FLAG_OR_EXPERIMENTAL,
+    "stakpak": _ACP,
+    "vibe": Adapted(("vibe-acp",)),
+}
+"""Agents by the name of the program."""
+
+PACKAGES: Final[Mapping[str, str]] = {
+    "@anthropic-ai/claude-code": "claude",
+    "@augmentcode/auggie": "auggie",
+    "@github/copilot": "copilot",
+    "@google/gemini-cli": "gemini",
+    "@jetbrains/junie-cli": "junie",
+    "@openai/codex": "codex",
+    "@qoder-ai/qodercli": "qodercli",
+    "@qwen-code/qwen-code": "qwen",
+    "opencode-ai": "opencode",
+}
+"""The same programs by what `npx` and its like fetch them as."""
+
+SHELLS: Final = frozenset({"ash", "bash", "csh", "dash", "fish", "ksh", "nu", "pwsh", "sh", "tcsh", "zsh"})
+"""Without a script they read what a client says as commands."""
+
+INTERPRETERS: Final = frozenset({"deno", "lua", "node", "perl", "php", "python", "ruby"})
+"""Without a script they read it as a program, to its end."""
+
+_RUNNERS: Final = frozenset({"bunx", "npx", "pnpx", "uvx"})
+_VERSIONED: Final = re.compile(r"(?<=.)@[^/]*$")
+_ASSIGNMENT: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*=")
+
+
+def advise(command: Sequence[str]) -> str | None:
+    """Return the likely command for one that starts no ACP agent, in words; None where nothing is known against it."""
+    name, arguments, spelling = _program(command)
+    known = KNOWN.get(name)
+    if isinstance(known, Adapted):
+        others = " or ".join(known.by)
+        return f"{name} does not speak ACP by itself: use {others}"
+    if known is not None:
+        if any(_are_among(wanted, arguments) for wanted in known.arguments):
+            return None
+        return f"{name} is an ACP agent with: {shlex.join([*spelling, *known.arguments[0]])}"
+    bare = all(argument.startswith("-") for argument in arguments)
+    if name in SHELLS and bare:
+        return f"{name} is a shell, not an agent"
+    if re.sub(r"[0-9.]+$", "", name) in INTERPRETERS and bare and not {"-c", "-e", "-m"} & {*arguments}:
+        return f"{name} is an interpreter, not an agent: name the agent's program behind it"
+    return None
+
+
+def guess(command: Sequence[str]) -> str:
+    """Return what is likely wrong with a command that has started something that does not answer."""
+    words = advise(command)
+    if words is not None:
+        return words
+    name = _program(command)[0]
+    return f"is {name!r:.80} an ACP agent, and does it take an argument for that, such as acp or --acp?"
+
+
+def _program(command: Sequence[str]) -> tuple[str, Sequence[str], list[str]]:
+    """The name of the program that a command runs in the end, its arguments, and how the program is to be spelled."""
+    rest = [*command]
+    if rest and os.path.basename(rest[0]) == "env":
+        rest = rest[1:]
+        while rest and _ASSIGNMENT.match(rest[0]):
+            rest = rest[1:]
+    if not rest:
+        return "", [], []
+    name = os.path.basename(rest[0]).removesuffix(".exe").removesuffix(".cmd")
+    if name in _RUNNERS:
+        for at, word in enumerate(rest[1:], 1):
+            package = _VERSIONED.sub("", word)
+            if package in PACKAGES or package in KNOWN:
+                return PACKAGES.get(package, package), rest[at + 1 :], rest[: at + 1]
+    return name, rest[1:], [name]
+
+
+def _are_among(wanted: Sequence[str], arguments: Sequence[str]) -> bool:
+    """Whether the arguments have these words in this order; an option may have a value behind `=`."""
+    rest = iter(arguments)
+    return all(any(_is(argument, word) for argument in rest) for word in wanted)
+
+
+def _is(argument: str, word: str) -> bool:
+    return argument == word or (word.startswith("--") and argument.startswith(f"{word}="))
