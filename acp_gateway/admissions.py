@@ -1,6 +1,7 @@
 """What a connection may have of what it asks for at the door: which agent, which session, and as whom."""
 
 from dataclasses import replace
+from typing import Final
 
 from acp_gateway.access import Access, Admission, Wish
 from acp_gateway.auth import Token
@@ -9,6 +10,10 @@ from acp_gateway.errors import AccessError, Forbidden, UnknownAgent, UnknownSess
 from acp_gateway.protocol.redaction import redact_text
 from acp_gateway.protocol.sessions import Registry, Role, Session, Viewer
 from acp_gateway.storage import Storage
+from acp_gateway.tomlfile import suggestion
+
+_AGENTS_TOLD: Final = 20
+"""Names of agents in an error, of those that the token allows: more than a line of text holds help nobody."""
 
 
 class Admissions:
@@ -46,6 +51,9 @@ class Admissions:
         observes = wish.observe or access.role == "observer"
         role = Role.OBSERVER if observes else Role.CONTROLLER
         if wish.control:
+            if wish.agent is not None and bound is None:
+                # A list without any sessions would sound as if the agent had none.
+                self._choose_agent(access, wish.agent)
             agent = ""
         elif viewer.only is None:
             agent = self._choose_agent(access, wish.agent)
@@ -79,8 +87,9 @@ class Admissions:
             if access.agents is not None and len(access.agents) == 1:
                 name = access.agents[0]
         if name not in self._config.agents:
-            name = _quoted(name)
-            raise UnknownAgent(f"this gateway has no agent {name}; `acp-gateway check-config` there lists them")
+            allowed = [agent for agent in self._config.agents if access.may_use(agent)][:_AGENTS_TOLD]
+            hint = suggestion(name[:64], allowed) or (f"; there are: {', '.join(allowed)}" if allowed else "")
+            raise UnknownAgent(f"this gateway has no agent {_quoted(name)}{hint}")
         if not access.may_use(name):
             raise Forbidden(f"this token does not allow the agent {name}")
         return name

@@ -28,6 +28,16 @@ from acp_gateway.errors import ConfigError
 FILE_NAME: Final = "audit.jsonl"
 """Of the audit, in the gateway's state directory."""
 
+EVENTS: Final = frozenset(
+    {
+        *("authenticated", "refused", "attached", "detached", "session_joined", "session_left"),
+        *("agent_started", "agent_ended", "permission_decided", "elicitation_decided"),
+        *("cwd_refused", "mcp_server_dropped", "mcp_server_refused"),
+        *("token_created", "token_rotated", "token_revoked", "reloaded", "entries_lost"),
+    }
+)
+"""The names of all events, as docs/support.md has them."""
+
 LONGEST_TEXT: Final = 1024
 """Characters of one value that are kept. Paths and names are shorter; what is longer was made up to fill the disk."""
 

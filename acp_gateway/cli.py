@@ -98,6 +98,28 @@ ERROR_SIZE = 4000
 """Characters of an error that are printed: a path of the largest size fits."""
 
 
+READER_GONE = 141
+"""Exit code where nobody reads the output any more: what a shell shows of a program that SIGPIPE has ended."""
+
+
+@contextmanager
+def _quiet_without_reader() -> Iterator[None]:
+    """End quietly when stdout is a pipe that nobody reads any more, as in `acp-gateway audit | head -1`.
+
+    Python ignores SIGPIPE, so that writing raises instead, and once more when it flushes stdout at the very end.
+    """
+    try:
+        yield
+    except BrokenPipeError:
+        try:
+            nowhere = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(nowhere, sys.stdout.fileno())
+            os.close(nowhere)
+        except (OSError, ValueError):
+            pass  # It is no file, or closed.
+        raise click.exceptions.Exit(READER_GONE) from None
+
+
 class _Program(click.Group):
     """Shows what this program reports as one line on stderr, and ends with its exit code.
 
@@ -123,14 +145,34 @@ class _Program(click.Group):
         for command in (token, share, pair, pair_here, relay, certs, audit, replay, files):
             self.add_command(command)
 
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        # What people type first who know other programs.
+        if args[0] in ("help", "version"):
+            args = [*args[1:], "--help"] if args[0] == "help" else ["--version"]
+            self.main(args, ctx.info_name, standalone_mode=False)
+            ctx.exit()
+        return super().resolve_command(ctx, args)
+
+    def make_context(self, *args: Any, **options: Any) -> click.Context:
+        with _quiet_without_reader():
+            return super().make_context(*args, **options)
+
     def invoke(self, ctx: click.Context) -> Any:
+        with _quiet_without_reader():
+            return self._invoke(ctx)
+
+    def _invoke(self, ctx: click.Context) -> Any:
         try:
             return super().invoke(ctx)
+        except BrokenPipeError:
+            raise
         except GatewayError as error:
             click.echo(f"acp-gateway: {printable(str(error), ERROR_SIZE)}", err=True)
             ctx.exit(error.exit_code)
         except OSError as error:
-            # What can go wrong with files has its own words; this is stdout: a full disk, a closed pipe.
+            # What can go wrong with files has its own words; this is stdout: a full disk.
             click.echo(f"acp-gateway: cannot write: {error.strerror}", err=True)
             ctx.exit(1)
         except BaseExceptionGroup as group:
@@ -141,7 +183,7 @@ class _Program(click.Group):
 
 
 @click.group(cls=_Program, context_settings={"help_option_names": ["-h", "--help"]})
-@click.version_option(__version__, prog_name="acp-gateway")
+@click.version_option(__version__, "-V", "--version", prog_name="acp-gateway")
 def main() -> None:
     """Run coding agents on a remote machine and use them from the editor on this one.
 

@@ -2,6 +2,7 @@
 
 import math
 import re
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -57,12 +58,29 @@ def audit(since: float | None, events: tuple[str, ...], config: Path | None, *, 
     from acp_gateway.audit import FILE_NAME, entry_line, read_audit
     from acp_gateway.config import load_config
 
-    reading = read_audit(load_config(config).gateway.state_dir / FILE_NAME, since)
+    path = load_config(config).gateway.state_dir / FILE_NAME
+    _check_events(events, path)
+    reading = read_audit(path, since)
     for entry in reading:
         if not events or entry["event"] in events:
             click.echo(entry_line(entry) if as_json else _readable(entry))
     if reading.damaged:
         click.echo(f"warning: damaged lines in the audit, not shown: {reading.damaged}", err=True)
+
+
+def _check_events(names: Iterable[str], path: Path) -> None:
+    """Raise `UsageError` for the first name that no event has, neither in this version nor in the audit at `path`."""
+    from acp_gateway.audit import EVENTS, read_audit
+    from acp_gateway.tomlfile import suggestion
+
+    unknown = [name for name in names if name not in EVENTS]
+    if unknown:
+        # Another version may have written others.
+        known = EVENTS | {entry["event"] for entry in read_audit(path)}
+        for name in unknown:
+            if name not in known:
+                hint = suggestion(name, known) or f"; there are: {', '.join(sorted(EVENTS))}"
+                raise UsageError(f"no event is called {name!r}{hint}")
 
 
 def _readable(entry: dict[str, Any]) -> str:

@@ -323,10 +323,24 @@ def test_a_guest_of_an_agent_that_the_token_does_not_allow_is_let_in_nowhere(sce
 
 def test_who_asks_the_gateway_itself_needs_no_agent(scene: Scene) -> None:
     door = scene.door({"a": agent(), "b": agent()}, default_agent="b")
-    for wish in (Wish(control=True), Wish("nobody", "nothing", control=True)):
+    for wish in (Wish(control=True), Wish("a", "nothing", control=True)):
         admission = door.admit(scene.access("ann", "a", "c"), wish)
         assert admission.agent == ""
         assert admission.viewer.only == wish.session
+
+
+def test_who_asks_the_gateway_itself_for_the_sessions_of_an_agent_that_there_is_not_is_told(scene: Scene) -> None:
+    door = scene.door({"alpha": agent(), "beta": agent()}, default_agent="beta")
+    with pytest.raises(UnknownAgent, match=r"no agent 'alhpa'; did you mean \"alpha\"\?"):
+        door.admit(scene.access(), Wish("alhpa", control=True))
+    with pytest.raises(UnknownAgent, match=r"no agent 'zzz'; there are: alpha, beta$"):
+        door.admit(scene.access(), Wish("zzz", control=True))
+    with pytest.raises(Forbidden):
+        door.admit(scene.access("ann", "alpha"), Wish("beta", control=True))
+    # Of the others neither a token for one agent nor a guest's learns anything.
+    with pytest.raises(UnknownAgent, match=r"no agent 'bet'; there are: alpha$"):
+        door.admit(scene.access("ann", "alpha"), Wish("bet", control=True))
+    assert door.admit(scene.guest("s"), Wish("zzz", control=True)).agent == ""
 
 
 def test_who_asks_the_gateway_itself_with_a_token_for_a_session_sees_that_one(scene: Scene) -> None:

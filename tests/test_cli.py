@@ -4,6 +4,7 @@ import json
 import os
 import re
 import socket
+import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -15,13 +16,45 @@ import pytest
 
 from acp_gateway import __version__, control, editors
 from acp_gateway.auth import TokenStore
-from acp_gateway.cli import EDITORS, main
+from acp_gateway.cli import EDITORS, READER_GONE, main
 from tests.doubles import PATIENCE
 from tests.doubles import run_command as run
 
 
 def test_the_version_is_the_packages() -> None:
     assert __version__ in run("--version").output
+
+
+@pytest.mark.parametrize("words", [["version"], ["-V"]])
+def test_the_version_is_shown_for_whatever_people_type(words: list[str]) -> None:
+    shown = run(*words)
+    assert (shown.exit_code, shown.output) == (0, run("--version").output)
+
+
+def test_help_is_shown_for_whatever_people_type() -> None:
+    for words, option in ((["help"], ["--help"]), (["help", "token", "create"], ["token", "create", "--help"])):
+        shown = run(*words)
+        assert (shown.exit_code, shown.output) == (0, run(*option).output)
+    refused = run("help", "tokn")
+    assert refused.exit_code == 2
+    assert "'token'" in refused.stderr
+
+
+@pytest.mark.parametrize(
+    "command", [["--help"], ["audit"], ["token", "list"], ["certs", "show", "cert.pem"]], ids=lambda words: words[0]
+)
+def test_a_command_whose_output_nobody_reads_any_more_ends_quietly(
+    config: Path, tmp_path: Path, command: list[str]
+) -> None:
+    run("certs", "create", "--out", tmp_path)
+    run("token", "create", "--config", config, "--label", "x")
+    options = ["--config", str(config)] if command[0] in ("audit", "token") else []
+    reader, writer = os.pipe()
+    os.close(reader)
+    program = [sys.executable, "-m", "acp_gateway", *command, *options]
+    done = subprocess.run(program, stdout=writer, stderr=subprocess.PIPE, cwd=tmp_path, check=False, timeout=PATIENCE)
+    os.close(writer)
+    assert (done.returncode, done.stderr) == (READER_GONE, b"")
 
 
 def test_every_command_explains_itself_and_its_options() -> None:
@@ -280,7 +313,10 @@ def test_sessions_have_heads_on_a_terminal(
         monkeypatch.setattr(sys, "stdout", stdout)
         main(["sessions", gateway_of([SESSIONS[0] | {"title": "机"}])], standalone_mode=False)
         stdout.flush()
-        heads, row = terminal.read(4096).decode().splitlines()
+        shown = b""
+        while shown.count(b"\n") < 2:
+            shown += terminal.read(4096)
+        heads, row = shown.decode().splitlines()
     assert heads == "ID  AGENT  TITLE  CWD   OWNER  LIVE  CONNECTED  AWAY  TURN  WAITS"
     # What the terminal has no character for is no reason to fail.
     assert row == "s1  demo   ?      /srv  ann    yes   1          0     open  -"

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 import time
@@ -10,7 +11,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from acp_gateway.audit import Audit
+from acp_gateway.audit import EVENTS, Audit
 from acp_gateway.cli import main
 from acp_gateway.config import load_config
 from acp_gateway.recording import Recorder
@@ -66,6 +67,25 @@ def test_only_some_events_are_shown_if_asked_for(config: Path) -> None:
         record(config, event)
     shown = audit(config, "--json", "--event", "attached", "--event", "detached").stdout.splitlines()
     assert [json.loads(line)["event"] for line in shown] == ["attached", "detached"]
+
+
+def test_an_event_that_there_is_not_is_refused_with_the_one_that_was_meant(config: Path) -> None:
+    record(config, "attached")
+    for name, words in (("atached", 'did you mean "attached"?'), ("nope", "there are: agent_ended, agent_started, ")):
+        refused = audit(config, "--event", "attached", "--event", name)
+        assert (refused.exit_code, refused.stdout) == (2, "")
+        assert words in refused.stderr
+
+
+def test_an_event_of_another_version_is_known_where_the_audit_has_it(config: Path) -> None:
+    record(config, "later")
+    assert len(audit(config, "--event", "later").stdout.splitlines()) == 1
+
+
+def test_the_events_are_those_of_the_documentation() -> None:
+    text = (Path(__file__).parent.parent / "docs" / "support.md").read_text()
+    rows = text.partition("| event | members | when |\n")[2].partition("\n\n")[0].splitlines()[1:]
+    assert {name for row in rows for name in re.findall(r"`(\w+)`", row.split("|")[1])} == EVENTS
 
 
 @pytest.mark.parametrize(
