@@ -104,6 +104,11 @@ def default_config_path() -> Path:
         if os.path.exists(path):  # Unlike the method, it takes a folder that may not be entered for none.
             return path
     names = " and no ".join(str(path) for path in places)
+    if os.path.exists(places[0].with_name("hosts.toml")):
+        raise ConfigError(
+            f"this command runs on the gateway's machine, and here is only a hosts.toml: `ssh HOST acp-gateway …`. Is "
+            f"this the gateway's machine? There is no {names}: write one, or name a file with --config"
+        )
     raise ConfigError(f"there is no {names}: write one (the README shows the smallest), or name a file with --config")
 
 

@@ -350,6 +350,21 @@ def test_what_cannot_be_the_name_of_a_variable_is_refused(option: str, write: Wr
     assert error_of(write(f"{LISTEN}{AGENT}{option}")).endswith("this cannot be the name of a variable")
 
 
+@pytest.mark.parametrize("named", [True, False])
+def test_on_a_laptop_it_is_said_where_the_command_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, named: bool
+) -> None:
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    monkeypatch.setattr(config, "SYSTEM_CONFIG", tmp_path / "none.toml")
+    (tmp_path / "acp-gateway").mkdir()
+    if named:
+        (tmp_path / "acp-gateway/hosts.toml").touch()
+    with pytest.raises(ConfigError) as caught:
+        load_config(None)
+    assert ("this command runs on the gateway's machine" in str(caught.value)) == named
+    assert "write one" in str(caught.value)
+
+
 def test_all_problems_are_found_at_once_in_the_order_of_the_file(write: Write) -> None:
     path = write(
         '[agents.demo]\ncomand = ["x"]\nenv = { ACP_GATEWAY_X = "1" }\n'
