@@ -80,7 +80,7 @@ class Destination:
     agent: str | None
     """None for the gateway's default agent, or the token's only one."""
     token: str | None
-    """None only makes sense over a unix socket, through ssh, or with a client certificate."""
+    """None for a server that wants none: over a unix socket, through ssh, with a client certificate, or another's."""
     pin: str | None
     ca: Path | None
     max_message_size: int
@@ -98,6 +98,8 @@ class Destination:
     cert: Path | None = None
     key: Path | None = None
     """A client certificate and its key, both or neither; for TLS."""
+    token_hint: str = ""
+    """Why the token may not be accepted, and what helps; for the error that says so."""
 
     @property
     def wish(self) -> dict[str, str | bool]:
@@ -347,6 +349,8 @@ def _refusal(destination: Destination, number: object, text: str, reason: str | 
                 f"; the client certificate was accepted, but is its subject, which `acp-gateway certs show "
                 f"{destination.cert}` prints, in a [certificates.NAME] section there?"
             )
+        elif kind is Unauthorized and destination.token_hint:
+            text += f"; {destination.token_hint}"
         return kind(f"{destination.address}: {text}")
     if number in _BUSY:
         return Unreachable(f"{destination.address}: not now ({number}): {text}")

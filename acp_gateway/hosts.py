@@ -4,7 +4,7 @@ import os
 import re
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath, PureWindowsPath
-from typing import Annotated
+from typing import Annotated, Literal
 
 from acp_gateway.addresses import Address, parse_target
 from acp_gateway.errors import ConfigError, UsageError
@@ -45,6 +45,15 @@ def _token_id(entry: Entry) -> str:
     return entry.value
 
 
+def _token(entry: Entry) -> Literal["none"]:
+    if entry.value != "none":
+        raise entry.error(
+            "tokens don't go into hosts.toml: save it in a file of mode 600 and name that with token_file; "
+            'token = "none" is for a server that wants none'
+        )
+    return "none"
+
+
 def _maps(entry: Entry) -> tuple[tuple[str, str], ...]:
     pairs = []
     for local, remote in entry.table().items():
@@ -73,7 +82,11 @@ class HostSection:
     """The agent to use; else the gateway's default."""
 
     token_file: FilePath | None = None
-    """A file with the token, for when neither the command line nor the environment has one."""
+    """A file with the token, for when neither the command line nor the environment has one. Another server's may be in
+    it, of any form."""
+
+    token: Annotated[Literal["none"], _token] | None = None
+    """`"none"`: no token is sent, also where the environment has one; for a server that wants none."""
 
     pin: Annotated[str, _pin] | None = None
     """`sha256:HEX` of the gateway's public key; then no authority needs to have signed its certificate."""
@@ -120,6 +133,8 @@ class Host:
     command: str | None = None
     ssh_options: tuple[str, ...] = ()
     token_id: str | None = None
+    wants_token: bool = True
+    """Whether a token is looked for at all."""
 
 
 def hosts_path() -> Path:
@@ -156,7 +171,10 @@ def load_hosts(path: Path) -> dict[str, Host]:
                 command=section.command,
                 ssh_options=section.ssh_options,
                 token_id=section.token_id,
+                wants_token=section.token is None,
             )
+            if section.token is not None and section.token_file is not None:
+                problems.append(entry.table()["token"].error('token = "none" and a token_file exclude each other'))
             if (section.cert is None) != (section.key is None):
                 given = entry.table()["key" if section.cert is None else "cert"]
                 problems.append(given.error("a client certificate is two files: cert and key"))

@@ -41,6 +41,9 @@ _CHECKSUM_LENGTH = 6  # ... and above 2**32.
 _PREFIX = re.compile("acpgw[og]?_")
 _SHAPE = re.compile(f"acpgw([og]?)_([0-9A-Za-z]{{{_SECRET_LENGTH}}})([0-9A-Za-z]{{{_CHECKSUM_LENGTH}}})")
 
+LONGEST_FOREIGN: Final = 4096
+"""Characters of another server's token: the longest are JSON Web Tokens, and most servers take headers of 8 KiB."""
+
 # What people take for a token, though it is none.
 _PIN = re.compile("sha256:[0-9A-Fa-f]*")
 _ID = re.compile("[0-9a-f]{8}")
@@ -69,6 +72,20 @@ def explain_flaw(text: str) -> str | None:
     return None
 
 
+def explain_foreign_flaw(text: str) -> str | None:
+    """None for what can be the token of another server, which has a form of its own; else as `explain_flaw`.
+
+    What begins as a token of this program has to be a whole one.
+    """
+    if not text or _PIN.fullmatch(text) or _PREFIX.match(text):
+        return explain_flaw(text)
+    if len(text) > LONGEST_FOREIGN:
+        return f"has more than {LONGEST_FOREIGN} characters"
+    if re.fullmatch(r"[\x21-\x7e]+", text) is None:
+        return "holds a space, or a character that is not ASCII"
+    return None
+
+
 def digest(token: str) -> str:
     """SHA-256 of a well-formed token in lower-case hex: what a gateway keeps of it.
 
@@ -77,8 +94,8 @@ def digest(token: str) -> str:
     return hashlib.sha256(token.encode()).hexdigest()
 
 
-def read_token_file(path: Path) -> str:
-    """The token on the first line of a file that is not blank.
+def read_token_file(path: Path, *, any_form: bool = False) -> str:
+    """The token on the first line of a file that is not blank; with `any_form` it may be another server's.
 
     Raises ConfigError where there is no well-formed token to read, or where group or others may use the file.
     """
@@ -99,9 +116,12 @@ def read_token_file(path: Path) -> str:
     if hasattr(os, "geteuid") and mode & 0o077:
         raise ConfigError(f"holds a token and others may use it (mode {mode:04o}): chmod 600 {path}", file=str(path))
     token = next((line.strip() for line in lines if line.strip()), "")
-    flaw = explain_flaw(token)
+    flaw = explain_foreign_flaw(token) if any_form else explain_flaw(token)
     if flaw is not None:
-        raise ConfigError(f"the token in it {flaw}; save what `acp-gateway token create` printed", file=str(path))
+        elsewhere = "" if any_form else "; for another server's token, name the file by token_file in hosts.toml"
+        raise ConfigError(
+            f"the token in it {flaw}; save what `acp-gateway token create` printed{elsewhere}", file=str(path)
+        )
     return token
 
 

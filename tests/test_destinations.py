@@ -72,7 +72,7 @@ def no_token(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("no_token")
 @pytest.mark.parametrize("target", ["wss://box", "tcp+tls://box", "other:7443"])
 def test_with_a_client_certificate_no_token_is_needed(target: str) -> None:
-    with pytest.raises(Unauthorized, match="there is no token"):
+    with pytest.raises((Unauthorized, ConfigError), match="no token"):
         find_destination(target, None, None, None, None, 1, insecure=False)
     found = find_destination(target, None, None, None, None, 1, insecure=False, cert=CERT, key=KEY)
     assert (found.token, found.cert, found.key) == (None, CERT, KEY)
@@ -114,8 +114,86 @@ def test_a_name_that_is_almost_in_hosts_toml_is_named(tmp_path: Path, monkeypatc
     (tmp_path / "acp-gateway").mkdir()
     (tmp_path / "acp-gateway" / "hosts.toml").write_text('[hosts.box]\nurl = "box"\n')
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
-    with pytest.raises(UsageError, match='did you mean "box"'):
+    with pytest.raises(ConfigError, match='did you mean "box"'):
         find_destination("bxo", None, None, None, None, 1, insecure=False)
+
+
+@pytest.mark.usefixtures("no_token")
+def test_a_name_that_is_not_in_hosts_toml_and_has_no_token_is_told_what_is_there() -> None:
+    with pytest.raises(ConfigError) as caught:
+        find_destination("nohost.example", None, None, None, None, 1, insecure=False)
+    assert str(caught.value).startswith(
+        '"nohost.example" is not in hosts.toml (there: box, plain) and no token was given. New gateway? '
+        "`acp-gateway pair nohost.example`"
+    )
+
+
+@pytest.fixture
+def other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A host `other` with a token_file, a host `open` that wants none, and a token for a gateway in the environment."""
+    (tmp_path / "acp-gateway").mkdir()
+    (tmp_path / "acp-gateway" / "hosts.toml").write_text(
+        f'[hosts.other]\nurl = "wss://box/acp"\ntoken_file = "{tmp_path}/token"\n'
+        '[hosts.open]\nurl = "wss://box/acp"\ntoken = "none"\n'
+    )
+    (tmp_path / "token").touch(0o600)
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    monkeypatch.delenv("ACP_GATEWAY_TOKEN", raising=False)
+    return tmp_path / "token"
+
+
+@pytest.mark.parametrize(
+    "token", ["X!", "1a2b3c4d", "sk-a.b_c/d+e==", "ghp_16C7e42F292c6912E7710c838347Ae178B4a", "e" * 4096]
+)
+def test_the_token_of_another_server_may_have_any_form_where_hosts_toml_names_its_file(other: Path, token: str) -> None:
+    other.write_text(f"\n{token}\n")
+    found = find_destination("other", None, None, None, None, 1, insecure=False)
+    assert found.token == token
+    assert token not in repr(found)
+    with pytest.raises(ConfigError, match=r"name the file by token_file in hosts\.toml"):
+        find_destination("wss://box", None, other, None, None, 1, insecure=False)
+
+
+@pytest.mark.parametrize("token", ["a b", "a\tb", "é", "a\x01b", "e" * 4097, "sha256:ab", "", "acpgw_" + "a" * 39])
+def test_what_no_header_can_carry_or_is_a_torn_token_of_a_gateway_is_refused(other: Path, token: str) -> None:
+    other.write_text(token)
+    with pytest.raises(ConfigError) as caught:
+        find_destination("other", None, None, None, None, 1, insecure=False)
+    assert caught.value.file == str(other)
+    assert not token or token not in caught.value.message
+
+
+def test_no_token_goes_to_a_host_that_wants_none_unless_the_command_line_names_one(
+    other: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ACP_GATEWAY_TOKEN", mint())
+    assert find_destination("open", None, None, None, None, 1, insecure=False).token is None
+    other.write_text(token := mint())
+    assert find_destination("open", None, other, None, None, 1, insecure=False).token == token
+
+
+@pytest.mark.usefixtures("no_token")
+@pytest.mark.parametrize("target", ["ws://127.0.0.1:3284/acp", "tcp://[::1]:1", "ws://localhost:1", "wss://127.0.0.1"])
+def test_on_this_machine_no_token_is_needed(target: str) -> None:
+    assert find_destination(target, None, None, None, None, 1, insecure=False).token is None
+
+
+def test_why_a_token_may_not_be_accepted_is_known_with_the_command_that_helps(other: Path) -> None:
+    def hint(target: str) -> str:
+        return find_destination(target, None, None, None, None, 1, insecure=False).token_hint
+
+    other.write_text("1a2b3c4d")
+    assert hint("other") == (
+        "the token_file of [hosts.other] holds another server's, which is the id of a token, not the token itself"
+    )
+    assert hint("ws://127.0.0.1:1").startswith("no token was sent: give one by --token-file")
+    other.write_text(mint())
+    assert hint("other") == ""
+    hosts = other.with_name("acp-gateway") / "hosts.toml"
+    hosts.write_text(hosts.read_text().replace("token_file", 'token_id = "1a2b3c4d"\ntoken_file'))
+    assert hint("other") == "this host was paired: `acp-gateway pair [USER@]box --name other` gets a new one"
+    hosts.write_text(hosts.read_text().replace("wss://box/acp", "ssh://ann@other"))
+    assert hint("other") == "this host was paired: `acp-gateway pair ann@other` gets a new one"
 
 
 def test_a_home_in_the_environments_token_file_is_expanded_as_no_shell_would(

@@ -24,6 +24,7 @@ from acp_gateway.addresses import Address, parse_address, parse_target
 from acp_gateway.certificates import renew_certificate
 from acp_gateway.dialing import Destination, Dialed, Resume, dial, dial_link
 from acp_gateway.errors import (
+    AccessError,
     ConfigError,
     Forbidden,
     GatewayError,
@@ -210,6 +211,15 @@ async def test_a_refusal_of_another_server_is_not_taken_for_the_gateways() -> No
         assert type(error) is ProtocolError
         assert f"HTTP {code}" in str(error)
         assert f"127.0.0.1:{port}" in str(error)
+
+
+async def test_a_refused_token_is_told_with_what_may_help() -> None:
+    text = b'{"id":0,"error":{"code":%d,"message":"because","data":{"reason":"x"}}}\n'
+    for code, end in ((401, ": because; pair again"), (403, ": because")):
+        async with serving(answering(text % code)) as port:
+            with pytest.raises(AccessError) as caught:
+                await dial(destination(f"tcp://127.0.0.1:{port}", token_hint="pair again"), Timing())
+        assert str(caught.value).endswith(end)
 
 
 @pytest.mark.parametrize("code", [401, 403, 404, 409, 410])

@@ -107,6 +107,16 @@ def test_a_link_to_nowhere_is_an_error(tmp_path: Path) -> None:
         ("[hosts.box]\nurl = 'box'\nmaps = { '/a' = 1 }", ':3: hosts.box.maps."/a": expected an absolute path of the'),
         ("[hosts.box]\nurl = 'box'\ncert = 'x'", ":3: hosts.box.cert: a client certificate is two files: cert and key"),
         ("[hosts.box]\nkey = 'x'\nurl = 'box'", ":2: hosts.box.key: a client certificate is two files: cert and key"),
+        ("[hosts.box]\nulr = 'box'", ':2: hosts.box.ulr: unknown option; did you mean "url"?'),
+        (
+            "[hosts.box]\nurl = 'box'\ntoken = 'acpgw_x'",
+            ":3: hosts.box.token: tokens don't go into hosts.toml: save it",
+        ),
+        ("[hosts.box]\nurl = 'box'\ntoken = true", ":3: hosts.box.token: tokens don't go into hosts.toml: save it"),
+        (
+            "[hosts.box]\nurl = 'box'\ntoken = 'none'\ntoken_file = 'x'",
+            ':3: hosts.box.token: token = "none" and a token_file exclude each other',
+        ),
         ("[hosts.b]\nurl = 'x'\nca = 1\n[hosts.a]\nurl = 1", ":3: hosts.b.ca: expected a string, found a whole number"),
     ],
 )

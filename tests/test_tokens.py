@@ -150,6 +150,16 @@ def test_a_flaw_is_one_of_some_phrases_and_so_never_quotes_the_token(text: str) 
     assert tokens.explain_flaw(text) in {"is empty", OTHER_BEGINNING, NOT_WHOLE, A_PIN, AN_ID}
 
 
+@given(st.text())
+def test_a_flaw_of_another_servers_token_never_quotes_it(text: str) -> None:
+    flaw = tokens.explain_foreign_flaw(text)
+    assert flaw is None or flaw in {
+        *("is empty", NOT_WHOLE, A_PIN, "has more than 4096 characters"),
+        "holds a space, or a character that is not ASCII",
+    }
+    assert flaw is not None or (text.isascii() and text.isprintable() and " " not in text)
+
+
 def test_a_digest_is_sha256_in_hex() -> None:
     assert tokens.digest("abc") == hashlib.sha256(b"abc").hexdigest()
 

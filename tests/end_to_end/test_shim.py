@@ -144,8 +144,16 @@ def test_a_web_server_that_is_no_gateway_is_told_apart(gateway: RunningGateway) 
     assert_told(run_shim(command), 7, "protocol", "200")
 
 
-def test_without_a_token_it_says_where_to_get_one() -> None:
-    assert_told(run_shim([*PROGRAM, "connect", "127.0.0.1"]), 4, "unauthorized", "token create")
+def test_without_a_token_it_says_where_to_get_one(gateway: RunningGateway) -> None:
+    assert_told(run_shim([*PROGRAM, "connect", "wss://box.example"]), 4, "unauthorized", "token create")
+    # On this machine there may be servers that want none.
+    assert_told(
+        run_shim([*PROGRAM, "connect", gateway.urls["ws"]]), 4, "unauthorized", "no token was sent: give one by"
+    )
+
+
+def test_a_mistyped_host_is_told_from_one_that_answers() -> None:
+    assert_told(run_shim([*PROGRAM, "connect", "nohost"]), 3, "configuration", '"nohost" is not in hosts.toml')
 
 
 def test_a_token_with_a_typo_is_found_before_it_is_sent() -> None:
