@@ -8,6 +8,7 @@ import stat
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Final
 
 import trio
 
@@ -16,6 +17,15 @@ from acp_gateway.addresses import Address
 from acp_gateway.errors import CannotListen
 
 log = logging.getLogger(__name__)
+
+PROC: Final = "/proc"
+"""Where Linux shows its processes and sockets."""
+
+_LISTENING: Final = "0A"
+"""The state of a listening socket in `/proc/net/tcp`."""
+
+_FREE_PORTS: Final = 1024
+"""The first port that any user may listen on."""
 
 
 class Bound:
@@ -58,9 +68,52 @@ async def bind(address: Address, inherited: Sequence[socket.socket] = ()) -> Bou
             return Bound(address, [_bind_unix(address.path)], owns_file=True)
         return Bound(address, await trio.open_tcp_listeners(address.port, host=address.host), owns_file=False)
     except OSError as error:
-        why = os.strerror(error.errno).lower() if error.errno else str(error)
-        hint = "; is another acp-gateway running?" if error.errno == errno.EADDRINUSE else ""
-        raise CannotListen(f"cannot listen on {address}: {why}{hint}") from error
+        raise CannotListen(f"cannot listen on {address}: {_explain(error, address)}") from error
+
+
+def _explain(error: OSError, address: Address) -> str:
+    """Why the system refused an address, with the likeliest cause and the next step."""
+    if isinstance(error, socket.gaierror):
+        return f"{address.host} is no name or address of this machine (it does not resolve)"
+    if error.errno == errno.EADDRNOTAVAIL:
+        return f"this machine does not have the address {address.host}: use one that it has, or 0.0.0.0 for all"
+    if error.errno == errno.ENOENT and address.scheme == "unix":
+        return f"there is no directory {Path(address.path).parent} for the socket"
+    if error.errno == errno.EACCES and 0 < address.port < _FREE_PORTS and address.scheme != "unix":
+        return (
+            f"ports below {_FREE_PORTS} are for root: use 7443, or a socket unit"
+            " (`acp-gateway files systemd/README.md`)"
+        )
+    if error.errno == errno.EADDRINUSE:
+        holder = find_listener(address.port)
+        return (
+            f"address already in use by {holder}"
+            if holder
+            else "address already in use; is another acp-gateway running?"
+        )
+    return os.strerror(error.errno).lower() if error.errno else str(error)
+
+
+def find_listener(port: int) -> str | None:
+    """Name the process that listens on a TCP port, as `process 4711 (nginx)`; None where /proc does not tell."""
+    inodes = set()
+    for table in ("tcp", "tcp6"):
+        try:
+            lines = Path(PROC, "net", table).read_text().splitlines()[1:]
+        except OSError:
+            continue
+        for fields in map(str.split, lines):
+            if fields[3] == _LISTENING and int(fields[1].rpartition(":")[2], 16) == port:
+                inodes.add(f"socket:[{fields[9]}]")
+    for descriptor in Path(PROC).glob("[0-9]*/fd/*") if inodes else ():
+        try:
+            if os.readlink(descriptor) in inodes:
+                process = descriptor.parent.parent
+                name = (process / "comm").read_text().strip()
+                return f"process {process.name} ({name if name.isprintable() else '?'})"
+        except OSError:
+            continue  # It has ended, or belongs to another user.
+    return None
 
 
 def _bind_unix(path: str) -> trio.SocketListener:

@@ -353,11 +353,14 @@ def _check_certificate(section: ListenSection, table: Mapping[str, Entry]) -> It
         try:
             with path.open("rb") as file:
                 mode = stat.S_IMODE(os.fstat(file.fileno()).st_mode)
+                content = file.read()
         except OSError as error:
             problem = f"{path} cannot be read: {error.strerror}"
             yield Finding("error", table[option].error(problem))
         else:
-            if option == "key" and mode & stat.S_IRWXO:
+            # A certificate in its place is another mistake, which is told when it is loaded.
+            swapped = b"BEGIN CERTIFICATE-----" in content and b"PRIVATE KEY-----" not in content
+            if option == "key" and mode & stat.S_IRWXO and not swapped:
                 problem = f"every user of this machine may open it (mode {mode:04o}): chmod o= {path}"
                 yield Finding("warning", table[option].error(problem))
 

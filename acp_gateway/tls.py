@@ -289,10 +289,21 @@ def _load_own(context: ssl.SSLContext, cert: Path, key: Path, hint: str) -> None
     except ssl.SSLError as error:
         if error.reason == "KEY_VALUES_MISMATCH":
             raise ConfigError(f"is not the key of the certificate in {cert}", file=str(key)) from None
+        if _holds_key(cert) and not _holds_key(key):
+            message = f"cert and key look swapped: {cert.name} holds a private key, and {key.name} none"
+            raise ConfigError(message, file=str(cert)) from None
         raise ConfigError(
             f"this and {key} are no certificate and key in PEM ({error.reason or 'unreadable'}); {hint}",
             file=str(cert),
         ) from None
+
+
+def _holds_key(path: Path) -> bool:
+    """Whether there is a private key in a PEM file; not in one that can't be read."""
+    try:
+        return b"PRIVATE KEY-----" in path.read_bytes()
+    except OSError:
+        return False
 
 
 def _load_authorities(context: ssl.SSLContext, path: Path, hint: str) -> None:

@@ -1,9 +1,11 @@
 """The sockets of a door: bound, inherited, and what becomes of a unix socket's file."""
 
+import errno
 import os
 import re
 import socket
 import stat
+import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -11,6 +13,7 @@ from pathlib import Path
 import pytest
 import trio
 
+from acp_gateway import binding as binding_module
 from acp_gateway.addresses import parse_address
 from acp_gateway.binding import Bound, bind
 from acp_gateway.errors import CannotListen
@@ -56,6 +59,56 @@ async def test_an_address_that_is_taken_is_an_error_of_its_own() -> None:
     async with binding(TCP) as bound:
         with pytest.raises(CannotListen, match=f"cannot listen on {re.escape(bound.urls[0])}: .*in use"):
             await bind(parse_address(bound.urls[0]))
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="it is /proc that tells")
+async def test_the_process_that_has_taken_an_address_is_named() -> None:
+    async with binding(TCP) as bound:
+        with pytest.raises(CannotListen, match=rf"address already in use by process {os.getpid()} \(\S.*\)$"):
+            await bind(parse_address(bound.urls[0]))
+
+
+async def test_where_nothing_tells_who_has_taken_an_address_another_gateway_is_suspected(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(binding_module, "PROC", str(tmp_path))
+    async with binding(TCP) as bound:
+        with pytest.raises(CannotListen, match=r"address already in use; is another acp-gateway running\?$"):
+            await bind(parse_address(bound.urls[0]))
+
+
+@pytest.mark.parametrize(
+    ("url", "error", "reason"),
+    [
+        (
+            "tcp://nosuchhost:7557",
+            socket.gaierror(socket.EAI_AGAIN, "try again"),
+            "nosuchhost is no name or address of this machine (it does not resolve)",
+        ),
+        (
+            "wss://10.99.99.99:7443",
+            OSError(errno.EADDRNOTAVAIL, "?"),
+            "this machine does not have the address 10.99.99.99: use one that it has, or 0.0.0.0 for all",
+        ),
+        (
+            "wss://0.0.0.0:443",
+            PermissionError(errno.EACCES, "?"),
+            "ports below 1024 are for root: use 7443, or a socket unit (`acp-gateway files systemd/README.md`)",
+        ),
+        ("wss://0.0.0.0:7443", PermissionError(errno.EACCES, "?"), "permission denied"),
+    ],
+)
+async def test_what_the_system_refuses_is_told_with_its_cause(
+    url: str, error: OSError, reason: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def refuse(*_arguments: object, **_options: object) -> None:
+        raise error
+
+    monkeypatch.setattr(trio, "open_tcp_listeners", refuse)
+    address = parse_address(url)
+    with pytest.raises(CannotListen) as caught:
+        await bind(address)
+    assert str(caught.value) == f"cannot listen on {address}: {reason}"
 
 
 async def test_the_socket_is_its_owners_alone(unix: str, tmp_path: Path) -> None:
@@ -127,7 +180,7 @@ async def test_a_socket_of_another_kind_is_left_alone(unix: str, tmp_path: Path)
 
 async def test_a_socket_in_a_directory_that_is_not_there_is_an_error(tmp_path: Path) -> None:
     before = open_descriptors()
-    with pytest.raises(CannotListen, match="no such file or directory"):
+    with pytest.raises(CannotListen, match=r"there is no directory .*/no for the socket"):
         await bind(parse_address(f"unix://{tmp_path}/no/socket"))
     assert open_descriptors() == before
 

@@ -524,6 +524,15 @@ def test_a_credential_that_only_the_service_has_is_a_warning_elsewhere(
     assert check_config(path) == []
 
 
+def test_nobody_is_told_to_hide_a_certificate_that_stands_where_the_key_belongs(write: Write, tmp_path: Path) -> None:
+    (tmp_path / "c.pem").touch(0o600)
+    (tmp_path / "k.pem").write_text("-----BEGIN CERTIFICATE-----\n")
+    path = write(LISTEN_TLS + PRESENT_AGENT)
+    assert check_config(path) == []
+    (tmp_path / "k.pem").write_text("-----BEGIN CERTIFICATE-----\n-----BEGIN EC PRIVATE KEY-----\n")
+    assert [finding.severity for finding in check_config(path)] == ["warning"]
+
+
 def test_a_key_that_every_user_may_open_is_a_warning(write: Write, tmp_path: Path) -> None:
     for name in ("c.pem", "k.pem"):
         (tmp_path / name).write_text("x")

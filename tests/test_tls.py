@@ -658,6 +658,13 @@ def test_the_key_of_another_certificate_is_told(created: tls.CreatedCertificate,
     assert caught.value.file == str(other.key_path)
 
 
+def test_certificate_and_key_that_are_swapped_are_told(created: tls.CreatedCertificate) -> None:
+    with pytest.raises(
+        ConfigError, match=r"cert and key look swapped: key\.pem holds a private key, and cert\.pem none"
+    ):
+        tls.server_context(created.key_path, created.cert_path)
+
+
 @pytest.mark.parametrize("wrong", ["cert", "key"])
 def test_files_that_are_no_pem_are_told(created: tls.CreatedCertificate, tmp_path: Path, wrong: str) -> None:
     (tmp_path / "wrong.pem").write_text("hello")
