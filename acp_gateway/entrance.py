@@ -31,6 +31,7 @@ from acp_gateway.audit import Audit
 from acp_gateway.config import Config
 from acp_gateway.errors import AccessError
 from acp_gateway.refusals import Refusal, Refusals, Visitor
+from acp_gateway.transports.base import MessageTooLarge
 from acp_gateway.transports.sockets import SocketBytes
 
 log = logging.getLogger(__name__)
@@ -43,7 +44,12 @@ CREDIT: Final = 0.02
 """Seconds that may be taken at once after a time without such: a dozen refusals over TLS before the first pause."""
 
 LARGEST_DEBT: Final = 0.075
-"""Seconds that are paid for at most at once, when many leave together: nobody waits for longer than half a second."""
+"""Seconds that small charges add up to at most, when many leave together: nobody waits for longer than half a second
+for them. What a single step took is owed in full, however long that was."""
+
+FREE_COST: Final = 0.02
+"""Seconds of one guest that are paid for at the end, and only if it came for nothing. Who comes in over TLS needs three
+milliseconds, on a small machine fifteen."""
 
 SHORTEST_PAUSE: Final = 0.001
 """Seconds: what the system's timers can do."""
@@ -71,6 +77,9 @@ FULL_PAUSE: Final = 0.1
 
 COMPLAINT_INTERVAL: Final = 60.0
 """Seconds between two lines of the log that say so."""
+
+_SPACE: Final = b" \t\r\n"
+"""What JSON takes for white space."""
 
 _FULL: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
 
@@ -127,8 +136,8 @@ class Turnstile:
     def charge(self, seconds: float) -> None:
         """This much of the event loop's time was taken."""
         now = trio.current_time()
-        credit = min(CREDIT, self._credit + (now - self._credited_at) * self._share) - seconds
-        self._credit = max(credit, -LARGEST_DEBT)
+        credit = min(CREDIT, self._credit + (now - self._credited_at) * self._share)
+        self._credit = max(credit - seconds, min(credit, -LARGEST_DEBT, -seconds))
         self._credited_at = now
 
     async def turn(self) -> None:
@@ -198,7 +207,7 @@ class Entrance:
         finally:
             self._leave(guest)
             if not guest.came_in:
-                self._turnstile.charge(guest.cost)
+                self._charge(guest)
 
     def see_off(self, cost: float, since: float) -> None:
         """Somebody leaves who came in at that time, for whom so much had been taken until then.
@@ -264,6 +273,13 @@ class Entrance:
             yield
         finally:
             guest.cost += time.perf_counter() - began
+            if guest.cost > FREE_COST or guest in self._refused:
+                self._charge(guest)
+
+    def _charge(self, guest: Guest) -> None:
+        """Have what was taken for a guest be paid for."""
+        self._turnstile.charge(guest.cost)
+        guest.cost = 0.0
 
     # The end
 
@@ -277,9 +293,19 @@ class Entrance:
         self, guest: Guest, error: AccessError, *, shown: str | None = None, credential: str | None = None
     ) -> Refusal:
         """As `Refusals.refuse`. Who has only the answer to wait for takes no room, as long as others don't need it."""
+        self._turn_away(guest)
+        return self.refusals.refuse(guest, error, shown=shown, credential=credential)
+
+    def complain(self, guest: Guest, text: str) -> float:
+        """As `Refusals.complain`, of a guest who is refused for it and takes no room any more."""
+        self._turn_away(guest)
+        return self.refusals.complain(guest, text)
+
+    def _turn_away(self, guest: Guest) -> None:
         self._leave(guest)
         self._refused[guest] = None
-        return self.refusals.refuse(guest, error, shown=shown, credential=credential)
+        # Now, and not when they have gone: they choose when that is, and many could choose the same moment.
+        self._charge(guest)
 
     def complain_of_system(self, error: OSError) -> None:
         """Tell that no more connections can be accepted, but not each time."""
@@ -351,23 +377,52 @@ class GuestBytes(SocketBytes):
     Cancelled, it loses what it has read; nobody reads on then.
     """
 
-    __slots__ = ("_entrance", "_guest")
+    __slots__ = ("_behind", "_entrance", "_guest")
 
     def __init__(self, sock: socket.socket, guest: Guest, entrance: Entrance) -> None:
         super().__init__(sock)
         self._guest: Guest | None = guest
         self._entrance = entrance
+        # What came with the first line, and is behind it.
+        self._behind = b""
 
     def receive_some(self) -> Coroutine[Any, Any, bytes]:
         # No coroutine of its own: who is in pays nothing for having been a guest.
+        if self._behind:
+            return self._receive_behind()
         reading = super().receive_some()
         return reading if self._guest is None else self._receive_in_turn(reading)
+
+    async def _receive_behind(self) -> bytes:
+        await trio.lowlevel.checkpoint()
+        data, self._behind = self._behind, b""
+        return data
 
     async def _receive_in_turn(self, reading: Coroutine[Any, Any, bytes]) -> bytes:
         data = await reading
         if self._guest is not None:
             await self._entrance.step(self._guest)
         return data
+
+    async def receive_line(self, limit: int) -> bytes:
+        """Wait for the first line that is not blank; empty where the peer ends before it.
+
+        What came with it is read next. Raises `MessageTooLarge` where it does not end within `limit` bytes, blank
+        lines before it included, and as `receive_some`.
+        """
+        seen = b""
+        while True:
+            start = len(seen) - len(seen.lstrip(_SPACE))
+            end = seen.find(b"\n", start)
+            if (len(seen) if end < 0 else end) > limit:
+                raise MessageTooLarge(f"the first line of a connection, a hello, must not be larger than {limit} bytes")
+            if end >= 0:
+                self._behind = seen[end + 1 :]
+                return seen[start:end]
+            data = await self.receive_some()
+            if not data:
+                return seen[start:]
+            seen += data
 
     def let_in(self) -> None:
         """Read whatever comes from now on."""

@@ -5,9 +5,10 @@ than what was said.
 """
 
 import ipaddress
+import json
 import re
 from collections.abc import Sequence
-from typing import Annotated, Final
+from typing import Annotated, Any, Final, Literal
 from urllib.parse import parse_qs
 
 import msgspec
@@ -17,7 +18,7 @@ from acp_gateway.access import Wish
 from acp_gateway.errors import Forbidden
 from acp_gateway.options import Network
 from acp_gateway.protocol import jsonrpc
-from acp_gateway.protocol.jsonrpc import InvalidMessage, Kind, Message
+from acp_gateway.protocol.jsonrpc import RawId
 from acp_gateway.protocol.methods import HELLO
 from acp_gateway.transports.websocket import CONNECTION_ID, RESUME
 from acp_gateway.transports.websocket_server import SUBPROTOCOL
@@ -49,7 +50,16 @@ class BadRequest(Exception):
     """A request that can be understood in more than one way, or in none."""
 
 
-class LinkWish(msgspec.Struct, frozen=True, rename="camel"):
+class BadHello(Exception):
+    """A first line that is no hello: the code and the words of the error, and the id that it answers."""
+
+    def __init__(self, code: int, message: str, answered: RawId = jsonrpc.NO_ID) -> None:
+        self.code = code
+        self.answered = answered
+        super().__init__(message)
+
+
+class LinkWish(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=True):
     """What somebody wants who asks for a link that can be resumed: a new one, or one that there is."""
 
     connection_id: Annotated[str, msgspec.Meta(max_length=CONNECTION_ID_SIZE)] | None = None
@@ -62,7 +72,7 @@ class LinkWish(msgspec.Struct, frozen=True, rename="camel"):
             raise ValueError("messages can only have been received over a link that is named")
 
 
-class Hello(msgspec.Struct):
+class Hello(msgspec.Struct, forbid_unknown_fields=True):
     """The parameters of `_acp-gateway/hello`."""
 
     token: str | None = None
@@ -81,16 +91,100 @@ class Hello(msgspec.Struct):
         return Wish(self.agent, self.session, self.observe, self.control)
 
 
-def read_hello(message: Message) -> Hello:
-    """The parameters of a hello. Raises `InvalidMessage`."""
-    if message.kind is not Kind.REQUEST or message.method != HELLO:
-        raise InvalidMessage(jsonrpc.INVALID_REQUEST, f"the first line must be a request {HELLO} with a token")
-    if jsonrpc.repeated_member(message.text) is not None:
-        raise InvalidMessage(jsonrpc.INVALID_REQUEST, "a member is there twice")
+class _Request(msgspec.Struct, forbid_unknown_fields=True):
+    """A first line."""
+
+    id: msgspec.Raw
+    method: Literal["_acp-gateway/hello"]
+    params: Hello = msgspec.field(default_factory=Hello)
+    jsonrpc: Literal["2.0"] = "2.0"
+
+
+class _Envelope(msgspec.Struct):
+    """As much of a first line that is no hello as its refusal needs."""
+
+    id: msgspec.Raw = msgspec.Raw(b"null")
+    method: msgspec.Raw = msgspec.Raw(b"")
+
+
+_decode_request = msgspec.json.Decoder(_Request).decode
+_decode_envelope = msgspec.json.Decoder(_Envelope).decode
+
+
+def read_hello(line: bytes) -> tuple[RawId, Hello]:
+    """Read a first line: its id and its parameters. Raises `BadHello`.
+
+    A stranger sends it, so nothing of it is looked at in Python but what the typed decoder lets through. A member that
+    is not known is refused, since it may be a known one in another case (`"Observe": true`), and so is a repeated one.
+    """
     try:
-        return msgspec.json.decode(jsonrpc.raw_at(message.text, "params") or b"{}", type=Hello)
+        # The decoder does not check the UTF-8 of the id.
+        text = line.decode()
+    except UnicodeDecodeError as error:
+        raise BadHello(jsonrpc.PARSE_ERROR, f"not UTF-8 at byte {error.start}") from None
+    try:
+        request = _decode_request(text)
+    except msgspec.ValidationError as error:
+        raise _explain(text, str(error)) from None
     except msgspec.DecodeError as error:
-        raise InvalidMessage(jsonrpc.INVALID_PARAMS, f"the hello is not understood: {error}") from None
+        raise BadHello(jsonrpc.PARSE_ERROR, f"not JSON: {error}") from None
+    except RecursionError:
+        raise BadHello(jsonrpc.PARSE_ERROR, "nested too deeply") from None
+    answered = _checked_id(request.id)
+    if _repeats_a_member(text):
+        raise BadHello(jsonrpc.INVALID_REQUEST, "a member is there twice", answered)
+    return answered, request.params
+
+
+_PLACE: Final = re.compile(r" - at `\$\.(params[a-z.]*)")
+"""Where msgspec says that a flaw is."""
+
+_STRUCTS: Final[dict[str, type[msgspec.Struct]]] = {"params": Hello, "params.resume": LinkWish}
+
+
+def _explain(text: str, flaw: str) -> BadHello:
+    """Make the refusal of a JSON text that is no hello. Nothing of the text is repeated: it may hold a token."""
+    try:
+        envelope = _decode_envelope(text)
+    except msgspec.ValidationError:
+        return BadHello(jsonrpc.INVALID_REQUEST, "a message must be an object")
+    except msgspec.DecodeError as error:
+        # The flaw that was found first came before this one.
+        return BadHello(jsonrpc.PARSE_ERROR, f"not JSON: {error}")
+    except RecursionError:
+        return BadHello(jsonrpc.PARSE_ERROR, "nested too deeply")
+    answered = _checked_id(envelope.id)
+    if bytes(envelope.method) != b'"%b"' % HELLO.encode() or "`id`" in flaw:
+        text = f"the first line must be a request {HELLO} with a token"
+        return BadHello(jsonrpc.INVALID_REQUEST, text, answered)
+    found = _PLACE.search(flaw)
+    code = jsonrpc.INVALID_REQUEST if found is None else jsonrpc.INVALID_PARAMS
+    if "unknown field" not in flaw:
+        return BadHello(code, f"the hello is not understood: {flaw}", answered)
+    place = "the hello" if found is None else found[1]
+    known = ", ".join(field.encode_name for field in msgspec.structs.fields(_STRUCTS.get(place, _Request)))
+    return BadHello(
+        code, f"{place} has a member that is not known here; there are {known}, spelled like this", answered
+    )
+
+
+def _checked_id(raw: msgspec.Raw) -> RawId:
+    answered = RawId(bytes(raw))
+    if answered[0] not in b'"-0123456789n':
+        raise BadHello(jsonrpc.INVALID_REQUEST, "an id must be a string, a number or null")
+    return answered
+
+
+def _repeats_a_member(text: str) -> bool:
+    """Whether an object of a line that was decoded before has two members of one name: the decoder takes the last."""
+    repeated = False
+
+    def look(members: list[tuple[str, Any]]) -> None:
+        nonlocal repeated
+        repeated = repeated or len(dict(members)) < len(members)
+
+    json.loads(text, object_pairs_hook=look)
+    return repeated
 
 
 def read_bearer(headers: Headers) -> str | None:

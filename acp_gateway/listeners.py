@@ -36,6 +36,7 @@ from acp_gateway.entrance import Doorstep, Entrance, Guest, GuestBytes, shake_ha
 from acp_gateway.errors import AccessError, Forbidden, ProtocolError, Unauthorized
 from acp_gateway.gateway import Gateway
 from acp_gateway.greetings import (
+    BadHello,
     BadRequest,
     LinkWish,
     check_host,
@@ -50,7 +51,6 @@ from acp_gateway.greetings import (
 from acp_gateway.links import Resumption
 from acp_gateway.peers import belongs_to_agent, peer_credentials
 from acp_gateway.protocol import jsonrpc
-from acp_gateway.protocol.jsonrpc import InvalidMessage
 from acp_gateway.refusals import Refusal
 from acp_gateway.tls import certificate_end, certificate_subject, server_context
 from acp_gateway.transports.base import MessageStream, MessageTooLarge
@@ -64,8 +64,9 @@ log = logging.getLogger(__name__)
 ENDPOINT: Final = "/acp"
 HEALTH: Final = "/healthz"
 
-HELLO_SIZE: Final = 65536
-"""Bytes of a first line at most: one read. A token is 46 characters long."""
+HELLO_SIZE: Final = 4096
+"""Bytes of a first line at most. A token has 46 and an agent's name 64; the longest id of a session that is taken has
+1024. Nobody needs more to say a hello, so there is no option: what a stranger has read in vain is bounded by it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -371,27 +372,24 @@ class Door:
     async def _admit_lines(self, knock: _Knock) -> _Admitted | None:
         lines = LineStream(
             knock.stream,
-            max_message_size=HELLO_SIZE,
-            size_setting="the first line of a connection",
+            max_message_size=self._settings.max_message_size,
             stall_timeout=self._settings.stall_timeout,
         )
         raw_id = jsonrpc.NO_ID
         try:
-            line = await lines.receive()
+            line = await knock.stream.receive_line(HELLO_SIZE)
+            if not line:
+                return None
             with self._entrance.measured(knock.guest):
-                message = jsonrpc.parse(line)
-                raw_id = message.id
-                hello = read_hello(message)
+                raw_id, hello = read_hello(line)
                 access = self._identify(knock, hello.token)
                 visit = self._let_in(knock, access, hello.wish, None if hello.control else hello.resume)
-        except trio.EndOfChannel:
-            return None
         except MessageTooLarge as error:
             refusal = jsonrpc.error(raw_id, jsonrpc.INVALID_REQUEST, str(error))
-            self._entrance.refusals.complain(knock.guest, f"refused: {error}")
-        except InvalidMessage as error:
-            refusal = jsonrpc.error(raw_id, error.code, str(error), {"reason": ProtocolError.reason})
-            self._entrance.refusals.complain(knock.guest, f"refused: {error}")
+            await trio.sleep(self._entrance.complain(knock.guest, f"refused: {error}"))
+        except BadHello as error:
+            refusal = jsonrpc.error(error.answered, error.code, str(error), {"reason": ProtocolError.reason})
+            await trio.sleep(self._entrance.complain(knock.guest, f"refused: {error}"))
         except AccessError as error:
             refused = self._refuse(knock, error)
             await trio.sleep(refused.delay)
@@ -400,7 +398,6 @@ class Door:
         else:
             count = {} if visit.received is None else {"received": visit.received}
             await lines.send(jsonrpc.result(raw_id, {"connectionId": visit.connection_id} | count))
-            lines.limit(self._settings.max_message_size, "max_message_size")
             return _Admitted.over(lines, visit)
         lines.send_nowait([refusal])
         await lines.aclose()

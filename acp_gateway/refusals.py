@@ -115,10 +115,12 @@ class Refusals:
             return Refusal(error)
         return Refusal(TooManyAttempts("refused too often: check the token and what it is for, and wait"), self._delay)
 
-    def complain(self, visitor: Visitor, text: str) -> None:
-        """Tell that somebody says what can't be understood."""
+    def complain(self, visitor: Visitor, text: str) -> float:
+        """Log and audit what cannot be understood. Returns the seconds that its answer waits: none up to the count."""
         event = _Event(visitor.address, visitor.listener, "protocol")
-        self._tell(event, visitor, text, together=self._is_frequent(event))
+        over = self._is_frequent(event)
+        self._tell(event, visitor, text, together=over)
+        return self._delay if over else 0.0
 
     def note(self, visitor: Visitor, text: str) -> None:
         """Tell that somebody has come for nothing, which the audit need not know."""

@@ -27,6 +27,12 @@ from benchmarks.bare import CLOSE, COMPRESSED, CONTINUATION, FINAL, PING, PONG, 
 PAUSE: Final = 0.004
 """Seconds between two requests of the client."""
 
+NEWCOMER_PAUSE: Final = 0.1
+"""Seconds between two connections of the newcomer."""
+
+ELSEWHERE: Final = "127.0.0.66"
+"""The address of an attacker that does not share the client's."""
+
 SOCKETS: Final = 1000
 AT_ONCE: Final = 50
 REOPENED: Final = 1000
@@ -170,6 +176,38 @@ def work(place: Place) -> None:
         print(json.dumps(times), flush=True)
 
 
+def come(place: Place) -> None:
+    """Be the newcomer: for each number of seconds on stdin, print how long it took each time to be let in."""
+    line, address = hello(place.token("ann")), place.address("tcp")
+
+    def enter() -> socket.socket:
+        while True:
+            sock = socket.create_connection(address)
+            try:
+                sock.sendall(line)
+                if b"connectionId" in sock.recv(4096):
+                    return sock
+            except ConnectionError:
+                pass
+            # Others needed the room.
+            sock.close()
+
+    inside: list[socket.socket] = []
+    print("ready", flush=True)
+    for stretch in sys.stdin:
+        times = []
+        # Those who leave at once come for nothing, so they leave a stretch later.
+        before, inside = inside, []
+        end = time.perf_counter() + float(stretch)
+        while (begun := time.perf_counter()) < end:
+            inside.append(enter())
+            times.append(time.perf_counter() - begun)
+            time.sleep(NEWCOMER_PAUSE)
+        for sock in before:
+            sock.close()
+        print(json.dumps(times), flush=True)
+
+
 # Attackers: each goes on until it is told to stop, and counts what it does
 
 
@@ -271,12 +309,18 @@ class Guesses:
 
     place: Place
     scheme: str
+    lines: tuple[bytes, ...] = ()
+    """Said instead of hellos with tokens, where there are any."""
+    source: str = ""
+    """The address that it comes from; the client's where it is empty."""
     _said: dict[socket.socket, bool] = field(default_factory=dict)
     _selector: selectors.BaseSelector = field(default_factory=selectors.DefaultSelector)
 
     def __call__(self, count: Count) -> NoReturn:
         tokens = [mint() for _ in range(1000)]
-        if self.scheme in ("ws", "wss"):
+        if self.lines:
+            words = cycle(self.lines)
+        elif self.scheme in ("ws", "wss"):
             words = cycle([self.place.upgrade(self.scheme, token) for token in tokens])
         else:
             words = cycle([hello(token) for token in tokens])
@@ -293,6 +337,8 @@ class Guesses:
     def _open(self, context: ssl.SSLContext | None) -> None:
         sock = socket.socket()
         sock.setblocking(False)
+        if self.source:
+            sock.bind((self.source, 0))
         try:
             sock.connect(self.place.address(self.scheme))
         except BlockingIOError:
@@ -404,6 +450,17 @@ def flood(place: Place, name: str) -> Attack:
     return attack
 
 
+def first_lines(size: int) -> tuple[bytes, ...]:
+    """First lines of about so many bytes that have taken longest to refuse, each for another way to read them."""
+    start = b'{"id":1,"method":"_acp-gateway/hello","params":{'
+    brackets, repeats = size // len(b"[],") - 30, size // len(b'"observe":true,') - 10
+    return (
+        b'%b"token":[%b"\\ud800"]}}\n' % (start, b"[]," * brackets),
+        b'%b "token":[%b1]}}\n' % (start, b"[]," * brackets),
+        b'%b%b"token":"x"}}\n' % (start, b'"observe":true,' * repeats),
+    )
+
+
 def attacks(place: Place) -> dict[str, Attack]:
     """All of them, by what the table calls them."""
     many, guesses = f"{SOCKETS:,}", f"wrong tokens, {AT_ONCE} at a time"
@@ -416,6 +473,13 @@ def attacks(place: Place) -> dict[str, Attack]:
         f"{guesses}, wss": Guesses(place, "wss"),
         f"{guesses}, lines": Guesses(place, "tcp"),
         f"{guesses}, lines over TLS": Guesses(place, "tcp+tls"),
+        f"first lines of 64 KiB, {AT_ONCE} at a time, from another address": Guesses(
+            place, "tcp", first_lines(65536), ELSEWHERE
+        ),
+        f"first lines of 4 KiB, {AT_ONCE} at a time, from another address": Guesses(
+            place, "tcp", first_lines(4096), ELSEWHERE
+        ),
+        f"first lines of 4 KiB, {AT_ONCE} at a time, from the same address": Guesses(place, "tcp", first_lines(4096)),
         "a line of 1 GB before the token": pour(lambda: place.connect("tcp"), b"", b"x" * PIECE),
         "a line of 1 GB behind it": pour(lambda: say_hello(place, "eve"), b"", b"x" * PIECE),
         "a WebSocket message of 1 GB": pour(lambda: open_websocket(place, "eve"), frame(TEXT, b"x", flags=0), fragment),
@@ -447,5 +511,7 @@ if __name__ == "__main__":
     match sys.argv[1:]:
         case [told, "work"]:
             work(Place(*json.loads(told)))
+        case [told, "come"]:
+            come(Place(*json.loads(told)))
         case [told, name]:
             attack(Place(*json.loads(told)), name)

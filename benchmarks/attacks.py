@@ -4,8 +4,10 @@
 
 A client that is connected over `wss` sends a request every few milliseconds, which the agent answers at once. For each
 attack in each round this is measured before it, during it and after it; a ratio is that of the time during it to the
-mean of the two others, and the table has the medians of the rounds. The configuration is the default one. The attacker
-comes from the same address as the client does, which is the worst it can do to it, and goes on when it is thrown out.
+mean of the two others, and the table has the medians of the rounds. A newcomer with a right token comes in over `tcp`
+ten times a second; the table says how long it waited during the attacks of all rounds, in the middle and at most. The
+configuration is the default one. The attacker comes from the same address as the client does, if its name says nothing
+else, which is the worst it can do to it, and goes on when it is thrown out.
 
 On a machine of two processors the client, the agent, the gateway and the attacker are in each other's way, whatever the
 gateway does. So attackers are light, bytes made beforehand on bare sockets, the table says how much of one processor
@@ -87,6 +89,8 @@ class Observed:
     before: Times
     during: Times
     after: Times
+    entries: list[float]
+    """Seconds for which the newcomer waited, each time, during it."""
     rate: float
     """What the attacker did in a second."""
     gateway: float
@@ -147,29 +151,39 @@ def memory(pid: int, kind: str) -> int:
     return int(kilobytes) // 1024
 
 
-def times_of(client: subprocess.Popen[str], seconds: float) -> Times:
-    """Let the client work."""
-    assert client.stdin is not None
-    client.stdin.write(f"{seconds}\n")
-    client.stdin.flush()
-    times = sorted(json.loads(answer(client) or sys.exit("the client was thrown out")))
-    return Times(statistics.median(times), times[len(times) * 99 // 100])
+@dataclass(frozen=True)
+class Honest:
+    """The processes of those who work."""
+
+    client: subprocess.Popen[str]
+    newcomer: subprocess.Popen[str]
+
+    def work(self, seconds: float) -> tuple[Times, list[float]]:
+        """Let them work: the times of the client's requests, and for how long the newcomer waited each time."""
+        both = (self.client, self.newcomer)
+        for each in both:
+            assert each.stdin is not None
+            each.stdin.write(f"{seconds}\n")
+            each.stdin.flush()
+        times, entries = (sorted(json.loads(answer(each) or sys.exit("a client was thrown out"))) for each in both)
+        return Times(statistics.median(times), times[len(times) * 99 // 100]), entries
 
 
-def observe(place: Place, client: subprocess.Popen[str], name: str) -> Observed:
+def observe(place: Place, honest: Honest, name: str) -> Observed:
     """One attack, and what was before and after it."""
-    before = times_of(client, UNDISTURBED)
+    before, _ = honest.work(UNDISTURBED)
     with process(place, name) as attacker:
         pids = place.pid, attacker.pid
         begun, had = time.perf_counter(), [processor_seconds(pid) for pid in pids]
-        during = times_of(client, ATTACKED)
+        during, entries = honest.work(ATTACKED)
         took = time.perf_counter() - begun
         gateway, attacking = ((processor_seconds(pid) - start) / took for pid, start in zip(pids, had, strict=True))
         attacker.terminate()
         count = int(answer(attacker))
     # What the gateway has to do about its end is part of the attack no more.
     time.sleep(0.3)
-    return Observed(before, during, times_of(client, UNDISTURBED), count / took, gateway, attacking)
+    after, _ = honest.work(UNDISTURBED)
+    return Observed(before, during, after, entries, count / took, gateway, attacking)
 
 
 def measure(only: str, rounds: int, out: TextIO) -> bool:
@@ -177,17 +191,19 @@ def measure(only: str, rounds: int, out: TextIO) -> bool:
     with tempfile.TemporaryDirectory() as directory, running_gateway(Path(directory)) as place:
         seen: dict[str, list[Observed]] = {name: [] for name in attacks(place) if only in name}
         grown = dict.fromkeys(seen, 0)
-        with process(place, "work") as client:
-            times_of(client, UNDISTURBED)
+        with process(place, "work") as client, process(place, "come") as newcomer:
+            honest = Honest(client, newcomer)
+            honest.work(UNDISTURBED)
             at_first = memory(place.pid, "VmRSS")
             for _ in range(rounds):
                 for name, observed in seen.items():
                     forget_peak(place.pid)
                     had = memory(place.pid, "VmRSS")
-                    observed.append(observe(place, client, name))
+                    observed.append(observe(place, honest, name))
                     grown[name] = max(grown[name], memory(place.pid, "VmHWM") - had)
             at_last = memory(place.pid, "VmRSS")
-        heads = ("attack", "p50 else", "p50", "ratio", "p99 ratio", "each second", "gateway", "attacker", "memory")
+        heads = ["attack", "p50 else", "p50", "ratio", "p99 ratio", "newcomer p50", "newcomer max"]
+        heads += ["each second", "gateway", "attacker", "memory"]
         print("| " + " | ".join(heads) + " |\n" + "|---" * len(heads) + "|", file=out)
         fine = True
         for name, observed in seen.items():
@@ -195,6 +211,7 @@ def measure(only: str, rounds: int, out: TextIO) -> bool:
             def median(value: Callable[[Observed], float], among: list[Observed] = observed) -> float:
                 return statistics.median(map(value, among))
 
+            entries = [entry for each in observed for entry in each.entries]
             ratio = median(lambda each: each.ratio(p50))
             fine = fine and (name == CONTROL or ratio <= LARGEST_RATIO)
             cells = (
@@ -203,6 +220,8 @@ def measure(only: str, rounds: int, out: TextIO) -> bool:
                 f"{1000 * median(lambda each: each.during.p50):.2f} ms",
                 f"{ratio:.2f}",
                 f"{median(lambda each: each.ratio(p99)):.2f}",
+                f"{1000 * statistics.median(entries):.1f} ms",
+                f"{1000 * max(entries):.0f} ms",
                 "" if name == CONTROL else f"{median(lambda each: each.rate):,.0f}",
                 f"{100 * median(lambda each: each.gateway):.0f} %",
                 f"{100 * median(lambda each: each.attacker):.0f} %",

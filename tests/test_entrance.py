@@ -23,6 +23,7 @@ from acp_gateway.entrance import (
     BRIEF_VISIT,
     COMPLAINT_INTERVAL,
     CREDIT,
+    FREE_COST,
     FREE_STEPS,
     FULL_PATIENCE,
     FULL_PAUSE,
@@ -235,9 +236,20 @@ async def test_a_time_without_anybody_is_not_saved_up_for_ever(autojump_clock: t
 
 async def test_what_many_owe_together_is_not_waited_for_for_ever(autojump_clock: trio.testing.MockClock) -> None:
     turnstile = Turnstile(0.5)
-    turnstile.charge(1000.0)
+    for _ in range(1000):
+        turnstile.charge(0.001)
     await turnstile.turn()
     assert trio.current_time() == pytest.approx(LARGEST_DEBT / 0.5)
+
+
+async def test_what_one_step_took_is_paid_for_however_long_it_was(autojump_clock: trio.testing.MockClock) -> None:
+    turnstile = Turnstile(0.25)
+    for _ in range(10):
+        await turnstile.turn()
+        turnstile.charge(100 * LARGEST_DEBT)
+        turnstile.charge(0.0)
+    await turnstile.turn()
+    assert trio.current_time() == pytest.approx((10 * 100 * LARGEST_DEBT - CREDIT) / 0.25)
 
 
 async def test_a_debt_that_is_too_small_for_the_clock_ends(autojump_clock: trio.testing.MockClock) -> None:
@@ -323,12 +335,42 @@ async def test_who_sends_byte_after_byte_pays_before_leaving(
 
 
 async def test_the_work_for_a_guest_is_measured(entrance: Entrance, monkeypatch: pytest.MonkeyPatch) -> None:
-    times = iter([10.0, 10.5])
+    times = iter([10.0, 10.0 + FREE_COST / 2])
     monkeypatch.setattr("time.perf_counter", lambda: next(times))
     visitor = guest()
     with pytest.raises(ZeroDivisionError), entrance.measured(visitor):
         raise ZeroDivisionError
-    assert visitor.cost == ARRIVAL_COST + 0.5
+    assert visitor.cost == pytest.approx(ARRIVAL_COST + FREE_COST / 2)
+
+
+async def test_who_costs_more_than_anybody_who_comes_in_pays_before_leaving(
+    entrance: Entrance, monkeypatch: pytest.MonkeyPatch, autojump_clock: trio.testing.MockClock
+) -> None:
+    times = iter([10.0, 10.0 + 3 * CREDIT])
+    monkeypatch.setattr("time.perf_counter", lambda: next(times))
+    visitor = guest()
+    with entrance.measured(visitor):
+        pass
+    monkeypatch.undo()
+    await entrance.step(visitor)
+    assert trio.current_time() == pytest.approx((3 * CREDIT + ARRIVAL_COST + STEP_COST - CREDIT) / SHARE, rel=0.05)
+
+
+@pytest.mark.parametrize("how", ["refused", "not understood"])
+async def test_who_was_refused_pays_at_once_and_not_when_they_choose_to_leave(
+    how: str, entrance: Entrance, autojump_clock: trio.testing.MockClock
+) -> None:
+    visitors = [guest(str(number)) for number in range(200)]
+    async with staying(entrance, *visitors):
+        for visitor in visitors:
+            await entrance.step(visitor)
+            if how == "refused":
+                entrance.refuse(visitor, Unauthorized("no"))
+            else:
+                entrance.complain(visitor, "what?")
+        await entrance.step(guest())
+        charged = 200 * (ARRIVAL_COST + STEP_COST)
+        assert trio.current_time() == pytest.approx((charged - CREDIT) / SHARE, rel=0.05)
 
 
 async def test_where_it_is_full_the_next_is_expected_when_one_has_gone(

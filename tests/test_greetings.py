@@ -4,6 +4,8 @@ That the rest is read rightly is shown at the doors themselves, in test_listener
 """
 
 import ipaddress
+import json
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -11,7 +13,17 @@ from hypothesis import strategies as st
 from websockets.datastructures import Headers
 
 from acp_gateway.errors import Forbidden
-from acp_gateway.greetings import HOPS, Hello, check_host, check_origin, client_address, is_trusted
+from acp_gateway.greetings import (
+    HOPS,
+    BadHello,
+    Hello,
+    LinkWish,
+    check_host,
+    check_origin,
+    client_address,
+    is_trusted,
+    read_hello,
+)
 from acp_gateway.options import Network
 
 PROXIES: tuple[Network, ...] = (
@@ -28,6 +40,57 @@ def test_a_hello_does_not_show_its_token() -> None:
     shown = repr(Hello(token="acpgw_secret", agent="x"))
     assert "agent='x'" in shown
     assert "acpgw_secret" not in shown
+
+
+# The hello
+
+
+def first_line(**members: Any) -> bytes:
+    return json.dumps({"jsonrpc": "2.0", "id": 1, "method": "_acp-gateway/hello"} | members).encode()
+
+
+def test_a_hello_is_read_with_its_id_as_it_was_spelled() -> None:
+    line = b' {"params" : {"token":"t","resume":{}}, "id" :1.0e0,"method":"_acp-gateway/hello"} '
+    assert read_hello(line) == (b"1.0e0", Hello(token="t", resume=LinkWish()))
+    assert read_hello(first_line(id=None)) == (b"null", Hello())
+
+
+@pytest.mark.parametrize(
+    ("params", "place", "known"),
+    [
+        ({"Observe": True}, "params", "token, agent, session, observe, control, resume"),
+        ({"\x1b[2J acpgw_secret": 1}, "params", "token, agent, session, observe, control, resume"),
+        ({"resume": {"Received": 0}}, "params.resume", "connectionId, received"),
+    ],
+)
+def test_a_member_of_a_hello_that_is_not_known_is_refused_with_those_that_are(
+    params: dict[str, Any], place: str, known: str
+) -> None:
+    with pytest.raises(BadHello) as refused:
+        read_hello(first_line(params=params))
+    assert str(refused.value) == (f"{place} has a member that is not known here; there are {known}, spelled like this")
+    assert (refused.value.code, refused.value.answered) == (-32602, b"1")
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        b'{"id":1,"id":1,"method":"_acp-gateway/hello"}',
+        b'{"id":1,"method":"_acp-gateway/hello","params":{"token":"a","token":"b"}}',
+        b'{"id":1,"method":"_acp-gateway/hello","params":{"token":"a","\\u0074oken":"b"}}',
+        b'{"id":1,"method":"_acp-gateway/hello","params":{"resume":{"received":0,"received":0}}}',
+    ],
+)
+def test_a_member_of_a_hello_that_is_there_twice_is_refused(line: bytes) -> None:
+    with pytest.raises(BadHello, match="there twice"):
+        read_hello(line)
+
+
+@given(st.binary(max_size=200) | st.text(alphabet='{}[]":,idmethoparsx\\ud80 01e', max_size=200).map(str.encode))
+def test_any_first_line_is_a_hello_or_refused(line: bytes) -> None:
+    with pytest.raises(BadHello) as refused:
+        read_hello(line)
+    assert str(refused.value).isprintable()
 
 
 # Host

@@ -235,13 +235,14 @@ async def test_a_flood_from_very_many_addresses_fills_nothing_either(
     assert sum(entry.get("count", 1) for entry in book.entries) == 5000
 
 
-async def test_nonsense_and_visits_for_nothing_are_told_together_as_well(
+async def test_nonsense_and_visits_for_nothing_are_told_together_and_nonsense_is_answered_late(
     refusals: Refusals, book: Book, caplog: pytest.LogCaptureFixture, autojump_clock: trio.testing.MockClock
 ) -> None:
     async with trio.open_nursery() as nursery:
         nursery.start_soon(refusals.report)
-        for _ in range(LIMIT + 10):
-            refusals.complain(visitor(), "refused: what is this?")
+        for number in range(LIMIT + 10):
+            delay = refusals.complain(visitor(), "refused: what is this?")
+            assert delay == (0.0 if number < LIMIT else REFUSAL_DELAY)
             refusals.note(visitor(), "left")
         assert caplog.messages == ["c1: refused: what is this?", "c1: left"] * LIMIT
         await trio.sleep(WINDOW + 1)

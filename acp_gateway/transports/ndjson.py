@@ -40,10 +40,6 @@ class LineStream(FramedStream):
         # Why nothing behind the last message can be read.
         self._too_large: str | None = None
 
-    def limit(self, max_message_size: int, size_setting: str) -> None:
-        """Set another limit for the lines that come from now on."""
-        self._max_message_size, self._size_setting = max_message_size, size_setting
-
     async def _receive_batch(self) -> list[bytes]:
         while True:
             if self._too_large is not None:

@@ -152,13 +152,6 @@ async def test_a_line_that_begins_too_large_is_not_waited_for() -> None:
         await stream.receive()
 
 
-async def test_the_limit_can_be_raised_for_the_lines_to_come() -> None:
-    stream = LineStream(Script([b"x" * 10 + b"\n", b"y" * 20 + b"\n"]), max_message_size=10)
-    assert await stream.receive() == b"x" * 10
-    stream.limit(20, "another")
-    assert await stream.receive() == b"y" * 20
-
-
 async def test_a_line_of_64_mib_in_4_kib_pieces_is_copied_once(monkeypatch: pytest.MonkeyPatch) -> None:
     piece = b"x" * 4096
     count = 64 * MIB // len(piece)
