@@ -20,7 +20,7 @@ import signal
 import subprocess
 import sys
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from types import TracebackType
@@ -31,7 +31,8 @@ import trio
 from acp_gateway.errors import AgentError
 from acp_gateway.hardening import inherited_limits
 from acp_gateway.leftovers import Ledger, kill_session, process_start_time
-from acp_gateway.protocol.reasons import in_one_line
+from acp_gateway.printable import printable
+from acp_gateway.protocol.redaction import HIDDEN, LONGEST_SECRET, redact_text
 from acp_gateway.transports.base import READ_SIZE, MessageStream
 from acp_gateway.transports.ndjson import LineStream
 from acp_gateway.transports.stdio import FileBytes
@@ -44,7 +45,10 @@ STDERR_TAIL_LINES = 20
 """Last lines of stderr that are kept for the error clients get when the agent dies: a traceback's worth."""
 
 STDERR_LINE_SIZE = 400
-"""Bytes of one such line that are kept and logged; longer ones are cut."""
+"""Characters of one such line that are shown and logged; longer ones are cut."""
+
+STDERR_KEPT_SIZE = STDERR_LINE_SIZE + LONGEST_SECRET + 1
+"""Bytes of one such line that are kept: enough to recognize a secret of which only the beginning would be shown."""
 
 STDERR_LOG_SIZE = 256 * 1024
 """Bytes of one process's stderr that are logged at most: an agent in a loop must not fill the log."""
@@ -76,8 +80,11 @@ except OSError as error:
     sys.exit(f"cannot execute {program}: {error.strerror}")
 """
 
-# Colours, and what would break a line of the log or rewrite the terminal that shows it.
-_UNPRINTABLE = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]|[\x00-\x08\x0a-\x1f\x7f-\x9f\u2028\u2029]")
+# Colours; they may stand in the middle of a secret.
+_COLOURS = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]")
+# The first line of a private key; and the end of one whose beginning is not there any more.
+_KEY_BEGINS = re.compile(rb"-----BEGIN [A-Z ]*PRIVATE KEY-----")
+_REST_OF_KEY = re.compile(r"\A(?:(?!-----BEGIN ).)*-----END [A-Z ]*PRIVATE KEY-----", re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +101,8 @@ class Launch:
     """Seconds from closing stdin to SIGTERM."""
     term_grace: float
     """Seconds from SIGTERM to SIGKILL."""
+    log_stderr: bool = False
+    """Whether its stderr is logged, redacted, also where the log has no details."""
 
 
 class Spawner:
@@ -140,15 +149,20 @@ class Agent:
         """Also the id of its process group and of its process session."""
         self.messages = messages
         """Its stdin and stdout. Run and closed by `run_agent`."""
-        self.stderr_tail: deque[str] = deque(maxlen=STDERR_TAIL_LINES)
+        self.stderr_tail: deque[bytes] = deque(maxlen=STDERR_TAIL_LINES)
+        """As it was written: to be shown only by way of `last_lines`."""
         self.exit_code: int | None = None
         """The negative number of a signal where one ended it; None while it runs."""
         self.ended = trio.Event()
         """Its stderr is read, and nothing of its process group is left; some of its output may be unread."""
 
+    def last_lines(self) -> list[str]:
+        """The last lines of its stderr, redacted and printable."""
+        return readable_lines(self.stderr_tail)
+
     def describe_end(self) -> tuple[str, dict[str, Any]]:
-        """How it ended, in one line for a person and as `error.data` for a program. Once it has ended."""
-        data: dict[str, Any] = {"reason": "agent_ended", "agent": self.name, "stderr": list(self.stderr_tail)}
+        """How it ended, in one line for a person and as `error.data` for a program: for all. Once it has ended."""
+        data: dict[str, Any] = {"reason": "agent_ended", "agent": self.name}
         assert self.exit_code is not None
         if self.exit_code < 0:
             data["signal"] = _signal_name(-self.exit_code)
@@ -156,8 +170,24 @@ class Agent:
         else:
             data["exitCode"] = self.exit_code
             how = f"ended with exit code {self.exit_code}"
-        last_words = f"; the last it wrote to stderr: {self.stderr_tail[-1]}" if self.stderr_tail else ""
-        return f"the agent {self.name} {how}{last_words}", data
+        return f"the agent {self.name} {how}", data
+
+
+def readable_lines(lines: Iterable[bytes]) -> list[str]:
+    """Lines that an agent wrote besides messages, redacted, printable and cut; without the empty ones."""
+    # Together: a private key has many lines.
+    text = _REST_OF_KEY.sub(HIDDEN, "\n".join(map(_decoded, lines)))
+    return [shown for line in redact_text(text, len(text)).split("\n") if (shown := _cut(line.rstrip()))]
+
+
+def _decoded(line: bytes) -> str:
+    text = _COLOURS.sub("", line[:STDERR_KEPT_SIZE].decode(errors="replace"))
+    # A line that was cut may end within a secret.
+    return text if len(line) < STDERR_KEPT_SIZE else redact_text(text, len(text))[:-LONGEST_SECRET]
+
+
+def _cut(line: str) -> str:
+    return printable(line, STDERR_LINE_SIZE) + (" …" if len(line) > STDERR_LINE_SIZE else "")
 
 
 async def run_agent(
@@ -260,8 +290,10 @@ class _Process:
         self.agent = Agent(
             launch.name, self._pid, LineStream(self._pipes, max_message_size=launch.max_message_size), launch.command
         )
-        # Bytes of stderr that have been logged.
+        self._stderr_level = logging.INFO if launch.log_stderr else logging.DEBUG
+        # Bytes of stderr that have been logged, and whether they end within a private key.
         self._logged = 0
+        self._in_key = False
         spawner.ancestors.add(self._pid)
         started = process_start_time(self._pid)
         if started is not None:
@@ -292,7 +324,7 @@ class _Process:
                 os.close(self._stderr)
                 self._spawner.ledger.forget(self._pid)
                 self._spawner.ancestors.discard(self._pid)
-                log.info("%s", self.agent.describe_end()[0])
+                log.info("%s%s", self.agent.describe_end()[0], self._where_stderr_is())
                 self.agent.ended.set()
 
     async def stop(self) -> None:
@@ -344,26 +376,34 @@ class _Process:
                 break
             first, *others = data.split(b"\n")
             # Of a line without an end only as much is kept as is shown.
-            line = (line + first)[: STDERR_LINE_SIZE + 1]
+            line = (line + first)[:STDERR_KEPT_SIZE]
             for other in others:
                 self._keep(line)
-                line = other[: STDERR_LINE_SIZE + 1]
+                line = other[:STDERR_KEPT_SIZE]
             await trio.lowlevel.checkpoint()
         self._keep(line)
         all_read.set()
 
     def _keep(self, line: bytes) -> None:
-        """Keep a line of stderr for `describe_end`, and log it."""
-        text = _printable(line)
-        if not text:
+        """Keep a line of stderr for `last_lines`, and log it where that is asked for."""
+        if not line.strip():
             return
-        self.agent.stderr_tail.append(text)
-        if self._logged >= STDERR_LOG_SIZE:
+        self.agent.stderr_tail.append(line)
+        if self._logged >= STDERR_LOG_SIZE or not log.isEnabledFor(self._stderr_level):
             return
-        self._logged += len(line)
-        log.info("agent %s (%d) stderr: %s", self._launch.name, self._pid, text)
+        self._logged += min(len(line), STDERR_LINE_SIZE)
+        if not self._in_key:
+            for text in readable_lines([line]):
+                log.log(self._stderr_level, "agent %s (%d) stderr: %s", self._launch.name, self._pid, text)
+        # The lines of a private key can't be told from other text.
+        self._in_key = b"-----END " not in line and (self._in_key or _KEY_BEGINS.search(line) is not None)
         if self._logged >= STDERR_LOG_SIZE:
             log.warning("agent %s (%d) writes much to stderr; no more of it is logged", self._launch.name, self._pid)
+
+    def _where_stderr_is(self) -> str:
+        if not self.agent.stderr_tail or log.isEnabledFor(self._stderr_level):
+            return ""
+        return f"; what it wrote to stderr is logged with log_stderr = true in [agents.{self._launch.name}]"
 
     async def _close_stdin(self) -> None:
         try:
@@ -386,16 +426,6 @@ class _Process:
             pass  # All of the group have ended.
         except PermissionError:
             pass  # macOS says so of a group in which there are only zombies.
-
-
-def readable(line: bytes) -> str:
-    """A line of an agent's output for the errors that clients get: without colours and secrets, cut, in one line."""
-    return in_one_line(_printable(line), STDERR_LINE_SIZE)
-
-
-def _printable(line: bytes) -> str:
-    text = _UNPRINTABLE.sub("", line[:STDERR_LINE_SIZE].decode(errors="replace")).rstrip()
-    return f"{text} …" if text and len(line) > STDERR_LINE_SIZE else text
 
 
 def _signal_name(number: int) -> str:

@@ -452,6 +452,7 @@ class Gateway:
             max_message_size=self.config.gateway.max_message_size,
             eof_grace=section.eof_grace,
             term_grace=section.term_grace,
+            log_stderr=section.log_stderr,
         )
 
     async def _forget_expired(self) -> None:

@@ -160,6 +160,8 @@ class Hub:
         # Cancelled to have the agent stopped because nobody needs it.
         self._needed = trio.CancelScope()
         self._restarts = Restarts(limits.max_restarts)
+        # What the agent that ended last had written.
+        self._last_written: Written = MappingProxyType({})
         self._startup = Startup(limits.initialize_timeout, self._give_up_agent)
         # When somebody last said anything.
         self._last_said = trio.current_time()
@@ -468,7 +470,7 @@ class Hub:
             start = self._restarts.next_start(trio.current_time())
         except TooOften as error:
             data = {"reason": "agent_ended", "agent": self.name, "retryAfter": error.retry_after}
-            self._agent_lost(str(error), data)
+            self._agent_lost(str(error), data, self._last_written)
             return False
         await trio.sleep_until(start)
         if not self.seats:
@@ -486,7 +488,9 @@ class Hub:
                 agent: Agent = await agents.start(self._hold_agent, self._agent_life)
         except AgentError as error:
             log.error("agent %s: %s", self.name, error)
-            self._agent_lost(str(error), {"reason": "agent_not_started"})
+            # The configuration, which the error quotes, is none of the others' business.
+            why = f"the agent {self.name} cannot be started"
+            self._agent_lost(why, {"reason": "agent_not_started"}, details=str(error))
             return None
         self._agent = self._unended = agent
         self._needed = trio.CancelScope()
@@ -510,7 +514,7 @@ class Hub:
         self._agent_life.cancel()
         await agent.ended.wait()
         self._note_end()
-        self._agent_died(agent, *agent.describe_end())
+        self._agent_died(agent, *agent.describe_end(), {"stderr": agent.last_lines()})
 
     def _note_end(self) -> None:
         """Write down the end of the agent, unless that was done."""
@@ -526,6 +530,7 @@ class Hub:
         """An agent has ended, unless that is known already or was asked for."""
         if self._agent is agent:
             self._restarts.ended(trio.current_time(), why)
+            self._last_written = written
             self._agent_lost(why, data, written)
 
     def _give_up_agent(
@@ -586,14 +591,16 @@ class Hub:
                 reading.cancel()
                 return
 
-    def _agent_lost(self, why: str, data: dict[str, Any], written: Written = MappingProxyType({})) -> None:
+    def _agent_lost(
+        self, why: str, data: dict[str, Any], written: Written = MappingProxyType({}), details: str | None = None
+    ) -> None:
         """Tell everybody who waits for the agent. A connection that can do nothing without it ends as well.
 
-        What the agent has written is for those who may see it.
+        What the agent has written, and the words with all details, are for those who may see them.
         """
         # Those who have been initialized can go on with the next process.
         leaving = [seat for seat in self.seats.values() if not self._shared or seat.client.phase is Phase.WAITING]
-        self.multiplexer.agent_lost(why, data, written)
+        self.multiplexer.agent_lost(why, data, written, details)
         self._early.clear()
         self._agent = None
         self._deliver()

@@ -377,6 +377,10 @@ class AgentSection:
     address: both mean the client's machine and would be this one's. `drop` leaves them out, `deny` refuses the session,
     `allow` passes them on; a list of names passes those on and drops the others. A name is what the client says."""
 
+    log_stderr: Flag = False
+    """Whether what the agent writes to its stderr is logged, redacted as far as secrets are known. Off, because it may
+    be anything, and of any of its sessions; `serve --verbose` logs it as well."""
+
     login: Text | None = None
     """The command that a person runs on the gateway's machine to log the agent in, for the error that says so."""
 

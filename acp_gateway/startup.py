@@ -12,11 +12,10 @@ from typing import Any, Final, NoReturn
 
 import trio
 
-from acp_gateway.agent import STDERR_LINE_SIZE, STDERR_TAIL_LINES, Agent, readable
+from acp_gateway.agent import STDERR_KEPT_SIZE, STDERR_TAIL_LINES, Agent, readable_lines
 from acp_gateway.known_agents import guess
 from acp_gateway.protocol import jsonrpc
 from acp_gateway.protocol.jsonrpc import InvalidMessage
-from acp_gateway.protocol.reasons import in_one_line
 
 log = logging.getLogger(__name__)
 
@@ -47,7 +46,7 @@ class Startup:
         # Which agent has to answer; another object each time.
         self._awaited: tuple[Agent] | None = None
         self._changed = trio.lowlevel.ParkingLot()
-        self._stdout: deque[str] = deque(maxlen=STDERR_TAIL_LINES)
+        self._stdout: deque[bytes] = deque(maxlen=STDERR_TAIL_LINES)
 
     def look(self, agent: Agent | None) -> None:
         """Take note of the agent that has been asked and has not answered; None where there is none."""
@@ -65,8 +64,7 @@ class Startup:
             try:
                 jsonrpc.parse(line)
             except InvalidMessage:
-                if text := readable(line):
-                    self._stdout.append(text)
+                self._stdout.append(line[:STDERR_KEPT_SIZE])
 
     async def run(self) -> NoReturn:
         """Warn of agents that have not answered, and give them up, until cancelled."""
@@ -96,10 +94,7 @@ class Startup:
         return self._awaited is not awaited
 
     def _end(self, agent: Agent) -> None:
-        written = {
-            "stdout": [*self._stdout],
-            "stderr": [in_one_line(line, STDERR_LINE_SIZE) for line in agent.stderr_tail],
-        }
+        written = {"stdout": readable_lines(self._stdout), "stderr": agent.last_lines()}
         self._awaited = None
         why = (
             f"the agent {agent.name} has not answered initialize within {self._timeout:g} s (initialize_timeout) and "

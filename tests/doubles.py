@@ -200,7 +200,7 @@ class FakeAgent:
 
     def end(self, exit_code: int, *stderr: str) -> None:
         """The process ends; what holds its pipes is another matter, see `close`."""
-        self.agent.stderr_tail.extend(stderr)
+        self.agent.stderr_tail.extend(line.encode() for line in stderr)
         self.agent.exit_code = exit_code
         self.agent.ended.set()
 

@@ -17,7 +17,16 @@ import trio
 
 from acp_gateway import agent as agent_module
 from acp_gateway import hardening
-from acp_gateway.agent import STDERR_LINE_SIZE, STDERR_LOG_SIZE, STDERR_TAIL_LINES, Agent, Launch, Spawner, run_agent
+from acp_gateway.agent import (
+    STDERR_KEPT_SIZE,
+    STDERR_LINE_SIZE,
+    STDERR_LOG_SIZE,
+    STDERR_TAIL_LINES,
+    Agent,
+    Launch,
+    Spawner,
+    run_agent,
+)
 from acp_gateway.errors import AgentError
 from acp_gateway.leftovers import Ledger
 from acp_gateway.transports import framed
@@ -239,10 +248,8 @@ async def test_a_file_that_is_no_program_ends_with_the_reason_on_stderr(spawner:
     (tmp_path / "agent").chmod(0o755)
     async with running(make_launch((str(tmp_path / "agent"),)), spawner) as agent:
         await agent.ended.wait()
-        assert agent.describe_end()[0] == (
-            f"the agent test ended with exit code 1; the last it wrote to stderr: "
-            f"cannot execute {tmp_path}/agent: Exec format error"
-        )
+        assert agent.describe_end()[0] == "the agent test ended with exit code 1"
+        assert agent.last_lines() == [f"cannot execute {tmp_path}/agent: Exec format error"]
 
 
 async def test_what_starts_the_agent_ends_where_the_gateway_has_ended_meanwhile() -> None:
@@ -275,8 +282,9 @@ async def test_an_agent_that_exits_at_once_is_reported_with_its_exit_code(spawne
         await agent.ended.wait()
         assert agent.describe_end() == (
             "the agent test ended with exit code 0",
-            {"reason": "agent_ended", "agent": "test", "stderr": [], "exitCode": 0},
+            {"reason": "agent_ended", "agent": "test", "exitCode": 0},
         )
+        assert agent.last_lines() == []
 
 
 @pytest.mark.parametrize(
@@ -343,7 +351,7 @@ async def test_a_line_above_the_limit_is_an_error_that_names_the_setting(spawner
 async def stderr_of(code: str, spawner: Spawner) -> list[str]:
     async with running(make_launch(python("import os\n" + code)), spawner) as agent:
         await agent.ended.wait()
-        return list(agent.stderr_tail)
+        return agent.last_lines()
 
 
 async def test_the_last_lines_of_stderr_are_kept(spawner: Spawner) -> None:
@@ -366,7 +374,7 @@ async def test_lines_of_stderr_are_cut(spawner: Spawner) -> None:
 
 async def test_stderr_that_is_no_text_is_shown_as_far_as_it_is(spawner: Spawner) -> None:
     code = r"os.write(2, b'\x1b[31mred\x1b[0m \xff \x07bell\x1b]0;title\xe2\x80\xa8\n')"
-    assert await stderr_of(code, spawner) == ["red \ufffd bell]0;title"]
+    assert await stderr_of(code, spawner) == ["red \ufffd \\x07bell\\x1b]0;title"]
 
 
 async def test_ten_megabytes_on_stderr_delay_nothing_and_fill_neither_the_log_nor_the_memory(
@@ -377,9 +385,9 @@ async def test_ten_megabytes_on_stderr_delay_nothing_and_fill_neither_the_log_no
         "import os, sys\nfor _ in range(100): os.write(2, (b'y' * 49 + b'\\n') * 2000)\n"
         "os.write(2, b'the end\\n'); print('done', flush=True); sys.stdin.read()"
     )
-    async with running(make_launch(python(code)), spawner) as agent:
+    async with running(replace(make_launch(python(code)), log_stderr=True), spawner) as agent:
         assert await agent.messages.receive() == b"done"
-    assert list(agent.stderr_tail) == ["y" * 49] * (STDERR_TAIL_LINES - 1) + ["the end"]
+    assert agent.last_lines() == ["y" * 49] * (STDERR_TAIL_LINES - 1) + ["the end"]
     logged = [record for record in caplog.records if f"({agent.pid}) stderr: " in record.getMessage()]
     assert STDERR_LOG_SIZE <= 49 * len(logged) < STDERR_LOG_SIZE + 49
     warnings = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
@@ -389,6 +397,49 @@ async def test_ten_megabytes_on_stderr_delay_nothing_and_fill_neither_the_log_no
 async def test_a_line_of_ten_megabytes_on_stderr_is_kept_as_a_short_one(spawner: Spawner) -> None:
     code = "for _ in range(100): os.write(2, b'z' * 100_000)"
     assert await stderr_of(code, spawner) == ["z" * STDERR_LINE_SIZE + " …"]
+
+
+KEY = b"-----BEGIN RSA PRIVATE KEY-----\n" + b"c2VjcmV0\n" * 8 + b"-----END RSA PRIVATE KEY-----\n"
+
+
+@pytest.mark.parametrize(
+    ("written", "lines"),
+    [
+        (b"cannot log in with acpgw_0123456789\n", ["cannot log in with acpgw_…"]),
+        (b"GET /?api_key=\x1b[31mhunter2\x1b[0m&x=1\n", ["GET /?api_key=…&x=1"]),
+        (b"before\n" + KEY + b"after\n", ["before", "…", "after"]),
+        (b"x\n" * 20 + KEY + b"after\n" * 15, ["…", *["after"] * 15]),
+        (b"." * 395 + b"sk-0123456789abcdef0123456789\n", ["." * 395 + "…"]),
+        (b"." * (STDERR_KEPT_SIZE - 10) + b"sk-0123456789abcdef0123456789\n", ["." * STDERR_LINE_SIZE + " …"]),
+        (b"a\xe2\x80\xaeb\xc2\x9b31m\xe2\x80\x8bc\n", ["a\\u202eb\\x9b31m\\u200bc"]),
+    ],
+    ids=["token", "colours within", "key", "end of a key", "at the cut", "at the end of what is kept", "marks"],
+)
+async def test_what_is_shown_of_stderr_is_redacted_and_escaped(
+    written: bytes, lines: list[str], spawner: Spawner
+) -> None:
+    assert await stderr_of(f"os.write(2, {written!r})", spawner) == lines
+
+
+async def test_stderr_is_logged_only_where_that_is_asked_for_and_redacted(
+    spawner: Spawner, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    launch = make_launch(python(f"import os; os.write(2, b'acpgw_0123\\n' + {KEY!r} + b'\\x1b[2Jend\\n')"))
+    async with running(launch, spawner) as agent:
+        await agent.ended.wait()
+    assert "stderr: " not in caplog.text
+    assert "ended with exit code 0; what it wrote to stderr is logged with log_stderr = true in [agents.test]" in (
+        caplog.text
+    )
+    for level, asked in ((logging.INFO, True), (logging.DEBUG, False)):
+        caplog.clear()
+        caplog.set_level(level)
+        async with running(replace(launch, log_stderr=asked), spawner) as agent:
+            await agent.ended.wait()
+        logged = [record.getMessage().partition(" stderr: ")[2] for record in caplog.records]
+        assert [text for text in logged if text] == ["acpgw_…", "…", "end"]
+        assert "log_stderr" not in caplog.text
 
 
 # The ladder

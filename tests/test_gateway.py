@@ -1355,6 +1355,35 @@ async def test_an_agent_that_dies_is_reported_with_its_exit_code_and_its_last_wo
         assert answer["error"]["data"]["stderr"] == ["Traceback:", "ZeroDivisionError"]
 
 
+@pytest.mark.parametrize(
+    ("scope", "knows"),
+    [("connection", ["ann", "bob", "own"]), ("identity", ["ann", "bob", "own"]), ("shared", ["own"])],
+)
+async def test_the_last_words_of_an_agent_are_for_the_identity_whose_process_it_is(
+    scope: Scope, knows: list[str], scene: Scene
+) -> None:
+    gateway = scene.gateway({"fake": agent(scope)})
+    async with running(gateway) as enter:
+        for name, access in {"ann": scene.access(), "bob": scene.access("bob"), "own": owner_of(gateway)}.items():
+            visit = enter(access)
+            await visit.editor.initialize()
+            await visit.editor.request("test/stderr", "hunter2\n")
+            await visit.editor.send(id="exit", method="test/exit", params=3)
+            error = (await visit.editor.receive())["error"]
+            assert error["data"]["exitCode"] == 3
+            assert ("hunter2" in str(error)) == (name in knows)
+            await visit.leave()
+
+
+async def test_why_an_agent_cannot_be_started_is_for_the_identity_whose_process_it_is(scene: Scene) -> None:
+    gateway = scene.gateway({"fake": AgentSection(command=("no-such-agent",), scope="shared")})
+    async with running(gateway) as enter:
+        for access, told in ((scene.access("bob"), False), (owner_of(gateway), True)):
+            error = (await enter(access).editor.request("initialize", {"protocolVersion": 1}))["error"]
+            assert error["message"].startswith("the agent fake cannot be started")
+            assert ("no-such-agent" in str(error)) == told
+
+
 async def test_a_line_of_an_agents_above_max_message_size_ends_it(scene: Scene) -> None:
     async with running(scene.gateway({"fake": agent("connection")}, max_message_size=1000)) as enter:
         editor = enter(scene.access()).editor

@@ -182,7 +182,7 @@ async def test_every_pending_request_is_answered_when_the_agent_dies_and_then_th
                 "stderr": ["warming up", "out of memory"],
             },
         }
-    assert scene.editor.closed_with == (CloseReason.AGENT_GONE, answers[0]["error"]["message"])
+    assert scene.editor.closed_with == (CloseReason.AGENT_GONE, "the agent fake ended with exit code 137")
 
 
 async def test_what_the_agent_wrote_last_comes_before_the_news_of_its_death() -> None:
@@ -263,7 +263,7 @@ async def test_an_agent_that_cannot_be_started_is_an_answer_to_all_that_came_wit
     assert answer["id"] == 0
     assert answer["error"]["message"] == "the agent x cannot be started: the command x is not found"
     assert answer["error"]["data"]["reason"] == "agent_not_started"
-    assert scene.editor.closed_with == (CloseReason.AGENT_GONE, answer["error"]["message"])
+    assert scene.editor.closed_with == (CloseReason.AGENT_GONE, "the agent fake cannot be started")
     assert [record.levelno for record in caplog.records] == [logging.ERROR]
 
 

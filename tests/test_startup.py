@@ -143,7 +143,7 @@ async def test_what_it_wrote_is_kept_but_for_messages_and_without_secrets_and_co
             [b"\x1b[1mWelcome\x1b[0m to \xe2\x80\xaethis!", b"", b'{"jsonrpc":"2.0","method":"x"}', b"{}"]
         )
         watched.startup.hear([b"password=hunter2hunter2 TOKEN=abcdefgh", b"[1]", b"x" * 1000])
-        agent.stderr_tail.append("API_TOKEN=abcdefgh is set")
+        agent.stderr_tail.append(b"API_TOKEN=abcdefgh is set")
         await trio.sleep(HOUR)
     stdout = watched.written["stdout"]
     assert stdout[:2] == ["Welcome to \\u202ethis!", "{}"]
@@ -173,7 +173,7 @@ async def test_the_editors_initialize_is_answered_with_what_the_agent_wrote(
         await scene.editor.send_request(0, "initialize", **INITIALIZE)
         await wait_all_tasks_blocked()
         scene.agent.stream.send_nowait([b"Welcome!"])
-        scene.agent.agent.stderr_tail.append("bash: jsonrpc: command not found")
+        scene.agent.agent.stderr_tail.append(b"bash: jsonrpc: command not found")
         answer = await scene.editor.receive()
         await scene.editor.gone.wait()
         scene.scope.cancel()

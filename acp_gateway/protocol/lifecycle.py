@@ -33,7 +33,7 @@ class Lifecycle:
         if client.phase is not Phase.NEW:
             self._process.refuse(request, jsonrpc.INVALID_REQUEST, "initialize has been called already")
         elif self._process.lost is not None:
-            self._process.refuse(request, *self._process.lost)
+            self._process.refuse(request, *self._process.lost[self._process.may_see_output(client)])
         else:
             client.phase = Phase.WAITING
             client.wants_news = handshake.wants_news(request.message.text)

@@ -225,27 +225,34 @@ class Multiplexer:
             self._process.fail(request, why, data)
         self.client_gone(client)
 
-    def agent_lost(self, why: str, data: dict[str, Any], written: Mapping[str, Sequence[str]] = _NOTHING) -> None:
+    def agent_lost(
+        self,
+        why: str,
+        data: dict[str, Any],
+        written: Mapping[str, Sequence[str]] = _NOTHING,
+        details: str | None = None,
+    ) -> None:
         """The agent has ended or could not be started: answer everything that waits for it.
 
         Args:
             why: words for all.
             data: of the errors.
             written: the last lines that the process has written, by where to, for those who may see them.
+            details: words for those, in place of `why`.
         """
+        full = (jsonrpc.INTERNAL_ERROR, *_with_output(details or why, data, written))
+        reasons = (jsonrpc.INTERNAL_ERROR, why, data), full
         for client in self._process.clients:
-            words, its = (why, data)
-            if self._process.may_see_output(client):
-                words, its = _with_output(why, data, written)
+            reason = reasons[self._process.may_see_output(client)]
             for request in list(client.requests.values()):
-                self._process.fail(request, words, its)
+                self._process.refuse(request, *reason)
             if client.phase is Phase.WAITING:
                 client.phase = Phase.NEW
         if self._process.policy.shared:
             self._lifecycle.clear()
         else:
             self.retire()
-            self._process.stage, self._process.lost = Stage.LOST, (jsonrpc.INTERNAL_ERROR, why, data)
+            self._process.stage, self._process.lost = Stage.LOST, reasons
 
     def agent_stopped(self) -> None:
         """The agent was stopped because nobody needed it: as if it had ended, and nothing was open."""
@@ -335,7 +342,7 @@ class Multiplexer:
         elif objection := rights.objection_to_request(client, message):
             self._process.refuse(request, *objection)
         elif self._process.lost is not None:
-            self._process.refuse(request, *self._process.lost)
+            self._process.refuse(request, *self._process.lost[self._process.may_see_output(client)])
         elif client.controls and self._process.stage is not Stage.READY:
             self._process.held.append(request)
             if self._process.stage is Stage.ABSENT:

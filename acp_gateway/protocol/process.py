@@ -99,8 +99,8 @@ class Process:
         self.live: dict[str, Session] = {}
         """The sessions that live in it, by id."""
         self.stage = Stage.ABSENT
-        self.lost: Refusal | None = None
-        """Why there will not be another process."""
+        self.lost: tuple[Refusal, Refusal] | None = None
+        """Why there will not be another process: for all clients, and for those that may see its output."""
         self.abilities = Abilities()
         """What the agent can do, as it said when it was last initialized."""
         self.auth_methods: list[dict[str, Any]] = []
@@ -131,8 +131,10 @@ class Process:
 
         The owner of one for several identities is the gateway's own user.
         """
-        owns = not self.policy.common or client.viewer.identity == self.registry.own_identity
-        return owns and client.controls and not client.viewer.guest
+        viewer, policy = client.viewer, self.policy
+        owns = not policy.common or viewer.identity == self.registry.own_identity
+        # Where others' sessions are in the process, what it writes may be about another workspace.
+        return owns and client.controls and not viewer.guest and (viewer.workspaces is None or not policy.shared)
 
     def _left(self, session: Session) -> bool:
         return all(client.gone for client in session.attached)

@@ -24,12 +24,13 @@ HIDDEN: Final = "…"
 SMALLEST_LIMIT: Final = 128
 """Bytes that a result may always have: room for a note."""
 
+LONGEST_SECRET: Final = 4096
+"""Characters behind those of a long string that may be shown, which say whether the last of these are of a secret."""
+
 # Bytes of a note in a result, at most, with the name before it and the comma.
 _NOTE: Final = 64
 # Tokens of JSON that are looked at, which takes a second: nothing else happens meanwhile.
 _MOST_TOKENS: Final = 250_000
-# Characters behind those of a long string that may be shown, which say whether the last of these are of a secret.
-_LONGEST_SECRET: Final = 4096
 
 _NAMES: Final = frozenset({"tokens", "accesstokens", "refreshtokens", "setcookie", "passwd", "passcode"})
 _NAME_ENDS: Final = (
@@ -158,8 +159,11 @@ def redact_json(message: bytes, limit: int) -> bytes | None:
 
 def redact_text(text: str, limit: int) -> str:
     """A text that is no JSON without what looks like a secret, at most `limit` characters of it."""
-    plain = _without_secrets(text)
-    return plain if len(plain) <= limit else f"{plain[:limit]}{HIDDEN} {len(plain) - limit} characters left out"
+    plain, is_part = _beginning_without_secrets(text, limit)
+    if not is_part and len(plain) <= limit:
+        return plain
+    kept = plain[:limit]
+    return f"{kept}{HIDDEN} {len(text) - len(kept)} characters left out"
 
 
 class _Walk:
@@ -269,11 +273,7 @@ class _Walk:
             within.option = False
 
     def _add_string(self, string: str) -> None:
-        looked_at = self._limit + _LONGEST_SECRET
-        plain = _without_secrets(string[:looked_at])
-        is_part = len(string) > looked_at
-        if is_part:
-            plain = plain[:-_LONGEST_SECRET]
+        plain, is_part = _beginning_without_secrets(string, self._limit)
         piece = _encode(plain)
         room = min(self._longest_string, self._limit - self._size - len(self._open) - 2 * _NOTE)
         if is_part or len(piece) > max(room, _NOTE):
@@ -299,6 +299,13 @@ class _Walk:
                 note = "," + note
         self._pieces.append(note)
         self._pieces += [container.closing for container in reversed(self._open)]
+
+
+def _beginning_without_secrets(text: str, limit: int) -> tuple[str, bool]:
+    """The first characters of a text, `limit` or a little more, and whether there are others behind them."""
+    looked_at = limit + LONGEST_SECRET
+    plain = _without_secrets(text[:looked_at])
+    return (plain, False) if len(text) <= looked_at else (plain[:-LONGEST_SECRET], True)
 
 
 def _string(token: str) -> str:

@@ -732,3 +732,24 @@ def test_what_a_process_for_everybody_wrote_is_told_to_the_gateways_own_user_alo
     scene = Scene(make_policy(common=True))
     me, bob = scene.join("me"), scene.join("bob", "bob")
     assert whom_a_loss_shows_output(scene, me, bob) == [True, False]
+
+
+def test_what_a_shared_process_wrote_is_not_told_to_who_is_limited_to_workspaces() -> None:
+    scene = Scene()
+    me, limited = scene.join("me"), scene.join("limited", workspaces=("w",))
+    assert whom_a_loss_shows_output(scene, me, limited) == [True, False]
+
+
+def test_who_asks_after_the_end_is_told_what_it_may_know() -> None:
+    scene = connection_scope()
+    me, guest = scene.join("me"), scene.join("guest", "bob", only="s", guest=True)
+    scene.multiplexer.agent_lost("no start", {"n": 1}, {"stderr": ["hunter2"]}, "no start: hunter2")
+    scene.deliver()
+    late, too_late = scene.join("late", initialize=False), scene.join("later", "bob", guest=True, initialize=False)
+    me.heard(), guest.heard()
+    for peer in (me, guest, late, too_late):
+        peer.request("initialize", protocolVersion=1) if peer in (late, too_late) else peer.request("session/list")
+    full = ("no start: hunter2; the last it wrote to stderr: hunter2", {"n": 1, "stderr": ["hunter2"]})
+    told = [(error["message"], error["data"]) for error in (peer.hears()["error"] for peer in (me, late, too_late))]
+    assert told == [full, full, ("no start", {"n": 1})]
+    assert "hunter2" not in str(guest.heard())
