@@ -71,6 +71,7 @@ class Lifecycle:
         if self._welcome is None:
             self._first = None
         for session in list(process.live.values()):
+            process.end_echo(session)
             if session.turns:
                 session.end_turn()
                 process.turn_ended(session, min(session.turns.values()), None)

@@ -188,6 +188,7 @@ class Process:
 
     def drop(self, session: Session) -> None:
         """A session does not live in this process any more."""
+        self.end_echo(session)
         for client in list(session.attached):
             self.detach(session, client)
         session.turns.clear()
@@ -211,6 +212,27 @@ class Process:
             if client.counts and len(session.id) <= SESSION_ID_SIZE:
                 position = session.journal.epoch, session.journal.position
                 self.out.client(client, Mark(acknowledgement(0, {session.id: position})))
+
+    def tell_echo(self, session: Session, chunk: bytes) -> None:
+        """Tell the sender of a prompt what the agent says again of it: the others know it."""
+        assert session.echo is not None
+        sender = session.echo.request.client
+        if sender in session.attached:
+            self.out.client(sender, chunk)
+            self.mark(session, [sender])
+        if session.echo.over:
+            session.echo = None
+
+    def end_echo(self, session: Session) -> None:
+        """The agent does not go on with an echo: what is none after all, the others are told now."""
+        echo, session.echo = session.echo, None
+        if echo is None or not echo.withheld:
+            return
+        sender = echo.request.client
+        for chunk in echo.withheld:
+            session.write(chunk)
+            self.out.clients((client for client in session.attached if client is not sender), chunk)
+        self.mark(session, (client for client in session.attached if client is sender))
 
     def detach(self, session: Session, client: Client) -> None:
         self.out.deed("session_left", client, session=session.id, agent=self.agent)

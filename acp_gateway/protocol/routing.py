@@ -24,6 +24,8 @@ EARLY_SIZE: Final = 4 * 1024 * 1024
 STRANGERS: Final = 10_000
 """Session ids of sub-agents, and ids of elicitations, that are remembered at most."""
 
+_USER_CHUNK: Final = methods.USER_CHUNK.encode()
+
 
 class Routing:
     """Where the messages of one agent process go."""
@@ -75,6 +77,10 @@ class Routing:
         session = self._process.live.get(session_id)
         if session is None or session.state in (State.OPENING, State.DELETING) or len(self._process.terminals):
             return False
+        if session.echo is not None:
+            if _USER_CHUNK in lines[0]:
+                return False
+            self._process.end_echo(session)
         session.extend(lines)
         self._process.out.talk(session.attached, lines)
         return True
@@ -94,6 +100,11 @@ class Routing:
             if session.replay_to is not None:
                 self._process.out.replay(session.replay_to, [message.text])
             return
+        if session.echo is not None and own and state is None:
+            if message.update == methods.USER_CHUNK and session.echo.take(message.text):
+                self._process.tell_echo(session, message.text)
+                return
+            self._process.end_echo(session)
         session.write(message.text, state)
         translated = self._process.terminals.translations(message.text)
         if translated:

@@ -20,6 +20,7 @@ from acp_gateway.protocol.journal import Journal
 from acp_gateway.protocol.jsonrpc import IdKey, Message, RawId
 
 if TYPE_CHECKING:
+    from acp_gateway.protocol.echoes import Echo
     from acp_gateway.protocol.questions import Question
 
 REMEMBERED: Final = 10_000
@@ -351,6 +352,8 @@ class Session:
         """The clients that take part, the earliest first."""
         self.turns: dict[Request, float] = {}
         """The prompts that the agent works on, with the time at which it began."""
+        self.echo: Echo | None = None
+        """What the agent may say again of the prompt that it got last, while it has said nothing else in that turn."""
         self.queue: deque[Request] = deque()
         """The prompts that come after them."""
         self.held: list[Request] = []

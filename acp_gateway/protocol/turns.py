@@ -1,6 +1,7 @@
 """Turns: prompts one after another, whoever they come from, and the choices that hold for a session as a whole."""
 
 from acp_gateway.protocol import jsonrpc, methods, updates
+from acp_gateway.protocol.echoes import Echo
 from acp_gateway.protocol.jsonrpc import Message
 from acp_gateway.protocol.process import Process, Stage, Then, who
 from acp_gateway.protocol.routing import Routing
@@ -66,9 +67,12 @@ class Turns:
             self._process.answer(request, b'{"stopReason":"cancelled"}')
 
     def _start_turn(self, session: Session, request: Request) -> None:
+        self._process.end_echo(session)
         session.turns[request] = self._process.now
         if not self._process.abilities.echoes:
-            for chunk in updates.user_chunks(session.id, request.message):
+            chunks = updates.user_chunks(session.id, request.message)
+            session.echo = Echo(request, chunks) if chunks else None
+            for chunk in chunks:
                 session.write(chunk)
                 self._process.out.clients((other for other in session.attached if other is not request.client), chunk)
             self._process.mark(session, (client for client in session.attached if client is request.client))
@@ -79,6 +83,8 @@ class Turns:
     def _turn_ended(self, request: Request, response: Message) -> None:
         session = request.session
         assert session is not None
+        if session.echo is not None and session.echo.request is request:
+            self._process.end_echo(session)
         self._process.respond(request, response)
         began = session.turns.pop(request, None)
         if began is None:

@@ -98,6 +98,11 @@ def said_by_user(*blocks: str) -> list[Update]:
     return [{"sessionUpdate": "user_message_chunk", "content": {"type": "text", "text": text}} for text in blocks]
 
 
+def said_by_agent(*chunks: str) -> list[Update]:
+    """What an agent says."""
+    return [{"sessionUpdate": "agent_message_chunk", "content": {"type": "text", "text": text}} for text in chunks]
+
+
 def texts(updates: list[Update], kind: str = "agent_message_chunk") -> list[str]:
     """What was said in these updates, by the agent or by a user."""
     return [update["content"]["text"] for update in updates if update["sessionUpdate"] == kind]

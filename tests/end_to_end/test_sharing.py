@@ -16,7 +16,7 @@ import pytest
 import trio
 from trio_websocket import ConnectionClosed, WebSocketConnection
 
-from tests.end_to_end.parties import Party, party, run, said_by_user, texts
+from tests.end_to_end.parties import Party, party, run, said_by_agent, said_by_user, texts
 from tests.end_to_end.running import AGENTS, RunningGateway, prepare, run_program, start_gateway
 from tests.end_to_end.test_websocket_peers import bearer, connected
 
@@ -31,12 +31,13 @@ def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningGateway
     directory = tmp_path_factory.mktemp("sharing")
     agents = f'[agents.sdk]\ncommand = ["{sys.executable}", "{AGENTS / "sdk_agent.py"}"]\n'
     for name, scope in {
-        **dict.fromkeys(("memory", "patient", "mortal", "fast"), "identity"),
+        **dict.fromkeys(("memory", "patient", "mortal", "fast", "echoing"), "identity"),
         "alone": "connection",
         "together": "shared",
     }.items():
         (directory / name).mkdir()
         command = [sys.executable, str(AGENTS / "remembering_agent.py"), str(directory / name)]
+        command += ["echo"] if name == "echoing" else []
         agents += f'[agents.{name}]\ncommand = {json.dumps(command)}\nscope = "{scope}"\n'
     pin = prepare(directory, agents, more='default_agent = "sdk"')
     running = start_gateway(directory, pin)
@@ -294,6 +295,30 @@ def test_a_late_joiner_is_told_what_the_early_ones_saw(gateway: RunningGateway) 
                 await loader.until_told(there.session, "one more")
                 assert loader.updates(there.session) == there.viewer.updates(there.session)
                 assert joiner.updates(there.session) == [*told, *there.viewer.updates(there.session)[-1:]]
+
+    run(scenario())
+
+
+def test_the_prompt_that_an_agent_says_again_is_shown_once_to_the_others(gateway: RunningGateway) -> None:
+    async def scenario() -> None:
+        async with (
+            party(gateway, "wss", "--agent", "echoing") as first,
+            party(gateway, "tcp", "--agent", "echoing") as second,
+        ):
+            session = await opened(first)
+            await second.agent.load_session(cwd="/", session_id=session)
+            for words in ("hello", "hello"):
+                assert await first.prompt(session, words, "the end") == "end_turn"
+            await second.until(lambda: texts(second.updates(session)).count("the end") == 2)
+            turn = [*said_by_user("hello", "the end"), *said_by_agent("hello", "the end")]
+            assert second.updates(session) == turn * 2
+            # The editor gets what the agent says, as it does without a gateway.
+            own = texts(first.updates(session), "user_message_chunk")
+            assert own == ["hello", "the end"] * 2
+            assert {update.get("messageId") for update in first.updates(session)} == {"m1", None}
+            async with party(gateway, "unix", "--agent", "echoing") as late:
+                await late.agent.load_session(cwd="/", session_id=session)
+                assert late.updates(session) == turn * 2
 
     run(scenario())
 
