@@ -193,8 +193,8 @@ def main() -> None:
 
 @main.command(short_help="Accept editors and run agents for them.")
 @config_option
-@click.option("--verbose", "-v", is_flag=True, help="Log each connection's details as well. Never what is said.")
-@click.option("--log-bodies", is_flag=True, help="Log what is said as well, secrets left out as far as they are known.")
+@click.option("--verbose", "-v", is_flag=True, help="Log the details of each connection too, but no message bodies.")
+@click.option("--log-bodies", is_flag=True, help="Log message bodies too, with known secrets redacted.")
 def serve(config: Path | None, *, verbose: bool, log_bodies: bool) -> None:
     """Accept editors and run agents for them, until stopped by SIGTERM or Ctrl-C.
 
@@ -219,16 +219,16 @@ def serve(config: Path | None, *, verbose: bool, log_bodies: bool) -> None:
     trio.run(partial(server.serve, settings, os.environ, file=file, recorder=recorder))
 
 
-@main.command(epilog=CONNECT_EPILOG, short_help="Be the agent for an editor.")
+@main.command(epilog=CONNECT_EPILOG, short_help="Connect an editor to a remote agent (editors run this).")
 @click.argument("target")
 @click.option("--agent", help="The agent to use. Default: the gateway's own default.")
 @click.option(
     "--attach",
     "session",
     metavar="SESSION",
-    help="Join this session, which `acp-gateway sessions` lists: the first that the editor opens is this one.",
+    help="Join this session: the editor's first new session is this one. `acp-gateway sessions` lists them.",
 )
-@click.option("--observe", is_flag=True, help="Look on only: nothing can be said or decided from here.")
+@click.option("--observe", is_flag=True, help="Watch only: you can't prompt or approve.")
 @_token_file_option
 @_ca_option
 @_pin_option
@@ -239,7 +239,7 @@ def serve(config: Path | None, *, verbose: bool, log_bodies: bool) -> None:
     "maps",
     multiple=True,
     metavar="LOCAL=REMOTE",
-    help="A directory here and what it is called there. May be repeated.",
+    help="Map a local folder to a remote one. May be repeated.",
 )
 @_connect_timeout_option(help="How long to try until the first connection.")
 @click.option(
@@ -257,7 +257,7 @@ def serve(config: Path | None, *, verbose: bool, log_bodies: bool) -> None:
     callback=_finite,
     show_default=True,
     metavar="SECONDS",
-    help="After how long a silence a dead link is noticed. Both ends speak every 10 s.",
+    help="Reconnect after this much silence. Both ends send something every 10 s.",
 )
 @click.option("--log-file", type=click.Path(path_type=Path), help="Write a log there.")
 @_insecure_plaintext_option
@@ -283,7 +283,7 @@ def connect(
     observe: bool,
     insecure_plaintext: bool,
 ) -> None:
-    """Be the agent for an editor, and pass everything to TARGET and back.
+    """Connect an editor to a remote agent: pass everything to the gateway at TARGET and back. Editors run this.
 
     TARGET is a name from ~/.config/acp-gateway/hosts.toml, or HOST[:PORT] (TLS, port 7443), or a URL: wss://, ws://,
     tcp+tls://, tcp://, unix:///path, ssh://[USER@]HOST. Editors start this command; what it says goes to stdout as ACP.
@@ -375,10 +375,10 @@ def sessions(
     insecure_plaintext: bool,
     as_json: bool,
 ) -> None:
-    """Show the sessions at TARGET that your token may join, a row each, the id first.
+    """List the sessions at TARGET that your token may join, a row each, the id first.
 
-    `connect TARGET --attach ID` joins one, and opens one again that is not live if its agent can do that. TARGET is
-    what it is for `connect`.
+    `connect TARGET --attach ID` joins one. If it is not live, it is opened again where its agent can do that. TARGET
+    means the same as for `connect`.
     """
     import json
     from datetime import UTC, datetime
@@ -415,10 +415,10 @@ def sessions(
         click.echo("There are no sessions; the first that an editor opens will be one.", err=True)
 
 
-@main.command("check-config", short_help="Say what is wrong with the configuration.")
+@main.command("check-config", short_help="List what is wrong with the configuration.")
 @config_option
 def check_configuration(config: Path | None) -> None:
-    """Say what is wrong with the gateway's configuration, and where."""
+    """List everything that is wrong with the gateway's configuration, with file, line and option."""
     from acp_gateway.auth import TokenStore
     from acp_gateway.config import check_config, load_config
     from acp_gateway.errors import ConfigError

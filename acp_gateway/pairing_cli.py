@@ -31,7 +31,7 @@ _WRITTEN = ("url", "token_file", "token_id", "pin", "command", "ssh_options", "c
 _nonce_option = click.option("--nonce", default="", help="The number by which the client knows the lines that count.")
 
 
-@click.command(short_help="Get a token of a gateway over ssh.")
+@click.command(short_help="Pair this machine with a gateway over ssh.")
 @click.argument("machine", metavar="[USER@]HOST")
 @click.option("--name", help="What it is to be called in hosts.toml. Default: HOST.")
 @click.option("--label", help="What this machine is called in the gateway's list of tokens. Default: its name.")
@@ -61,10 +61,9 @@ def pair(
     ssh_options: tuple[str, ...],
     connect_timeout: float,
 ) -> None:
-    """Have a gateway make a token for this machine, and note all that it takes to connect in hosts.toml.
+    """Pair this machine with a gateway over ssh and save the connection in hosts.toml.
 
-    HOST is one that you can log in to with ssh, as the gateway's own user and without a password. Pairing again
-    revokes the token of before.
+    You need to be able to log in to HOST with ssh as the gateway's own user. Pairing again revokes the previous token.
     """
     import trio
 

@@ -96,7 +96,7 @@ def _word(value: object) -> str:
     return value if isinstance(value, str) and re.fullmatch(r"[!#-<>-~]+", value) else entry_line(value)
 
 
-@click.command(short_help="Be the agent of a recording.")
+@click.command(short_help="Play a recording back to an editor.")
 @click.argument("file", type=click.Path(path_type=Path, dir_okay=False))
 @click.option(
     "--speed",
@@ -108,7 +108,7 @@ def _word(value: object) -> str:
     help="1: the agent takes as long as it took; 2: half of that; 0: no time at all.",
 )
 def replay(file: Path, speed: float) -> None:
-    """Be the agent of a recording that the gateway wrote into its record_dir, on stdin and stdout.
+    """Play a recording from the gateway's record_dir back to an editor, as its agent on stdin and stdout.
 
     An editor starts this in the place of `acp-gateway connect`, and sees what it saw then, without the agent.
     """

@@ -100,14 +100,14 @@ def token() -> None:
     show_default=True,
     help="A controller may do everything; an observer may only look.",
 )
-@click.option("--session", metavar="ID", help="For this session and nothing else, whosever it is.")
+@click.option("--session", metavar="ID", help="Restrict the token to this one session, whoever owns it.")
 @click.option(
     "--expires",
     "lifetime",
     metavar="DURATION",
     default="never",
     callback=_lifetime,
-    help="For how long it lets people in: 90s, 15m, 2h, 7d. Default: until it is revoked.",
+    help="Expire after this time: 90s, 15m, 2h, 7d. Default: never.",
 )
 def create_token(
     config: Path | None,
@@ -261,8 +261,8 @@ def _last_uses(state_dir: Path) -> dict[str, str]:
     "lifetime",
     metavar="DURATION",
     callback=_new_lifetime,
-    help="For how long from now it lets people in: 90s, 15m, 2h, 7d, or never: until it is revoked. "
-    "Default: until when it did; one that has expired needs this.",
+    help="Expire after this time: 90s, 15m, 2h, 7d, or never. Default: keep the current expiry. Required for an expired "
+    "token.",
 )
 @click.option(
     "--grace",
@@ -270,16 +270,15 @@ def _last_uses(state_dir: Path) -> dict[str, str]:
     default="10m",
     show_default=True,
     callback=_grace,
-    help="For how long the old one lets people in still, so that there is time to save the new one; none: for no time.",
+    help="Keep the old token valid for this long, so that there is time to save the new one; none: revoke it now.",
 )
 def rotate_token(
     config: Path | None, token_id: str, lifetime: float | Literal["as before"] | None, grace: float
 ) -> None:
-    """Replace the token with this id by another that allows the same, and print that, this once.
+    """Replace a token by a new one with the same rights, and print the new one, this once.
 
-    The old one is worthless when --grace is over. Connections that came in with it are taken away then; `connect` comes
-    back with the token that is in its file by that time, and goes on where it was. Where somebody else may have the old
-    one, say --grace none.
+    After --grace the old token is revoked and its connections are cut. `connect` then comes back with the token that is
+    in its file, and goes on where it was. If somebody else may have the old token, use --grace none.
     """
     from acp_gateway.auth import TokenStore
     from acp_gateway.config import load_config
@@ -304,7 +303,7 @@ def _until(token: "Token") -> str:
 @config_option
 @click.argument("token_id", metavar="ID")
 def revoke_token(config: Path | None, token_id: str) -> None:
-    """Make a token worthless; connections that use it are closed."""
+    """Revoke a token and close its connections."""
     from acp_gateway.auth import TokenStore
     from acp_gateway.config import load_config
 
@@ -317,7 +316,7 @@ def revoke_token(config: Path | None, token_id: str) -> None:
 
 @click.command(short_help="Make a token for one session.")
 @click.argument("session")
-@click.option("--observe", is_flag=True, help="To look only: the guest can neither prompt nor decide anything.")
+@click.option("--observe", is_flag=True, help="Watch only: the guest can't prompt or approve.")
 @click.option(
     "--expires",
     "lifetime",
@@ -325,12 +324,12 @@ def revoke_token(config: Path | None, token_id: str) -> None:
     default="24h",
     show_default=True,
     callback=_lifetime,
-    help="For how long it lets the guest in: 90s, 15m, 2h, 7d, or never: until it is revoked.",
+    help="Expire after this time: 90s, 15m, 2h, 7d, or never.",
 )
 @click.option("--label", metavar="TEXT", help="Who or what the token is for. Default: guest.")
 @config_option
 def share(session: str, lifetime: float | None, label: str | None, config: Path | None, *, observe: bool) -> None:
-    """Make a token for a guest and print it, this once: for the session with the id SESSION and nothing else.
+    """Make a token for a guest, restricted to the session with the id SESSION, and print it, this once.
 
     Run this on the gateway's machine. `acp-gateway token revoke` ends it before its time.
     """

@@ -27,7 +27,7 @@ state_dir = "{directory}/state"
 [[listen]]
 url = "tcp://127.0.0.1:7443"
 [agents.demo]
-command = ["python3"]
+command = ["python3", "agent.py"]
 """
 """A configuration file, but for where its state is."""
 
