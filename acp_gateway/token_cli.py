@@ -261,8 +261,8 @@ def _last_uses(state_dir: Path) -> dict[str, str]:
     "lifetime",
     metavar="DURATION",
     callback=_new_lifetime,
-    help="Expire after this time: 90s, 15m, 2h, 7d, or never. Default: keep the current expiry. Required for an expired "
-    "token.",
+    help="Expire after this time: 90s, 15m, 2h, 7d, or never. Default: keep the current expiry. Required for a token "
+    "that has expired.",
 )
 @click.option(
     "--grace",
