@@ -3,9 +3,9 @@
 import logging
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from contextlib import AbstractContextManager
-from typing import Final, Protocol
+from typing import Protocol
 
 import trio
 
@@ -13,59 +13,16 @@ from acp_gateway.access import Access
 from acp_gateway.auth import TokenStore
 from acp_gateway.errors import Busy
 from acp_gateway.options import LimitsSection
+from acp_gateway.rate_limits import RateLimiter, Rates, TokenBucket
 from acp_gateway.seats import Farewell
 from acp_gateway.transports.base import CloseReason
 
 log = logging.getLogger(__name__)
 
-LONGEST_PAUSE: Final = 5.0
-"""Seconds for which a connection is not read at once, so that a link that is well does not count as lost."""
-
 REVOKED = Farewell(CloseReason.POLICY, "the token is not valid any more", "unauthorized")
 ROTATED = Farewell(CloseReason.POLICY, "the token was rotated: show the new one", "unauthorized")
+CROWDED = Farewell(CloseReason.POLICY, "others needed the room", "evicted")
 ENDED = Farewell(CloseReason.POLICY, "the client certificate has expired", "unauthorized")
-
-
-class Bucket:
-    """How much may be said at once and on the long run: so many per second, and a burst before that."""
-
-    __slots__ = ("_burst", "_left", "_rate", "_since")
-
-    def __init__(self, rate: float, burst: float, now: float) -> None:
-        self._rate = rate
-        self._burst = burst
-        self._left = burst
-        self._since = now
-
-    def take(self, count: int, now: float, parts: int = 1) -> float:
-        """So much was said: for how many seconds there is to be silence now, where it has one of so many parts."""
-        rate = self._rate / parts
-        self._left = min(self._burst / parts, self._left + (now - self._since) * rate) - count
-        self._since = now
-        return -self._left / rate if self._left < 0 else 0.0
-
-
-class Pace:
-    """How fast one of an identity's clients may speak.
-
-    All of them together have a rate. Who keeps to its part of that, one of as many as there are clients, is read on
-    while others are too fast: an observer that says too much must not keep its identity's controllers from being heard.
-    """
-
-    __slots__ = ("_counts", "_identity", "_own", "_together")
-
-    def __init__(self, together: Bucket, own: Bucket, identity: str, counts: Counter[str]) -> None:
-        self._together = together
-        self._own = own
-        self._identity = identity
-        self._counts = counts
-
-    def __call__(self, count: int) -> float:
-        """It has sent so many messages: for how many seconds not to read it."""
-        now = trio.current_time()
-        pause = self._together.take(count, now)
-        own = self._own.take(count, now, self._counts[self._identity] or 1)
-        return min(pause, LONGEST_PAUSE) if own else 0.0
 
 
 class Connection(Protocol):
@@ -75,6 +32,10 @@ class Connection(Protocol):
     def access(self) -> Access:
         """What was shown last, and whose it is."""
 
+    @property
+    def away_since(self) -> float | None:
+        """When it was lost, where it may come back; None while it is there."""
+
     def close(self, farewell: Farewell) -> None:
         """End it for good."""
 
@@ -82,29 +43,30 @@ class Connection(Protocol):
         """Take its connection away so that it may come back with another token; False where it can't."""
 
 
+def _account(access: Access) -> Hashable:
+    """Whose connections are counted together: those of an identity, and those of each guest's token."""
+    return access.identity if access.session is None else ("guest", access.credential)
+
+
 class _Watch:
     """That a connection is watched, for as long as it is in a block. There are as many as connections: no generator."""
 
-    __slots__ = ("_all", "_counts", "_identity", "connection", "ended")
+    __slots__ = ("_connections", "account", "connection", "ended", "shares")
 
-    def __init__(self, connection: Connection, all_watches: set["_Watch"], counts: Counter[str]) -> None:
+    def __init__(self, connection: Connection, connections: "Connections") -> None:
         self.connection = connection
         self.ended = False
         """Whether it is being closed, which may take its time."""
-        # All that there are, and how many of each identity.
-        self._all = all_watches
-        self._counts = counts
-        self._identity = connection.access.identity
+        self.account = _account(connection.access)
+        self.shares = connection.access.identity, connection.access.session is not None
+        """Whose rates it shares."""
+        self._connections = connections
 
     def __enter__(self) -> None:
-        self._all.add(self)
-        self._counts[self._identity] += 1
+        self._connections.add(self)
 
     def __exit__(self, *_: object) -> None:
-        self._all.discard(self)
-        self._counts[self._identity] -= 1
-        if not self._counts[self._identity]:
-            del self._counts[self._identity]
+        self._connections.discard(self)
 
 
 class Connections:
@@ -121,32 +83,91 @@ class Connections:
         self._tokens = tokens
         self._now = now
         self._watches: set[_Watch] = set()
-        self._counts: Counter[str] = Counter()
-        # By identity, of which there are as many as somebody has made tokens for.
-        self._buckets: dict[str, Bucket] = {}
+        self._counts: Counter[Hashable] = Counter()
+        self._rates = Rates(
+            messages=limits.messages_per_second,
+            size=limits.bytes_per_second,
+            share=limits.loop_share,
+            burst=limits.message_burst / limits.messages_per_second,
+            frames=limits.frames_without_message,
+        )
+        # By identity, of which there are as many as somebody has made tokens for, its guests apart; and how many
+        # connections share each of them.
+        self._buckets: dict[Hashable, TokenBucket] = {}
+        self._sharing: Counter[Hashable] = Counter()
 
     def __len__(self) -> int:
         return len(self._watches)
 
-    def check_room(self, identity: str) -> None:
-        """Raise `Busy` where an identity can't have a further connection now."""
+    def make_room(self, access: Access) -> None:
+        """Have room for a further connection, if need be by giving up one that is away; raises `Busy` without any."""
         limits = self._limits
-        if self._counts[identity] >= limits.connections_per_identity:
-            raise Busy(f"connections_per_identity ({limits.connections_per_identity}) are there already; try later")
-        if len(self._watches) >= limits.max_connections:
-            raise Busy(f"max_connections ({limits.max_connections}) are there already; try later")
+        account = _account(access)
+        has = self._counts[account]
+        name, most = "connections_per_identity", limits.connections_per_identity
+        if access.session is not None:
+            name, most = "connections_per_guest", limits.connections_per_guest
+        # What an identity has away is its own to come back to; a guest's next visit is as good as its last one.
+        if has >= most and not (access.session is not None and self._give_up_one_away(account)):
+            raise Busy(f"{name} ({most}) are there already; try later")
+        most = limits.max_connections
+        why = f"max_connections ({most}) are there already"
+        if has or access.session is not None:
+            # Where both are small, half of all are nobody's in particular.
+            most -= min(limits.reserved_connections, most // 2)
+            why = f"max_connections ({limits.max_connections}) but for reserved_connections are there already"
+        if len(self._watches) >= most and not self._give_up_one_away():
+            raise Busy(f"{why}; try later")
 
-    def pace(self, identity: str) -> Pace:
-        """How fast a client of an identity may speak that has come in just now."""
-        now, rate, burst = trio.current_time(), self._limits.messages_per_second, self._limits.message_burst
-        together = self._buckets.get(identity)
+    def rate_limiter(self, identity: str, *, guest: bool = False) -> RateLimiter:
+        """Return the rate limiter of a client that has just come in; guests of an identity have a rate of their own."""
+        account = identity, guest
+        together = self._buckets.get(account)
         if together is None:
-            together = self._buckets[identity] = Bucket(rate, burst, now)
-        return Pace(together, Bucket(rate, burst, now), identity, self._counts)
+            burst = self._rates.burst
+            together = self._buckets[account] = TokenBucket(1.0, burst, trio.current_time())
+        return RateLimiter(self._rates, together, self._sharing, account, trio.current_time)
 
     def watched(self, connection: Connection) -> AbstractContextManager[None]:
         """Count what is in this block, and end it when its credential is not valid any more."""
-        return _Watch(connection, self._watches, self._counts)
+        return _Watch(connection, self)
+
+    def add(self, watch: _Watch) -> None:
+        """Count a connection."""
+        self._watches.add(watch)
+        self._counts[watch.account] += 1
+        self._sharing[watch.shares] += 1
+
+    def discard(self, watch: _Watch) -> None:
+        """Count a connection no more. May be repeated."""
+        if watch not in self._watches:
+            return
+        self._watches.discard(watch)
+        for counter, key in ((self._counts, watch.account), (self._sharing, watch.shares)):
+            counter[key] -= 1
+            if not counter[key]:
+                del counter[key]
+
+    def _give_up_one_away(self, account: Hashable = None) -> bool:
+        """Give up the connection that has been away for longest; False without any.
+
+        It is one of the given account, else of the one that has most connections of those that have one away.
+        """
+        away = [
+            (self._counts[watch.account], -since, watch)
+            for watch in self._watches
+            if not watch.ended
+            and (since := watch.connection.away_since) is not None
+            and account in (None, watch.account)
+        ]
+        if not away:
+            return False
+        *_, watch = max(away, key=lambda place: place[:2])
+        watch.ended = True
+        # At once: to say goodbye may take its time, and more may come before that.
+        self.discard(watch)
+        watch.connection.close(CROWDED)
+        return True
 
     def enforce(self) -> None:
         """End the connections whose token or certificate is not valid any more."""

@@ -15,7 +15,15 @@ from acp_gateway.protocol.methods import SESSIONS
 from acp_gateway.protocol.questions import Question
 from acp_gateway.protocol.sessions import Presence, Registry, Session, Viewer
 from acp_gateway.seats import Farewell
-from acp_gateway.transports.base import CloseReason, MessageStream, MessageTooLarge
+from acp_gateway.transports.base import (
+    Charge,
+    CloseReason,
+    Flooded,
+    MessageStream,
+    MessageTooLarge,
+    Unfinished,
+    free,
+)
 
 PAST: Final = 200
 """Sessions that are not live, of which one is told at most: some screens full, of the thousands that are remembered."""
@@ -44,15 +52,14 @@ class Office:
     """What is not stored at the moment and why, for the gateway's own user: it names files."""
 
 
-async def serve_desk(
-    stream: MessageStream, viewer: Viewer, office: Office, pace: Callable[[int], float] = lambda _: 0.0
-) -> Farewell:
+async def serve_desk(stream: MessageStream, viewer: Viewer, office: Office, charge: Charge = free) -> Farewell:
     """Answer what a control connection asks, until it is gone; how to close it then, which is the caller's to do.
 
-    `viewer` is who is told of the sessions that exist for this one. `pace` says, given as how many messages a question
-    counts, for how many seconds no further one is answered.
+    `viewer` is who is told of the sessions that exist for this one. `charge` is called for each
+    question, and says for how many seconds no further one is answered.
     """
     farewell = Farewell(CloseReason.NORMAL, "")
+    stream.charge = charge
     async with trio.open_nursery() as nursery:
         nursery.start_soon(stream.run)
         try:
@@ -61,14 +68,17 @@ async def serve_desk(
                     reply = _answer(text, viewer, office)
                     if reply is not None:
                         await stream.send(reply)
+                    size, frames = stream.take_uncharged()
                     # What one read brings may be a thousand questions: others get their turn after each.
-                    await trio.sleep(pace(WEIGHT))
+                    await trio.sleep(charge(WEIGHT, size, frames=frames))
         except MessageTooLarge as error:
             farewell = Farewell(CloseReason.TOO_LARGE, str(error))
             try:
                 stream.send_nowait([jsonrpc.error(jsonrpc.NO_ID, jsonrpc.INVALID_REQUEST, str(error))])
             except trio.BrokenResourceError:
                 pass  # A WebSocket says it in its own way.
+        except (Flooded, Unfinished) as error:
+            farewell = Farewell(CloseReason.POLICY, str(error))
         except trio.BrokenResourceError:
             pass  # It has gone.
         nursery.cancel_scope.cancel()

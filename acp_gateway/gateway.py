@@ -37,13 +37,14 @@ from acp_gateway.protocol.sessions import (
     Home,
     Problem,
     Registry,
+    Role,
     Session,
     Survey,
 )
 from acp_gateway.recording import Recording, Tape
 from acp_gateway.seats import BLANK, BUG, STOPPING, Farewell
 from acp_gateway.storage import Storage
-from acp_gateway.transports.base import CloseReason, MessageStream
+from acp_gateway.transports.base import Charge, CloseReason, MessageStream
 from acp_gateway.transports.link import HEARTBEAT
 from acp_gateway.workspaces import Workspace, containing, survey, workspaces_of
 
@@ -80,6 +81,7 @@ class _Asking:
 
     def __init__(self, access: Access) -> None:
         self.access = access
+        self.away_since = None
         self.farewell = STOPPING
         self.scope = trio.CancelScope()
 
@@ -182,8 +184,9 @@ class Gateway:
         Raises `UnknownAgent` and `UnknownSession` where there is none of that name, or none for this token,
         `Forbidden` where the token does not allow the agent, and `Busy` where too many have come in already.
         """
-        self.connections.check_room(access.identity)
-        return self._admissions.judge(access, wish)
+        admission = self._admissions.judge(access, wish)
+        self.connections.make_room(access)
+        return admission
 
     # Serving
 
@@ -194,6 +197,7 @@ class Gateway:
 
         Cancelled, it says goodbye and closes the stream.
         """
+        self._bound(stream, admission.role)
         if admission.wish.control:
             await self._serve_control(stream, admission)
             return
@@ -210,6 +214,13 @@ class Gateway:
                 farewell = await hub.serve(stream, client, tape)
         finally:
             self._end(attached, tape, farewell)
+
+    def _bound(self, stream: MessageStream, role: Role) -> None:
+        """Limit what comes over a connection to what its client may need."""
+        size = self.config.limits.observer_message_size
+        stream.message_timeout = self.config.limits.message_timeout
+        if role is Role.OBSERVER and size < self.config.gateway.max_message_size:
+            stream.limit(size, "observer_message_size")
 
     def _begin(self, attached: Attached) -> Tape:
         """A client has come; what it says and hears is to be written on the tape."""
@@ -254,6 +265,7 @@ class Gateway:
     async def serve_resumed(self, stream: MessageStream, resumption: Resumption, name: str) -> None:
         """Serve a link over this connection until that is lost or the client has gone; the stream is closed then."""
         log.info("%s: resumes the link of %s", name, resumption.link.client.name)
+        self._bound(stream, resumption.link.client.role)
         await serve_resumed(stream, resumption)
 
     async def _serve_control(self, stream: MessageStream, admission: Admission) -> None:
@@ -265,8 +277,8 @@ class Gateway:
         office = Office(self.registry, agents, lambda: self.hubs, lambda: self.storage.problem)
         try:
             with asking.scope, self.connections.watched(asking):
-                pace = self.connections.pace(access.identity)
-                asking.farewell = await serve_desk(stream, admission.viewer, office, pace)
+                charge = self.connections.rate_limiter(access.identity, guest=admission.viewer.guest).charge
+                asking.farewell = await serve_desk(stream, admission.viewer, office, charge)
         except Exception:
             asking.farewell = BUG
             raise
@@ -323,7 +335,7 @@ class Gateway:
             recall=self._recall,
             survey=self._survey,
             audit=self._audit,
-            pace=lambda client: self.connections.pace(client.viewer.identity),
+            charge=self._charge,
         )
         self._hubs[multiplexer.home] = hub
         assert self._nursery is not None, "the gateway is not running"
@@ -414,6 +426,10 @@ class Gateway:
         self._hooks.fire(event.name, about | event.details)
 
     # What a hub needs to know
+
+    def _charge(self, client: Client) -> Charge:
+        viewer = client.viewer
+        return self.connections.rate_limiter(viewer.identity, guest=viewer.guest).charge
 
     def _policy(self, section: AgentSection) -> Policy:
         serves = {Capability.FS: section.client_fs, Capability.TERMINAL: section.client_terminal}

@@ -19,6 +19,7 @@ stopped.
 """
 
 import logging
+import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -39,7 +40,15 @@ from acp_gateway.recording import Tape
 from acp_gateway.restarts import Restarts, TooOften
 from acp_gateway.seats import BLANK, BUG, EXPIRED, STOPPING, TOO_SLOW, Connection, Farewell, Seat
 from acp_gateway.startup import Startup, Written
-from acp_gateway.transports.base import CloseReason, MessageStream, MessageTooLarge
+from acp_gateway.transports.base import (
+    Charge,
+    CloseReason,
+    Flooded,
+    MessageStream,
+    MessageTooLarge,
+    Unfinished,
+    free,
+)
 from acp_gateway.transports.link import LOST, WINDOW, Miscounted, Overrun
 from acp_gateway.transports.upkeep import Helpers, Timekeeper
 
@@ -50,6 +59,9 @@ NOTES_AS_WARNINGS: Final = 20
 
 AT_ONCE: Final = 32
 """Messages of one client that are seen to before others get their turn: what one read brings may be thousands."""
+
+TURN: Final = 0.002
+"""Seconds after which others get their turn, however few messages of one client were seen to: some are dear."""
 
 TICK: Final = 10.0
 """Seconds between two looks at what has become too old, or a quarter of the shortest time where that is less."""
@@ -114,7 +126,8 @@ class Hub:
         recall: has the journal of a session read; `recalled` says when that is done.
         survey: has directories looked at; `surveyed` says when that is done.
         audit: told of what somebody may want to look up later.
-        pace: how fast a client may speak, as `Seat` has it.
+        charge: what charges a client for what it sends, as `Seat` has it.
+        clock: tells the time in seconds, for measuring how long messages take.
     """
 
     def __init__(
@@ -131,7 +144,8 @@ class Hub:
         recall: Callable[["Hub", Session], None] = lambda hub, session: hub.recalled(session, None),
         survey: Callable[["Hub", Survey], None] = lambda hub, survey: hub.surveyed(survey, Findings()),
         audit: Callable[[Deed], None] = lambda _: None,
-        pace: Callable[[Client], Callable[[int], float]] = lambda _client: lambda _count: 0.0,
+        charge: Callable[[Client], Charge] = lambda _: free,
+        clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         self.name = name
         self.multiplexer = multiplexer
@@ -145,7 +159,8 @@ class Hub:
         self._recall = recall
         self._survey = survey
         self._audit = audit
-        self._pace = pace
+        self._charge = charge
+        self._clock = clock
         self._agent: Agent | None = None
         # The last one that was started, until its end was written down.
         self._unended: Agent | None = None
@@ -199,7 +214,8 @@ class Hub:
             window=window,
             allowance=self._limits.allowance,
             progressed=self._wake,
-            pace=self._pace(client),
+            charge=self._charge(client),
+            grown=self._grown,
             tape=tape,
         )
         seat.connect(stream)
@@ -228,6 +244,7 @@ class Hub:
                     self._attend(seat, connection, Helpers(nursery))
                     left = await self._pump_client(seat)
                 finally:
+                    seat.unhandled = 0
                     connection.leave_alone()
         finally:
             # However this ends, a goodbye is said over the newest connection, and whoever waits for this one goes on.
@@ -294,25 +311,34 @@ class Hub:
     async def _pump_client(self, seat: Seat) -> bool:
         """Client to agent, until the connection is over; whether the client has left for good."""
         client, resumable = seat.client, seat.link.resumable
+        assert seat.connection is not None
+        stream = seat.connection.stream
         try:
             while True:
                 batch = await seat.link.receive_batch()
-                size = sum(map(len, batch))
+                size = seat.unhandled = sum(map(len, batch))
                 seat.tape.write("from_client", batch)
                 if not resumable:
                     await self._hold_back(seat, size)
-                for start in range(0, len(batch), AT_ONCE):
-                    if start:
+                handled, seconds = 0, 0.0
+                while handled < len(batch):
+                    if handled:
                         # What has come counts, whatever becomes of the connection: others get their turn, no more.
                         await trio.lowlevel.cancel_shielded_checkpoint()
-                    if not self._take(seat, batch[start : start + AT_ONCE]):
+                    began = self._clock()
+                    handled = self._take(seat, batch, handled, began + TURN)
+                    seconds += self._clock() - began
+                    if handled < 0:
                         return True  # It was cut off: the rest of what it asks is nobody's any more.
+                seat.unhandled = 0
                 self._grown(size)
                 if resumable:
                     self._settle(seat)
-                pause = seat.pace(len(batch))
+                count = len(batch) + self.multiplexer.take_surcharge()
                 # It may be large, and what comes next may be long in coming.
                 del batch
+                uncharged, frames = stream.take_uncharged()
+                pause = seat.charge(count, uncharged, seconds, frames)
                 if pause:
                     await trio.sleep(pause)
         except trio.EndOfChannel:
@@ -327,21 +353,37 @@ class Hub:
             log.warning("%s: closed: %s", client.name, error)
             seat.farewell = seat.farewell or Farewell(CloseReason.POLICY, str(error), "miscounted")
             return True
+        except Flooded as error:
+            log.warning("%s: closed: %s", client.name, error)
+            seat.farewell = seat.farewell or Farewell(CloseReason.POLICY, str(error), "flooded")
+            return True
+        except Unfinished as error:
+            # A client that can come back may do better over another connection.
+            log.warning("%s: %s: %s", client.name, "lost" if resumable else "closed", error)
+            if not resumable:
+                seat.farewell = seat.farewell or Farewell(CloseReason.POLICY, str(error), "unfinished")
+            return seat.link.left
         except trio.BrokenResourceError as error:
             log.info("%s: %s", client.name, error)
             return seat.link.left
 
-    def _take(self, seat: Seat, messages: Sequence[bytes]) -> bool:
-        """A client has sent messages. False where it was cut off because of them."""
+    def _take(self, seat: Seat, messages: Sequence[bytes], first: int, until: float) -> int:
+        """Handle messages of a client from the first one on, but not for long; return the index of the next.
+
+        Returns -1 where the client was cut off because of them.
+        """
         self._note_time()
-        for message in messages:
-            self.multiplexer.receive_from_client(seat.client, message)
+        client, at = seat.client, first
+        for at in range(first, min(first + AT_ONCE, len(messages))):
+            self.multiplexer.receive_from_client(client, messages[at])
             if self.multiplexer.has_replay:
                 self._deliver()
                 if seat.ended:
-                    return False
+                    return -1
+            if self._clock() >= until:
+                break
         self._deliver()
-        return True
+        return at + 1
 
     def _watch_link(self, seat: Seat, connection: Connection, now: float) -> float:
         """Confirm what has come, and give up a connection over which nothing comes any more; when to look again."""

@@ -39,6 +39,12 @@ class Attached:
         seat = self.hub.seats.get(self.client)
         return None if seat is None or seat.ended else seat
 
+    @property
+    def away_since(self) -> float | None:
+        """When its connection was lost, if it may come back."""
+        seat = self.seat
+        return None if seat is None else seat.away_since
+
     def close(self, farewell: Farewell) -> None:
         """End it for good, unless it is being told goodbye: that may take its time."""
         if self.client in self.hub.seats:

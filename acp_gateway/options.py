@@ -23,6 +23,7 @@ from acp_gateway.sections import (
     Name,
     Seconds,
     SecondsOrNever,
+    Share,
     Size,
     StringsByName,
     Text,
@@ -240,6 +241,13 @@ class LimitsSection:
     connections_per_identity: Count = 2048
     """The same of one identity: half of all, so that nobody can keep the others out."""
 
+    connections_per_guest: Count = 16
+    """The same of one guest's token. A person looks on from two or three devices."""
+
+    reserved_connections: Count = 64
+    """Of `max_connections`, what is kept for identities that have none yet: a team's worth. Before a connection is
+    refused, one that is away is given up, of the identity or guest that has most."""
+
     messages_per_second: Count = 5000
     """Messages of the clients of one identity that are read in a second, on the long run; who sends more is read more
     slowly. Editors send a few, programs that drive an agent some hundred; a flood of this size costs a tenth of a
@@ -247,7 +255,28 @@ class LimitsSection:
 
     message_burst: Count = 20_000
     """Messages that may come at once before that. What a laptop has to say after a long time away goes through without
-    a wait."""
+    a wait. Divided by `messages_per_second`, it is also for how many seconds the next two may be overstepped."""
+
+    bytes_per_second: Size = 64 * 1024 * 1024
+    """Bytes that the clients of one identity send in a second, on the long run, unfinished messages included. A line of
+    500 Mbit/s, more than a person's laptop has; to take in that much costs a tenth to a fifth of a processor."""
+
+    loop_share: Share = 0.25
+    """Share of the event loop's time that the messages of one identity may take, on the long run. It is measured, as
+    messages differ in what they cost. A quarter: more than a very busy person needs, and three others find room."""
+
+    frames_without_message: Count = 10_000
+    """WebSocket frames without a message (pings, binary and empty ones, pieces below 1 KiB), blank lines and
+    confirmations that one connection may send at once, and a hundredth of it in a second on the long run; past it the
+    connection is closed. A message of 64 MiB in pieces of 1 KiB counts for none; a client that is well sends one in
+    ten seconds."""
+
+    observer_message_size: Size = 64 * 1024
+    """Bytes of one message of a client that may only look. It asks for a list or a session: some hundred bytes."""
+
+    message_timeout: SecondsOrNever = 60.0
+    """Seconds that a message may take from its first byte to its last, and a second more for each 4 KiB that have come.
+    A modem of 56 kbit/s is fast enough; a beginning that does not grow occupies memory for this long at most."""
 
     max_sessions: Count = 4096
     """Sessions that are open at a time; a further `session/new` is refused. Each has a history in memory, which

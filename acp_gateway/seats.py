@@ -17,7 +17,7 @@ import trio
 from acp_gateway.protocol.outbox import Mark, Outbox, acknowledgement
 from acp_gateway.protocol.sessions import Client
 from acp_gateway.recording import Direction, Tape
-from acp_gateway.transports.base import CloseReason, MessageStream
+from acp_gateway.transports.base import Charge, CloseReason, MessageStream, free
 from acp_gateway.transports.link import WINDOW, Link
 from acp_gateway.transports.upkeep import Args, Helpers, Signal
 
@@ -120,11 +120,13 @@ class Seat:
         window: as `Link` has it; None for a client that does not come back.
         allowance: as `Link` has it.
         progressed: called whenever the peer has taken all that had to wait, or has gone away.
-        pace: given how many messages the client has sent, for how many seconds it is not to be read now.
+        charge: charges the client for what it sends.
+        grown: told of bytes that are kept.
         tape: what is said is written down on it.
     """
 
     __slots__ = (
+        "_grown",
         "_largest",
         "_marked_bytes",
         "_progressed",
@@ -132,6 +134,7 @@ class Seat:
         "_unmarked",
         "ahead",
         "away_since",
+        "charge",
         "client",
         "connection",
         "ended",
@@ -139,9 +142,9 @@ class Seat:
         "farewell_due",
         "link",
         "muted",
-        "pace",
         "returning",
         "tape",
+        "unhandled",
     )
 
     def __init__(
@@ -152,7 +155,8 @@ class Seat:
         window: int | None = None,
         allowance: int = WINDOW,
         progressed: Callable[[], None],
-        pace: Callable[[int], float] = lambda _: 0.0,
+        charge: Charge = free,
+        grown: Callable[[int], None] = lambda _: None,
         tape: Tape = BLANK,
     ) -> None:
         self.client = client
@@ -172,7 +176,10 @@ class Seat:
         """Bytes that were passed on to the agent while too much was pending for it."""
         self.muted = False
         """Whether what it is sent is dropped, because something before it was."""
-        self.pace = pace
+        self.charge = charge
+        self.unhandled = 0
+        """Bytes that have come and that nothing was done about yet."""
+        self._grown = grown
         self.tape = tape
         self._progressed = progressed
         self._returns = Signal()
@@ -260,6 +267,8 @@ class Seat:
         To have the end of all that told, take away `muted`.
         """
         self.outbox.clear()
+        if self.connection is not None:
+            self.connection.stream.abandon()
         self.muted = True
         self.close(farewell)
 
@@ -273,11 +282,24 @@ class Seat:
 
     def connect(self, stream: MessageStream, peer_received: int = 0) -> Connection:
         """The client is there, or there again; as `Link.connect`. `over` says when the connection is used no more."""
+        stream.charge = self._charge_unfinished
         self.link.connect(stream, peer_received)
         self.returning = self.returning and self.behind
         self.connection = Connection(stream)
         self._returns.notify()
         return self.connection
+
+    def _charge_unfinished(self, messages: int = 0, size: int = 0, seconds: float = 0.0, frames: int = 0) -> float:
+        """Charge the client for what has come and is no message, or none yet."""
+        self._grown(size)
+        return self.charge(messages, size, seconds, frames)
+
+    @property
+    def incoming_bytes(self) -> int:
+        """Bytes of what the client has sent that are kept: unfinished messages, and what waits to be passed on."""
+        stream = None if self.connection is None or self.connection.over else self.connection.stream
+        unfinished = 0 if stream is None else stream.unfinished_bytes
+        return unfinished + self.unhandled + self.client.waiting_size
 
     async def returns(self) -> bool:
         """Wait until there is a connection; False where the client was given up instead."""

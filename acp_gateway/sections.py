@@ -184,6 +184,12 @@ def _count(entry: Entry, what: str = "a whole number above 0") -> int:
     return entry.value
 
 
+def _share(entry: Entry) -> float:
+    if isinstance(entry.value, bool) or not isinstance(entry.value, int | float) or not 0 < entry.value <= 1:
+        raise entry.expected("a number above 0 and at most 1")
+    return float(entry.value)
+
+
 def _size(entry: Entry) -> int:
     return _count(entry, "a whole number of bytes above 0")
 
@@ -267,6 +273,8 @@ Seconds = Annotated[float, _seconds]
 """More than 0, finite; a duration such as `"24h"` in the file is its seconds here."""
 SecondsOrNever = Annotated[float, _seconds_or_never]
 """The same; `"never"` in the file is infinity here."""
+Share = Annotated[float, _share]
+"""A part of the whole."""
 Count = Annotated[int, _count]
 """More than 0."""
 Size = Annotated[int, _size]

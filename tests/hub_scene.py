@@ -19,7 +19,7 @@ from acp_gateway.protocol.outbox import Mark
 from acp_gateway.protocol.sessions import Client, Home, Registry, Role, Viewer
 from acp_gateway.recording import Tape
 from acp_gateway.seats import BLANK, Farewell
-from acp_gateway.transports.base import CloseReason, MessageStream, memory_message_stream_pair
+from acp_gateway.transports.base import Charge, CloseReason, MessageStream, memory_message_stream_pair
 from acp_gateway.transports.link import Link
 from tests.doubles import FAIL, INITIALIZE, PATIENCE, Editor, FakeAgent, FakeAgents, FragileStream, encode
 from tests.protocol.scene import make_policy
@@ -195,6 +195,10 @@ class Scene:
         """For how many seconds a client is not to be read now, once for what it has sent last."""
         self.paced: list[tuple[str, int]] = []
         """Who has sent how many messages."""
+        self.charged: list[tuple[str, int, float, int]] = []
+        """Who was charged besides for how many bytes, seconds and frames."""
+        self.time = self.tick = 0.0
+        """What the hub's clock shows, and how far it goes on whenever it is looked at."""
         self.grown = 0
         """Bytes that the hub has told of."""
         timeout = limits.get("permission_timeout", math.inf)
@@ -208,7 +212,8 @@ class Scene:
             grown=self._grow,
             notify=self.events.append,
             audit=self.deeds.append,
-            pace=self._pace,
+            charge=self._charge,
+            clock=self._tell_time,
         )
         self.scope = trio.CancelScope()
         self.ended = trio.Event()
@@ -216,12 +221,17 @@ class Scene:
         """The first client."""
         self.nursery: trio.Nursery
 
-    def _pace(self, client: Client) -> Callable[[int], float]:
-        def pace(count: int) -> float:
-            self.paced.append((client.name, count))
+    def _charge(self, client: Client) -> Charge:
+        def charge(messages: int = 0, size: int = 0, seconds: float = 0.0, frames: int = 0) -> float:
+            self.paced.append((client.name, messages))
+            self.charged.append((client.name, size, seconds, frames))
             return self.pauses.pop(client, 0.0)
 
-        return pace
+        return charge
+
+    def _tell_time(self) -> float:
+        self.time += self.tick
+        return self.time
 
     def _grow(self, size: int) -> None:
         self.grown += size

@@ -13,10 +13,12 @@ import trio
 
 from acp_gateway.access import Access
 from acp_gateway.auth import Token, TokenStore
-from acp_gateway.connections import ENDED, LONGEST_PAUSE, REVOKED, ROTATED, Bucket, Connections
+from acp_gateway.connections import CROWDED, ENDED, REVOKED, ROTATED, Connections
 from acp_gateway.errors import Busy
 from acp_gateway.options import LimitsSection
+from acp_gateway.rate_limits import LONGEST_PAUSE
 from acp_gateway.seats import Farewell
+from acp_gateway.transports.base import Flooded
 
 
 class Scene:
@@ -53,6 +55,7 @@ class Guarded:
         self.access = access
         self.farewells: list[Farewell] = []
         self.losses = 0
+        self.away_since: float | None = None
         self._resumes = resumes
 
     def watched(self, connections: Connections, stack: ExitStack) -> "Guarded":
@@ -85,11 +88,11 @@ def test_an_identity_has_only_so_many_and_the_error_names_the_limit(scene: Scene
     connections = scene.limited(connections_per_identity=2)
     ann, also_ann, bob = scene.access(), Access("ann", None), scene.access("bob")
     for access in (ann, also_ann):
-        connections.check_room("ann")
+        connections.make_room(Access("ann", None))
         Guarded(access).watched(connections, stack)
     with pytest.raises(Busy, match=r"^connections_per_identity \(2\) are there already; try later$"):
-        connections.check_room("ann")
-    connections.check_room("bob")
+        connections.make_room(Access("ann", None))
+    connections.make_room(Access("bob", None))
     Guarded(bob).watched(connections, stack)
     assert len(connections) == 3
 
@@ -97,17 +100,17 @@ def test_an_identity_has_only_so_many_and_the_error_names_the_limit(scene: Scene
 def test_all_together_are_only_so_many_and_the_error_names_the_limit(scene: Scene, stack: ExitStack) -> None:
     connections = scene.limited(max_connections=2)
     for identity in ("ann", "bob"):
-        connections.check_room(identity)
+        connections.make_room(Access(identity, None))
         Guarded(scene.access(identity)).watched(connections, stack)
     with pytest.raises(Busy, match=r"^max_connections \(2\) are there already; try later$"):
-        connections.check_room("carol")
+        connections.make_room(Access("carol", None))
 
 
 def test_who_leaves_makes_room_however_it_ended(scene: Scene) -> None:
     connections = scene.limited(connections_per_identity=1)
     access = scene.access()
     for error in (None, ValueError(), trio.EndOfChannel()):
-        connections.check_room("ann")
+        connections.make_room(Access("ann", None))
         try:
             with connections.watched(Guarded(access)):
                 if error is not None:
@@ -115,7 +118,7 @@ def test_who_leaves_makes_room_however_it_ended(scene: Scene) -> None:
         except (ValueError, trio.EndOfChannel):
             pass
     assert len(connections) == 0
-    connections.check_room("ann")
+    connections.make_room(Access("ann", None))
 
 
 def test_a_connection_counts_for_who_it_was_begun_by(scene: Scene) -> None:
@@ -124,41 +127,90 @@ def test_a_connection_counts_for_who_it_was_begun_by(scene: Scene) -> None:
     with ExitStack() as stack:
         guarded.watched(connections, stack)
         guarded.access = scene.access("bob")
-        connections.check_room("bob")
-    connections.check_room("ann")
+        connections.make_room(Access("bob", None))
+    connections.make_room(Access("ann", None))
 
 
 def test_to_ask_for_room_takes_none(scene: Scene) -> None:
     connections = scene.limited(connections_per_identity=1, max_connections=1)
     for _ in range(3):
-        connections.check_room("ann")
-        connections.check_room("bob")
+        connections.make_room(Access("ann", None))
+        connections.make_room(Access("bob", None))
+
+
+def guest_access(scene: Scene, identity: str = "ann") -> Access:
+    """With a token for one session of this identity."""
+    return scene.access(identity, session="s")
+
+
+def test_guests_do_not_count_with_the_owner_of_their_session(scene: Scene, stack: ExitStack) -> None:
+    connections = scene.limited(connections_per_identity=1, connections_per_guest=2)
+    guest, other = guest_access(scene), guest_access(scene)
+    for access in (guest, guest, other, scene.access("ann")):
+        connections.make_room(access)
+        Guarded(access).watched(connections, stack)
+    with pytest.raises(Busy, match=r"^connections_per_guest \(2\) are there already; try later$"):
+        connections.make_room(guest)
+    connections.make_room(other)
+    with pytest.raises(Busy, match=r"^connections_per_identity \(1\)"):
+        connections.make_room(scene.access("ann"))
+
+
+def test_some_room_is_reserved_for_identities_that_have_none_yet(scene: Scene, stack: ExitStack) -> None:
+    connections = scene.limited(max_connections=5, reserved_connections=2)
+    ann, guest = scene.access("ann"), guest_access(scene)
+    for _ in range(3):
+        connections.make_room(ann)
+        Guarded(ann).watched(connections, stack)
+    why = r"^max_connections \(5\) but for reserved_connections are there already; try later$"
+    for access in (ann, guest):
+        with pytest.raises(Busy, match=why):
+            connections.make_room(access)
+    for name in ("bob", "carol"):
+        access = scene.access(name)
+        connections.make_room(access)
+        Guarded(access).watched(connections, stack)
+    with pytest.raises(Busy, match=r"^max_connections \(5\) are there already; try later$"):
+        connections.make_room(scene.access("dave"))
+
+
+def test_where_it_is_full_the_one_that_has_most_gives_up_what_is_away_for_longest(
+    scene: Scene, stack: ExitStack
+) -> None:
+    connections = scene.limited(max_connections=6, reserved_connections=1)
+    ann, bob = scene.access("ann"), scene.access("bob")
+    his = [Guarded(bob, resumes=True).watched(connections, stack) for _ in range(2)]
+    hers = [Guarded(ann, resumes=True).watched(connections, stack) for _ in range(4)]
+    his[0].away_since = 1.0
+    hers[1].away_since, hers[3].away_since = 3.0, 2.0
+    connections.make_room(scene.access("carol"))
+    assert [each.farewells for each in hers] == [[], [], [], [CROWDED]]
+    assert [each.farewells for each in his] == [[], []]
+    # It counts no more, though it may still be about to leave.
+    connections.make_room(scene.access("carol"))
+    assert len(connections) == 5
+    connections.make_room(bob)
+    assert hers[1].farewells == [CROWDED]
+    connections.make_room(bob)
+    assert len(connections) == 4
+
+
+def test_a_guest_that_has_its_part_gives_up_what_it_has_away_and_an_identity_does_not(
+    scene: Scene, stack: ExitStack
+) -> None:
+    connections = scene.limited(connections_per_guest=2, connections_per_identity=1)
+    ann, bob = guest_access(scene), scene.access("bob")
+    his = Guarded(bob, resumes=True).watched(connections, stack)
+    hers = [Guarded(ann, resumes=True).watched(connections, stack) for _ in range(2)]
+    his.away_since, hers[1].away_since = 1.0, 2.0
+    with pytest.raises(Busy, match="connections_per_identity"):
+        connections.make_room(bob)
+    connections.make_room(ann)
+    assert (his.farewells, hers[0].farewells, hers[1].farewells) == ([], [], [CROWDED])
+    assert len(connections) == 2
 
 
 # How fast
-
-
-def test_a_bucket_gives_a_burst_and_then_so_much_a_second() -> None:
-    bucket = Bucket(10, 100, 0.0)
-    assert bucket.take(100, 0.0) == 0
-    assert bucket.take(1, 0.0) == pytest.approx(0.1)
-    assert bucket.take(9, 0.0) == pytest.approx(1.0)
-    assert bucket.take(0, 1.0) == 0
-    assert bucket.take(10, 2.0) == 0
-    assert bucket.take(1, 2.0) == pytest.approx(0.1)
-
-
-def test_a_bucket_fills_up_to_the_burst_and_no_further() -> None:
-    bucket = Bucket(10, 100, 0.0)
-    assert bucket.take(100, 1e9) == 0
-    assert bucket.take(10, 1e9) == pytest.approx(1.0)
-
-
-def test_whoever_waits_as_it_is_told_says_so_much_a_second_on_the_long_run() -> None:
-    bucket, now = Bucket(5, 7, 0.0), 0.0
-    for _ in range(100):
-        now += bucket.take(3, now)
-    assert now == pytest.approx((300 - 7) / 5)
 
 
 async def test_the_clients_of_an_identity_speak_so_fast_together(
@@ -168,12 +220,12 @@ async def test_the_clients_of_an_identity_speak_so_fast_together(
     with ExitStack() as stack:
         for _ in range(2):
             Guarded(Access("ann", None)).watched(connections, stack)
-        one, other, bob = (connections.pace(identity) for identity in ("ann", "ann", "bob"))
+        one, other, bob = (connections.rate_limiter(identity).charge for identity in ("ann", "ann", "bob"))
         assert [one(25), other(25)] == [0, 0]
         assert bob(50) == 0
         pause = one(20)
         assert pause == pytest.approx(2)
-        assert other(10) == pytest.approx(3)
+        assert other(10) == pytest.approx(2)
         await trio.sleep(pause)
         assert one(0) == pytest.approx(1)
         await trio.sleep(2)
@@ -181,15 +233,18 @@ async def test_the_clients_of_an_identity_speak_so_fast_together(
         assert bob(0) == 0
 
 
-async def test_who_speaks_slowly_is_read_on_while_others_of_the_identity_are_too_fast(scene: Scene) -> None:
+async def test_who_speaks_slowly_is_read_on_while_others_of_the_identity_are_too_fast(
+    scene: Scene, autojump_clock: trio.testing.MockClock
+) -> None:
     connections = scene.limited(messages_per_second=10, message_burst=50)
     with ExitStack() as stack:
         for _ in range(10):
             Guarded(Access("ann", None)).watched(connections, stack)
-        *floods, editor = [connections.pace("ann") for _ in range(10)]
-        assert {flood(1000) for flood in floods} == {LONGEST_PAUSE}
+        *floods, editor = [connections.rate_limiter("ann").charge for _ in range(10)]
+        assert {flood(10_000) for flood in floods} == {LONGEST_PAUSE}
         assert [editor(1) for _ in range(5)] == [0] * 5
-        assert editor(1) == LONGEST_PAUSE
+        # Not for as long as the others: only until it has kept to its part again.
+        assert editor(1) == pytest.approx(1)
 
 
 async def test_a_clients_part_is_one_of_as_many_as_are_there_now(
@@ -198,17 +253,48 @@ async def test_a_clients_part_is_one_of_as_many_as_are_there_now(
     connections = scene.limited(messages_per_second=10, message_burst=50)
     with ExitStack() as stack:
         Guarded(Access("ann", None)).watched(connections, stack)
-        editor = connections.pace("ann")
+        editor = connections.rate_limiter("ann").charge
         with ExitStack() as others:
             for _ in range(9):
                 Guarded(Access("ann", None)).watched(connections, others)
-            flood = connections.pace("ann")
-            assert flood(1000) == LONGEST_PAUSE
+            flood = connections.rate_limiter("ann").charge
+            assert flood(10_000) == LONGEST_PAUSE
             # A tenth of the burst, though it was here before the others.
-            assert [editor(5), editor(1)] == [0, LONGEST_PAUSE]
+            assert [editor(5), editor(1)] == [0, pytest.approx(1)]
         # All of the rate again, and in a second as much as that gives.
         await trio.sleep(1)
-        assert [editor(9), editor(1)] == [0, LONGEST_PAUSE]
+        assert [editor(9), editor(1)] == [0, pytest.approx(0.1)]
+
+
+async def test_guests_have_a_rate_of_their_own(scene: Scene, autojump_clock: trio.testing.MockClock) -> None:
+    connections = scene.limited(messages_per_second=10, message_burst=50)
+    guest = connections.rate_limiter("ann", guest=True)
+    owner = connections.rate_limiter("ann")
+    assert guest.charge(10_000) == LONGEST_PAUSE
+    assert owner.charge(50) == 0
+
+
+async def test_to_come_again_gains_nothing(scene: Scene, autojump_clock: trio.testing.MockClock) -> None:
+    connections = scene.limited(messages_per_second=10, message_burst=50)
+    assert connections.rate_limiter("ann").charge(60) == pytest.approx(1)
+    again = connections.rate_limiter("ann")
+    assert again.charge(1) == pytest.approx(0.1)
+    assert connections.rate_limiter("bob").charge(50) == 0
+
+
+async def test_bytes_and_time_are_limited_as_configured(scene: Scene, autojump_clock: trio.testing.MockClock) -> None:
+    connections = Connections(
+        LimitsSection(
+            messages_per_second=10, message_burst=20, bytes_per_second=1000, loop_share=0.5, frames_without_message=5
+        ),
+        scene.tokens,
+    )
+    ann, bob, carol = (connections.rate_limiter(name) for name in ("ann", "bob", "carol"))
+    assert [ann.charge(1, 2000), ann.charge(1, 1000)] == [0, pytest.approx(1)]
+    assert [bob.charge(1, 10, 1.0), bob.charge(1, 10, 0.5)] == [0, pytest.approx(1)]
+    assert carol.charge(frames=5) == 0
+    with pytest.raises(Flooded, match=r"frames_without_message \(5\)"):
+        carol.charge(frames=1)
 
 
 # For how long

@@ -129,8 +129,8 @@ async def test_after_each_message_others_get_their_turn(office: Office) -> None:
     weights: list[int] = []
     seen: set[int] = set()
 
-    def pace(count: int) -> float:
-        weights.append(count)
+    def charge(messages: int = 0, size: int = 0, seconds: float = 0.0, frames: int = 0) -> float:
+        weights.append(messages)
         return 0.0
 
     async def somebody_else() -> None:
@@ -141,7 +141,7 @@ async def test_after_each_message_others_get_their_turn(office: Office) -> None:
     with trio.fail_after(PATIENCE):
         async with trio.open_nursery() as nursery:
             theirs.send_nowait([encode(method=METHOD)] * 10)
-            nursery.start_soon(serve_desk, ours, ME, office.desk(), pace)
+            nursery.start_soon(serve_desk, ours, ME, office.desk(), charge)
             await somebody_else()
             await theirs.aclose()
     assert weights == [WEIGHT] * 10

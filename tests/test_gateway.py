@@ -1639,7 +1639,9 @@ async def test_a_bug_in_a_look_or_in_going_on_after_it_ends_that_hub_and_no_othe
 
 
 async def test_limits_of_the_configuration_reach_those_who_go_by_them(scene: Scene, agents: ServingAgents) -> None:
-    limits = LimitsSection(connections_per_identity=3, max_connections=4, sessions_per_identity=1)
+    limits = LimitsSection(
+        connections_per_identity=3, max_connections=4, reserved_connections=1, sessions_per_identity=1
+    )
     async with running(scene.gateway({"fake": agent("connection")}, limits=limits)) as enter:
         visits = [enter(scene.access()), enter(scene.access(), control=True), enter(Access("ann", None))]
         await trio.testing.wait_all_tasks_blocked()
@@ -1654,7 +1656,45 @@ async def test_limits_of_the_configuration_reach_those_who_go_by_them(scene: Sce
         error = (await visits[2].editor.request("session/new", SESSION))["error"]
         assert error["data"] == {"reason": "too_many_sessions"}
         await visits[1].leave()
-        enter(scene.access())
+        enter(scene.access("carol"))
+
+
+@pytest.mark.parametrize(("role", "limited"), [("controller", False), ("observer", True)])
+async def test_messages_of_clients_that_only_look_are_small(
+    role: Literal["controller", "observer"], limited: bool, scene: Scene, agents: ServingAgents
+) -> None:
+    bounds: list[tuple[int, str]] = []
+    limits = LimitsSection(observer_message_size=1000, message_timeout=7.0)
+    async with running(scene.gateway(limits=limits)) as enter:
+        ann = enter(scene.access(role=role))
+        ann.stream.limit = lambda *bound: bounds.append(bound)  # type: ignore[method-assign]
+        await trio.testing.wait_all_tasks_blocked()
+        assert ann.stream.message_timeout == 7.0
+        assert bounds == ([(1000, "observer_message_size")] if limited else [])
+
+
+async def test_guests_take_neither_room_nor_speed_from_the_owner_of_their_session(
+    scene: Scene, agents: ServingAgents, autojump_clock: trio.testing.MockClock
+) -> None:
+    limits = LimitsSection(
+        connections_per_identity=2, connections_per_guest=2, messages_per_second=10, message_burst=20
+    )
+    async with running(scene.gateway(limits=limits)) as enter:
+        owner = enter(scene.access("ann"))
+        session = await owner.new_session()
+        token = scene.guest(session)
+        guests = [enter(token), enter(token)]
+        await trio.testing.wait_all_tasks_blocked()
+        with pytest.raises(Busy, match="connections_per_guest"):
+            enter(token)
+        enter(scene.access("ann"))
+        began = trio.current_time()
+        for guest in guests:
+            await guest.editor.stream.send_batch([b"{}"] * 100)
+        await trio.testing.wait_all_tasks_blocked()
+        for _ in range(10):
+            await owner.editor.request("test/number")
+        assert trio.current_time() - began < 0.5
 
 
 async def test_a_client_that_is_away_takes_up_room_and_may_come_back_when_there_is_none(

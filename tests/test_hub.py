@@ -12,13 +12,13 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 
 from acp_gateway.agent import LAST_WORDS, Agent
 from acp_gateway.errors import AgentError
-from acp_gateway.hub import AT_ONCE, NOTES_AS_WARNINGS, Hub
+from acp_gateway.hub import AT_ONCE, NOTES_AS_WARNINGS, TURN, Hub
 from acp_gateway.protocol.deliveries import Deed
 from acp_gateway.protocol.multiplexer import Multiplexer
 from acp_gateway.protocol.sessions import Client, Findings, Problem, Registry, Role, Survey, Viewer
 from acp_gateway.restarts import LONGEST_BACKOFF, WINDOW
 from acp_gateway.seats import Farewell
-from acp_gateway.transports.base import CloseReason, MessageStream, MessageTooLarge
+from acp_gateway.transports.base import CloseReason, Flooded, MessageStream, MessageTooLarge, Unfinished
 from acp_gateway.transports.link import CHUNK
 from tests.doubles import FAIL, INITIALIZE, PATIENCE, FakeAgent, FakeAgents, FragileStream, encode
 from tests.hub_scene import (
@@ -1644,3 +1644,55 @@ async def test_a_bug_as_one_client_leaves_does_not_harm_the_others(monkeypatch: 
         assert bob.closed_with == (CloseReason.NORMAL, "")
         await scene.flow(1)
         assert numbers_of([await ann.receive()]) == [0]
+
+
+async def test_a_client_is_charged_for_bytes_and_for_the_time_that_its_messages_took() -> None:
+    async with sharing() as (scene, ann):
+        scene.charged.clear()
+        scene.tick = 0.0001
+        ann.ours.uncharged_bytes, ann.ours.uncharged_frames = 500, 3
+        await ann.send_request(1, "x/y")
+        await wait_all_tasks_blocked()
+        (name, size, seconds, frames) = scene.charged[-1]
+        assert (name, size, frames) == ("ann", 500, 3)
+        assert seconds > 0
+
+
+async def test_after_each_message_that_takes_long_others_get_their_turn() -> None:
+    async with sharing() as (scene, ann):
+        bob = await scene.enter("bob")
+        scene.tick = TURN
+        ann.stream.send_nowait([encode({"id": number, "method": "x/ann"}) for number in range(10)])
+        bob.stream.send_nowait([encode({"id": 1, "method": "x/bob"})])
+        await wait_all_tasks_blocked()
+        methods = methods_of(scene.agent.peek())
+        assert methods.count("x/ann") == 10
+        assert methods.index("x/bob") <= 2
+
+
+async def test_what_comes_without_a_message_is_charged_and_counts_as_kept() -> None:
+    async with sharing() as (scene, ann):
+        before = scene.grown
+        assert ann.ours.charge is not None
+        ann.ours.charge(size=1000, frames=2)
+        assert scene.charged[-1] == ("ann", 1000, 0.0, 2)
+        assert scene.grown == before + 1000
+
+
+@pytest.mark.parametrize("error", [Flooded("frames_without_message"), Unfinished("message_timeout")])
+async def test_who_floods_or_does_not_finish_is_told_so_and_closed(error: Exception) -> None:
+    async with sharing() as (_, ann):
+        ann.ours.receive_error = error
+        ann.stream.send_nowait([FAIL])
+        await ann.gone.wait()
+        assert ann.closed_with == (CloseReason.POLICY, str(error))
+
+
+async def test_a_message_that_is_not_finished_costs_a_client_that_can_come_back_its_connection_only() -> None:
+    async with resuming() as (_, ann):
+        ann.ours.receive_error = Unfinished("message_timeout")
+        ann.stream.send_nowait([FAIL])
+        await wait_all_tasks_blocked()
+        assert not ann.gone.is_set()
+        await ann.resume()
+        await ann.send_request(1, "x/y")

@@ -88,6 +88,11 @@ class Multiplexer:
         """Whether a history is among what is to be sent: so much at once should be taken before more is fed."""
         return self._process.out.has_replay
 
+    def take_surcharge(self) -> int:
+        """As how many messages dear requests count besides their own one each, since the last call."""
+        surcharge, self._process.surcharge = self._process.surcharge, 0
+        return surcharge
+
     def take_notes(self) -> list[str]:
         """What was dropped or refused since the last call, for the log; never a payload."""
         return self._process.out.take_notes()

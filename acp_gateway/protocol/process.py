@@ -115,6 +115,8 @@ class Process:
         """What waits until somebody has looked at the directories that it names."""
         self.unopened = Unopened()
         """The sessions that it could not open."""
+        self.surcharge = 0
+        """As how many messages dear requests count besides their own one each, until somebody is charged for it."""
         self.now = 0.0
         """Seconds, by the driver's clock."""
         self._last_id = 0

@@ -15,7 +15,7 @@ import enum
 from abc import ABC, abstractmethod
 from collections.abc import Coroutine, Sequence
 from math import inf
-from typing import Any, Final, Self
+from typing import Any, Final, Protocol, Self
 
 import trio
 
@@ -31,6 +31,10 @@ TURN: Final = 65536
 READ_COST: Final = TURN // 16
 """Bytes that may be read without a wait before other tasks get their turn, and how many a read counts for besides what
 it brings: one busy peer must not starve the rest, and what is done about that many takes a third of a millisecond."""
+
+
+SLOWEST_PEER: Final = 4096
+"""Bytes a second at which a message may come for as long as it takes, whatever `message_timeout` is."""
 
 
 class CloseReason(enum.Enum):
@@ -49,6 +53,26 @@ class Stalled(trio.BrokenResourceError):
 
 class MessageTooLarge(trio.BrokenResourceError):
     """The peer sent more than a message may hold; the stream can't go on behind it."""
+
+
+class Flooded(trio.BrokenResourceError):
+    """The peer sends on and on what is no message."""
+
+
+class Unfinished(trio.BrokenResourceError):
+    """The peer has begun a message and does not finish it in time."""
+
+
+class Charge(Protocol):
+    """Charges a peer for what it has sent, and returns the seconds for which it is not to be read; raises `Flooded`."""
+
+    def __call__(self, messages: int = 0, size: int = 0, seconds: float = 0.0, frames: int = 0) -> float:
+        """`size` in bytes, `seconds` of the event loop's time; `frames` had no message in them."""
+
+
+def free(messages: int = 0, size: int = 0, seconds: float = 0.0, frames: int = 0) -> float:  # noqa: ARG001
+    """Charge nothing."""
+    return 0.0
 
 
 class ByteStream(ABC):
@@ -135,7 +159,15 @@ class MessageStream(ABC):
     two tasks at once; two tasks must not receive at once.
     """
 
-    __slots__ = ("_left", "heard_at", "takes_torn_end")
+    __slots__ = (
+        "_left",
+        "charge",
+        "heard_at",
+        "message_timeout",
+        "takes_torn_end",
+        "uncharged_bytes",
+        "uncharged_frames",
+    )
 
     def __init__(self) -> None:
         self.heard_at = 0.0
@@ -143,6 +175,14 @@ class MessageStream(ABC):
         self.takes_torn_end = True
         """Whether what precedes the peer's end counts as a message though nothing ended it, as a last line can. Where
         the peer would send it again it must not."""
+        self.charge: Charge | None = None
+        """Charges the peer for what comes without a message. For all that comes with messages, their receiver does."""
+        self.uncharged_bytes = 0
+        self.uncharged_frames = 0
+        """Bytes that have come and were charged to nobody yet, and frames without a message (pings, fragments, blank
+        lines), where the transport can tell."""
+        self.message_timeout = inf
+        """Seconds within which a message that has begun must be complete, but see `SLOWEST_PEER`."""
         # What `receive` did not hand out yet of its batch, the last message first.
         self._left: list[bytes] | None = None
 
@@ -178,6 +218,37 @@ class MessageStream(ABC):
     async def send(self, message: bytes) -> None:
         """Send one message, as `send_batch`."""
         await self.send_batch([message])
+
+    async def pay(self) -> None:
+        """Charge the peer for what came without a message, and read no more for as long as that takes.
+
+        After frames without a message other tasks get their turn. Raises `Flooded`. Cancelling loses nothing.
+        """
+        size, frames = self.take_uncharged()
+        if self.charge is not None:
+            pause = self.charge(size=size, frames=frames)
+            if pause or frames:
+                await trio.sleep(pause)
+
+    def take_uncharged(self) -> tuple[int, int]:
+        """The bytes and the frames without a message that are to be charged to the peer now."""
+        uncharged = self.uncharged_bytes, self.uncharged_frames
+        self.uncharged_bytes = self.uncharged_frames = 0
+        return uncharged
+
+    def limit(self, max_message_size: int, size_setting: str) -> None:  # noqa: B027  # Not all have one.
+        """Set another limit for the messages that come from now on, where the transport has one.
+
+        Errors name `size_setting`.
+        """
+
+    def abandon(self) -> None:  # noqa: B027  # Not all have messages that begin.
+        """Let go of the message that has begun, and receive no more: the stream is about to be closed."""
+
+    @property
+    def unfinished_bytes(self) -> int:
+        """Bytes of a message that has begun and is not complete, and of what was read behind the last one."""
+        return 0
 
     @property
     def ended_politely(self) -> bool:
@@ -262,6 +333,7 @@ class _MemoryStream(MessageStream):
             await self.changed.park()
         if self.closed:
             raise trio.ClosedResourceError
+        self.uncharged_bytes += self.size
         batch, self.inbox, self.size = self.inbox, [], 0
         self.peer.changed.unpark_all()
         return batch

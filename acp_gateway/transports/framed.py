@@ -9,11 +9,20 @@ A stream ends once, with one error: the writer keeps it, and every task that wai
 
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
+from math import inf
 from typing import Final, TypeAlias
 
 import trio
 
-from acp_gateway.transports.base import WRITE_SIZE, ByteStream, CloseReason, MessageStream, Stalled
+from acp_gateway.transports.base import (
+    SLOWEST_PEER,
+    WRITE_SIZE,
+    ByteStream,
+    CloseReason,
+    MessageStream,
+    Stalled,
+    Unfinished,
+)
 from acp_gateway.transports.upkeep import Helpers, Signal
 
 GOODBYE_TIMEOUT: Final = 5.0
@@ -105,7 +114,7 @@ class ByteWriter:
         "pending",
     )
 
-    def __init__(self, stream: ByteStream, *, stall_timeout: float = float("inf")) -> None:
+    def __init__(self, stream: ByteStream, *, stall_timeout: float = inf) -> None:
         self._stream = stream
         # Seconds without progress after which the peer counts as stalled.
         self._stall_timeout = stall_timeout
@@ -236,9 +245,20 @@ class ByteWriter:
 class FramedStream(MessageStream):
     """A `MessageStream` over a `ByteStream`, which is closed with it."""
 
-    __slots__ = ("_closed", "_closes", "_closing", "_helpers", "_reading", "_reads", "_writer", "bytes")
+    __slots__ = (
+        "_abandoned",
+        "_closed",
+        "_closes",
+        "_closing",
+        "_helpers",
+        "_reading",
+        "_reads",
+        "_waited",
+        "_writer",
+        "bytes",
+    )
 
-    def __init__(self, stream: ByteStream, *, stall_timeout: float = float("inf")) -> None:
+    def __init__(self, stream: ByteStream, *, stall_timeout: float = inf) -> None:
         super().__init__()
         self.bytes = stream
         self._writer = ByteWriter(stream, stall_timeout=stall_timeout)
@@ -247,6 +267,10 @@ class FramedStream(MessageStream):
         # Which read a task is waiting in, counted from 1; 0: nobody reads at the moment.
         self._reading = 0
         self._reads = 0
+        # Seconds that were spent with waiting for the rest of the message that has begun.
+        self._waited = 0.0
+        # Whether what comes is not read as messages any more: the beginning of one was dropped.
+        self._abandoned = False
         # Closed by its owner, or on the way to it: nothing is sent or received any more but goodbyes.
         self._closing = False
         # Whether `bytes` has been closed, by whomever; what `run` waits with for that.
@@ -262,12 +286,32 @@ class FramedStream(MessageStream):
         try:
             data = await self.bytes.receive_some()
             self.heard_at = trio.current_time()
+            self.uncharged_bytes += len(data)
+            if self._abandoned:
+                raise trio.ClosedResourceError
             return data
         except trio.ClosedResourceError:
             self._writer.raise_failure()
             raise
         finally:
             self._reading = 0
+
+    async def _read_on(self) -> bytes:
+        """As `_read`, within the time that the message has which has begun. Raises `Unfinished`."""
+        unfinished = self.unfinished_bytes
+        if not unfinished or self.message_timeout == inf:
+            self._waited = 0.0
+            return await self._read()
+        began = trio.current_time()
+        # The time in which nobody reads is not the peer's fault.
+        with trio.move_on_after(self.message_timeout + unfinished / SLOWEST_PEER - self._waited):
+            data = await self._read()
+            self._waited += trio.current_time() - began
+            return data
+        raise Unfinished(
+            f"a message was not complete within message_timeout ({self.message_timeout:g} s, and 1 s for each "
+            f"{SLOWEST_PEER} of its bytes)"
+        )
 
     def _write(self, data: bytes) -> None:
         if self._closing:
@@ -351,6 +395,10 @@ class FramedStream(MessageStream):
             pass  # The peer is gone already.
         finally:
             await self._close(trio.ClosedResourceError())
+
+    def abandon(self) -> None:
+        self._abandoned = True
+        self._forget_unfinished()
 
     async def abort(self) -> None:
         self._closing = True

@@ -290,8 +290,10 @@ class Link:
                 raise trio.BrokenResourceError("there is a newer connection")
             self._heard_at = trio.current_time()
             messages = self._count(batch)
+            stream.uncharged_frames += len(batch) - len(messages)
             if messages:
                 return messages
+            await stream.pay()
 
     def settle(self) -> None:
         """All that was received has been passed on: it may be confirmed, and is, where it is much."""

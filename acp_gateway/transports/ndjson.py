@@ -6,11 +6,15 @@ ends of a line here. One trailing `\\r`, blank lines and a last line without its
 
 import itertools
 from collections.abc import Sequence
+from typing import Final
 
 import trio
 
 from acp_gateway.transports.base import ByteStream, CloseReason, MessageTooLarge
 from acp_gateway.transports.framed import FramedStream, LastBatch, Pieces
+
+LARGEST_SCRAP: Final = 65536
+"""Bytes of a last line without its newline that is handed on whatever it is, so that a typing error has an answer."""
 
 
 class LineStream(FramedStream):
@@ -40,11 +44,14 @@ class LineStream(FramedStream):
         # Why nothing behind the last message can be read.
         self._too_large: str | None = None
 
+    def limit(self, max_message_size: int, size_setting: str) -> None:
+        self._max_message_size, self._size_setting = max_message_size, size_setting
+
     async def _receive_batch(self) -> list[bytes]:
         while True:
             if self._too_large is not None:
                 raise MessageTooLarge(self._too_large)
-            data = await self._read()
+            data = await self._read_on()
             if b"\n" in data:
                 lines = data.split(b"\n")
                 rest = lines.pop()
@@ -59,12 +66,22 @@ class LineStream(FramedStream):
             elif self._rest.size and not self.takes_torn_end:
                 raise trio.BrokenResourceError("the connection was lost: it ended in the middle of a message")
             elif self._rest.size:
-                lines = [self._rest.take().removesuffix(b"\r")]
+                line = self._rest.take().removesuffix(b"\r")
+                # What was cut off in the middle is no message, and to find that out may take long if it is large.
+                lines = [line] if len(line) <= LARGEST_SCRAP or line[-64:].rstrip().endswith(b"}") else []
             else:
                 raise trio.EndOfChannel
             messages = self._within_limit(lines)
+            if len(messages) < len(lines):
+                self.uncharged_frames += len(lines) - len(messages)
             if messages:
                 return messages
+            if data and self.charge is not None:
+                await self.pay()
+
+    @property
+    def unfinished_bytes(self) -> int:
+        return self._rest.size
 
     def _take(self, end: bytes) -> bytes:
         """The line that `end` completes."""

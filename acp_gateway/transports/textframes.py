@@ -17,6 +17,51 @@ WHOLE_TEXT: Final = FIN | Opcode.TEXT
 """The first byte of a text message that is one frame."""
 
 
+MOST_MESSAGES: Final = 1024
+"""Messages that are taken at once: a read may hold ten thousand that are empty, and others wait meanwhile."""
+
+MOST_FRAMES: Final = 64
+"""Frames that the library is given at once, which takes it half a millisecond."""
+
+SMALL_FRAME: Final = 1024
+"""Bytes below which a frame costs more than what is in it."""
+
+
+class FrameCounter:
+    """Finds where frames end in what the library is given, and counts those that are small."""
+
+    __slots__ = ("_left", "small")
+
+    def __init__(self) -> None:
+        # Bytes of the frame that has begun that are to come.
+        self._left = 0
+        self.small = 0
+        """Frames that have begun since this was set to 0 and carry little."""
+
+    def cut(self, data: bytes | bytearray) -> int:
+        """How much of this to give to the library now: frames, of the last one as much as there is.
+
+        Nothing where not even a header is complete.
+        """
+        at = min(self._left, len(data))
+        self._left -= at
+        for _ in range(MOST_FRAMES):
+            if self._left or at + 2 > len(data):
+                break
+            size, head = data[at + 1] & 0x7F, 2
+            if size >= 126:
+                head = 4 if size == 126 else 10
+                if at + head > len(data):
+                    break
+                size = int.from_bytes(data[at + 2 : at + head])
+            if size < SMALL_FRAME:
+                self.small += 1
+            end = at + head + size + (4 if data[at + 1] & 0x80 else 0)
+            at = min(end, len(data))
+            self._left = end - at
+        return at
+
+
 class BegunFrame:
     """A frame of which more is to come, as it was sent."""
 
@@ -28,6 +73,11 @@ class BegunFrame:
         self.missing = missing
         """Bytes that are to come."""
 
+    @property
+    def size(self) -> int:
+        """Bytes that have come."""
+        return len(self._data)
+
     def complete(self, data: bytes | bytearray) -> bytes | bytearray:
         """Take what has come; all of the frame, and what is behind it, once that is there, and nothing before."""
         self._data += data
@@ -38,14 +88,17 @@ class BegunFrame:
 def whole_texts(data: bytes | bytearray, max_size: int | None, *, masked: bool) -> tuple[list[bytes], int, int]:
     """The messages that `data` begins with, each a whole text frame, and how many bytes these are.
 
-    Ends before whatever is not this: another frame, one that is wrong or not complete, text that is not UTF-8 or too
-    large. What is missing of one that is not complete, and nothing else, is the third; 0 where even its header is not.
+    Ends after `MOST_MESSAGES`, and before whatever is not this: another frame, one that is wrong or not complete, text
+    that is not UTF-8 or too large. What is missing of one that is not complete, and nothing else, is the third; 0 where
+    even its header is not.
     """
     messages: list[bytes] = []
     view = memoryview(data)
     mask_bit, mask_size = (0x80, 4) if masked else (0, 0)
     start = missing = 0
-    while start + 1 < len(data) and data[start] == WHOLE_TEXT:
+    for _ in range(MOST_MESSAGES):
+        if start + 1 >= len(data) or data[start] != WHOLE_TEXT:
+            break
         size = data[start + 1] - mask_bit
         at = start + 2
         # Of a length that is not complete, more is missing than what was read of it could say.

@@ -33,7 +33,7 @@ from acp_gateway.errors import ProtocolError
 from acp_gateway.printable import printable
 from acp_gateway.transports.base import ByteStream, CloseReason, MessageTooLarge, Stalled, is_utf8
 from acp_gateway.transports.framed import GOODBYE_TIMEOUT, ByteWriter, FramedStream, LastBatch, Pieces
-from acp_gateway.transports.textframes import FIN, WHOLE_TEXT, BegunFrame, whole_texts
+from acp_gateway.transports.textframes import FIN, MOST_MESSAGES, WHOLE_TEXT, BegunFrame, FrameCounter, whole_texts
 
 FRAME_SIZE: Final = 16 * 1024 * 1024
 """Bytes in one outgoing frame at most; larger messages are fragmented."""
@@ -121,8 +121,10 @@ class WebSocketStream(FramedStream):
     """
 
     __slots__ = (
+        "_ahead",
         "_asked_at",
         "_begun",
+        "_counter",
         "_fed",
         "_fragments",
         "_is_server",
@@ -141,6 +143,8 @@ class WebSocketStream(FramedStream):
         stream: ByteStream,
         timing: Timing,
         headers: Mapping[str, str] = MappingProxyType({}),
+        *,
+        behind: bytes = b"",
     ) -> None:
         super().__init__(stream, stall_timeout=timing.stall_timeout)
         self.headers = headers
@@ -151,6 +155,9 @@ class WebSocketStream(FramedStream):
         # along with the handshake.
         self._fed = True
         self._timing = timing
+        # What was read and not looked at yet, and where its frames end.
+        self._ahead: bytes | bytearray = behind
+        self._counter = FrameCounter()
         # A frame that goes past the protocol object, and of which more is to come.
         self._begun: BegunFrame | None = None
         # A text message that has begun; None between messages and in a binary one.
@@ -189,20 +196,41 @@ class WebSocketStream(FramedStream):
         while True:
             if self._fed:
                 self._fed = False
-                messages += self._text_messages(protocol.events_received())
+                told = self._text_messages(protocol.events_received())
+                messages += told
+                self.uncharged_frames += max(self._counter.small - len(told), 0)
+                self._counter.small = 0
                 self._reply()
             if messages:
                 return messages
             if protocol.state is not State.OPEN:
                 self._raise_end()
-            data: bytes | bytearray = await self._read()
+            if self.uncharged_bytes or self.uncharged_frames:
+                await self.pay()
+            data = self._ahead or await self._read_on()
+            self._ahead = b""
             if protocol.idle and data:
                 messages, data = self._past_library(data)
                 if not data:
                     continue
+                if len(messages) >= MOST_MESSAGES:
+                    self._ahead = data
+                    return messages
+            end = self._counter.cut(data) if self._is_server else len(data)
+            if data and not end:
+                # Not even a header.
+                self._ahead = data
+                if messages:
+                    return messages
+                more = await self._read_on()
+                if more:
+                    self._ahead = data + more
+                    continue
+                end = len(data)
             self._fed = True
+            self._ahead = data[end:]
             if data:
-                protocol.receive_data(data)
+                protocol.receive_data(data[:end])
             else:
                 protocol.receive_eof()
 
@@ -273,7 +301,18 @@ class WebSocketStream(FramedStream):
             raise trio.EndOfChannel
         raise trio.BrokenResourceError("the connection was lost: it ended without a closing handshake")
 
+    def limit(self, max_message_size: int, size_setting: str) -> None:
+        self._protocol.max_message_size = max_message_size
+        self._protocol.size_setting = size_setting
+
+    @property
+    def unfinished_bytes(self) -> int:
+        begun = 0 if self._begun is None else self._begun.size
+        fragments = 0 if self._fragments is None else self._fragments.size
+        return begun + fragments + len(self._protocol.reader.buffer) + len(self._ahead)
+
     def _forget_unfinished(self) -> None:
+        self._ahead = b""
         self._begun = None
         self._fragments = None
         self._protocol.reader.discard()

@@ -92,11 +92,9 @@ async def accept_websocket(
         return None
     # For what comes then, a protocol object of its own: the one of the handshake holds on to the request for ever.
     frames = LibraryProtocol(SERVER, max_size=max_message_size, logger=library_log)
-    frames.idle = not behind
-    if behind:
-        frames.receive_data(behind)
-    await send_all(stream, b"".join(protocol.data_to_send() + frames.data_to_send()))
-    return WebSocketStream(frames, stream, timing)
+    frames.idle = True
+    await send_all(stream, b"".join(protocol.data_to_send()))
+    return WebSocketStream(frames, stream, timing, behind=behind)
 
 
 async def _read_request(protocol: _Server, stream: ByteStream) -> tuple[Request | None, bytes]:

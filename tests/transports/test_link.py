@@ -584,6 +584,32 @@ async def test_confirmations_alone_wake_nobody() -> None:
         assert receiving.result == [SMALL]
 
 
+async def test_confirmations_alone_are_charged_like_messages(autojump_clock: MockClock) -> None:
+    link = Link(window=WINDOW)
+    ours, peer = memory_message_stream_pair()
+    charged: list[int] = []
+
+    def charge(messages: int = 0, size: int = 0, seconds: float = 0.0, frames: int = 0) -> float:
+        charged.append(frames)
+        return 7.0 if len(charged) == 1 else 0.0
+
+    ours.charge = charge
+    link.connect(ours)
+    peer.send_nowait([acknowledgement(0)] * 100)
+    async with trio.open_nursery() as nursery:
+
+        async def receive() -> None:
+            assert await link.receive_batch() == [SMALL]
+
+        nursery.start_soon(receive)
+        await wait_all_tasks_blocked()
+        peer.send_nowait([acknowledgement(0), SMALL])
+    assert charged == [100]
+    assert trio.current_time() == pytest.approx(7)
+    # With a message, its receiver does it.
+    assert ours.take_uncharged()[1] == 1
+
+
 async def test_a_confirmation_with_positions_confirms_as_well() -> None:
     link = Link(window=WINDOW, allowance=WINDOW)
     peer = connect(link)

@@ -6,10 +6,11 @@ import pytest
 import trio
 from hypothesis import given
 from hypothesis import strategies as st
+from trio.testing import MockClock
 
 from acp_gateway.transports import framed
-from acp_gateway.transports.base import MessageTooLarge
-from acp_gateway.transports.ndjson import LineStream
+from acp_gateway.transports.base import SLOWEST_PEER, MessageTooLarge, Unfinished
+from acp_gateway.transports.ndjson import LARGEST_SCRAP, LineStream
 from tests.transports.wires import MIB, Script, collect, memory_wire
 
 
@@ -191,3 +192,117 @@ async def test_blank_lines_without_end_deliver_nothing_and_keep_nothing() -> Non
     with pytest.raises(trio.EndOfChannel):
         await stream.receive()
     assert stream._rest.size == 0
+
+
+# What is charged
+
+
+class Charged:
+    """Adds up what is charged; pauses for so many seconds, once."""
+
+    def __init__(self, pause: float = 0.0) -> None:
+        self.size = self.frames = 0
+        self._pause = pause
+
+    def __call__(self, messages: int = 0, size: int = 0, seconds: float = 0.0, frames: int = 0) -> float:
+        self.size += size
+        self.frames += frames
+        pause, self._pause = self._pause, 0.0
+        return pause
+
+
+async def test_blank_lines_are_counted_as_frames_without_a_message() -> None:
+    stream = LineStream(Script([b"\n" * 1000, b" \r\n{}\n\n"]), max_message_size=MIB)
+    stream.charge = charged = Charged()
+    assert await stream.receive_batch() == [b"{}"]
+    assert (charged.frames, charged.size) == (1000, 1000)
+    assert stream.take_uncharged() == (7, 2)
+
+
+async def test_of_a_line_that_has_begun_each_piece_is_charged_as_it_comes(autojump_clock: MockClock) -> None:
+    stream = LineStream(Script([b"x" * 500, b"x" * 500, b"\n"]), max_message_size=MIB)
+    stream.charge = charged = Charged(pause=10.0)
+    assert await stream.receive() == b"x" * 1000
+    assert trio.current_time() == pytest.approx(10)
+    assert (charged.size, stream.uncharged_bytes) == (1000, 1)
+
+
+async def test_a_line_that_is_not_finished_in_time_ends_the_stream(autojump_clock: MockClock) -> None:
+    here, there = memory_wire()
+    stream = LineStream(here, max_message_size=MIB)
+    stream.message_timeout = 60.0
+    async with trio.open_nursery() as nursery:
+
+        async def trickle() -> None:
+            for _ in range(100):
+                there.send_nowait(memoryview(b"x" * SLOWEST_PEER))
+                await trio.sleep(2)
+
+        nursery.start_soon(trickle)
+        with pytest.raises(Unfinished, match="message_timeout"):
+            await stream.receive()
+        # Half as fast as it may be for as long as it takes: twice the time.
+        assert trio.current_time() == pytest.approx(120, abs=3)
+        nursery.cancel_scope.cancel()
+
+
+async def test_a_line_that_comes_at_the_slowest_speed_takes_as_long_as_it_takes(autojump_clock: MockClock) -> None:
+    here, there = memory_wire()
+    stream = LineStream(here, max_message_size=MIB)
+    stream.message_timeout = 1.5
+    async with trio.open_nursery() as nursery:
+
+        async def trickle() -> None:
+            for _ in range(100):
+                there.send_nowait(memoryview(b"x" * SLOWEST_PEER))
+                await trio.sleep(1)
+            there.send_nowait(memoryview(b"\n"))
+
+        nursery.start_soon(trickle)
+        assert len(await stream.receive()) == 100 * SLOWEST_PEER
+
+
+async def test_time_in_which_nobody_reads_is_not_the_peers(autojump_clock: MockClock) -> None:
+    here, there = memory_wire()
+    stream = LineStream(here, max_message_size=MIB)
+    stream.message_timeout = 60.0
+    there.send_nowait(memoryview(b"x"))
+    for _ in range(5):
+        with trio.move_on_after(10):
+            await stream.receive()
+        await trio.sleep(1000)
+    there.send_nowait(memoryview(b"\n"))
+    assert await stream.receive() == b"x"
+
+
+@pytest.mark.parametrize("size", [LARGEST_SCRAP, LARGEST_SCRAP + 1])
+async def test_a_large_message_that_was_cut_off_in_the_middle_is_none(size: int) -> None:
+    assert await received(b"{}\n" + b"[" * size) == [b"{}", *([b"[" * size] if size <= LARGEST_SCRAP else [])]
+    assert await received(b"{}\n" + b"[" * size + b"} \r") == [b"{}", b"[" * size + b"} "]
+
+
+async def test_what_was_let_go_of_is_not_taken_up_in_the_middle() -> None:
+    here, there = memory_wire()
+    stream = LineStream(here, max_message_size=MIB)
+    async with trio.open_nursery() as nursery:
+
+        async def receive() -> None:
+            with pytest.raises(trio.ClosedResourceError):
+                await stream.receive()
+
+        nursery.start_soon(receive)
+        there.send_nowait(memoryview(b'{"text":"'))
+        await trio.testing.wait_all_tasks_blocked()
+        assert stream.unfinished_bytes == 9
+        stream.abandon()
+        assert stream.unfinished_bytes == 0
+        there.send_nowait(memoryview(b"{}\n"))
+
+
+async def test_a_smaller_limit_holds_for_lines_that_come_from_now_on() -> None:
+    stream = LineStream(Script([b"x" * 101 + b"\n", b"x" * 100 + b"\n", b"x" * 101]), max_message_size=MIB)
+    assert await stream.receive() == b"x" * 101
+    stream.limit(100, "observer_message_size")
+    assert await stream.receive() == b"x" * 100
+    with pytest.raises(MessageTooLarge, match=r"observer_message_size \(100 bytes\)"):
+        await stream.receive()

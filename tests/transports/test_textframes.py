@@ -2,8 +2,15 @@
 
 import pytest
 
-from acp_gateway.transports.textframes import BegunFrame, whole_texts
-from tests.transports.frames import PING, TEXT, frame
+from acp_gateway.transports.textframes import (
+    MOST_FRAMES,
+    MOST_MESSAGES,
+    SMALL_FRAME,
+    BegunFrame,
+    FrameCounter,
+    whole_texts,
+)
+from tests.transports.frames import CONT, PING, TEXT, frame
 from tests.transports.wires import MIB
 
 HEADER = {0: 2, 125: 2, 126: 4, 65535: 4, 65536: 10}
@@ -61,3 +68,35 @@ def test_a_frame_is_complete_with_its_last_byte_and_what_is_behind_that_comes_al
     assert begun.complete(b"cd") == b""
     assert begun.missing == 1
     assert begun.complete(b"efgh") == b"abcdefgh"
+
+
+def test_only_so_many_messages_are_taken_at_once() -> None:
+    empty = frame(TEXT, masked=True)
+    messages, end, missing = whole_texts(empty * (MOST_MESSAGES + 5), MIB, masked=True)
+    assert (len(messages), end, missing) == (MOST_MESSAGES, MOST_MESSAGES * len(empty), 0)
+
+
+# What the library is given
+
+
+@pytest.mark.parametrize("masked", [True, False])
+def test_the_library_is_given_so_many_frames_at_once_and_small_ones_are_counted(masked: bool) -> None:
+    counter = FrameCounter()
+    ping, large = frame(PING, masked=masked), frame(CONT, b"x" * SMALL_FRAME, masked=masked)
+    data = ping * MOST_FRAMES + large
+    end = counter.cut(data)
+    assert (end, counter.small) == (len(ping) * MOST_FRAMES, MOST_FRAMES)
+    counter.small = 0
+    assert counter.cut(data[end:]) == len(large)
+    assert counter.small == 0
+
+
+@pytest.mark.parametrize("size", [0, 125, 126, 65535, 65536])
+def test_a_frame_is_given_as_it_comes_but_for_a_header_that_is_not_complete(size: int) -> None:
+    whole = frame(PING if size < 126 else CONT, b"x" * size, masked=False)
+    for cut in {0, 1, *range(HEADER[size] + 1), len(whole) // 2, len(whole) - 1, len(whole)} & {*range(len(whole) + 1)}:
+        counter = FrameCounter()
+        first = counter.cut(whole[:cut])
+        assert first == (cut if HEADER[size] <= cut else 0)
+        assert counter.cut(whole[first:] + whole) == 2 * len(whole) - first
+        assert counter.small == 2 * (size < SMALL_FRAME)

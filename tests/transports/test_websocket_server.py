@@ -160,7 +160,8 @@ async def test_a_request_may_be_cut_anywhere_before_what_is_behind_it(cut: int) 
 
 
 async def test_a_ping_behind_the_request_is_answered_behind_the_answer() -> None:
-    peer = await accept_by_hand(behind=frame(PING, b"p", masked=True))
+    peer = await accept_by_hand(behind=frame(PING, b"p", masked=True) + frame(TEXT, b"1", masked=True))
+    assert await peer.stream.receive_batch() == [b"1"]
     assert peer.frames() == [Seen(PONG, b"p")]
 
 
