@@ -38,6 +38,10 @@ SINGLE_LINES: Final = 10
 """How many times `failed_attempts` events, of all addresses together, are told one by one within the window. Whoever
 has very many addresses fills the log no sooner than whoever has one."""
 
+SINGLE: Final = 60
+"""Connections of one identity that are audited one by one within the window: many devices, and each of them restarted.
+A client that comes again and again in a loop must not push older entries out of the audit."""
+
 _COUNTED: Final = (Unauthorized, Forbidden, UnknownAgent, UnknownSession)
 """What is refused to those who guess. A link that is gone, or a gateway that is full, is nobody's fault."""
 
@@ -90,6 +94,9 @@ class Refusals:
         self._events = Attempts(limits.failed_attempts, self._window)
         # What has been told.
         self._told = Attempts(SINGLE_LINES * limits.failed_attempts, self._window, remembered=1)
+        # What comes in, by identity; and how often that was told together, by identity and credential.
+        self._entries = Attempts(SINGLE, self._window)
+        self._entered = Gathered(("various", "various"))
         self._gathered = Gathered(_Event("many addresses", "any listener", "various"))
 
     def refuse(self, visitor: Visitor, error: AccessError, *, shown: str | None, credential: str | None) -> Refusal:
@@ -128,8 +135,12 @@ class Refusals:
         self._tell(event, visitor, text, together=self._is_frequent(event))
 
     def admitted(self, visitor: Visitor, **details: str) -> None:
-        """Tell that somebody has come in."""
-        self._record("authenticated", visitor.address, visitor.listener, connection=visitor.name, **details)
+        """Audit that a connection was authenticated: one by one, or together where one identity comes very often."""
+        identity = details.get("identity", "")
+        if self._entries.refused(identity, trio.current_time()):
+            self._entered.add((identity, details.get("credential", "")))
+        else:
+            self._record("authenticated", visitor.address, visitor.listener, connection=visitor.name, **details)
 
     async def report(self) -> None:
         """Tell from time to time what is told together, until cancelled."""
@@ -141,6 +152,8 @@ class Refusals:
             self._report()
 
     def _report(self) -> None:
+        for (identity, credential), count in self._entered.take():
+            self._audit.record("authenticated", identity=identity, credential=credential or None, count=count)
         for event, count in self._gathered.take():
             where = f"from {event.address} at {event.listener}: {event.reason}"
             log.log(event.level, "%d times more %s", count, where)

@@ -17,10 +17,14 @@ from typing import Any, Final
 
 from acp_gateway.config import WorkspaceSection
 from acp_gateway.protocol.paths import suggest_map
+from acp_gateway.protocol.reasons import in_one_line
 from acp_gateway.protocol.sessions import Findings, Problem
 
 PATH_SIZE: Final = 4096
 """Characters of a path at most, as on Linux; a longer one only fills the error that would quote it."""
+
+QUOTED_SIZE: Final = 300
+"""Characters of a path that an error quotes; its data has all of it."""
 
 SHOWN: Final = 10
 """Workspaces that are named to a client which may use none of where it wants to be."""
@@ -90,17 +94,21 @@ def _look(directory: str, real: Mapping[Workspace, str]) -> tuple[Workspace | No
     if len(directory) > PATH_SIZE:
         return None, _problem(f"a path has at most {PATH_SIZE} characters", ())
     if not _is_absolute_somewhere(directory):
-        return None, _problem(f"the directory of a session must be an absolute path, not {directory!r}", (), directory)
+        return None, _problem(
+            f"the directory of a session must be an absolute path, not '{_shown(directory)}'", (), directory
+        )
     if ".." in directory.split("/"):
         # Behind a link, agents that shorten the text of a path get elsewhere than the disk does.
-        return None, _problem(f"the directory of a session must be a path without .., not {directory!r}", (), directory)
+        return None, _problem(
+            f"the directory of a session must be a path without .., not '{_shown(directory)}'", (), directory
+        )
     workspace = _workspace_at(directory, real)
     if workspace is None:
         return None, _outside(directory, real)
     if os.path.isdir(directory):
         return workspace, None
     if os.path.exists(directory):
-        return None, _problem(f"{directory} is not a directory", (), directory)
+        return None, _problem(f"{_shown(directory)} is not a directory", (), directory)
     return None, _missing(directory, real)
 
 
@@ -124,8 +132,9 @@ def _missing(directory: str, real: Mapping[Workspace, str]) -> Problem:
     """Where a directory would be allowed and is not there."""
     suggested = _suggest(directory, real)
     message = (
-        f"there is no directory {directory} on {socket.gethostname()}; start the client with the path it has there: "
-        f"acp-gateway connect … --map {_quoted(suggested)} (or maps in hosts.toml)"
+        f"there is no directory {_shown(directory)} on {socket.gethostname()}; "
+        "start the client with the path it has there: "
+        f"acp-gateway connect … --map {_quoted_map(suggested)} (or maps in hosts.toml)"
     )
     return _problem(message, (), directory, suggested)
 
@@ -134,15 +143,16 @@ def _outside(directory: str, real: Mapping[Workspace, str]) -> Problem:
     """Where a directory is not allowed, be it there or not: most often it is the path on the client's machine."""
     if not real:
         message = (
-            f"no session may be opened in {directory}: there is no workspace that this token may use; "
+            f"no session may be opened in {_shown(directory)}: there is no workspace that this token may use; "
             "add a [workspaces.NAME] section to the gateway's configuration, or make another token"
         )
         return _problem(message, (), directory, reason="outside_workspaces")
     suggested = _suggest(directory, real)
     message = (
-        f"{directory} is in no workspace of {socket.gethostname()} that may be used (allowed: {_names(list(real))}); "
+        f"{_shown(directory)} is in no workspace of {socket.gethostname()} that may be used "
+        f"(allowed: {_names(list(real))}); "
         "if it is the path on the client's machine, start the client with the one it has there: "
-        f"acp-gateway connect … --map {_quoted(suggested)} (or maps in hosts.toml)"
+        f"acp-gateway connect … --map {_quoted_map(suggested)} (or maps in hosts.toml)"
     )
     return _problem(message, list(real), directory, suggested, reason="outside_workspaces")
 
@@ -185,6 +195,16 @@ def _problem(
     if allowed:
         data["allowed"] = [workspace.root for workspace in allowed[:SHOWN]]
     return Problem(message, {name: value for name, value in data.items() if value is not None})
+
+
+def _shown(directory: str) -> str:
+    """A path that a client has named, as errors quote it."""
+    return in_one_line(directory, QUOTED_SIZE)
+
+
+def _quoted_map(text: str) -> str:
+    """A path map for the command line; only a word for one that can't be shown as it is."""
+    return _quoted(text) if in_one_line(text, 2 * QUOTED_SIZE) == text else "LOCAL=REMOTE"
 
 
 def _quoted(text: str) -> str:

@@ -23,7 +23,7 @@ from acp_gateway.errors import (
     UnknownSession,
 )
 from acp_gateway.options import GatewaySection, LimitsSection
-from acp_gateway.refusals import REFUSAL_DELAY, SINGLE_LINES, Refusals, Visitor
+from acp_gateway.refusals import REFUSAL_DELAY, SINGLE, SINGLE_LINES, Refusals, Visitor
 
 LIMIT = 3
 WINDOW = 60.0
@@ -183,6 +183,23 @@ async def test_who_comes_in_is_in_the_audit(refusals: Refusals, book: Book) -> N
         "listener": "wss://gpu:7443/acp",
         "identity": "ann",
     }
+
+
+async def test_who_comes_in_again_and_again_is_one_entry_in_a_window(
+    refusals: Refusals, book: Book, autojump_clock: trio.testing.MockClock
+) -> None:
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(refusals.report)
+        for _ in range(SINGLE + 500):
+            refusals.admitted(visitor(), identity="ann", credential="token 1")
+        refusals.admitted(visitor(), identity="bob", credential="token 2")
+        assert [entry["identity"] for entry in book.entries] == ["ann"] * SINGLE + ["bob"]
+        await trio.sleep(WINDOW + 1)
+        gathered = {"event": "authenticated", "identity": "ann", "credential": "token 1", "count": 500}
+        assert book.entries[SINGLE + 1 :] == [gathered]
+        refusals.admitted(visitor(), identity="ann", credential="token 1")
+        assert book.entries[-1]["connection"] == "c1"
+        nursery.cancel_scope.cancel()
 
 
 async def test_a_flood_from_one_address_is_one_line_in_a_window(

@@ -406,3 +406,20 @@ def test_in_the_root_of_the_disk_is_everything_that_has_a_path() -> None:
     everything = (Workspace("all", "/"),)
     assert [containing(path, everything) for path in ("/", "/srv", "srv")] == ["all", "all", None]
     assert containing("/srv", [replace(everything[0], name=None)]) is None
+
+
+@pytest.mark.parametrize(
+    "directory",
+    ["/nowhere/acpgw_hunter2\x1b[2J\u202e", "/nowhere/../acpgw_hunter2\x1b", "acpgw_hunter2\x1b", "/" + "long/" * 800],
+    ids=["outside", "dots", "relative", "long"],
+)
+@pytest.mark.parametrize("usable", [True, False], ids=["somewhere else", "nowhere"])
+def test_a_path_that_is_refused_is_quoted_redacted_escaped_and_cut(
+    directory: str, usable: bool, tmp_path: Path
+) -> None:
+    found = survey([directory], [Workspace("a", str(tmp_path))] if usable else [])
+    assert found.problem is not None
+    assert found.problem.message.isprintable()
+    assert "hunter2" not in found.problem.message
+    assert len(found.problem.message) < 1000
+    assert found.problem.data["cwd"] == directory

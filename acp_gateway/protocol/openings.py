@@ -14,6 +14,7 @@ from acp_gateway.protocol import catalogue, jsonrpc, methods, rights, spans, upd
 from acp_gateway.protocol.catalogue import Query
 from acp_gateway.protocol.jsonrpc import Message
 from acp_gateway.protocol.process import Process
+from acp_gateway.protocol.reasons import in_one_line
 from acp_gateway.protocol.returns import Return, adopt, missed, with_own_meta, without_own_meta
 from acp_gateway.protocol.routing import Routing
 from acp_gateway.protocol.sessions import Client, Request, Session, State, Survey
@@ -23,6 +24,8 @@ from acp_gateway.protocol.turns import Turns
 SERVERS_TOLD: Final = 10
 """Tool servers of one request that are named in the audit, and the characters of each name: editors have a handful."""
 NAME_TOLD: Final = 64
+PATH_TOLD: Final = 256
+"""Characters of a refused directory in the log and the audit: longer than paths are."""
 
 
 class Openings:
@@ -290,8 +293,9 @@ class Openings:
         if problem is not None:
             self._process.refuse(request, jsonrpc.INVALID_PARAMS, problem.message, problem.data)
             reason, path = problem.data.get("reason"), problem.data.get("cwd")
-            self._process.out.deed("cwd_refused", client, agent=self._process.agent, path=path, reason=reason)
-            self._process.out.note(f"{client.name}: refused a session in {path!r:.200}: {reason}")
+            told = None if path is None else in_one_line(path, PATH_TOLD)
+            self._process.out.deed("cwd_refused", client, agent=self._process.agent, path=told, reason=reason)
+            self._process.out.note(f"{client.name}: refused a session in {told}: {reason}")
         return problem is not None
 
     def _screen(self, client: Client, request: Request) -> bool:
@@ -306,10 +310,10 @@ class Openings:
             self._process.refuse(request, jsonrpc.INVALID_PARAMS, flaw or "")
             return False
         found = (*screened.dropped, *screened.refused)
-        names = ", ".join(repr(server.name) for server in found)
+        names = ", ".join(repr(_told(server.name)) for server in found[:SERVERS_TOLD])
         name = "mcp_server_refused" if screened.refused else "mcp_server_dropped"
         for server in found[:SERVERS_TOLD]:
-            told = {"name": server.name[:NAME_TOLD], "kind": server.kind[:NAME_TOLD]}
+            told = {"name": _told(server.name), "kind": _told(server.kind)}
             self._process.out.deed(name, client, agent=self._process.agent, **told)
         if len(found) > SERVERS_TOLD:
             self._process.out.deed(name, client, agent=self._process.agent, count=len(found) - SERVERS_TOLD)
@@ -561,3 +565,8 @@ def _as_load(message: Message) -> bytes:
     if spans.find(message.text, "params", "mcpServers") is None:
         edits.append((params[0] + 1, params[0] + 1, b'"mcpServers":[],'))
     return spans.splice(message.text, edits)
+
+
+def _told(name: str) -> str:
+    """A word of a client's for the log, the audit and errors. More of it is not looked through for secrets."""
+    return in_one_line(name[: 16 * NAME_TOLD], NAME_TOLD)

@@ -9,7 +9,7 @@ Both ends use this, so it takes the standard library alone.
 from typing import Final
 
 from acp_gateway.printable import printable
-from acp_gateway.protocol.redaction import redact_text
+from acp_gateway.protocol.redaction import beginning_without_secrets
 from acp_gateway.protocol.verbatim import text_at
 
 LONGEST_REASON: Final = 300
@@ -35,7 +35,6 @@ def reason_of(response: bytes) -> str:
 
 def in_one_line(text: str, limit: int = LONGEST_REASON) -> str:
     """Return a text without secrets, with escapes for what is not printable, and cut at `limit` characters."""
-    # What is cut off is looked at as well, or half a secret would not look like one.
-    plain = redact_text(text[: limit + LARGEST_ERROR], limit + LARGEST_ERROR)
-    line = printable(" ".join(plain.split()), limit + LARGEST_ERROR)
-    return line if len(line) <= limit else f"{line[:limit]} …"
+    plain, is_part = beginning_without_secrets(text, limit)
+    line = printable(" ".join(plain.split()), limit + 1)
+    return line if len(line) <= limit and not is_part else f"{line[:limit]} …"

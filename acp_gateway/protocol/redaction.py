@@ -159,7 +159,7 @@ def redact_json(message: bytes, limit: int) -> bytes | None:
 
 def redact_text(text: str, limit: int) -> str:
     """A text that is no JSON without what looks like a secret, at most `limit` characters of it."""
-    plain, is_part = _beginning_without_secrets(text, limit)
+    plain, is_part = beginning_without_secrets(text, limit)
     if not is_part and len(plain) <= limit:
         return plain
     kept = plain[:limit]
@@ -273,7 +273,7 @@ class _Walk:
             within.option = False
 
     def _add_string(self, string: str) -> None:
-        plain, is_part = _beginning_without_secrets(string, self._limit)
+        plain, is_part = beginning_without_secrets(string, self._limit)
         piece = _encode(plain)
         room = min(self._longest_string, self._limit - self._size - len(self._open) - 2 * _NOTE)
         if is_part or len(piece) > max(room, _NOTE):
@@ -301,7 +301,7 @@ class _Walk:
         self._pieces += [container.closing for container in reversed(self._open)]
 
 
-def _beginning_without_secrets(text: str, limit: int) -> tuple[str, bool]:
+def beginning_without_secrets(text: str, limit: int) -> tuple[str, bool]:
     """The first characters of a text, `limit` or a little more, and whether there are others behind them."""
     looked_at = limit + LONGEST_SECRET
     plain = _without_secrets(text[:looked_at])

@@ -45,6 +45,9 @@ def objection_to_notification(client: Client, message: Message) -> str | None:
         return "guests may cancel, and tell nothing else"
     if client.viewer.only is not None and message.session is None:
         return "this connection is for one session only"
+    if client.viewer.workspaces is not None and message.session is None:
+        # What is not known here may open, list or read anything.
+        return "this connection is for some workspaces only, and it names no session"
     if message.method in methods.CLIENT_METHODS:
         # Some agents don't look at the id, and would do unasked what nobody has looked at here.
         return "it is a request, which has an id"

@@ -1757,7 +1757,7 @@ def test_of_very_many_tool_servers_the_audit_names_some_and_counts_the_rest() ->
     ann = scene.join("ann")
     ann.request("session/new", cwd="/srv", mcpServers=[PROGRAM | {"name": "n" * 1000}] * 100)
     told = [deed.details for deed in scene.deeds if deed.name == "mcp_server_dropped"]
-    assert told[:-1] == [{"agent": "agent", "name": "n" * 64, "kind": "stdio"}] * 10
+    assert told[:-1] == [{"agent": "agent", "name": "n" * 64 + " …", "kind": "stdio"}] * 10
     assert told[-1] == {"agent": "agent", "count": 90}
 
 
@@ -1840,7 +1840,8 @@ def test_of_many_servers_some_are_named_in_the_audit_and_the_others_counted(poli
         servers = [{"name": "n" * 1000, "type": "t" * 1000} for _ in range(SERVERS_TOLD + more)]
         ann.request("session/new", cwd="/srv", mcpServers=servers)
         event = "mcp_server_dropped" if policy == "drop" else "mcp_server_refused"
-        named = Deed(event, ann.client, {"agent": "agent", "name": "n" * NAME_TOLD, "kind": "t" * NAME_TOLD})
+        told = {"agent": "agent", "name": "n" * NAME_TOLD + " …", "kind": "t" * NAME_TOLD + " …"}
+        named = Deed(event, ann.client, told)
         counted = Deed(event, ann.client, {"agent": "agent", "count": more})
         assert scene.deeds == [named] * SERVERS_TOLD + [counted] * bool(more)
 
@@ -1921,3 +1922,31 @@ def test_no_session_of_somebody_else_is_named_to_the_agent_where_none_belongs(me
     assert not scene.agent.heard()
     bob.request(method, sessionId="theirs", cwd="/srv", mcpServers=[])
     assert scene.agent.takes(method)
+
+
+HIDDEN_NAME = {"name": "acpgw_hunter2\x1b[2J\u202e\n" + "n" * 1000, "command": "x", "args": [], "env": []}
+
+
+@pytest.mark.parametrize("policy", ["drop", "deny"])
+def test_names_of_tool_servers_are_told_redacted_escaped_and_cut(policy: str) -> None:
+    scene = Scene(make_policy(mcp_servers=policy))
+    ann = scene.join("ann")
+    odd = {"name": "x", "type": "acpgw_hunter2\u2066" + "k" * 1000}
+    ann.request("session/new", cwd="/srv", mcpServers=[HIDDEN_NAME, odd])
+    first, second = scene.deeds[0].details, scene.deeds[1].details
+    assert first["name"] == "acpgw_…\\x1b[2J\\u202e " + "n" * 43 + " …"
+    assert second["kind"].startswith("acpgw_…\\u2066kkk")
+    told = repr([scene.deeds, scene.notes, ann.heard()])
+    assert "hunter2" not in told
+    assert "n" * 65 not in told
+
+
+def test_a_cwd_that_is_refused_is_told_redacted_escaped_and_cut(slow: Scene) -> None:
+    ann = slow.join("ann")
+    path = "/srv/acpgw_hunter2\x1b[2J\u202e" + "p" * 3000
+    ann.request("session/new", cwd=path, mcpServers=[])
+    slow.survey(Findings(Problem("no", {"cwd": path, "reason": "outside_workspaces"})))
+    (deed,) = slow.deeds
+    assert deed.details["path"].startswith("/srv/acpgw_…\\x1b[2J\\u202eppp")
+    assert len(deed.details["path"]) < 300
+    assert "hunter2" not in repr([slow.deeds, slow.notes])

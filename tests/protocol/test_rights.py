@@ -216,3 +216,10 @@ def test_a_list_of_directories_is_read_no_further_than_it_may_be_long() -> None:
         b'{"id":1,"method":"session/new","params":{"cwd":"/","additionalDirectories":[%b""]}}' % (b'"",' * 300_000)
     )
     assert flaw_of_opening(opening) is not None
+
+
+def test_who_is_kept_to_some_workspaces_may_tell_nothing_that_names_no_session() -> None:
+    limited = Client("e", Viewer("me", workspaces=("a",)))
+    assert objection_to_notification(limited, notification("_x/y", sessionId="s")) is None
+    for message in (notification("_x/y"), notification("_x/y", cwd="/etc"), notification("_x/y", sessionId=None)):
+        assert objection_to_notification(limited, message) is not None
