@@ -160,6 +160,20 @@ class TokenStore:
             self._file.write([token for token in self.tokens() if token.id != token_id])
         return revoked
 
+    def keep(self, token_id: str) -> Token:
+        """Let a token live until it is revoked; its entry.
+
+        Raises UsageError where there is none of that id, or it has expired; ConfigError where the file cannot be read
+        or written.
+        """
+        with self._file.writing():
+            old = self.find(token_id)
+            if self.has_expired(old):
+                raise UsageError(f"token {old.id} expired at {old.expires}; make another")
+            kept = msgspec.structs.replace(old, expires=None)
+            self._file.write([kept if token.id == token_id else token for token in self.tokens()])
+        return kept
+
     def has_expired(self, token: Token) -> bool:
         """Whether the token's time is over."""
         # Both are UTC in one form of one width: the order of the texts is that of the times.

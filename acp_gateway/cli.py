@@ -16,7 +16,7 @@ import click
 from acp_gateway import __version__
 from acp_gateway.errors import GatewayError
 from acp_gateway.printable import printable
-from acp_gateway.token_cli import config_option, print_table
+from acp_gateway.token_cli import config_option, print_table, was_given
 
 if TYPE_CHECKING:
     from acp_gateway.dialing import Destination
@@ -326,9 +326,9 @@ def connect(
             "--cert": [str(cert.absolute())] if cert else [],
             "--key": [str(key.absolute())] if key else [],
             "--map": ["=".join(parse_map(text)) for text in maps],
-            "--connect-timeout": [f"{connect_timeout:g}"] if _was_given("connect_timeout") else [],
-            "--max-message-size": [str(max_message_size)] if _was_given("max_message_size") else [],
-            "--keepalive": [f"{keepalive:g}"] if _was_given("keepalive") else [],
+            "--connect-timeout": [f"{connect_timeout:g}"] if was_given("connect_timeout") else [],
+            "--max-message-size": [str(max_message_size)] if was_given("max_message_size") else [],
+            "--keepalive": [f"{keepalive:g}"] if was_given("keepalive") else [],
             "--log-file": [str(log_file.absolute())] if log_file else [],
         }
         flags = ["--observe"] if observe else []
@@ -439,11 +439,6 @@ def check_configuration(config: Path | None) -> None:
         click.echo("warning: there are no tokens yet: acp-gateway token create --label NAME", err=True)
     click.echo(f"Fine. Listening at {', '.join(str(section.address) for section in settings.listen)};", nl=False)
     click.echo(f" agents: {', '.join(settings.agents)}; default: {settings.default_agent}.")
-
-
-def _was_given(option: str) -> bool:
-    source = click.get_current_context().get_parameter_source(option)
-    return source is not None and source.name != "DEFAULT"
 
 
 def _settings_block(editor: str, target: str, options: dict[str, list[str]], flags: list[str], pin: str | None) -> str:

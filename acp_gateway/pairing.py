@@ -2,20 +2,27 @@
 
 Whoever can log in as the gateway's user may make tokens anyway, and ssh has shown already that the machine is the right
 one. So the gateway's pin comes from there as well, and nobody has to compare or to copy anything.
+
+A pairing is whole or nothing. The new token lives for `PENDING` seconds until the machine has connected with it and
+says `keep`; only when it is noted there, `replace` revokes the token of before. Whatever ends earlier, the machine's
+entry and its old token stay as they were, and the new token is revoked, at the latest by its time.
 """
 
 import ipaddress
 import json
 import re
 import ssl
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+import trio
+
 from acp_gateway.addresses import Address, parse_address, parse_target
-from acp_gateway.errors import ConfigError, ProtocolError, TrustError, UsageError
-from acp_gateway.ssh import Way, ask
+from acp_gateway.errors import ConfigError, ProtocolError, TrustError, Unreachable, UsageError
+from acp_gateway.ssh import RemoteCommand, Way, start_command
 from acp_gateway.tls import parse_pin, spki_pin
 from acp_gateway.tokens import explain_flaw
 
@@ -25,6 +32,16 @@ if TYPE_CHECKING:
 
 WHAT: Final = "pairing"
 """What is between the marks, on their lines."""
+
+KEEP: Final = "keep"
+REPLACE: Final = "replace"
+WITHDRAW: Final = "withdraw"
+"""What the machine that is paired may tell the gateway's, a line each."""
+
+PENDING: Final = 600.0
+"""Seconds that a token lives before it is kept: time for some addresses that do not answer, and not for a thief."""
+
+_NOT_UNDERSTOOD: Final = "the answer is not understood; does `acp-gateway --version` say the same there and here?"
 
 LABEL: Final = re.compile(r"[\w .,:@+()-]{1,64}")
 """What a machine may be called: it comes to stand in a command for a shell that may be of any kind."""
@@ -60,8 +77,6 @@ class Offer:
     """The absolute path of this program there, where it is one program."""
     token: str = field(repr=False)
     token_id: str
-    kept: bool
-    """Whether the token that it should have replaced is still there, because pairing did not make it."""
 
     def encode(self) -> str:
         """One line of ASCII, with the token in it."""
@@ -72,7 +87,6 @@ class Offer:
                 "command": self.command,
                 "token": self.token,
                 "tokenId": self.token_id,
-                "kept": self.kept,
             }
         )
 
@@ -140,21 +154,68 @@ def _pin_of(path: Path) -> str:
 # On the machine that is paired
 
 
-async def fetch_offer(way: Way, *, label: str, replaces: str | None, agents: Sequence[str]) -> Offer:
-    """Have a token made there, and get it with the rest. Raises what `ssh.ask` does. Cancelling ends ssh.
+class Pairing:
+    """A pairing that is under way: a gateway's machine has made a token, and waits for what becomes of it.
+
+    Everything here raises what `ssh.RemoteCommand` does.
+    """
+
+    def __init__(self, command: RemoteCommand, offer: Offer) -> None:
+        self._command = command
+        self.offer = offer
+
+    async def keep(self) -> None:
+        """Have the token live on; before, it is revoked when the connection ends."""
+        _check_done(await self._command.ask(KEEP))
+
+    async def replace(self, token_id: str) -> bool:
+        """Have the token of before revoked; False where it stays, because pairing did not make it for this machine."""
+        return _check_done(await self._command.ask(f"{REPLACE} {token_id}"))
+
+    async def withdraw(self) -> None:
+        """Have the new token revoked."""
+        _check_done(await self._command.ask(WITHDRAW))
+
+
+@asynccontextmanager
+async def open_pairing(way: Way, *, label: str, agents: Sequence[str], patience: float) -> AsyncIterator[Pairing]:
+    """Have a token made there, and get it with the rest; at the end ssh is ended.
 
     Args:
         way: to the gateway's machine, as the gateway's user.
         label: what this machine is called.
-        replaces: the id of the token that it had before.
         agents: the only ones that the token is for; none are all.
+        patience: seconds until there is an offer.
+
+    Raises what `ssh.RemoteCommand` does, `Unreachable` where there is no offer in time. Cancelling ends ssh.
     """
     arguments = ["pair-here", "--label", label]
-    if replaces is not None:
-        arguments += ["--replaces", replaces]
     for agent in agents:
         arguments += ["--agent", agent]
-    return parse_offer(await ask(way, WHAT, arguments))
+    command = await start_command(way, WHAT, arguments)
+    try:
+        offer = None
+        with trio.move_on_after(patience):
+            offer = parse_offer(await command.read_answer())
+        if offer is None:
+            raise Unreachable(
+                f"{way}: no answer within {patience:g} s; does a profile there (.bashrc) wait for input? Try: ssh "
+                f"{way.login} acp-gateway --version; --connect-timeout gives it longer"
+            )
+        yield Pairing(command, offer)
+    finally:
+        await command.aclose()
+
+
+def _check_done(said: bytes) -> bool:
+    """Whether the program there did what it was told. Raises `ProtocolError` for what is no answer."""
+    try:
+        done = json.loads(said)["done"]
+    except (ValueError, RecursionError, LookupError, TypeError):
+        done = None
+    if not isinstance(done, bool):
+        raise ProtocolError(_NOT_UNDERSTOOD)
+    return done
 
 
 def parse_offer(said: bytes) -> Offer:
@@ -167,7 +228,6 @@ def parse_offer(said: bytes) -> Offer:
             value["command"],
             value["token"],
             value["tokenId"],
-            bool(value["kept"]),
         )
         command = offer.command
         right = (
@@ -179,9 +239,7 @@ def parse_offer(said: bytes) -> Offer:
     except (ValueError, RecursionError, LookupError, TypeError, AttributeError, UsageError):
         right = False
     if not right:
-        raise ProtocolError(
-            "the answer is not understood; does `acp-gateway --version` say the same there and here?"
-        ) from None
+        raise ProtocolError(_NOT_UNDERSTOOD) from None
     return offer
 
 

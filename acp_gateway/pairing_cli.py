@@ -1,20 +1,25 @@
 """The commands for reaching a gateway over ssh: `pair`, and what runs on the gateway's machine then."""
 
+import json
 import os
 import platform
 import re
 import shutil
 import sys
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 from acp_gateway.errors import ConfigError, GatewayError, Unreachable, UsageError
-from acp_gateway.token_cli import check_names, config_option, note_token
+from acp_gateway.token_cli import check_names, config_option, note_token, was_given
 
 if TYPE_CHECKING:
     from acp_gateway.addresses import Address
+    from acp_gateway.auth import Token, TokenStore
+    from acp_gateway.config import Config
     from acp_gateway.hosts import Host
     from acp_gateway.pairing import Offer, Place
     from acp_gateway.ssh import Way
@@ -24,6 +29,15 @@ MAX_MESSAGE_SIZE = 16 * 1024 * 1024
 
 TRY_TIMEOUT = 5.0
 """Seconds after which an address does not answer: then the next one is tried."""
+
+ANSWER_TIMEOUT = 15.0
+"""Seconds for an answer over the ssh that is there already: as long as it takes to find out that it is dead."""
+
+TYPING_TIMEOUT = 120.0
+"""Seconds for the machine where ssh may ask for a password, which a person looks up."""
+
+_LONGEST_LINE = 256
+"""Characters of a line of the machine that is paired."""
 
 _WRITTEN = ("url", "token_file", "token_id", "pin", "command", "ssh_options", "ca", "cert", "key")
 """The options of an entry that pairing sets or removes."""
@@ -63,14 +77,15 @@ def pair(
 ) -> None:
     """Pair this machine with a gateway over ssh and save the connection in hosts.toml.
 
-    You need to be able to log in to HOST with ssh as the gateway's own user. Pairing again revokes the previous token.
+    You need to be able to log in to HOST with ssh as the gateway's own user. Pairing again revokes the previous token,
+    once the new one has been used to connect. A pairing that fails changes nothing.
     """
     import trio
 
     from acp_gateway.hosts import hosts_path, load_hosts
-    from acp_gateway.hostwriter import check_host, replace_file
-    from acp_gateway.pairing import fetch_offer, label_of, places
-    from acp_gateway.ssh import Way, find_host_name
+    from acp_gateway.hostwriter import check_host
+    from acp_gateway.pairing import label_of
+    from acp_gateway.ssh import Way
 
     address = _parse_machine(machine)
     name = _check_name(name or address.host)
@@ -82,56 +97,142 @@ def pair(
         address,
         command or (before.command if before else None),
         ssh_options or (before.ssh_options if before else ()),
+        asks=sys.stdin.isatty() and sys.stderr.isatty(),
     )
+    if way.asks and not was_given("connect_timeout"):
+        connect_timeout = TYPING_TIMEOUT
 
-    # There, a token is made and the one of before revoked: too late to find that this one can't be noted.
+    # Before a token is made that could not be noted.
     check_host(path, name, dict.fromkeys(_WRITTEN, "x"))
 
-    async def ask_machine() -> "tuple[Offer, str]":
-        with trio.move_on_after(connect_timeout):
-            host_name = await find_host_name(way)
-            _check_same_machine(before, way, host_name)
-            replaces = before.token_id if before else None
-            return await fetch_offer(way, label=label, replaces=replaces, agents=agents), host_name
-        raise Unreachable(f"{way}: no answer within {connect_timeout:g} s; --connect-timeout gives it longer")
-
-    offer, host_name = trio.run(ask_machine)
-    found = places(offer, way, host_name)
-    if not found:
-        raise ConfigError(
-            f"the gateway on {address.host} only listens where this machine can't reach it. There, add [[listen]] with "
-            f"a wss:// or unix:// url, revoke what was made for nothing with `acp-gateway token revoke "
-            f"{offer.token_id}`, and pair again"
-        )
-    try:
-        replace_file(path.with_name(f"{name}.token"), offer.token + "\n")
-        _write(path, name, found[0], offer, way)
-    except ConfigError as error:
-        raise ConfigError(
-            f"{error.message}; on {address.host}, `acp-gateway token revoke {offer.token_id}` ends the token that was "
-            "made for nothing",
-            file=error.file,
-        ) from None
-    if offer.kept:
+    entry = _Entry(path, name, before)
+    place, offer, replaced = trio.run(partial(_pair, way, entry, label=label, agents=agents, patience=connect_timeout))
+    if not replaced:
         click.echo(
-            f"warning: the token {before.token_id if before else ''} of before was made otherwise, or under another "
-            "label, and lets people in as it did: `acp-gateway token revoke` ends that",
+            f"warning: the token {before.token_id if before else ''} of before is still there: it was made otherwise, "
+            f"or under another label, or could not be revoked; on {address.host}, `acp-gateway token revoke` ends it",
             err=True,
         )
-    place = trio.run(_try, found, way, offer)
-    if isinstance(place, GatewayError):
-        raise type(place)(
-            f"[hosts.{name}] is written with its token, but the gateway does not answer: {place}; is it running? Then "
-            f"`acp-gateway sessions {name}` works"
-        )
-    if place != found[0]:
-        _write(path, name, place, offer, way)
-    click.echo(f"[hosts.{name}] in {path} is {place.address}, token {offer.token_id}.", err=True)
+    click.echo(f'Paired with {address.host} ({place.address}), saved as "{name}" in {path}.', err=True)
+    click.echo(f"The token's id is {offer.token_id}. Next:", err=True)
     click.echo(f"paired: acp-gateway connect {name} --print-config zed")
 
 
-async def _try(found: "list[Place]", way: "Way", offer: "Offer") -> "Place | GatewayError":
-    """The first place where the gateway answers, or why there is none. Raises what is no mere lack of an answer."""
+@dataclass(frozen=True, slots=True)
+class _Entry:
+    """The entry of hosts.toml that a pairing is for."""
+
+    path: Path
+    name: str
+    before: "Host | None"
+    """As it was."""
+
+    @property
+    def token_path(self) -> Path:
+        return self.path.with_name(f"{self.name}.token")
+
+    def write(self, place: "Place", offer: "Offer", way: "Way") -> None:
+        """Write the token, then the entry; both or neither. Raises `ConfigError`."""
+        from acp_gateway.hostwriter import replace_file, write_host
+
+        try:
+            old = self.token_path.read_text()
+        except (OSError, UnicodeDecodeError):
+            old = None  # There is none, or no token that anybody could use.
+        replace_file(self.token_path, offer.token + "\n")
+        options: dict[str, str | tuple[str, ...] | None] = {
+            "url": str(place.address),
+            "token_file": self.token_path.name,
+            "token_id": offer.token_id,
+            "pin": place.pin,
+            "command": offer.command or way.command,
+            "ssh_options": way.options or None,
+        }
+        if not place.address.tls:
+            # Through ssh there is no TLS that these could be for.
+            options |= dict.fromkeys(("ca", "cert", "key"))
+        try:
+            write_host(self.path, self.name, options)
+        except ConfigError:
+            if old is None:
+                self.token_path.unlink(missing_ok=True)
+            else:
+                replace_file(self.token_path, old)
+            raise
+
+
+async def _pair(
+    way: "Way", entry: _Entry, *, label: str, agents: tuple[str, ...], patience: float
+) -> "tuple[Place, Offer, bool]":
+    """Pair, or change nothing: the address that works, what was offered, and whether the token of before is gone."""
+    import trio
+
+    from acp_gateway import ssh
+    from acp_gateway.pairing import open_pairing, places
+
+    host_name = way.address.host
+    with trio.move_on_after(patience):
+        host_name = await ssh.find_host_name(way)
+    _check_same_machine(entry.before, way, host_name)
+    async with open_pairing(way, label=label, agents=agents, patience=patience) as pairing:
+        offer = pairing.offer
+        try:
+            found = places(offer, way, host_name)
+            if not found:
+                raise ConfigError(
+                    f"the gateway on {way.address.host} only listens where this machine can't reach it. There, add "
+                    "[[listen]] with a wss:// or unix:// url, and pair again"
+                )
+            place = await _try(found, way, offer)
+            with trio.fail_after(ANSWER_TIMEOUT):
+                await pairing.keep()
+            entry.write(place, offer, way)
+        except BaseException as error:
+            # Also on Ctrl-C.
+            withdrawn = False
+            with trio.move_on_after(ANSWER_TIMEOUT, shield=True):
+                try:
+                    await pairing.withdraw()
+                    withdrawn = True
+                except GatewayError:
+                    pass  # What it was about goes before it.
+            raise _explain_failure(error, way, offer, withdrawn=withdrawn) from None
+        replaces = entry.before.token_id if entry.before else None
+        replaced = replaces is None
+        if replaces is not None:
+            with trio.move_on_after(ANSWER_TIMEOUT):
+                try:
+                    replaced = await pairing.replace(replaces)
+                except GatewayError:
+                    pass  # The caller says that it is still there.
+        return place, offer, replaced
+
+
+def _explain_failure(error: BaseException, way: "Way", offer: "Offer", *, withdrawn: bool) -> BaseException:
+    """The error of a pairing that has failed, with what is left of it."""
+    import trio
+
+    if isinstance(error, trio.TooSlowError):
+        error = Unreachable(f"{way}: the connection there has been lost, or hangs")
+    if not isinstance(error, GatewayError):
+        return error
+    left = (
+        "nothing was changed"
+        if withdrawn
+        else (
+            f"hosts.toml is as it was; should `acp-gateway token list` on {way.address.host} still show the token "
+            f"{offer.token_id}, then `acp-gateway token revoke {offer.token_id}` ends it"
+        )
+    )
+    if isinstance(error, ConfigError):
+        return ConfigError(f"{error.message}; {left}", file=error.file, line=error.line, key=error.key)
+    if isinstance(error, Unreachable):
+        return Unreachable(f"the gateway does not answer: {error}; is `acp-gateway serve` running there? {left}")
+    return type(error)(f"{error}; {left}")
+
+
+async def _try(found: "list[Place]", way: "Way", offer: "Offer") -> "Place":
+    """The first place where the gateway answers. Raises why there is none, and what is no mere lack of an answer."""
     from acp_gateway import control
     from acp_gateway.dialing import Destination
 
@@ -156,26 +257,7 @@ async def _try(found: "list[Place]", way: "Way", offer: "Offer") -> "Place | Gat
         else:
             return place
     assert failure is not None
-    return failure
-
-
-def _write(path: Path, name: str, place: "Place", offer: "Offer", way: "Way") -> None:
-    from acp_gateway.hostwriter import write_host
-
-    write_host(
-        path,
-        name,
-        {
-            "url": str(place.address),
-            "token_file": f"{name}.token",
-            "token_id": offer.token_id,
-            "pin": place.pin,
-            "command": offer.command or way.command,
-            "ssh_options": way.options or None,
-            # Through ssh there is no TLS that these could be for.
-            **({} if place.address.tls else dict.fromkeys(("ca", "cert", "key"))),
-        },
-    )
+    raise failure
 
 
 def _parse_machine(text: str) -> "Address":
@@ -212,17 +294,17 @@ def _check_same_machine(before: "Host | None", way: "Way", host_name: str) -> No
 @click.command("pair-here", hidden=True)
 @config_option
 @click.option("--label", required=True, help="What the machine is called.")
-@click.option("--replaces", metavar="ID", help="The token that it had before.")
 @click.option("--agent", "agents", multiple=True, metavar="NAME", help="Allow this agent only. May be repeated.")
 @_nonce_option
-def pair_here(config: Path | None, label: str, replaces: str | None, agents: tuple[str, ...], nonce: str) -> None:
+def pair_here(config: Path | None, label: str, agents: tuple[str, ...], nonce: str) -> None:
     """Make a token for a machine, and hand it over to that machine's `acp-gateway pair`, which runs this over ssh.
 
-    The token that it replaces is revoked, if pairing made it for the same machine.
+    That one says on stdin what becomes of it: `keep`, then `replace ID` for the token that the machine had before,
+    which is revoked if pairing made it for the same machine. Without a `keep` the new token is revoked at the end.
     """
     from acp_gateway.auth import TokenStore
     from acp_gateway.config import load_config
-    from acp_gateway.pairing import WHAT, Offer, find_listeners, is_relayed, label_of, may_replace
+    from acp_gateway.pairing import PENDING, WHAT, Offer, find_listeners, is_relayed, label_of
     from acp_gateway.ssh import mark
 
     if sys.stdout.isatty():
@@ -230,23 +312,72 @@ def pair_here(config: Path | None, label: str, replaces: str | None, agents: tup
     settings = load_config(config)
     check_names("agent", agents, settings.agents)
     listeners = find_listeners(settings)
-    store = TokenStore(settings.gateway.state_dir)
-    made, secret = store.create(label_of(label), None, agents or None)
-    note_token(settings, "token_created", made)
-    old = next((token for token in store.tokens() if token.id == replaces), None)
-    kept = old is not None and not may_replace(old, made)
-    offer = Offer(listeners, is_relayed(settings), _own_path(), secret, made.id, kept)
-    try:
+
+    def say(text: str) -> None:
         # Lines of their own, also behind a greeting without an end.
-        click.echo(f"\n{mark(WHAT, 'BEGIN', nonce)}\n{offer.encode()}\n{mark(WHAT, 'END', nonce)}")
-    except OSError:
-        # Nobody has got it, so the old one has to go on.
-        store.revoke(made.id)
-        note_token(settings, "token_revoked", made)
-        raise
-    if old is not None and not kept:
-        store.revoke(old.id)
-        note_token(settings, "token_revoked", old)
+        click.echo(f"\n{mark(WHAT, 'BEGIN', nonce)}\n{text}\n{mark(WHAT, 'END', nonce)}")
+
+    store = TokenStore(settings.gateway.state_dir)
+    made, secret = store.create(label_of(label), None, agents or None, lifetime=PENDING)
+    note_token(settings, "token_created", made)
+    decisions = _Decisions(settings, store, made)
+    try:
+        say(Offer(listeners, is_relayed(settings), _own_path(), secret, made.id).encode())
+        while not decisions.withdrawn and (line := sys.stdin.readline(_LONGEST_LINE)):
+            say(json.dumps({"done": decisions.take(line)}))
+    finally:
+        decisions.finish()
+
+
+class _Decisions:
+    """What becomes of a token that pairing has made."""
+
+    def __init__(self, settings: "Config", store: "TokenStore", made: "Token") -> None:
+        self.withdrawn = False
+        self._settings = settings
+        self._store = store
+        self._made = made
+        self._kept = False
+
+    def take(self, line: str) -> bool:
+        """Do what the machine says; whether that was possible. What is not understood withdraws the token."""
+        from acp_gateway.pairing import KEEP, REPLACE
+
+        match line.split():
+            case [word] if word == KEEP:
+                self._store.keep(self._made.id)
+                self._kept = True
+                return True
+            case [word, token_id] if word == REPLACE and self._kept:
+                return self._replace(token_id)
+        self.withdrawn = True
+        self._kept = False
+        self.finish()
+        return True
+
+    def finish(self) -> None:
+        """Revoke the token unless it is to be kept; once is enough."""
+        if self._kept:
+            return
+        self._kept = True
+        try:
+            self._store.revoke(self._made.id)
+        except UsageError:
+            return  # Somebody has done it by hand.
+        note_token(self._settings, "token_revoked", self._made)
+
+    def _replace(self, token_id: str) -> bool:
+        """Revoke the token of before; False where pairing did not make it for the same machine."""
+        from acp_gateway.pairing import may_replace
+
+        old = next((token for token in self._store.tokens() if token.id == token_id), None)
+        if old is None:
+            return True
+        if not may_replace(old, self._made):
+            return False
+        self._store.revoke(old.id)
+        note_token(self._settings, "token_revoked", old)
+        return True
 
 
 def _own_path() -> str | None:

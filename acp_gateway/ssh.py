@@ -1,7 +1,7 @@
 """A command on another machine by the user's own ssh: how it is started there, and its input and output as bytes.
 
 Everything about the way there (keys, jump hosts, names) is the business of ssh and its configuration. Nothing may ask
-for anything, since nobody would see it: what needs a password fails.
+for anything where nobody would see it: what needs a password fails, but for pairing in a terminal.
 
 Login shells are of all kinds, and many say something before they run a command. So the command is one `sh -c '…'` in
 words that every shell reads alike, and what the program says there begins at a line with a number that was drawn for
@@ -47,7 +47,8 @@ LAST_WORDS: Final = 1.0
 TERM_GRACE: Final = 1.0
 """Seconds from SIGTERM, which has ssh end what it started itself, to SIGKILL."""
 
-_NO_QUESTIONS: Final = ("BatchMode=yes", "RemoteCommand=none")
+_FIRST: Final = ("RemoteCommand=none",)
+_NO_QUESTIONS: Final = ("BatchMode=yes",)
 """Options that nothing goes before: of each the first one counts."""
 
 _DEFAULTS: Final = (
@@ -100,11 +101,13 @@ class Way:
     """The path of this program there, which may begin with `~/`; None to look for it."""
     options: tuple[str, ...] = ()
     """Further options of ssh, each as `Name=value`."""
+    asks: bool = False
+    """Whether ssh may ask for a password in the terminal."""
 
     def arguments(self) -> list[str]:
         """Options of ssh and the host, for what comes behind them to be the command there."""
         address = self.address
-        options = [*_NO_QUESTIONS, *self.options, *_DEFAULTS]
+        options = [*(() if self.asks else _NO_QUESTIONS), *_FIRST, *self.options, *_DEFAULTS]
         return [
             *("-T", "-a", "-x"),
             *(word for option in options for word in ("-o", option)),
@@ -113,9 +116,13 @@ class Way:
             *("--", address.host),
         ]
 
+    @property
+    def login(self) -> str:
+        """What a person would give to ssh."""
+        return f"{self.address.user}@{self.address.host}" if self.address.user else self.address.host
+
     def __str__(self) -> str:
-        user = f"{self.address.user}@" if self.address.user else ""
-        return f"ssh to {user}{self.address.host}"
+        return f"ssh to {self.login}"
 
 
 def remote_command(command: str | None, arguments: Sequence[str]) -> str:
@@ -144,19 +151,41 @@ async def open_relay(way: Way) -> "SshBytes":
     return stream
 
 
-async def ask(way: Way, what: str, arguments: Sequence[str]) -> bytes:
-    """What a command of this program says there between its marks, for which `--nonce` is added to its arguments.
+class RemoteCommand:
+    """A command of this program on another machine that is told lines, and answers each between its marks.
 
-    Raises what `open_relay` does, and `UsageError` where that is what the program raises there. Cancelling ends ssh.
+    Everything here raises what `open_relay` does, and `UsageError` where that is what the program raises there.
     """
+
+    def __init__(self, stream: "SshBytes", what: str, nonce: str) -> None:
+        self._stream = stream
+        self._what = what
+        self._nonce = nonce
+
+    async def read_answer(self) -> bytes:
+        """Return what the program says between the next two marks."""
+        await self._stream.read_past(mark(self._what, "BEGIN", self._nonce))
+        return await self._stream.read_past(mark(self._what, "END", self._nonce))
+
+    async def ask(self, line: str) -> bytes:
+        """Tell the program a line, and return the answer."""
+        rest = memoryview(f"{line}\n".encode())
+        try:
+            while rest:
+                rest = rest[await self._stream.send_some(rest) :]
+        except trio.BrokenResourceError:
+            pass  # Why it has ended is what reading says.
+        return await self.read_answer()
+
+    async def aclose(self) -> None:
+        """End ssh, and with it the program."""
+        await self._stream.aclose()
+
+
+async def start_command(way: Way, what: str, arguments: Sequence[str]) -> RemoteCommand:
+    """Start a command of this program there, with `--nonce` added to its arguments. Raises `ConfigError`."""
     nonce = secrets.token_hex(16)
-    stream = await _start(way, [*arguments, "--nonce", nonce])
-    try:
-        await stream.send_eof()
-        await stream.read_past(mark(what, "BEGIN", nonce))
-        return await stream.read_past(mark(what, "END", nonce))
-    finally:
-        await stream.aclose()
+    return RemoteCommand(await _start(way, [*arguments, "--nonce", nonce]), what, nonce)
 
 
 async def find_host_name(way: Way) -> str:
@@ -206,7 +235,7 @@ class SshBytes(ByteStream):
             self._ahead = b""
             if not data:
                 await self._until_ended()
-                raise self._explain_end()
+                raise self._explain_end(bytes(came))
             came += data
         self._ahead = bytes(came[found.end() :])
         return bytes(came[: found.start()])
@@ -264,8 +293,8 @@ class SshBytes(ByteStream):
             await self._process.wait()
             await self._stderr_read.wait()
 
-    def _explain_end(self) -> GatewayError:
-        """What it means that ssh ended before the program there had said anything."""
+    def _explain_end(self, came: bytes) -> GatewayError:
+        """What it means that ssh ended when only this had come on its output, and not what was waited for."""
         way, code, last_line = self._way, self._process.returncode, self._last_line()
         said = self._said.decode(errors="replace")
         if code == _SSH_FAILED:
@@ -282,8 +311,8 @@ class SshBytes(ByteStream):
                 )
             if _NOT_ALLOWED.search(last_line):
                 return AccessError(
-                    f"{way}: {last_line}; nothing can be asked here, so set up a key for ssh, or load it into its"
-                    " agent, until `ssh -o BatchMode=yes` logs in without a word"
+                    f"{way}: ssh could not log in without asking: {last_line.rstrip('.')}. Set up a key for ssh "
+                    f"(ssh-copy-id {way.login}), or load it into its agent, and run this again"
                 )
             return Unreachable(f"{way}: {last_line or 'it failed without a word; try it with `ssh -v`'}")
         if code in (_NOT_FOUND, _NOT_EXECUTABLE):
@@ -299,7 +328,13 @@ class SshBytes(ByteStream):
             return _KINDS[code](f"{way}: {last_line.removeprefix('acp-gateway: ')}")
         if code is not None and code < 0:
             return Unreachable(f"{way}: {self._describe_end()}")
-        return ProtocolError(f"{way}: what runs there is no acp-gateway: {self._describe_end()}")
+        if code is None:
+            return ProtocolError(f"{way}: what runs there is no acp-gateway: {self._describe_end()}")
+        said = last_line or _last_line(came)
+        return ProtocolError(
+            f"{way}: ssh logged in, but the shell there ended before acp-gateway had answered (exit code {code})"
+            + (f"; it said: {said}" if said else "")
+        )
 
     def _describe_end(self) -> str:
         code = self._process.returncode
@@ -314,8 +349,12 @@ class SshBytes(ByteStream):
 
     def _last_line(self) -> str:
         """The last line of stderr that says something, fit for a terminal."""
-        text = self._said.decode(errors="replace").rstrip()
-        return printable(re.split(r"[\r\n]", text)[-1], size=400)
+        return _last_line(bytes(self._said))
+
+
+def _last_line(said: bytes) -> str:
+    """The last line that says something, fit for a terminal."""
+    return printable(re.split(r"[\r\n]", said.decode(errors="replace").rstrip())[-1], size=400)
 
 
 _KINDS: Final[dict[int, type[GatewayError]]] = {

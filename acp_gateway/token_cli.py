@@ -48,6 +48,12 @@ config_option = click.option(
 """For each command that is run on the gateway's machine."""
 
 
+def was_given(option: str) -> bool:
+    """Whether an option of the running command was given, and is not merely its default."""
+    source = click.get_current_context().get_parameter_source(option)
+    return source is not None and source.name != "DEFAULT"
+
+
 def print_table(heads: tuple[str, ...], rows: list[tuple[str, ...]]) -> None:
     """Rows in columns. Their heads are for people: a script gets nothing but rows."""
     print_any_character()

@@ -224,6 +224,19 @@ def test_revoking_an_unknown_id_names_the_command_that_shows_the_ids(store: Toke
     assert not state_dir.exists()
 
 
+def test_a_token_that_is_kept_has_no_end_any_more(timed: TokenStore, clock: Clock) -> None:
+    token, secret = timed.create("laptop", "ann", None, lifetime=60)
+    assert timed.keep(token.id).expires is None
+    clock.seconds += 61
+    assert timed.authenticate(secret).id == token.id
+    late, _ = timed.create("laptop", "ann", None, lifetime=60)
+    clock.seconds += 61
+    with pytest.raises(UsageError, match="expired at"):
+        timed.keep(late.id)
+    with pytest.raises(UsageError, match="no token has that id"):
+        timed.keep("00000000")
+
+
 def test_revoking_twice_is_told(store: TokenStore) -> None:
     token, _ = store.create("laptop", "ann", None)
     store.revoke(token.id)

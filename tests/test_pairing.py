@@ -5,23 +5,25 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import trio
 from hypothesis import given
 from hypothesis import strategies as st
+from trio.testing import MockClock
 
 from acp_gateway.addresses import parse_address, parse_target
 from acp_gateway.auth import TokenStore
 from acp_gateway.config import AgentSection, Config, GatewaySection, ListenSection
-from acp_gateway.errors import ConfigError, ProtocolError, UsageError
+from acp_gateway.errors import ConfigError, ProtocolError, Unreachable, UsageError
 from acp_gateway.pairing import (
     MOST_PLACES,
     Listener,
     Offer,
     Place,
-    fetch_offer,
     find_listeners,
     is_relayed,
     label_of,
     may_replace,
+    open_pairing,
     parse_offer,
     places,
 )
@@ -43,7 +45,6 @@ def offer(*urls: str, relayed: bool = True, **changes: Any) -> Offer:
         "command": "/opt/acp-gateway",
         "token": TOKEN,
         "token_id": "1a2b3c4d",
-        "kept": False,
     } | changes
     return Offer(listeners, relayed, **values)
 
@@ -119,7 +120,7 @@ def test_only_a_token_that_pairing_made_for_the_same_machine_is_replaced(tmp_pat
 
 
 def test_an_offer_is_one_line_of_ascii_and_is_read_as_it_was() -> None:
-    made = offer("wss://0.0.0.0:7443", "tcp+tls://bücher.example:7444", command="/opt/ü/acp-gateway", kept=True)
+    made = offer("wss://0.0.0.0:7443", "tcp+tls://bücher.example:7444", command="/opt/ü/acp-gateway")
     text = made.encode()
     assert text.isascii()
     assert "\n" not in text
@@ -186,24 +187,66 @@ def test_a_gateway_without_tls_is_reached_through_ssh() -> None:
     assert urls_of(places(offer(), BOX, "192.0.2.1")) == ["ssh://ann@Box:2222"]
 
 
-async def test_what_is_wanted_is_asked_for_by_one_command(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked = []
+class Far:
+    """The other end of a pairing."""
 
-    async def ask(way: Way, what: str, arguments: list[str]) -> bytes:
-        asked.append((way, what, arguments))
-        return offer().encode().encode()
+    def __init__(self, *answers: str) -> None:
+        self.started: list[tuple[Way, str, list[str]]] = []
+        self.asked: list[str] = []
+        self.closed = False
+        self._answers = [*answers]
 
-    monkeypatch.setattr("acp_gateway.pairing.ask", ask)
-    assert await fetch_offer(BOX, label="laptop", replaces=None, agents=()) == offer()
-    await fetch_offer(BOX, label="laptop", replaces="1a2b3c4d", agents=("a", "b"))
-    assert asked == [
-        (BOX, "pairing", ["pair-here", "--label", "laptop"]),
-        (
-            BOX,
-            "pairing",
-            ["pair-here", "--label", "laptop", "--replaces", "1a2b3c4d", "--agent", "a", "--agent", "b"],
-        ),
-    ]
+    async def start(self, way: Way, what: str, arguments: list[str]) -> "Far":
+        self.started.append((way, what, arguments))
+        return self
+
+    async def read_answer(self) -> bytes:
+        if not self._answers:
+            await trio.sleep_forever()
+        return self._answers.pop(0).encode()
+
+    async def ask(self, line: str) -> bytes:
+        self.asked.append(line)
+        return await self.read_answer()
+
+    async def aclose(self) -> None:
+        self.closed = True
+
+
+async def test_a_pairing_is_asked_for_with_its_options_and_told_what_becomes_of_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    far = Far(offer().encode(), '{"done":true}', '\r\n{"done":false}\r\n', '{"done":true}')
+    monkeypatch.setattr("acp_gateway.pairing.start_command", far.start)
+    async with open_pairing(BOX, label="laptop", agents=("a", "b"), patience=1) as pairing:
+        assert pairing.offer == offer()
+        await pairing.keep()
+        assert not await pairing.replace("1a2b3c4d")
+        await pairing.withdraw()
+        assert not far.closed
+    assert far.closed
+    assert far.started == [(BOX, "pairing", ["pair-here", "--label", "laptop", "--agent", "a", "--agent", "b"])]
+    assert far.asked == ["keep", "replace 1a2b3c4d", "withdraw"]
+
+
+async def test_a_machine_that_makes_no_offer_is_not_waited_for_for_ever(
+    monkeypatch: pytest.MonkeyPatch, autojump_clock: MockClock
+) -> None:
+    far = Far()
+    monkeypatch.setattr("acp_gateway.pairing.start_command", far.start)
+    with pytest.raises(Unreachable, match=r"no answer within 30 s; does a profile there .* ssh ann@Box acp-gateway"):
+        async with open_pairing(BOX, label="laptop", agents=(), patience=30):
+            raise AssertionError
+    assert far.closed
+
+
+@pytest.mark.parametrize("answer", ["", "x", "[]", "{}", '{"done":1}', "[" * 100_000])
+async def test_an_answer_that_is_none_is_an_error(monkeypatch: pytest.MonkeyPatch, answer: str) -> None:
+    far = Far(offer().encode(), answer)
+    monkeypatch.setattr("acp_gateway.pairing.start_command", far.start)
+    async with open_pairing(BOX, label="laptop", agents=(), patience=1) as pairing:
+        with pytest.raises(ProtocolError, match="does `acp-gateway --version` say the same"):
+            await pairing.keep()
 
 
 @pytest.mark.parametrize("url", ["wss://box.example:0", "wss://0.0.0.0:7443"])

@@ -5,19 +5,21 @@ import json
 import os
 import re
 import stat
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
-import trio
-from click.testing import Result
+from click.testing import CliRunner, Result
 
-from acp_gateway import control, pairing, pairing_cli, ssh
+from acp_gateway import control, hostwriter, pairing, pairing_cli, ssh
 from acp_gateway.addresses import parse_address
 from acp_gateway.auth import TokenStore
+from acp_gateway.cli import main
 from acp_gateway.dialing import Destination
-from acp_gateway.errors import Forbidden, GatewayError, TrustError, Unreachable
+from acp_gateway.errors import ConfigError, Forbidden, GatewayError, TrustError, Unreachable
 from acp_gateway.hosts import load_hosts
 from acp_gateway.pairing import Listener, Offer, parse_offer
 from acp_gateway.ssh import Way, mark
@@ -37,17 +39,23 @@ class Machine:
         self.relayed = True
         self.kept = False
         self.host_name = "192.0.2.1"
-        self.asked: list[tuple[Way, str, str | None, tuple[str, ...]]] = []
+        self.asked: list[tuple[Way, str, tuple[str, ...]]] = []
+        # What it is told of its tokens, and what it fails to do then.
+        self.told: list[str] = []
+        self.broken: set[str] = set()
         self.tokens: list[str] = []
         self.dialed: list[Destination] = []
         self.failures: dict[str, GatewayError] = {}
 
-    async def fetch_offer(self, way: Way, *, label: str, replaces: str | None, agents: tuple[str, ...]) -> Offer:
-        self.asked.append((way, label, replaces, agents))
+    @asynccontextmanager
+    async def open_pairing(
+        self, way: Way, *, label: str, agents: tuple[str, ...], patience: float
+    ) -> AsyncIterator["FakePairing"]:
+        self.asked.append((way, label, agents))
         self.tokens.append(mint())
         listeners = tuple(Listener(parse_address(url), PIN) for url in self.listeners)
         token_id = f"{len(self.tokens):08x}"
-        return Offer(listeners, self.relayed, "/opt/acp-gateway", self.tokens[-1], token_id, self.kept)
+        yield FakePairing(self, Offer(listeners, self.relayed, "/opt/acp-gateway", self.tokens[-1], token_id))
 
     async def find_host_name(self, way: Way) -> str:
         return self.host_name
@@ -71,11 +79,34 @@ class Machine:
         return dict(line.split(" = ", 1) for line in block.splitlines() if " = " in line)
 
 
+class FakePairing:
+    """A pairing with the machine that is under way."""
+
+    def __init__(self, machine: Machine, offer: Offer) -> None:
+        self.offer = offer
+        self._machine = machine
+
+    async def keep(self) -> None:
+        self._tell("keep")
+
+    async def replace(self, token_id: str) -> bool:
+        self._tell(f"replace {token_id}")
+        return not self._machine.kept
+
+    async def withdraw(self) -> None:
+        self._tell("withdraw")
+
+    def _tell(self, line: str) -> None:
+        self._machine.told.append(line)
+        if line.split()[0] in self._machine.broken:
+            raise Unreachable("the line is cut")
+
+
 @pytest.fixture
 def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Machine:
     machine = Machine(tmp_path)
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
-    monkeypatch.setattr(pairing, "fetch_offer", machine.fetch_offer)
+    monkeypatch.setattr(pairing, "open_pairing", machine.open_pairing)
     monkeypatch.setattr(ssh, "find_host_name", machine.find_host_name)
     monkeypatch.setattr(control, "list_sessions", machine.list_sessions)
     monkeypatch.setattr("platform.node", lambda: "Ann's laptop")
@@ -100,9 +131,11 @@ def test_everything_that_it_takes_is_written_and_the_next_step_said(machine: Mac
     assert host.token_file == machine.hosts.with_name("box.token")
     assert read_token_file(host.token_file) == machine.tokens[0]
     assert {stat.S_IMODE(path.stat().st_mode) for path in machine.hosts.parent.iterdir()} == {0o600}
-    ((way, label, replaces, agents),) = machine.asked
-    assert (str(way.address), way.command, way.options) == ("ssh://ann@box", None, ())
-    assert (label, replaces, agents) == ("Ann-s laptop", None, ())
+    ((way, label, agents),) = machine.asked
+    assert (str(way.address), way.command, way.options, way.asks) == ("ssh://ann@box", None, (), False)
+    assert (label, agents) == ("Ann-s laptop", ())
+    assert machine.told == ["keep"]
+    assert f'Paired with box (wss://192.0.2.1:7443/acp), saved as "box" in {machine.hosts}.' in result.stderr
     (destination,) = machine.dialed
     assert (destination.token, destination.pin, destination.wish) == (machine.tokens[0], PIN, {"control": True})
 
@@ -111,7 +144,7 @@ def test_options_are_passed_on_and_those_of_ssh_remembered(machine: Machine) -> 
     options = ["--name", "b", "--label", "tv", "--command", "~/x", "--agent", "a", "--agent", "b"]
     result = machine.pair("ssh://box:2222", *options, "--ssh-option", "IdentityFile=~/.ssh/k", "--ssh-option", "A=b")
     assert result.exit_code == 0, result.output
-    ((way, label, _, agents),) = machine.asked
+    ((way, label, agents),) = machine.asked
     assert (str(way.address), way.command) == ("ssh://box:2222", "~/x")
     assert (label, agents) == ("tv", ("a", "b"))
     assert machine.entry("b")["ssh_options"] == '["IdentityFile=~/.ssh/k", "A=b"]'
@@ -126,7 +159,7 @@ def test_pairing_again_names_the_token_of_before_and_keeps_what_else_is_there(ma
     machine.hosts.write_text(text)
     result = machine.pair("box")
     assert result.exit_code == 0, result.output
-    assert machine.asked[1][2] == "00000001"
+    assert machine.told == ["keep", "keep", "replace 00000001"]
     assert machine.hosts.read_text() == text.replace("00000001", "00000002")
     assert read_token_file(machine.hosts.with_name("box.token")) == machine.tokens[1]
 
@@ -135,7 +168,11 @@ def test_a_token_that_could_not_be_replaced_is_said(machine: Machine) -> None:
     machine.pair("box")
     machine.kept = True
     result = machine.pair("box", "--label", "other")
-    assert "warning: the token 00000001 of before" in result.stderr
+    assert "warning: the token 00000001 of before is still there" in result.stderr
+    assert result.exit_code == 0
+    machine.broken.add("replace")
+    result = machine.pair("box")
+    assert "warning: the token 00000002 of before is still there" in result.stderr
     assert result.exit_code == 0
 
 
@@ -156,31 +193,99 @@ def test_a_gateway_that_only_ssh_leads_to_is_written_so(machine: Machine) -> Non
     assert machine.dialed[1].command == "/opt/acp-gateway"
 
 
-def test_a_gateway_that_does_not_answer_is_written_with_its_token_and_that_said(machine: Machine) -> None:
+@pytest.fixture
+def paired(machine: Machine) -> dict[str, bytes]:
+    """The files of a pairing that works."""
+    assert machine.pair("box").exit_code == 0
+    machine.told.clear()
+    machine.dialed.clear()
+    return contents(machine)
+
+
+def contents(machine: Machine) -> dict[str, bytes]:
+    """What is in which file of the laptop's."""
+    return {path.name: path.read_bytes() for path in machine.hosts.parent.iterdir() if path.is_file()}
+
+
+def test_a_gateway_that_does_not_answer_changes_nothing(machine: Machine, paired: dict[str, bytes]) -> None:
     machine.failures |= {"wss": Unreachable("refused"), "ssh": Unreachable("no socket")}
     result = machine.pair("box")
     assert result.exit_code == Unreachable.exit_code
-    assert "[hosts.box] is written with its token, but the gateway does not answer: refused" in result.stderr
-    assert "`acp-gateway sessions box`" in result.stderr
-    assert machine.entry()["url"] == '"wss://192.0.2.1:7443/acp"'
+    assert (
+        "the gateway does not answer: refused; is `acp-gateway serve` running there? nothing was changed"
+        in result.stderr
+    )
+    assert machine.told == ["withdraw"]
+    assert contents(machine) == paired
 
 
 @pytest.mark.parametrize("failure", [TrustError("another pin"), Forbidden("no")])
 def test_another_gateway_at_the_address_is_an_error_and_no_reason_to_try_elsewhere(
-    machine: Machine, failure: GatewayError
+    machine: Machine, paired: dict[str, bytes], failure: GatewayError
 ) -> None:
     machine.failures["wss"] = failure
     result = machine.pair("box")
     assert result.exit_code == failure.exit_code
+    assert f"{failure}; nothing was changed" in result.stderr
     assert len(machine.dialed) == 1
+    assert machine.told == ["withdraw"]
+    assert contents(machine) == paired
 
 
 def test_a_gateway_that_nothing_leads_to_is_not_written(machine: Machine) -> None:
     machine.listeners, machine.relayed = ["wss://127.0.0.1:7443"], False
     result = machine.pair("box")
     assert result.exit_code == 3
-    assert "acp-gateway token revoke 00000001" in result.stderr
+    assert "only listens where this machine can't reach it" in result.stderr
+    assert machine.told == ["withdraw"]
     assert not machine.hosts.exists()
+
+
+def test_a_token_that_the_machine_does_not_keep_is_not_noted(machine: Machine, paired: dict[str, bytes]) -> None:
+    machine.broken.add("keep")
+    result = machine.pair("box")
+    assert result.exit_code == Unreachable.exit_code
+    assert machine.told == ["keep", "withdraw"]
+    assert contents(machine) == paired
+
+
+def test_a_new_token_that_may_be_left_behind_is_named(machine: Machine, paired: dict[str, bytes]) -> None:
+    machine.broken |= {"keep", "withdraw"}
+    result = machine.pair("box")
+    assert (
+        "hosts.toml is as it was; should `acp-gateway token list` on box still show the token 00000002" in result.stderr
+    )
+    assert "`acp-gateway token revoke 00000002` ends it" in result.stderr
+    assert contents(machine) == paired
+
+
+def test_an_entry_that_cannot_be_written_leaves_the_old_token_in_its_file(
+    machine: Machine, paired: dict[str, bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise ConfigError("cannot be written: No space left on device", file="hosts.toml")
+
+    monkeypatch.setattr(hostwriter, "write_host", fail)
+    result = machine.pair("box")
+    assert result.exit_code == 3
+    assert "hosts.toml: cannot be written: No space left on device; nothing was changed" in result.stderr
+    assert machine.told == ["keep", "withdraw"]
+    assert contents(machine) == paired
+    (machine.hosts.parent / "box.token").unlink()
+    assert machine.pair("box").exit_code == 3
+    assert set(contents(machine)) == {"hosts.toml"}
+
+
+def test_ctrl_c_while_the_link_is_tried_changes_nothing(
+    machine: Machine, paired: dict[str, bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def interrupted(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(control, "list_sessions", interrupted)
+    assert machine.pair("box").exit_code == 1
+    assert machine.told == ["withdraw"]
+    assert contents(machine) == paired
 
 
 def test_an_entry_of_the_users_own_for_another_machine_is_left_alone(machine: Machine) -> None:
@@ -236,24 +341,12 @@ def test_where_the_token_could_not_be_noted_none_is_made(machine: Machine, sourc
     assert [path.name for path in machine.hosts.parent.iterdir()] == ["hosts.toml"]
 
 
-def test_a_token_that_could_not_be_noted_all_the_same_is_named(machine: Machine) -> None:
+def test_a_token_that_could_not_be_noted_all_the_same_is_withdrawn(machine: Machine) -> None:
     machine.hosts.with_name("box.token").mkdir(parents=True)
     result = machine.pair("box")
     assert result.exit_code == 3
     assert "box.token: cannot be written: " in result.stderr
-    assert "on box, `acp-gateway token revoke 00000001` ends the token" in result.stderr
-
-
-def test_a_machine_that_says_nothing_is_not_waited_for_for_ever(
-    machine: Machine, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async def never(*_: Any, **__: Any) -> None:
-        await trio.sleep_forever()
-
-    monkeypatch.setattr(pairing, "fetch_offer", never)
-    result = machine.pair("box", "--connect-timeout", "0.01")
-    assert result.exit_code == Unreachable.exit_code
-    assert "no answer within 0.01 s" in result.stderr
+    assert machine.told == ["keep", "withdraw"]
 
 
 # pair-here
@@ -273,23 +366,30 @@ def tls_config(tmp_path: Path) -> Path:
 
 
 def offered(result: Result) -> Offer:
+    return parse_offer(answers(result)[0].encode())
+
+
+def answers(result: Result) -> list[str]:
+    """All that was answered."""
     assert result.exit_code == 0, result.output
     begin, end = mark("pairing", "BEGIN", "ab"), mark("pairing", "END", "ab")
-    found = re.fullmatch(rf"\n{begin}\n(.*)\n{end}\n", result.stdout)
-    assert found is not None
-    return parse_offer(found[1].encode())
+    assert re.fullmatch(rf"(\n{begin}\n.*\n{end}\n)*", result.stdout)
+    return re.findall(rf"\n{begin}\n(.*)\n{end}\n", result.stdout)
 
 
-def here(config: Path, *arguments: str, label: str = "laptop") -> Result:
-    return run("pair-here", "--config", config, "--nonce", "ab", "--label", label, *arguments)
+def here(config: Path, *arguments: str, label: str = "laptop", told: str = "") -> Result:
+    """Run the command, and tell it these lines."""
+    words = ["pair-here", "--config", str(config), "--nonce", "ab", "--label", label, *arguments]
+    return CliRunner().invoke(main, words, input=told)
 
 
 def test_a_machine_gets_a_token_of_the_gateways_own_user_and_the_listeners(tls_config: Path, tmp_path: Path) -> None:
-    offer = offered(here(tls_config, "--agent", "demo"))
+    offer = offered(here(tls_config, "--agent", "demo", told="keep\n"))
     (token,) = TokenStore(tmp_path / "state").tokens()
     assert TokenStore(tmp_path / "state").authenticate(offer.token) == token
     assert (token.id, token.label, token.agents) == (offer.token_id, "laptop (paired)", ("demo",))
-    assert (offer.relayed, offer.kept) == (True, False)
+    assert token.expires is None
+    assert offer.relayed
     assert [str(listener.address) for listener in offer.listeners] == ["wss://0.0.0.0:7443/acp"]
     (entry,) = [json.loads(line) for line in (tmp_path / "state/audit.jsonl").read_text().splitlines()]
     assert (entry["event"], entry["id"], entry["label"]) == ("token_created", token.id, "laptop (paired)")
@@ -300,17 +400,42 @@ def test_the_token_of_before_is_revoked_if_pairing_made_it_for_the_same_machine(
 ) -> None:
     store = TokenStore(tmp_path / "state")
     by_hand, _ = store.create("laptop", None, None)
-    first = offered(here(tls_config))
-    phone = offered(here(tls_config, label="phone"))
-    second = offered(here(tls_config, "--replaces", first.token_id))
-    assert not second.kept
-    assert offered(here(tls_config, "--replaces", by_hand.id)).kept
-    assert offered(here(tls_config, "--replaces", phone.token_id)).kept
-    # It is gone already.
-    assert not offered(here(tls_config, "--replaces", first.token_id)).kept
-    ids = {token.id for token in store.tokens()}
-    assert first.token_id not in ids
-    assert {by_hand.id, phone.token_id, second.token_id} <= ids
+    first = offered(here(tls_config, told="keep\n"))
+    phone = offered(here(tls_config, label="phone", told="keep\n"))
+    lines = ["keep", *(f"replace {token}" for token in (first.token_id, by_hand.id, phone.token_id, first.token_id))]
+    result = here(tls_config, told="".join(f"{line}\n" for line in lines))
+    # The last is gone already.
+    assert [json.loads(answer)["done"] for answer in answers(result)[1:]] == [True, True, False, False, True]
+    assert {token.id for token in store.tokens()} == {by_hand.id, phone.token_id, offered(result).token_id}
+
+
+@pytest.mark.parametrize("told", ["", "withdraw\n", "keep\nwithdraw\n", "replace {first}\n", "what?\n", "\n", "kee"])
+def test_a_token_that_is_not_kept_or_withdrawn_is_revoked_and_the_one_of_before_goes_on(
+    tls_config: Path, tmp_path: Path, told: str
+) -> None:
+    first = offered(here(tls_config, told="keep\n"))
+    new = offered(here(tls_config, told=told.format(first=first.token_id)))
+    assert [token.id for token in TokenStore(tmp_path / "state").tokens()] == [first.token_id]
+    lines = (tmp_path / "state/audit.jsonl").read_text().splitlines()
+    assert [(entry["event"], entry["id"]) for entry in map(json.loads, lines)][1:] == [
+        ("token_created", new.token_id),
+        ("token_revoked", new.token_id),
+    ]
+
+
+def test_a_token_of_a_pairing_that_was_killed_does_not_live_long(
+    tls_config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Killed(io.StringIO):
+        def readline(self, *_: Any) -> str:  # type: ignore[override] # It is for bytes in the interface.
+            (token,) = TokenStore(tmp_path / "state").tokens()
+            assert token.expires is not None
+            age = datetime.fromisoformat(token.expires) - datetime.fromisoformat(token.created)
+            assert age.total_seconds() == pytest.approx(pairing.PENDING, abs=1)
+            return ""
+
+    monkeypatch.setattr("sys.stdin", Killed())
+    call(pairing_cli.pair_here)(tls_config, "laptop", (), "ab")
 
 
 def test_what_cannot_be_handed_over_makes_no_token(config: Path, tls_config: Path, tmp_path: Path) -> None:
@@ -332,10 +457,10 @@ class BrokenPipe(io.TextIOBase):
 def test_a_token_that_reaches_nobody_is_revoked_and_the_one_of_before_goes_on(
     tls_config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    first = offered(here(tls_config))
+    first = offered(here(tls_config, told="keep\n"))
     monkeypatch.setattr("sys.stdout", BrokenPipe())
     with pytest.raises(BrokenPipeError):
-        call(pairing_cli.pair_here)(tls_config, "laptop", first.token_id, (), "ab")
+        call(pairing_cli.pair_here)(tls_config, "laptop", (), "ab")
     assert [token.id for token in TokenStore(tmp_path / "state").tokens()] == [first.token_id]
 
 
@@ -344,7 +469,7 @@ def test_a_token_is_not_shown_on_a_terminal(tls_config: Path, tmp_path: Path, mo
     monkeypatch.setattr(terminal, "isatty", lambda: True)
     monkeypatch.setattr("sys.stdout", terminal)
     with pytest.raises(GatewayError, match="run `acp-gateway pair` on the machine"):
-        call(pairing_cli.pair_here)(tls_config, "laptop", None, (), "ab")
+        call(pairing_cli.pair_here)(tls_config, "laptop", (), "ab")
     assert TokenStore(tmp_path / "state").tokens() == []
 
 

@@ -19,7 +19,7 @@ from acp_gateway.errors import (
     Unreachable,
     UsageError,
 )
-from acp_gateway.ssh import Way, ask, find_host_name, mark, open_relay, remote_command
+from acp_gateway.ssh import Way, find_host_name, mark, open_relay, remote_command, start_command
 from tests.doubles import PATIENCE
 
 BOX = Way(parse_target("ssh://ann@box"))
@@ -67,6 +67,9 @@ def test_the_host_is_behind_all_options_and_can_be_none() -> None:
     assert options.index("BatchMode=yes") < options.index("BatchMode=no") < options.index("ServerAliveInterval=10")
     assert "-T" in arguments
     assert Way(parse_target("ssh://box")).arguments()[-3] != "-l"
+    asking = Way(parse_target("ssh://box"), asks=True).arguments()
+    assert "BatchMode=yes" not in asking
+    assert "RemoteCommand=none" in asking
 
 
 @pytest.mark.parametrize("text", ["ssh://-oProxyCommand=x", "ssh://-x@box", "ssh://[-x]", "ssh://--"])
@@ -232,7 +235,12 @@ async def test_the_end_is_waited_for_when_everything_is_said(stand_in: StandIn) 
     [
         ("ssh: connect to host box port 22: Connection refused", 255, Unreachable, "Connection refused"),
         ("", 255, Unreachable, "ssh -v"),
-        ("ann@box: Permission denied (publickey,password).", 255, AccessError, "set up a key"),
+        (
+            "ann@box: Permission denied (publickey,password).",
+            255,
+            AccessError,
+            "Set up a key for ssh (ssh-copy-id ann@box)",
+        ),
         ("Received disconnect from 192.0.2.1 port 22:2: Too many authentication failures", 255, AccessError, "key"),
         (
             "@ REMOTE HOST IDENTIFICATION HAS CHANGED! @\nis\nSHA256:a+b/9.\nHost key verification failed.",
@@ -252,9 +260,15 @@ async def test_the_end_is_waited_for_when_everything_is_said(stand_in: StandIn) 
         ("Usage: acp-gateway [OPTIONS]\n\nError: No such command 'relay'.", 2, ProtocolError, "too old"),
         ("acp-gateway: /c.toml:1: x: no", 3, ConfigError, "ssh to ann@box: /c.toml:1: x: no"),
         ("acp-gateway: cannot reach /s: no such file", 6, Unreachable, "ssh to ann@box: cannot reach /s"),
-        ("This account is currently not available.", 1, ProtocolError, "not available"),
-        ("\x1b[31mred\x1b[0m\r\n\r\n", 1, ProtocolError, r"exit code 1: \x1b[31mred\x1b[0m"),
-        ("", 0, ProtocolError, "exit code 0"),
+        (
+            "This account is currently not available.",
+            1,
+            ProtocolError,
+            "ssh logged in, but the shell there ended before acp-gateway had answered (exit code 1); it said: This",
+        ),
+        ("\x1b[31mred\x1b[0m\r\n\r\n", 1, ProtocolError, r"(exit code 1); it said: \x1b[31mred\x1b[0m"),
+        # What a shell prints may be on stdout.
+        ("", 0, ProtocolError, "(exit code 0); it said: a greeting"),
     ],
 )
 async def test_a_failure_is_one_line_of_its_own_kind(
@@ -308,6 +322,16 @@ async def test_an_ssh_that_cannot_be_started_is_an_error_in_words(stand_in: Stan
 # Questions
 
 
+async def answer(*lines: str) -> list[bytes]:
+    """What a command answers at first, and to each of these lines."""
+    with trio.fail_after(PATIENCE):
+        command = await start_command(BOX, "pairing", ["pair-here"])
+        try:
+            return [(await command.read_answer()).strip(), *[(await command.ask(line)).strip() for line in lines]]
+        finally:
+            await command.aclose()
+
+
 async def test_an_answer_is_what_stands_between_the_marks(stand_in: StandIn) -> None:
     stand_in.does(
         "printf 'hi\\r\\nthere'; echo; "
@@ -315,20 +339,33 @@ async def test_an_answer_is_what_stands_between_the_marks(stand_in: StandIn) -> 
         'echo "=== acp-gateway pairing 1 END $nonce ==="; '
         "echo bye; exec sleep 1000"
     )
-    with trio.fail_after(PATIENCE):
-        assert (await ask(BOX, "pairing", ["pair-here"])).strip() == b"yes"
+    assert await answer() == [b"yes"]
+
+
+async def test_each_line_has_an_answer_of_its_own(stand_in: StandIn) -> None:
+    begin, end = (f'echo "=== acp-gateway pairing 1 {edge} $nonce ==="; ' for edge in ("BEGIN", "END"))
+    say = f'{begin} echo "$x!"; {end}'
+    stand_in.does(f"x=hi; {say} while read x; do {say} done")
+    assert await answer("keep", "a b") == [b"hi!", b"keep!", b"a b!"]
+
+
+async def test_a_command_that_ends_instead_of_answering_is_an_error(stand_in: StandIn) -> None:
+    say = 'echo "=== acp-gateway pairing 1 BEGIN $nonce ==="; echo "=== acp-gateway pairing 1 END $nonce ==="; '
+    stand_in.does(f"{say} echo gone >&2; exit 255")
+    with pytest.raises(Unreachable, match="gone"):
+        await answer("keep")
 
 
 async def test_half_an_answer_is_none(stand_in: StandIn) -> None:
     stand_in.does('echo "=== acp-gateway pairing 1 BEGIN $nonce ==="; echo yes; exit 255')
-    with trio.fail_after(PATIENCE), pytest.raises(Unreachable):
-        await ask(BOX, "pairing", ["pair-here"])
+    with pytest.raises(Unreachable):
+        await answer()
 
 
 async def test_an_error_of_usage_there_is_one_here(stand_in: StandIn) -> None:
     stand_in.does('echo "acp-gateway: there is no agent x" >&2; exit 2')
-    with trio.fail_after(PATIENCE), pytest.raises(UsageError, match="ssh to ann@box: there is no agent x"):
-        await ask(BOX, "pairing", ["pair-here"])
+    with pytest.raises(UsageError, match="ssh to ann@box: there is no agent x"):
+        await answer()
 
 
 async def test_the_name_of_the_host_is_what_ssh_makes_of_it(stand_in: StandIn) -> None:

@@ -40,6 +40,14 @@ class FakeSsh:
         """Work again."""
         (self.directory / "failure.json").unlink()
 
+    def cut_after(self, answers: int) -> None:
+        """Cut each connection when so many answers of `pair-here` have come, and tell what runs there nothing more."""
+        (self.directory / "cut").write_text(str(answers))
+
+    def mend(self) -> None:
+        """Cut none any more."""
+        (self.directory / "cut").unlink()
+
     def calls(self) -> list[list[str]]:
         """The arguments of each call so far."""
         try:
@@ -91,6 +99,31 @@ def install(path: Path) -> None:
     path.chmod(0o755)
 
 
+def _run_until_cut(shell: list[str], environment: dict[str, str], home: Path, answers: int) -> int:
+    """Pass on so many answers, and then nothing more in either direction."""
+    process = subprocess.Popen(shell, env=environment, cwd=home, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    assert process.stdin is not None
+    assert process.stdout is not None
+    for number in range(answers + 1):
+        if number:
+            # The machine that is paired says what becomes of the token.
+            process.stdin.write(sys.stdin.buffer.readline())
+            process.stdin.flush()
+        if number == answers:
+            break
+        for line in process.stdout:
+            sys.stdout.buffer.write(line)
+            sys.stdout.buffer.flush()
+            if b" pairing 1 END " in line:
+                break
+    # As a network does that is cut right then: the last line has arrived there, and its answer never does.
+    process.stdin.close()
+    process.stdout.read()
+    process.wait()
+    sys.stderr.write("Connection to box closed by remote host.\n")
+    return 255
+
+
 def run(directory: Path, arguments: list[str]) -> int:
     """Be ssh; returns its exit code."""
     with (directory / "calls.jsonl").open("a") as file:
@@ -121,7 +154,12 @@ def run(directory: Path, arguments: list[str]) -> int:
     pid = directory / f"running-{os.getpid()}"
     pid.touch()
     # As sshd does it: the login shell gets one line, of which it makes what it likes.
-    process = subprocess.Popen(["/bin/sh", "-c", GREETING + line + FAREWELL], env=environment, cwd=directory / "home")
-    code = process.wait()
+    shell = ["/bin/sh", "-c", GREETING + line + FAREWELL]
+    try:
+        answers = int((directory / "cut").read_text())
+    except FileNotFoundError:
+        code = subprocess.Popen(shell, env=environment, cwd=directory / "home").wait()
+    else:
+        code = _run_until_cut(shell, environment, directory / "home", answers)
     pid.unlink(missing_ok=True)
     return code

@@ -1,7 +1,9 @@
 """A gateway that is reached over ssh: paired with, and connected to. Only ssh itself is not the real one."""
 
 import json
+import os
 import re
+import socket
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -98,6 +100,65 @@ def test_pairing_fetches_all_that_it_takes_and_pairing_again_revokes_the_old_tok
     assert run("sessions", "box", "--token-file", str(old)).returncode == 4
 
 
+def files_of(tmp_path: Path) -> dict[str, bytes]:
+    """What is in which file of the laptop's configuration."""
+    return {path.name: path.read_bytes() for path in (tmp_path / "laptop/acp-gateway").iterdir()}
+
+
+def test_a_pairing_that_is_cut_short_leaves_the_one_before_as_it_was(
+    gateway: RunningGateway, fake: FakeSsh, tmp_path: Path
+) -> None:
+    put_config(fake, gateway)
+    entry = pair(fake, tmp_path)
+    files, tokens = files_of(tmp_path), paired_tokens(gateway)
+    assert entry["token_id"] in tokens
+    # Before the offer has come, and before it is known whether the token is kept.
+    for answers, left in ((0, 0), (1, 1)):
+        fake.cut_after(answers)
+        done = run("pair", "ann@box", "--label", "laptop")
+        assert done.returncode == 6, done.stderr
+        assert files_of(tmp_path) == files
+        assert run("sessions", "box", "--json").returncode == 0
+        # Whether the word that was not answered has arrived, nobody can know here.
+        stray = set(paired_tokens(gateway)) - set(tokens)
+        assert len(stray) == left
+        assert all(f"`acp-gateway token revoke {token}`" in done.stderr for token in stray)
+        for token in stray:
+            running.run_program("token", "revoke", token, "--config", gateway.config)
+    # Before it is known whether the old token is gone.
+    fake.cut_after(2)
+    done = run("pair", "ann@box", "--label", "laptop")
+    assert done.returncode == 0
+    assert f"warning: the token {entry['token_id']} of before is still there" in done.stderr
+    assert run("sessions", "box", "--json").returncode == 0
+    fake.mend()
+    pair(fake, tmp_path)
+    assert run("sessions", "box", "--json").returncode == 0
+
+
+def test_a_pairing_whose_link_does_not_work_leaves_the_one_before_as_it_was(
+    gateway: RunningGateway, fake: FakeSsh, tmp_path: Path
+) -> None:
+    put_config(fake, gateway)
+    pair(fake, tmp_path)
+    files, tokens = files_of(tmp_path), paired_tokens(gateway)
+    config = fake.home / ".config/acp-gateway/config.toml"
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        nobody = f"wss://127.0.0.1:{free.getsockname()[1]}"
+    config.write_text(config.read_text().replace(gateway.urls["wss"], nobody).replace("unix://", "unix:///nowhere"))
+    done = run("pair", "ann@box", "--label", "laptop")
+    assert done.returncode == 6
+    assert "nothing was changed" in done.stderr
+    assert (files_of(tmp_path), paired_tokens(gateway)) == (files, tokens)
+    (tmp_path / "laptop/acp-gateway").chmod(0o500)
+    put_config(fake, gateway)
+    if os.geteuid():
+        assert run("pair", "ann@box", "--label", "laptop").returncode == 3
+        assert (files_of(tmp_path), paired_tokens(gateway)) == (files, tokens)
+    (tmp_path / "laptop/acp-gateway").chmod(0o700)
+    assert run("sessions", "box", "--json").returncode == 0
+
+
 def test_a_gateway_that_listens_at_a_unix_socket_alone_is_used_through_ssh(
     gateway: RunningGateway, fake: FakeSsh, tmp_path: Path
 ) -> None:
@@ -116,7 +177,7 @@ def test_a_gateway_that_listens_at_a_unix_socket_alone_is_used_through_ssh(
     ("words", "code", "exit_code", "said"),
     [
         ("Host key verification failed.", 255, 5, "log in once with `ssh`"),
-        ("ann@box: Permission denied (publickey).", 255, 4, "set up a key for ssh"),
+        ("ann@box: Permission denied (publickey).", 255, 4, "Set up a key for ssh"),
     ],
 )
 def test_what_ssh_fails_with_is_one_line_with_the_next_step(
