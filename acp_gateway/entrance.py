@@ -65,6 +65,19 @@ FREE_STEPS: Final = 16
 """Steps of one guest that are paid for at the end, and only if it came for nothing. Who comes in over TLS needs four;
 one who sends byte after byte is not waited for until the end."""
 
+LINGER_SIZE: Final = 65536
+"""Bytes of a guest that are discarded behind a refusal, before the connection is reset. A program that sent a request
+with its body, or a few messages behind its hello, still gets the answer."""
+
+LINGER_TIME: Final = 1.0
+"""Seconds after a refusal within which a guest has to end its side: three times the way round the world and back."""
+
+DISCARD_SIZE: Final = 1024
+"""Bytes that a read counts for at least, behind a refusal: a guest that sends single bytes is read 64 times."""
+
+DISCARD_COST: Final = 0.00003
+"""Seconds that such a read takes."""
+
 ANSWER_PATIENCE: Final = 1.0
 """Seconds after a step within which the next is to be expected: three times the way round the world and back."""
 
@@ -301,6 +314,10 @@ class Entrance:
         self._turn_away(guest)
         return self.refusals.complain(guest, text)
 
+    def discard(self) -> None:
+        """Have a read be paid for that was made behind a refusal."""
+        self._turnstile.charge(DISCARD_COST)
+
     def _turn_away(self, guest: Guest) -> None:
         self._leave(guest)
         self._refused[guest] = None
@@ -377,7 +394,7 @@ class GuestBytes(SocketBytes):
     Cancelled, it loses what it has read; nobody reads on then.
     """
 
-    __slots__ = ("_behind", "_entrance", "_guest")
+    __slots__ = ("_behind", "_discarded", "_entrance", "_guest")
 
     def __init__(self, sock: socket.socket, guest: Guest, entrance: Entrance) -> None:
         super().__init__(sock)
@@ -385,6 +402,8 @@ class GuestBytes(SocketBytes):
         self._entrance = entrance
         # What came with the first line, and is behind it.
         self._behind = b""
+        # What was read and thrown away since the end of this side.
+        self._discarded = 0
 
     def receive_some(self) -> Coroutine[Any, Any, bytes]:
         # No coroutine of its own: who is in pays nothing for having been a guest.
@@ -423,6 +442,21 @@ class GuestBytes(SocketBytes):
             if not data:
                 return seen[start:]
             seen += data
+
+    async def finish(self) -> None:
+        """As `ByteStream.finish`; a guest is waited for up to `LINGER_TIME` and `LINGER_SIZE`."""
+        if self._guest is None:
+            await super().finish()
+        else:
+            with trio.move_on_after(LINGER_TIME):
+                await super().finish()
+
+    def _may_discard(self, size: int) -> bool:
+        if self._guest is None:
+            return True
+        self._entrance.discard()
+        self._discarded += max(size, DISCARD_SIZE)
+        return self._discarded < LINGER_SIZE
 
     def let_in(self) -> None:
         """Read whatever comes from now on."""

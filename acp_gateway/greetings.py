@@ -38,6 +38,13 @@ COUNT_DIGITS: Final = 15
 HOPS: Final = 32
 """Proxies behind one another that are followed. Real chains have a handful."""
 
+QUERY_FIELDS: Final = 100
+"""Parameters of a query at most; four are known."""
+
+_PARAMETERS: Final = ("agent", "session", "observe", "control")
+
+_NO_LETTER: Final = re.compile(r"[\W_]")
+
 _COUNT: Final = re.compile(f"[0-9]{{1,{COUNT_DIGITS}}}")
 
 _HOST: Final = re.compile(r"([a-z0-9._-]{1,255}|\[[0-9a-f:.]{2,45}\])(:[0-9]{0,5})?")
@@ -203,8 +210,16 @@ def read_bearer(headers: Headers) -> str | None:
 
 
 def read_query(query: str) -> Wish:
-    """What an upgrade asks for. Parameters that are not known are nobody's business here. Raises `BadRequest`."""
-    parameters = parse_qs(query, keep_blank_values=True)
+    """Read what an upgrade asks for. Other parameters are ignored. Raises `BadRequest`.
+
+    A parameter whose name is nearly one of those that are known (`Observe`, `agent[]`) is refused: ignoring it would
+    let an observer in as a controller.
+    """
+    parameters = _parameters(query)
+    for name in parameters:
+        plain = _NO_LETTER.sub("", name).casefold()
+        if plain in _PARAMETERS and name not in _PARAMETERS:
+            raise BadRequest(f"the query has a parameter that is nearly {plain}: it is spelled {plain}")
 
     def single(name: str) -> str | None:
         values = parameters.get(name, [])
@@ -224,13 +239,20 @@ def read_query(query: str) -> Wish:
     return wish
 
 
+def _parameters(query: str) -> dict[str, list[str]]:
+    try:
+        return parse_qs(query, keep_blank_values=True, max_num_fields=QUERY_FIELDS)
+    except ValueError:
+        raise BadRequest(f"the query has more than {QUERY_FIELDS} parameters") from None
+
+
 def read_link(query: str, headers: Headers) -> LinkWish | None:
     """The link that an upgrade asks for; None where it is content with one that can't be resumed.
 
     Control connections have none that could be. Raises `BadRequest`.
     """
     counts, ids = headers.get_all(RESUME), headers.get_all(CONNECTION_ID)
-    if not counts or parse_qs(query).get("control") == ["1"]:
+    if not counts or _parameters(query).get("control") == ["1"]:
         return None
     if len(counts) > 1 or len(ids) > 1:
         raise BadRequest(f"there is more than one {RESUME} or {CONNECTION_ID} header")
@@ -244,6 +266,11 @@ def read_link(query: str, headers: Headers) -> LinkWish | None:
     if len(ids[0]) > CONNECTION_ID_SIZE or not ids[0].isascii():
         raise BadRequest(f"{CONNECTION_ID} must be at most {CONNECTION_ID_SIZE} characters of ASCII")
     return LinkWish(ids[0], received)
+
+
+def asks_for_websocket(headers: Headers) -> bool:
+    """Whether a request wants to go on as a WebSocket; the rest of what that needs, the library checks."""
+    return any(word.strip().lower() == "websocket" for value in headers.get_all("Upgrade") for word in value.split(","))
 
 
 def check_origin(headers: Headers, allowed: Sequence[str]) -> None:

@@ -22,6 +22,7 @@ import time
 from collections.abc import Awaitable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from http import HTTPStatus
 from typing import Final
 
 import trio
@@ -39,6 +40,7 @@ from acp_gateway.greetings import (
     BadHello,
     BadRequest,
     LinkWish,
+    asks_for_websocket,
     check_host,
     check_origin,
     client_address,
@@ -63,6 +65,15 @@ log = logging.getLogger(__name__)
 
 ENDPOINT: Final = "/acp"
 HEALTH: Final = "/healthz"
+
+NOTHING_HERE: Final = f"there is nothing here; the endpoint is {ENDPOINT}"
+
+SPEAKS_WEBSOCKET: Final = (
+    f"{ENDPOINT} speaks ACP over WebSocket: ask with GET and Upgrade: websocket; Streamable HTTP is not offered yet"
+)
+"""For clients of ACP over HTTP."""
+
+UPGRADE: Final = {"Upgrade": "websocket"}
 
 HELLO_SIZE: Final = 4096
 """Bytes of a first line at most. A token has 46 and an agent's name 64; the longest id of a session that is taken has
@@ -339,7 +350,11 @@ class Door:
             return Accept({CONNECTION_ID: answer.connection_id} | count)
 
         websocket = await accept_websocket(
-            knock.stream, decide, max_message_size=self._settings.max_message_size, timing=self._timing
+            knock.stream,
+            decide,
+            max_message_size=self._settings.max_message_size,
+            timing=self._timing,
+            decline=_decline,
         )
         if websocket is None:
             return None
@@ -359,8 +374,10 @@ class Door:
         if path == HEALTH and request.method == "GET":
             return Respond(200, "ok")
         if path != ENDPOINT:
-            return Respond(404, f"there is nothing here; the endpoint is {ENDPOINT}")
+            return Respond(404, NOTHING_HERE)
         check_origin(headers, self._section.allowed_origins)
+        if not asks_for_websocket(headers):
+            return Respond(HTTPStatus.UPGRADE_REQUIRED, SPEAKS_WEBSOCKET, UPGRADE)
         access = self._identify(knock, read_bearer(headers))
         link = read_link(query, headers)
         # What a link is for was said when it was opened.
@@ -410,6 +427,17 @@ def _make_context(section: ListenSection) -> ssl.SSLContext | None:
     assert section.cert is not None
     assert section.key is not None
     return server_context(section.cert, section.key, section.client_ca)
+
+
+def _decline(target: str) -> Respond:
+    """Answer a request with another method than GET. Nothing of it is looked at but the path."""
+    path = target.partition("?")[0]
+    if path not in (ENDPOINT, HEALTH):
+        return Respond(HTTPStatus.NOT_FOUND, NOTHING_HERE)
+    allow = {"Allow": "GET"}
+    if path == HEALTH:
+        return Respond(HTTPStatus.METHOD_NOT_ALLOWED, f"{HEALTH} takes GET only", allow)
+    return Respond(HTTPStatus.METHOD_NOT_ALLOWED, SPEAKS_WEBSOCKET, UPGRADE | allow)
 
 
 def _respond(refusal: Refusal) -> Respond:

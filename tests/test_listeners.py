@@ -8,7 +8,7 @@ import re
 import socket
 import struct
 from collections.abc import AsyncIterator, Iterator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -17,6 +17,7 @@ from urllib.parse import quote, urlencode, urlsplit
 
 import pytest
 import trio
+import trio.testing
 from websockets.uri import WebSocketURI
 
 from acp_gateway import gateway as gateway_module
@@ -26,7 +27,7 @@ from acp_gateway.agent import Agent, Launch, Spawner, run_agent
 from acp_gateway.auth import TokenStore, default_identity
 from acp_gateway.config import AgentSection, ListenSection
 from acp_gateway.dialing import Destination, Dialed, Resume, dial, dial_link
-from acp_gateway.entrance import ARRIVAL_COST
+from acp_gateway.entrance import ARRIVAL_COST, LINGER_SIZE, LINGER_TIME, GuestBytes
 from acp_gateway.errors import (
     AccessError,
     ConfigError,
@@ -39,9 +40,9 @@ from acp_gateway.errors import (
     UnknownSession,
 )
 from acp_gateway.gateway import Gateway
-from acp_gateway.greetings import CONNECTION_ID_SIZE, SESSION_ID_SIZE
+from acp_gateway.greetings import CONNECTION_ID_SIZE, QUERY_FIELDS, SESSION_ID_SIZE
 from acp_gateway.leftovers import Ledger
-from acp_gateway.listeners import HELLO_SIZE, Door, open_door
+from acp_gateway.listeners import HELLO_SIZE, SPEAKS_WEBSOCKET, Door, open_door
 from acp_gateway.tls import client_context, create_certificate
 from acp_gateway.transports.base import MessageStream
 from acp_gateway.transports.ndjson import LineStream
@@ -216,11 +217,13 @@ class Response:
     body: str
 
 
-async def ask(door: Door, target: str, *headers: str, method: str = "GET", host: str = "localhost") -> Response:
+async def ask(
+    door: Door, target: str, *headers: str, method: str = "GET", host: str = "localhost", body: str = ""
+) -> Response:
     """One HTTP request over a connection of its own."""
     stream = await trio.open_tcp_stream("127.0.0.1", port_of(door))
     async with stream:
-        lines = [f"{method} {target} HTTP/1.1", f"Host: {host}", *headers, "", ""]
+        lines = [f"{method} {target} HTTP/1.1", f"Host: {host}", *headers, "", body]
         await stream.send_all("\r\n".join(lines).encode())
         received = b""
         while not received.startswith(b"HTTP/1.1 101") or b"\r\n\r\n" not in received:
@@ -400,7 +403,7 @@ async def test_the_query_chooses_an_agent_that_the_token_allows(
         ("?observe=1", Wish(observe=True)),
         (f"?observe=1&session={quote(SESSION, safe='')}&agent=first", Wish("first", SESSION, observe=True)),
         ("?control=1", Wish(control=True)),
-        ("?control=1&Observe=1&attach=x&session1=x", Wish(control=True)),
+        ("?control=1&observer=1&attach=x&session1=x", Wish(control=True)),
     ],
 )
 async def test_the_query_says_what_is_wanted(query: str, wish: Wish, gateway: EchoingGateway) -> None:
@@ -522,11 +525,86 @@ async def test_there_is_nothing_on_any_other_path(path: str, gateway: EchoingGat
     assert gateway.served == []
 
 
-async def test_a_request_without_an_upgrade_is_told_to_upgrade(gateway: EchoingGateway) -> None:
+@pytest.mark.parametrize(
+    "name", ["Observe", "OBSERVE", "observe%20", "%20observe", "observe[]", "obs_erve", "observe%00"]
+)
+async def test_a_query_with_a_parameter_that_is_nearly_a_known_one_is_bad_and_says_which(
+    name: str, gateway: EchoingGateway
+) -> None:
     async with listening(WS, gateway) as door:
-        response = await ask(door, "/acp", bearer(gateway.token()))
-    assert response.status == 426
+        refused = await ask(door, f"/acp?{name}=1", *upgrade(bearer(gateway.token())))
+    assert (refused.status, refused.headers["acp-gateway"]) == (400, ["protocol"])
+    assert refused.body == "the query has a parameter that is nearly observe: it is spelled observe\n"
     assert gateway.served == []
+
+
+async def test_a_query_with_very_many_parameters_is_bad(gateway: EchoingGateway) -> None:
+    async with listening(WS, gateway) as door:
+        refused = await ask(door, "/acp?" + "&".join("a" * (QUERY_FIELDS + 1)), *upgrade(bearer(gateway.token())))
+    assert (refused.status, refused.body) == (400, f"the query has more than {QUERY_FIELDS} parameters\n")
+
+
+async def test_a_request_without_an_upgrade_is_told_to_upgrade_before_anybody_comes_in(gateway: EchoingGateway) -> None:
+    async with listening(WS, gateway) as door:
+        for headers in ([], [bearer(gateway.token())], ["Connection: Upgrade", "Upgrade: h2c"]):
+            response = await ask(door, "/acp?session=x", *headers, "Accept: text/event-stream")
+            assert response.status == 426
+            assert response.headers["upgrade"] == ["websocket"]
+            assert response.body == SPEAKS_WEBSOCKET + "\n"
+    assert gateway.wishes == []
+
+
+@pytest.mark.parametrize("method", ["POST", "DELETE", "PUT", "OPTIONS"])
+@pytest.mark.parametrize("body", ["", '{"jsonrpc":"2.0","id":0,"method":"initialize","params":{}}', "x" * 50_000])
+async def test_a_client_of_acp_over_http_is_told_that_a_websocket_is_spoken_here(
+    method: str, body: str, gateway: EchoingGateway
+) -> None:
+    length = (f"Content-Length: {len(body)}", "Content-Type: application/json", "Transfer-Encoding: chunked")
+    async with listening(WS, gateway) as door:
+        response = await ask(door, "/acp", bearer(gateway.token()), *length, method=method, body=body)
+        assert response.status == 405
+        assert (response.headers["allow"], response.headers["upgrade"]) == (["GET"], ["websocket"])
+        assert response.body == SPEAKS_WEBSOCKET + "\n"
+        assert (await ask(door, "/elsewhere", *length, method=method, body=body)).status == 404
+        assert (await ask(door, "/healthz", method=method)).headers["allow"] == ["GET"]
+    assert gateway.wishes == []
+
+
+@pytest.mark.parametrize("url", [WS, TCP])
+async def test_a_refused_stranger_who_goes_on_is_read_no_further_than_a_little(
+    url: str, gateway: EchoingGateway, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    discarded = 0
+    finish = GuestBytes._may_discard
+
+    def count(stream: GuestBytes, size: int) -> bool:
+        nonlocal discarded
+        discarded += size
+        return finish(stream, size)
+
+    monkeypatch.setattr(GuestBytes, "_may_discard", count)
+    async with listening(url, gateway) as door:
+        stream = await trio.open_tcp_stream("127.0.0.1", port_of(door))
+        await stream.send_all(b"POST /acp HTTP/1.1\r\n\r\n" if url == WS else b"{}\n")
+        with suppress(trio.BrokenResourceError):
+            while True:
+                await stream.send_all(bytes(65536))
+        await stream.aclose()
+    assert LINGER_SIZE <= discarded < 2 * LINGER_SIZE
+
+
+async def test_a_refused_stranger_who_does_not_leave_is_not_waited_for(
+    gateway: EchoingGateway, unix: str, autojump_clock: trio.testing.MockClock
+) -> None:
+    door = await open_door(ListenSection(url=unix), gateway)
+    here, there = socket.socketpair()
+    here.setblocking(False)
+    there.sendall(b"{}\n")
+    await door.serve(here)
+    assert trio.current_time() == LINGER_TIME
+    assert b"error" in there.recv(4096)
+    there.close()
+    door.close()
 
 
 @pytest.mark.parametrize("data", [b"\x16\x03\x01\x00\xf5\x01\x00", b"POST /acp HTTP/1.1\r\n\r\n", b"hello\n\r\n\r\n"])
@@ -716,7 +794,7 @@ async def test_a_refusal_reaches_a_client_that_has_sent_much_behind_its_hello(ga
     # Closing with unread bytes resets a TCP connection, and what was sent last may be lost with it.
     def talk() -> bytes:
         with socket.create_connection(("127.0.0.1", port_of(door)), timeout=PATIENCE) as sock:
-            sock.sendall(hello(token="wrong") + b"\n" + PING * 20_000)
+            sock.sendall(hello(token="wrong") + b"\n" + PING * 1000)
             sock.shutdown(socket.SHUT_WR)
             return b"".join(iter(partial(sock.recv, 65536), b""))
 

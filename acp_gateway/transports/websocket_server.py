@@ -3,6 +3,7 @@
 Apart from `websocket` because the client's start-up does without it.
 """
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from http import HTTPStatus
@@ -28,8 +29,20 @@ client of this program's sends as much as one line may hold."""
 
 _END_OF_HEAD: Final = b"\r\n\r\n"
 
-BAD_REQUEST: Final = b"HTTP/1.1 400 Bad Request\r\nConnection: close\r\nContent-Length: 0\r\n\r\n"
+_WHAT_IS_ASKED_FOR: Final = (
+    b"this is not understood: a WebSocket begins with a GET request of HTTP/1.1 that has no body"
+    b" (behind nginx: proxy_http_version 1.1)\n"
+)
+
+BAD_REQUEST: Final = b"HTTP/1.1 400 Bad Request\r\nConnection: close\r\nContent-Length: %d\r\n%b\r\n%b" % (
+    len(_WHAT_IS_ASKED_FOR),
+    b"Content-Type: text/plain; charset=utf-8\r\n",
+    _WHAT_IS_ASKED_FOR,
+)
 """The answer to bytes in which the library finds no HTTP request."""
+
+_REQUEST_LINE: Final = re.compile(rb"([A-Z]{1,20}) ([!-~]{1,8000}) HTTP/1\.[01]\r?\n")
+"""The beginning of a request. The library reads no other method than GET."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +63,18 @@ class Respond:
     """Seconds that the answer waits."""
 
 
+@dataclass(slots=True)
+class _Asked:
+    """What a fresh connection said."""
+
+    request: Request | None = None
+    """The request; None where the library finds none."""
+    behind: bytes = b""
+    """What came along behind it."""
+    declined: str | None = None
+    """The target of a request with another method than GET."""
+
+
 class _Server(LibraryProtocol, ServerProtocol):
     def select_subprotocol(self, subprotocols: Sequence[Subprotocol]) -> Subprotocol | None:
         # A token may stand among the subprotocols: none but ours is ever echoed.
@@ -66,8 +91,11 @@ async def accept_websocket(
     *,
     max_message_size: int,
     timing: Timing,
+    decline: Callable[[str], Respond] | None = None,
 ) -> WebSocketStream | None:
     """Answer one HTTP request on a fresh connection: with a WebSocket where `decide` accepts and the request is sound.
+
+    `decline` answers requests with another method than GET, by their target; without it, the library does.
 
     Returns None when something else was answered; the stream is closed then. `decide` sees every HTTP request and
     must check host, path, origin and token. Bytes are bounded (8 KiB a line, 128 headers, `HEAD_SIZE` in all), the time
@@ -75,8 +103,14 @@ async def accept_websocket(
     `BrokenResourceError`. Cancelled, it leaves the stream to the caller.
     """
     protocol = _Server(max_size=max_message_size, logger=library_log)
-    request, behind = await _read_request(protocol, stream)
-    if request is not None:
+    asked = await _read_request(protocol, stream, only_get=decline is not None)
+    request, behind = asked.request, asked.behind
+    if asked.declined is not None and decline is not None:
+        answer = decline(asked.declined)
+        response = protocol.reject(answer.status, answer.text + "\n")
+        response.headers.update(answer.headers)
+        protocol.send_response(response)
+    elif request is not None:
         decision = decide(request)
         if isinstance(decision, Accept):
             response = protocol.accept(request)
@@ -97,18 +131,26 @@ async def accept_websocket(
     return WebSocketStream(frames, stream, timing, behind=behind)
 
 
-async def _read_request(protocol: _Server, stream: ByteStream) -> tuple[Request | None, bytes]:
-    """Read up to the end of the request and return it, None where there is none, and what came along behind it.
+async def _read_request(protocol: _Server, stream: ByteStream, *, only_get: bool) -> _Asked:
+    """Read up to the end of the request; with `only_get`, of one with another method no further than its first line.
 
-    That is kept back, because the library takes it for frames at once and answers them before the request.
+    What came along behind it is kept back, because the library takes it for frames at once and answers them before the
+    request.
     """
     seen = b""
+    # The first line, as long as it may be the library's.
+    beginning = b""
     total = 0
     while protocol.handshake_exc is None:
         data = await stream.receive_some()
         if not data:
             protocol.receive_eof()
             break
+        if only_get and b"\n" not in beginning:
+            beginning += data
+            line = _REQUEST_LINE.match(beginning)
+            if line is not None and line[1] != b"GET":
+                return _Asked(declined=line[2].decode())
         end = (seen + data).find(_END_OF_HEAD)
         size = len(data) if end < 0 else end + len(_END_OF_HEAD) - len(seen)
         total += size
@@ -120,8 +162,8 @@ async def _read_request(protocol: _Server, stream: ByteStream) -> tuple[Request 
         protocol.receive_data(data[:size])
         for request in protocol.events_received():
             assert isinstance(request, Request)
-            return request, data[size:]
-    return None, b""
+            return _Asked(request, data[size:])
+    return _Asked()
 
 
 async def _answer_and_close(protocol: _Server, stream: ByteStream) -> None:
