@@ -760,6 +760,23 @@ class Hub:
         if seat.excess > limit + on_its_way and seat.farewell is None:
             self.detach(seat, f"more than {name} ({limit} bytes) wait for this client")
 
+    @property
+    def outgoing_bytes(self) -> int:
+        """Bytes that wait for the agent to take them, and what it has asked and nobody has answered."""
+        waiting = sum(map(len, self._early)) + self.multiplexer.asked_bytes
+        return waiting + (0 if self._agent is None else self._agent.messages.pending_bytes)
+
+    def stop_agent(self, why: str) -> None:
+        """Stop the agent, which does not take what it is sent, and answer what waits for it."""
+        agent, data = self._agent, {"reason": "agent_stalled", "agent": self.name}
+        log.warning("%s: %s", self.name, why)
+        if agent is not None:
+            self._agent_died(agent, why, data)
+            self._needed.cancel()
+        else:
+            # It is not there yet: nothing of what waits for it leads anywhere.
+            self._agent_lost(why, data)
+
     def detach(self, seat: Seat, why: str) -> None:
         """End the connection of a client that is too slow."""
         log.warning("%s: detached: %s", seat.client.name, why)

@@ -1,4 +1,7 @@
-"""What all hubs hold together: the messages on their way to slow clients, and the histories of sessions.
+"""What all hubs hold together: messages on their way to slow clients and agents, histories of sessions, and what came.
+
+What clients have sent and the agents don't have yet counts in full: unfinished messages, what is handled at the moment,
+requests and prompts that wait, also those of clients that have gone.
 
 One message that waits for a hundred clients and stands in a journal as well is in memory once, so adding up sizes
 overstates. To look at each message takes time, so that is done only where the sum is too much and the histories alone
@@ -31,8 +34,9 @@ class Memory:
     def grown(self, size: int) -> None:
         """So many bytes were kept by one of the hubs: if it is too much now, make room.
 
-        The client that has been away for the longest goes first; then the largest: a client with that much waiting is
-        detached, a history loses its beginning.
+        Where an identity holds most, and that because of what it has sent, the largest part of it goes first. Then goes
+        the client that has been away for the longest; then the largest: a client with that much waiting is detached, a
+        history loses its beginning. An agent for which more waits than any identity holds is stopped.
         """
         self._new += size
         if self._new < self._limit / LOOKS:
@@ -44,7 +48,7 @@ class Memory:
 
     def _is_exceeded(self, hubs: list[Hub]) -> bool:
         """Whether it is too much; what no look at single messages can change is found out without one."""
-        histories = sum(journal.size for journal in _journals(hubs))
+        histories = sum(journal.size for journal in _journals(hubs)) + _sent(hubs)
         waiting = sum(seat.outbox.unconfirmed_bytes for _, seat in _seats(hubs))
         # Two histories have nothing in common.
         return histories > self._limit or (
@@ -53,7 +57,7 @@ class Memory:
 
     def _make_room(self, hubs: list[Hub]) -> bool:
         """Take one step towards the limit; False where there is nothing left to give up."""
-        if self._give_up_one_away(hubs):
+        if self._give_up_incoming(hubs) or self._give_up_one_away(hubs):
             return True
         longest = max((journal.size for journal in _journals(hubs)), default=0)
         waiting = [(hub, seat) for hub, seat in _seats(hubs) if seat.outbox.unconfirmed_bytes]
@@ -65,6 +69,31 @@ class Memory:
         if hub is None or seat is None:
             return False
         hub.detach(seat, f"memory_limit ({self._limit} bytes) is reached, and for nobody more is waiting")
+        return True
+
+    def _give_up_incoming(self, hubs: list[Hub]) -> bool:
+        """Drop the largest part of what the identity that holds most has sent; False where there is more of others."""
+        reached = f"memory_limit ({self._limit} bytes) is reached"
+        incoming, waiting = _incoming(hubs), Counter[str]()
+        for _, seat in _seats(hubs):
+            waiting[seat.client.viewer.identity] += seat.outbox.unconfirmed_bytes
+        most = max(incoming, key=lambda identity: incoming[identity] + waiting[identity], default="")
+        held, others = incoming[most], max(waiting.values(), default=0)
+        busiest = max(hubs, key=lambda hub: hub.outgoing_bytes)
+        size = busiest.outgoing_bytes
+        if size > max(held, others):
+            busiest.stop_agent(f"{reached}, and most of it waits for the agent {busiest.name}")
+            return busiest.outgoing_bytes < size
+        if not held or held < others:
+            return False
+        behind = [hub for hub in hubs if hub.multiplexer.left_behind()[most]]
+        for hub in behind:
+            log.warning("%s: %s: prompts that %s has left behind are dropped", hub.name, reached, most)
+            hub.multiplexer.forget_left_behind(most)
+        if not behind:
+            mine = [(hub, seat) for hub, seat in _seats(hubs) if seat.client.viewer.identity == most and not seat.ended]
+            hub, seat = max(mine, key=lambda place: place[1].incoming_bytes)
+            hub.detach(seat, f"{reached}, and nobody has sent more that is still kept")
         return True
 
     def _give_up_one_away(self, hubs: list[Hub]) -> bool:
@@ -96,6 +125,23 @@ class Memory:
             return False
         log.warning("memory_limit (%d bytes) is reached: a history of %d bytes is cut", self._limit, size)
         return True
+
+
+def _incoming(hubs: list[Hub]) -> Counter[str]:
+    """Count the bytes of what clients have sent and is kept, by identity."""
+    sizes: Counter[str] = Counter()
+    for _, seat in _seats(hubs):
+        # Of a client that is about to leave all of it is about to be dropped.
+        if not seat.ended:
+            sizes[seat.client.viewer.identity] += seat.incoming_bytes
+    for hub in hubs:
+        sizes.update(hub.multiplexer.left_behind())
+    return sizes
+
+
+def _sent(hubs: list[Hub]) -> int:
+    """Bytes of all that was sent to agents or by them, and is kept."""
+    return _incoming(hubs).total() + sum(hub.outgoing_bytes for hub in hubs)
 
 
 def _seats(hubs: list[Hub]) -> Iterator[tuple[Hub, Seat]]:

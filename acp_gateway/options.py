@@ -182,10 +182,11 @@ class GatewaySection:
     stays. A month: longer than a holiday, and short enough that old conversations don't pile up on the disk."""
 
     memory_limit: Size = 1024 * 1024 * 1024
-    """Bytes of all outboxes and journals together, where what several share counts once. Past it the client that has
-    been away for longest goes first, then the largest of them: its client is detached, or the journal is cut. The other
-    limits bound each client and each session, not how many there are; this leaves a small machine's memory to the
-    agents."""
+    """Bytes of all outboxes and journals together, where what several share counts once, and of all that was sent and
+    not passed on yet: unfinished messages, requests and prompts that wait. Past it, what the identity that holds most
+    has sent goes first, where that is most of it; then the client that has been away for longest; then the largest of
+    them: its client is detached, or the journal is cut. The other limits bound each client and each session, not how
+    many there are; this leaves a small machine's memory to the agents."""
 
     max_queued_prompts: Count = 20
     """Prompts of one session that may wait while a turn is open; one more is refused. A person queues a few, and

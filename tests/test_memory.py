@@ -34,6 +34,16 @@ class Place:
         for name in clients:
             self.join(name)
 
+    def sends(self, peer: Peer, size: int) -> None:
+        """Have a client have sent so much that nothing was done about yet."""
+        self.hub.seats[peer.client].unhandled = size
+
+    def leaves(self, peer: Peer) -> None:
+        """A client is gone for good."""
+        peer.gone()
+        del self.hub.seats[peer.client]
+        self.peers.remove(peer)
+
     @property
     def agent(self) -> core.Agent:
         return self.core.agent
@@ -44,9 +54,9 @@ class Place:
         (session,) = self.core.multiplexer.sessions
         return session
 
-    def join(self, name: str) -> Peer:
+    def join(self, name: str, **who: Any) -> Peer:
         """Another client, in the session."""
-        peer = self.core.join(name)
+        peer = self.core.join(name, **who)
         if self.core.multiplexer.sessions:
             peer.load()
         else:
@@ -288,3 +298,62 @@ async def test_memory_is_looked_at_again_only_after_a_part_of_the_limit_was_adde
         memory.grown(LIMIT // LOOKS // 4 + 1)
         assert name in place.detached()
         place.join("bob")
+
+
+# What clients have sent
+
+
+async def test_what_clients_have_sent_counts_and_the_identity_with_most_of_it_goes_first() -> None:
+    place = Place("ann", "also ann")
+    other = Place()
+    bobs = [other.join(f"bob {number}", identity="bob") for number in range(4)]
+    for number, peer in enumerate(bobs):
+        other.sends(peer, LIMIT // 4 + number)
+    # The largest of all is somebody else's.
+    place.sends(place.peers[0], LIMIT // 3)
+    look(place, other)
+    assert (place.detached(), other.detached()) == ([], ["bob 2", "bob 3"])
+    farewell = other.hub.seats[bobs[3].client].farewell
+    assert farewell is not None
+    assert farewell.text == f"memory_limit ({LIMIT} bytes) is reached, and nobody has sent more that is still kept"
+
+
+async def test_who_is_away_and_what_was_said_are_not_given_up_for_what_somebody_else_has_sent() -> None:
+    place, other = Place("ann", "also ann"), Place()
+    place.say(LIMIT // 10)
+    place.hub.seats[place.peers[1].client].away_since = 1.0
+    other.sends(other.join("bob", identity="bob"), LIMIT)
+    look(place, other)
+    assert (place.detached(), other.detached()) == ([], ["bob"])
+    assert not place.session.journal.truncated
+
+
+async def test_prompts_that_were_left_behind_count_and_are_dropped_before_anybody_is_detached(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    place = Place("ann", "also ann")
+    leaver = place.join("leaver", identity="me")
+    for _ in range(4):
+        leaver.prompt("x" * (LIMIT // 3))
+    place.leaves(leaver)
+    # The first is a turn, of which nothing is kept here.
+    assert len(place.session.queue) == 3
+    place.session.journal.clear()
+    look(place)
+    assert list(place.session.queue) == []
+    assert place.detached() == []
+    assert caplog.messages == [
+        f"agent: memory_limit ({LIMIT} bytes) is reached: prompts that me has left behind are dropped"
+    ]
+
+
+async def test_an_agent_for_which_most_waits_is_stopped(caplog: pytest.LogCaptureFixture) -> None:
+    place, other = Place("ann"), Place("bob")
+    other.hub._early.append(b"x" * 2 * LIMIT)
+    place.sends(place.peers[0], LIMIT // 10)
+    look(place, other)
+    assert other.hub.outgoing_bytes == 0
+    assert (place.detached(), place.hub.over) == ([], False)
+    assert caplog.messages == [
+        f"agent: memory_limit ({LIMIT} bytes) is reached, and most of it waits for the agent agent"
+    ]

@@ -14,8 +14,10 @@ from acp_gateway.protocol.sessions import SESSION_ID_SIZE, Client, Session, View
 from acp_gateway.seats import MARK_BYTES, MARK_MESSAGES, SESSIONS_PER_MARK, Farewell, Seat
 from acp_gateway.transports.base import CloseReason, memory_message_stream_pair
 from acp_gateway.transports.link import CHUNK
+from acp_gateway.transports.ndjson import LineStream
 from acp_gateway.transports.upkeep import Helpers
 from tests.doubles import PATIENCE, FragileStream
+from tests.transports.wires import Script
 
 HIGH_WATER = 100
 
@@ -426,3 +428,20 @@ async def test_a_connection_has_helpers_only_while_it_is_served() -> None:
         scene.seat.evict()
     assert not scene.stream.runs
     scene.seat.call_helper(trio.sleep_forever)
+
+
+async def test_what_a_client_has_sent_and_nothing_was_done_about_is_known_and_let_go_of_with_it() -> None:
+    scene = Scene()
+    lines = LineStream(Script([b"x" * 500, b"y"]), max_message_size=1000)
+    lines.takes_torn_end = False
+    scene.seat.connect(lines)
+    grown: list[int] = []
+    scene.seat._grown = grown.append
+    with pytest.raises(trio.BrokenResourceError):
+        await lines.receive_batch()
+    assert sum(grown) == 501
+    scene.seat.unhandled = 20
+    scene.seat.client.waiting_size = 3
+    assert scene.seat.incoming_bytes == 524
+    scene.seat.cut_off(BYE)
+    assert scene.seat.incoming_bytes == 23

@@ -25,6 +25,7 @@ that aren't there or not allowed, what observers and guests may not do, `fs/*` a
 they are masked, and the gateway's own reserved methods.
 """
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import groupby
 from types import MappingProxyType
@@ -142,6 +143,25 @@ class Multiplexer:
         questions = self._process.questions
         return questions.unplaced() if session is None else questions.of(session)
 
+    @property
+    def asked_bytes(self) -> int:
+        """Bytes of what the agent has asked and nobody has answered."""
+        return self._process.questions.size
+
+    def left_behind(self) -> Counter[str]:
+        """Count the bytes of prompts that wait though their clients have gone, by identity."""
+        sizes: Counter[str] = Counter()
+        for session in self._process.live.values():
+            for request in session.queue:
+                if request.client is not None and request.client.gone:
+                    sizes[request.client.viewer.identity] += len(request.message.text)
+        return sizes
+
+    def forget_left_behind(self, identity: str) -> None:
+        """Drop the prompts that wait though their clients have gone, which were of this identity."""
+        for session in self._process.live.values():
+            self._turns.forget_waiting(session, identity)
+
     def attach(self, client: Client) -> None:
         """A client has come in; `initialize` is to follow."""
         self._process.clients[client] = None
@@ -215,8 +235,14 @@ class Multiplexer:
             waiting[:] = [request for request in waiting if request.client is not client]
         for request in [request for request in self._process.surveying if request.client is client]:
             del self._process.surveying[request]
+        for request in self._process.asked.values():
+            if request.client is client:
+                request.forget_most()
         for session in self._process.live.values():
             session.held = [request for request in session.held if request.client is not client]
+            if client.viewer.guest:
+                # What it wanted said in somebody else's session has nobody behind it any more.
+                self._turns.forget_waiting(session, client.viewer.identity, guest=True)
         client.requests.clear()
         self._process.announce_waiting()
 

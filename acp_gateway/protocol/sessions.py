@@ -32,6 +32,9 @@ SETUP_SIZE: Final = 1024 * 1024
 """Bytes of how a session was opened that are kept for opening it again: a list of tool servers has a few thousand."""
 
 
+SHORT: Final = 4096
+"""Bytes of a parameter at most that is known to the end though nobody waits for the answer: a directory, a name."""
+
 SESSION_ID_SIZE: Final = 1024
 """Characters of a session's id at most that a client may name; a UUID has 36, and each is remembered."""
 
@@ -231,6 +234,15 @@ class Request:
         if self.client is not None:
             self.client.waiting_size -= len(message.text)
         self.message = Message(b"", message.kind, message.id, message.method, session=message.session)
+
+    def forget_most(self) -> None:
+        """Its client has gone: keep of what it said only what may have to be known when the answer comes."""
+        message = self.message
+        if len(message.text) > SHORT * 4:
+            members = jsonrpc.members_at(message.text, "params")
+            params = {name: text for name, text in members.items() if len(text) <= SHORT}
+            text = b'{"params":%b}' % jsonrpc.compose(params)
+            self.message = Message(text, message.kind, message.id, message.method, session=message.session)
 
 
 @dataclass(frozen=True, slots=True)

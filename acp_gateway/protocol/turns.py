@@ -1,5 +1,7 @@
 """Turns: prompts one after another, whoever they come from, and the choices that hold for a session as a whole."""
 
+from collections import deque
+
 from acp_gateway.protocol import jsonrpc, methods, updates
 from acp_gateway.protocol.echoes import Echo
 from acp_gateway.protocol.jsonrpc import Message
@@ -65,6 +67,17 @@ class Turns:
             held[:] = [request for request in held if request not in waiting]
         for request in waiting:
             self._process.answer(request, b'{"stopReason":"cancelled"}')
+
+    def forget_waiting(self, session: Session, identity: str, *, guest: bool = False) -> None:
+        """Drop the waiting prompts of clients of an identity, or of its guests alone, that have gone."""
+
+        def stays(request: Request) -> bool:
+            client = request.client
+            if client is None or not client.gone or client.viewer.identity != identity:
+                return True
+            return guest and not client.viewer.guest
+
+        session.queue = deque(filter(stays, session.queue))
 
     def _start_turn(self, session: Session, request: Request) -> None:
         self._process.end_echo(session)

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from acp_gateway.protocol import sessions
+from acp_gateway.protocol import jsonrpc, sessions
 from acp_gateway.protocol.journal import Journal
 from acp_gateway.protocol.jsonrpc import parse
 from acp_gateway.protocol.sessions import Client, NoArchive, Presence, Registry, Request, Role, Session, Viewer
@@ -604,3 +604,17 @@ def test_a_request_of_the_gateways_own_can_be_replaced_too() -> None:
     request = Request(None, message('{"id":1,"method":"x"}'))
     request.replace(b'{"id":1,"method":"y"}')
     assert request.message.method == "y"
+
+
+def test_of_what_a_client_said_that_has_gone_only_the_short_parameters_are_kept() -> None:
+    long = {"cwd": "/srv", "mcpServers": [{"name": "x" * 100_000}]}
+    text = b'{"jsonrpc":"2.0","id":7,"method":"session/new","params":%b}' % jsonrpc.encode(long)
+    request = Request(None, jsonrpc.parse(text))
+    request.forget_most()
+    assert (request.id, request.message.method) == (b"7", "session/new")
+    assert jsonrpc.text_at(request.message.text, "params", "cwd") == "/srv"
+    assert len(request.message.text) < 100
+    small = Request(None, jsonrpc.parse(text.replace(b"x" * 100_000, b"")))
+    before = small.message
+    small.forget_most()
+    assert small.message is before
