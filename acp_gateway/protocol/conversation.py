@@ -272,6 +272,12 @@ class Conversation:
             self.started = not failed
             if failed:
                 self._initialize = None
+        elif failed and request.method == PROMPT:
+            reason = _failure(message).reason
+            if reason in _AGENT_ENDED and request.session is not None:
+                outcome.notes.append(
+                    f"the agent has ended ({reason}): the turn in session {request.session:.80} was ended"
+                )
         elif not failed:
             self._succeeded(request, message)
         return True
@@ -431,6 +437,10 @@ class Conversation:
             )
         if not reopening.marked:
             self._positions.forget(session_id)
+        cut = text_at(response, "result", "_meta", META, "cut")
+        if cut is not None:
+            what = "the gateway was restarted" if cut == "gateway_restarted" else f"{cut[:80]!r}"
+            outcome.notes.append(f"{what}: the turn in session {session_id:.80} was ended")
         prompts = elements_at(response, "result", "_meta", META, "prompts")
         questions = elements_at(response, "result", "_meta", META, "questions")
         self._settle(session_id, prompts, questions, outcome)

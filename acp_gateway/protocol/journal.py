@@ -82,6 +82,10 @@ class Journal:
         """There is history before this journal that nobody here knows."""
         self._truncated = True
 
+    def running(self) -> list[bytes]:
+        """What is held of the time since the last turn has ended, in order."""
+        return list(islice(self._messages, max(len(self._messages) - self._running, 0), None))
+
     @property
     def truncated(self) -> bool:
         """Whether history is missing: something was cut off that told no state, or was never known."""

@@ -56,8 +56,13 @@ class Lifecycle:
         self._process.stage = Stage.STARTING
         self._process.forward(Request(None, self._first), self._initialized)
 
-    def clear(self) -> None:
-        """Forget what was going on in a process that is not there any more."""
+    def clear(self, reason: str | None = None) -> None:
+        """Forget what was going on in a process that is not there any more.
+
+        Args:
+            reason: the word for why its turns have ended, which is told now; None where nobody is left to be told.
+                Then histories stay as if these turns went on, which says to a later process that they were cut off.
+        """
         process = self._process
         process.asked.clear()
         process.held.clear()
@@ -73,8 +78,9 @@ class Lifecycle:
         for session in list(process.live.values()):
             process.end_echo(session)
             if session.turns:
-                session.end_turn()
-                process.turn_ended(session, min(session.turns.values()), None)
+                if reason is not None:
+                    session.end_turn()
+                process.turn_ended(session, min(session.turns.values()), None, reason)
             session.turns.clear()
             session.queue.clear()
             session.held.clear()

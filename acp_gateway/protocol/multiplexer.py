@@ -32,6 +32,7 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from acp_gateway.protocol import jsonrpc, methods, rights, spans, updates
+from acp_gateway.protocol.cut_turns import AGENT_ENDED, AGENT_STOPPED
 from acp_gateway.protocol.deliveries import Deliveries
 from acp_gateway.protocol.handshake import Abilities
 from acp_gateway.protocol.journal import Journal
@@ -279,15 +280,14 @@ class Multiplexer:
                 self._process.refuse(request, *reason)
             if client.phase is Phase.WAITING:
                 client.phase = Phase.NEW
-        if self._process.policy.shared:
-            self._lifecycle.clear()
-        else:
+        self._lifecycle.clear(data.get("reason", AGENT_ENDED))
+        if not self._process.policy.shared:
             self.retire()
             self._process.stage, self._process.lost = Stage.LOST, reasons
 
     def agent_stopped(self) -> None:
         """The agent was stopped because nobody needed it: as if it had ended, and nothing was open."""
-        self._lifecycle.clear()
+        self._lifecycle.clear(AGENT_STOPPED)
 
     def end_turns(self) -> None:
         """The agent is about to be stopped: end its turns, and settle what it has asked."""

@@ -12,6 +12,7 @@ from typing import Final
 
 from acp_gateway.protocol import catalogue, jsonrpc, methods, rights, spans, updates
 from acp_gateway.protocol.catalogue import Query
+from acp_gateway.protocol.cut_turns import note_cut, told_cut
 from acp_gateway.protocol.jsonrpc import Message
 from acp_gateway.protocol.process import Process
 from acp_gateway.protocol.reasons import in_one_line
@@ -91,6 +92,7 @@ class Openings:
         tail = missed(session, client, returning)
         if returning is not None:
             result = with_own_meta(result, adopt(self._process, session, client, returning))
+            result = with_own_meta(result, told_cut(session, returning))
         if tail is not None:
             self._replay(session, client, tail)
         elif not resumes:
@@ -99,7 +101,8 @@ class Openings:
         if resumes and tail is None:
             self._process.out.replay(client, session.journal.states())
         # To resume is to come back to what one has: somebody else may be the host by now.
-        self._process.take_part(session, client, hosts=not resumes or session.host is None)
+        hosts = not resumes or session.host is None
+        self._process.take_part(session, client, hosts=hosts, returning=returning)
         self._process.questions.offer(session, client)
 
     def fork(self, client: Client, request: Request) -> None:
@@ -370,6 +373,8 @@ class Openings:
                 self._process.refuse_unknown(request, session_id)
                 return None
             session = self._process.new_session(session_id, client.viewer.identity)
+            # Whoever had it open had that at another process, which may have been killed before it was written down.
+            session.restored = True
         return session
 
     def _open(
@@ -424,6 +429,7 @@ class Openings:
                 self._dispatch(waiting)
             return
         assert recorded is not None
+        note_cut(session)
         if tail is None:
             recorded.turn_ended()
             session.take_journal(recorded)
@@ -447,11 +453,12 @@ class Openings:
                 self._process.respond(request, response)
             else:
                 result = jsonrpc.raw_at(response.text, "result") or b"{}"
-                self._process.answer(request, with_own_meta(result, adopt(self._process, session, client, returning)))
+                result = with_own_meta(result, adopt(self._process, session, client, returning))
+                self._process.answer(request, with_own_meta(result, told_cut(session, returning)))
             if not client.gone:
                 if request.message.method == methods.RESUME and tail is None:
                     self._process.out.replay(client, session.journal.states())
-                self._process.take_part(session, client, hosts=True)
+                self._process.take_part(session, client, hosts=True, returning=returning)
                 self._process.questions.offer(session, client)
         self._set_open(session)
 

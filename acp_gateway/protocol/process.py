@@ -9,9 +9,10 @@ import enum
 import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from acp_gateway.protocol import handshake, jsonrpc, methods
+from acp_gateway.protocol.cut_turns import cut_turn
 from acp_gateway.protocol.deliveries import Event, Outgoing
 from acp_gateway.protocol.handshake import Abilities
 from acp_gateway.protocol.journal import Journal
@@ -23,6 +24,9 @@ from acp_gateway.protocol.sessions import SESSION_ID_SIZE, Client, Registry, Req
 from acp_gateway.protocol.terminals import Terminals
 from acp_gateway.protocol.toolservers import ToolPolicy
 from acp_gateway.protocol.unopened import Unopened
+
+if TYPE_CHECKING:
+    from acp_gateway.protocol.returns import Return
 
 ID_SIZE: Final = 1024
 """Bytes of an id at most; a UUID has 38, and each is remembered until its answer comes."""
@@ -198,9 +202,20 @@ class Process:
         del self.live[session.id]
         self.registry.end(session)
 
-    def take_part(self, session: Session, client: Client, *, hosts: bool) -> None:
+    def take_part(self, session: Session, client: Client, *, hosts: bool, returning: "Return | None" = None) -> None:
+        """A client is attached to a session from now on.
+
+        Args:
+            session: one that lives here.
+            client: may be attached already.
+            hosts: whether its machine serves files and terminals for the session, where it may.
+            returning: what it says of its time on another link.
+        """
         if client not in session.attached:
             self.tell(session, "attached", **who(client))
+            cut = cut_turn(session, returning)
+            if cut is not None and client.wants_news:
+                self._tell([client], session, "turn_ended", {"stopReason": None, "reason": cut})
             self.out.deed("session_joined", client, session=session.id, agent=self.agent, owner=session.owner)
             session.attached[client] = None
             client.sessions[session] = None
@@ -315,7 +330,9 @@ class Process:
 
     def tell(self, session: Session, event: str, **details: Any) -> None:
         """Tell those who asked for it what happens around a session."""
-        listeners = [client for client in session.attached if client.wants_news]
+        self._tell([client for client in session.attached if client.wants_news], session, event, details)
+
+    def _tell(self, listeners: list[Client], session: Session, event: str, details: dict[str, Any]) -> None:
         if listeners:
             params = {"sessionId": session.id, "event": event, **details}
             self.out.clients(listeners, jsonrpc.notification(methods.NEWS, params))
@@ -352,9 +369,16 @@ class Process:
         self.out.clients((client for client in session.attached if client is not request.client), update)
         self.mark(session, (client for client in session.attached if client is request.client))
 
-    def turn_ended(self, session: Session, began: float, reason: str | None) -> None:
-        """A turn is over: those who look on hear of it, and so does a person who doesn't."""
-        self.tell(session, "turn_ended", stopReason=reason)
+    def turn_ended(self, session: Session, began: float, reason: str | None, why: str | None = None) -> None:
+        """A turn is over: those who look on hear of it, and so does a person who doesn't.
+
+        Args:
+            session: the turn's.
+            began: when it did.
+            reason: the agent's.
+            why: a word for what has ended it in the agent's place.
+        """
+        self.tell(session, "turn_ended", stopReason=reason, **({} if why is None else {"reason": why}))
         connected = sum(client.connected for client in session.controllers())
         self.out.event(
             Event("turn_end", session, {"stopReason": reason, "seconds": self.now - began, "connected": connected})

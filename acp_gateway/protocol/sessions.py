@@ -385,6 +385,10 @@ class Session:
         """While it is being loaded: the history that will replace the journal."""
         self.last_recorded: str | None = None
         """While it is being loaded: the kind of the last update of that history."""
+        self.restored = False
+        """Whether it is of an earlier process of the gateway, and nothing is known of its last turn."""
+        self.cut: str | None = None
+        """The word for what has cut off its last turn, where it was opened again after that."""
         self.recalled = False
         """While it is not live: whether its journal was read from the archive, as far as there is one."""
 
@@ -493,6 +497,7 @@ class Registry:
     def restore(self, session: Session) -> None:
         """A session is known from an earlier process of the gateway, and not live."""
         session.archive = self._archive
+        session.restored = True
         self._enlist(session)
         self._put_by(session)
 

@@ -3,6 +3,7 @@
 from collections import deque
 
 from acp_gateway.protocol import jsonrpc, methods, updates
+from acp_gateway.protocol.cut_turns import turn_begins
 from acp_gateway.protocol.echoes import Echo
 from acp_gateway.protocol.jsonrpc import Message
 from acp_gateway.protocol.process import Process, Stage, Then, who
@@ -81,6 +82,7 @@ class Turns:
 
     def _start_turn(self, session: Session, request: Request) -> None:
         self._process.end_echo(session)
+        turn_begins(session)
         session.turns[request] = self._process.now
         if not self._process.abilities.echoes:
             chunks = updates.user_chunks(session.id, request.message)

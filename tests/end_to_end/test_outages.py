@@ -116,8 +116,14 @@ class Editor:
     """An editor with a shim that is in a hurry, which has to stay silent on stderr."""
 
     def __init__(
-        self, gateway: RunningGateway, transport: str = "wss", *options: str, via: Switch | None = None
+        self,
+        gateway: RunningGateway,
+        transport: str = "wss",
+        *options: str,
+        via: Switch | None = None,
+        wants_news: bool = False,
     ) -> None:
+        self._meta: Message = {"acp-gateway": {}} if wants_news else {}
         self.log_file = gateway.directory / f"shim-{len(list(gateway.directory.glob('shim-*')))}"
         command = gateway.connect_command(transport, "--log-file", str(self.log_file), *options)
         if via is not None:
@@ -137,7 +143,7 @@ class Editor:
         self._last_id = 0
 
     def __enter__(self) -> Self:
-        assert "result" in self.ask("initialize", {"protocolVersion": 1})
+        assert "result" in self.ask("initialize", {"protocolVersion": 1, "clientCapabilities": {"_meta": self._meta}})
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
@@ -322,6 +328,7 @@ def test_a_gateway_that_is_killed_in_mid_turn_costs_the_editor_that_turn(
             assert editor.talk("four") == "end_turn"
     assert editor.told == ["one", "two", "three", "four"]
     assert len(editor.answers_to(prompt)) == 1
+    assert f"the gateway was restarted: the turn in session {session} was ended" in editor.log
     if agent == "alone" and journal == "memory":
         # Where the editor is in the history is not known any more, and the agent tells it all of it again.
         assert re.search(rf"swallowed \d+ updates of session {session}", editor.log)
@@ -351,7 +358,7 @@ def test_sessions_from_before_a_restart_are_listed_and_any_client_can_load_them(
 
 def test_a_gateway_that_is_stopped_and_started_again_is_no_more_than_a_pause(place: Place) -> None:
     gate = place.gate()
-    with place.gateway() as gateway, Editor(gateway) as editor:
+    with place.gateway() as gateway, Editor(gateway, wants_news=True) as editor:
         session = editor.open_session()
         editor.talk("one")
         prompt = editor.prompt("two", gate.command)
@@ -360,7 +367,11 @@ def test_a_gateway_that_is_stopped_and_started_again_is_no_more_than_a_pause(pla
         with place.gateway():
             assert editor.stop_reason(prompt) == "cancelled"
             assert editor.talk("three") == "end_turn"
+    ends = [message["params"] for message in editor.heard if message.get("params", {}).get("event") == "turn_ended"]
+    assert [end["stopReason"] for end in ends] == ["end_turn", None, "end_turn"]
+    assert ends[1] == {"sessionId": session, "event": "turn_ended", "stopReason": None, "reason": "gateway_restarted"}
     assert editor.told == ["one", "two", "three"]
+    assert f"the gateway was restarted: the turn in session {session} was ended" in editor.log
     # What the editor had seen was known, so that there was nothing to swallow.
     assert f"of session {session}: already seen" not in editor.log
 
@@ -374,7 +385,7 @@ def test_an_agent_that_is_killed_in_mid_turn_is_an_error_and_the_next_prompt_has
 ) -> None:
     gate = place.gate()
     with place.gateway() as gateway, Editor(gateway, "wss", "--agent", agent) as editor:
-        editor.open_session()
+        session = editor.open_session()
         editor.talk("pid")
         (pid,) = editor.told
         prompt = editor.prompt("one", gate.command)
@@ -389,6 +400,7 @@ def test_an_agent_that_is_killed_in_mid_turn_is_an_error_and_the_next_prompt_has
         assert editor.talk("two") == "end_turn"
     assert editor.told == [pid, "one", "two"]
     assert len(editor.answers_to(prompt)) == 1
+    assert f"the agent has ended (agent_ended): the turn in session {session} was ended" in editor.log
 
 
 # The shim

@@ -977,3 +977,35 @@ def test_an_editor_that_never_started_starts_anew_after_giving_up(new: Dialogue)
     new.gateway_says(result(0))
     new.loses_link()
     assert json.loads(new.sent[0])["params"]["a"] == 2
+
+
+# What ended a turn
+
+
+def test_the_log_says_of_a_turn_that_a_restart_of_the_gateway_has_ended_it(talk: Dialogue) -> None:
+    talk.prompts(1)
+    talk.reattached()
+    answer = result("acp-gateway:attach:1", _meta={"acp-gateway": {"prompts": [], "cut": "gateway_restarted"}})
+    assert talk.gateway_says(answer) == [cancelled(1)]
+    assert "the gateway was restarted: the turn in session s was ended" in talk.notes
+
+
+def test_the_log_says_by_its_word_what_else_has_cut_off_a_turn(talk: Dialogue) -> None:
+    talk.reattached()
+    talk.gateway_says(result("acp-gateway:attach:1", _meta={"acp-gateway": {"cut": "agent_stopped"}}))
+    assert "'agent_stopped': the turn in session s was ended" in talk.notes
+
+
+@pytest.mark.parametrize("reason", ["agent_ended", "agent_stalled"])
+def test_the_log_says_of_a_turn_that_the_end_of_the_agent_has_ended_it(talk: Dialogue, reason: str) -> None:
+    talk.prompts(1)
+    lost = error(1, reason=reason)
+    assert talk.gateway_says(lost) == [lost]
+    assert talk.notes == [f"the agent has ended ({reason}): the turn in session s was ended"]
+
+
+@pytest.mark.parametrize("answer", [error(1), error(1, reason="x"), result(1, stopReason="end_turn")])
+def test_of_a_turn_that_ended_otherwise_the_log_says_nothing(talk: Dialogue, answer: bytes) -> None:
+    talk.prompts(1)
+    assert talk.gateway_says(answer) == [answer]
+    assert talk.notes == []

@@ -544,7 +544,12 @@ def test_the_turn_of_a_lost_agent_is_told_to_have_ended_and_its_history_stays() 
     ann.prompt("half")
     bob.heard()
     scene.lose_agent()
-    assert bob.hears()["params"] == {"sessionId": "s", "event": "turn_ended", "stopReason": None}
+    assert bob.hears()["params"] == {
+        "sessionId": "s",
+        "event": "turn_ended",
+        "stopReason": None,
+        "reason": "agent_ended",
+    }
     assert ann.hears()["error"]["code"] == -32603
     eve = scene.join("eve", role=Role.OBSERVER)
     assert [message["params"]["update"]["content"]["text"] for message in eve.load()[:-1]] == ["half"]

@@ -384,7 +384,7 @@ def test_the_end_of_the_agent_ends_the_turn_and_what_waits() -> None:
     scene.lose_agent()
     *errors, news = ann.heard()
     assert [message["id"] for message in errors] == own
-    assert news["params"] == {"sessionId": "s", "event": "turn_ended", "stopReason": None}
+    assert news["params"] == {"sessionId": "s", "event": "turn_ended", "stopReason": None, "reason": "agent_ended"}
     assert not scene.multiplexer.busy
 
 
