@@ -148,3 +148,14 @@ def test_toad_and_its_shell_each_take_away_one_layer_of_quotes() -> None:
     toad, acp, agent, directory, *title = shlex.split(line)
     assert (toad, acp, directory, title) == ("toad", "acp", ".", ["--title", "dev box"])
     assert shlex.split(agent) == [COMMAND, *AWKWARD]
+
+
+@pytest.mark.parametrize("editor", ["CodeCompanion", "Toad"])
+def test_the_page_says_what_an_editor_does_not_show_when_it_has_joined(editor: str) -> None:
+    page = (ROOT / "docs" / "editors.md").read_text(encoding="utf-8")
+    section = page.partition("\n## Joining with CodeCompanion or Toad\n")[2].partition("\n## ")[0]
+    header, *rows = [line for line in section.splitlines() if line.startswith("| ")]
+    assert editor in header
+    assert len(rows) == 4
+    assert "$/cancel_request" in section
+    assert "(#joining-with-codecompanion-or-toad)" in page

@@ -133,6 +133,13 @@ def test_the_reference_has_every_option_with_its_default_and_no_other(path: Path
             assert as_read(section, name, text.strip("`")) == default, name
 
 
+def test_each_row_of_the_reference_can_be_read_without_the_row_above_or_the_type_before_it() -> None:
+    rows = re.findall(r"^\| `(\w+)` \|[^|]*\|[^|]*\| (.*) \|$", REFERENCE.read_text(), re.MULTILINE)
+    assert len(rows) > 50
+    dangling = ("That ", "Which ", "Of ", "For which ", "After which ", "In which ", "Between ", "The same ")
+    assert [name for name, text in rows if text.startswith(dangling)] == []
+
+
 def test_the_gateway_example_loads_as_it_is() -> None:
     config = load_config(GATEWAY_TOML)
     assert config.gateway == GatewaySection()

@@ -421,7 +421,7 @@ def logged_lines() -> Iterator[tuple[str, str, str]]:
             match node:
                 case ast.Call(
                     func=ast.Attribute(value=ast.Name(id="log" | "_log"), attr=method), args=[*arguments]
-                ) if path.stem not in CLIENT:
+                ) if path.stem not in CLIENT and method in (*LEVELS, "log"):
                     text = arguments[1 if method == "log" else 0]
                     assert isinstance(text, ast.Constant), f"{path}:{node.lineno}"
                     assert isinstance(text.value, str)
