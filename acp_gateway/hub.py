@@ -320,7 +320,7 @@ class Hub:
                 seat.tape.write("from_client", batch)
                 if not resumable:
                     await self._hold_back(seat, size)
-                handled, seconds = 0, 0.0
+                handled, surcharge, seconds = 0, 0, 0.0
                 while handled < len(batch):
                     if handled:
                         # What has come counts, whatever becomes of the connection: others get their turn, no more.
@@ -328,13 +328,14 @@ class Hub:
                     began = self._clock()
                     handled = self._take(seat, batch, handled, began + TURN)
                     seconds += self._clock() - began
+                    surcharge += self.multiplexer.take_surcharge()
                     if handled < 0:
                         return True  # It was cut off: the rest of what it asks is nobody's any more.
                 seat.unhandled = 0
                 self._grown(size)
                 if resumable:
                     self._settle(seat)
-                count = len(batch) + self.multiplexer.take_surcharge()
+                count = len(batch) + surcharge
                 # It may be large, and what comes next may be long in coming.
                 del batch
                 uncharged, frames = stream.take_uncharged()
@@ -380,7 +381,7 @@ class Hub:
                 self._deliver()
                 if seat.ended:
                     return -1
-            if self._clock() >= until:
+            if self._clock() >= until or self.multiplexer.surcharge:
                 break
         self._deliver()
         return at + 1

@@ -1696,3 +1696,17 @@ async def test_a_message_that_is_not_finished_costs_a_client_that_can_come_back_
         assert not ann.gone.is_set()
         await ann.resume()
         await ann.send_request(1, "x/y")
+
+
+async def test_a_dear_request_is_charged_as_several_and_others_get_their_turn_after_it() -> None:
+    async with sharing() as (scene, ann):
+        bob = await scene.enter("bob")
+        scene.paced.clear()
+        ann.stream.send_nowait(
+            [encode({"id": number, "method": "session/list", "params": {}}) for number in range(4)]
+            + [encode({"id": 9, "method": "x/ann"})]
+        )
+        bob.stream.send_nowait([encode({"id": 1, "method": "x/bob"})])
+        await wait_all_tasks_blocked()
+        assert scene.paced[-1] == ("ann", 401)
+        assert methods_of(scene.agent.peek()) == ["x/bob", "x/ann"]

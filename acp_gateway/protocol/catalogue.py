@@ -1,6 +1,9 @@
 """`session/list`: what a client may see of what an agent lists, and what is live besides."""
 
 from dataclasses import dataclass
+from typing import Final
+
+import msgspec
 
 from acp_gateway.protocol import jsonrpc, spans
 from acp_gateway.protocol.jsonrpc import Message
@@ -46,20 +49,36 @@ def filtered(query: Query, registry: Registry, response: bytes) -> tuple[bytes, 
         return response, None
     live = {session.id: session for session in _seen(query, registry, past=False)}
     entries = []
-    for start, end in spans.elements(response, at[0]):
-        session_id = jsonrpc.text_at(response[start:end], "sessionId")
+    listed = response[at[0] : at[1]]
+    texts = jsonrpc.elements_of(listed)
+    for entry, session_id in zip(texts, _ids(listed, texts), strict=True):
         if session_id is None or not _sees(query, registry, session_id):
             continue
         if session_id in live and not query.first:
             continue
         live.pop(session_id, None)
-        entries.append(response[start:end])
+        entries.append(entry)
     if query.first:
         entries = [_entry(session) for session in live.values()] + entries
     cursor = jsonrpc.raw_at(response, "result", "nextCursor")
     if entries or cursor in (None, b"null"):
         cursor = None
     return spans.splice(response, [(*at, b"[%b]" % b",".join(entries))]), cursor
+
+
+class _Listed(msgspec.Struct):
+    session_id: str | None = msgspec.field(name="sessionId", default=None)
+
+
+_decode_ids: Final = msgspec.json.Decoder(list[_Listed]).decode
+
+
+def _ids(listed: bytes, texts: list[bytes]) -> list[str | None]:
+    """The sessions' ids in an array of entries; one by one where something there is no id."""
+    try:
+        return [entry.session_id for entry in _decode_ids(listed)]
+    except (msgspec.DecodeError, RecursionError):
+        return [jsonrpc.text_at(text, "sessionId") for text in texts]
 
 
 def next_page(request: Message, cursor: bytes) -> bytes:
@@ -89,5 +108,13 @@ def _sees(query: Query, registry: Registry, session_id: str) -> bool:
 
 
 def _entry(session: Session) -> bytes:
+    """Compose what a list shows of a session, which is asked for far more often than it changes."""
+    shown = session.cwd, session.title, session.updated_at
+    if session.listed is None or session.listed[0] != shown:
+        session.listed = shown, _compose(session)
+    return session.listed[1]
+
+
+def _compose(session: Session) -> bytes:
     entry = {"sessionId": session.id, "cwd": session.cwd or "", "title": session.title, "updatedAt": session.updated_at}
     return jsonrpc.encode({name: value for name, value in entry.items() if value is not None})

@@ -91,6 +91,9 @@ class ClientMethod(NamedTuple):
     """Whether it makes or removes sessions: nothing for a connection that came for one."""
     kept: bool = False
     """Whether what was asked has to be known when the answer comes."""
+    weight: int = 1
+    """As how many messages it counts for the rate limit, by what it takes the gateway: a list looks through thousands
+    of sessions, an opening may have directories looked at and send a whole history."""
 
 
 class AgentMethod(NamedTuple):
@@ -104,11 +107,11 @@ class AgentMethod(NamedTuple):
 
 CLIENT_METHODS = {
     INITIALIZE: ClientMethod(observer=True, guest=True),
-    NEW: ClientMethod(observer=True, guest=True, kept=True),
-    LOAD: ClientMethod(observer=True, guest=True),
-    RESUME: ClientMethod(observer=True, guest=True),
-    FORK: ClientMethod(beyond=True, kept=True),
-    LIST: ClientMethod(observer=True, guest=True, kept=True),
+    NEW: ClientMethod(observer=True, guest=True, kept=True, weight=20),
+    LOAD: ClientMethod(observer=True, guest=True, weight=20),
+    RESUME: ClientMethod(observer=True, guest=True, weight=20),
+    FORK: ClientMethod(beyond=True, kept=True, weight=20),
+    LIST: ClientMethod(observer=True, guest=True, kept=True, weight=100),
     CLOSE: ClientMethod(observer=True, guest=True),
     DELETE: ClientMethod(beyond=True),
     PROMPT: ClientMethod(guest=True),
@@ -116,6 +119,9 @@ CLIENT_METHODS = {
     SET_MODEL: ClientMethod(guest=True, kept=True),
     SET_CONFIG_OPTION: ClientMethod(guest=True),
 }
+
+SURCHARGES = {name: method.weight - 1 for name, method in CLIENT_METHODS.items() if method.weight > 1}
+"""As how many messages those that are dear count besides the one that they are."""
 
 CLIENT_NOTIFICATIONS = frozenset({SESSION_CANCEL, CANCEL_REQUEST})
 """What clients tell and never ask."""

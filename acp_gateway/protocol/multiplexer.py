@@ -90,6 +90,11 @@ class Multiplexer:
         """Whether a history is among what is to be sent: so much at once should be taken before more is fed."""
         return self._process.out.has_replay
 
+    @property
+    def surcharge(self) -> int:
+        """What `take_surcharge` would return."""
+        return self._process.surcharge
+
     def take_surcharge(self) -> int:
         """As how many messages dear requests count besides their own one each, since the last call."""
         surcharge, self._process.surcharge = self._process.surcharge, 0
@@ -346,6 +351,8 @@ class Multiplexer:
 
     def _request_from_client(self, client: Client, message: Message) -> None:
         request = Request(client, message)
+        if message.method in methods.SURCHARGES:
+            self._process.surcharge += methods.SURCHARGES[message.method]
         if jsonrpc.id_key(message.id) in client.requests:
             # Under an id that is in use an error would settle the earlier request at the client.
             why = f"the id {message.id.decode():.80} is still in use"

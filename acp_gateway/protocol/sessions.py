@@ -375,6 +375,8 @@ class Session:
         """The name of the workspace that it works in, where that is known."""
         self.title: str | None = None
         self.updated_at: str | None = None
+        self.listed: tuple[tuple[str | None, ...], bytes] | None = None
+        """What a list last showed of it, composed of these."""
         self.result: dict[str, bytes] = {}
         """What opening it returned besides its id (modes, models, configuration), by member, as JSON text."""
         self.setup: dict[str, bytes] = {}
@@ -544,6 +546,8 @@ class Registry:
         None as well where several would do for a guest: a counted id must not open somebody else's session.
         """
         same = self._sessions.get((agent, session_id), [])
+        if len(same) == 1:
+            return same[0] if viewer.sees(same[0]) else None
         # Of several that are over, an agent that counts has only the last one still.
         seen = [session for session in same if viewer.sees(session) and (session.live or session is same[-1])]
         seen.sort(key=lambda session: not session.live)

@@ -317,3 +317,25 @@ def test_of_very_many_that_are_not_live_the_last_are_told_and_all_that_are() -> 
     past = tuple((f"p{number}", "me") for number in range(catalogue.PAST + 2))
     told = ids(b'{"result":%b}' % catalogue.known(query(), registry(("s", "me"), past=past), reopens=True))
     assert told == [f"p{number}" for number in range(2, catalogue.PAST + 2)] + ["s"]
+
+
+def test_what_a_list_shows_is_composed_once_and_anew_when_it_changes(monkeypatch: pytest.MonkeyPatch) -> None:
+    composed: list[str] = []
+    compose = catalogue._compose
+
+    def note(session: Session) -> bytes:
+        composed.append(session.id)
+        return compose(session)
+
+    monkeypatch.setattr(catalogue, "_compose", note)
+    sessions = registry(("a", "me"), ("b", "me"))
+
+    def titles() -> list[str | None]:
+        listed = json.loads(catalogue.known(query(), sessions, reopens=False))["sessions"]
+        return [entry.get("title") for entry in listed]
+
+    assert titles() == titles() == [None, None]
+    assert composed == ["a", "b"]
+    sessions.live(Viewer("me"))[1].title = "new"
+    assert titles() == [None, "new"]
+    assert composed == ["a", "b", "b"]

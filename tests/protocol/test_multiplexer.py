@@ -1160,3 +1160,13 @@ def test_who_was_in_a_session_when_it_ended_has_left_it(scene: Scene, ann: Peer)
     ann.new_session()
     scene.lose_agent()
     assert [deed.name for deed in scene.deeds] == ["session_joined", "session_left"]
+
+
+def test_dear_requests_count_as_several_messages_whatever_becomes_of_them() -> None:
+    scene = Scene()
+    ann = scene.join("ann")
+    scene.multiplexer.take_surcharge()
+    for method, weight in (("session/list", 100), ("session/load", 20), ("session/prompt", 1), ("x/y", 1)):
+        ann.request(method, sessionId="nobody's")
+        assert scene.multiplexer.take_surcharge() == weight - 1
+        assert scene.multiplexer.surcharge == 0
