@@ -139,8 +139,9 @@ class _Program(click.Group):
         from acp_gateway.certs_cli import certs
         from acp_gateway.files_cli import files
         from acp_gateway.pairing_cli import pair, pair_here, relay
+        from acp_gateway.sharing_cli import share
         from acp_gateway.support_cli import audit, replay
-        from acp_gateway.token_cli import share, token
+        from acp_gateway.token_cli import token
 
         for command in (token, share, pair, pair_here, relay, certs, audit, replay, files):
             self.add_command(command)

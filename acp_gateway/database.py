@@ -404,6 +404,21 @@ def read_token_uses(path: Path) -> dict[str, TokenUse]:
         return {}
 
 
+def read_session_ids(path: Path) -> set[str] | None:
+    """The ids of all sessions, live ones included, while a gateway may be writing; None where that can't be read."""
+    if not path.exists():
+        return set()
+    try:
+        connection = sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True, timeout=_BUSY)
+        try:
+            connection.text_factory = _decode_text
+            return {as_text(session_id) for (session_id,) in connection.execute("SELECT session_id FROM session")}
+        finally:
+            connection.close()
+    except (sqlite3.Error, UnicodeDecodeError, Damaged):
+        return None
+
+
 def _make_private(path: Path) -> None:
     """Create the file where there is none; nobody else may read it."""
     file = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)

@@ -253,7 +253,7 @@ def places(offer: Offer, way: Way, host_name: str) -> list[Place]:
     here = Address("tcp", host_name, 0, "").loopback
     for listener in sorted(offer.listeners, key=lambda listener: not listener.address.websocket):
         address = listener.address
-        if _is_unspecified(address.host):
+        if is_unspecified(address.host):
             address = Address(address.scheme, host_name.lower(), address.port, address.path)
         if (here or not address.loopback) and _is_target(address):
             found.append(Place(address, listener.pin))
@@ -270,7 +270,8 @@ def _is_target(address: Address) -> bool:
         return False
 
 
-def _is_unspecified(host: str) -> bool:
+def is_unspecified(host: str) -> bool:
+    """Whether a listener at this host is for all addresses of the machine."""
     try:
         return ipaddress.ip_address(host).is_unspecified
     except ValueError:

@@ -1,7 +1,10 @@
-"""The commands for tokens, `token` and `share`, and what other commands look like as well."""
+"""The commands for tokens, and what other commands look like as well."""
 
 import io
+import os
+import stat
 import sys
+import time
 from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -16,7 +19,7 @@ if TYPE_CHECKING:
     from acp_gateway.config import Config
 
 
-def _lifetime(_context: click.Context, _option: click.Parameter, text: str) -> float | None:
+def lifetime_option(_context: click.Context, _option: click.Parameter, text: str) -> float | None:
     from acp_gateway.durations import parse_duration
 
     try:
@@ -28,7 +31,7 @@ def _lifetime(_context: click.Context, _option: click.Parameter, text: str) -> f
 def _new_lifetime(
     context: click.Context, option: click.Parameter, text: str | None
 ) -> float | Literal["as before"] | None:
-    return "as before" if text is None else _lifetime(context, option, text)
+    return "as before" if text is None else lifetime_option(context, option, text)
 
 
 def _grace(_context: click.Context, _option: click.Parameter, text: str) -> float:
@@ -39,6 +42,9 @@ def _grace(_context: click.Context, _option: click.Parameter, text: str) -> floa
     except UsageError as error:
         raise click.BadParameter(f"{error}; or none") from None
 
+
+SESSION_DELAY = 0.5
+"""Seconds after which a session that has just been opened is on the disk: the gateway writes what has gathered."""
 
 config_option = click.option(
     "--config",
@@ -73,6 +79,39 @@ def print_line(text: str) -> None:
 
 def _cell(text: str) -> str:
     return printable(text, size=len(text))
+
+
+def print_secret(secret: str) -> None:
+    """Print a token on stdout, for its owner alone: `> FILE` makes a file that all users may read."""
+    try:
+        status = os.fstat(sys.stdout.fileno())
+        # One that the shell has just made for this, or emptied.
+        if stat.S_ISREG(status.st_mode) and not status.st_size and stat.S_IMODE(status.st_mode) & 0o077:
+            os.fchmod(sys.stdout.fileno(), 0o600)
+    except (OSError, ValueError):
+        pass  # It is no file, or another user's.
+    click.echo(secret)
+
+
+def check_session(settings: "Config", session: str) -> None:
+    """Raise `UsageError` where the gateway has no session of this id, neither open nor from before."""
+    from acp_gateway.database import read_session_ids
+    from acp_gateway.gateway import DATABASE
+    from acp_gateway.tomlfile import suggestion
+
+    path = settings.gateway.state_dir / DATABASE
+    known = read_session_ids(path)
+    if known is not None and session not in known:
+        time.sleep(SESSION_DELAY)
+        known = read_session_ids(path)
+    if known is None:
+        click.echo(f"warning: {path} cannot be read: is there such a session?", err=True)
+    elif session not in known:
+        hint = printable(suggestion(session[:64], known))
+        raise UsageError(
+            f'this gateway has no session "{printable(session, size=64)}"{hint}; `acp-gateway sessions TARGET` on the '
+            "client's machine lists them, the id first"
+        )
 
 
 def print_any_character() -> None:
@@ -112,7 +151,7 @@ def token() -> None:
     "lifetime",
     metavar="DURATION",
     default="never",
-    callback=_lifetime,
+    callback=lifetime_option,
     help="Expire after this time: 90s, 15m, 2h, 7d. Default: never.",
 )
 def create_token(
@@ -137,6 +176,8 @@ def create_token(
             "leave --workspace out, or write such a section"
         )
     check_names("workspace", workspaces, settings.workspaces)
+    if session is not None:
+        check_session(settings, session)
     record, secret = TokenStore(settings.gateway.state_dir).create(
         label, identity, agents or None, role=role, session=session, workspaces=workspaces or None, lifetime=lifetime
     )
@@ -144,7 +185,7 @@ def create_token(
     click.echo(
         f"Token {record.id} for {record.identity}. It is shown only now; keep it in a file of mode 600:", err=True
     )
-    click.echo(secret)
+    print_secret(secret)
 
 
 def check_names(kind: str, names: Iterable[str], known: Iterable[str]) -> None:
@@ -293,15 +334,15 @@ def rotate_token(
     record, secret = TokenStore(settings.gateway.state_dir).rotate(token_id, lifetime, grace=grace)
     note_token(settings, "token_rotated", record)
     click.echo(
-        f"Token {record.id} for {record.identity}, {_until(record)}; the old one is worthless "
+        f"Token {record.id} for {record.identity}, {describe_end(record)}; the old one is worthless "
         f"{f'after {record.former_until}' if record.former_until else 'now'}. "
         "The new one is shown only now; put it in the place of the old one, in a file of mode 600:",
         err=True,
     )
-    click.echo(secret)
+    print_secret(secret)
 
 
-def _until(token: "Token") -> str:
+def describe_end(token: "Token") -> str:
     return f"expires {token.expires}" if token.expires else "never expires"
 
 
@@ -318,38 +359,3 @@ def revoke_token(config: Path | None, token_id: str) -> None:
     note_token(settings, "token_revoked", record)
     print_any_character()
     print_line(f"Revoked {record.id} ({record.label}).")
-
-
-@click.command(short_help="Make a token for one session.")
-@click.argument("session")
-@click.option("--observe", is_flag=True, help="Watch only: the guest can't prompt or approve.")
-@click.option(
-    "--expires",
-    "lifetime",
-    metavar="DURATION",
-    default="24h",
-    show_default=True,
-    callback=_lifetime,
-    help="Expire after this time: 90s, 15m, 2h, 7d, or never.",
-)
-@click.option("--label", metavar="TEXT", help="Who or what the token is for. Default: guest.")
-@config_option
-def share(session: str, lifetime: float | None, label: str | None, config: Path | None, *, observe: bool) -> None:
-    """Make a token for a guest, restricted to the session with the id SESSION, and print it, this once.
-
-    Run this on the gateway's machine. `acp-gateway token revoke` ends it before its time.
-    """
-    from acp_gateway.auth import TokenStore
-    from acp_gateway.config import load_config
-
-    settings = load_config(config)
-    record, secret = TokenStore(settings.gateway.state_dir).create_guest(
-        session, role="observer" if observe else "controller", lifetime=lifetime, label=label
-    )
-    note_token(settings, "token_created", record)
-    click.echo(
-        f"Token {record.id}, {record.role}, {_until(record)}. It is shown only now; saved in a file of mode 600, it is "
-        "used as: acp-gateway connect TARGET --token-file FILE (it is for this session alone, no --attach is needed).",
-        err=True,
-    )
-    click.echo(secret)

@@ -105,7 +105,8 @@ def read_token_file(path: Path, *, any_form: bool = False) -> str:
             lines = file.read().splitlines()
     except FileNotFoundError:
         raise ConfigError(
-            "there is no such file; save there what `acp-gateway token create` prints on the gateway's machine",
+            "there is no such file; save there what `acp-gateway token create` prints on the gateway's machine: "
+            f"(umask 077; cat > {path}), paste it, Enter, Ctrl-D",
             file=str(path),
         ) from None
     except UnicodeDecodeError:

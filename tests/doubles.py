@@ -13,6 +13,9 @@ from click.testing import CliRunner, Result
 from acp_gateway.agent import Agent, Launch, Spawner
 from acp_gateway.cli import main
 from acp_gateway.config import AgentSection, Config, GatewaySection, ListenSection, WorkspaceSection
+from acp_gateway.database import Database
+from acp_gateway.gateway import DATABASE
+from acp_gateway.stored import StoredSession
 from acp_gateway.transports.base import CloseReason, MessageStream, memory_message_stream_pair
 from acp_gateway.transports.upkeep import Helpers
 
@@ -37,6 +40,14 @@ INITIALIZE = {"protocolVersion": 1, "clientCapabilities": {}}
 def run_command(*arguments: str | Path) -> Result:
     """Run a command of the program in this process."""
     return CliRunner().invoke(main, list(map(str, arguments)))
+
+
+def remember_session(state_dir: Path, session_id: str) -> None:
+    """Have a gateway know a session, which is not open."""
+    database = Database(state_dir / DATABASE, 1)
+    with database.transaction():
+        database.put_session(StoredSession(1, "demo", session_id, "ann", None, None, None, 0.0, 0.0, "e"))
+    database.close()
 
 
 def python(code: str) -> tuple[str, ...]:

@@ -15,7 +15,6 @@ import click
 import pytest
 
 from acp_gateway import __version__, control, editors
-from acp_gateway.auth import TokenStore
 from acp_gateway.cli import EDITORS, READER_GONE, main
 from tests.doubles import PATIENCE
 from tests.doubles import run_command as run
@@ -86,15 +85,6 @@ def test_a_role_that_there_is_not_is_refused_with_those_that_there_are(config: P
     refused = run("token", "create", "--config", config, "--label", "x", "--role", "owner")
     assert refused.exit_code == 2
     assert "'controller', 'observer'" in refused.stderr
-
-
-def test_sharing_says_in_one_line_what_was_made_and_how_to_use_it(config: Path, tmp_path: Path) -> None:
-    shared = run("share", "s1", "--observe", "--expires", "7d", "--config", config)
-    (token,) = TokenStore(tmp_path / "state").tokens()
-    (line,) = shared.stderr.splitlines()
-    assert line.startswith(f"Token {token.id}, observer, expires {token.expires}. ")
-    assert "acp-gateway connect TARGET --token-file FILE" in line
-    assert shared.stdout.strip() not in line
 
 
 def test_check_config_says_which_key_in_which_line(config: Path) -> None:

@@ -2,6 +2,7 @@
 
 import json
 import re
+import stat
 import sys
 from datetime import UTC, datetime, timedelta
 from io import BytesIO, TextIOWrapper
@@ -12,13 +13,15 @@ import click
 import pytest
 from click.testing import Result
 
+from acp_gateway import token_cli
 from acp_gateway.auth import Role, Token, TokenStore
 from acp_gateway.cli import main
 from acp_gateway.database import Database
 from acp_gateway.gateway import DATABASE
 from acp_gateway.stored import TokenUse
-from acp_gateway.token_cli import create_token, print_any_character
+from acp_gateway.token_cli import create_token, print_any_character, print_secret
 from acp_gateway.tokens import explain_flaw, mint
+from tests.doubles import remember_session
 from tests.doubles import run_command as run
 
 
@@ -82,6 +85,7 @@ def test_a_new_token_is_printed_alone_on_stdout_and_is_listed_by_its_id(config: 
 
 
 def test_a_token_may_be_an_observers_for_one_session_and_for_some_time(config: Path, tmp_path: Path) -> None:
+    remember_session(tmp_path / "state", "s1")
     options = ["--role", "observer", "--session", "s1", "--expires", "2h"]
     created = run("token", "create", "--config", config, "--label", "tv", *options)
     assert created.exit_code == 0
@@ -182,6 +186,39 @@ def test_a_time_that_is_none_makes_no_token(config: Path, tmp_path: Path, comman
     assert refused.stdout == ""
     assert "Invalid value for '--expires'" in refused.stderr
     assert not (tmp_path / "state").exists()
+
+
+def test_a_token_for_a_session_that_there_is_not_is_not_made(
+    config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(token_cli, "SESSION_DELAY", 0.0)
+    remember_session(tmp_path / "state", "s1")
+    line = assert_refused(run("token", "create", "--config", config, "--label", "x", "--session", "s12"))
+    assert 'no session "s12"; did you mean "s1"?' in line
+    assert TokenStore(tmp_path / "state").tokens() == []
+
+
+@pytest.mark.parametrize("mode", [0o644, 0o600, 0o400])
+def test_a_file_that_the_shell_has_made_for_a_token_is_its_owners_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mode: int
+) -> None:
+    with (tmp_path / "token").open("w+") as file:
+        (tmp_path / "token").chmod(mode)
+        monkeypatch.setattr(sys, "stdout", file)
+        print_secret("acpgw_x")
+    assert stat.S_IMODE((tmp_path / "token").stat().st_mode) == mode & 0o600
+    assert (tmp_path / "token").read_text() == "acpgw_x\n"
+
+
+def test_a_file_that_has_something_in_it_already_keeps_its_mode(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "log").write_text("before\n")
+    (tmp_path / "log").chmod(0o644)
+    with (tmp_path / "log").open("a") as file:
+        monkeypatch.setattr(sys, "stdout", file)
+        print_secret("acpgw_x")
+    assert stat.S_IMODE((tmp_path / "log").stat().st_mode) == 0o644
 
 
 def test_the_roles_are_those_that_a_token_may_have() -> None:
@@ -311,6 +348,7 @@ def test_a_token_in_the_place_of_its_id_is_never_printed(config: Path, store: To
 
 
 def test_neither_digest_nor_secret_is_in_anything_that_is_printed_later(config: Path, tmp_path: Path) -> None:
+    remember_session(tmp_path / "state", "s1")
     created = run("token", "create", "--config", config, "--label", "x")
     store = TokenStore(tmp_path / "state")
     (token,) = store.tokens()
@@ -340,6 +378,7 @@ def test_the_audit_says_what_happened_to_a_token(config: Path, tmp_path: Path) -
 
 
 def test_the_audit_says_that_a_session_was_shared(config: Path, tmp_path: Path) -> None:
+    remember_session(tmp_path / "state", "s1")
     run("share", "s1", "--label", "Bob", "--config", config)
     (token,) = TokenStore(tmp_path / "state").tokens()
     assert audited(tmp_path) == [{"event": "token_created", "id": token.id, "label": "Bob", "identity": token.identity}]
@@ -350,42 +389,6 @@ def test_the_audit_says_nothing_of_what_was_refused(config: Path, store: TokenSt
     for command in ("rotate", "revoke"):
         assert_refused(run("token", command, "00000000", "--config", config))
     assert not (tmp_path / "state" / "audit.jsonl").exists()
-
-
-# Shared
-
-
-@pytest.mark.parametrize(
-    ("flags", "role"), [([], "controller"), (["--observe"], "observer")], ids=["controller", "observer"]
-)
-def test_a_shared_sessions_token_is_a_guests_and_lives_for_a_day(
-    config: Path, tmp_path: Path, flags: list[str], role: str
-) -> None:
-    shared = run("share", "s1", "--config", config, *flags)
-    assert shared.exit_code == 0
-    (token,) = TokenStore(tmp_path / "state").tokens()
-    assert (token.session, token.role, token.agents) == ("s1", role, None)
-    assert minutes_of(token) == 24 * 60
-    assert TokenStore(tmp_path / "state").authenticate(shared.stdout.strip()) == token
-    assert shared.stdout.startswith("acpgwg_")
-
-
-def test_a_shared_sessions_token_may_have_a_label_and_live_until_it_is_revoked(config: Path, tmp_path: Path) -> None:
-    shared = run("share", "s1", "--expires", "never", "--label", "Bob", "--config", config)
-    (token,) = TokenStore(tmp_path / "state").tokens()
-    assert (token.label, token.expires) == ("Bob", None)
-    assert "never expires" in shared.stderr
-
-
-def test_a_session_that_no_id_can_be_is_not_shared(config: Path) -> None:
-    refused = run("share", "two\nlines", "--config", config)
-    assert refused.exit_code == 2
-    assert refused.stdout == ""
-    assert len(refused.stderr.splitlines()) == 1
-
-
-def test_the_help_says_for_how_long_a_session_is_shared() -> None:
-    assert "24h" in run("share", "--help").output
 
 
 def minutes_of(token: Token) -> int:

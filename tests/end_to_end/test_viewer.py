@@ -1,23 +1,35 @@
 """The viewer among the examples, as a person would start it, with the gateway's certificate and a guest's token."""
 
 import asyncio
+import json
+import os
+import shlex
+import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from tests.end_to_end.parties import party, run
-from tests.end_to_end.running import ENVIRONMENT, RunningGateway
+from tests.end_to_end.running import ENVIRONMENT, PROGRAM, RunningGateway
+from tests.end_to_end.traces import TRACES
 
 VIEWER = Path(__file__).parents[2] / "examples" / "viewer.py"
 
 
-def test_the_example_viewer_prints_what_is_said_before_and_after_it_came(gateway: RunningGateway) -> None:
+@pytest.mark.parametrize("option", ["--pin", "--certificate"])
+def test_the_example_viewer_prints_what_is_said_before_and_after_it_came(gateway: RunningGateway, option: str) -> None:
+    trust = [option, gateway.pin if option == "--pin" else str(gateway.directory / "cert.pem")]
+
     async def talk() -> None:
         async with party(gateway, "wss") as owner:
+            # By another name than the certificate is for, as long as it is the right key.
+            url = gateway.urls["wss"].replace("127.0.0.1", "localhost" if trust[0] == "--pin" else "127.0.0.1")
             session = (await owner.agent.new_session(cwd="/", mcp_servers=[])).session_id
             await owner.prompt(session, "echo", "said before")
             token = await asyncio.to_thread(gateway.save_token, "share", session, "--observe")
             viewer = await asyncio.create_subprocess_exec(
-                *(sys.executable, str(VIEWER), gateway.urls["wss"], str(token), str(gateway.directory / "cert.pem")),
+                *(sys.executable, str(VIEWER), url, str(token), *trust),
                 env=ENVIRONMENT,
                 stdout=asyncio.subprocess.PIPE,
             )
@@ -34,3 +46,56 @@ def test_the_example_viewer_prints_what_is_said_before_and_after_it_came(gateway
                 await viewer.wait()
 
     run(talk())
+
+
+def test_the_example_viewer_shows_no_token_to_a_gateway_with_another_key(gateway: RunningGateway) -> None:
+    done = subprocess.run(
+        [sys.executable, VIEWER, gateway.urls["wss"], gateway.token_file, "--pin", "sha256:" + 64 * "0"],
+        env=ENVIRONMENT,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    assert done.returncode == 1
+    assert f"the gateway has another key than the pin says: {gateway.pin}" in done.stderr
+
+
+def test_a_guest_joins_by_the_command_that_sharing_prints(gateway: RunningGateway, tmp_path: Path) -> None:
+    config = tmp_path / "config.toml"
+    config.write_text(gateway.config.read_text().replace("wss://127.0.0.1:0", gateway.urls["wss"]))
+
+    def share(session: str) -> list[str]:
+        with (tmp_path / "guest.token").open("w") as file:
+            # As a shell makes it by default.
+            os.fchmod(file.fileno(), 0o644)
+            command = [*PROGRAM, "share", session, "--observe", "--config", str(config)]
+            done = subprocess.run(command, env=ENVIRONMENT, stdout=file, stderr=subprocess.PIPE, text=True, check=True)
+        return shlex.split(done.stderr.splitlines()[-1])
+
+    async def talk() -> None:
+        async with party(gateway, "wss") as owner:
+            session = (await owner.agent.new_session(cwd="/", mcp_servers=[])).session_id
+            await owner.prompt(session, "echo", "said before")
+            program, *arguments = await asyncio.to_thread(share, session)
+            assert program == "acp-gateway"
+            guest = await asyncio.create_subprocess_exec(
+                *(*PROGRAM, *arguments),
+                cwd=tmp_path,
+                env=ENVIRONMENT | {"PYTHONPATH": os.getcwd()},
+                stdin=asyncio.subprocess.PIPE,
+                stdout=asyncio.subprocess.PIPE,
+            )
+            assert guest.stdin is not None
+            assert guest.stdout is not None
+            for number, method in enumerate(("initialize", "session/new")):
+                params = {"protocolVersion": 1, "cwd": "/", "mcpServers": []}
+                request = {"jsonrpc": "2.0", "id": number, "method": method, "params": params}
+                guest.stdin.write(json.dumps(request).encode() + b"\n")
+            await guest.stdout.readuntil(b"said before")
+            guest.stdin.close()
+            assert await guest.wait() == 0
+
+    run(talk())
+    TRACES.note_tokens_in((tmp_path / "guest.token").read_text())
+    (tmp_path / "guest.token").unlink()
