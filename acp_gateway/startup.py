@@ -94,7 +94,9 @@ class Startup:
         return self._awaited is not awaited
 
     def _end(self, agent: Agent) -> None:
-        written = {"stdout": readable_lines(self._stdout), "stderr": agent.last_lines()}
+        # A prompt for a person, or a picture for a terminal, has no end of its line.
+        stdout = [*self._stdout, agent.messages.begun(STDERR_KEPT_SIZE)]
+        written = {"stdout": readable_lines(stdout), "stderr": agent.last_lines()}
         self._awaited = None
         why = (
             f"the agent {agent.name} has not answered initialize within {self._timeout:g} s (initialize_timeout) and "

@@ -86,7 +86,9 @@ class Turns:
         session.turns[request] = self._process.now
         if not self._process.abilities.echoes:
             chunks = updates.user_chunks(session.id, request.message)
-            session.echo = Echo(request, chunks) if chunks else None
+            # Of larger ones not all is in the journal, and nobody would count what is only kept for this.
+            if chunks and sum(map(len, chunks)) <= self._process.policy.journal_limit:
+                session.echo = Echo(request, chunks)
             for chunk in chunks:
                 session.write(chunk)
                 self._process.out.clients((other for other in session.attached if other is not request.client), chunk)

@@ -250,6 +250,10 @@ class MessageStream(ABC):
         """Bytes of a message that has begun and is not complete, and of what was read behind the last one."""
         return 0
 
+    def begun(self, size: int) -> bytes:
+        """Return the first bytes of the message that has begun, so many at most. Not all transports tell."""
+        return b""
+
     @property
     def ended_politely(self) -> bool:
         """Whether the peer has said that it ends the stream because it wants nothing more. Not all transports tell."""

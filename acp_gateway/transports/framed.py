@@ -65,6 +65,15 @@ class Pieces:
             # An object costs 40 bytes: a message that trickles in must not take forty times its size.
             self._pieces.append(bytearray(piece))
 
+    def begun(self, size: int) -> bytes:
+        """The first bytes, so many at most."""
+        begun = b""
+        for piece in self._pieces:
+            begun += piece[: size - len(begun)]
+            if len(begun) == size:
+                break
+        return begun
+
     def take(self) -> bytes:
         """Everything so far; begins anew."""
         whole = b"".join(self._pieces)

@@ -83,6 +83,9 @@ class LineStream(FramedStream):
     def unfinished_bytes(self) -> int:
         return self._rest.size
 
+    def begun(self, size: int) -> bytes:
+        return self._rest.begun(size)
+
     def _take(self, end: bytes) -> bytes:
         """The line that `end` completes."""
         if not self._rest.size:

@@ -376,6 +376,19 @@ def test_a_gateway_that_is_stopped_and_started_again_is_no_more_than_a_pause(pla
     assert f"of session {session}: already seen" not in editor.log
 
 
+def test_a_session_that_the_agent_does_not_open_again_after_a_restart_is_refused_with_its_reason(place: Place) -> None:
+    with place.gateway() as gateway, Editor(gateway) as editor:
+        session = editor.open_session()
+        editor.talk("one")
+        assert gateway.stop() == 0
+        (place.directory / "memory" / f"{session}.session").unlink()
+        with place.gateway():
+            error = editor.answer(editor.prompt("two"))["error"]
+    assert error["code"] == -32002
+    assert error["message"].endswith("is open on this connection; the agent could not open it: no such session")
+    assert f"session {session} is lost: -32002: no such session" in editor.log
+
+
 # The agent
 
 

@@ -49,7 +49,10 @@ def test_an_open_prompt_is_answered_when_the_gateway_stops(tmp_path: Path, numbe
         gateway.stop()
 
 
-SILENT = "import sys; print('Welcome! Type help.', flush=True); print('no terminal', file=sys.stderr); sys.stdin.read()"
+SILENT = (
+    "import sys; print('Welcome! Type help.\\n> ', end='', flush=True); "
+    "print('no terminal', file=sys.stderr); sys.stdin.read()"
+)
 
 
 def test_an_editor_whose_agent_is_none_is_told_what_it_is_instead_of_waiting(tmp_path: Path) -> None:
@@ -67,7 +70,7 @@ def test_an_editor_whose_agent_is_none_is_told_what_it_is_instead_of_waiting(tmp
     assert answer["error"]["data"] == {
         "reason": "agent_silent",
         "agent": "silent",
-        "stdout": ["Welcome! Type help."],
+        "stdout": ["Welcome! Type help.", ">"],
         "stderr": ["no terminal"],
     }
     assert "has not answered initialize within 1 s (initialize_timeout)" in answer["error"]["message"]

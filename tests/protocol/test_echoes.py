@@ -288,6 +288,15 @@ def test_a_piece_may_end_within_a_character_as_javascript_counts_them() -> None:
     assert turn.bob.heard_text() == [answer()]
 
 
+def test_a_prompt_that_the_history_cannot_hold_is_not_kept_to_be_compared() -> None:
+    turn = Turn(Scene(make_policy(journal_limit=1000)))
+    turn.begins(text("x" * 1000))
+    assert turn.scene.session().echo is None
+    echo = says(text("x" * 1000))
+    turn.says(echo)
+    assert turn.bob.heard_text() == [echo]
+
+
 def test_no_more_than_so_much_is_withheld() -> None:
     turn = Turn()
     turn.begins(text("fix it"))

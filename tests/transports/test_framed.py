@@ -30,6 +30,12 @@ def test_pieces_are_joined_in_order_and_begin_anew() -> None:
     for piece in (b"a" * 2000, b"b", b"c", b"d" * 2000, b""):
         pieces.add(piece)
     assert pieces.size == 4002
+    assert [pieces.begun(size) for size in (0, 1, 2001, 5000)] == [
+        b"",
+        b"a",
+        b"a" * 2000 + b"b",
+        b"a" * 2000 + b"bc" + b"d" * 2000,
+    ]
     assert pieces.take() == b"a" * 2000 + b"bc" + b"d" * 2000
     assert pieces.size == 0
     pieces.add(b"next")

@@ -294,6 +294,7 @@ async def test_what_was_let_go_of_is_not_taken_up_in_the_middle() -> None:
         there.send_nowait(memoryview(b'{"text":"'))
         await trio.testing.wait_all_tasks_blocked()
         assert stream.unfinished_bytes == 9
+        assert (stream.begun(4), stream.begun(100)) == (b'{"te', b'{"text":"')
         stream.abandon()
         assert stream.unfinished_bytes == 0
         there.send_nowait(memoryview(b"{}\n"))
