@@ -204,3 +204,12 @@ def _refusal(text: str, problem: str, scheme: str) -> UsageError:
     # User information, query and fragment are where people put tokens, so the message leaves them out.
     shown = _USER_INFO.sub(r"\g<1>…@", re.split(r"[?#]", text, maxsplit=1)[0])
     return UsageError(f"the address {shown!r} {problem}; a valid one is {_EXAMPLES[scheme]}")
+
+
+def overlap(first: str, second: str) -> bool:
+    """Whether two sockets at these hosts and one port are in each other's way: IP addresses, or names."""
+    try:
+        one, other = ipaddress.ip_address(first), ipaddress.ip_address(second)
+    except ValueError:
+        return first == second
+    return one.version == other.version and (one == other or one.is_unspecified or other.is_unspecified)

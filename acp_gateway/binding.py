@@ -7,13 +7,14 @@ import socket
 import stat
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import combinations
 from pathlib import Path
 from typing import Final
 
 import trio
 
 from acp_gateway import systemd
-from acp_gateway.addresses import Address
+from acp_gateway.addresses import Address, overlap
 from acp_gateway.errors import CannotListen
 
 log = logging.getLogger(__name__)
@@ -69,6 +70,30 @@ async def bind(address: Address, inherited: Sequence[socket.socket] = ()) -> Bou
         return Bound(address, await trio.open_tcp_listeners(address.port, host=address.host), owns_file=False)
     except OSError as error:
         raise CannotListen(f"cannot listen on {address}: {_explain(error, address)}") from error
+
+
+def find_overlap(addresses: Sequence[Address]) -> tuple[Address, Address] | None:
+    """Find two addresses that are one by different names, so that nobody could listen at both.
+
+    Asks the DNS, and blocks.
+    """
+    places = [_places(address) for address in addresses]
+    for (first, its), (second, others) in combinations(zip(addresses, places, strict=True), 2):
+        may_meet = first.port == second.port and (first.port != 0 or first.scheme == second.scheme == "unix")
+        if may_meet and any(overlap(one, other) for one in its for other in others):
+            return first, second
+    return None
+
+
+def _places(address: Address) -> list[str]:
+    """The IP addresses that a host stands for, or the file that a path leads to."""
+    if address.scheme == "unix":
+        path = Path(address.path)
+        return [str(path.parent.resolve() / path.name)]
+    try:
+        return [str(found[4][0]) for found in socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM)]
+    except (OSError, UnicodeError):
+        return []  # To listen there says why.
 
 
 def _explain(error: OSError, address: Address) -> str:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
 
-from acp_gateway.addresses import Address
+from acp_gateway.addresses import Address, overlap
 from acp_gateway.envfile import RESERVED_PREFIX, read_env_file
 from acp_gateway.errors import ConfigError
 from acp_gateway.known_agents import advise
@@ -222,7 +222,7 @@ def _read_listeners(entry: Entry, problems: list[ConfigError]) -> tuple[ListenSe
         problems.append(entry.error("at least one [[listen]] section with a url is needed"))
         return ()
     sections = []
-    taken: dict[tuple[str, int, str], int] = {}
+    taken: list[tuple[int, Address]] = []
     for index, element in enumerate(entry.array("sections")):
         section = read_section(ListenSection, element, problems)
         if section is None:
@@ -231,13 +231,19 @@ def _read_listeners(entry: Entry, problems: list[ConfigError]) -> tuple[ListenSe
         table = element.table()
         problems.extend(_listener_problems(section.address, section, table))
         address = section.address
-        end_point = (address.host, address.port, address.path if address.scheme == "unix" else "")
-        if address.scheme != "unix" and address.port == 0:
-            continue
-        first = taken.setdefault(end_point, index)
-        if first != index:
-            problems.append(table["url"].error(f"listen[{first}] listens there already"))
+        for first, other in taken:
+            if _is_same_place(address, other):
+                problems.append(table["url"].error(f"listen[{first}], {other}, listens there already"))
+                break
+        taken.append((index, address))
     return tuple(sections)
+
+
+def _is_same_place(address: Address, other: Address) -> bool:
+    """Whether two listeners are in each other's way, as far as their text tells."""
+    if "unix" in (address.scheme, other.scheme):
+        return address.scheme == other.scheme and os.path.normpath(address.path) == os.path.normpath(other.path)
+    return address.port == other.port != 0 and overlap(address.host, other.host)
 
 
 def _listener_problems(address: Address, section: ListenSection, table: Mapping[str, Entry]) -> Iterator[ConfigError]:

@@ -23,6 +23,7 @@ from typing import Any, Final
 from acp_gateway.damage import Damaged, as_number, as_text, as_text_or_none, as_time, is_number
 from acp_gateway.errors import ConfigError
 from acp_gateway.pieces import outline, split, unpack
+from acp_gateway.state_folder import check_state_file
 from acp_gateway.stored import Run, StoredJournal, StoredSession, TokenUse
 
 _APPLICATION: Final = 0x41435067
@@ -102,7 +103,8 @@ class Database:
     Raises:
         sqlite3.Error: SQLite can't use it; `is_damage` tells whether it ever will.
         OSError: nobody can.
-        ConfigError: it belongs to another program or to a newer version of this one, and was not touched.
+        ConfigError: it belongs to another program or to a newer version of this one, and was not touched; or it is a
+            link, or another user's.
     """
 
     def __init__(self, path: Path, journal_limit: int, connect: Connect = sqlite3.connect) -> None:
@@ -112,6 +114,9 @@ class Database:
         # The rows of the histories that were written to, as they are within the transaction.
         self._extents: dict[int, _Extent] = {}
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        for suffix in ("", "-wal", "-shm"):
+            # SQLite follows links, and there is no option that has it not do so.
+            check_state_file(path.with_name(path.name + suffix))
         _make_private(path)
         # Trio's threads take turns; SQLite gives the files beside it the same mode and owner.
         self._connection = connect(path, isolation_level=None, check_same_thread=False, timeout=_BUSY)
@@ -421,7 +426,7 @@ def read_session_ids(path: Path) -> set[str] | None:
 
 def _make_private(path: Path) -> None:
     """Create the file where there is none; nobody else may read it."""
-    file = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+    file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
     try:
         if stat.S_IMODE(os.fstat(file).st_mode) != 0o600:
             os.fchmod(file, 0o600)

@@ -2,6 +2,7 @@
 
 import os
 import re
+import stat
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import Annotated, Literal
@@ -146,6 +147,8 @@ def load_hosts(path: Path) -> dict[str, Host]:
     """The hosts in the file, by name; none if there is no such file. Raises `ConfigError` for the first problem."""
     if not os.path.lexists(path):
         return {}
+    _check_unchanged_by_others(path.parent)
+    _check_unchanged_by_others(path)
     file = TomlFile.read(path)
     root = Entry(file, (), file.data)
     problems = list(unknown_keys(root, ["hosts"]))
@@ -181,3 +184,22 @@ def load_hosts(path: Path) -> dict[str, Host]:
     if problems:
         raise by_importance(problems)[0]
     return hosts
+
+
+def _check_unchanged_by_others(path: Path) -> None:
+    """Raise `ConfigError` for a file or folder that another user may have written, as ssh does for its configuration.
+
+    Who writes it chooses where the token goes. A link is followed; systems without users of this kind pass.
+    """
+    if not hasattr(os, "geteuid"):
+        return
+    try:
+        status = path.stat()
+    except OSError:
+        return  # Reading it says why.
+    mode = stat.S_IMODE(status.st_mode)
+    if mode & (stat.S_IWGRP | stat.S_IWOTH):
+        raise ConfigError(f"other users may change it (mode {mode:04o}): chmod go-w {path}", file=str(path))
+    if status.st_uid not in (0, os.geteuid()):
+        message = f"belongs to another user (id {status.st_uid}), who may change it: make a copy of your own"
+        raise ConfigError(message, file=str(path))

@@ -5,7 +5,6 @@ import logging
 import os
 import signal
 import socket
-import stat
 import sys
 from collections.abc import Callable, Iterator, MutableMapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
@@ -18,6 +17,7 @@ from acp_gateway import audit
 from acp_gateway.agent import Spawner
 from acp_gateway.audit import Audit
 from acp_gateway.auth import TokenStore
+from acp_gateway.binding import find_overlap
 from acp_gateway.config import Config, Finding, ListenSection, load_config
 from acp_gateway.entrance import Entrance
 from acp_gateway.errors import ConfigError
@@ -26,6 +26,7 @@ from acp_gateway.leftovers import Ledger
 from acp_gateway.listeners import Door, open_door
 from acp_gateway.recording import Recording
 from acp_gateway.sections import missing_credential
+from acp_gateway.state_folder import check_state_folder, find_holder, holding
 from acp_gateway.systemd import Notifier, describe, fits, take_sockets
 from acp_gateway.tls import server_context
 
@@ -81,13 +82,17 @@ async def serve(
         raise ConfigError(
             f"cannot make the state directory {state_dir}: {error.strerror}", key="gateway.state_dir"
         ) from error
-    tokens = TokenStore(state_dir)
-    ledger = Ledger(state_dir / "agents")
-    for group in ledger.sweep():
-        log.warning("ended process group %d, an agent's that an earlier gateway left behind", group)
-    if not tokens.tokens():
-        log.warning("there are no tokens, so nobody gets in; make one with `acp-gateway token create --label NAME`")
+    check_state_folder(state_dir)
+    if clash := await trio.to_thread.run_sync(_overlap, config):
+        raise clash
     with ExitStack() as stack:
+        stack.enter_context(holding(state_dir))
+        tokens = TokenStore(state_dir)
+        ledger = Ledger(state_dir / "agents")
+        for group in ledger.sweep():
+            log.warning("ended process group %d, an agent's that an earlier gateway left behind", group)
+        if not tokens.tokens():
+            log.warning("there are no tokens, so nobody gets in; make one with `acp-gateway token create --label NAME`")
         notifier = stack.enter_context(closing(Notifier(environment)))
         sockets = take_sockets(environment)
         for sock in sockets:
@@ -125,6 +130,14 @@ async def serve(
                 hubs.cancel_scope.cancel()
             signs_of_life.cancel_scope.cancel()
     log.info("stopped")
+
+
+def _overlap(config: Config) -> ConfigError | None:
+    """What is wrong where two sections listen at one address by different names."""
+    found = find_overlap([section.address for section in config.listen])
+    if found is None:
+        return None
+    return ConfigError(f"{found[0]} and {found[1]} are the same address: remove one of the sections", key="listen")
 
 
 def _check_credentials(config: Config) -> None:
@@ -255,6 +268,8 @@ def problems_with_files(config: Config) -> list[Finding]:
         parent = Path(section.address.path).parent
         if section.address.scheme == "unix" and not os.path.isdir(parent):
             errors.append(ConfigError(f"there is no directory {parent} for the socket", key=f"listen {section.url}"))
+    if clash := _overlap(config):
+        errors.append(clash)
     state_dir = config.gateway.state_dir
     try:
         existing = _nearest(state_dir)
@@ -264,6 +279,7 @@ def problems_with_files(config: Config) -> list[Finding]:
         errors.append(ConfigError(f"{existing} is no directory that can be written", key="gateway.state_dir"))
     else:
         try:
+            check_state_folder(state_dir)
             TokenStore(state_dir).tokens()
         except ConfigError as error:
             errors.append(error)
@@ -271,9 +287,8 @@ def problems_with_files(config: Config) -> list[Finding]:
             _check_database(state_dir / DATABASE)
         except ConfigError as error:
             warnings.append(error)
-        if existing == state_dir and (mode := stat.S_IMODE(state_dir.stat().st_mode)) & 0o022:
-            message = f"others may replace what is in {state_dir} (mode {mode:04o}): chmod 700 {state_dir}"
-            warnings.append(ConfigError(message, key="gateway.state_dir"))
+        if holder := find_holder(state_dir):
+            warnings.append(ConfigError(f"{holder}; another one can't be started", key="gateway.state_dir"))
     return [*(Finding("error", error) for error in errors), *(Finding("warning", error) for error in warnings)]
 
 

@@ -5,6 +5,7 @@ of processes may read and change it: each change is made under a lock, and what 
 it.
 """
 
+import errno
 import fcntl
 import os
 import pwd
@@ -101,7 +102,7 @@ class TokenFile:
         Raises ConfigError where the file cannot be read or trusted.
         """
         try:
-            status = self._path.stat()
+            status = self._path.lstat()
         except FileNotFoundError:
             return []
         except OSError as error:
@@ -160,7 +161,7 @@ class TokenFile:
     def _read(self) -> tuple[Token, ...]:
         try:
             # Not to wait for the writer of a FIFO that somebody put there.
-            descriptor = os.open(self._path, os.O_RDONLY | os.O_NONBLOCK)
+            descriptor = os.open(self._path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW)
             try:
                 self._check(os.fstat(descriptor))
                 with open(descriptor, "rb", closefd=False) as file:
@@ -170,6 +171,8 @@ class TokenFile:
         except FileNotFoundError:
             return ()
         except OSError as error:
+            if error.errno == errno.ELOOP:
+                raise self._flaw("is a link, which is not followed: move the file itself here") from None
             raise self._flaw(f"cannot be read: {error.strerror}") from None
         try:
             version = msgspec.json.decode(content, type=_Version).version

@@ -1,5 +1,6 @@
 """Settings for all tests."""
 
+import os
 import signal
 from pathlib import Path
 
@@ -11,6 +12,9 @@ from tests.doubles import SMALLEST_CONFIG
 # A slow machine is no failure, and a failure must come back when the test is run again.
 settings.register_profile("repeatable", deadline=None, derandomize=True)
 settings.load_profile("repeatable")
+
+# What tests write is not for others: files that others may change are refused.
+os.umask(0o022)
 
 # Under `nohup` this is ignored, by the programs that tests start as well.
 signal.signal(signal.SIGHUP, signal.SIG_DFL)

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from acp_gateway import config
+from acp_gateway.addresses import parse_address
 from acp_gateway.config import (
     AgentSection,
     Config,
@@ -297,11 +298,20 @@ def test_an_option_on_a_listener_that_has_no_use_for_it_is_an_error(url: str, op
         ("tcp://127.0.0.1:7443", "tcp://127.0.0.1:7443"),
         ("tcp://127.0.0.1", "ws://127.0.0.1:7443"),
         ("unix:///s", "unix:///s"),
+        ("unix:///a/../s", "unix:///s"),
+        ("tcp+tls://0.0.0.0:7443", "ws://127.0.0.1:7443"),
+        ("ws://127.0.0.1:7443", "ws://0.0.0.0:7443"),
+        ("ws://[::]:7443", "tcp://[::1]:7443"),
+        ("ws://localhost:7443", "tcp://localhost:7443"),
     ],
 )
 def test_two_listeners_cannot_be_at_the_same_place(first: str, second: str, write: Write) -> None:
-    error = error_of(write(f'{AGENT}[[listen]]\nurl = "{first}"\n[[listen]]\nurl = "{second}"'))
-    assert error == ":6: listen[1].url: listen[0] listens there already"
+    def options(url: str) -> str:
+        tls = '\ncert = "c"\nkey = "k"' if "tls" in url else ""
+        return f"\ninsecure_plaintext = true{tls}" if "//0." in url or "::" in url else tls
+
+    error = error_of(write("".join(f'[[listen]]\nurl = "{url}"{options(url)}\n' for url in (first, second)) + AGENT))
+    assert error.endswith(f": listen[1].url: listen[0], {parse_address(first)}, listens there already")
 
 
 @pytest.mark.parametrize(
@@ -311,6 +321,7 @@ def test_two_listeners_cannot_be_at_the_same_place(first: str, second: str, writ
         ("tcp://127.0.0.1:1", "tcp://127.0.0.1:2"),
         ("tcp://127.0.0.1:1", "tcp://[::1]:1"),
         ("unix:///s", "unix:///t"),
+        ("unix:///s", "tcp://127.0.0.1:1"),
     ],
 )
 def test_listeners_at_different_places_or_any_free_port_are_fine(first: str, second: str, write: Write) -> None:

@@ -1,3 +1,4 @@
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -153,3 +154,48 @@ def test_reading_hosts_imports_nothing_of_weight_and_nothing_of_unix() -> None:
         check=True,
     )
     assert result.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize("mode", [0o660, 0o602, 0o666])
+def test_a_file_that_others_may_change_is_refused_with_the_command_that_mends_it(mode: int, tmp_path: Path) -> None:
+    path = tmp_path / "hosts.toml"
+    path.write_text('[hosts.box]\nurl = "gpu.example"')
+    path.chmod(mode)
+    with pytest.raises(ConfigError) as refused:
+        load_hosts(path)
+    assert str(refused.value) == f"{path}: other users may change it (mode {mode:04o}): chmod go-w {path}"
+    path.chmod(0o644)
+    assert list(load_hosts(path)) == ["box"]
+
+
+def test_a_file_in_a_folder_that_others_may_change_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "hosts.toml"
+    path.write_text('[hosts.box]\nurl = "gpu.example"')
+    tmp_path.chmod(0o777)
+    with pytest.raises(ConfigError, match=f"chmod go-w {tmp_path}$"):
+        load_hosts(path)
+
+
+def test_a_file_behind_a_link_is_checked_where_it_is(tmp_path: Path) -> None:
+    real, path = tmp_path / "dotfiles.toml", tmp_path / "hosts.toml"
+    real.write_text('[hosts.box]\nurl = "gpu.example"')
+    path.symlink_to(real)
+    assert list(load_hosts(path)) == ["box"]
+    real.chmod(0o666)
+    with pytest.raises(ConfigError, match="other users may change it"):
+        load_hosts(path)
+
+
+def test_a_file_of_another_user_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "hosts.toml"
+    path.write_text('[hosts.box]\nurl = "gpu.example"')
+    real = Path.stat
+
+    def stat(path: Path, *, follow_symlinks: bool = True) -> os.stat_result:
+        status = list(real(path, follow_symlinks=follow_symlinks))
+        status[4] = os.geteuid() + 1
+        return os.stat_result(status)
+
+    monkeypatch.setattr(Path, "stat", stat)
+    with pytest.raises(ConfigError, match="belongs to another user"):
+        load_hosts(path)

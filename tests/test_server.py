@@ -635,11 +635,47 @@ def test_a_state_directory_that_cannot_be_looked_at_is_a_flaw_with_its_reason(
     assert flaw == f"error: gateway.state_dir: {locked / 'state'} cannot be opened: Permission denied"
 
 
-def test_a_state_directory_that_others_may_write_to_is_a_flaw(state_dir: Path, token: str) -> None:
-    state_dir.chmod(0o770)
-    assert flaws(make_config(state_dir, TCP)) == [
-        f"warning: gateway.state_dir: others may replace what is in {state_dir} (mode 0770): chmod 700 {state_dir}"
-    ]
+async def test_a_state_directory_that_others_may_write_to_is_refused(state_dir: Path, token: str) -> None:
+    os.chmod(state_dir, 0o770)  # noqa: S103 - it is what is refused
+    flaw = f"gateway.state_dir: other users may replace what is in {state_dir} (mode 0770): chmod 700 {state_dir}"
+    assert flaws(make_config(state_dir, TCP)) == [f"error: {flaw}"]
+    with pytest.raises(ConfigError) as refused:
+        await serve(make_config(state_dir, TCP), {})
+    assert str(refused.value) == flaw
+
+
+@pytest.mark.parametrize("name", ["sessions.db", "sessions.db-wal", "tokens.json"])
+async def test_a_state_file_that_is_a_link_is_refused(name: str, state_dir: Path, token: str, tmp_path: Path) -> None:
+    (state_dir / name).unlink(missing_ok=True)
+    (state_dir / name).symlink_to(tmp_path / "elsewhere")
+    flaw = f"{state_dir / name}: is a link, which is not followed: move the file itself here, or remove the link"
+    assert f"error: {flaw}" in flaws(make_config(state_dir, TCP))
+    with pytest.raises(ConfigError) as refused:
+        await serve(make_config(state_dir, TCP), {})
+    assert str(refused.value) == flaw
+    assert not (tmp_path / "elsewhere").exists()
+
+
+async def test_two_sections_at_one_address_by_two_names_are_refused(state_dir: Path, token: str) -> None:
+    config = make_config(state_dir, "tcp://127.0.0.1:7443", "ws://localhost:7443")
+    flaw = "listen: tcp://127.0.0.1:7443 and ws://localhost:7443/acp are the same address: remove one of the sections"
+    assert flaws(config) == [f"error: {flaw}"]
+    with pytest.raises(ConfigError) as refused:
+        await serve(config, {})
+    assert str(refused.value) == flaw
+
+
+async def test_a_second_gateway_on_the_same_state_directory_is_refused(state_dir: Path, token: str) -> None:
+    config = make_config(state_dir, TCP)
+    async with serving(config):
+        with pytest.raises(ConfigError, match=rf"another acp-gateway runs on .* \(process {os.getpid()}\)"):
+            await serve(config, {})
+        (flaw,) = flaws(config)
+        assert flaw.startswith(
+            f"warning: gateway.state_dir: an acp-gateway runs on {state_dir} (process {os.getpid()})"
+        )
+    async with serving(config):
+        pass
 
 
 def test_sessions_of_before_that_cannot_be_read_are_a_flaw_that_a_gateway_can_live_with(
@@ -660,7 +696,7 @@ def test_sessions_of_before_that_cannot_be_read_are_a_flaw_that_a_gateway_can_li
 async def test_sessions_that_a_gateway_has_written_are_no_flaw(state_dir: Path, token: str) -> None:
     config = make_config(state_dir, TCP)
     async with serving(config):
-        assert flaws(config) == []
+        assert [flaw for flaw in flaws(config) if "sessions.db" in flaw] == []
     assert (state_dir / "sessions.db").exists()
     assert flaws(config) == []
 
