@@ -155,6 +155,32 @@ def test_the_hosts_example_loads_as_it_is() -> None:
     assert (host.agent, host.token_file, host.pin, host.ca, host.maps) == (None, None, None, None, ())
 
 
+def readme_blocks(language: str) -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```$", (ROOT / "README.md").read_text(), re.DOTALL | re.MULTILINE)
+
+
+def test_the_configuration_of_the_readme_is_one_that_the_gateway_takes(tmp_path: Path) -> None:
+    path = tmp_path / "config.toml"
+    path.write_text(readme_blocks("toml")[0])
+    config = load_config(path)
+    assert [str(listener.address) for listener in config.listen] == ["wss://0.0.0.0:7443/acp"]
+    assert config.listen[0].cert == tmp_path / "cert.pem"
+    assert list(config.workspaces) == ["proj"]
+    assert config.default_agent == "opencode"
+
+
+def test_the_hosts_of_the_readme_are_ones_that_connect_takes_with_the_map_that_pairing_needs_added(
+    tmp_path: Path,
+) -> None:
+    _, added, whole = readme_blocks("toml")
+    path = tmp_path / "hosts.toml"
+    path.write_text(whole.replace("sha256:…", f"sha256:{'0' * 64}"))
+    host = load_hosts(path)["box"]
+    assert str(host.address) == "wss://box.example.org:7443/acp"
+    assert host.maps == (("/Users/ann/proj", "/srv/proj"),)
+    assert tomllib.loads(added) == {"maps": dict(host.maps)}
+
+
 def test_every_option_says_in_the_code_what_it_is_for() -> None:
     sections: list[tuple[str, list[Any]]] = [
         (
