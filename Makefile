@@ -3,13 +3,14 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: help demo test test-slow fuzz check coverage bench bench-quick bench-budget bench-attacks format clean
+.PHONY: help demo test test-slow fuzz soak check coverage bench bench-quick bench-budget bench-attacks format clean
 
 help:
 	@echo 'make demo          the main job, on this machine, in under a minute'
 	@echo 'make test          all tests but the slow ones'
 	@echo 'make test-slow     the tests that need many seconds of real time'
 	@echo 'make fuzz          anything said to everything, for ten minutes, or FUZZ_MINUTES'
+	@echo 'make soak          cuts and kills at random with everything real, for a minute, or SOAK_SECONDS'
 	@echo 'make check         format, lint, types, layers, and the wheel in an empty environment'
 	@echo 'make coverage      every branch of the core is reached by its own tests'
 	@echo 'make bench         how fast it is beside what could be used instead, in a quarter of an hour'
@@ -44,6 +45,11 @@ test-slow: $(VENV)/has-test
 # What is found is told with the seed that finds it again.
 fuzz: $(VENV)/has-test
 	@$(BIN)/python -m tests.fuzz.rounds
+
+# The same again: SOAK_SEED, as it was told.
+SOAK_SECONDS ?= 60
+soak: $(VENV)/has-test
+	@$(BIN)/python -m tests.end_to_end.soak $(SOAK_SECONDS) $(SOAK_SEED)
 
 check: $(VENV)/has-dev
 	$(BIN)/ruff format --check .

@@ -60,6 +60,11 @@ class Admissions:
         else:
             agent = self._agent_of_session(access, wish, viewer)
             viewer = self._bind(access, viewer, agent)
+            if role is Role.OBSERVER and self._config.agents[agent].scope == "connection":
+                session = self.find_session(access, viewer, agent)
+                if session is None or not session.live:
+                    # Its process would be another one than the session's, where nobody will ever open that.
+                    raise _unknown_session(viewer.only)
         return Admission(access, wish, agent, viewer, role)
 
     def _granted_by(self, token: Token) -> str | None:

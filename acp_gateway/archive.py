@@ -47,7 +47,7 @@ class StoredArchive:
             return None
         journal = Journal(journal_limit, stored.epoch)
         runs = ((run.messages, run.states, run.ends_turn) for run in stored.runs)
-        journal.restore(stored.states, runs, stored.position, truncated=stored.truncated)
+        journal.restore(stored.states, runs, stored.position, truncated=stored.truncated, former=stored.former)
         return journal
 
     def expired(self) -> list[Session]:
@@ -77,6 +77,7 @@ class StoredArchive:
             created=created,
             used=now,
             epoch=session.journal.epoch,
+            former=session.journal.former,
         )
 
     def remove(self, session: Session) -> None:
@@ -122,4 +123,5 @@ class StoredArchive:
 
 def _snapshot(journal: Journal) -> tuple[StoredJournal, int]:
     runs = [Run(*run) for run in journal.runs()]
-    return StoredJournal(journal.epoch, journal.position, journal.truncated, journal.aside(), runs), journal.size
+    truncated, aside = journal.truncated, journal.aside()
+    return StoredJournal(journal.epoch, journal.position, truncated, aside, runs, journal.former), journal.size

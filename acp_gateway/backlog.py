@@ -251,7 +251,8 @@ class Backlog:
     def _replace(self, key: int, journal: StoredJournal, size: int, *, anew: bool) -> None:
         session = self.sessions[key]
         if session.epoch != journal.epoch:
-            self.sessions[key] = self._queue.sessions[key] = replace(session, epoch=journal.epoch)
+            session = replace(session, epoch=journal.epoch, former=journal.former)
+            self.sessions[key] = self._queue.sessions[key] = session
             anew = True
         if anew:
             self._note(key)

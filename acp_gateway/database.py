@@ -20,6 +20,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+import msgspec
+
 from acp_gateway.damage import Damaged, as_number, as_text, as_text_or_none, as_time, is_number
 from acp_gateway.errors import ConfigError
 from acp_gateway.pieces import outline, split, unpack
@@ -48,7 +50,8 @@ _TABLES: Final = (
     """
     CREATE TABLE session (
         key INTEGER PRIMARY KEY, agent TEXT NOT NULL, session_id TEXT NOT NULL, owner TEXT NOT NULL, cwd TEXT,
-        title TEXT, updated_at TEXT, created REAL NOT NULL, used REAL NOT NULL, epoch TEXT NOT NULL
+        title TEXT, updated_at TEXT, created REAL NOT NULL, used REAL NOT NULL, epoch TEXT NOT NULL,
+        former TEXT
     )
     """,
     # Of a session whose history is kept: how many messages it ever had, and the bytes of those that are stored.
@@ -75,6 +78,10 @@ _TABLES: Final = (
     """,
     "CREATE TABLE token (id TEXT PRIMARY KEY, last_used REAL NOT NULL, granted_by TEXT)",
 )
+
+_LATER: Final = (("session", "former", "TEXT"),)
+"""Columns that files of earlier versions don't have: table, name and type. What such a version writes has NULL there,
+so that what it has written and this one could take for older does not count."""
 
 Connect = Callable[..., sqlite3.Connection]
 """`sqlite3.connect`, or something that takes the same."""
@@ -150,7 +157,7 @@ class Database:
         """All of them, in the order of their creation."""
         rows = self._connection.execute(
             "SELECT key, agent, session_id, owner, cwd, title, updated_at, created, used, epoch, "
-            "coalesce(position, 0) FROM session LEFT JOIN journal ON session = key ORDER BY created, key"
+            "coalesce(position, 0), former FROM session LEFT JOIN journal ON session = key ORDER BY created, key"
         )
         return [_session(*row) for row in rows.fetchall()]
 
@@ -172,10 +179,10 @@ class Database:
         updated_at = None if session.updated_at is None else session.updated_at.encode("utf-8", "surrogatepass")
         self._connection.execute(
             "INSERT OR REPLACE INTO session "
-            "(key, agent, session_id, owner, cwd, title, updated_at, created, used, epoch) VALUES (?, "
+            "(key, agent, session_id, owner, cwd, title, updated_at, created, used, epoch, former) VALUES (?, "
             + "CAST(? AS TEXT), " * 6
-            + "?, ?, ?)",
-            (session.key, *texts, updated_at, session.created, session.used, session.epoch),
+            + "?, ?, ?, ?)",
+            (session.key, *texts, updated_at, session.created, session.used, session.epoch, _former_text(session)),
         )
 
     def put_token_use(self, token_id: str, use: TokenUse) -> None:
@@ -216,11 +223,12 @@ class Database:
     def read_journal(self, key: int) -> StoredJournal | None:
         """A session's history; None where none is kept, or where what is stored does not fit together."""
         row = self._connection.execute(
-            "SELECT epoch, position, truncated FROM session JOIN journal ON session = key WHERE key = ?", (key,)
+            "SELECT epoch, position, truncated, former FROM session JOIN journal ON session = key WHERE key = ?",
+            (key,),
         ).fetchone()
         if row is None:
             return None
-        epoch, position, truncated = row
+        epoch, position, truncated, former = row
         if not isinstance(epoch, str) or not is_number(position):
             return None
         aside = self._connection.execute("SELECT message, kind FROM state WHERE session = ? ORDER BY number", (key,))
@@ -244,7 +252,7 @@ class Database:
                 runs.append(run)
         if reached != position:
             return None
-        return StoredJournal(epoch, position, bool(truncated), states, runs)
+        return StoredJournal(epoch, position, bool(truncated), states, runs, _former(former))
 
     def forget_journal(self, key: int) -> None:
         """Erase a session's history; none is kept from now on."""
@@ -293,6 +301,9 @@ class Database:
                     execute(statement)
                 execute(f"PRAGMA application_id = {_APPLICATION}")
                 execute(f"PRAGMA user_version = {_VERSION}")
+        for table, name, kind in _LATER:
+            if not self._value(f"SELECT count(*) FROM pragma_table_info('{table}') WHERE name = '{name}'"):  # noqa: S608
+                execute(f"ALTER TABLE {table} ADD COLUMN {name} {kind}")
 
     def _value(self, query: str) -> Any:
         return self._connection.execute(query).fetchone()[0]
@@ -453,6 +464,7 @@ def _session(
     used: object,
     epoch: object,
     position: object,
+    former: object,
 ) -> StoredSession:
     return StoredSession(
         as_number(key),
@@ -466,7 +478,23 @@ def _session(
         as_time(used),
         as_text(epoch),
         as_number(position),
+        _former(former),
     )
+
+
+def _former_text(session: StoredSession) -> str | None:
+    """The epochs that a history had before, as they are stored."""
+    return msgspec.json.encode(session.former).decode() if session.former else None
+
+
+def _former(text: object) -> tuple[tuple[str, int], ...]:
+    """The epochs that a history had before. Where that is damaged it is none: nobody's place is proven by it."""
+    if not isinstance(text, str):
+        return ()
+    try:
+        return msgspec.json.decode(text, type=tuple[tuple[str, int], ...])
+    except (msgspec.DecodeError, UnicodeError):
+        return ()
 
 
 def _token_uses(connection: sqlite3.Connection) -> dict[str, TokenUse]:

@@ -207,16 +207,18 @@ class Storage:
         created: float,
         used: float,
         epoch: str,
+        former: tuple[tuple[str, int], ...] = (),
     ) -> None:
         """Keep a session, or what has changed of it. A new one has an empty history from now on.
 
         Of one that is kept, another `epoch` means that the same history goes on under another name. An empty one leaves
-        the name as it is: whoever has no history in memory knows none.
+        the name as it is, and what it was called before: whoever has no history in memory knows none.
         """
         known = self._backlog.sessions.get(key)
         if known is not None and not epoch:
-            epoch = known.epoch
-        session = StoredSession(key, agent, session_id, owner, cwd, title, updated_at, created, used, epoch)
+            epoch, former = known.epoch, known.former
+        about = key, agent, session_id, owner, cwd, title, updated_at, created, used, epoch
+        session = StoredSession(*about, former=former)
         if session == known:
             return
         self._backlog.put_session(session)
@@ -429,7 +431,8 @@ class Storage:
             return None
         if journal is not None:
             # A new name of it may not have been written yet.
-            return replace(journal, epoch=self._backlog.sessions[key].epoch)
+            session = self._backlog.sessions[key]
+            return replace(journal, epoch=session.epoch, former=session.former)
         if not self._backlog.waits(key):
             _log.error("%s: the history of a session does not fit together, and is given up", self._path)
             self._backlog.give_up({key})

@@ -24,6 +24,8 @@ class StoredSession:
     """Of its history."""
     position: int = 0
     """How many messages its history ever had; 0 where none is kept."""
+    former: tuple[tuple[str, int], ...] = ()
+    """The epochs that its history had before, the oldest first, each with the position at which the next one began."""
 
 
 @dataclass(slots=True)
@@ -64,6 +66,8 @@ class StoredJournal:
     """From before `runs`: the last message that was cut off of each kind of state, with the kind, in order."""
     runs: Sequence[Run] = ()
     """The last messages, turn by turn and without a gap: the last of them is the one at `position`."""
+    former: tuple[tuple[str, int], ...] = ()
+    """As of the session."""
 
     def after(self, position: int) -> list[Run] | None:
         """What came after that position; None where some of it was cut off.

@@ -135,6 +135,22 @@ def test_whom_the_kernel_vouches_for_controls_unless_it_wants_to_look_only(scene
     assert door.admit(Access("me", None), Wish(observe=True)).role is Role.OBSERVER
 
 
+@pytest.mark.parametrize("scope", ["connection", "identity"])
+def test_who_only_looks_finds_no_session_that_is_not_live_where_each_has_an_agent_of_its_own(
+    scene: Scene, scope: Literal["connection", "identity"]
+) -> None:
+    door = scene.door({"fake": AgentSection(command=OBLIGING_AGENT, scope=scope)})
+    door.registry.restore(Session("fake", "s", "ann", Journal(10)))
+    access, wish = scene.access(), Wish(session="s", observe=True)
+    if scope == "connection":
+        with pytest.raises(UnknownSession):
+            door.admit(access, wish)
+    else:
+        assert door.admit(access, wish).viewer.only == "s"
+    live(door, "t", "ann")
+    assert door.admit(access, Wish(session="t", observe=True)).viewer.only == "t"
+
+
 def test_who_wants_no_session_in_particular_may_see_all_of_its_identity(scene: Scene) -> None:
     viewer = scene.door().admit(scene.access(), Wish()).viewer
     assert (viewer.identity, viewer.only, viewer.guest) == ("ann", None, False)

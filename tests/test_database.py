@@ -510,6 +510,29 @@ def test_a_file_is_new_once(path: Path) -> None:
     assert (first.is_new, second.is_new) == (True, False)
 
 
+def test_a_file_from_before_former_epochs_were_kept_gets_a_place_for_them(path: Path) -> None:
+    former = replace(SESSION, former=(("e0", 1),))
+    for expected in (SESSION, former):
+        database = Database(path, LIMIT)
+        with database.transaction():
+            database.put_session(former)
+        assert database.sessions() == [former]
+        database.close()
+        if expected is SESSION:
+            change(path, "ALTER TABLE session DROP COLUMN former")
+        after = Database(path, LIMIT)
+        assert after.sessions() == [expected]
+        after.close()
+
+
+@pytest.mark.parametrize("damaged", ["x'00'", "'['", "'[[1,2]]'", "7"])
+def test_former_epochs_that_are_damaged_are_none(database: Database, path: Path, damaged: str) -> None:
+    with database.transaction():
+        database.put_session(replace(SESSION, former=(("e0", 1),)))
+    change(path, f"UPDATE session SET former = {damaged}")  # noqa: S608 - our own words
+    assert database.sessions() == [SESSION]
+
+
 def test_a_file_of_a_newer_version_is_left_alone(path: Path) -> None:
     Database(path, LIMIT).close()
     change(path, "PRAGMA user_version = 2")

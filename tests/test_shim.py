@@ -24,6 +24,7 @@ from acp_gateway.errors import (
     Unauthorized,
     Unreachable,
 )
+from acp_gateway.protocol.gaps import MAY_BE_MISSING
 from acp_gateway.protocol.outbox import acknowledgement
 from acp_gateway.protocol.paths import PathMaps
 from acp_gateway.transports.base import TrioBytes
@@ -465,6 +466,8 @@ async def test_a_forgotten_link_is_recovered_and_an_adopted_prompt_goes_on(
         assert (told["connection"], told["prompts"]) == ("c1", [3])
         assert load["params"]["cwd"] == "/proj"
         gateway.say(id=3, result={"stopReason": "end_turn"})
+        # Where it is was not answered with the epoch that was told.
+        assert MAY_BE_MISSING in str(await editor.receive())
         assert (await editor.receive()) == {"jsonrpc": "2.0", "id": 3, "result": {"stopReason": "end_turn"}}
         await editor.close()
     assert [resume.connection_id for _, resume in gateway.attempts] == [None, "c1", None]

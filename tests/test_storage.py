@@ -412,6 +412,25 @@ async def test_a_history_can_go_on_under_another_epoch(storage: Storage) -> None
         assert await storage.read_journal(1) == journal(b"one", b"two", epoch="e2")
 
 
+async def test_what_a_history_was_called_before_is_known_after_restarts(storage: Storage, path: Path) -> None:
+    async with running(storage):
+        keep(storage, 1)
+        storage.append(1, b"one")
+        keep(storage, 1, epoch="e2", former=(("e1", 1),))
+        storage.append(1, b"two")
+        keep(storage, 1, epoch="", title="changed")
+        assert (await storage.read_journal(1)).former == (("e1", 1),)  # type: ignore[union-attr]
+    assert sessions_in(path)[1].former == (("e1", 1),)
+    assert (await restarted(path, 1)).former == (("e1", 1),)  # type: ignore[union-attr]
+
+
+async def test_another_history_was_never_called_what_the_one_before_was(storage: Storage, path: Path) -> None:
+    async with running(storage):
+        keep(storage, 1, epoch="e2", former=(("e1", 1),))
+        replace(storage, 1, journal(b"new", epoch="e3"))
+    assert (sessions_in(path)[1].epoch, sessions_in(path)[1].former) == ("e3", ())
+
+
 async def test_the_epoch_stays_for_who_does_not_know_it(storage: Storage, path: Path) -> None:
     async with running(storage):
         keep(storage, 1)

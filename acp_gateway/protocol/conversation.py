@@ -26,6 +26,7 @@ from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 from acp_gateway.protocol.asked import Asked
+from acp_gateway.protocol.gaps import MAY_BE_MISSING, SESSION_LOST, gap
 from acp_gateway.protocol.methods import (
     CANCEL_REQUEST,
     CLOSE,
@@ -319,6 +320,7 @@ class Conversation:
         outcome = Outcome()
         self._lost_connection = connection_id
         self._initializing = self.failure = None
+        self._abandon()
         self._reopening = {
             session_id: Reopening(session_id, self._positions.at(session_id))
             for session_id in (self._sessions if self.started else ())
@@ -393,11 +395,18 @@ class Conversation:
             self._initialize = self._initializing = None
         return errors
 
+    def _abandon(self) -> None:
+        """A recovery is not finished: where nothing has passed, the editor is where it was before."""
+        for session_id, reopening in self._reopening.items():
+            if not reopening.goes_on:
+                self._positions.put(session_id, reopening.told)
+        self._reopening.clear()
+
     def _introduced(self, response: bytes, outcome: Outcome, *, failed: bool) -> None:
         """`initialize` was answered again."""
         if failed:
             self.failure = _failure(response)
-            self._reopening.clear()
+            self._abandon()
             return
         method = way_back(response)
         for session_id, reopening in list(self._reopening.items()):
@@ -422,7 +431,7 @@ class Conversation:
             if reason in _AGENT_ENDED:
                 # That says nothing about the session.
                 self.failure = _failure(response)
-                self._reopening.clear()
+                self._abandon()
                 return
             # Its patterns take time to compile, which an editor that starts need not wait for.
             from acp_gateway.protocol.reasons import reason_of
@@ -435,6 +444,9 @@ class Conversation:
             outcome.notes.append(
                 f"session {session_id:.80}: what was seen of it is not known there: what came meanwhile is missing"
             )
+            if reopening.method == LOAD:
+                # It was told from its beginning, and none of that has passed. Who resumes is told by the gateway.
+                outcome.to_editor.append(gap(session_id, MAY_BE_MISSING))
         if not reopening.marked:
             self._positions.forget(session_id)
         cut = text_at(response, "result", "_meta", META, "cut")
@@ -447,6 +459,8 @@ class Conversation:
 
     def _lose(self, session_id: str, outcome: Outcome) -> None:
         self._forget(session_id)
+        # An editor that only looks on asks for nothing, and would never learn that nothing comes any more.
+        outcome.to_editor.append(gap(session_id, SESSION_LOST))
         self._settle(session_id, (), (), outcome)
 
     def _settle(

@@ -103,7 +103,7 @@ class Outgoing:
             elif not client.gone:
                 to_clients[client] = batch
 
-    def replay(self, client: Client, history: list[bytes]) -> None:
+    def replay(self, client: Client, history: Sequence[bytes]) -> None:
         """Send a session's history to a client."""
         if not client.gone and history:
             self._add_to(client).extend(history)

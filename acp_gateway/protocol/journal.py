@@ -10,6 +10,11 @@ the last of its kind is put aside and stays at the head of every replay: a late 
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from itertools import accumulate, islice
+from typing import Final
+
+FORMER_EPOCHS: Final = 100
+"""Epochs that a journal had before and that are remembered: each time the gateway starts and opens the session again it
+gets one. A client that comes back with an older one is told of a gap."""
 
 Run = tuple[list[bytes], dict[int, str], bool]
 """Messages of one turn that follow one another; of those that tell a state the kind, by index and in order; and whether
@@ -104,13 +109,25 @@ class Journal:
     def rename(self, epoch: str) -> None:
         """The same history goes on, and from here on its positions are positions in another epoch."""
         self._former[self.epoch] = self._position
+        while len(self._former) > FORMER_EPOCHS:
+            del self._former[next(iter(self._former))]
         self.epoch = epoch
 
-    def known_until(self, epoch: str) -> int | None:
-        """Up to which position one in this epoch says where somebody is; None where it says nothing."""
-        if not epoch:
-            return None
-        return self._position if epoch == self.epoch else self._former.get(epoch)
+    @property
+    def former(self) -> tuple[tuple[str, int], ...]:
+        """The epochs that it had before, the oldest first, each with the position at which the next one began."""
+        return tuple(self._former.items())
+
+    def shared_with(self, epoch: str, position: int) -> int | None:
+        """Up to which position somebody at this one has seen what is written down here; None where it proves nothing.
+
+        Somebody in a former epoch may have seen more than reached the disk, and so than is known here. In the epoch of
+        now nobody can have.
+        """
+        if epoch and epoch == self.epoch:
+            return position if position <= self._position else None
+        until = self._former.get(epoch) if epoch else None
+        return None if until is None else min(position, until)
 
     @property
     def start(self) -> int:
@@ -152,8 +169,10 @@ class Journal:
         position: int,
         *,
         truncated: bool,
+        former: Iterable[tuple[str, int]] = (),
     ) -> None:
-        """Become what another journal was, of which these are `aside` and `runs`, from empty."""
+        """Become what another journal was, of which these are `aside`, `runs` and `former`, from empty."""
+        self._former = {epoch: until for epoch, until in former if 0 <= until <= position}
         self._aside = {kind: message for message, kind in aside}
         self._size = sum(map(len, self._aside.values()))
         for messages, states, ends_turn in runs:

@@ -67,6 +67,11 @@ class Lifecycle:
         process.asked.clear()
         process.held.clear()
         process.recalling.clear()
+        # What waits for a session goes on waiting, unless it was answered because of this.
+        for waiting in process.returned.values():
+            waiting[:] = [
+                request for request in waiting if request.client and request in request.client.requests.values()
+            ]
         process.surveying.clear()
         process.questions.agent_lost()
         process.terminals.clear()

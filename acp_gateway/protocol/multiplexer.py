@@ -237,7 +237,7 @@ class Multiplexer:
         self._process.terminals.client_gone(client)
         self._lifecycle.client_gone(client)
         self._process.held = [request for request in self._process.held if request.client is not client]
-        for waiting in self._process.recalling.values():
+        for waiting in (*self._process.recalling.values(), *self._process.returned.values()):
             waiting[:] = [request for request in waiting if request.client is not client]
         for request in [request for request in self._process.surveying if request.client is client]:
             del self._process.surveying[request]
@@ -428,7 +428,11 @@ class Multiplexer:
             for behind in survey.behind:
                 self._dispatch(behind)
             return True
-        queues: list[Any] = [self._process.held, *self._process.recalling.values()]
+        queues: list[Any] = [
+            self._process.held,
+            *self._process.recalling.values(),
+            *self._process.returned.values(),
+        ]
         queues += [survey.behind for survey in self._process.surveying.values()]
         for session in self._process.live.values():
             queues += [session.held, session.queue]

@@ -7,12 +7,14 @@ once; what others ask of it meanwhile waits.
 
 from collections import Counter
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
 from acp_gateway.protocol import catalogue, jsonrpc, methods, rights, spans, updates
 from acp_gateway.protocol.catalogue import Query
 from acp_gateway.protocol.cut_turns import note_cut, told_cut
+from acp_gateway.protocol.gaps import MAY_BE_MISSING, gap
 from acp_gateway.protocol.jsonrpc import Message
 from acp_gateway.protocol.process import Process
 from acp_gateway.protocol.reasons import in_one_line
@@ -27,6 +29,16 @@ SERVERS_TOLD: Final = 10
 NAME_TOLD: Final = 64
 PATH_TOLD: Final = 256
 """Characters of a refused directory in the log and the audit: longer than paths are."""
+
+
+@dataclass(frozen=True, slots=True)
+class _GoingOn:
+    """The history of a session that is opened again is the one that it had."""
+
+    told: Sequence[bytes]
+    """What its client gets of it before the answer."""
+    proven: bool
+    """Whether that is all that the client has not seen."""
 
 
 class Openings:
@@ -64,10 +76,12 @@ class Openings:
         if session is not None:
             self._take_up(session, client, request)
             return
+        returning = Return.read(message)
+        if returning is not None and self._waits_for_owner(client, message.session, request):
+            return
         session = self._to_open(client, message.session, request)
         if session is None or not self._has_room(request) or not self._may_open(client, request, session):
             return
-        returning = Return.read(message)
         if returning is not None and not session.recalled and session.archive.holds(session):
             if session not in self._process.recalling:
                 self._process.out.recall(session)
@@ -79,9 +93,16 @@ class Openings:
         request.session = session
         resumes = message.method == methods.RESUME
         withheld = resumes and self._process.abilities.load
-        tail = missed(session, client, returning)
-        replay_to = None if resumes or tail is not None else client
-        self._open(session, request, replay_to=replay_to, as_load=withheld, returning=returning, tail=tail)
+        going_on = None
+        if returning is not None and client.counts and session.recalled and session.journal.epoch:
+            # The history goes on for all who have seen a part of it, whether this client can say which or not. What
+            # it is called has to be new before anything is added: others may have seen more than reached the disk.
+            session.journal.rename(self._process.registry.new_epoch())
+            tail = missed(session, client, returning)
+            history = () if resumes else self._translated(client, updates.history(session))
+            going_on = _GoingOn(history if tail is None else tail, proven=tail is not None)
+        replay_to = None if resumes or going_on is not None else client
+        self._open(session, request, replay_to=replay_to, as_load=withheld, returning=returning, going_on=going_on)
 
     def _take_up(self, session: Session, client: Client, request: Request) -> None:
         """A client loads or resumes a session that is live here."""
@@ -99,7 +120,7 @@ class Openings:
             self._replay(session, client, updates.history(session))
         self._process.answer(request, result)
         if resumes and tail is None:
-            self._process.out.replay(client, session.journal.states())
+            self._tell_how_it_is(session, client, returning)
         # To resume is to come back to what one has: somebody else may be the host by now.
         hosts = not resumes or session.host is None
         self._process.take_part(session, client, hosts=hosts, returning=returning)
@@ -198,6 +219,8 @@ class Openings:
             self._process.respond(request, response)
             if not client.gone:
                 self._process.questions.offer(session, client)
+            for waiting in self._process.returned.pop(session_id, ()):
+                self._dispatch(waiting)
         else:
             self._process.respond(request, response)
         self._routing.sort_early()
@@ -340,8 +363,7 @@ class Openings:
 
     def _replay(self, session: Session, client: Client, history: Sequence[bytes]) -> None:
         """Give a client a session's history up to now, as it would have seen it."""
-        translations = self._process.terminals.translations
-        its = [translations(update).get(client, update) for update in history]
+        its = self._translated(client, history)
         if session in client.replays:
             # Asked for again before it was taken: that counts like anything else that waits for a client.
             for update in its:
@@ -349,6 +371,32 @@ class Openings:
         else:
             client.replays[session] = None
             self._process.out.replay(client, its)
+
+    def _translated(self, client: Client, history: Sequence[bytes]) -> Sequence[bytes]:
+        """A session's history with the names that terminals have at a client."""
+        translations = self._process.terminals.translations
+        return [translations(update).get(client, update) for update in history]
+
+    def _tell_how_it_is(self, session: Session, client: Client, returning: Return | None) -> None:
+        """Tell a client that has resumed a session how it is now, and one that was here before what it may have missed.
+
+        It comes behind the answer, where nobody takes it for history.
+        """
+        missing = [] if returning is None else [gap(session.id, MAY_BE_MISSING)]
+        self._process.out.replay(client, [*missing, *session.journal.states()])
+
+    def _waits_for_owner(self, client: Client, session_id: str, request: Request) -> bool:
+        """Whether a client that has come back before somebody who may open its session again; it waits for that then.
+
+        To be refused would be the end of what it sees, and whether it comes first after a restart is chance.
+        """
+        if client.controls and not client.viewer.guest:
+            return False
+        session = self._process.registry.find(client.viewer, self._process.agent, session_id)
+        waits = session is not None and not session.live and session_id not in self._process.live
+        if waits:
+            self._process.returned.setdefault(session_id, []).append(request)
+        return waits
 
     def _to_open(self, client: Client, session_id: str, request: Request) -> Session | None:
         """The session that is not live and that a client may have opened here; None where it was refused, or waits."""
@@ -385,7 +433,7 @@ class Openings:
         replay_to: Client | None,
         as_load: bool = False,
         returning: Return | None = None,
-        tail: Sequence[bytes] | None = None,
+        going_on: _GoingOn | None = None,
     ) -> None:
         """Have the agent open a session, and record what it tells of it."""
         first = self._is_first(session)
@@ -397,7 +445,7 @@ class Openings:
         if request.message.method == methods.RESUME and not as_load:
             session.recorded.begin_truncated()
         text = _as_load(request.message) if as_load else request.message.text
-        then = partial(self._loaded, first=first, returning=returning, tail=tail)
+        then = partial(self._loaded, first=first, returning=returning, going_on=going_on)
         self._process.forward(request, then, without_own_meta(text))
 
     def _is_first(self, session: Session) -> bool:
@@ -411,9 +459,9 @@ class Openings:
         *,
         first: bool,
         returning: Return | None,
-        tail: Sequence[bytes] | None,
+        going_on: _GoingOn | None,
     ) -> None:
-        """A session that was not live was opened, or could not be; its client has not seen `tail`, if that is known."""
+        """A session that was not live was opened, or could not be."""
         session, client = request.session, request.client
         assert session is not None
         recorded, session.recorded, session.replay_to = session.recorded, None, None
@@ -430,25 +478,23 @@ class Openings:
             return
         assert recorded is not None
         note_cut(session)
-        if tail is None:
+        proven = going_on is not None and going_on.proven
+        if going_on is None:
             recorded.turn_ended()
             session.take_journal(recorded)
         else:
-            # What this client has seen is known better here: of the agent's history only the states are news.
+            # What clients have seen is known better here: of the agent's history only the states are news.
             for state in recorded.states():
                 session.write(state, jsonrpc.parse(state).update)
-            tail = [*tail, *recorded.states()]
-            # It is the same history, of which the archive may have more than is in memory.
-            session.journal.rename(self._process.registry.new_epoch())
-            session.archive.keep(session)
             session.end_turn()
         for state in recorded.states():
             updates.read_state(session, jsonrpc.parse(state))
         session.keep_result(response)
         if client is not None:
             client.joined = True
-            if tail is not None:
-                self._process.out.replay(client, tail)
+            if going_on is not None:
+                states = recorded.states() if proven or request.message.method == methods.LOAD else []
+                self._process.out.replay(client, [*going_on.told, *states])
             if returning is None:
                 self._process.respond(request, response)
             else:
@@ -456,8 +502,8 @@ class Openings:
                 result = with_own_meta(result, adopt(self._process, session, client, returning))
                 self._process.answer(request, with_own_meta(result, told_cut(session, returning)))
             if not client.gone:
-                if request.message.method == methods.RESUME and tail is None:
-                    self._process.out.replay(client, session.journal.states())
+                if request.message.method == methods.RESUME and not proven:
+                    self._tell_how_it_is(session, client, returning)
                 self._process.take_part(session, client, hosts=True, returning=returning)
                 self._process.questions.offer(session, client)
         self._set_open(session)
@@ -473,7 +519,7 @@ class Openings:
     def _set_open(self, session: Session) -> None:
         session.state = State.OPEN
         self._routing.route_again()
-        held, session.held = session.held, []
+        held, session.held = [*session.held, *self._process.returned.pop(session.id, ())], []
         for request in held:
             self._dispatch(request)
 

@@ -64,6 +64,13 @@ class Positions:
         if not self._loading[session_id]:
             del self._loading[session_id]
 
+    def put(self, session_id: str, position: Position | None) -> None:
+        """The editor is here in a session after all, whatever was counted; None where that is not known."""
+        self._count()
+        self._known.pop(session_id, None)
+        if position is not None:
+            self._known[session_id] = position
+
     def forget(self, session_id: str) -> None:
         """Where the editor is in a session is not known any more, or of no interest."""
         self._known.pop(session_id, None)

@@ -115,6 +115,8 @@ class Process:
         """What was asked of it while it has to be started again first."""
         self.recalling: dict[Session, list[Request]] = {}
         """What waits until the journal of a session was read from the archive."""
+        self.returned: dict[str, list[Request]] = {}
+        """What waits until somebody has opened a session again who may, by its id."""
         self.surveying: dict[Request, Survey] = {}
         """What waits until somebody has looked at the directories that it names."""
         self.unopened = Unopened()

@@ -24,6 +24,8 @@ class Reopening:
     """The ids of those that may have reached the agent and have no answer."""
     questions: list[bytes] = field(default_factory=list)
     """The ids of those that the editor has not answered, or whose answers have not left."""
+    method: str = ""
+    """By which it is opened, as `way_back` says."""
     raw_id: bytes = b""
     """Of the request that opens it; empty before there was one."""
     marked: bool = False
@@ -42,7 +44,7 @@ class Reopening:
             params: what the editor has opened it with, an object.
             connection_id: of the link that was lost.
         """
-        self.raw_id = raw_id
+        self.raw_id, self.method = raw_id, method
         params = with_member(params, "sessionId", encode(self.session_id))
         if method == LOAD and raw_at(params, "mcpServers") is None:
             params = with_member(params, "mcpServers", b"[]")

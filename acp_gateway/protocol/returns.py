@@ -6,7 +6,8 @@ says so in `params._meta["acp-gateway"]` of `session/resume` or `session/load`:
     {"epoch": "…", "position": 12, "connection": "…", "prompts": [4], "questions": [7]}
 
 Where its journal is still known here, it gets what came after that position and nothing else; of what is not held any
-more, a line that says so, and the states as they are. Its prompts whose turn is
+more, a line that says so, and the states as they are. Where the position proves nothing, a line says that too: nobody
+comes back to a gap without being told. Its prompts whose turn is
 still running are its own again, under the ids that they had on the old link, and so are the questions that it was asked
 there and that are still open; the answer names both, and what it does not name is over. The id of the old link is no
 authority: prompts and questions are given back within one identity only.
@@ -15,7 +16,8 @@ authority: prompts and questions are given back within one identity only.
 from dataclasses import dataclass
 from typing import Final, Self
 
-from acp_gateway.protocol import jsonrpc, spans, updates
+from acp_gateway.protocol import jsonrpc, spans
+from acp_gateway.protocol.gaps import PART_MISSING, gap
 from acp_gateway.protocol.jsonrpc import Message, RawId
 from acp_gateway.protocol.methods import META
 from acp_gateway.protocol.outbox import Mark, acknowledgement
@@ -69,20 +71,20 @@ def missed(session: Session, client: Client, returning: Return | None) -> list[b
     if returning is None or not client.counts or returning.epoch is None:
         return None
     journal = session.journal
-    known = journal.known_until(returning.epoch)
-    if known is None:
+    begin = journal.shared_with(returning.epoch, returning.position)
+    if begin is None:
         return None
 
-    def mark(position: int) -> Mark:
+    def mark(position: int, epoch: str = journal.epoch) -> Mark:
         return Mark(acknowledgement(0, {session.id: (epoch, position)}))
 
-    epoch = returning.epoch
-    # What a gateway had not written to the disk when it was killed, its clients may have seen all the same.
-    begin = min(returning.position, known)
-    marked: list[bytes] = [mark(returning.position)]
+    marked: list[bytes] = [mark(returning.position, returning.epoch)]
+    if (journal.epoch, begin) != (returning.epoch, returning.position):
+        # From here on it counts in the epoch of now: in that of before, a place past its end says nothing any more.
+        marked.append(mark(begin))
     if begin < journal.start:
         begin = journal.start
-        marked.append(updates.gap(session.id, updates.PART_MISSING))
+        marked.append(gap(session.id, PART_MISSING))
         marked += [update for update, _ in journal.aside()]
         marked.append(mark(begin))
     tail = journal.since(begin)

@@ -5,14 +5,10 @@ from typing import Final
 import msgspec
 
 from acp_gateway.protocol import jsonrpc, methods, spans
+from acp_gateway.protocol.gaps import gap
 from acp_gateway.protocol.jsonrpc import Message
-from acp_gateway.protocol.methods import AGENT_CHUNK, CONFIG_UPDATE, META, MODE_UPDATE, SESSION_UPDATE, USER_CHUNK
+from acp_gateway.protocol.methods import CONFIG_UPDATE, META, MODE_UPDATE, SESSION_UPDATE, USER_CHUNK
 from acp_gateway.protocol.sessions import Session
-
-GAP: Final = "[acp-gateway: the beginning of this conversation is no longer kept at the gateway.]"
-PART_MISSING: Final = "[acp-gateway: a part of this conversation is missing here; it is no longer kept at the gateway.]"
-"""The only texts that the gateway ever adds to a conversation."""
-
 
 _NO_TALK: Final = methods.STATE_UPDATES | {methods.SUBAGENT_UPDATE}
 
@@ -57,11 +53,6 @@ def user_chunks(session_id: str, prompt: Message) -> list[bytes]:
     return [
         session_update(session_id, USER_CHUNK, content=block, **message_id) for block in jsonrpc.elements_of(blocks)
     ]
-
-
-def gap(session_id: str, text: str = GAP) -> bytes:
-    """What stands in the place of what is missing."""
-    return session_update(session_id, AGENT_CHUNK, content=jsonrpc.encode({"type": "text", "text": text}))
 
 
 def mode_update(session: Session, mode_id: str) -> bytes:

@@ -119,7 +119,9 @@ class Shelf:
 
     def _copy(self, journal: Journal) -> Journal:
         copied = Journal(self._limit, journal.epoch)
-        copied.restore(journal.aside(), journal.runs(), journal.position, truncated=journal.truncated)
+        copied.restore(
+            journal.aside(), journal.runs(), journal.position, truncated=journal.truncated, former=journal.former
+        )
         return copied
 
 

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from acp_gateway.protocol.conversation import Conversation, Failure, Outcome
+from acp_gateway.protocol.gaps import MAY_BE_MISSING, SESSION_LOST, gap
 from acp_gateway.protocol.outbox import Mark, acknowledgement
 
 CWD = {"cwd": "/srv/x", "mcpServers": []}
@@ -669,7 +670,7 @@ def test_what_was_open_in_a_session_that_is_lost_ends(talk: Dialogue, answer: by
     talk.is_asked(5)
     talk.gateway_says(mark(s=("e", 1)))
     talk.reattached()
-    assert talk.gateway_says(answer) == [cancelled(1), withdrawn(5)]
+    assert talk.gateway_says(answer) == [gap("s", SESSION_LOST), cancelled(1), withdrawn(5)]
     assert not talk.conversation.recovering
     assert "session s is lost: -32002" in talk.notes[0]
     assert talk.reattached() == []
@@ -692,7 +693,8 @@ def test_an_agent_that_can_open_nothing_again_has_lost_its_sessions(talk: Dialog
     talk.is_asked(5, "t")
     talk.loses_link()
     outcome = talk.is_introduced_again(**NEITHER)
-    assert (outcome.to_gateway, outcome.to_editor) == ([], [cancelled(1), withdrawn(5)])
+    lost = gap("s", SESSION_LOST), gap("t", SESSION_LOST)
+    assert (outcome.to_gateway, outcome.to_editor) == ([], [lost[0], cancelled(1), lost[1], withdrawn(5)])
     assert not talk.conversation.recovering
     assert len(talk.notes) == 2
 
@@ -922,6 +924,29 @@ def test_a_link_that_is_lost_in_a_recovery_is_replaced_once_more(talk: Dialogue)
         {"epoch": "f", "position": 5, "connection": "c2", "prompts": [2], "questions": [5]},
     ]
     assert [json.loads(opening)["id"] for opening in openings] == ["acp-gateway:attach:3", "acp-gateway:attach:4"]
+
+
+@pytest.mark.parametrize("way", [{"code": -32603, "reason": "agent_ended"}, None])
+def test_where_nothing_has_passed_the_editor_is_where_it_was_whatever_the_gateway_says_of_that(
+    talk: Dialogue, way: dict[str, Any] | None
+) -> None:
+    talk.gateway_says(mark(s=("e", 5)))
+    talk.reattached()
+    # It counts anew, and nobody can tell yet what of that the editor has seen.
+    assert talk.gateway_says(mark(s=("f", 1)), update(), update()) == []
+    if way is not None:
+        talk.gateway_says(error("acp-gateway:attach:1", **way))
+    assert talk.positions() == {"s": ("e", 5)}
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_who_swallows_a_history_says_that_some_of_it_may_be_missing(talk: Dialogue, *, known: bool) -> None:
+    talk.gateway_says(mark(s=("e", 5)))
+    talk.loses_link()
+    talk.is_introduced_again(**LOADS)
+    talk.gateway_says(mark(s=("e", 5) if known else ("f", 0)))
+    told = talk.gateway_says(update(), adopting("acp-gateway:attach:1"), update(text="new"))
+    assert told == [update() if known else gap("s", MAY_BE_MISSING), update(text="new")]
 
 
 def test_the_editor_may_speak_while_a_recovery_is_under_way(talk: Dialogue) -> None:

@@ -2,11 +2,12 @@
 
 from collections.abc import Iterable
 
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from acp_gateway.protocol.journal import Journal, Run
+from acp_gateway.protocol.journal import FORMER_EPOCHS, Journal, Run
 
 
 def journal(limit: int, *turns: Iterable[bytes], running: Iterable[bytes] = ()) -> Journal:
@@ -165,6 +166,42 @@ def test_the_states_are_the_last_of_each_kind_in_the_order_in_which_they_came() 
         written.append(message, kind)
     assert written.replay() == [b"m1", b"c1", b"t1", b"m2"]
     assert written.states() == [b"c1", b"t1", b"m2"]
+
+
+# Epochs
+
+
+def test_a_place_counts_in_all_epochs_that_a_journal_ever_had_up_to_where_each_ended() -> None:
+    written = Journal(100, "a")
+    written.extend([b"1", b"2"])
+    written.rename("b")
+    written.extend([b"3"])
+    written.rename("c")
+    written.extend([b"4"])
+    assert written.former == (("a", 2), ("b", 3))
+    assert [written.shared_with(epoch, 1) for epoch in ("a", "b", "c")] == [1, 1, 1]
+    # Somebody has seen more of it than is here: what came instead is news.
+    assert [written.shared_with(epoch, 50) for epoch in ("a", "b")] == [2, 3]
+
+
+@pytest.mark.parametrize(("epoch", "position"), [("", 0), ("other", 1), ("b", 3)])
+def test_a_place_in_another_journal_or_past_the_end_of_this_one_proves_nothing(epoch: str, position: int) -> None:
+    written = Journal(100, "b")
+    written.extend([b"1", b"2"])
+    assert written.shared_with(epoch, position) is None
+    assert Journal(100).shared_with("", 0) is None
+
+
+def test_what_it_was_called_before_is_restored_and_only_so_many_names_are_kept() -> None:
+    restored = Journal(100, "x")
+    restored.restore([], [([b"1", b"2"], {}, False)], 2, truncated=False, former=[("a", 1), ("damaged", 3), ("b", 2)])
+    assert restored.former == (("a", 1), ("b", 2))
+    for number in range(FORMER_EPOCHS - 1):
+        restored.rename(f"epoch {number}")
+    assert len(restored.former) == FORMER_EPOCHS
+    assert restored.shared_with("a", 1) is None
+    assert restored.shared_with("b", 1) == 1
+    assert restored.shared_with("x", 2) == 2
 
 
 # Forks

@@ -7,13 +7,13 @@ from typing import Any
 import pytest
 
 from acp_gateway.protocol.deliveries import Deed
+from acp_gateway.protocol.gaps import GAP
 from acp_gateway.protocol.journal import Journal
 from acp_gateway.protocol.jsonrpc import parse
 from acp_gateway.protocol.openings import NAME_TOLD, SERVERS_TOLD
 from acp_gateway.protocol.process import Policy
 from acp_gateway.protocol.sessions import Findings, Problem, Registry, Role, Session, State
 from acp_gateway.protocol.toolservers import ToolPolicy
-from acp_gateway.protocol.updates import GAP
 from tests.protocol.scene import Peer, Place, Scene, Shelf, encode, make_policy, news_params
 
 LOADS: dict[str, Any] = {"loadSession": True}

@@ -4,11 +4,11 @@ from typing import Any
 
 import pytest
 
+from acp_gateway.protocol.gaps import MAY_BE_MISSING, PART_MISSING
 from acp_gateway.protocol.jsonrpc import parse
 from acp_gateway.protocol.process import Policy
 from acp_gateway.protocol.returns import LARGEST_ID, Return, last_id, with_own_meta, without_own_meta
 from acp_gateway.protocol.sessions import Registry, Role
-from acp_gateway.protocol.updates import PART_MISSING
 from tests.protocol.scene import Peer, Place, Scene, Shelf, encode, make_policy
 
 LOADS: dict[str, Any] = {"loadSession": True, "sessionCapabilities": {"close": {}}}
@@ -31,6 +31,12 @@ def texts(messages: list[Any]) -> list[str]:
     """What the updates among messages say."""
     updates = [message["params"]["update"] for message in messages if message.get("method") == "session/update"]
     return [update["content"]["text"] for update in updates if "content" in update]
+
+
+def at(peer: Peer) -> dict[str, Any]:
+    """What a client says of how far it is."""
+    epoch, position = peer.seen["s"]
+    return {"epoch": epoch, "position": position}
 
 
 def taken_over(messages: list[Any]) -> Any:
@@ -191,12 +197,14 @@ def test_who_comes_back_to_what_was_cut_off_gets_the_states_from_before_it() -> 
     assert state["params"]["update"]["sessionUpdate"] == "plan"
 
 
-def test_a_position_behind_the_end_brings_nothing_twice(scene: Scene, ann: Peer) -> None:
+def test_a_position_behind_the_end_proves_nothing(scene: Scene, ann: Peer) -> None:
     scene.agent.update("seen")
     back = scene.join("ann again", link="second")
     back.comes_back(epoch=ann.seen["s"][0], position=50)
-    assert texts(back.heard()) == []
-    assert back.marks == [{"s": (ann.seen["s"][0], 50)}, {"s": scene.place()}]
+    answer, *rest = back.heard()
+    assert "result" in answer
+    assert texts(rest) == [MAY_BE_MISSING]
+    assert back.marks == [{"s": scene.place()}]
 
 
 def test_a_sub_agents_words_among_what_was_missed_are_counted_by_a_mark(scene: Scene, ann: Peer) -> None:
@@ -276,7 +284,7 @@ def test_a_prompt_whose_turn_is_running_is_answered_on_the_new_link_under_its_id
     asked = scene.agent.takes("session/prompt")
     ann.gone()
     back = scene.join("ann", link="second")
-    back.comes_back(connection="first", prompts=["A", "A", 99])
+    back.comes_back(**at(ann), connection="first", prompts=["A", "A", 99])
     (answer,) = back.heard_text()
     assert rb'"prompts":["\u0041"]' in answer
     scene.agent.answer(asked, stopReason="end_turn")
@@ -328,7 +336,7 @@ def test_a_link_that_is_there_or_away_keeps_what_it_has(scene: Scene, ann: Peer)
     scene.agent.ask_permission()
     ann.away()
     back = scene.join("ann again", link="second")
-    back.comes_back(connection="first", prompts=[own], questions=[1])
+    back.comes_back(**at(ann), connection="first", prompts=[own], questions=[1])
     answer, asked = back.heard()
     assert taken_over([answer]) == {"prompts": [], "questions": []}
     assert asked["id"] == 2
@@ -384,7 +392,7 @@ def test_a_question_is_open_again_under_the_id_that_it_had_and_counts_once(scene
     ann.gone()
     scene.agent.heard()
     back = scene.join("ann", link="second")
-    back.comes_back(connection="first", questions=[question["id"], 99])
+    back.comes_back(**at(ann), connection="first", questions=[question["id"], 99])
     (answer,) = back.heard()
     assert taken_over([answer])["questions"] == [question["id"]]
     back.choose(question, "yes")
@@ -422,7 +430,7 @@ def test_a_question_that_is_not_named_is_asked_anew_and_one_that_is_decided_is_n
     ann.gone()
     bob.choose(bob.heard()[0], "yes")
     back = scene.join("ann", link="second", _meta={"acp-gateway": {"lastId": other["id"]}})
-    back.comes_back(connection="first", questions=[decided["id"]])
+    back.comes_back(**at(ann), connection="first", questions=[decided["id"]])
     answer, asked = back.heard()
     assert taken_over([answer])["questions"] == []
     assert asked["id"] > other["id"]
@@ -437,7 +445,7 @@ def test_an_id_under_which_something_else_was_asked_on_the_new_link_is_not_given
     back.new_session("t")
     scene.agent.ask_permission(raw_id=2, session_id="t")
     assert back.hears()["id"] == question["id"] == 1
-    back.comes_back(connection="first", questions=[1])
+    back.comes_back(**at(ann), connection="first", questions=[1])
     answer, asked = back.heard()
     assert taken_over([answer])["questions"] == []
     assert asked["id"] == 2
@@ -553,7 +561,7 @@ def test_where_more_was_seen_than_was_written_nothing_comes_again(shelf: Shelf) 
     scene.recall(shelf.read(scene.wanted[0]))
     scene.agent.answers("session/load")
     assert texts(back.heard()) == []
-    assert back.marks == [{"s": (epoch, position + 10)}, {"s": scene.place()}]
+    assert back.marks == [{"s": (epoch, position + 10)}, {"s": scene.place()}, {"s": scene.place()}]
 
 
 def test_where_the_archive_has_nothing_the_agents_own_history_comes(shelf: Shelf) -> None:
@@ -569,7 +577,7 @@ def test_where_the_archive_has_nothing_the_agents_own_history_comes(shelf: Shelf
     assert back.marks == [{"s": scene.place()}]
 
 
-def test_an_unknown_epoch_of_one_that_is_over_brings_the_agents_own_history(shelf: Shelf) -> None:
+def test_an_unknown_epoch_of_one_that_is_over_brings_the_history_that_is_kept(shelf: Shelf) -> None:
     scene, _ = over(shelf)
     back = scene.join("ann", link="second")
     back.comes_back(method="session/load", epoch="other", position=1)
@@ -577,8 +585,114 @@ def test_an_unknown_epoch_of_one_that_is_over_brings_the_agents_own_history(shel
     asked = scene.agent.takes("session/load")
     scene.agent.update("all of it")
     scene.agent.answer(asked)
-    assert texts(back.heard()) == ["all of it"]
+    assert texts(back.heard()) == ["one", "two", "three"]
     assert back.marks == [{"s": scene.place()}]
+
+
+@pytest.mark.parametrize("place", [{"epoch": "other", "position": 1}, {}])
+@pytest.mark.parametrize("live", [True, False])
+def test_who_resumes_and_can_not_prove_what_it_has_seen_is_told_of_a_gap(
+    shelf: Shelf, place: dict[str, Any], *, live: bool
+) -> None:
+    scene, _ = over(shelf)
+    if live:
+        first = scene.join("bob", link="bob")
+        first.request("session/load", sessionId="s", cwd="/srv", mcpServers=[])
+        scene.agent.answers("session/load")
+    back = scene.join("ann", link="second")
+    own = back.comes_back(method="session/resume", connection="first", **place)
+    if not live:
+        scene.recall(shelf.read(scene.wanted[0]))
+        asked = scene.agent.takes("session/load")
+        scene.agent.update("all of it")
+        scene.agent.answer(asked)
+    answer, *rest = back.heard()
+    assert answer["id"] == own
+    # Behind the answer: what comes before it is history for a client that knows of no mark.
+    assert texts(rest) == [MAY_BE_MISSING]
+    assert back.seen["s"] == scene.place()
+
+
+def test_those_who_come_later_are_told_what_they_have_missed_though_the_first_could_prove_nothing(shelf: Shelf) -> None:
+    scene, (epoch, position) = over(shelf)
+    back = scene.join("ann", link="second")
+    back.comes_back(epoch="other", position=1)
+    scene.recall(shelf.read(scene.wanted[0]))
+    scene.agent.answers("session/load")
+    bob = scene.join("bob", link="bob")
+    bob.comes_back(epoch=epoch, position=position - 2)
+    assert texts(bob.heard()) == ["two", "three"]
+
+
+def test_a_place_beyond_what_reached_the_disk_is_never_taken_for_one_in_what_came_later(shelf: Shelf) -> None:
+    scene, (epoch, position) = over(shelf)
+    back = scene.join("ann", link="second")
+    back.comes_back(epoch=epoch, position=position)
+    scene.recall(shelf.read(scene.wanted[0]))
+    asked = scene.agent.takes("session/load")
+    scene.agent.state("plan", entries=[])
+    scene.agent.answer(asked)
+    scene.agent.update("four")
+    bob = scene.join("bob", link="bob")
+    # It has seen two more before the gateway was killed, which take the same positions.
+    bob.comes_back(epoch=epoch, position=position + 2)
+    plan, four, *_ = bob.heard()
+    assert plan["params"]["update"]["sessionUpdate"] == "plan"
+    assert texts([four]) == ["four"]
+
+
+def test_the_places_of_several_restarts_ago_are_known(shelf: Shelf) -> None:
+    scene, (epoch, position) = over(shelf)
+    for number in range(3):
+        back = scene.join("ann", link=f"link {number}")
+        back.comes_back(**(at(back) if "s" in back.seen else {"epoch": epoch, "position": position}))
+        scene.recall(shelf.read(scene.wanted[0]))
+        scene.agent.answers("session/load")
+        scene.agent.update(f"life {number}")
+        back.request("session/close", sessionId="s")
+        scene.agent.answers("session/close")
+        back.gone()
+    bob = scene.join("bob", link="bob")
+    bob.comes_back(epoch=epoch, position=position)
+    scene.recall(shelf.read(scene.wanted[0]))
+    scene.agent.answers("session/load")
+    assert texts(bob.heard()) == ["life 0", "life 1", "life 2"]
+
+
+@pytest.mark.parametrize("role", [Role.OBSERVER, Role.CONTROLLER])
+def test_who_may_not_open_a_session_waits_for_somebody_who_may_when_it_comes_back_first(
+    shelf: Shelf, role: Role
+) -> None:
+    scene, (epoch, position) = over(shelf)
+    guest = role is Role.CONTROLLER
+    watcher = scene.join("eve", "you" if guest else "me", role, only="s" if guest else None, guest=guest, link="eve")
+    own = watcher.comes_back(epoch=epoch, position=position - 1)
+    assert watcher.heard() == []
+    ann = scene.join("ann", link="second")
+    ann.comes_back(epoch=epoch, position=position)
+    scene.recall(shelf.read(scene.wanted[0]))
+    scene.agent.answers("session/load")
+    missed, answer = watcher.heard()
+    assert texts([missed]) == ["three"]
+    assert answer["id"] == own
+    scene.agent.update("live")
+    assert texts(watcher.heard()) == ["live"]
+
+
+def test_who_waits_for_a_session_can_take_that_back_and_leave(shelf: Shelf) -> None:
+    scene, _ = over(shelf)
+    watchers = [scene.join(f"eve {number}", role=Role.OBSERVER, link=f"eve {number}") for number in range(3)]
+    asked = [watcher.comes_back(epoch="e", position=0) for watcher in watchers]
+    watchers[0].send(method="$/cancel_request", params={"requestId": asked[0]})
+    assert "error" in watchers[0].hears()
+    watchers[1].gone()
+    scene.lose_agent()
+    assert "error" in watchers[2].hears()
+    ann = scene.join("ann", link="second")
+    ann.request("session/load", sessionId="s", cwd="/srv", mcpServers=[])
+    scene.agent.send(id=scene.agent.takes("initialize")["id"], result=scene.welcome)
+    scene.agent.answers("session/load")
+    assert [watcher.heard() for watcher in watchers] == [[], [], []]
 
 
 def test_memory_that_gets_short_meanwhile_takes_nothing_from_who_returns(shelf: Shelf) -> None:

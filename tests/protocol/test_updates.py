@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from acp_gateway.protocol import updates
+from acp_gateway.protocol.gaps import GAP
 from acp_gateway.protocol.journal import Journal
 from acp_gateway.protocol.jsonrpc import parse
 from acp_gateway.protocol.sessions import Session
@@ -174,7 +175,7 @@ def test_a_history_whose_beginning_is_missing_is_said_to_be_so_twice() -> None:
     gap, *kept = updates.history(it)
     assert json.loads(gap)["params"]["update"] == {
         "sessionUpdate": "agent_message_chunk",
-        "content": {"type": "text", "text": updates.GAP},
+        "content": {"type": "text", "text": GAP},
     }
     assert kept == [b"ten bytes!"]
 
@@ -198,9 +199,9 @@ def test_who_loads_what_is_not_kept_any_more_is_told_of_the_gap_and_nobody_else_
     ann.new_session()
     for _ in range(10):
         scene.agent.update("x" * 50)
-    assert updates.GAP not in str(ann.heard())
+    assert GAP not in str(ann.heard())
     gap, *_, response = scene.join("bob").load()
-    assert gap["params"]["update"]["content"]["text"] == updates.GAP
+    assert gap["params"]["update"]["content"]["text"] == GAP
     assert response["result"] == {"_meta": {"acp-gateway": {"truncated": True}}}
 
 

@@ -1,0 +1,70 @@
+"""An agent that says numbered updates as long as a turn lasts, for soaks; what a session was told survives its end.
+
+It is started with a directory, where each session is a file with the numbers that were said in it. `session/load` tells
+all of them again with the word `all`, else nothing. A prompt's text is how many updates it is to say, and how many of
+them at once.
+"""
+
+import json
+import os
+import secrets
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+
+def write(*messages: dict[str, Any]) -> None:
+    sys.stdout.buffer.write(b"".join(json.dumps({"jsonrpc": "2.0"} | message).encode() + b"\n" for message in messages))
+    sys.stdout.buffer.flush()
+
+
+def update(session: str, number: int) -> dict[str, Any]:
+    content = {"type": "text", "text": f"{number} {'x' * (number % 200)}"}
+    params = {"sessionId": session, "update": {"sessionUpdate": "agent_message_chunk", "content": content}}
+    return {"method": "session/update", "params": params}
+
+
+def said(path: Path) -> int:
+    """How many numbers were said in a session: one byte each is in its file."""
+    return path.stat().st_size
+
+
+def speak(session: str, path: Path, text: str) -> None:
+    count, at_once = map(int, text.split())
+    with path.open("ab") as file:
+        while count > 0:
+            some = min(count, at_once)
+            # Before it is said: a number is never said twice, whichever process is killed.
+            os.write(file.fileno(), b"." * some)
+            end = said(path)
+            write(*(update(session, number) for number in range(end - some + 1, end + 1)))
+            count -= some
+            time.sleep(0.002)
+
+
+def main(directory: Path, replays: bool) -> None:
+    for line in sys.stdin.buffer:
+        message = json.loads(line)
+        if "method" not in message or "id" not in message:
+            continue
+        method, params, result = message["method"], message.get("params", {}), {}
+        session = params.get("sessionId", "")
+        path = directory / f"{session}.said"
+        if method == "initialize":
+            abilities = {"loadSession": True, "sessionCapabilities": {} if replays else {"resume": {}}}
+            result = {"protocolVersion": 1, "agentCapabilities": abilities}
+        elif method == "session/new":
+            session = secrets.token_hex(8)
+            (directory / f"{session}.said").touch()
+            result = {"sessionId": session}
+        elif method == "session/load" and replays:
+            write(*(update(session, number) for number in range(1, said(path) + 1)))
+        elif method == "session/prompt":
+            speak(session, path, params["prompt"][0]["text"])
+            result = {"stopReason": "end_turn"}
+        write({"id": message["id"], "result": result})
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), sys.argv[2:] == ["all"])

@@ -1,0 +1,40 @@
+"""Cuts and kills at random, with everything real: nothing comes twice, and nothing is missing without a word."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from tests.end_to_end.soak import faults_of, soak
+
+SEED = int(os.environ.get("TEST_SEED", "1"))
+"""What is drawn by chance is drawn from it; a failure says it. When things happen, a run adds."""
+
+
+@pytest.mark.slow
+def test_whatever_is_cut_and_killed_each_viewer_has_all_of_the_history_or_was_told(tmp_path: Path) -> None:
+    report = soak(tmp_path, SEED, 20)
+    assert report.kills > 0
+    assert report.viewers > report.sessions
+    assert report.faults == [], str(report)
+
+
+@pytest.mark.parametrize(
+    ("seen", "truth", "faults"),
+    [
+        ([1, 2, 3], [1, 2, 3], 0),
+        ([1, 2, 3], [2, 3], 0),
+        ([1, 3], [1, 2, 3], 1),
+        ([1, None, 3], [1, 2, 3], 0),
+        ([1, 3, None], [1, 2, 3], 1),
+        ([None, 3], [1, 2, 3], 0),
+        ([1, 2, None], [1, 2, 3], 0),
+        ([1, 1, 2], [1, 2], 1),
+        ([1, None, 1], [1], 1),
+        ([2, 1], [1, 2], 1),
+    ],
+)
+def test_a_soak_finds_what_is_missing_without_a_word_and_what_comes_twice(
+    seen: list[int | None], truth: list[int], faults: int
+) -> None:
+    assert len(faults_of(seen, truth)) == faults
