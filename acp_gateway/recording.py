@@ -10,6 +10,7 @@ it. What is no JSON is recorded as `text`.
 """
 
 import logging
+import math
 import os
 import re
 import time
@@ -21,8 +22,9 @@ from typing import Any, Final, Literal, Protocol
 from acp_gateway import __version__
 from acp_gateway.options import GatewaySection
 from acp_gateway.protocol import jsonrpc
+from acp_gateway.protocol.checking import method_of
 from acp_gateway.protocol.methods import RESERVED_PREFIX
-from acp_gateway.protocol.redaction import redact, redact_json, redact_text
+from acp_gateway.protocol.redaction import LARGEST, describe, redact, redact_json, redact_text
 
 Direction = Literal["from_client", "to_client"]
 
@@ -31,9 +33,17 @@ MARK: Final = "acp-gateway-recording"
 
 VERSION: Final = 1
 
-LONGEST_MESSAGE: Final = 4 * 1024 * 1024
-"""Bytes of one message that are recorded: pictures are in it, and what a message of the largest size would cost to look
-through is not spent while everybody waits."""
+LONGEST_MESSAGE: Final = 4 * LARGEST
+"""Bytes of one message in a recording: characters become escapes there."""
+
+SHARE: Final = 0.25
+"""Part of the event loop's time that recording may take in the long run: it must not stop those who work."""
+
+BURST: Final = 0.5
+"""Seconds that it may take at once: a history of some thousand messages is recorded as a whole."""
+
+LINK_SIZE: Final = 64 * 1024
+"""Bytes of a message about a link at most: positions of some sessions."""
 
 LONGEST_BODY: Final = 4096
 """Bytes of one message that are logged: what a person still reads."""
@@ -99,6 +109,7 @@ class Recorder:
         self._directory = directory
         self._now = now
         self._clock = clock
+        self.share = Share()
         # Bytes that may still be written; below zero once something did not fit.
         self._left = limit
         # Whether the log has been told why a recording is not complete.
@@ -162,7 +173,8 @@ class _FileTape:
             self._clock() - self._started,
             b"client" if direction == "from_client" else b"agent",
         )
-        lines = b"".join([b"%b%b}\n" % (start, _content(m)) for m in messages if not _is_about_link(m)])
+        contents = [self._recorder.share.look_through(m, _content, _omitted) for m in messages]
+        lines = b"".join([b"%b%b}\n" % (start, content) for content in contents if content])
         if self._recorder.take(len(lines)):
             self._put(lines)
         else:
@@ -183,48 +195,93 @@ class _FileTape:
             self.close()
 
 
+def _omitted(message: bytes) -> bytes:
+    """The member of a line in place of what was said when recording had taken too much time."""
+    return _text(f"{len(message)} bytes, not looked through: recording took more than its share of the time")
+
+
 def _content(message: bytes) -> bytes:
-    """The member of a line that says what was said."""
+    """The member of a line that says what was said; empty for what is about the link."""
+    if _is_about_link(message):
+        return b""
     redacted = redact_json(message, LONGEST_MESSAGE)
     if redacted is not None:
         return b'"message":%b' % redacted
     # A message that was cut or misspelled has its secrets in places that can't be found.
-    is_broken = message.lstrip()[:1] in (b"{", b"[")
-    text = f"{len(message)} bytes that are no JSON" if is_broken else message.decode(errors="replace")
-    return b'"text":%b' % jsonrpc.encode(redact_text(text, LONGEST_TEXT)).replace(b"\x7f", b"\\u007f")
+    is_broken = len(message) > LARGEST or message.lstrip()[:1] in (b"{", b"[")
+    text = describe(message) if is_broken else redact_text(message.decode(errors="replace"), LONGEST_TEXT)
+    return _text(text)
+
+
+def _text(text: str) -> bytes:
+    return b'"text":%b' % jsonrpc.encode(text).replace(b"\x7f", b"\\u007f")
 
 
 def _is_about_link(message: bytes) -> bool:
     """Whether a message is one of the gateway's own, which never reach an agent."""
-    if b"acp-gateway" not in message and b"\\u" not in message:
+    if len(message) > LINK_SIZE or (b"acp-gateway" not in message and b"\\u" not in message):
         return False
     try:
-        method = jsonrpc.text_at(message, "method")
+        return method_of(message).startswith(RESERVED_PREFIX)
     except ValueError:
         return False
-    return method is not None and method.startswith(RESERVED_PREFIX)
+
+
+class Share:
+    """The part of the time that looking through messages may take, as a leaky bucket of seconds.
+
+    Args:
+        clock: says how much time passes, in seconds.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
+        self._clock = clock
+        # When what was taken so far is made up for.
+        self._even_at = -math.inf
+
+    def look_through(self, message: bytes, look: Callable[[bytes], bytes], omit: Callable[[bytes], bytes]) -> bytes:
+        """What `look` makes of a message; where too much time was taken already, what `omit` makes of it."""
+        began = self._clock()
+        if self._even_at - began > BURST / SHARE:
+            return omit(message)
+        looked = look(message)
+        self._even_at = max(self._even_at, began) + (self._clock() - began) / SHARE
+        return looked
 
 
 class LogRecorder:
     """Records into the log, one line for each message."""
 
+    def __init__(self) -> None:
+        self._share = Share()
+
     def open(self, connection: str, about: Mapping[str, Any]) -> Tape:
         """As `Recording.open`; what it is about is in the log already."""
-        return _LogTape(connection)
+        return _LogTape(connection, self._share)
 
 
 class _LogTape:
-    def __init__(self, connection: str) -> None:
+    def __init__(self, connection: str, share: Share) -> None:
         self._connection = connection
+        self._share = share
 
     def write(self, direction: Direction, messages: Sequence[bytes]) -> None:
         arrow = "<-" if direction == "from_client" else "->"
         for message in messages:
-            if not _is_about_link(message):
-                _log.info("%s: %s %s", self._connection, arrow, redact(message, LONGEST_BODY).decode())
+            body = self._share.look_through(message, _body, _omitted_body)
+            if body:
+                _log.info("%s: %s %s", self._connection, arrow, body.decode())
 
     def close(self) -> None:
         """Nothing is open."""
+
+
+def _body(message: bytes) -> bytes:
+    return b"" if _is_about_link(message) else redact(message, LONGEST_BODY)
+
+
+def _omitted_body(message: bytes) -> bytes:
+    return b"%d bytes, not looked through: logging bodies took more than its share of the time" % len(message)
 
 
 class Recorders:

@@ -38,6 +38,7 @@ AT_ONCE: Final = 50
 REOPENED: Final = 1000
 """Sockets a second that are opened again, at most, where those who say nothing were thrown out."""
 
+MEGABYTE: Final = 1 << 20
 GIGABYTE: Final = 1 << 30
 PIECE: Final = 1 << 16
 
@@ -45,6 +46,9 @@ UPGRADE: Final = (
     "GET /acp HTTP/1.1\r\nHost: {host}\r\nConnection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\n"
     "Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nAuthorization: Bearer {token}\r\n{more}\r\n"
 )
+RECORDED: Final = ", while recording is on"
+"""What the names of attacks end with that are made on a gateway with a `record_dir`."""
+
 CONTROL: Final = "(a busy processor, no attack)"
 DEFLATE: Final = "Sec-WebSocket-Extensions: permessage-deflate\r\n"
 
@@ -450,6 +454,27 @@ def flood(place: Place, name: str) -> Attack:
     return attack
 
 
+def costly_answers(place: Place, name: str, size: int) -> Attack:
+    """Send answers that nobody waits for, in the most parts that JSON can have, without a pause."""
+
+    def attack(count: Count) -> NoReturn:
+        parts = b"[]," * (size // 3)
+        line = b'{"jsonrpc":"2.0","id":4711,"result":{"token":"x","a":[%b0]}}\n' % parts
+        while True:
+            with say_hello(place, name) as sock:
+                sock.sendall(message(1, "initialize", {"protocolVersion": 1}) + b"\n")
+                if not count.done:
+                    ready()
+                try:
+                    while True:
+                        sock.sendall(line)
+                        count.done += 1
+                except OSError:
+                    count.done += 1
+
+    return attack
+
+
 def first_lines(size: int) -> tuple[bytes, ...]:
     """First lines of about so many bytes that have taken longest to refuse, each for another way to read them."""
     start = b'{"id":1,"method":"_acp-gateway/hello","params":{'
@@ -486,6 +511,11 @@ def attacks(place: Place) -> dict[str, Attack]:
         "compressed frames, 1 GB of zeros": bomb(place),
         "a flood of messages of somebody else": flood(place, "eve"),
         "a flood of messages of the same person": flood(place, "ann"),
+        "answers of 1 MiB in very many parts": costly_answers(place, "eve", MEGABYTE),
+        "answers of 250 KiB in very many parts": costly_answers(place, "eve", MEGABYTE * 250 // 1024),
+        "answers of 1 MiB in very many parts" + RECORDED: costly_answers(place, "eve", MEGABYTE),
+        "answers of 250 KiB in very many parts" + RECORDED: costly_answers(place, "eve", MEGABYTE * 250 // 1024),
+        "a flood of messages of somebody else" + RECORDED: flood(place, "eve"),
     }
 
 

@@ -24,13 +24,13 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, Final, TextIO
 
-from benchmarks.attackers import CONTROL, Place, attacks
+from benchmarks.attackers import CONTROL, RECORDED, Place, attacks
 from benchmarks.installing import PROGRAMS, NotInstallable, build
 from benchmarks.processes import LOOK, RelayFailed, output_of, processor_seconds, server
 from benchmarks.relays import PROGRAM, Scheme, has_tls, toml
@@ -48,14 +48,14 @@ LARGEST_RATIO: Final = 2.0
 
 
 @contextmanager
-def running_gateway(directory: Path) -> Iterator[Place]:
+def running_gateway(directory: Path, **settings: str) -> Iterator[Place]:
     """Run a gateway with a token for each of two people, `ann` and `eve`. Raises NotInstallable and RelayFailed."""
     config, log = directory / "config.toml", directory / "log"
     agent = build(PROGRAMS, "agent", [], partial(print, file=sys.stderr))
     output_of(*PROGRAM, "certs", "create", "--host", "127.0.0.1", "--out", str(directory))
     tls = {"cert": f"{directory}/cert.pem", "key": f"{directory}/key.pem"}
     tables: list[tuple[str, dict[str, Any]]] = [
-        ("[gateway]", {"state_dir": f"{directory}/state"}),
+        ("[gateway]", {"state_dir": f"{directory}/state", **settings}),
         ("[agents.benchmark]", {"cwd": str(directory), "command": [str(agent)]}),
         *(("[[listen]]", {"url": f"{scheme}://127.0.0.1:0", **(tls if has_tls(scheme) else {})}) for scheme in SCHEMES),
     ]
@@ -186,10 +186,15 @@ def observe(place: Place, honest: Honest, name: str) -> Observed:
     return Observed(before, during, after, entries, count / took, gateway, attacking)
 
 
-def measure(only: str, rounds: int, out: TextIO) -> bool:
-    """Print the table; whether all was well."""
-    with tempfile.TemporaryDirectory() as directory, running_gateway(Path(directory)) as place:
-        seen: dict[str, list[Observed]] = {name: [] for name in attacks(place) if only in name}
+def measure(only: str, rounds: int, out: TextIO, *, recorded: bool) -> bool:
+    """Print the table of the attacks with or without recording; whether all was well."""
+    with tempfile.TemporaryDirectory() as directory, ExitStack() as stack:
+        settings = {"record_dir": f"{directory}/recordings"} if recorded else {}
+        place = stack.enter_context(running_gateway(Path(directory), **settings))
+        names = [name for name in attacks(place) if only in name and name.endswith(RECORDED) == recorded]
+        if not names:
+            return True
+        seen: dict[str, list[Observed]] = {name: [] for name in names}
         grown = dict.fromkeys(seen, 0)
         with process(place, "work") as client, process(place, "come") as newcomer:
             honest = Honest(client, newcomer)
@@ -242,7 +247,8 @@ def main() -> int:
     parser.add_argument("only", nargs="?", default="", help="a part of the name of the attacks that are wanted")
     asked = parser.parse_args()
     try:
-        return 0 if measure(asked.only, max(asked.rounds, 1), sys.stdout) else 1
+        fine = [measure(asked.only, max(asked.rounds, 1), sys.stdout, recorded=kind) for kind in (False, True)]
+        return 0 if all(fine) else 1
     except (NotInstallable, RelayFailed) as error:
         print(error, file=sys.stderr)
         return 1

@@ -13,7 +13,17 @@ import pytest
 
 from acp_gateway import __version__
 from acp_gateway.options import GatewaySection
-from acp_gateway.recording import LONGEST_BODY, LONGEST_TEXT, LogRecorder, Recorder, Recorders, recording_of
+from acp_gateway.recording import (
+    BURST,
+    LONGEST_BODY,
+    LONGEST_TEXT,
+    SHARE,
+    LogRecorder,
+    Recorder,
+    Recorders,
+    Share,
+    recording_of,
+)
 
 MOMENT = 1_800_000_000.1234
 PROMPT = b'{"jsonrpc":"2.0","id":1,"method":"session/prompt","params":{"sessionId":"s"}}'
@@ -220,3 +230,61 @@ def test_what_was_asked_for_is_recorded_and_warned_of(directory: Path, caplog: p
     recording.open("c1", {}).write("from_client", [PROMPT])
     assert lines(directory)[1]["message"] == json.loads(PROMPT)
     assert "c1: <- " in caplog.text
+
+
+def test_a_message_that_is_too_large_to_look_through_is_told_by_its_method_and_size(directory: Path) -> None:
+    message = b'{"method":"session/update","params":"' + b"hunter2" * 100_000 + b'"}'
+    recorder(directory).open("c1", {}).write("to_client", [message])
+    text = f"{len(message)} bytes of session/update, which is too large to record"
+    assert lines(directory)[1] == {"t": 0.25, "from": "agent", "text": text}
+
+
+def test_looking_through_messages_takes_a_share_of_the_time_and_no_more() -> None:
+    now, looked = 0.0, 0
+
+    def look(message: bytes) -> bytes:
+        nonlocal now, looked
+        now += 0.01
+        looked += 1
+        return message
+
+    share = Share(lambda: now)
+    told = [share.look_through(b"x", look, lambda _: b"omitted") for _ in range(1000)]
+    assert told == [b"x"] * looked + [b"omitted"] * (1000 - looked)
+    assert BURST <= looked * 0.01 <= 2 * BURST
+    before = looked
+    for _ in range(100_000):
+        now += 0.001
+        share.look_through(b"x", look, lambda _: b"omitted")
+    assert abs((looked - before) * 0.01 / now - SHARE) < 0.05
+
+
+def test_what_was_not_looked_through_is_noted_in_its_place(
+    directory: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    caplog.set_level(logging.INFO)
+    monkeypatch.setattr(Share, "look_through", lambda _share, message, _look, omit: omit(message))
+    tape = Recorders([recorder(directory), LogRecorder()]).open("c1", {})
+    tape.write("from_client", [b'{"method":"x","a":"hunter2"}'])
+    text = "28 bytes, not looked through: recording took more than its share of the time"
+    assert lines(directory)[1]["text"] == text
+    assert caplog.records[-1].message.startswith("c1: <- 28 bytes, not looked through")
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        b'{"method":"session/update","params":"' + rb"\ud800" * 200_000 + b'"}',
+        b'{"method":"_acp-gateway/x","params":[' + b"[]," * 400_000 + b"0]}",
+    ],
+    ids=["surrogates", "brackets"],
+)
+def test_a_large_message_is_not_read_to_find_out_whether_it_is_about_the_link(
+    message: bytes, monkeypatch: pytest.MonkeyPatch, directory: Path
+) -> None:
+    def method_of(_message: bytes) -> str:
+        raise AssertionError("it was read")
+
+    monkeypatch.setattr("acp_gateway.recording.method_of", method_of)
+    recorder(directory).open("c1", {}).write("to_client", [message])
+    assert "too large" in lines(directory)[1]["text"]

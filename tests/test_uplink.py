@@ -671,7 +671,7 @@ async def test_the_gateways_close_code_and_its_words_are_understood(autojump_clo
         server = await accept_websocket(TrioBytes(far), lambda _: Accept(), max_message_size=4096, timing=Timing())
         assert server is not None
         await server.aclose(CloseReason.AGENT_GONE, "the agent\x1b[31m has ended")
-    assert how == [Loss("the gateway closed the connection: the agent [31m has ended", 1011, closed=True)]
+    assert how == [Loss("the gateway closed the connection: the agent\\x1b[31m has ended", 1011, closed=True)]
 
 
 async def test_what_was_too_large_for_the_gateway_is_not_sent_again(

@@ -8,15 +8,17 @@ middle of a sentence stays where it is, and so does a token that an agent says i
 A message is walked through token by token, with a stack and no recursion. It is never parsed as a whole: numbers keep
 their spelling and repeated members stay. What does not fit is left out at the place where it would have been, with a
 note of how much that was, and what is still open is closed: the result is JSON, and never longer than asked for.
+
+Nothing else happens while a message is looked through, so the work on one is bounded: `MOST_STEPS`, each about a
+microsecond, and `LARGEST` bytes. What is beyond that was not looked at, and is left out as what does not fit is.
 """
 
 import enum
 import json
 import re
 from dataclasses import dataclass
-from typing import Final
-
-from acp_gateway.protocol import spans
+from functools import lru_cache
+from typing import Final, TypeAlias
 
 HIDDEN: Final = "…"
 """What stands in the place of a secret."""
@@ -29,27 +31,46 @@ LONGEST_SECRET: Final = 4096
 
 # Bytes of a note in a result, at most, with the name before it and the comma.
 _NOTE: Final = 64
-# Tokens of JSON that are looked at, which takes a second: nothing else happens meanwhile.
-_MOST_TOKENS: Final = 250_000
+LARGEST: Final = 256 * 1024
+"""Bytes of a message that is looked through at all: conversation, code and tool results are smaller."""
 
-_NAMES: Final = frozenset({"tokens", "accesstokens", "refreshtokens", "setcookie", "passwd", "passcode"})
+MOST_STEPS: Final = 10_000
+"""Steps that one message may cost, of about a microsecond each: some thousand members, or 20 KB of text in which the
+words for secrets are frequent."""
+
+_TOKEN_STEPS: Final = 2
+_BRACKET_STEPS: Final = 5
+# Characters that one pattern looks at within a step, in the worst case.
+_PATTERN_CHARACTERS: Final = 8
+# Longer names are not remembered, and so many of the others are.
+_LONGEST_KNOWN_NAME: Final = 64
+_KNOWN_NAMES: Final = 4096
+
+# All names are compared folded: see `_folded`.
+_NAMES: Final = frozenset({"tokens", "accesstokens", "refreshtokens", "apitokens", "authtokens"})
 _NAME_ENDS: Final = (
-    *("token", "secret", "secrets", "password", "passwords", "passphrase", "authorization", "cookie", "cookies"),
-    *("apikey", "apikeys", "accesskey", "privatekey", "secretkey", "credential", "credentials", "creds"),
-    *("signingkey", "encryptionkey", "authkey", "authheader", "bearer", "jwt"),
+    *("token", "secret", "secrets", "password", "passwords", "passwd", "passphrase", "passphrases", "passcode", "pass"),
+    *("pwd", "authorization", "cookie", "cookies", "apikey", "apikeys", "accesskey", "accesskeys", "privatekey"),
+    *("privatekeys", "secretkey", "signingkey", "encryptionkey", "authkey", "masterkey", "accountkey", "authheader"),
+    *("credential", "credentials", "creds", "bearer", "jwt", "connectionstring"),
 )
-# Members called like a secret that are none: a number of MCP's own.
-_HARMLESS_NAMES: Final = frozenset({"progresstoken"})
+# What may stand behind such a name.
+_SUFFIXES: Final = ("pem", "value", "string", "plaintext", "base", "hex")
+# Names that end like a secret's and are none's: a number of MCP's own, and words.
+_HARMLESS_ENDS: Final = ("progresstoken", "compass", "bypass", "trespass", "surpass", "overpass", "underpass")
 _ENVIRONMENTS: Final = frozenset({"env", "envs", "environment", "envvars", "environmentvariables", "extraenv"})
 
 _SECRETS_NAME: Final = (
-    r"(?:token|secret|passw(?:or)?d|passphrase|api[_-]?key|access[_-]?key|private[_-]?key|credentials?)"
+    r"(?:token|secret|passw(?:or)?d|passphrase|passcode|(?<![a-z])pass|pwd|api[_ -]?key|access[_ -]?key"
+    r"|private[_ -]?key(?:[_-]?pem)?|credentials?)(?:[_-]?[0-9]+)?"
 )
-_NAME_HINTS: Final = ("token", "secret", "passw", "passphrase", "key", "credential")
+_NAME_HINTS: Final = ("token", "secret", "pass", "pwd", "key", "credential")
+
+_Shape: TypeAlias = tuple[tuple[str, ...], re.Pattern[str]]
 
 # What secrets look like in a text: what is found in lower case wherever there is one, and the pattern, of which the
 # first group stays. Each pattern takes time in proportion to the text, whatever is in it.
-_SHAPES: Final = (
+_SHAPES: Final[tuple[_Shape, ...]] = (
     (("acpgw",), re.compile(r"(acpgw[a-z]?_)[A-Za-z0-9]+")),
     (
         ("bearer",),
@@ -69,10 +90,13 @@ _SHAPES: Final = (
         _NAME_HINTS,
         re.compile(rf"""((?<!\S)--[A-Za-z0-9_-]*(?i:{_SECRETS_NAME})[ \t]+["']?)(?![-"'])[^\s"']{{8,}}"""),
     ),
-    (_NAME_HINTS, re.compile(rf"""(["'][A-Za-z0-9_.-]*(?i:{_SECRETS_NAME})["'][ \t]*:[ \t]*["'])[^"'\r\n]+""")),
+    (_NAME_HINTS, re.compile(rf"""(["'][A-Za-z0-9_. -]*(?i:{_SECRETS_NAME})["'][ \t]*:[ \t]*["'])[^"'\r\n]+""")),
     (
         _NAME_HINTS,
-        re.compile(r"\b([A-Z0-9_]*(?:TOKEN|SECRET|PASSWORD|PASSPHRASE|_KEY|APIKEY|CREDENTIALS?)=)[^\s]+"),
+        re.compile(
+            r"\b([A-Z0-9_]*(?:TOKEN|SECRET|PASSWORD|PASSWD|PASSPHRASE|PASSCODE|(?<![A-Z])PASS|(?<=(?<!OLD)_)PWD|_KEY"
+            r"|APIKEY|CREDENTIALS?)(?:_PEM)?(?:_?[0-9]+)?=)[^\s]+"
+        ),
     ),
     # OpenAI, Anthropic and others; GitHub, GitLab, AWS, Google, Slack, Hugging Face, npm.
     (("sk-",), re.compile(r"(?<![A-Za-z0-9])()sk-[A-Za-z0-9_-]{16,}")),
@@ -98,6 +122,11 @@ _OPTION: Final = re.compile(rf"--?[A-Za-z0-9_-]*(?i:{_SECRETS_NAME})")
 _TOKEN: Final = re.compile(r'"[^"\\\x00-\x1f]*+(?:\\[^\x00-\x1f][^"\\\x00-\x1f]*+)*+"|[{}\[\],]|[^\s{}\[\]:,"]++')
 
 
+# Where the method stands in what editors and agents write, and how methods are called.
+_METHOD: Final = re.compile(rb'"method"[ \t]*:[ \t]*"([a-z_$]{1,32}(?:/[a-z_]{1,32}){0,2})"')
+_BEGINNING: Final = 1024
+
+
 class _Within(enum.Enum):
     """What a container is, and so what its values are."""
 
@@ -113,6 +142,21 @@ class _Within(enum.Enum):
     """Nothing of it stays."""
 
 
+class _Meaning(enum.Enum):
+    """What the name of a member says about its value."""
+
+    PLAIN = enum.auto()
+    SECRET = enum.auto()
+    COUNT_OR_SECRET = enum.auto()
+    """A number is how many tokens of a model's were used."""
+    VALUES = enum.auto()
+    """A list of names, each with a value that may be a secret."""
+    PARAMS = enum.auto()
+    LABEL = enum.auto()
+    """The name of an entry in such a list."""
+    METHOD_ID = enum.auto()
+
+
 @dataclass(slots=True)
 class _Container:
     """A container that is open."""
@@ -121,8 +165,9 @@ class _Container:
     closing: str
     # Whether it is the message itself.
     top: bool = False
-    # Of an object: the name before the value that comes; None where a name comes.
-    name: str | None = None
+    # Of an object: whether a value comes next, and what its name says of it.
+    named: bool = False
+    meaning: _Meaning = _Meaning.PLAIN
     # Of an array: whether the last element says that the next one is a secret.
     option: bool = False
     # Whether there is nothing in it yet.
@@ -141,18 +186,28 @@ def redact(message: bytes, limit: int) -> bytes:
         limit: bytes of the result at most, at least `SMALLEST_LIMIT`.
     """
     redacted = redact_json(message, limit)
-    return _encode(f"{len(message)} bytes that are no JSON").encode() if redacted is None else redacted
+    return _encode(describe(message)).encode() if redacted is None else redacted
+
+
+def describe(message: bytes) -> str:
+    """What is said of a message that `redact_json` has nothing for."""
+    if len(message) <= LARGEST:
+        return f"{len(message)} bytes that are no JSON"
+    # Anything else than such a name is not looked through for secrets either.
+    method = _METHOD.search(message, 0, _BEGINNING)
+    return f"{len(message)} bytes" + (f" of {method[1].decode()}" if method else "") + ", which is too large to record"
 
 
 def redact_json(message: bytes, limit: int) -> bytes | None:
-    """As `redact`; None where the message is no JSON."""
+    """As `redact`; None where the message is no JSON, is nested hundreds of levels deep, or larger than `LARGEST`."""
+    # Here, because the client's end needs `redact_text` and must start quickly.
+    from acp_gateway.protocol.checking import method_of
+
+    if len(message) > LARGEST:
+        return None
     try:
-        method = spans.find(message, "method")
-        logs_in = method is not None and _logs_in(message[method[0] : method[1]])
-        _, end = spans.find(message) or (0, 0)
-        if message[end:].strip(b" \t\r\n"):
-            return None
-        return _Walk(message.decode(), limit, logs_in=logs_in).result().encode()
+        text = message.decode()
+        return _Walk(text, limit, logs_in=_logs_in(method_of(message))).result().encode()
     except ValueError:
         return None
 
@@ -178,108 +233,151 @@ class _Walk:
         self._open: list[_Container] = []
         self._pieces: list[str] = []
         self._size = 0
-        # How many containers are open inside of a secret one, that one included.
-        self._hidden_depth = 0
+        self._steps = MOST_STEPS
+        # A letter may hide behind an escape, then each of them may be there.
+        self._shapes = _SHAPES if "\\u00" in text else _hinted(text.lower(), _SHAPES)
 
     def result(self) -> str:
         """The message, redacted. Raises `ValueError` for a string with a wrong escape."""
-        for number, match in enumerate(_TOKEN.finditer(self._text)):
+        # How many containers are open inside of a secret one, that one included.
+        hidden = 0
+        for match in _TOKEN.finditer(self._text):
+            token = match[0]
+            first = token[0]
+            self._steps -= _TOKEN_STEPS
             try:
-                if number == _MOST_TOKENS:
+                if self._steps < 0:
                     raise _Full
-                self._take(match[0])
+                if hidden:
+                    hidden += (first in "{[") - (first in "}]")
+                elif first in "{[":
+                    hidden = self._begin(first)
+                elif first in "}]":
+                    self._add(self._open.pop().closing)
+                elif first == '"':
+                    self._string(token)
+                elif first != ",":
+                    self._scalar(token)
             except _Full:
                 self._cut(match.start())
                 break
         return "".join(self._pieces)
 
-    def _take(self, token: str) -> None:
-        first = token[0]
-        if self._hidden_depth:
-            self._hidden_depth += (first in "{[") - (first in "}]")
-        elif first in "{[":
-            self._begin(first)
-        elif first in "}]":
-            self._add(self._open.pop().closing)
-        elif first != ",":
-            self._scalar(token, _string(token) if first == '"' else None)
-
-    def _begin(self, bracket: str) -> None:
+    def _begin(self, bracket: str) -> int:
+        """Open a container; returns 1 where it is a secret as a whole."""
+        self._steps -= _BRACKET_STEPS
         kind = self._kind_of_value(is_object=bracket == "{")
         if kind is _Within.SECRET:
-            self._hidden_depth = 1
             self._add_value(_encode(HIDDEN))
-            return
+            return 1
         self._add_value(bracket)
         self._open.append(_Container(kind, "}" if bracket == "{" else "]", top=not self._open))
+        return 0
 
-    def _scalar(self, token: str, string: str | None) -> None:
+    def _scalar(self, token: str) -> None:
+        secret = token not in ("true", "false", "null") and self._hides_scalar(is_string=False)
+        self._add_value(_encode(HIDDEN) if secret else token)
+
+    def _string(self, token: str) -> None:
+        string = json.loads(token) if "\\" in token else token[1:-1]
         within = self._open[-1] if self._open else None
-        if string is not None and within is not None and within.closing == "}" and within.name is None:
+        if within is not None and within.closing == "}" and not within.named:
             self._add_name(within, string)
             return
-        if token not in ("true", "false", "null") and self._hides_scalar(within, is_string=string is not None):
+        if self._hides_scalar(is_string=True):
             self._add_value(_encode(HIDDEN))
-        elif string is None:
-            self._add_value(token)
         else:
             self._add_string(string)
-        if within is not None:
-            within.option = string is not None and _OPTION.fullmatch(string) is not None
+        if within is not None and within.closing == "]":
+            within.option = string[:1] == "-" and self._names_secret(string)
 
     def _kind_of_value(self, *, is_object: bool) -> _Within:
         """What the container is that comes now."""
         if not self._open:
             return _Within.MESSAGE
         within = self._open[-1]
-        name = _folded(within.name) if within.name is not None else ""
         if within.kind is _Within.VALUES and within.closing == "]" and is_object:
             return _Within.ENTRY
-        if within.kind is not _Within.MESSAGE or _is_secret(name):
+        if within.kind is not _Within.MESSAGE or within.meaning in (_Meaning.SECRET, _Meaning.COUNT_OR_SECRET):
             return _Within.SECRET
-        if _holds_values(name):
+        if within.meaning is _Meaning.VALUES:
             return _Within.VALUES
-        return _Within.LOGIN if self._logs_in and within.top and name == "params" else _Within.MESSAGE
+        is_login = self._logs_in and within.top and within.meaning is _Meaning.PARAMS
+        return _Within.LOGIN if is_login else _Within.MESSAGE
 
-    def _hides_scalar(self, within: _Container | None, *, is_string: bool) -> bool:
+    def _hides_scalar(self, *, is_string: bool) -> bool:
         """Whether the number or string that comes now is a secret."""
-        if within is None:
+        if not self._open:
             return False
-        name = _folded(within.name) if within.name is not None else ""
+        within = self._open[-1]
+        meaning = within.meaning
         match within.kind:
+            case _Within.MESSAGE:
+                if meaning is _Meaning.PLAIN:
+                    return within.option
+                return meaning in (_Meaning.SECRET, _Meaning.VALUES) or (
+                    meaning is _Meaning.COUNT_OR_SECRET and is_string
+                )
             case _Within.ENTRY:
-                return not (is_string and name in ("name", "key"))
+                return not (is_string and meaning is _Meaning.LABEL)
             case _Within.LOGIN:
-                return not (is_string and name == "methodid")
-            case _Within.VALUES:
-                return True
-        if name == "tokens" and not is_string:
-            return False  # How many of a model's were used.
-        return _is_secret(name) or _holds_values(name) or within.option
+                return not (is_string and meaning is _Meaning.METHOD_ID)
+        return True
 
     def _add_name(self, within: _Container, name: str) -> None:
-        piece = _encode(_without_secrets(name)) + ":"
+        known = len(name) <= _LONGEST_KNOWN_NAME
+        if not known:
+            self._steps -= len(name) // _PATTERN_CHARACTERS
+        plain, is_part = self._beginning(name)
+        if is_part:
+            raise _Full
+        piece = _encode(plain) + ":"
         self._add(piece if within.empty else "," + piece, reserve=_NOTE)
         within.empty = False
-        within.name = name
+        within.named = True
+        within.meaning = _meaning(name) if known else _meaning_of(name)
 
     def _add_value(self, piece: str) -> None:
         within = self._open[-1] if self._open else None
-        comma = "," if within is not None and within.name is None and not within.empty else ""
+        comma = "," if within is not None and not within.named and not within.empty else ""
         self._add(comma + piece, reserve=_NOTE)
         if within is not None:
             within.empty = False
-            within.name = None
+            within.named = False
+            within.meaning = _Meaning.PLAIN
             within.option = False
 
     def _add_string(self, string: str) -> None:
-        plain, is_part = beginning_without_secrets(string, self._limit)
+        plain, is_part = self._beginning(string)
         piece = _encode(plain)
         room = min(self._longest_string, self._limit - self._size - len(self._open) - 2 * _NOTE)
         if is_part or len(piece) > max(room, _NOTE):
             kept = _beginning(plain, max(room, 0))
             piece = _encode(f"{kept}{HIDDEN} {len(string) - len(kept)} characters left out")
         self._add_value(piece)
+
+    def _beginning(self, string: str) -> tuple[str, bool]:
+        """As much of a string without secrets as may be shown, and there are steps for; and whether that is a part."""
+        looked_at = self._limit + LONGEST_SECRET
+        begins = string[:looked_at]
+        shapes = self._shapes_of(begins)
+        if shapes:
+            looked_at = min(looked_at, self._steps * _PATTERN_CHARACTERS // len(shapes))
+            begins = begins[:looked_at]
+            self._steps -= len(shapes) * len(begins) // _PATTERN_CHARACTERS
+        plain = _hidden(begins, shapes)
+        return (plain, False) if len(string) <= looked_at else (plain[:-LONGEST_SECRET], True)
+
+    def _shapes_of(self, text: str) -> tuple[_Shape, ...]:
+        if not self._shapes or len(text) < _SHORTEST_SECRET:
+            return ()
+        self._steps -= 1 + len(self._shapes) // 8
+        return _hinted(text.lower(), self._shapes)
+
+    def _names_secret(self, argument: str) -> bool:
+        """Whether the argument behind this one is a secret."""
+        self._steps -= len(argument[:LONGEST_SECRET]) // _PATTERN_CHARACTERS
+        return _OPTION.fullmatch(argument[:LONGEST_SECRET]) is not None
 
     def _add(self, piece: str, reserve: int = 0) -> None:
         # What closes the open containers has to fit as well.
@@ -293,12 +391,17 @@ class _Walk:
         note = _encode(f"{HIDDEN} {len(self._text[at:].encode())} bytes left out")
         if self._open:
             within = self._open[-1]
-            if within.closing == "}" and within.name is None:
+            if within.closing == "}" and not within.named:
                 note = f"{_encode(HIDDEN)}:{note}"
-            if not within.empty and within.name is None:
+            if not within.empty and not within.named:
                 note = "," + note
         self._pieces.append(note)
         self._pieces += [container.closing for container in reversed(self._open)]
+
+
+def _hinted(lower: str, shapes: tuple[_Shape, ...]) -> tuple[_Shape, ...]:
+    """The shapes that a text may have, going by what is in it in lower case."""
+    return tuple(shape for shape in shapes if any(hint in lower for hint in shape[0]))
 
 
 def beginning_without_secrets(text: str, limit: int) -> tuple[str, bool]:
@@ -306,10 +409,6 @@ def beginning_without_secrets(text: str, limit: int) -> tuple[str, bool]:
     looked_at = limit + LONGEST_SECRET
     plain = _without_secrets(text[:looked_at])
     return (plain, False) if len(text) <= looked_at else (plain[:-LONGEST_SECRET], True)
-
-
-def _string(token: str) -> str:
-    return json.loads(token) if "\\" in token else token[1:-1]
 
 
 def _encode(text: str) -> str:
@@ -325,31 +424,55 @@ def _beginning(text: str, room: int) -> str:
     return kept
 
 
+def _meaning_of(name: str) -> _Meaning:
+    """What a member's name says about its value."""
+    folded = _folded(name)
+    if folded == "tokens":
+        return _Meaning.COUNT_OR_SECRET
+    if _is_secret(folded):
+        return _Meaning.SECRET
+    if folded in _ENVIRONMENTS or folded.endswith("headers"):
+        return _Meaning.VALUES
+    return _MEANINGS.get(folded, _Meaning.PLAIN)
+
+
+_meaning = lru_cache(_KNOWN_NAMES)(_meaning_of)
+_MEANINGS: Final = {
+    "params": _Meaning.PARAMS,
+    "name": _Meaning.LABEL,
+    "key": _Meaning.LABEL,
+    "methodid": _Meaning.METHOD_ID,
+}
+
+
 def _folded(name: str) -> str:
-    return name.casefold().replace("_", "").replace("-", "")
+    """A name without case, separators and a number at its end: `Api Key`, `api_key_2` and `API-KEY` are one."""
+    return name.casefold().translate(_SEPARATORS).rstrip("0123456789")
+
+
+_SEPARATORS: Final = dict.fromkeys(map(ord, " _-."))
 
 
 def _is_secret(name: str) -> bool:
-    return name in _NAMES or (name.endswith(_NAME_ENDS) and name not in _HARMLESS_NAMES)
+    if name.endswith(_SUFFIXES):
+        suffix = next(suffix for suffix in _SUFFIXES if name.endswith(suffix))
+        if _is_secret(name[: -len(suffix)]):
+            return True
+    return name in _NAMES or (name.endswith(_NAME_ENDS) and not name.endswith(_HARMLESS_ENDS))
 
 
-def _holds_values(name: str) -> bool:
-    """Whether a member is a list of names, each with a value that may be a secret."""
-    return name in _ENVIRONMENTS or name.endswith("headers")
-
-
-def _logs_in(raw_method: bytes) -> bool:
+def _logs_in(method: str) -> bool:
     """Whether a method is `authenticate` or one of the methods that agents have for it besides."""
-    return raw_method[:1] == b'"' and spans.string_value(raw_method).lstrip("_").casefold().startswith("auth")
+    return method.lstrip("_").casefold().startswith("auth")
 
 
 def _without_secrets(text: str) -> str:
     if len(text) < _SHORTEST_SECRET:
         return text
-    lower = text.lower()
-    for hints, pattern in _SHAPES:
-        for hint in hints:
-            if hint in lower:
-                text = pattern.sub(rf"\g<1>{HIDDEN}", text)
-                break
+    return _hidden(text, _hinted(text.lower(), _SHAPES))
+
+
+def _hidden(text: str, shapes: tuple[_Shape, ...]) -> str:
+    for _, pattern in shapes:
+        text = pattern.sub(rf"\g<1>{HIDDEN}", text)
     return text

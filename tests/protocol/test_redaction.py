@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from acp_gateway.protocol import redaction
-from acp_gateway.protocol.redaction import HIDDEN, SMALLEST_LIMIT, redact, redact_json, redact_text
+from acp_gateway.protocol.redaction import HIDDEN, LARGEST, SMALLEST_LIMIT, redact, redact_json, redact_text
 
 LIMIT = 1_000_000
 KEY = "-----BEGIN OPENSSH PRIVATE KEY-----\nb3BlbnNzaC1rZXktdjEAAAAA\n"
@@ -26,6 +26,9 @@ def redacted(value: Any) -> Any:
         *("password", "Password", "passphrase", "apiKey", "api_key", "API-KEY", "x-api-key", "authorization"),
         *("Proxy-Authorization", "cookie", "Set-Cookie", "credential", "credentials", "privateKey", "private_key"),
         *("creds", "signingKey", "encryption_key", "authKey", "authHeader", "bearer", "idJwt"),
+        *("pwd", "DB_PWD", "pass", "dbPass", "user.pass", "Api Key", "api.key", "PASSWORD_1", "password2", "token 3"),
+        *("private_key_pem", "privateKeyPem", "PRIVATE-KEY-PEM", "secretValue", "token_string", "passwd", "passcode"),
+        *("accessKeys", "auth_tokens", "connectionString", "pas\u017fword", "PA\u017f\u017f", "Set Cookie"),
     ],
 )
 @pytest.mark.parametrize("value", ["hunter2", {"a": "b"}, ["c", {"d": []}]], ids=["text", "{}", "[]"])
@@ -49,6 +52,7 @@ def test_a_number_may_be_a_secret_too() -> None:
         {"method": "session/prompt", "params": {"prompt": [{"type": "text", "text": "forget the password"}]}},
         {"text": "the bearer of good news, Bearer-like; https://host:80/a@b; task-sk-1; a=b&c=d; --token-file x"},
         ["--model", "x", "--tokens", "x"],
+        {"text": "PWD=/home/ann OLDPWD=/srv COMPASS=north --bypass=all 'compass': 'north' PASSED=12"},
         {"text": "--token --password and --token is needed; x-key, x-token: ", "header": "h", "environ": "e"},
         [],
         {},
@@ -58,6 +62,21 @@ def test_a_number_may_be_a_secret_too() -> None:
     ],
 )
 def test_what_is_no_secret_stays(message: object) -> None:
+    assert redacted(message) == message
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("passed", "passing", "tests_passed", "passage", "passenger", "compass", "bypass", "byPass", "trespass"),
+        *("tokens_used", "inputTokens", "maxTokens", "token_count", "tokenizer", "total_tokens", "numTokens"),
+        *("secretary", "author", "authors", "authMethods", "authenticated", "cookies_enabled", "password_required"),
+        *("key", "keys", "hotkey", "keyboard", "publicKey", "key_id", "primaryKey", "cwd", "pwned", "pem", "value"),
+        *("string", "hex", "base64", "pathname", "bearing", "credentialing", "progressToken", "progress_token"),
+    ],
+)
+def test_a_name_that_only_sounds_like_a_secrets_hides_nothing(name: str) -> None:
+    message = {name: "hunter2", "a": [{name: ["x", 1]}]}
     assert redacted(message) == message
 
 
@@ -131,6 +150,10 @@ def test_only_the_params_of_a_message_log_in() -> None:
         ("gh --auth-token 'hunter2222' x", f"gh --auth-token '{HIDDEN}' x"),
         ("curl -H 'X-Api-Key: hunter2' x", f"curl -H 'X-Api-Key: {HIDDEN}' x"),
         ("A=1\nOPENAI_API_KEY=hunter2\nB=2", f"A=1\nOPENAI_API_KEY={HIDDEN}\nB=2"),
+        ("PASSWORD_1=hunter2 DB_PASS=hunter2 DB_PWD=x", f"PASSWORD_1={HIDDEN} DB_PASS={HIDDEN} DB_PWD={HIDDEN}"),
+        ("PRIVATE_KEY_PEM=hunter2", f"PRIVATE_KEY_PEM={HIDDEN}"),
+        ("mysql --pass=hunter2 --pwd=hunter2", f"mysql --pass={HIDDEN} --pwd={HIDDEN}"),
+        ("{'Api Key': 'hunter2', 'pwd': 'hunter2'}", f"{{'Api Key': '{HIDDEN}', 'pwd': '{HIDDEN}'}}"),
         ('read {"db_password": "hunter2", "x": "y"}', f'read {{"db_password": "{HIDDEN}", "x": "y"}}'),
     ],
 )
@@ -168,11 +191,13 @@ def test_what_is_no_json_is_told_by_its_size_alone(text: bytes) -> None:
     assert redact_json(text, LIMIT) is None
 
 
-def test_depth_does_not_matter() -> None:
-    deep = b"[" * 20_000 + b'{"token":"x"}' + b"]" * 20_000
+def test_what_the_gateway_does_not_take_for_a_message_because_of_its_depth_is_told_by_its_size_alone() -> None:
+    deep = b"[" * 400 + b'{"token":"x"}' + b"]" * 400
     assert redact(deep, LIMIT) == deep.replace(b'"x"', rb'"\u2026"')
-    hidden = b'{"token":' + b"[" * 20_000 + b"]" * 20_000 + b"}"
+    hidden = b'{"token":' + b"[" * 400 + b"]" * 400 + b"}"
     assert redact(hidden, LIMIT) == rb'{"token":"\u2026"}'
+    too_deep = b"[" * 100_000 + b"]" * 100_000
+    assert redact(too_deep, LIMIT) == b'"200000 bytes that are no JSON"'
 
 
 def test_a_long_string_is_cut_and_what_is_behind_it_stays() -> None:
@@ -209,7 +234,7 @@ def test_wherever_it_is_cut_the_result_is_json_within_the_limit(limit: int) -> N
 def test_a_message_of_very_many_parts_is_cut_so_that_nobody_waits_for_it(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(redaction, "_MOST_TOKENS", 100)
+    monkeypatch.setattr(redaction, "MOST_STEPS", 100)
     result = redact(b'{"%b":[[%b1]],"b":2}' % (name.encode(), b"1," * 100), LIMIT)
     assert b" bytes left out" in result
     assert "b" not in json.loads(result)
@@ -294,3 +319,149 @@ def test_whatever_comes_the_result_is_one_line_of_json(text: bytes) -> None:
     assert result.isascii()
     assert b"\n" not in result
     json.loads(result)
+
+
+# Work
+
+
+@pytest.mark.parametrize(
+    "part",
+    [
+        *("0,", "[],", "{},", '"",', '"a",', '{"a":0},', '{"token":"x"},', '{"token":[[]]},', '"--key",', "[[[]]],"),
+        '{"' + "n" * 300 + '":0},',
+    ],
+    ids=lambda part: part[:20],
+)
+def test_a_message_of_any_parts_costs_no_more_than_so_many_steps(part: str) -> None:
+    text = "[" + part * ((LARGEST - 10) // len(part)) + "0]"
+    walk = redaction._Walk(text, 4 * LARGEST, logs_in=False)
+    assert " bytes left out" in walk.result() or walk._steps > 0
+    assert walk._steps > -1000
+
+
+@pytest.mark.parametrize(
+    "part",
+    ["token ", " --a-key ", "Bearer a ", "x-a-key: ", "'akey': ", "cookie: a\n", "?aaa=", "-----BEGIN A "],
+    ids=str,
+)
+def test_a_long_text_is_looked_through_as_far_as_there_are_steps(part: str) -> None:
+    text = "api_key " + part * (LARGEST // len(part) // 2)
+    shown = json.loads(redact(json.dumps([text, "acpgw_hunter2", "end"]).encode(), 4 * LARGEST))
+    assert "characters left out" in shown[0]
+    assert "hunter2" not in str(shown)
+
+
+def test_the_largest_message_is_looked_through_and_a_larger_one_is_told_by_method_and_size() -> None:
+    message = b'{"jsonrpc":"2.0","method":"session/update","params":{"a":"%b"}}'
+    largest = message % (b"x" * (LARGEST - len(message) + 2))
+    assert len(largest) == LARGEST
+    assert redact(largest, 2 * LARGEST) == largest
+    more = message % (b"x" * LARGEST)
+    assert redact_json(more, LIMIT) is None
+    assert redact(more, LIMIT) == b'"%d bytes of session/update, which is too large to record"' % len(more)
+    odd = b'{"method":"acpgw_hunter2","a":"' + b"x" * LARGEST + b'"}'
+    assert b"hunter2" not in redact(odd, LIMIT)
+
+
+FILLERS = [
+    "[]," * 3000,
+    "0," * 9000,
+    '"api_key= token bearer ",' * 3000,
+    '{"token":[' + "[]," * 4000 + "0]},",
+    '"' + "?token" * 9000 + '",',
+]
+
+
+@pytest.mark.parametrize("filler", FILLERS, ids=lambda filler: filler[:12])
+@pytest.mark.parametrize("limit", [4096, 4 * LARGEST])
+@pytest.mark.parametrize(
+    "secret",
+    [
+        r'{"pass\u0077ord":"hunter2"}',
+        r'{"\u0061pi\u005fkey":{"a":["hunter2"]}}',
+        r'"\u0061cpgw_hunter2"',
+        '["--token","hunter2"]',
+        r'{"env":[{"name":"A","value":"hunter2"}],"\ud800":"acpgw_hunter2"}',
+        '"' + "a" * 20_000 + ' sk-hunter2hunter2hunter2"',
+    ],
+    ids=lambda secret: secret[:20],
+)
+def test_no_secret_comes_through_where_there_are_no_steps_left_for_it(filler: str, limit: int, secret: str) -> None:
+    for text in (f"[{filler}{secret}]", f"[{secret},{filler}0]", f'{{"a":{secret},"b":[{filler}{secret}]}}'):
+        result = redact(text.encode(), limit)
+        assert b"hunter2" not in result
+        json.loads(result)
+
+
+# Against a reference that is slow and simple: all of a message parsed, and all patterns tried everywhere
+
+
+def plain(text: str) -> str:
+    for _, pattern in redaction._SHAPES:
+        text = pattern.sub(rf"\g<1>{HIDDEN}", text)
+    return text
+
+
+def reference(value: Any, name: str = "", within: str = "") -> Any:
+    """The value without secrets, objects as pairs."""
+    folded = "".join(c for c in name.casefold() if c not in " _-.").rstrip("0123456789")
+    secret = name and redaction._is_secret(folded)
+    values = folded in redaction._ENVIRONMENTS or folded.endswith("headers")
+    if isinstance(value, Pairs):
+        if secret or (within and within != "entries"):
+            return HIDDEN
+        inner = "values" if values else "entry" if within == "entries" else ""
+        return Pairs((plain(key), reference(each, key, inner)) for key, each in value)
+    if isinstance(value, list):
+        if secret or within:
+            return HIDDEN
+        if values:
+            return [reference(each, "", "entries") for each in value]
+        hidden = [False, *(isinstance(each, str) and redaction._OPTION.fullmatch(each) is not None for each in value)]
+        return [
+            HIDDEN if hide and isinstance(each, str | int) and not isinstance(each, bool) else reference(each)
+            for hide, each in zip(hidden, value, strict=False)
+        ]
+    if value is None or isinstance(value, bool):
+        return value
+    if within in ("values", "entries") or (
+        within == "entry" and not (isinstance(value, str) and folded in ("name", "key"))
+    ):
+        return HIDDEN
+    if not within and (values or (secret and (folded != "tokens" or isinstance(value, str)))):
+        return HIDDEN
+    return plain(value) if isinstance(value, str) else value
+
+
+class Pairs(list[tuple[str, Any]]):
+    """An object with its members as they came."""
+
+
+NAMES = st.sampled_from(
+    ["a", "token", "Api Key", "PASSWORD_1", "tokens", "env", "http_headers", "name", "key", "compass", "value", "pwd"]
+)
+TEXTS = st.sampled_from(
+    [
+        "x",
+        "--token",
+        "-secret",
+        "Bearer hunter2hunter2",
+        "A_TOKEN=b c",
+        "https://u:p@h/?sig=x",
+        "cookie: a",
+        "ghp_" + "a" * 20,
+    ]
+)
+MESSAGES = st.recursive(
+    st.none() | st.booleans() | st.integers() | TEXTS | st.text(max_size=8),
+    lambda values: st.lists(values, max_size=4) | st.dictionaries(NAMES | TEXTS, values, max_size=5),
+    max_leaves=25,
+)
+
+
+@given(MESSAGES, st.booleans())
+def test_the_result_is_that_of_the_reference(message: Any, ascii_only: bool) -> None:
+    text = json.dumps(message, ensure_ascii=ascii_only)
+    result = redact(text.encode(errors="surrogatepass"), 4 * LARGEST)
+    if b"no JSON" not in result:
+        assert json.loads(result, object_pairs_hook=Pairs) == reference(json.loads(text, object_pairs_hook=Pairs))
