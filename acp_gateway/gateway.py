@@ -122,6 +122,8 @@ class Gateway:
             journal=settings.journal == "disk",
             retention_days=settings.retention_days,
             journal_limit=settings.journal_limit,
+            write_delay=settings.write_delay,
+            write_behind_limit=settings.write_behind_limit,
         )
         self._archive = StoredArchive(self.storage, journals=settings.journal == "disk")
         self.registry = Registry(default_identity(settings.state_dir), self._archive, secrets.token_hex(8))

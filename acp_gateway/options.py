@@ -172,6 +172,14 @@ class GatewaySection:
     thousand pages of text with the output of tools, or a dozen screenshots; little enough to keep for each of sixty
     sessions within `memory_limit`."""
 
+    write_delay: Seconds = 0.5
+    """Seconds that what was said may wait to be written to the disk; a gateway that is killed loses that much, and what
+    comes while it is being written. Mostly it is a tenth of this: only where writing is slow more is gathered."""
+
+    write_behind_limit: Size = 8 * 1024 * 1024
+    """Bytes of histories that may wait to be written before all of them are at once: a fifth of a second of the fastest
+    stream, and little enough to be written in one transaction of some tens of milliseconds."""
+
     journal: Annotated[Journal, choice(*get_args(Journal))] = "disk"
     """Whether the histories of sessions outlive the gateway. With `disk` they are in `state_dir`, for its owner alone,
     so that whoever was connected goes on after a restart where it stopped; with `memory` the gateway writes down

@@ -23,16 +23,10 @@ from acp_gateway.damage import is_damage, is_passing, put_aside
 from acp_gateway.database import Connect, Database
 from acp_gateway.errors import ConfigError
 from acp_gateway.stored import StoredJournal, StoredSession, TokenUse
+from acp_gateway.write_delay import WriteDelay
 from acp_gateway.writing import write
 
 _log = logging.getLogger(__name__)
-
-GATHERING: Final = 0.05
-"""Seconds between the first that is queued and writing: what a crash may lose. A stream of messages costs some twenty
-transactions a second then, each of which takes a millisecond."""
-
-LONGEST_GATHERING: Final = 0.25
-"""The same after a batch that took long: as long as that took, up to this."""
 
 RETRY: Final = 10.0
 """Seconds until something that failed is tried again."""
@@ -76,6 +70,8 @@ class Storage:
         journal: whether histories are kept. Where not, those from before are erased.
         retention_days: for how many days a session is kept that nobody uses.
         journal_limit: bytes of one session's history.
+        write_delay: seconds that something may wait to be written.
+        write_behind_limit: bytes that may, before they are written at once.
         now: says the time, in seconds since 1970.
         connect: what opens the file.
         pause: waits for so many seconds.
@@ -88,6 +84,8 @@ class Storage:
         journal: bool,
         retention_days: float,
         journal_limit: int,
+        write_delay: float = 0.5,
+        write_behind_limit: int = 8 * 1024 * 1024,
         now: Callable[[], float] = time.time,
         connect: Connect = sqlite3.connect,
         pause: Callable[[float], Awaitable[None]] = trio.sleep,
@@ -107,6 +105,7 @@ class Storage:
         self._problems: dict[str, str] = {}
         # What is to be on disk and is not yet.
         self._backlog = Backlog(journal_limit)
+        self._delay = WriteDelay(write_delay, write_behind_limit)
         # When tokens were last used, and how that was last written.
         self._uses: dict[str, TokenUse] = {}
         self._written_uses: dict[str, TokenUse] = {}
@@ -118,6 +117,8 @@ class Storage:
         # Whether the writer waits for that, and what it waits in otherwise, if it does.
         self._asleep = False
         self._rest: trio.CancelScope | None = None
+        # The same, while more may come that is written with what is queued.
+        self._gathering: trio.CancelScope | None = None
         # Seconds that it took to write the last time.
         self._took = 0.0
         self._stopping = False
@@ -320,8 +321,13 @@ class Storage:
             text = "more is to be written than can be; the histories of sessions that have ended are given up"
             self._report("slow", f"{self._path}: {text}")
         # Where no histories are kept, messages come all the time of which nothing is queued.
-        if self._asleep and self._backlog:
+        if not self._backlog:
+            return
+        if self._asleep:
+            self._delay.queued(trio.current_time())
             self._wake_up()
+        elif self._gathering is not None and self._delay.is_full(self._backlog.size):
+            self._gathering.cancel()
 
     def _hurry(self) -> None:
         """Have the writer begin at once."""
@@ -341,8 +347,11 @@ class Storage:
                 if self._backlog or self._readings or self._erased:
                     # A stream that keeps a processor busy would otherwise keep another one busy with being written,
                     # and be slower for it, though most of it is soon cut off again.
-                    await self._rest_for(min(max(GATHERING, self._took), LONGEST_GATHERING))
+                    await self._gather()
                     began = trio.current_time()
+                    # What comes while this is being written is the oldest of the next batch.
+                    self._delay.taken()
+                    self._delay.queued(began)
                     written = await self._work()
                     self._took = trio.current_time() - began
                     if not written:
@@ -352,10 +361,19 @@ class Storage:
                 elif self._stopping:
                     break
                 else:
+                    self._delay.taken()
                     self._wake = trio.Event()
                     self._asleep = True
                     await self._wake.wait()
             await self._let_go()
+
+    async def _gather(self) -> None:
+        """Wait for more that is written together with what is queued."""
+        seconds = self._delay.seconds(trio.current_time(), self._took, self._backlog.size)
+        if seconds:
+            with trio.CancelScope() as self._gathering:
+                await self._rest_for(seconds)
+            self._gathering = None
 
     async def _rest_for(self, seconds: float) -> None:
         """Wait, unless somebody waits for the writer."""

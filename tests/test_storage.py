@@ -26,8 +26,9 @@ from acp_gateway.batches import Batch, Change
 from acp_gateway.database import Database, read_token_uses
 from acp_gateway.protocol.journal import Journal
 from acp_gateway.protocol.sessions import Session
-from acp_gateway.storage import GATHERING, LONGEST_GATHERING, READINGS, RETRY, Storage
+from acp_gateway.storage import READINGS, RETRY, Storage
 from acp_gateway.stored import Run, StoredJournal, StoredSession, TokenUse
+from acp_gateway.write_delay import GATHERING, LONGEST_GATHERING
 from acp_gateway.writing import write
 from tests.doubles import PATIENCE
 
@@ -1990,12 +1991,39 @@ async def test_after_a_batch_that_took_long_more_is_gathered_for_as_long(
         keep(storage, 1)
         await storage.read_journal(1)
         pauses.seconds.clear()
-        took += [0.1, 7.0, 0.01]
+        took += [0.1, 0.25, 0.01]
         for number in range(4):
             while len(pauses.seconds) <= number:
                 storage.append(1, b"x")
                 await trio.lowlevel.checkpoint()
-        assert pauses.seconds[:4] == [GATHERING, 0.1, LONGEST_GATHERING, GATHERING]
+        assert pauses.seconds[:4] == pytest.approx([GATHERING, 0.1, LONGEST_GATHERING, GATHERING])
+
+
+async def test_past_write_behind_limit_what_is_queued_is_written_at_once(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+
+    async def for_ever(_: float) -> None:
+        await trio.sleep_forever()
+
+    storage = Storage(
+        path, journal=True, retention_days=30, journal_limit=LIMIT, write_behind_limit=500, pause=for_ever
+    )
+    taken: list[int] = []
+    work = Storage._work
+
+    async def noted(self: Storage) -> bool:
+        taken.append(self._backlog.size)
+        return await work(self)
+
+    monkeypatch.setattr(Storage, "_work", noted)
+    async with running(storage):
+        keep(storage, 1)
+        await trio.testing.wait_all_tasks_blocked()
+        assert taken == []
+        storage.append(1, b"x" * 500)
+        await trio.testing.wait_all_tasks_blocked()
+        assert len(taken) == 1
 
 
 # The end.
