@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import trio
 
-from acp_gateway.dialing import Destination, dial, refusal_by_error
+from acp_gateway.dialing import Destination, dial, explain_silence, refusal_by_error
 from acp_gateway.errors import ProtocolError, Unreachable
 from acp_gateway.printable import printable
 from acp_gateway.protocol.methods import SESSIONS
@@ -80,9 +80,7 @@ async def ask(destination: Destination, method: str, params: object, *, patience
     finally:
         if stream is not None:
             await stream.aclose()
-    raise Unreachable(
-        f"{address}: no answer within {patience:g} s; is it the gateway's port, and does no firewall drop connections?"
-    )
+    raise Unreachable(f"{explain_silence(str(address))} (tried for {patience:g} s)")
 
 
 async def _exchange(stream: MessageStream, destination: Destination, method: str, params: object) -> Any:

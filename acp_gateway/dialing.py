@@ -62,6 +62,17 @@ _REFUSALS: Final[Sequence[type[AccessError]]] = (
 _BUSY: Final = frozenset({408, 425, 429, 500, 502, 503, 504})
 """HTTP statuses of a proxy whose gateway is not there yet, and of one that asks for patience."""
 
+_GATEWAY_DOWN: Final = frozenset({502, 503, 504})
+"""Those of a proxy that does not reach its gateway."""
+
+_NOT_FOUND: Final = 404
+
+OTHER_PATH: Final = "there is nothing here; the endpoint is /acp"
+"""What a gateway says at another path."""
+
+_SECURE: Final = {"ws": "wss", "tcp": "tcp+tls"}
+"""The schemes with TLS that go with those without."""
+
 _ID: Final = re.compile(r"[\x21-\x7e]{1,64}")
 """A connection's id: fit for a header, and for a line of a log."""
 
@@ -109,6 +120,17 @@ class Destination:
 
     def __repr__(self) -> str:
         return f"Destination({self.address})"
+
+
+def explain_silence(address: str) -> str:
+    """What it may mean that nothing came back from an address."""
+    if address.startswith("ssh://"):
+        login = re.sub(r":[0-9]+$", "", address.removeprefix("ssh://").partition("/")[0])
+        return (
+            f"{address}: ssh logged in, but nothing came back: does a profile there (.bashrc) wait for input? Try: ssh "
+            f"{login} acp-gateway --version"
+        )
+    return f"{address}: no answer; is it the gateway's port, and does no firewall drop connections?"
 
 
 class Resume(NamedTuple):
@@ -192,7 +214,12 @@ async def _dial(destination: Destination, timing: Timing, resume: Resume | None)
                 _raise_refusal_of_certificate(destination, await _last_words(stream))
         finally:
             await stream.aclose()
-        raise Unreachable(f"{address}: {error}") from error
+        hint = (
+            ""
+            if address.tls or address.scheme not in _SECURE
+            else f"; if this port wants TLS, use {_SECURE[address.scheme]}://"
+        )
+        raise Unreachable(f"{address}: {error}{hint}") from error
     except BaseException:
         await stream.aclose()
         raise
@@ -258,11 +285,8 @@ async def _upgrade(stream: ByteStream, destination: Destination, timing: Timing,
             timing=timing,
         )
     except UpgradeRefused as error:
-        if error.mark is None and error.status not in _BUSY:
-            raise ProtocolError(
-                f"{destination.address} answered HTTP {error.status} ({error.text}), but not as an acp-gateway: is a "
-                "proxy in between, and is the path /acp?"
-            ) from error
+        if error.mark is None:
+            raise _foreign_answer(address, error) from error
         raise _refusal(destination, error.status, error.text, error.mark) from error
     except ProtocolError as error:
         raise ProtocolError(f"{address}: {error}") from error
@@ -270,6 +294,29 @@ async def _upgrade(stream: ByteStream, destination: Destination, timing: Timing,
     count = answer.get(RESUME.lower())
     received = int(count) if count is not None and _COUNT.fullmatch(count) else count
     return _dialed(websocket, destination, resume, answer.get(CONNECTION_ID.lower()), received)
+
+
+def _foreign_answer(address: Address, error: UpgradeRefused) -> GatewayError:
+    """The error for an HTTP status that is no refusal of a gateway's own."""
+    place = f"{address.host}:{address.port}"
+    text = printable(error.text)
+    if error.status in _GATEWAY_DOWN:
+        return Unreachable(
+            f"{place} answers, but the gateway behind it does not (HTTP {error.status}: {text}): is `acp-gateway "
+            "serve` running there?"
+        )
+    if error.status in _BUSY:
+        return Unreachable(f"{address}: not now ({error.status}): {text}")
+    if error.status == _NOT_FOUND and text == OTHER_PATH:
+        return ProtocolError(f"there is an acp-gateway at {place}, but not at {address.path}: leave the path out")
+    if error.status == _NOT_FOUND:
+        return ProtocolError(
+            f"{place} has nothing at {address.path} (HTTP 404: {text}); the path of an acp-gateway is normally /acp"
+        )
+    return ProtocolError(
+        f"{address} answered HTTP {error.status} ({text}), but not as an acp-gateway: is a proxy in between, and "
+        "is the path /acp?"
+    )
 
 
 async def _say_hello(stream: ByteStream, destination: Destination, resume: Resume | None) -> Dialed:
@@ -283,14 +330,22 @@ async def _say_hello(stream: ByteStream, destination: Destination, resume: Resum
         "params": token | destination.wish | link,
     }
     await lines.send(json.dumps(hello).encode())
+    text = b""
     try:
-        reply = json.loads(await lines.receive())
+        text = await lines.receive()
+        reply = json.loads(text)
     except trio.EndOfChannel:
         raise Unreachable(f"{destination.address}: the connection was closed without an answer") from None
     except (ValueError, RecursionError):
         reply = None
     if not isinstance(reply, dict) or not ("result" in reply or isinstance(reply.get("error"), dict)):
-        raise ProtocolError(f"{destination.address}: whoever answers there is no acp-gateway")
+        if text.startswith(b"HTTP/"):
+            address = destination.address
+            websocket = "wss" if address.tls else "ws"
+            raise ProtocolError(
+                f"{address}: this port speaks WebSocket: use {websocket}://{address.host}:{address.port}"
+            )
+        raise ProtocolError(f"{destination.address}: the server there is not an acp-gateway")
     if "result" not in reply:
         raise refusal_by_error(destination, reply["error"])
     result = reply["result"] if isinstance(reply["result"], dict) else {}

@@ -46,7 +46,8 @@ def remember_session(state_dir: Path, session_id: str) -> None:
     """Have a gateway know a session, which is not open."""
     database = Database(state_dir / DATABASE, 1)
     with database.transaction():
-        database.put_session(StoredSession(1, "demo", session_id, "ann", None, None, None, 0.0, 0.0, "e"))
+        # Far from those of a gateway that may be running.
+        database.put_session(StoredSession(1_000_000, "demo", session_id, "ann", None, None, None, 0.0, 0.0, "e"))
     database.close()
 
 

@@ -4,7 +4,9 @@ import base64
 import hashlib
 import json
 import re
+import socket
 import ssl
+import struct
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -22,7 +24,7 @@ import trio.testing
 from acp_gateway import dialing
 from acp_gateway.addresses import Address, parse_address, parse_target
 from acp_gateway.certificates import renew_certificate
-from acp_gateway.dialing import Destination, Dialed, Resume, dial, dial_link
+from acp_gateway.dialing import Destination, Dialed, Resume, dial, dial_link, explain_silence
 from acp_gateway.errors import (
     AccessError,
     ConfigError,
@@ -38,6 +40,7 @@ from acp_gateway.errors import (
     UnknownSession,
     Unreachable,
 )
+from acp_gateway.listeners import NOTHING_HERE
 from acp_gateway.tls import CreatedCertificate, certificate_subject, create_certificate, server_context
 from acp_gateway.transports.base import ByteStream
 from acp_gateway.transports.sockets import start_tls, take_socket
@@ -211,6 +214,73 @@ async def test_a_refusal_of_another_server_is_not_taken_for_the_gateways() -> No
         assert type(error) is ProtocolError
         assert f"HTTP {code}" in str(error)
         assert f"127.0.0.1:{port}" in str(error)
+
+
+@pytest.mark.parametrize(
+    ("answer", "kind", "words"),
+    [
+        (
+            b"HTTP/1.1 502 Bad Gateway\r\nContent-Length: 6\r\n\r\n<html>",
+            Unreachable,
+            "answers, but the gateway behind it does not (HTTP 502: <html>): is `acp-gateway serve` running there?",
+        ),
+        (b"HTTP/1.1 503 No\r\nContent-Length: 0\r\n\r\n", Unreachable, "the gateway behind it does not"),
+        (b"HTTP/1.1 429 No\r\nContent-Length: 4\r\n\r\nwait", Unreachable, "not now (429): wait"),
+        (
+            b"HTTP/1.1 404 No\r\nContent-Length: 6\r\n\r\n<html>",
+            ProtocolError,
+            "has nothing at /x (HTTP 404: <html>); the path of an acp-gateway is normally /acp",
+        ),
+        (
+            b"HTTP/1.1 404 No\r\nContent-Length: %d\r\n\r\n%b" % (len(NOTHING_HERE), NOTHING_HERE.encode()),
+            ProtocolError,
+            ", but not at /x: leave the path out",
+        ),
+    ],
+)
+async def test_what_a_proxy_or_another_path_answers_is_told_with_what_to_do(
+    answer: bytes, kind: type[GatewayError], words: str
+) -> None:
+    async with serving(answering(answer)) as port:
+        error = await failure(f"ws://127.0.0.1:{port}/x")
+    assert type(error) is kind
+    assert words in str(error)
+    assert f"127.0.0.1:{port}" in str(error)
+
+
+async def test_lines_to_a_port_that_speaks_websocket_are_told_the_address() -> None:
+    async with serving(answering(b"HTTP/1.1 400 Bad Request\r\n\r\n")) as port:
+        error = await failure(f"tcp://127.0.0.1:{port}")
+    assert type(error) is ProtocolError
+    assert str(error).endswith(f"this port speaks WebSocket: use ws://127.0.0.1:{port}")
+
+
+@pytest.mark.parametrize(("scheme", "secure"), [("ws", "wss"), ("tcp", "tcp+tls")])
+async def test_a_port_that_hangs_up_without_a_word_may_want_tls(scheme: str, secure: str) -> None:
+    async def reset(stream: trio.SocketStream) -> None:
+        # What a TLS server does that has not understood the first bytes: it leaves the rest unread.
+        stream.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+
+    async with serving(reset) as port:
+        error = await failure(f"{scheme}://127.0.0.1:{port}")
+    assert type(error) is Unreachable
+    assert str(error).endswith(f"; if this port wants TLS, use {secure}://")
+
+
+async def test_a_refused_connection_is_told_with_what_may_not_run() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    assert str(await failure(f"tcp://127.0.0.1:{port}")).endswith(
+        "connection refused; is `acp-gateway serve` running on 127.0.0.1?"
+    )
+
+
+def test_silence_is_explained_by_the_way_there() -> None:
+    assert explain_silence("ssh://gpu@box:22/run/s") == (
+        "ssh://gpu@box:22/run/s: ssh logged in, but nothing came back: does a profile there (.bashrc) wait for input? "
+        "Try: ssh gpu@box acp-gateway --version"
+    )
+    assert "no answer; is it the gateway's port" in explain_silence("wss://box:1/acp")
 
 
 async def test_a_refused_token_is_told_with_what_may_help() -> None:

@@ -12,7 +12,7 @@ from typing import Final
 
 import trio
 
-from acp_gateway.errors import TrustError, Unreachable
+from acp_gateway.errors import ProtocolError, TrustError, Unreachable
 from acp_gateway.transports.base import READ_COST, READ_SIZE, TURN, WRITE_SIZE, ByteStream
 
 TLS_RECORD: Final = 16384
@@ -32,6 +32,11 @@ one is for a signature that is not of the authority."""
 
 CERTIFICATE_REQUIRED: Final = "certificate required"
 """What `certificate_alert` says where none was shown, and one is needed."""
+
+_NO_TLS: Final = frozenset(
+    {"WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE", "PACKET_LENGTH_TOO_LONG", "UNEXPECTED_MESSAGE", "HTTP_REQUEST"}
+)
+"""OpenSSL's reasons where what answers is something else than TLS: the banner of sshd, an error of a web server."""
 
 _NAME_MISMATCH: Final = (62, 64)
 _EXPIRED: Final = 10
@@ -257,7 +262,9 @@ async def connect_tcp(host: str, port: int, context: ssl.SSLContext | None = Non
     try:
         sock = take_socket(await trio.open_tcp_stream(host, port))
     except OSError as error:
-        raise Unreachable(f"cannot reach {host} port {port}: {describe(error)}") from error
+        why = describe(error)
+        hint = f"; is `acp-gateway serve` running on {host}?" if why == "connection refused" else ""
+        raise Unreachable(f"cannot reach {host} port {port}: {why}{hint}") from error
     except UnicodeError:
         raise Unreachable(f"cannot reach {host} port {port}: no host can have that name") from None
     keep_alive(sock, KEEPALIVE_IDLE, KEEPALIVE_PATIENCE)
@@ -271,6 +278,10 @@ async def connect_tcp(host: str, port: int, context: ssl.SSLContext | None = Non
             f"the certificate of {host} is not trusted: {why}; {_what_to_do(error.verify_code)}"
         ) from error
     except (ssl.SSLError, OSError) as error:
+        if getattr(error, "reason", None) in _NO_TLS:
+            raise ProtocolError(
+                f"{host} port {port} does not speak TLS ({describe(error)}); the gateway's port is usually 7443"
+            ) from error
         raise Unreachable(f"no TLS with {host} port {port}: {describe(error)}") from error
 
 

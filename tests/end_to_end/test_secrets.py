@@ -29,6 +29,7 @@ from acp_gateway.config import agent_environment, load_config
 from acp_gateway.dialing import Destination
 from acp_gateway.greetings import Hello
 from acp_gateway.tokens import mint
+from tests.doubles import remember_session
 from tests.end_to_end.running import (
     AGENTS,
     ENVIRONMENT,
@@ -164,6 +165,7 @@ def test_the_search_leaves_out_token_files_and_what_a_client_was_given(tmp_path:
 
 
 def test_all_tokens_that_the_program_makes_are_searched_for(gateway: RunningGateway) -> None:
+    remember_session(gateway.directory / "state", "some-session")
     made = [
         gateway.token_file,
         gateway.save_token("token", "create", "--label", "noted"),

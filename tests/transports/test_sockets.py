@@ -18,7 +18,7 @@ import trio
 import trio.testing
 from cryptography import x509
 
-from acp_gateway.errors import TrustError, Unreachable
+from acp_gateway.errors import ProtocolError, TrustError, Unreachable
 from acp_gateway.tls import client_context, create_certificate, server_context
 from acp_gateway.transports.base import READ_COST, READ_SIZE, TURN, WRITE_SIZE, ByteStream
 from acp_gateway.transports.sockets import (
@@ -640,7 +640,7 @@ async def test_a_server_without_tls_can_not_be_reached_with_it(tls: Tls) -> None
         await stream.aclose()
 
     async with tcp_listener(serve) as port:
-        with pytest.raises(Unreachable, match=f"no TLS with 127.0.0.1 port {port}: wrong version number"):
+        with pytest.raises(ProtocolError, match=f"127.0.0.1 port {port} does not speak TLS .*usually 7443"):
             await connect_tcp("127.0.0.1", port, tls.client)
 
 
