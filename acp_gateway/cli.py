@@ -24,6 +24,10 @@ if TYPE_CHECKING:
 MAX_MESSAGE_SIZE = 64 * 1024 * 1024
 """Bytes of one message, unless something else is asked for: the gateway's own default."""
 
+KNOWN_TIMEOUT = 300.0
+"""Seconds to try at first for a gateway that was reached before: joining a network, logging in to its portal and to a
+VPN, or starting the box takes minutes. After more, somebody looks why."""
+
 EDITORS = ("zed", "jetbrains", "codecompanion", "avante", "emacs", "vscode", "toad")
 
 CONNECT_EPILOG = """
@@ -242,7 +246,16 @@ def serve(config: Path | None, *, verbose: bool, log_bodies: bool) -> None:
     metavar="LOCAL=REMOTE",
     help="Map a local folder to a remote one. May be repeated.",
 )
-@_connect_timeout_option(help="How long to try until the first connection.")
+@_connect_timeout_option(help="How long to try until the first connection, to any gateway if this is given.")
+@click.option(
+    "--known-timeout",
+    type=click.FloatRange(min=0),
+    default=KNOWN_TIMEOUT,
+    callback=_finite,
+    show_default=True,
+    metavar="SECONDS",
+    help="The same for a gateway that this machine reached in the last 30 days.",
+)
 @click.option(
     "--max-message-size",
     type=click.IntRange(min=1),
@@ -276,6 +289,7 @@ def connect(
     key: Path | None,
     maps: tuple[str, ...],
     connect_timeout: float,
+    known_timeout: float,
     max_message_size: int,
     keepalive: float,
     log_file: Path | None,
@@ -298,6 +312,7 @@ def connect(
         from acp_gateway.destinations import check_client_certificate, check_session_id, find_destination, find_host
         from acp_gateway.logs import log_to_file
         from acp_gateway.protocol.paths import PathMaps, parse_map
+        from acp_gateway.reached import own_reached
         from acp_gateway.transports.stdio import open_stdio
         from acp_gateway.uplink import Persistence
 
@@ -328,6 +343,7 @@ def connect(
             "--key": [str(key.absolute())] if key else [],
             "--map": ["=".join(parse_map(text)) for text in maps],
             "--connect-timeout": [f"{connect_timeout:g}"] if was_given("connect_timeout") else [],
+            "--known-timeout": [f"{known_timeout:g}"] if was_given("known_timeout") else [],
             "--max-message-size": [str(max_message_size)] if was_given("max_message_size") else [],
             "--keepalive": [f"{keepalive:g}"] if was_given("keepalive") else [],
             "--log-file": [str(log_file.absolute())] if log_file else [],
@@ -338,13 +354,26 @@ def connect(
         return
 
     sys.excepthook = _one_line_for_bugs
+    if sys.stdin is not None and sys.stdin.isatty():
+        click.echo(
+            "Editors run this: it speaks JSON-RPC on stdin and stdout, and is silent while all is well. Ctrl-D ends it."
+            f"\nFor an editor's settings: acp-gateway connect {target} --print-config EDITOR ({', '.join(EDITORS)})",
+            err=True,
+        )
     try:
         log_to_file(log_file, logging.INFO)
         host = find_host(target)
+        reached = own_reached()
         settings = shim.Settings(
             maps=PathMaps([*map(parse_map, maps), *(host.maps if host else ())]),
             max_message_size=max_message_size,
-            persistence=Persistence(connect_timeout, keepalive),
+            persistence=Persistence(
+                connect_timeout,
+                0.0 if was_given("connect_timeout") else known_timeout,
+                reached.knows,
+                reached.note,
+                keepalive,
+            ),
         )
     except GatewayError as error:
         trio.run(shim.refuse, open_stdio(), error)

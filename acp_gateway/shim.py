@@ -195,9 +195,11 @@ class _Shim:
     async def _wait_for_answers(self) -> None:
         """Wait for what a script that has ended its input still wants to read; not for the end of a turn.
 
-        Where the link was lost, nobody is kept waiting.
+        Where the link was lost, nobody is kept waiting. Who has said nothing at all wants to know whether there is a
+        gateway: the end of its input is no success before there was a connection.
         """
-        while not (self._uplink.up or self.started) and self._busy:
+        self._uplink.hurry()
+        while not (self._uplink.up or self.started) and (self._busy or not self._heard):
             await self._change.park()
         with trio.move_on_after(self._patience):
             while self._uplink.up and self._busy:

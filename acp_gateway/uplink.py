@@ -21,7 +21,7 @@ from typing import Final, NamedTuple, Protocol
 
 import trio
 
-from acp_gateway.dialing import Destination, Dialed, Resume, dial_link
+from acp_gateway.dialing import Destination, Dialed, Resume, dial_link, explain_silence
 from acp_gateway.errors import (
     AgentError,
     Forbidden,
@@ -83,6 +83,12 @@ class Persistence(NamedTuple):
 
     connect_timeout: float
     """Seconds within which there must be a connection, before the first success."""
+    known_timeout: float = 0.0
+    """The same for a gateway that was reached before, where that is longer."""
+    knows: Callable[[str], bool] = lambda _: False
+    """Whether the gateway at an address was reached before."""
+    reached: Callable[[str], None] = lambda _: None
+    """Called with the address of a gateway that has let this client in."""
     keepalive: float = 30.0
     """Seconds without a sign of the gateway after which a connection is dead. Both ends speak every `HEARTBEAT`."""
     timing: Timing = Timing()
@@ -191,6 +197,11 @@ class Uplink:
         self._lose: Callable[[Loss], None] | None = None
         # Where the last attempt went to.
         self._address = ""
+        # Until the first success: since when it is tried, for how long, and what ends it; and whether nobody waits.
+        self._began = 0.0
+        self._patience = settings.connect_timeout
+        self._trying: trio.CancelScope | None = None
+        self._hurried = False
 
     @property
     def up(self) -> bool:
@@ -212,6 +223,11 @@ class Uplink:
         """Dial at once, if there is no connection."""
         if not self.up:
             self._wanted.set()
+
+    def hurry(self) -> None:
+        """Wait for the first success no longer than for a gateway that was never reached."""
+        self._hurried = True
+        self._set_patience(self._settings.connect_timeout)
 
     def rest(self, why: str) -> None:
         """Give up the link, and do without any until `begin`."""
@@ -246,9 +262,12 @@ class Uplink:
     async def _reach(self) -> MessageStream:
         """Connect, for as long as it takes. Raises the `GatewayError` that ends it."""
         started = self._owner.started
-        patience = float("inf") if started else self._settings.connect_timeout
         failure: GatewayError | None = None
-        with trio.move_on_after(patience):
+        self._began = trio.current_time()
+        with trio.CancelScope() as scope:
+            if not started:
+                self._trying = scope
+                self._set_patience(self._settings.connect_timeout)
             while True:
                 if self._rest is not None:
                     await self._rest.wait()
@@ -259,7 +278,12 @@ class Uplink:
                 self._failures += 1
                 log.info("no connection: %s", outcome)
                 failure = outcome
-        raise Unreachable(f"{failure or self._silence()} (tried for {patience:g} s)")
+        raise Unreachable(f"{failure or self._silence()} (tried for {self._patience:g} s)")
+
+    def _set_patience(self, seconds: float) -> None:
+        self._patience = seconds
+        if self._trying is not None:
+            self._trying.deadline = self._began + seconds
 
     async def _pause(self, longest: float) -> None:
         """Wait for the next attempt's time: after a pause, or when it is wanted."""
@@ -278,6 +302,9 @@ class Uplink:
                 return error
             raise
         self._address = str(target.address)
+        known = not started and not self._hurried and self._settings.knows(self._address)
+        if known and self._patience < self._settings.known_timeout:
+            self._set_patience(self._settings.known_timeout)
         resume = Resume(self._connection_id, self.link.received)
         with trio.CancelScope(deadline=trio.current_time() + ATTEMPT_TIMEOUT) as self._attempt:
             try:
@@ -304,7 +331,7 @@ class Uplink:
         return Unreachable(self._silence())
 
     def _silence(self) -> str:
-        return f"{self._address}: no answer; is it the gateway's port, and does no firewall drop connections?"
+        return explain_silence(self._address)
 
     async def _connect(self, dialed: Dialed) -> MessageStream | GatewayError:
         """Go on over a fresh connection; returns why that is not possible, where it is not."""
@@ -334,6 +361,7 @@ class Uplink:
                 again,
                 waited,
             )
+        self._settings.reached(self._address)
         self._wanted = trio.Event()
         self._connected_at = trio.current_time()
         self._progress = self._counts()

@@ -215,9 +215,52 @@ async def test_an_editor_that_leaves_while_the_gateway_is_looked_for_ends_it(
     gateway: FakeGateway, autojump_clock: MockClock
 ) -> None:
     gateway.hangs = True
+    # Nobody waits for it any more; what it is checked for by a script is whether it answers.
+    async with shimmed(gateway, raises=Unreachable, known_timeout=300.0, knows=lambda _: True) as editor:
+        await trio.sleep(1)
+        await editor.close()
+    assert trio.current_time() == 15
+
+
+@pytest.mark.parametrize("words", [b"", INITIALIZE])
+async def test_an_editor_that_leaves_a_gateway_that_is_waited_for_in_vain_ends_it(
+    gateway: FakeGateway, autojump_clock: MockClock, words: bytes
+) -> None:
+    gateway.down = True
+    async with shimmed(gateway, raises=Unreachable, known_timeout=300.0, knows=lambda _: True) as editor:
+        await editor.send(words)
+        await trio.sleep(100)
+        await editor.close()
+    assert trio.current_time() == 100
+
+
+async def test_who_says_nothing_finds_out_that_the_gateway_can_be_reached(
+    gateway: FakeGateway, autojump_clock: MockClock
+) -> None:
+    gateway.refusals = [Unreachable("not yet")] * 3
     async with shimmed(gateway) as editor:
         await editor.close()
-    assert trio.current_time() == 0
+    assert len(gateway.connections) == 1
+    gateway.refusals = [Forbidden("no")]
+    async with shimmed(gateway, raises=Forbidden) as editor:
+        await editor.close()
+
+
+async def test_a_gateway_that_was_reached_before_is_waited_for_and_initialize_answered_late(
+    gateway: FakeGateway, autojump_clock: MockClock
+) -> None:
+    gateway.down = True
+    noted: list[str] = []
+    changes: dict[str, Any] = {"known_timeout": 300.0, "knows": lambda address: "box.example" in address}
+    async with shimmed(gateway, reached=noted.append, **changes) as editor:
+        await editor.send(INITIALIZE)
+        await trio.sleep(240)
+        assert noted == []
+        gateway.down = False
+        assert "result" in await editor.receive()
+        assert noted == ["tcp://box.example:7443"]
+        await editor.close()
+    assert trio.current_time() < 243
 
 
 async def test_a_gateway_that_is_not_there_is_an_answer_to_initialize(

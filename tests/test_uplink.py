@@ -581,6 +581,33 @@ async def test_at_first_it_is_tried_for_so_long_and_the_last_failure_is_told(
     assert pauses(gateway) == pytest.approx([0.4, 0.8, 1.6, 2, 2, 2, 2, 2, 2])
 
 
+@pytest.mark.parametrize(
+    ("known", "known_timeout", "seconds"), [(True, 300.0, 300), (False, 300.0, 15), (True, 0.0, 15), (True, 5.0, 15)]
+)
+async def test_at_first_a_gateway_that_was_reached_before_is_tried_for_longer(
+    gateway: FakeGateway, autojump_clock: MockClock, known: bool, known_timeout: float, seconds: float
+) -> None:
+    gateway.down = True
+    noted: list[str] = []
+    uplink = Uplink(
+        beginner(),
+        lambda: DESTINATION,
+        gateway.persistence(known_timeout=known_timeout, knows=lambda _: known, reached=noted.append),
+    )
+    outcome = await uplink.run()
+    assert f"(tried for {seconds} s)" in str(outcome)
+    assert (trio.current_time(), noted) == (seconds, [])
+
+
+async def test_other_errors_than_that_nobody_answers_end_it_also_where_the_gateway_was_reached_before(
+    gateway: FakeGateway, autojump_clock: MockClock
+) -> None:
+    gateway.refusals = [Unreachable("no"), TrustError("another pin")]
+    async with kept_up(gateway, ends=TrustError, owner=beginner(), known_timeout=300.0, knows=lambda _: True):
+        pass
+    assert trio.current_time() < 1
+
+
 async def test_at_first_a_gateway_that_says_nothing_is_told_as_such(
     gateway: FakeGateway, autojump_clock: MockClock
 ) -> None:

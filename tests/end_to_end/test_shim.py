@@ -64,6 +64,44 @@ def test_a_gateway_that_is_not_there_is_an_answer_to_initialize(gateway: Running
     assert_told(run_shim(command), 6, "unreachable", "connection refused")
 
 
+def test_a_gateway_that_is_not_there_is_an_error_also_for_who_says_nothing(gateway: RunningGateway) -> None:
+    for target, options, code in (
+        (f"tcp://127.0.0.1:{free_port()}", [], 6),
+        ("bad.invalid", ["--token-file", str(gateway.token_file)], 6),
+        ("bad.invalid", [], 3),
+        (gateway.urls["tcp"], ["--token-file", str(gateway.token_file)], 0),
+        (gateway.urls["wss"].replace("wss", "tcp+tls").replace("/acp", ""), ["--pin", gateway.pin], 7),
+    ):
+        command = [*PROGRAM, "connect", target, *options, "--connect-timeout", "0.5"]
+        done = subprocess.run(
+            command, env=ENVIRONMENT, stdin=subprocess.DEVNULL, capture_output=True, check=False, timeout=60
+        )
+        assert (done.returncode, done.stdout) == (code, b""), (target, done.stderr)
+        assert len(done.stderr.splitlines()) == (code != 0)
+
+
+def test_a_gateway_that_was_reached_before_is_waited_for(gateway: RunningGateway, tmp_path: Path) -> None:
+    environment = ENVIRONMENT | {"XDG_STATE_HOME": str(tmp_path / "state")}
+    path = tmp_path / "socket"
+    os.link(gateway.urls["unix"].removeprefix("unix://"), path)
+    command = [*PROGRAM, "connect", f"unix://{path}", "--token-file", str(gateway.token_file)]
+    first = subprocess.run(command, env=environment, stdin=subprocess.DEVNULL, check=False, timeout=60)
+    assert first.returncode == 0
+    path.unlink()
+    # With the time for new ones alone it would end.
+    given = [*command, "--connect-timeout", "0.1"]
+    assert_told(run_shim(given, environment), 6, "unreachable", "(tried for 0.1 s)")
+    given = [*command, "--known-timeout", "16"]
+    with subprocess.Popen(given, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdin is not None
+        process.stdin.write(INITIALIZE)
+        process.stdin.flush()
+        os.link(gateway.urls["unix"].removeprefix("unix://"), path)
+        assert b'"id":"i"' in next(lines_of(process))
+        process.stdin.close()
+        assert process.wait(60) == 0
+
+
 def test_a_gateway_that_comes_late_is_still_reached(gateway: RunningGateway, tmp_path: Path) -> None:
     path = tmp_path / "late"
     log = tmp_path / "log"
