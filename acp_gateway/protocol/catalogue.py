@@ -29,8 +29,8 @@ class Query:
     @classmethod
     def of(cls, client: Client, agent: str, request: Message) -> "Query":
         """Read a request."""
-        cursor = jsonrpc.raw_at(request.text, "params", "cursor")
-        return cls(client, agent, jsonrpc.text_at(request.text, "params", "cwd"), cursor in (None, b"null"))
+        cursor = jsonrpc.param(request, "cursor")
+        return cls(client, agent, jsonrpc.text_param(request, "cwd"), cursor in (None, b"null"))
 
 
 def known(query: Query, registry: Registry, *, reopens: bool) -> bytes:
@@ -83,7 +83,7 @@ def _ids(listed: bytes, texts: list[bytes]) -> list[str | None]:
 
 def next_page(request: Message, cursor: bytes) -> bytes:
     """The same request for the page behind a cursor, which is JSON text."""
-    params = jsonrpc.members_at(request.text, "params")
+    params = {name: bytes(raw) for name, raw in jsonrpc.params_of(request).items()}
     params["cursor"] = cursor
     return b'{"jsonrpc":"2.0","id":0,"method":"session/list","params":%b}' % jsonrpc.compose(params)
 

@@ -12,6 +12,7 @@ is masked whatever the policy says: the editor would run them on the wrong machi
 import json
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any, Final
 
 from acp_gateway.protocol import jsonrpc, spans
@@ -20,6 +21,10 @@ from acp_gateway.protocol.methods import INITIALIZE, META, Capability
 
 VERSION: Final = 1
 """Of the protocol, offered to an agent that several clients share: the one that all clients speak."""
+
+
+LOGINS: Final = 64
+"""Ways to log in that an agent can offer; further ones are left out."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +141,7 @@ def strip_terminal_logins(response: bytes) -> bytes:
     """The result of `initialize` without the ways to log in that would run a command."""
     spellings = _auth_method_texts(response)
     kept = [spelling for spelling in spellings if not _runs_in_terminal(spelling)]
-    if len(kept) == len(spellings):
+    if len(kept) == len(spellings) < LOGINS:
         return response
     offered = spans.find(response, "result", "authMethods")
     assert offered is not None
@@ -161,7 +166,7 @@ def _auth_method_texts(response: bytes) -> list[bytes]:
     offered = spans.find(response, "result", "authMethods")
     if offered is None or response[offered[0]] != ord("["):
         return []
-    return [response[start:end] for start, end in spans.elements(response, offered[0])]
+    return [response[start:end] for start, end in islice(spans.elements(response, offered[0]), LOGINS)]
 
 
 def _runs_in_terminal(auth_method: bytes) -> bool:

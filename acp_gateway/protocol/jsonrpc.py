@@ -5,18 +5,24 @@
 
 msgspec checks the whole text as strictly as RFC 8259 asks, with two exceptions that are handled here. It doesn't look
 at the UTF-8 inside of what it skips, and it rejects the escape of a lone surrogate (`"\\ud83d"`), which agents
-written in JavaScript do send when a chunk of their output cuts an emoji in two.
+written in JavaScript do send when a chunk of their output cuts an emoji in two. `spans` knows how to read on then.
+
+Whoever sends a message decides how much there is in it, and nothing else happens while it is read. So nothing here is
+built of a number of parts that has no limit.
 """
 
 import enum
 import json
 import re
-from collections.abc import Collection, Mapping, Sized
-from typing import Any, Final, NewType, TypeAlias
+from collections.abc import Callable, Collection, Mapping
+from typing import Any, Final, Literal, NewType, TypeAlias, TypeVar
 
 import msgspec
 
-from acp_gateway.protocol import spans
+from acp_gateway.protocol import methods, spans
+from acp_gateway.protocol.spans import TooMany
+
+_T = TypeVar("_T")
 
 RawId = NewType("RawId", bytes)
 """An id as the JSON text that a peer spelled it with: `b'7'`, `b'"7"'`, `b'null'`."""
@@ -25,6 +31,9 @@ IdKey: TypeAlias = bytes | str
 """What makes two ids of one peer the same: see `id_key`."""
 
 NO_ID: Final = RawId(b"null")
+
+ID_SIZE: Final = 1024
+"""Bytes of an id at most; a UUID has 38, and each is remembered until its answer comes."""
 
 PARSE_ERROR: Final = -32700
 INVALID_REQUEST: Final = -32600
@@ -60,8 +69,9 @@ class Message(msgspec.Struct, frozen=True, gc=False):
     """`params.sessionId`, where it is a string."""
     update: str | None = None
     """`params.update.sessionUpdate`, where it is a string: the kind of a `session/update`."""
-    params: Mapping[str, msgspec.Raw] | None = None
-    """The members of `params` as they are, where reading the message has come upon them; they are views of its text."""
+    params: Mapping[str, bytes | msgspec.Raw] | None = None
+    """The members of `params` as they are, where somebody has come upon them, see `params_of`; mostly views of its
+    text."""
 
 
 class InvalidMessage(ValueError):
@@ -81,11 +91,13 @@ class Params(msgspec.Struct, gc=False):
     update: Update | None = None
 
 
-# The collector need not know what holds nothing but texts; it would look through thousands of these.
-class Envelope(msgspec.Struct, gc=False):
+# The collector need not know what holds nothing but texts; it would look through thousands of these. Another member
+# than these is rare, and each of them is looked at: see `_look_again`.
+class Envelope(msgspec.Struct, gc=False, forbid_unknown_fields=True):
+    jsonrpc: Literal["2.0"] | None = None
     id: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
     method: str | msgspec.UnsetType = msgspec.UNSET
-    params: Params | None = None
+    params: Params | msgspec.UnsetType | None = msgspec.UNSET
     result: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
     error: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
 
@@ -104,25 +116,37 @@ class _Outline(msgspec.Struct, gc=False):
     error: msgspec.Raw = _ABSENT
 
 
+class _Top(msgspec.Struct, gc=False):
+    params: msgspec.Raw = _ABSENT
+
+
 decode_envelope = msgspec.json.Decoder(Envelope).decode
-"""The envelope of a text in JSON. Raises `DecodeError` or `RecursionError`; `parse` knows what that means."""
+"""The envelope of a text in JSON that is no deeper than `is_shallow` says. Raises `DecodeError` or `RecursionError`;
+`parse` knows what that means."""
 _decode_outline = msgspec.json.Decoder(_Outline).decode
 _decode_session = msgspec.json.Decoder(str | None).decode
 _check = msgspec.json.Decoder(msgspec.Raw).decode
 _decode_elements = msgspec.json.Decoder(list[msgspec.Raw]).decode
 _decode_members = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
-# A surrogate's escape: its backslash stands behind an even number of others, which are escaped ones themselves.
-_SURROGATE = re.compile(rb"(?<!\\)((?:\\\\)*)\\u[dD][89a-fA-F][0-9a-fA-F]{2}")
+_decode_top = msgspec.json.Decoder(_Top).decode
+_ENVELOPE = frozenset(("jsonrpc", "id", "method", "params", "result", "error"))
 _ID_START = frozenset(b'"-0123456789n')
 _ID_NAME = re.compile(rb'"id"[ \t\n\r]*:[ \t\n\r]*')
 # The name of an id before which there is no other member, or only one that is a plain string.
 _ID_FIRST = re.compile(
     rb'[ \t\n\r]*\{[ \t\n\r]*(?:"[^"\\]*"[ \t\n\r]*:[ \t\n\r]*"[^"\\]*"[ \t\n\r]*,[ \t\n\r]*)?' + _ID_NAME.pattern
 )
+_match_number = re.compile(rb"[0-9]{1,18}(?![0-9.eE])").match
 # What every escape of one of the letters of "id" begins with.
 _HIDDEN_NAME = rb"\u006"
-# Members of `params` that are kept with a message, at most: methods have less than ten.
-_FEW = 32
+# Colons up to which a text may be taken apart into a dict, and how many bytes may hold a further one: what it holds is
+# many times as large as short members are.
+_FEW_COLONS = 512
+_COLON_EVERY = 48
+# Brackets up to which a text is as shallow as any, and how much deeper than anything else the depth of others is tried:
+# Python's own calls count as levels, and what was read once must be readable wherever it is looked into later.
+_FEW_BRACKETS = 200
+_RESERVE = 150
 # Characters of a number that was minted here, at most, in whatever spelling.
 _LONGEST_NUMBER = 30
 
@@ -132,13 +156,16 @@ def parse(text: bytes) -> Message:
 
     Raises:
         InvalidMessage: `-32700` for what is not JSON in UTF-8 or is nested hundreds of levels deep, `-32600` for JSON
-        that is no request, notification or response.
+        that is no request, notification or response, or that a lenient parser might take for another one.
     """
     _check_utf8(text)
     try:
-        envelope = decode_envelope(text)
+        envelope = decode_envelope(text) if is_shallow(text) else _deep_down(decode_envelope, text)
     except (msgspec.DecodeError, RecursionError):
-        envelope = _look_again(text)
+        return _classify(text, _look_again(text))
+    if len(text) > spans.MEMBERS and text.count(b":") > spans.MEMBERS:
+        # All of them that are at the top belong there, and may be there any number of times.
+        _count_members(text)
     return _classify(text, envelope)
 
 
@@ -149,10 +176,35 @@ def parse_strictly(text: bytes) -> tuple[Message, str | None]:
     """
     _check_utf8(text)
     try:
-        message = _from_outline(text, _decode_outline(text))
+        message = _from_outline(text, _decode_outline(text)) if is_shallow(text) and _is_sparse(text) else None
     except (msgspec.DecodeError, RecursionError):
         message = None
-    return (parse(text), repeated_member(text)) if message is None else (message, None)
+    if message is not None:
+        return message, None
+    return parse(text), repeated_member(text)
+
+
+def _count_members(text: bytes) -> None:
+    try:
+        for _ in spans.members(text):
+            pass
+    except TooMany as error:
+        raise InvalidMessage(INVALID_REQUEST, f"the message: {error}") from None
+
+
+def is_shallow(text: bytes) -> bool:
+    """Whether a text can't be nested deeply; others may be as well."""
+    return len(text) < 2 * _FEW_BRACKETS or text.count(b"[") + text.count(b"{") <= _FEW_BRACKETS
+
+
+def _deep_down(decode: Callable[[bytes], _T], text: bytes, calls: int = _RESERVE) -> _T:
+    """Decode within so many calls."""
+    return _deep_down(decode, text, calls - 1) if calls else decode(text)
+
+
+def _is_sparse(text: bytes) -> bool:
+    """Whether a text can't have many members for its size."""
+    return len(text) <= _FEW_COLONS or text.count(b":") <= _FEW_COLONS + len(text) // _COLON_EVERY
 
 
 def _from_outline(text: bytes, outline: _Outline) -> Message | None:
@@ -184,14 +236,17 @@ def _from_outline(text: bytes, outline: _Outline) -> Message | None:
     if size != len(text):
         return None
     envelope = Envelope(
+        None,
         outline.id or msgspec.UNSET,
         outline.method or msgspec.UNSET,
-        None if params is None else Params(session),
+        msgspec.UNSET if params is None else Params(session),
         outline.result or msgspec.UNSET,
         outline.error or msgspec.UNSET,
     )
-    # Messages may wait for long, and a million members take many times the bytes that count as waiting.
-    return _classify(text, envelope, params if params is not None and len(params) <= _FEW else None)
+    if params is not None and len(params) > spans.MEMBERS:
+        raise InvalidMessage(INVALID_REQUEST, f"params have at most {spans.MEMBERS} members")
+    # Messages may wait for long, and many members take many times the bytes that count as waiting.
+    return _classify(text, envelope, params if params is not None and len(params) <= methods.MEMBERS else None)
 
 
 def _check_utf8(text: bytes) -> None:
@@ -203,9 +258,14 @@ def _check_utf8(text: bytes) -> None:
 
 
 def _look_again(text: bytes) -> Envelope:
-    """Read the envelope of a text that msgspec refuses: it may be no JSON, no object, or hold lone surrogates."""
+    """Read the envelope of a text that msgspec refuses: it may be no JSON, no object, have other members, or hold lone
+    surrogates."""
+    plain = spans.structure(text)
     try:
-        _check(_SURROGATE.sub(rb"\1\\u0020", text))
+        if is_shallow(plain):
+            _check(plain)
+        else:
+            _deep_down(_check, plain)
     except msgspec.DecodeError as error:
         raise InvalidMessage(PARSE_ERROR, f"not JSON: {error}") from None
     except RecursionError:
@@ -214,29 +274,48 @@ def _look_again(text: bytes) -> Envelope:
     if first != ord("{"):
         kind = "an array; batches are not part of ACP" if first == ord("[") else "not an object"
         raise InvalidMessage(INVALID_REQUEST, f"a message must be an object, this is {kind}")
-    values = {spans.string_value(name): msgspec.Raw(text[start:end]) for name, start, end in spans.members(text)}
-    update = Update(_string_at(text, "params", "update", "sessionUpdate"))
+    try:
+        top = _members_in(text)
+        for name in top:
+            if name not in _ENVELOPE and name.casefold() in _ENVELOPE:
+                why = f"the member {name!r:.80} is not one of a message's, and some would take it for one"
+                raise InvalidMessage(INVALID_REQUEST, why)
+        params = top.get("params")
+        members = _members_in(params) if params is not None and params[:1] == b"{" else {}
+        update = members.get("update", b"")
+        kind_of_update = _members_in(update).get("sessionUpdate") if update[:1] == b"{" else None
+    except TooMany as error:
+        raise InvalidMessage(INVALID_REQUEST, f"the message or its params: {error}") from None
     return Envelope(
-        id=values.get("id", msgspec.UNSET),
-        method=_method(values.get("method")),
-        params=Params(_string_at(text, "params", "sessionId"), update),
-        result=values.get("result", msgspec.UNSET),
-        error=values.get("error", msgspec.UNSET),
+        id=_raw(top.get("id")),
+        method=_method(top.get("method")),
+        params=msgspec.UNSET
+        if params is None
+        else Params(_string(members.get("sessionId")), Update(_string(kind_of_update))),
+        result=_raw(top.get("result")),
+        error=_raw(top.get("error")),
     )
 
 
-def _method(raw: msgspec.Raw | None) -> str | msgspec.UnsetType:
+def _members_in(text: bytes) -> dict[str, bytes]:
+    """The members of an object. Raises `TooMany`."""
+    return {spans.string_value(name): text[start:end] for name, start, end in spans.members(text)}
+
+
+def _raw(value: bytes | None) -> msgspec.Raw | msgspec.UnsetType:
+    return msgspec.UNSET if value is None else msgspec.Raw(value)
+
+
+def _string(raw: bytes | None) -> str | None:
+    return spans.string_value(raw) if raw is not None and raw[:1] == b'"' else None
+
+
+def _method(raw: bytes | None) -> str | msgspec.UnsetType:
     if raw is None:
         return msgspec.UNSET
-    text = bytes(raw)
-    if text[0] != ord('"'):
+    if raw[0] != ord('"'):
         raise InvalidMessage(INVALID_REQUEST, "method must be a string")
-    return spans.string_value(text)
-
-
-def _string_at(text: bytes, *path: str) -> str | None:
-    at = spans.find(text, *path)
-    return None if at is None or text[at[0]] != ord('"') else spans.string_value(text[at[0] : at[1]])
+    return spans.string_value(raw)
 
 
 def _classify(text: bytes, envelope: Envelope, members: Mapping[str, msgspec.Raw] | None = None) -> Message:
@@ -245,17 +324,40 @@ def _classify(text: bytes, envelope: Envelope, members: Mapping[str, msgspec.Raw
         message_id, kind = RawId(bytes(envelope.id)), Kind.REQUEST
         if message_id[0] not in _ID_START:
             raise InvalidMessage(INVALID_REQUEST, "an id must be a string, a number or null")
-    method, params = envelope.method, envelope.params
+    method, params, result, error = envelope.method, envelope.params, envelope.result, envelope.error
     if method is not msgspec.UNSET:
-        if params is None:
+        if result is not msgspec.UNSET or error is not msgspec.UNSET:
+            raise InvalidMessage(INVALID_REQUEST, "a message with a method has no result and no error")
+        if params is None or params is msgspec.UNSET:
             return Message(text, kind, message_id, method)
         update = None if params.update is None else params.update.kind
         return Message(text, kind, message_id, method, False, params.session, update, members)
-    if envelope.id is msgspec.UNSET or (envelope.result is msgspec.UNSET and envelope.error is msgspec.UNSET):
+    if envelope.id is msgspec.UNSET or (result is msgspec.UNSET and error is msgspec.UNSET):
         raise InvalidMessage(INVALID_REQUEST, "neither a request nor a notification nor a response")
+    if params is not msgspec.UNSET:
+        raise InvalidMessage(INVALID_REQUEST, "a response has no params")
     # Peers with JSON-RPC 1.0 in their bones send `"error": null` beside a result.
-    failed = envelope.error is not msgspec.UNSET and bytes(envelope.error) != b"null"
+    failed = error is not msgspec.UNSET and bytes(error) != b"null"
+    if failed and result is not msgspec.UNSET and bytes(result) != b"null":
+        raise InvalidMessage(INVALID_REQUEST, "a response has a result or an error, and not both")
     return Message(text, Kind.RESPONSE, message_id, "", failed)
+
+
+def read_unreadable_id(text: bytes) -> RawId | None:
+    """The id of an answer that is no valid message, as far as that can be told: whoever waits for it waits in vain.
+
+    Programs in Python and JavaScript write `Infinity` and `NaN`, which no other parser reads.
+    """
+    try:
+        readable = text.replace(b"-Infinity", b"-1e000000").replace(b"Infinity", b"1e000000").replace(b"NaN", b"1e0")
+        message = parse(readable)
+        return message.id if message.kind is Kind.RESPONSE else None
+    except InvalidMessage:
+        first = _ID_FIRST.match(text)
+        if first is None or (b'"result"' not in text and b'"error"' not in text) or b'"method"' in text:
+            return None
+        number = _match_number(text, first.end())
+        return None if number is None else RawId(number[0])
 
 
 def with_id(message: Message, new_id: RawId, *, unique: bool = False) -> bytes:
@@ -267,7 +369,7 @@ def with_id(message: Message, new_id: RawId, *, unique: bool = False) -> bytes:
     start = _id_at_once(text, unique=unique)
     if start is None:
         at = spans.find(text, "id")
-        assert at is not None
+        assert at is not None  # `parse` has counted the members.
         start = at[0]
     view = memoryview(text)
     return b"".join((view[:start], new_id, view[start + len(message.id) :]))
@@ -298,65 +400,91 @@ def id_number(raw: RawId) -> int | None:
     return int(number) if number.is_integer() else None
 
 
-def text_at(message: bytes, *path: str) -> str | None:
+def text_at(message: bytes | msgspec.Raw, *path: str) -> str | None:
     """The string at a member path of a message, None where there is none."""
-    raw = raw_at(message, *path)
-    return spans.string_value(raw) if raw is not None and raw[0] == ord('"') else None
+    return _string(raw_at(message, *path))
 
 
-def raw_at(message: bytes, *path: str) -> bytes | None:
-    """The JSON text of the value at a member path of a message, None where there is none."""
-    value: bytes | msgspec.Raw = message
+def raw_at(message: bytes | msgspec.Raw, *path: str) -> bytes | None:
+    """The JSON text of the value at a member path of a message, None where there is none.
+
+    There is none as well within an object that has more than `spans.MEMBERS` members.
+    """
+    value = message
     for name in path:
-        try:
-            found = _decode_members(value).get(name)
-        except msgspec.ValidationError:
-            return None
-        except (msgspec.DecodeError, RecursionError):
-            # A lone surrogate somewhere: slower, and without msgspec.
-            at = spans.find(message, *path)
-            return None if at is None else message[at[0] : at[1]]
+        found = members_of(value).get(name)
         if found is None:
             return None
         value = found
     return bytes(value)
 
 
-def members_of_params(text: bytes) -> Mapping[str, bytes | msgspec.Raw]:
-    """The members of a message's `params`, where that is an object; they are not copied, however large they are."""
+def members_of(value: bytes | msgspec.Raw) -> Mapping[str, bytes | msgspec.Raw]:
+    """The members of an object, none of anything else; they are not copied, where that can be, however large they are.
+
+    There are none as well of an object that has more than `spans.MEMBERS` members.
+    """
     try:
-        params = _decode_members(text).get("params")
-        return {} if params is None else _decode_members(params)
+        if len(value) <= spans.MEMBERS or bytes(value).count(b":") <= spans.MEMBERS:
+            return _decode_members(value)
     except msgspec.ValidationError:
         return {}
     except (msgspec.DecodeError, RecursionError):
-        # A lone surrogate somewhere: slower, and without msgspec.
-        return members_at(text, "params")
+        pass  # A lone surrogate somewhere.
+    text = bytes(value)
+    if text[spans.skip_space(text, 0)] != ord("{"):
+        return {}
+    try:
+        return _members_in(text)
+    except TooMany:
+        return {}
 
 
-def members_at(message: bytes, *path: str) -> dict[str, bytes]:
+def params_of(message: Message) -> Mapping[str, bytes | msgspec.Raw]:
+    """The members of a message's `params`, where that is an object; looked for once."""
+    found = message.params
+    if found is None:
+        params = raw_params(message)
+        found = members_of(params) if params else {}
+        if len(found) <= methods.MEMBERS:
+            msgspec.structs.force_setattr(message, "params", found)
+    return found
+
+
+def raw_params(message: Message) -> bytes:
+    """The JSON text of a message's `params`, empty where there are none."""
+    try:
+        return bytes(_decode_top(message.text).params)
+    except (msgspec.DecodeError, RecursionError):
+        at = spans.find(message.text, "params")
+        return b"" if at is None else message.text[at[0] : at[1]]
+
+
+def param(message: Message, name: str, *path: str) -> bytes | None:
+    """The JSON text of a member of a message's `params`, or at a path within it; None where there is none."""
+    found = params_of(message).get(name)
+    return None if found is None else raw_at(found, *path)
+
+
+def text_param(message: Message, name: str, *path: str) -> str | None:
+    """The string there, None where there is none."""
+    return _string(param(message, name, *path))
+
+
+def members_at(message: bytes | msgspec.Raw, *path: str) -> dict[str, bytes]:
     """The members of the object at a member path of a message, as JSON text; none where there is no object."""
     raw = raw_at(message, *path) if path else message
-    if raw is None:
-        return {}
-    try:
-        return {name: bytes(value) for name, value in _decode_members(raw).items()}
-    except msgspec.ValidationError:
-        return {}
-    except (msgspec.DecodeError, RecursionError):
-        # A lone surrogate somewhere: slower, and without msgspec.
-        if raw[spans.skip_space(raw, 0)] != ord("{"):
-            return {}
-        return {spans.string_value(member.name): raw[member.start : member.end] for member in spans.members(raw)}
+    return {} if raw is None else {name: bytes(value) for name, value in members_of(raw).items()}
 
 
-def elements_of(array: bytes) -> list[bytes]:
-    """The elements of an array, as JSON texts."""
+def elements_of(array: bytes, most: int = spans.MEMBERS) -> list[bytes]:
+    """The elements of an array, as JSON texts. Raises `TooMany` where there are more than `most`."""
     try:
-        return list(map(bytes, _decode_elements(array)))
+        if array.count(b",") < most:
+            return list(map(bytes, _decode_elements(array)))
     except (msgspec.DecodeError, RecursionError):
-        # A lone surrogate somewhere: slower, and without msgspec.
-        return [array[start:end] for start, end in spans.elements(array)]
+        pass  # A lone surrogate somewhere.
+    return [array[start:end] for start, end in spans.elements(array, most=most)]
 
 
 def compose(members: Mapping[str, bytes]) -> bytes:
@@ -365,33 +493,14 @@ def compose(members: Mapping[str, bytes]) -> bytes:
 
 
 def repeated_member(text: bytes) -> str | None:
-    """As `spans.repeated_member`, of a valid message, and fast where that is the usual answer, none.
-
-    A walk through millions of brackets would keep everybody waiting. msgspec takes such a message apart at once; it
-    doesn't tell of repeats, but where the members and what must stand between them account for every byte of an
-    object, there is no room for one more.
-    """
-    top = _compact_members(text)
-    if top is None:
-        return spans.repeated_member(text)
-    params = top.get("params")
-    if params is None:
-        params = next((value for name, value in top.items() if name.casefold() == "params"), None)
-    if params is not None and memoryview(params)[0] == ord("{") and _compact_members(params) is None:
-        return spans.repeated_member(text)
-    return None
-
-
-def _compact_members(text: bytes | msgspec.Raw) -> dict[str, msgspec.Raw] | None:
-    """The members of an object, None where one may be there twice, also in another case."""
+    """As `spans.repeated_member`, of a valid message. Raises `InvalidMessage` where it has too many members."""
     try:
-        members = _decode_members(text)
-    except (msgspec.DecodeError, RecursionError):
-        return None
-    return None if _compact_size(members) != len(text) or _are_alike(members) else members
+        return spans.repeated_member(text)
+    except TooMany as error:
+        raise InvalidMessage(INVALID_REQUEST, f"the message or its params: {error}") from None
 
 
-def _compact_size(members: Mapping[str, Sized]) -> int:
+def _compact_size(members: Mapping[str, msgspec.Raw]) -> int:
     """Bytes of an object with these members, each of them once, where there is no space between them.
 
     Two braces, and for each member two quotes, a colon and a comma, but for the last one's.
@@ -426,5 +535,8 @@ def notification(method: str, params: Any) -> bytes:
 
 
 def id_key(raw: RawId) -> IdKey:
-    """What makes two ids the same: the text of a number or of null, the value of a string."""
-    return spans.string_value(raw) if raw[0] == ord('"') else raw
+    """What makes two ids the same: the text of a number or of null, the value of a string.
+
+    An id of more than `ID_SIZE` bytes is no other's, and is not remembered anywhere.
+    """
+    return spans.string_value(raw) if raw[0] == ord('"') and len(raw) <= ID_SIZE else raw

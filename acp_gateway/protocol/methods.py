@@ -62,6 +62,38 @@ STATE_UPDATES = frozenset(
 """Kinds of `session/update` of which only the last one counts; a late joiner needs it whatever else is left out."""
 
 
+_CHECKED = (
+    *(
+        "sessionId",
+        "cwd",
+        "additionalDirectories",
+        "mcpServers",
+        "prompt",
+        "messageId",
+        "modeId",
+        "modelId",
+        "configId",
+    ),
+    *("value", "requestId", "cursor", "protocolVersion", "clientCapabilities", "methodId"),
+    *("update", "toolCall", "options", "terminalId", "elicitationId"),
+)
+"""The members of `params` that the gateway reads in methods that it knows, from either side."""
+
+PLAIN_NAMES = frozenset(
+    (*_CHECKED, "_meta", "clientInfo", "path", "content", "line", "limit", "command", "args", "env")
+)
+"""Names of which nothing is to be checked: those above, and others that are frequent."""
+
+
+def fold(name: str) -> str:
+    """A member's name as lenient parsers compare it: without regard to case, `_` and `-`."""
+    return name.replace("_", "").replace("-", "").casefold()
+
+
+CHECKED_NAMES = {fold(name): name for name in _CHECKED}
+"""The name that each of them must have, by how it is compared."""
+
+
 class Capability(enum.Enum):
     """What a client may offer to do for an agent on its own machine."""
 
@@ -80,6 +112,10 @@ class Audience(enum.Enum):
     """Whoever is nearest: what the method does is not known here."""
 
 
+MEMBERS = 64
+"""Members of the `params` of a method that is known here, at most: those of the protocol have less than ten."""
+
+
 class ClientMethod(NamedTuple):
     """A method that clients call."""
 
@@ -94,6 +130,8 @@ class ClientMethod(NamedTuple):
     weight: int = 1
     """As how many messages it counts for the rate limit, by what it takes the gateway: a list looks through thousands
     of sessions, an opening may have directories looked at and send a whole history."""
+    bare: bool = False
+    """Whether it may come without `params`, which are an object else."""
 
 
 class AgentMethod(NamedTuple):
@@ -111,7 +149,7 @@ CLIENT_METHODS = {
     LOAD: ClientMethod(observer=True, guest=True, weight=20),
     RESUME: ClientMethod(observer=True, guest=True, weight=20),
     FORK: ClientMethod(beyond=True, kept=True, weight=20),
-    LIST: ClientMethod(observer=True, guest=True, kept=True, weight=100),
+    LIST: ClientMethod(observer=True, guest=True, kept=True, bare=True, weight=100),
     CLOSE: ClientMethod(observer=True, guest=True),
     DELETE: ClientMethod(beyond=True),
     PROMPT: ClientMethod(guest=True),
@@ -145,6 +183,12 @@ _ANY_AGENT_METHOD = AgentMethod()
 def is_known(name: str) -> bool:
     """Whether what a client's method does is known here."""
     return name in CLIENT_METHODS or name == AUTHENTICATE
+
+
+def has_known_params(name: str) -> bool:
+    """Whether it is known here what the params of a method or a notification are, of either side."""
+    known = is_known(name) or name in CLIENT_NOTIFICATIONS or name in AGENT_METHODS or name == COMPLETE_ELICITATION
+    return known or name.partition("/")[0] in AGENT_FAMILIES
 
 
 def client_method(name: str) -> ClientMethod:

@@ -203,6 +203,7 @@ class Multiplexer:
             message = jsonrpc.parse(text)
         except InvalidMessage as error:
             self._process.out.note(f"dropped a line of {len(text)} bytes from the agent: {error}")
+            self._process.receive_unreadable(text, str(error))
             return
         if message.method == methods.SESSION_UPDATE and message.kind is Kind.NOTIFICATION:
             self._routing.update(message)
@@ -353,6 +354,10 @@ class Multiplexer:
         request = Request(client, message)
         if message.method in methods.SURCHARGES:
             self._process.surcharge += methods.SURCHARGES[message.method]
+        if len(message.id) > jsonrpc.ID_SIZE:
+            why = f"the id has more than {jsonrpc.ID_SIZE} bytes"
+            self._process.out.refusal(client, jsonrpc.INVALID_REQUEST, why)
+            return
         if jsonrpc.id_key(message.id) in client.requests:
             # Under an id that is in use an error would settle the earlier request at the client.
             why = f"the id {message.id.decode():.80} is still in use"

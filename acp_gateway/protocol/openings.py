@@ -242,7 +242,7 @@ class Openings:
                 return
             if request.survey is None:
                 # Of a session that was opened before it is known where, and nothing else is asked of the client.
-                cwd = session.cwd if session.setup else jsonrpc.text_at(request.message.text, "params", rights.CWD)
+                cwd = session.cwd if session.setup else jsonrpc.text_param(request.message, rights.CWD)
                 request.survey = Survey(request, () if cwd is None else (cwd,))
             if self._is_surveyed(request) and self._has_place(session, client, request):
                 session.held.append(request)
@@ -595,7 +595,7 @@ def _workspace(request: Request) -> str | None:
 
 def _place(request: Request) -> tuple[str, str | None] | None:
     """The directory and workspace for a session that nobody here has opened before: as asked, if that may be."""
-    cwd = jsonrpc.text_at(request.message.text, "params", "cwd")
+    cwd = jsonrpc.text_param(request.message, "cwd")
     assert request.survey is not None
     findings = request.survey.findings
     assert findings is not None

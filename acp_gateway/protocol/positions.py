@@ -24,6 +24,10 @@ Position: TypeAlias = tuple[str, int]
 """The epoch, and how many updates of it there have been."""
 
 
+_SMALL = 16 * 1024
+"""Bytes of a notification up to which the fastest way is to read all of it."""
+
+
 class Positions:
     """Up to where an editor has seen each of its sessions."""
 
@@ -95,9 +99,11 @@ class Positions:
 def updated_session(notification: bytes) -> str | None:
     """Return the id of the session that a notification is an update of; None for any other."""
     try:
-        value = json.loads(notification)
+        value = json.loads(notification) if len(notification) <= _SMALL else None
     except (ValueError, RecursionError):
-        # Nested deeply, a number of thousands of digits, or no JSON: slower, and without limits.
+        value = None
+    if value is None:
+        # Large, nested deeply, a number of thousands of digits, or no JSON: what it holds is not made into values.
         is_update = text_at(notification, "method") == SESSION_UPDATE
         return text_at(notification, "params", "sessionId") if is_update else None
     if not isinstance(value, dict) or value.get("method") != SESSION_UPDATE:

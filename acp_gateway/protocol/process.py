@@ -16,7 +16,7 @@ from acp_gateway.protocol.cut_turns import cut_turn
 from acp_gateway.protocol.deliveries import Event, Outgoing
 from acp_gateway.protocol.handshake import Abilities
 from acp_gateway.protocol.journal import Journal
-from acp_gateway.protocol.jsonrpc import Message, RawId
+from acp_gateway.protocol.jsonrpc import ID_SIZE, Message, RawId
 from acp_gateway.protocol.methods import Capability
 from acp_gateway.protocol.outbox import Mark, acknowledgement
 from acp_gateway.protocol.questions import Question, Questions
@@ -27,9 +27,6 @@ from acp_gateway.protocol.unopened import Unopened
 
 if TYPE_CHECKING:
     from acp_gateway.protocol.returns import Return
-
-ID_SIZE: Final = 1024
-"""Bytes of an id at most; a UUID has 38, and each is remembered until its answer comes."""
 
 JUST_LOST: Final = 5.0
 """Seconds after a loss in which nobody is told elsewhere of what waits: most networks are back by then."""
@@ -284,6 +281,13 @@ class Process:
         request.agent_id = None
         request.then(request, response)
 
+    def receive_unreadable(self, text: bytes, why: str) -> None:
+        """The agent has written what is no message. If it was to be an answer, whoever waits for it gets an error."""
+        raw_id = jsonrpc.read_unreadable_id(text)
+        if raw_id is not None:
+            words = jsonrpc.error(raw_id, jsonrpc.INTERNAL_ERROR, f"the agent's answer can't be read: {why}")
+            self.receive_response(jsonrpc.parse(words))
+
     def respond(self, request: Request, response: Message) -> None:
         """Pass the agent's response on, under the id that the client knows."""
         if request.client is not None:
@@ -343,12 +347,12 @@ class Process:
         self, question: Question, client: Client | None, decision: str | None, *, chosen: str | None = None
     ) -> None:
         """Tell how something was decided; `chosen` is the option, where it was one: its id may be any word."""
-        call = jsonrpc.text_at(question.message.text, "params", "toolCall", "toolCallId")
+        call = jsonrpc.text_param(question.message, "toolCall", "toolCallId")
         if question.session is not None:
             about = {"method": question.method, "toolCallId": call, "decision": decision}
             self.tell(question.session, "decided", **about, **who(client))
         name = "permission_decided" if question.method == methods.REQUEST_PERMISSION else "elicitation_decided"
-        kind = jsonrpc.text_at(question.message.text, "params", "toolCall", "kind")
+        kind = jsonrpc.text_param(question.message, "toolCall", "kind")
         session = question.message.session if question.session is None else question.session.id
         self.out.deed(
             name,

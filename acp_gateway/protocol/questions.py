@@ -17,6 +17,7 @@ from acp_gateway.protocol.deliveries import Outgoing
 from acp_gateway.protocol.jsonrpc import Message, RawId
 from acp_gateway.protocol.methods import CANCEL_REQUEST, CREATE_ELICITATION, REQUEST_PERMISSION, Audience
 from acp_gateway.protocol.sessions import Client, Session
+from acp_gateway.protocol.spans import TooMany
 
 LONG: Final = 24 * 3600.0
 """Seconds after which a question that waits is worth a line in the log: a day, by then somebody has slept over it."""
@@ -74,21 +75,19 @@ class Question:
 
     def describe(self) -> dict[str, Any]:
         """What a person is told of it who is elsewhere."""
-        call = {name: jsonrpc.text_at(self.message.text, "params", "toolCall", name) for name in _TOOL_CALL}
+        call = {name: jsonrpc.text_param(self.message, "toolCall", name) for name in _TOOL_CALL}
         return {"method": self.method, "tool": call, "connected": 0}
 
     @property
     def title(self) -> str | None:
         """What it is about, in the agent's words."""
-        return jsonrpc.text_at(self.message.text, "params", "toolCall", "title") or jsonrpc.text_at(
-            self.message.text, "params", "message"
-        )
+        return jsonrpc.text_param(self.message, "toolCall", "title") or jsonrpc.text_param(self.message, "message")
 
     def accepts(self, answer: Message) -> bool:
         """Whether an answer decides the question."""
         if not self.is_decision:
             return True
-        if answer.error or _repeats_itself(answer):
+        if answer.error or self._repeats_itself(answer):
             return False
         if self.method == CREATE_ELICITATION:
             return jsonrpc.text_at(answer.text, "result", "action") in ("accept", "decline", "cancel")
@@ -96,13 +95,26 @@ class Question:
         chosen = jsonrpc.text_at(answer.text, "result", "outcome", "optionId")
         return outcome == "cancelled" or (outcome == "selected" and chosen is not None and chosen in self._offered())
 
+    def _repeats_itself(self, answer: Message) -> bool:
+        """Whether a decision has a member twice, or more of them than any: which one was meant is not known."""
+        for path in (("result",), ("result", "outcome")):
+            raw = jsonrpc.raw_at(answer.text, *path)
+            if raw is not None and raw[:1] == b"{":
+                try:
+                    names = [spans.string_value(member.name).casefold() for member in spans.members(raw)]
+                except TooMany:
+                    return True
+                if len(set(names)) < len(names):
+                    return True
+        return False
+
     def kind_of(self, choice: str) -> str | None:
         """What choosing an option means, such as `allow_once`, as far as the agent has said that."""
         return self._offered().get(choice)
 
     def _offered(self) -> dict[str | None, str | None]:
         """The options that there are, by id, with their kinds."""
-        options = jsonrpc.raw_at(self.message.text, "params", "options")
+        options = jsonrpc.param(self.message, "options")
         if options is None or options[:1] != b"[":
             return {}
         return {
@@ -169,7 +181,10 @@ class Questions:
             return None
         del question.copies[client]
         if question.accepts(response):
-            text = jsonrpc.with_id(response, question.id, unique=True)
+            if question.is_decision:
+                text = decision(question, response)
+            else:
+                text = jsonrpc.with_id(response, question.id, unique=True)
             self.settle(question, text if question.translate is None else question.translate(client, text))
             return question
         question.refused = response
@@ -289,15 +304,20 @@ class Questions:
         self._out.client(client, jsonrpc.notification(CANCEL_REQUEST, {"requestId": minted}))
 
 
-def _repeats_itself(answer: Message) -> bool:
-    """Whether a decision has a member twice: the agent might read another one than was written down here."""
-    for path in (("result",), ("result", "outcome")):
-        raw = jsonrpc.raw_at(answer.text, *path)
-        if raw is not None and raw[:1] == b"{":
-            names = [spans.string_value(member.name).casefold() for member in spans.members(raw)]
-            if len(set(names)) < len(names):
-                return True
-    return False
+def decision(question: Question, answer: Message) -> bytes:
+    """What the agent gets of an answer that decides: what was looked at here, and nothing else that a client wrote."""
+    result = jsonrpc.members_at(answer.text, "result")
+    if question.method == CREATE_ELICITATION:
+        told = _only(result, "action", "content", "_meta")
+    else:
+        outcome = jsonrpc.members_at(result["outcome"])
+        chosen = ("optionId",) if jsonrpc.text_at(outcome["outcome"]) == "selected" else ()
+        told = {"outcome": jsonrpc.compose(_only(outcome, "outcome", *chosen, "_meta"))} | _only(result, "_meta")
+    return b'{"jsonrpc":"2.0","id":%b,"result":%b}' % (question.id, jsonrpc.compose(told))
+
+
+def _only(members: dict[str, bytes], *names: str) -> dict[str, bytes]:
+    return {name: members[name] for name in names if name in members}
 
 
 def undecided(question: Question) -> bytes:

@@ -23,6 +23,7 @@ from acp_gateway.protocol.methods import META
 from acp_gateway.protocol.outbox import Mark, acknowledgement
 from acp_gateway.protocol.process import Process
 from acp_gateway.protocol.sessions import Client, Session
+from acp_gateway.protocol.spans import TooMany
 
 LARGEST_RETURN: Final = 64 * 1024
 """Bytes of what a client says of a session at most: the ids of a thousand prompts. Each is looked for."""
@@ -44,7 +45,7 @@ class Return:
     @classmethod
     def read(cls, message: Message) -> Self | None:
         """What a `session/load` or `session/resume` says of it; None for one that says nothing."""
-        raw = jsonrpc.raw_at(message.text, "params", "_meta", META)
+        raw = jsonrpc.param(message, "_meta", META)
         said = {} if raw is None or len(raw) > LARGEST_RETURN else jsonrpc.members_at(raw)
         if not said:
             return None
@@ -60,7 +61,7 @@ class Return:
 
 def last_id(initialize: Message) -> int:
     """The highest id under which a client was asked something over an earlier link, 0 for one that had none."""
-    return _number(jsonrpc.raw_at(initialize.text, "params", "_meta", META, "lastId"))
+    return _number(jsonrpc.param(initialize, "_meta", META, "lastId"))
 
 
 def missed(session: Session, client: Client, returning: Return | None) -> list[bytes] | None:
@@ -139,7 +140,10 @@ def without_own_meta(text: bytes) -> bytes:
 
 
 def _elements(raw: bytes | None) -> list[bytes]:
-    return jsonrpc.elements_of(raw) if raw is not None and raw[:1] == b"[" else []
+    try:
+        return jsonrpc.elements_of(raw) if raw is not None and raw[:1] == b"[" else []
+    except TooMany:
+        return []
 
 
 def _string(raw: bytes | None) -> str | None:

@@ -6,10 +6,12 @@ What may be done *in* a session is another matter: that needs a client that is a
 from itertools import islice
 from typing import Final
 
+import msgspec
+
 from acp_gateway.protocol import jsonrpc, methods, spans
 from acp_gateway.protocol.jsonrpc import Message
 from acp_gateway.protocol.sessions import SESSION_ID_SIZE, Client
-from acp_gateway.protocol.toolservers import LIST
+from acp_gateway.protocol.spans import TooMany
 
 CWD: Final = "cwd"
 DIRECTORIES: Final = "additionalDirectories"
@@ -17,7 +19,11 @@ DIRECTORIES: Final = "additionalDirectories"
 DIRECTORIES_LENGTH: Final = 64
 """Additional directories of a session at most; the disk is asked for each of them."""
 
-_PLACES: Final = {name.casefold(): name for name in (CWD, DIRECTORIES, LIST)}
+BLOCKS: Final = 1000
+"""Blocks of a prompt at most, each of which becomes a message for those who look on: editors send some dozens."""
+
+OPTIONS: Final = 256
+"""Options of a question at most: more than a person can choose among."""
 
 
 def objection_to_request(client: Client, message: Message) -> tuple[int, str] | None:
@@ -33,7 +39,7 @@ def objection_to_request(client: Client, message: Message) -> tuple[int, str] | 
     if message.method in methods.CLIENT_NOTIFICATIONS:
         # Some agents don't look at the id: what is checked, and translated, of the one has to be of the other as well.
         return jsonrpc.INVALID_REQUEST, f"{message.method} is a notification, which has no id"
-    flaw = _flaw_of_session_id(message)
+    flaw = flaw_of_params(message)
     return None if flaw is None else (jsonrpc.INVALID_PARAMS, flaw)
 
 
@@ -54,7 +60,7 @@ def objection_to_notification(client: Client, message: Message) -> str | None:
     if message.method == methods.SESSION_CANCEL and message.session is None:
         # Without one, an agent might end the turns of all.
         return "it names no session"
-    return _flaw_of_session_id(message)
+    return flaw_of_params(message)
 
 
 def _is_within(client: Client, message: Message, rules: methods.ClientMethod) -> bool:
@@ -64,35 +70,68 @@ def _is_within(client: Client, message: Message, rules: methods.ClientMethod) ->
     return message.session is not None and not rules.beyond
 
 
-def _flaw_of_session_id(message: Message) -> str | None:
-    """Why the session that a message may be about can't be known: what the agent reads must be what was checked.
+def flaw_of_params(message: Message) -> str | None:
+    """Why what a message is about can't be known: what its receiver reads must be what was checked here.
 
-    Some parsers take `session_id` or `SessionId` for `sessionId`, and an array of one string for that string.
+    Some parsers take `session_id` or `SessionId` for `sessionId`, an array of one string for that string, and an array
+    for an object whose members are in their order.
     """
     if message.session is not None and len(message.session) > SESSION_ID_SIZE:
         return f"a session's id has at most {SESSION_ID_SIZE} characters"
-    members = jsonrpc.members_of_params(message.text) if message.params is None else message.params
-    for name, value in members.items():
-        if _fold(name) == "sessionid" and (name != "sessionId" or bytes(value)[:1] not in b'"n'):
-            return "the session must be a string under the name sessionId"
+    known = methods.has_known_params(message.method)
+    if known and message.params is None:
+        params = jsonrpc.raw_params(message)
+        if params in (b"", b"null"):
+            return None if methods.client_method(message.method).bare else "params must be there, an object"
+        if params[:1] != b"{":
+            return "params must be an object"
+    members = jsonrpc.params_of(message)
+    # There are none of what has more than anybody looks at.
+    size = len(members) if members or not known else len(jsonrpc.raw_params(message)) // 2
+    if known and size > methods.MEMBERS:
+        return f"params of {message.method:.80} have at most {methods.MEMBERS} members"
+    if not members.keys() <= methods.PLAIN_NAMES:
+        for name in members:
+            meant = methods.CHECKED_NAMES.get(methods.fold(name), name)
+            if name != meant and (known or meant == "sessionId"):
+                return f"{meant} must have that very name, not {name!r:.80}"
+    if message.session is None and "sessionId" in members and bytes(members["sessionId"]) != b"null":
+        return "sessionId must be a string"
+    if message.method == methods.PROMPT and not _is_short(members.get("prompt", b"null"), BLOCKS):
+        return f"a prompt has at most {BLOCKS} blocks"
     return None
 
 
+def flaw_of_question(message: Message) -> str | None:
+    """The same for a request of an agent."""
+    flaw = flaw_of_params(message)
+    if flaw is None and not _is_short(jsonrpc.params_of(message).get("options", b"null"), OPTIONS):
+        flaw = f"a question has at most {OPTIONS} options"
+    return flaw
+
+
+def _is_short(array: bytes | msgspec.Raw, most: int) -> bool:
+    """Whether a value is no array of more elements."""
+    text = bytes(array)
+    if text.count(b",") < most or text[:1] != b"[":
+        return True
+    try:
+        return sum(1 for _ in spans.elements(text, most=most)) <= most
+    except TooMany:
+        return False
+
+
 def flaw_of_opening(message: Message) -> str | None:
-    """Why where a session is to be opened, and with which tool servers, can't be known, for the same reasons."""
-    members = jsonrpc.members_at(message.text, "params")
-    for name, value in members.items():
-        meant = _PLACES.get(_fold(name), name)
-        if name != meant:
-            return f"{meant} must have that very name, not {name!r:.80}"
-        if name == CWD and value[:1] not in b'"n':
-            return f"{CWD} must be a string"
-    more = members.get(DIRECTORIES, b"null")
+    """Why where a session is to be opened, and with which tool servers, can't be known."""
+    members = jsonrpc.params_of(message)
+    if bytes(members.get(CWD, b"null"))[:1] not in b'"n':
+        return f"{CWD} must be a string"
+    more = bytes(members.get(DIRECTORIES, b"null"))
     if more == b"null":
         return None
     if more[:1] != b"[" or not _are_strings(more):
         return f"{DIRECTORIES} must be an array of at most {DIRECTORIES_LENGTH} strings"
-    if next(spans.elements(more), None) is not None and members.get(CWD, b"null") == b"null":
+    if next(spans.elements(more), None) is not None and bytes(members.get(CWD, b"null")) == b"null":
         # Where the session itself would be, nobody here knows.
         return f"{DIRECTORIES} need a {CWD} beside them"
     return None
@@ -100,8 +139,8 @@ def flaw_of_opening(message: Message) -> str | None:
 
 def directories_of(message: Message) -> tuple[str, ...]:
     """The directories that a session is to be opened in, `cwd` first."""
-    cwd = jsonrpc.text_at(message.text, "params", CWD)
-    more = jsonrpc.raw_at(message.text, "params", DIRECTORIES)
+    cwd = jsonrpc.text_param(message, CWD)
+    more = jsonrpc.param(message, DIRECTORIES)
     named = [] if more is None or more[:1] != b"[" else map(spans.string_value, jsonrpc.elements_of(more))
     return (*(() if cwd is None else (cwd,)), *named)
 
@@ -109,7 +148,3 @@ def directories_of(message: Message) -> tuple[str, ...]:
 def _are_strings(array: bytes) -> bool:
     first = islice(spans.elements(array), DIRECTORIES_LENGTH + 1)
     return all(count < DIRECTORIES_LENGTH and array[at[0]] == ord('"') for count, at in enumerate(first))
-
-
-def _fold(name: str) -> str:
-    return name.replace("_", "").casefold()

@@ -10,7 +10,7 @@ put to somebody else's client, and never dropped.
 from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
-from acp_gateway.protocol import jsonrpc, methods, spans, updates
+from acp_gateway.protocol import jsonrpc, methods, rights, spans, updates
 from acp_gateway.protocol.journal import Journal
 from acp_gateway.protocol.jsonrpc import Kind, Message, RawId
 from acp_gateway.protocol.methods import Audience
@@ -122,12 +122,12 @@ class Routing:
 
     def notification(self, message: Message) -> None:
         if message.method == methods.CANCEL_REQUEST:
-            raw = jsonrpc.raw_at(message.text, "params", "requestId")
+            raw = jsonrpc.param(message, "requestId")
             if raw is not None and raw[:1] not in (b"{", b"["):
                 self._process.questions.cancelled_by_agent(RawId(raw))
             return
         if message.method == methods.COMPLETE_ELICITATION:
-            name = jsonrpc.text_at(message.text, "params", "elicitationId")
+            name = jsonrpc.text_param(message, "elicitationId")
             session, clients = self._elicitations.pop(name or "", (None, ()))
             self._process.out.clients(clients if session is None else session.controllers(), message.text)
             return
@@ -151,6 +151,8 @@ class Routing:
             self.refuse(message, "was not offered: the client works on another machine")
         elif why := self._process.too_much(message, len(self._process.questions), self._process.questions.size):
             self.refuse(message, why, jsonrpc.INVALID_REQUEST)
+        elif flaw := rights.flaw_of_question(message):
+            self.refuse(message, f"can't be understood: {flaw}", jsonrpc.INVALID_PARAMS)
         else:
             question = Question(message, rules.audience, None, self._process.now)
             question.suspects = self._suspects()
@@ -216,7 +218,7 @@ class Routing:
         return [c for c in self._process.clients if c.controls and c.viewer.sees_all and c.phase is not Phase.NEW]
 
     def _remember_child(self, message: Message, session: Session) -> None:
-        child = jsonrpc.text_at(message.text, "params", "update", "sessionId")
+        child = jsonrpc.text_param(message, "update", "sessionId")
         if child is not None and child not in self._process.live:
             _remember(self._parents, child, session)
             self.route_again()
@@ -310,7 +312,7 @@ class Routing:
     def _ask(self, question: Question, clients: Iterable[Client]) -> None:
         self._process.questions.ask(question, clients)
         if question.method == methods.CREATE_ELICITATION:
-            name = jsonrpc.text_at(question.message.text, "params", "elicitationId")
+            name = jsonrpc.text_param(question.message, "elicitationId")
             if name is not None:
                 _remember(self._elicitations, name, (question.session, tuple(question.copies)))
 

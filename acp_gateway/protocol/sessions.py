@@ -433,11 +433,10 @@ class Session:
 
     def keep_setup(self, request: Message) -> None:
         """Take over how a client opened this session; of something huge only where."""
-        params = jsonrpc.members_at(request.text, "params")
-        params.pop("sessionId", None)
+        params = {name: bytes(raw) for name, raw in jsonrpc.params_of(request).items() if name != "sessionId"}
         huge = sum(map(len, params.values())) > SETUP_SIZE
         self.setup = {name: value for name, value in params.items() if name == "cwd" or not huge}
-        self.cwd = jsonrpc.text_at(request.text, "params", "cwd") or self.cwd
+        self.cwd = jsonrpc.text_param(request, "cwd") or self.cwd
 
     def keep_directory(self) -> None:
         """Where it was opened is all that is known of how: it is of an earlier process of the gateway."""

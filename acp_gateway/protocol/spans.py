@@ -4,62 +4,54 @@ A message that is parsed and written again is another message: `1e999`, `1.10`, 
 order of members do not survive it. So whatever has to change in one is cut out and replaced by position, and
 this module knows the positions.
 
-`value_end` walks from bracket to bracket. Four regular expressions say what may stand between two brackets:
-after `{` or `[`, and after a value inside an object or an array. Each of them swallows the names, strings,
-numbers and commas on its way, and ends behind the next bracket: a container that opens, or the end of the
-innermost open one. So the loop needs no state but a stack with one byte for each open container, and there is
-no recursion, whatever the depth.
+No loop here goes through what a value holds. A parser written in C is asked to read one value that more text follows,
+and what it complains of is the place where that begins: msgspec, or json for the last few kilobytes of a text, since
+an editor's side that never sees more should not have to import msgspec. What is left to Python is one step for each
+member or element of a single container, and there are limits for those.
 
-Nothing is read in more than a fixed number of ways, so time is linear in the length of the text. Before
-Python 3.11.5 (Debian 12 has 3.11.2) a possessive quantifier on a group loses what an iteration has read when
-it fails half-way. The one in `_STRING` cannot: nothing behind the backslash moves the matcher before it fails.
-Runs of values are atomic groups instead, with a bound, since a greedy group pays for each iteration in memory.
+Both parsers differ in what they think of the escape of a lone surrogate (`"\ud83d"`), which agents written in
+JavaScript do send. `structure` is a text without any, in which everything is at the same place.
 
 What is accepted is JSON as RFC 8259 has it (`NaN` and `Infinity` are not), save that strings may hold any
-bytes but control characters, and any escapes; `string_value` finds out what cannot be decoded. What stands
-behind the value that was asked for is not looked at.
+bytes but control characters; `string_value` finds out what cannot be decoded. What stands behind the value that was
+asked for is not looked at.
 """
 
 import json
 import re
-from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Iterator, Sequence
+from functools import cache
+from typing import Any, Final, NamedTuple
+
+MEMBERS: Final = 1000
+"""Members of one object that is looked into, at most: those of the protocol have ten, and each is a step in Python."""
+
+_SMALL: Final = 16 * 1024
+"""Bytes up to which json reads a value: what it makes of them takes many times as many."""
+
+_OBJECT: Final = ord("{")
+_ARRAY: Final = ord("[")
+_CLOSING: Final = {_OBJECT: b"}", _ARRAY: b"]", ord('"'): b'"'}
 
 _SPACE = rb"[ \t\n\r]*+"
-_STRING = rb'"[^"\\\x00-\x1f]*+(?:\\[^\x00-\x1f][^"\\\x00-\x1f]*+)*+"'
+_PLAIN_STRING = rb'"[^"\\\x00-\x1f]*+"'
 _NUMBER = rb"-?(?:0|[1-9][0-9]*+)(?:\.[0-9]++)?(?:[eE][+-]?[0-9]++)?"
-_SCALAR = rb"(?:%b|%b|true|false|null)" % (_STRING, _NUMBER)
-_NAME = rb"%b%b:%b" % (_STRING, _SPACE, _SPACE)
-
-
-def _to_next_bracket(name: bytes, closing: bytes) -> bytes:
-    """Scalars and commas up to a bracket; after a thousand of them, up to a comma."""
-    run = rb"(?>(?:%b%b%b,%b){0,1000})" % (name, _SCALAR, _SPACE, _SPACE)
-    return run + rb"%b(?:[\[{]|%b%b(?:%b|(?=,)))" % (name, _SCALAR, _SPACE, closing)
-
-
-_IN_OBJECT = _to_next_bracket(_NAME, rb"\}")
-_IN_ARRAY = _to_next_bracket(b"", rb"\]")
-
-_OBJECT, _ARRAY = b"{["
-_AFTER_OPENING = {
-    _OBJECT: re.compile(rb"%b(?:\}|%b)" % (_SPACE, _IN_OBJECT)),
-    _ARRAY: re.compile(rb"%b(?:\]|%b)" % (_SPACE, _IN_ARRAY)),
-}
-_AFTER_VALUE = {
-    _OBJECT: re.compile(rb"%b(?:\}|,%b%b)" % (_SPACE, _SPACE, _IN_OBJECT)),
-    _ARRAY: re.compile(rb"%b(?:\]|,%b%b)" % (_SPACE, _SPACE, _IN_ARRAY)),
-}
+_SCALAR = rb"(?:%b|%b|true|false|null)" % (_PLAIN_STRING, _NUMBER)
 
 _match_space = re.compile(_SPACE).match
 _match_scalar = re.compile(_SCALAR).match
-_match_member = re.compile(rb"(%b)%b:%b(%b)?" % (_STRING, _SPACE, _SPACE, _SCALAR)).match
+_match_colon = re.compile(rb"%b:%b" % (_SPACE, _SPACE)).match
+_match_member = re.compile(rb"(%b)%b:%b(%b)?" % (_PLAIN_STRING, _SPACE, _SPACE, _SCALAR)).match
 _match_delimiter = re.compile(rb"%b([,\]}])%b" % (_SPACE, _SPACE)).match
-_match_whole_string = re.compile(_STRING).fullmatch
+_match_rest = re.compile(r"JSON is malformed: trailing characters \(byte ([0-9]+)\)").fullmatch
 
 
 class MalformedJson(ValueError):
     """The text is not JSON, or ends too early."""
+
+
+class TooMany(MalformedJson):
+    """There is more in a container than anybody looks through."""
 
 
 class Member(NamedTuple):
@@ -73,6 +65,17 @@ class Member(NamedTuple):
     """Index after the value's last byte."""
 
 
+def structure(text: bytes) -> bytes:
+    """Return a text with all values of this one at the same places, in which no escape is that of a surrogate.
+
+    It is the text itself where there is none, and valid JSON if this is. Its strings may have other characters.
+    """
+    if b"\\ud" in text or b"\\uD" in text:
+        # Backslashes that are escaped ones themselves are out of the way first; then each begins an escape.
+        return text.replace(b"\\\\", b"__").replace(b"\\ud", b"\\u0").replace(b"\\uD", b"\\u0")
+    return text
+
+
 def skip_space(text: bytes, at: int) -> int:
     """Return the index of the first byte from `at` on that is no white space, at most the text's length."""
     space = _match_space(text, at)
@@ -81,72 +84,82 @@ def skip_space(text: bytes, at: int) -> int:
 
 
 def value_end(text: bytes, start: int) -> int:
-    """Return the index after the value that begins exactly at `start`.
+    """Return the index after the value that begins exactly at `start` of a text that is a `structure`.
 
     Raises:
-        MalformedJson: no whole value is there.
+        MalformedJson: no whole value is there, or it is nested hundreds of levels deep.
     """
     if scalar := _match_scalar(text, start):
         return scalar.end()
-    if text[start : start + 1] not in (b"{", b"["):
+    closing = _CLOSING.get(text[start]) if start < len(text) else None
+    if closing is None:
         raise _malformed(text, start)
-    open_containers = bytearray(text[start : start + 1])
-    at = start + 1
-    patterns = _AFTER_OPENING
-    while open_containers:
-        between_brackets = patterns[open_containers[-1]].match(text, at)
-        if between_brackets is None:
-            raise _malformed(text, at)
-        at = between_brackets.end()
-        last = text[at - 1]
-        if last in b"{[":
-            open_containers.append(last)
-            patterns = _AFTER_OPENING
-        else:
-            if last in b"}]":
-                open_containers.pop()
-            patterns = _AFTER_VALUE
-    return at
+    try:
+        if len(text) - start <= _SMALL:
+            _, size = _scan(text[start:].decode("latin-1"), 0)
+            return start + size
+        return text.rindex(closing, start, start + _skipper()(memoryview(text)[start:])) + 1
+    except (ValueError, StopIteration, RecursionError):
+        raise _malformed(text, start) from None
 
 
 def members(text: bytes, start: int = 0) -> Iterator[Member]:
     """Yield the members of the object that begins at `start`, white space before it allowed, in their order.
 
     Raises:
-        MalformedJson: there is no object, or it is broken; raised when the walk gets there.
+        MalformedJson: there is no object, or it is broken, raised when the walk gets there.
+        TooMany: it has more than `MEMBERS`.
     """
-    at = skip_space(text, start)
-    if text[at : at + 1] != b"{":
-        raise _malformed(text, at)
-    at = skip_space(text, at + 1)
-    more = text[at : at + 1] != b"}"
+    return _members(text, structure(text), start)
+
+
+def _members(text: bytes, plain: bytes, start: int) -> Iterator[Member]:
+    at = skip_space(plain, start)
+    if plain[at : at + 1] != b"{":
+        raise _malformed(plain, at)
+    at = skip_space(plain, at + 1)
+    more = plain[at : at + 1] != b"}"
+    count = 0
     while more:
-        member = _match_member(text, at)
-        if member is None:
-            raise _malformed(text, at)
-        start, end = member.span(2)
-        if end < 0:
-            start = member.end()
-            end = value_end(text, start)
-        yield Member(member[1], start, end)
-        at, more = _after_value(text, end, b"}")
+        count += 1
+        if count > MEMBERS:
+            raise TooMany(f"an object has more than {MEMBERS} members")
+        name, start, end = at, 0, -1
+        if member := _match_member(plain, at):
+            name_end, start, end = member.end(1), *member.span(2)
+            start = start if end >= 0 else member.end()
+        else:
+            name_end = value_end(plain, at)
+            colon = _match_colon(plain, name_end)
+            if plain[at] != ord('"') or colon is None:
+                raise _malformed(plain, at)
+            start = colon.end()
+        end = end if end >= 0 else value_end(plain, start)
+        yield Member(text[name:name_end], start, end)
+        at, more = _after_value(plain, end, b"}")
 
 
-def elements(text: bytes, start: int = 0) -> Iterator[tuple[int, int]]:
+def elements(text: bytes, start: int = 0, most: int | None = None) -> Iterator[tuple[int, int]]:
     """Yield the spans of the elements of the array that begins at `start`, white space before it allowed.
 
     Raises:
-        MalformedJson: there is no array, or it is broken; raised when the walk gets there.
+        MalformedJson: there is no array, or it is broken, raised when the walk gets there.
+        TooMany: it has more than `most`, which is `MEMBERS` if it is not given.
     """
-    at = skip_space(text, start)
-    if text[at : at + 1] != b"[":
-        raise _malformed(text, at)
-    at = skip_space(text, at + 1)
-    more = text[at : at + 1] != b"]"
+    plain, most = structure(text), MEMBERS if most is None else most
+    at = skip_space(plain, start)
+    if plain[at : at + 1] != b"[":
+        raise _malformed(plain, at)
+    at = skip_space(plain, at + 1)
+    more = plain[at : at + 1] != b"]"
+    count = 0
     while more:
-        end = value_end(text, at)
+        count += 1
+        if count > most:
+            raise TooMany(f"an array has more than {most} elements")
+        end = value_end(plain, at)
         yield at, end
-        at, more = _after_value(text, end, b"]")
+        at, more = _after_value(plain, end, b"]")
 
 
 def string_value(raw: bytes) -> str:
@@ -155,38 +168,47 @@ def string_value(raw: bytes) -> str:
     Raises:
         MalformedJson: `raw` is not exactly one JSON string, or is not UTF-8.
     """
-    if _match_whole_string(raw) is None:
-        raise MalformedJson("not a JSON string")
     try:
-        text = raw.decode()
-        value = json.loads(text) if "\\" in text else text[1:-1]
+        plain = _match_scalar(raw)
+        if plain is not None and plain.end() == len(raw) and raw[0] == ord('"'):
+            return raw[1:-1].decode()
+        value = json.loads(raw.decode()) if raw[:1] == b'"' and raw[-1:] == b'"' else None
     except ValueError as error:
-        raise MalformedJson("a JSON string with a wrong escape, or not UTF-8") from error
-    assert isinstance(value, str)
+        raise MalformedJson("not a JSON string, with a wrong escape, or not UTF-8") from error
+    if not isinstance(value, str):
+        raise MalformedJson("not a JSON string")
     return value
 
 
 def find(text: bytes, *names: str) -> tuple[int, int] | None:
     """Return the span of the value at the member path `names` from the top; of the whole value for no names.
 
-    Names are compared unescaped. Of a member that is repeated the last counts, as parsers have it.
+    Names are compared unescaped. Of a member that is repeated the last counts.
 
     Returns:
-        The span, or None if there is no such member or something on the way is no object.
+        The span, or None if there is no such member, or something on the way is no object or has more than `MEMBERS`.
 
     Raises:
         MalformedJson: the text is broken, or a name is not UTF-8.
     """
-    start = skip_space(text, 0)
-    span = start, value_end(text, start)
+    plain = structure(text)
+    start = skip_space(plain, 0)
+    if not names:
+        return start, value_end(plain, start)
+    span = start, len(text)
     for name in names:
-        if text[span[0]] != _OBJECT:
+        if plain[span[0] : span[0] + 1] != b"{":
+            if span[1] == len(text):
+                value_end(plain, span[0])
             return None
-        plain = b'"%b"' % name.encode(errors="surrogatepass")
+        quoted = b'"%b"' % name.encode(errors="surrogatepass")
         found = None
-        for member in members(text, span[0]):
-            if member.name == plain or (b"\\" in member.name and string_value(member.name) == name):
-                found = member.start, member.end
+        try:
+            for member in _members(text, plain, span[0]):
+                if member.name == quoted or (b"\\" in member.name and string_value(member.name) == name):
+                    found = member.start, member.end
+        except TooMany:
+            return None
         if found is None:
             return None
         span = found
@@ -218,14 +240,16 @@ def repeated_member(text: bytes) -> str | None:
 
     Raises:
         MalformedJson: the message is broken, or a name is not UTF-8.
+        TooMany: its top or its `params` have more than `MEMBERS`.
     """
-    start = skip_space(text, 0)
-    if text[start : start + 1] != b"{":
-        value_end(text, start)
+    plain = structure(text)
+    start = skip_space(plain, 0)
+    if plain[start : start + 1] != b"{":
+        value_end(plain, start)
         return None
     params: int | None = None
     seen: set[str] = set()
-    for member in members(text, start):
+    for member in _members(text, plain, start):
         name = string_value(member.name)
         folded = name.casefold()
         if folded in seen:
@@ -236,7 +260,7 @@ def repeated_member(text: bytes) -> str | None:
     if params is None:
         return None
     seen.clear()
-    for member in members(text, params):
+    for member in _members(text, plain, params):
         name = string_value(member.name)
         folded = name.casefold()
         if folded in seen:
@@ -254,4 +278,34 @@ def _after_value(text: bytes, end: int, closing: bytes) -> tuple[int, bool]:
 
 
 def _malformed(text: bytes, at: int) -> MalformedJson:
-    return MalformedJson(f"not JSON, or cut off: see what follows byte {at} of {len(text)}")
+    return MalformedJson(f"not JSON, cut off, or nested too deeply: see what follows byte {at} of {len(text)}")
+
+
+def _reject(constant: str) -> Any:
+    raise ValueError(constant)
+
+
+# Whole numbers may be of any length here, and a float is never too long.
+_scan: Final[Callable[[str, int], tuple[Any, int]]] = json.scanner.make_scanner(  # type: ignore[attr-defined]
+    json.JSONDecoder(parse_constant=_reject, parse_int=float)
+)
+
+
+@cache
+def _skipper() -> Callable[[memoryview], int]:
+    """A function that returns how many bytes the value at the beginning of a text takes, and the space behind it."""
+    import msgspec
+
+    decode = msgspec.json.Decoder(msgspec.Raw).decode
+
+    def skip(text: memoryview) -> int:
+        try:
+            decode(text)
+        except msgspec.DecodeError as error:
+            rest = _match_rest(str(error))
+            if rest is None:
+                raise
+            return int(rest[1]) - 1
+        return len(text)
+
+    return skip

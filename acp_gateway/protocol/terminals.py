@@ -5,6 +5,7 @@ translated on its way: `params.terminalId` of the agent's requests, `result.term
 `terminal/create`, and the terminals that the content of a tool call shows, for the client whose terminal it is.
 """
 
+import re
 from dataclasses import dataclass
 from typing import Final
 
@@ -15,6 +16,10 @@ from acp_gateway.protocol.sessions import Client
 REMEMBERED: Final = 10_000
 """Terminals of one agent at most. A released one still stands in the tool call that it was started for, and clients go
 on to show it there."""
+
+
+# Quotes that no backslash escapes, so it is no part of a text that is shown.
+_MINTED: Final = re.compile(rb'(?<!\\)"terminalId"[ \t\n\r]*:[ \t\n\r]*"(acp-gateway-terminal-[0-9]{1,18})"')
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,11 +44,11 @@ class Terminals:
 
     def names_one(self, request: Message) -> bool:
         """Whether a request of the agent is about a terminal, one that is there or not."""
-        return jsonrpc.text_at(request.text, "params", "terminalId") is not None
+        return jsonrpc.text_param(request, "terminalId") is not None
 
     def named(self, request: Message) -> Terminal | None:
         """The terminal that a request of the agent is about."""
-        name = jsonrpc.text_at(request.text, "params", "terminalId")
+        name = jsonrpc.text_param(request, "terminalId")
         return None if name is None else self._terminals.get(name)
 
     def for_client(self, request: Message, terminal: Terminal) -> Message:
@@ -81,14 +86,9 @@ class Terminals:
         content = spans.find(update, "params", "update", "content")
         if content is None or update[content[0]] != ord("["):
             return {}
-        for start, _ in spans.elements(update, content[0]):
-            if update[start] != ord("{"):
-                continue
-            for member in spans.members(update, start):
-                if member.name != b'"terminalId"' or update[member.start] != ord('"'):
-                    continue
-                terminal = self._terminals.get(spans.string_value(update[member.start : member.end]))
-                if terminal is not None:
-                    edit = member.start, member.end, jsonrpc.encode(terminal.id)
-                    edits.setdefault(terminal.client, []).append(edit)
+        for match in _MINTED.finditer(update, *content):
+            terminal = self._terminals.get(match[1].decode())
+            if terminal is not None:
+                edit = match.start(1) - 1, match.end(1) + 1, jsonrpc.encode(terminal.id)
+                edits.setdefault(terminal.client, []).append(edit)
         return {client: spans.splice(update, its) for client, its in edits.items()}

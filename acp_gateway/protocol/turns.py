@@ -133,13 +133,13 @@ class Turns:
 
     def _mode_set(self, request: Request, response: Message) -> None:
         session = request.session
-        mode = jsonrpc.text_at(request.message.text, "params", "modeId")
+        mode = jsonrpc.text_param(request.message, "modeId")
         if session is not None and mode is not None and not response.error:
             self._process.tell_others(request, methods.MODE_UPDATE, updates.mode_update(session, mode))
         self._process.respond(request, response)
 
     def _model_set(self, request: Request, response: Message) -> None:
-        model = jsonrpc.text_at(request.message.text, "params", "modelId")
+        model = jsonrpc.text_param(request.message, "modelId")
         if request.session is not None and model is not None and not response.error:
             updates.set_current(request.session, "models", "currentModelId", model)
         self._process.respond(request, response)

@@ -22,11 +22,17 @@ def session_of_talk(text: bytes) -> str | None:
     try:
         if not text.isascii():
             text.decode()
+        if not jsonrpc.is_shallow(text):
+            return None
         envelope = jsonrpc.decode_envelope(text)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return None
     params = envelope.params
-    if envelope.method != SESSION_UPDATE or envelope.id is not msgspec.UNSET or params is None:
+    if envelope.method != SESSION_UPDATE or envelope.id is not msgspec.UNSET:
+        return None
+    if params is None or params is msgspec.UNSET:
+        return None
+    if envelope.result is not msgspec.UNSET or envelope.error is not msgspec.UNSET:
         return None
     if params.update is not None and params.update.kind in _NO_TALK:
         return None
@@ -45,10 +51,10 @@ def session_update(session_id: str, kind: str, **members: bytes) -> bytes:
 
 def user_chunks(session_id: str, prompt: Message) -> list[bytes]:
     """A prompt as those see it who did not send it: one chunk for each of its blocks, whatever its kind."""
-    blocks = jsonrpc.raw_at(prompt.text, "params", "prompt")
+    blocks = jsonrpc.param(prompt, "prompt")
     if blocks is None or not blocks.startswith(b"["):
         return []
-    said = jsonrpc.raw_at(prompt.text, "params", "messageId")
+    said = jsonrpc.param(prompt, "messageId")
     message_id = {} if said is None else {"messageId": said}
     return [
         session_update(session_id, USER_CHUNK, content=block, **message_id) for block in jsonrpc.elements_of(blocks)
@@ -91,17 +97,17 @@ def set_current(session: Session, member: str, name: str, value: str) -> None:
 def read_state(session: Session, update: Message) -> None:
     """Take over what an update of the agent says about the session as a whole."""
     if update.update == MODE_UPDATE:
-        mode = jsonrpc.text_at(update.text, "params", "update", "currentModeId")
+        mode = jsonrpc.text_param(update, "update", "currentModeId")
         if mode is not None:
             set_current(session, "modes", "currentModeId", mode)
     elif update.update == CONFIG_UPDATE:
-        options = jsonrpc.raw_at(update.text, "params", "update", "configOptions")
+        options = jsonrpc.param(update, "update", "configOptions")
         if options is not None:
             session.result["configOptions"] = options
     else:
         before = session.title, session.updated_at
-        session.title = jsonrpc.text_at(update.text, "params", "update", "title") or session.title
-        session.updated_at = jsonrpc.text_at(update.text, "params", "update", "updatedAt") or session.updated_at
+        session.title = jsonrpc.text_param(update, "update", "title") or session.title
+        session.updated_at = jsonrpc.text_param(update, "update", "updatedAt") or session.updated_at
         if (session.title, session.updated_at) != before:
             session.archive.keep(session)
 

@@ -13,6 +13,9 @@ from acp_gateway.protocol.jsonrpc import INVALID_REQUEST, PARSE_ERROR, Kind
 
 SPACE: Final = " \t\n\r"
 
+TOP: Final = ("jsonrpc", "id", "method", "params", "result", "error")
+"""The members of a message by JSON-RPC."""
+
 
 @dataclass(frozen=True)
 class Number:
@@ -75,6 +78,8 @@ def envelope(text: bytes) -> Envelope | int:
         return PARSE_ERROR
     if not isinstance(value, Object):
         return INVALID_REQUEST
+    if any(name not in TOP and name.casefold() in TOP for name, _ in value):
+        return INVALID_REQUEST
     message_id, method = value.get("id"), value.get("method")
     if not (message_id in (None, MISSING) or isinstance(message_id, Number | str)):
         return INVALID_REQUEST
@@ -82,12 +87,17 @@ def envelope(text: bytes) -> Envelope | int:
         return INVALID_REQUEST
     span = find(text, "id")
     raw_id = b"null" if span is None else text[slice(*span)]
+    result, error = value.get("result"), value.get("error")
     if method is not MISSING:
+        if result is not MISSING or error is not MISSING:
+            return INVALID_REQUEST
         kind = Kind.NOTIFICATION if message_id is MISSING else Kind.REQUEST
         update = _string(_at(value, "params", "update", "sessionUpdate"))
         return Envelope(kind, raw_id, method, False, _string(_at(value, "params", "sessionId")), update)
-    failed = value.get("error") not in (None, MISSING)
-    if message_id is MISSING or (value.get("result") is MISSING and value.get("error") is MISSING):
+    failed = error not in (None, MISSING)
+    if message_id is MISSING or (result is MISSING and error is MISSING) or value.get("params") is not MISSING:
+        return INVALID_REQUEST
+    if failed and result not in (None, MISSING):
         return INVALID_REQUEST
     return Envelope(Kind.RESPONSE, raw_id, "", failed, None, None)
 

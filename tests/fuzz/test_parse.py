@@ -168,10 +168,12 @@ def test_what_is_nested_too_deeply_is_no_message(text: bytes, bracket: bytes, at
 @given(texts.messages, st.integers(texts.SHALLOW, 5000))
 def test_however_deep_a_message_is_it_is_taken_or_refused(text: bytes, levels: int) -> None:
     deep = text[:-1] + (b"," if len(text) > 2 else b"") + b'"x":' + b"[" * levels + b"]" * levels + b"}"
-    assert verdict(deep) in (reference.envelope(text), PARSE_ERROR)
-    assert spans.find(deep, "x") is not None
-    assert jsonrpc.raw_at(deep, "x", "y") is None
-    assert jsonrpc.repeated_member(deep) == reference.repeated_member(text[:-1] + b"}")
+    found = verdict(deep)
+    assert found in (reference.envelope(text), PARSE_ERROR)
+    if found != PARSE_ERROR:
+        assert spans.find(deep, "x") is not None
+        assert jsonrpc.raw_at(deep, "x", "y") is None
+        assert jsonrpc.repeated_member(deep) == reference.repeated_member(text[:-1] + b"}")
 
 
 @effort(300)

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from acp_gateway.protocol import jsonrpc
+from acp_gateway.protocol import jsonrpc, updates
 from acp_gateway.protocol.jsonrpc import (
     INVALID_REQUEST,
     NO_ID,
@@ -58,7 +58,7 @@ def test_an_error_that_is_null_beside_a_result_is_none() -> None:
 
 
 def test_the_order_of_members_and_members_of_other_names_do_not_matter() -> None:
-    message = parse(b'{"params":{"id":2,"method":"no"},"_meta":{"id":3},"method":"x","Id":4,"id":1}')
+    message = parse(b'{"params":{"id":2,"method":"no"},"_meta":{"id":3},"method":"x","x":4,"id":1}')
     assert (message.kind, message.id, message.method) == (Kind.REQUEST, b"1", "x")
 
 
@@ -111,7 +111,51 @@ def test_what_params_say_about_the_session_is_read_where_it_is_a_string(
 
 
 def test_a_response_is_about_no_session() -> None:
-    assert parse(b'{"id":1,"result":{"sessionId":"s"},"params":{"sessionId":"s"}}').session is None
+    assert parse(b'{"id":1,"result":{"sessionId":"s"}}').session is None
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        b'{"method":"_x/y","ID":77}',
+        b'{"id":1,"result":{},"Method":"session/prompt","Params":{}}',
+        b'{"id":1,"method":"x","Params":{}}',
+        b'{"id":1,"method":"x","PARAMS":{},"params":{}}',
+        b'{"id":1,"method":"x","JsonRPC":"1.0"}',
+        b'{"id":1,"result":{},"Error":null}',
+        '{"id":1,"method":"x","param\u017f":{}}'.encode(),
+        '{"id":1,"re\u017fult":{}, "result":1}'.encode(),
+        rb'{"id":1,"method":"x","param\u017f":{}}',
+        rb'{"id":1,"method":"x","\u0050arams":{},"x":"\ud83d"}',
+        b'{"id":1,"result":{},"method":"session/prompt"}',
+        b'{"id":1,"error":{},"method":"x"}',
+        b'{"id":1,"result":{},"params":{}}',
+        b'{"id":1,"result":{},"params":null}',
+        b'{"id":1,"result":{},"error":{"code":1,"message":"x"}}',
+        b'{"id":1,"error":{"code":1,"message":"x"},"result":0}',
+    ],
+)
+def test_what_some_would_take_for_another_message_is_none(text: bytes) -> None:
+    for read in (parse, jsonrpc.parse_strictly):
+        with pytest.raises(InvalidMessage) as caught:
+            read(text)
+        assert caught.value.code == jsonrpc.INVALID_REQUEST
+        assert updates.session_of_talk(text) is None
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        b'{"id":1,"method":"x","_meta":{},"trace":{"Id":2,"Method":"y"},"_id":3}',
+        b'{"id":1,"result":{},"error":null,"Results":1}',
+        b'{"id":1,"result":null,"error":{"code":1,"message":"x"}}',
+        b'{"id":1,"result":null,"jsonrpc":"1.0"}',
+        b'{"id":1,"result":null,"jsonrpc":2.0}',
+    ],
+)
+def test_further_members_that_nobody_takes_for_others_do_not_matter(text: bytes) -> None:
+    assert parse(text).text is text
+    assert jsonrpc.parse_strictly(text)[0].text is text
 
 
 # Ids
@@ -310,13 +354,21 @@ def expected(text: bytes) -> Any:
         return PARSE_ERROR
     if not isinstance(value, dict):
         return INVALID_REQUEST
+    known = ("jsonrpc", "id", "method", "params", "result", "error")
     message_id, method = value.get("id"), value.get("method", "")
+    failed = value.get("error") is not None
+    if any(name not in known and name.casefold() in known for name in value):
+        return INVALID_REQUEST
     if not (message_id is None or isinstance(message_id, Number | str)) or not isinstance(method, str):
+        return INVALID_REQUEST
+    if "params" in value if "method" not in value else "result" in value or "error" in value:
+        return INVALID_REQUEST
+    if failed and value.get("result") is not None:
         return INVALID_REQUEST
     if "method" in value:
         return Kind.REQUEST if "id" in value else Kind.NOTIFICATION, message_id, method, False
     if "id" in value and ("result" in value or "error" in value):
-        return Kind.RESPONSE, message_id, "", value.get("error") is not None
+        return Kind.RESPONSE, message_id, "", failed
     return INVALID_REQUEST
 
 
@@ -424,7 +476,9 @@ def test_an_id_is_found_where_it_is(text: bytes) -> None:
     ],
 )
 def test_the_members_of_params_are_there_verbatim(text: bytes, members: dict[str, bytes]) -> None:
-    assert {name: bytes(value) for name, value in jsonrpc.members_of_params(text).items()} == members
+    message = parse(text[:-1] + (b"," if len(text) > 2 else b"") + b'"method":"x"}')
+    assert {name: bytes(value) for name, value in jsonrpc.params_of(message).items()} == members
+    assert jsonrpc.params_of(message) is jsonrpc.params_of(message)
 
 
 def test_another_id_goes_to_the_one_that_counts() -> None:
@@ -541,7 +595,7 @@ def test_what_a_message_is_and_that_no_member_is_there_twice_takes_one_look(
     assert (jsonrpc.parse_strictly(text)[0].params is not None) is params
 
 
-@pytest.mark.parametrize(("count", "kept"), [(32, True), (33, False)])
+@pytest.mark.parametrize(("count", "kept"), [(64, True), (65, False)])
 def test_so_many_members_that_they_would_take_more_than_the_text_are_not_kept_with_a_message(
     count: int, kept: bool
 ) -> None:

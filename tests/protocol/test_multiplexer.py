@@ -83,7 +83,7 @@ def test_messages_pass_byte_for_byte_both_ways_but_for_their_ids(scene: Scene, a
 
 @pytest.mark.parametrize("odd", ODD)
 def test_notifications_pass_byte_for_byte_both_ways(scene: Scene, ann: Peer, odd: bytes) -> None:
-    plain = odd.replace(b'"id":%b', b'"Id":5')
+    plain = odd.replace(b'"id":%b', b'"i":5')
     ann.say(plain)
     assert scene.agent.heard_text() == [plain]
     scene.agent.say(plain)
@@ -456,7 +456,6 @@ def test_bad_text_of_the_agent_is_noted_without_its_content_and_dropped(scene: S
     ("text", "answer_to"),
     [
         (b'{"id":1,"method":"a","method":"b"}', b"1"),
-        (b'{"id":1,"method":"a","Method":"b"}', b"1"),
         (rb'{"id":1,"method":"a","m\u0065thod":"b"}', b"1"),
         (b'{"id":1,"method":"a","x":1,"x":1}', b"1"),
         (b'{"id":1,"method":"a","params":{"sessionId":"s","sessionId":"t"}}', b"1"),
@@ -465,6 +464,7 @@ def test_bad_text_of_the_agent_is_noted_without_its_content_and_dropped(scene: S
         (b'{"id":1,"method":"a","params":{},"params":{}}', b"1"),
         (b'{"id":1,"id":2,"method":"a"}', b"null"),
         (b'{"id":1,"ID":2,"method":"a"}', b"null"),
+        (b'{"id":1,"method":"a","Method":"b"}', b"null"),
         (b'{"method":"a","method":"b"}', b"null"),
         (rb'{"id":1,"method":"a","\ud83d":1,"\ud83d":1}', b"1"),
     ],
@@ -570,7 +570,8 @@ def test_a_session_that_a_request_names_in_another_way_may_be_what_an_agent_read
     ann.new_session()
     ann.say(request(b"1", method, params))
     error = error_of(ann)
-    assert (error["code"], error["message"]) == (-32602, "the session must be a string under the name sessionId")
+    assert error["code"] == -32602
+    assert error["message"].startswith(("sessionId must have that very name, not ", "sessionId must be a string"))
     assert not scene.agent.heard()
 
 
@@ -1170,3 +1171,63 @@ def test_dear_requests_count_as_several_messages_whatever_becomes_of_them() -> N
         ann.request(method, sessionId="nobody's")
         assert scene.multiplexer.take_surcharge() == weight - 1
         assert scene.multiplexer.surcharge == 0
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        b'{"jsonrpc":"2.0","id":%b,"result":{"x":Infinity}}',
+        b'{"jsonrpc": "2.0", "id": %b, "result": {"x": [NaN, -Infinity, "NaN"]}}',
+        b'{"result":{"x":NaN},"id":%b}',
+        b'{"jsonrpc":"2.0","id":%b,"result":{"x":"\xff"}}',
+        b'{"jsonrpc":"2.0","id":%b,"result":{"x":',
+        b'{"jsonrpc":"2.0","id":%b,"error":{"x":\'a\'}}',
+        b'{"jsonrpc":"2.0","id":%b,"result":{},"Error":NaN}',
+    ],
+)
+def test_an_answer_of_the_agent_that_cannot_be_read_is_an_error_for_who_waits_for_it(
+    scene: Scene, ann: Peer, answer: bytes
+) -> None:
+    ann.say(request(b'"mine"'))
+    scene.agent.say(answer % id_at_agent(scene))
+    heard = ann.hears()
+    assert (heard["id"], heard["error"]["code"]) == ("mine", -32603)
+    assert heard["error"]["message"].startswith("the agent's answer can't be read: ")
+    assert not scene.multiplexer.busy
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        b'{"id":77,"result":NaN}',
+        b'{"id":%b,"method":"x","params":{"x":NaN}}',
+        b'{"id":%b,"x":NaN}',
+        b'{"id":%b0,"result":{"x":',
+        b"NaN",
+    ],
+)
+def test_what_is_no_answer_to_anything_that_is_open_ends_nothing(scene: Scene, ann: Peer, line: bytes) -> None:
+    ann.say(request(b'"mine"'))
+    scene.agent.say(line.replace(b"%b", id_at_agent(scene)))
+    assert ann.heard() == []
+    assert scene.multiplexer.busy
+
+
+@pytest.mark.parametrize("method", ["session/update", "session/request_permission", "_x/y", "fs/read_text_file"])
+@pytest.mark.parametrize("more", [b'"Method":"x"', b'"PARAMS":{}', b'"result":1', b'"Error":null'])
+def test_what_some_would_take_for_another_message_is_dropped_from_agents(
+    scene: Scene, ann: Peer, method: str, more: bytes
+) -> None:
+    ann.new_session()
+    scene.agent.say(b'{"method":"%b","params":{"sessionId":"s"},%b}' % (method.encode(), more))
+    assert ann.heard() == []
+    assert "dropped a line of" in scene.notes[-1]
+
+
+@pytest.mark.parametrize(
+    "params", [b'["/etc",[{"name":"x","command":"sh"}]]', b'{"Cwd":"/etc"}', b'{"cwd":"/srv","MCPServers":[]}']
+)
+def test_no_session_is_opened_by_params_that_only_some_understand(scene: Scene, ann: Peer, params: bytes) -> None:
+    ann.say(request(b"1", "session/new", params))
+    assert error_of(ann)["code"] == -32602
+    assert not scene.agent.heard()

@@ -3,8 +3,8 @@
 import pytest
 
 from acp_gateway.protocol import jsonrpc
-from acp_gateway.protocol.jsonrpc import Message
-from acp_gateway.protocol.process import ID_SIZE, JUST_LOST, Process, Stage, who
+from acp_gateway.protocol.jsonrpc import ID_SIZE, Message
+from acp_gateway.protocol.process import JUST_LOST, Process, Stage, who
 from acp_gateway.protocol.sessions import SESSION_ID_SIZE, Client, Registry, Request, Role, Viewer
 from tests.protocol.scene import Scene, make_policy, news_params
 

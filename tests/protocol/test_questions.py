@@ -10,6 +10,7 @@ from acp_gateway.protocol.deliveries import Deed
 from acp_gateway.protocol.jsonrpc import parse
 from acp_gateway.protocol.methods import Audience
 from acp_gateway.protocol.questions import LONG, Question
+from acp_gateway.protocol.rights import OPTIONS
 from acp_gateway.protocol.sessions import Role
 from tests.protocol.scene import Peer, Scene, make_policy, news_params
 
@@ -96,14 +97,53 @@ def test_an_observer_is_not_asked_whether_it_was_there_or_comes_later() -> None:
 # What decides.
 
 
-def test_the_first_valid_result_reaches_the_agent_as_it_was_written_under_the_agents_id() -> None:
+def test_of_the_first_valid_result_what_decides_reaches_the_agent_and_nothing_else() -> None:
     scene, _, bob = together()
     scene.agent.ask_permission("q")
-    answer = (
-        b'{"id": %b ,"result":{"outcome":{"optionId":"no","outcome":"selected"},"_meta":{"n":1.10}},"jsonrpc":"2.0"}'
-    )
-    bob.say(answer % b"1")
-    assert scene.agent.heard_text() == [answer % b'"q"']
+    outcome = rb'{"optionId":"n\u006f","option_id":"yes","outcome":"selected","_meta":{"n":1.10},"x":1}'
+    bob.say(b'{"id": 1 ,"result":{"x":1,"outcome":%b,"_meta":{"m":1.10}},"Trace":2}' % outcome)
+    told = rb'{"outcome":{"outcome":"selected","optionId":"n\u006f","_meta":{"n":1.10}},"_meta":{"m":1.10}}'
+    assert scene.agent.heard_text() == [b'{"jsonrpc":"2.0","id":"q","result":%b}' % told]
+
+
+def test_a_dialog_that_was_cancelled_chooses_nothing_besides() -> None:
+    scene, _, bob = together()
+    scene.agent.ask_permission("q")
+    bob.say(b'{"id":1,"result":{"outcome":{"outcome":"cancelled","optionId":"yes"}}}')
+    assert scene.agent.hears() == answered("q", CANCELLED)
+
+
+def test_of_an_answer_to_an_elicitation_what_decides_reaches_the_agent_and_nothing_else() -> None:
+    scene, _, bob = together()
+    scene.agent.send(id="q", method="elicitation/create", params={"sessionId": "s", "mode": "form"})
+    bob.say(b'{"id":1,"result":{"outcome":{},"Action":"x","action":"accept","content":{"n":1.10},"_meta":{}}}')
+    assert scene.agent.heard() == []
+    scene.agent.send(id="r", method="elicitation/create", params={"sessionId": "s", "mode": "form"})
+    bob.say(b'{"id":2,"result":{"outcome":{},"action":"accept","content":{"n":1.10},"x":1,"_meta":{}}}')
+    told = b'{"action":"accept","content":{"n":1.10},"_meta":{}}'
+    assert scene.agent.heard_text() == [b'{"jsonrpc":"2.0","id":"r","result":%b}' % told]
+
+
+@pytest.mark.parametrize(
+    "more", ['"Method":"session/prompt","Params":{"sessionId":"t"}', '"method":"x"', '"params":[]']
+)
+def test_an_answer_that_some_would_take_for_a_request_reaches_no_agent(more: str) -> None:
+    scene, _, bob = together()
+    scene.agent.ask_permission("q")
+    bob.hears()
+    bob.say(f'{{"id":1,"result":{{"outcome":{{"outcome":"selected","optionId":"yes"}}}},{more}}}'.encode())
+    assert scene.agent.heard() == []
+    assert bob.hears()["error"]["code"] == -32600
+
+
+def test_a_question_with_more_options_than_anybody_reads_is_refused() -> None:
+    scene, ann, bob = together()
+    scene.agent.ask_permission("q", options=tuple(map(str, range(OPTIONS + 1))))
+    assert scene.agent.hears()["error"]["code"] == -32602
+    assert (ann.heard(), bob.heard()) == ([], [])
+    scene.agent.ask_permission("r", options=tuple(map(str, range(OPTIONS))))
+    ann.choose(ann.hears(), "255")
+    assert scene.agent.hears() == answered("r", selected("255"))
 
 
 @pytest.mark.parametrize("raw_id", ["0", "1", '"1"', '""', "1.0", "1e2", "9223372036854775808", "null", '"\\u0041"'])
@@ -113,7 +153,7 @@ def test_the_agent_gets_its_id_back_as_it_spelled_it(raw_id: str) -> None:
     scene.agent.say(f'{{"id":{raw_id},"method":"session/request_permission","params":{params}}}'.encode())
     ann.choose(ann.hears(), "yes")
     (text,) = scene.agent.heard_text()
-    assert f'"id": {raw_id},'.encode() in text
+    assert f'"id":{raw_id},'.encode() in text
 
 
 @pytest.mark.parametrize("spelling", [b"1.0", b"10e-1", b"1"])
@@ -121,7 +161,7 @@ def test_a_client_may_spell_the_id_of_a_question_in_its_own_way(spelling: bytes)
     scene, _, bob = together()
     scene.agent.ask_permission("q")
     bob.say(b'{"id":%b,"result":{"outcome":{"outcome":"selected","optionId":"yes"}}}' % spelling)
-    assert scene.agent.hears() == {"id": "q", "result": selected("yes")}
+    assert scene.agent.hears() == answered("q", selected("yes"))
 
 
 def test_that_a_person_cancelled_the_dialog_is_a_decision() -> None:

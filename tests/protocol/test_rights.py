@@ -5,9 +5,11 @@ import pytest
 from acp_gateway.protocol import jsonrpc, methods
 from acp_gateway.protocol.jsonrpc import Message, parse
 from acp_gateway.protocol.rights import (
+    BLOCKS,
     DIRECTORIES_LENGTH,
     directories_of,
     flaw_of_opening,
+    flaw_of_params,
     objection_to_notification,
     objection_to_request,
 )
@@ -177,7 +179,8 @@ def test_a_session_may_be_named_properly_or_not_at_all(params: dict[str, object]
     ],
 )
 def test_where_a_session_is_to_be_opened_must_be_what_is_checked(params: dict[str, object], flaw: str) -> None:
-    assert flaw_of_opening(request(methods.NEW, **params)) == flaw
+    message = request(methods.NEW, **params)
+    assert (flaw_of_params(message) or flaw_of_opening(message)) == flaw
 
 
 @pytest.mark.parametrize(
@@ -223,3 +226,61 @@ def test_who_is_kept_to_some_workspaces_may_tell_nothing_that_names_no_session()
     assert objection_to_notification(limited, notification("_x/y", sessionId="s")) is None
     for message in (notification("_x/y"), notification("_x/y", cwd="/etc"), notification("_x/y", sessionId=None)):
         assert objection_to_notification(limited, message) is not None
+
+
+@pytest.mark.parametrize("method", [*methods.CLIENT_METHODS, "authenticate", "session/cancel", "$/cancel_request"])
+@pytest.mark.parametrize("params", [b'["/etc",[]]', b'"s"', b"5", b"true", b"[]"])
+def test_params_of_a_method_that_is_known_are_an_object(method: str, params: bytes) -> None:
+    message = parse(b'{"id":1,"method":"%b","params":%b}' % (method.encode(), params))
+    assert flaw_of_params(message) == "params must be an object"
+
+
+@pytest.mark.parametrize("params", [b"", b',"params":null'])
+def test_params_may_be_left_out_only_where_nothing_need_be_said(params: bytes) -> None:
+    for method in (*methods.CLIENT_METHODS, "authenticate", "session/cancel"):
+        message = parse(b'{"id":1,"method":"%b"%b}' % (method.encode(), params))
+        needed = None if method == methods.LIST else "params must be there, an object"
+        assert flaw_of_params(message) == needed
+
+
+@pytest.mark.parametrize(
+    ("method", "name", "meant"),
+    [
+        (methods.NEW, "CWD", "cwd"),
+        (methods.NEW, "mcp-servers", "mcpServers"),
+        (methods.LOAD, "MCP_SERVERS", "mcpServers"),
+        (methods.FORK, "additional_directories", "additionalDirectories"),
+        (methods.PROMPT, "Prompt", "prompt"),
+        (methods.PROMPT, "\u017fessionId", "sessionId"),
+        (methods.SET_MODE, "mode_id", "modeId"),
+        (methods.SET_MODEL, "modelID", "modelId"),
+        (methods.SET_CONFIG_OPTION, "config_id", "configId"),
+        (methods.SET_CONFIG_OPTION, "Value", "value"),
+        (methods.CANCEL_REQUEST, "request_id", "requestId"),
+        (methods.LIST, "Cursor", "cursor"),
+        (methods.INITIALIZE, "protocol_version", "protocolVersion"),
+    ],
+)
+@pytest.mark.parametrize("size", [0, 20_000])
+def test_a_member_that_is_checked_has_that_very_name(method: str, name: str, meant: str, size: int) -> None:
+    message = request(method, **{name: 1, "x": "x" * size})
+    assert flaw_of_params(message) == f"{meant} must have that very name, not {name!r}"
+
+
+def test_what_is_not_known_here_may_have_any_params_that_name_no_session_in_another_way() -> None:
+    assert flaw_of_params(parse(b'{"id":1,"method":"_x/y","params":["s"]}')) is None
+    assert flaw_of_params(request("_x/y", Cwd=1, mode_id=2, **{str(number): 1 for number in range(500)})) is None
+    assert flaw_of_params(request("_x/y", session_id="s")) is not None
+
+
+def test_a_method_that_is_known_has_few_members_and_a_prompt_not_too_many_blocks() -> None:
+    many = {str(number): 1 for number in range(methods.MEMBERS)}
+    assert flaw_of_params(request(methods.NEW, **many)) is None
+    flaw = f"params of session/new have at most {methods.MEMBERS} members"
+    assert flaw_of_params(request(methods.NEW, cwd="/", **many)) == flaw
+    assert flaw_of_params(request(methods.NEW, **{str(number): 1 for number in range(5000)})) == flaw
+    block = {"type": "text", "text": "a, b"}
+    assert flaw_of_params(request(methods.PROMPT, prompt=[block] * BLOCKS)) is None
+    for further in (block, "\ud83d"):
+        flaw = f"a prompt has at most {BLOCKS} blocks"
+        assert flaw_of_params(request(methods.PROMPT, prompt=[*([block] * BLOCKS), further])) == flaw

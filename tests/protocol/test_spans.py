@@ -167,13 +167,15 @@ def test_a_walk_can_begin_inside_a_text() -> None:
     assert [text[slice(*span)] for span in elements(text, member.start)] == [b"2", b"3"]
 
 
-def test_a_hundred_thousand_levels_are_walked_without_recursion() -> None:
-    arrays = b"[" * 100_000 + b"]" * 100_000
-    assert value_end(arrays, 0) == len(arrays)
-    objects = b'{"a":' * 100_000 + b"1" + b"}" * 100_000
-    assert value_end(objects, 0) == len(objects)
+@pytest.mark.parametrize("behind", [b"", b" " * 100_000])
+def test_hundreds_of_levels_are_read_and_of_thousands_it_is_said(behind: bytes) -> None:
+    for levels, opening, closing in ((500, b"[", b"]"), (500, b'{"a":', b"}")):
+        nested = opening * levels + b"1" + closing * levels
+        assert value_end(nested + behind, 0) == len(nested)
+        with pytest.raises(MalformedJson):
+            value_end(nested[:-1] + behind, 0)
     with pytest.raises(MalformedJson):
-        value_end(objects[:-1], 0)
+        value_end(b"[" * 100_000 + b"]" * 100_000 + behind, 0)
 
 
 @pytest.mark.parametrize("piece", [b"x", b"\\n", b"\\u00e9", b"\xff"])

@@ -241,7 +241,6 @@ def test_each_client_gets_its_own_terminals_translated_wherever_they_stand_in_th
         b'["terminalId"]',
         b'{"terminalId":"acp-gateway-terminal-1"}',
         b'[{"text":"\\"terminalId\\":\\"acp-gateway-terminal-1\\""}]',
-        b'[{"content":{"terminalId":"acp-gateway-terminal-1"}}]',
         b"[]",
     ],
 )
