@@ -15,6 +15,9 @@ PAGES = 100
 PAST = 1000
 """Sessions that are not live, of which a client is told at most, those used last: more than a person looks through."""
 
+ENTRIES: Final = 2000
+"""Sessions on one page of an agent's: each is looked up, and agents have pages for more."""
+
 
 @dataclass(frozen=True, slots=True)
 class Query:
@@ -43,14 +46,17 @@ def known(query: Query, registry: Registry, *, reopens: bool) -> bytes:
 
 
 def filtered(query: Query, registry: Registry, response: bytes) -> tuple[bytes, bytes | None]:
-    """A page of the agent's as the client gets it, and the agent's cursor if there is nothing on this page for it."""
+    """A page of the agent's as the client gets it, and the agent's cursor if there is nothing on this page for it.
+
+    Raises `TooMany` where it has more than `ENTRIES`.
+    """
     at = spans.find(response, "result", "sessions")
     if at is None or response[at[0]] != ord("["):
         return response, None
     live = {session.id: session for session in _seen(query, registry, past=False)}
     entries = []
     listed = response[at[0] : at[1]]
-    texts = jsonrpc.elements_of(listed)
+    texts = jsonrpc.elements_of(listed, ENTRIES)
     for entry, session_id in zip(texts, _ids(listed, texts), strict=True):
         if session_id is None or not _sees(query, registry, session_id):
             continue

@@ -440,6 +440,18 @@ def members_of(value: bytes | msgspec.Raw) -> Mapping[str, bytes | msgspec.Raw]:
         return {}
 
 
+def has_readable_result(response: Message) -> bool:
+    """Whether what a response has for a result is nothing that is not looked into for its size."""
+    text = response.text
+    if len(text) <= spans.MEMBERS or text.count(b":") <= spans.MEMBERS:
+        return True
+    at = spans.find(text, "result")
+    try:
+        return at is None or text[at[0]] != ord("{") or sum(1 for _ in spans.members(text, at[0])) >= 0
+    except TooMany:
+        return False
+
+
 def params_of(message: Message) -> Mapping[str, bytes | msgspec.Raw]:
     """The members of a message's `params`, where that is an object; looked for once."""
     found = message.params

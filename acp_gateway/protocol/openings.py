@@ -21,6 +21,7 @@ from acp_gateway.protocol.reasons import in_one_line
 from acp_gateway.protocol.returns import Return, adopt, missed, with_own_meta, without_own_meta
 from acp_gateway.protocol.routing import Routing
 from acp_gateway.protocol.sessions import Client, Request, Session, State, Survey
+from acp_gateway.protocol.spans import TooMany
 from acp_gateway.protocol.toolservers import NotUnderstood, screen
 from acp_gateway.protocol.turns import Turns
 
@@ -527,7 +528,11 @@ class Openings:
         if response.error:
             self._process.respond(request, response)
             return
-        text, cursor = catalogue.filtered(query, self._process.registry, response.text)
+        try:
+            text, cursor = catalogue.filtered(query, self._process.registry, response.text)
+        except TooMany as error:
+            self._process.refuse(request, jsonrpc.INTERNAL_ERROR, f"the agent's list of sessions: {error}")
+            return
         if cursor is not None and pages < catalogue.PAGES and not query.client.gone:
             then = partial(self._listed, query=query, pages=pages + 1)
             self._process.forward(request, then, catalogue.next_page(request.message, cursor))

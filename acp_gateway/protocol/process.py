@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
-from acp_gateway.protocol import handshake, jsonrpc, methods
+from acp_gateway.protocol import handshake, jsonrpc, methods, spans
 from acp_gateway.protocol.cut_turns import cut_turn
 from acp_gateway.protocol.deliveries import Event, Outgoing
 from acp_gateway.protocol.handshake import Abilities
@@ -279,6 +279,9 @@ class Process:
             self.out.note("dropped a response of the agent that nobody waits for")
             return
         request.agent_id = None
+        if methods.is_known(request.message.method) and not jsonrpc.has_readable_result(response):
+            why = f"the agent's answer has a result of more than {spans.MEMBERS} members"
+            response = jsonrpc.parse(jsonrpc.error(response.id, jsonrpc.INTERNAL_ERROR, why))
         request.then(request, response)
 
     def receive_unreadable(self, text: bytes, why: str) -> None:
