@@ -402,7 +402,7 @@ def test_a_link_resumes_when_the_real_program_was_started_again(gateway: Running
 
 LEVELS = {"error": "ERROR", "exception": "ERROR", "warning": "WARNING", "info": "INFO", "debug": "DEBUG"}
 
-CLIENT = ("cli", "shim", "uplink")
+CLIENT = ("cli", "reached", "shim", "uplink")
 """Modules of the client, whose log the page describes in a paragraph."""
 
 
