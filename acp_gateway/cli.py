@@ -357,9 +357,12 @@ def connect(
     if sys.stdin is not None and sys.stdin.isatty():
         click.echo(
             "Editors run this: it speaks JSON-RPC on stdin and stdout, and is silent while all is well. Ctrl-D ends it."
-            f"\nFor an editor's settings: acp-gateway connect {target} --print-config EDITOR ({', '.join(EDITORS)})",
+            f"\nFor an editor's settings: acp-gateway connect {printable(target)} --print-config {'|'.join(EDITORS)}",
             err=True,
         )
+        if not was_given("known_timeout"):
+            # A person wants to know soon what is wrong.
+            known_timeout = 0.0
     try:
         log_to_file(log_file, logging.INFO)
         host = find_host(target)

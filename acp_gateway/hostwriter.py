@@ -34,7 +34,8 @@ def check_host(path: Path, name: str, options: Mapping[str, Value | None]) -> No
     real, _ = _changed(path, name, options)
     folder = next(folder for folder in real.parents if os.path.exists(folder))
     if not (folder.is_dir() and os.access(folder, os.W_OK)):
-        raise ConfigError(f"cannot be written, because {folder} can't", file=str(path))
+        why = f"you may not write into {folder}" if folder.is_dir() else f"{folder} is no folder"
+        raise ConfigError(f"cannot be written, because {why}", file=str(path))
 
 
 def _changed(path: Path, name: str, options: Mapping[str, Value | None]) -> tuple[Path, str]:

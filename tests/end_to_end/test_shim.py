@@ -80,6 +80,27 @@ def test_a_gateway_that_is_not_there_is_an_error_also_for_who_says_nothing(gatew
         assert len(done.stderr.splitlines()) == (code != 0)
 
 
+def test_in_a_terminal_it_says_what_it_is_for(gateway: RunningGateway, tmp_path: Path) -> None:
+    environment = ENVIRONMENT | {"XDG_STATE_HOME": str(tmp_path / "state")}
+    path = tmp_path / "socket"
+    os.link(gateway.urls["unix"].removeprefix("unix://"), path)
+    command = [*PROGRAM, "connect", f"unix://{path}"]
+    leader, follower = os.openpty()
+    try:
+        # Ctrl-D.
+        os.write(leader, b"\x04")
+        done = subprocess.run(
+            command, env=environment, stdin=follower, capture_output=True, text=True, check=False, timeout=60
+        )
+    finally:
+        os.close(leader)
+        os.close(follower)
+    first, second = done.stderr.splitlines()
+    assert first.startswith("Editors run this: it speaks JSON-RPC on stdin and stdout")
+    assert second.startswith(f"For an editor's settings: acp-gateway connect unix://{path} --print-config zed|")
+    assert (done.returncode, done.stdout) == (0, "")
+
+
 def test_a_gateway_that_was_reached_before_is_waited_for(gateway: RunningGateway, tmp_path: Path) -> None:
     environment = ENVIRONMENT | {"XDG_STATE_HOME": str(tmp_path / "state")}
     path = tmp_path / "socket"
