@@ -7,6 +7,7 @@
 import json
 import os
 import resource
+import select
 import selectors
 import signal
 import socket
@@ -22,7 +23,7 @@ from typing import Any, Final, NoReturn
 from urllib.parse import urlsplit
 
 from acp_gateway.tokens import mint
-from benchmarks.bare import CLOSE, COMPRESSED, CONTINUATION, FINAL, PING, PONG, TEXT, frame, message
+from benchmarks.bare import BINARY, CLOSE, COMPRESSED, CONTINUATION, FINAL, PING, PONG, TEXT, frame, message
 
 PAUSE: Final = 0.004
 """Seconds between two requests of the client."""
@@ -48,6 +49,28 @@ UPGRADE: Final = (
 )
 RECORDED: Final = ", while recording is on"
 """What the names of attacks end with that are made on a gateway with a `record_dir`."""
+UNFINISHED: Final = 60 << 20
+PARKED: Final = 25
+"""More than `memory_limit`, together."""
+
+LISTED: Final = 500
+
+NO_MESSAGES: Final = {
+    "pings": (b"", frame(PING, b"")),
+    "binary frames": (b"", frame(BINARY, b"x")),
+    "fragments of a byte": (frame(TEXT, b"x", flags=0), frame(CONTINUATION, b"x", flags=0)),
+    "empty fragments": (frame(TEXT, b"x", flags=0), frame(CONTINUATION, b"", flags=0)),
+    "empty messages": (b"", frame(TEXT, b"")),
+}
+"""What comes first, and then on and on."""
+
+CONFIRMATION: Final = message(None, "_acp-gateway/ack", {"received": 0}) + b"\n"
+
+
+def many_of(unit: bytes) -> bytes:
+    """As often as it fits into a piece."""
+    return unit * (PIECE // len(unit))
+
 
 CONTROL: Final = "(a busy processor, no attack)"
 DEFLATE: Final = "Sec-WebSocket-Extensions: permessage-deflate\r\n"
@@ -410,6 +433,84 @@ def open_websocket(place: Place, name: str, more: str = "") -> socket.socket:
     return sock
 
 
+def open_observer(place: Place, name: str) -> socket.socket:
+    """A WebSocket of somebody who only looks."""
+    sock = place.connect("ws")
+    WebSocket(sock, place.upgrade("ws", place.token(name)).replace(b"GET /acp ", b"GET /acp?observe=1 "))
+    return sock
+
+
+def open_link(place: Place, name: str) -> socket.socket:
+    """A connection over lines whose link can be resumed."""
+    sock = place.connect("tcp")
+    sock.sendall(message(0, "_acp-gateway/hello", {"token": place.token(name), "resume": {}}) + b"\n")
+    assert b"connectionId" in sock.recv(4096)
+    return sock
+
+
+def tear(place: Place, name: str, line: bytes) -> Attack:
+    """Send the beginning of a line and leave, again and again."""
+
+    def attack(count: Count) -> NoReturn:
+        ready()
+        while True:
+            with say_hello(place, name) as sock:
+                try:
+                    sock.sendall(line)
+                except OSError:
+                    pass
+            count.done += 1
+
+    return attack
+
+
+def park(place: Place, name: str) -> Attack:
+    """Have unfinished messages on many connections, and make anew those that were thrown out."""
+    beginning = frame(TEXT, b"x" * (UNFINISHED + 1))[:-1]
+
+    def attack(count: Count) -> NoReturn:
+        socks: list[socket.socket] = []
+        ready()
+        while True:
+            while len(socks) < PARKED:
+                socks.append(open_websocket(place, name))
+                try:
+                    socks[-1].sendall(beginning)
+                except OSError:
+                    pass
+                count.done += 1
+            time.sleep(0.05)
+            readable, _, _ = select.select(socks, [], [], 0)
+            for sock in readable:
+                try:
+                    alive = bool(sock.recv(65536))
+                except OSError:
+                    alive = False
+                if not alive:
+                    socks.remove(sock)
+                    sock.close()
+
+    return attack
+
+
+def ask_for_lists(place: Place, name: str) -> Attack:
+    """Open many sessions, and ask for the list of them without a pause."""
+
+    def attack(count: Count) -> NoReturn:
+        client = WebSocket(place.connect("ws"), place.upgrade("ws", place.token(name)))
+        client.ask(1, "initialize", {"protocolVersion": 1})
+        for number in range(LISTED):
+            client.ask(number + 2, "session/new", {"cwd": place.directory, "mcpServers": []})
+        ready()
+        number = LISTED + 2
+        while True:
+            client.ask(number, "session/list", {})
+            number += 1
+            count.done += 1
+
+    return attack
+
+
 def bomb(place: Place) -> Attack:
     """Offer compression, which the gateway must not take, and send 1 GB of zeros in compressed frames nevertheless."""
     squeezed = zlib.compressobj(9, zlib.DEFLATED, -15)
@@ -509,6 +610,15 @@ def attacks(place: Place) -> dict[str, Attack]:
         "a line of 1 GB behind it": pour(lambda: say_hello(place, "eve"), b"", b"x" * PIECE),
         "a WebSocket message of 1 GB": pour(lambda: open_websocket(place, "eve"), frame(TEXT, b"x", flags=0), fragment),
         "compressed frames, 1 GB of zeros": bomb(place),
+        **{
+            f"a flood of {kind}, of an observer": pour(lambda: open_observer(place, "eve"), head, many_of(unit))
+            for kind, (head, unit) in NO_MESSAGES.items()
+        },
+        "a flood of blank lines": pour(lambda: say_hello(place, "eve"), b"", many_of(b"\n")),
+        "a flood of confirmations": pour(lambda: open_link(place, "eve"), b"", many_of(CONFIRMATION)),
+        f"{PARKED} unfinished messages of {UNFINISHED >> 20} MiB": park(place, "eve"),
+        f"torn lines of {UNFINISHED >> 20} MiB, each of a client that leaves": tear(place, "eve", b"[" * UNFINISHED),
+        f"session/list with {LISTED} sessions": ask_for_lists(place, "eve"),
         "a flood of messages of somebody else": flood(place, "eve"),
         "a flood of messages of the same person": flood(place, "ann"),
         "answers of 1 MiB in very many parts": costly_answers(place, "eve", MEGABYTE),

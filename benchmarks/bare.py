@@ -14,7 +14,7 @@ from typing import Any, Final, Self
 
 from benchmarks.load import SIZE, Where
 
-CONTINUATION, TEXT, CLOSE, PING, PONG = 0x0, 0x1, 0x8, 0x9, 0xA
+CONTINUATION, TEXT, BINARY, CLOSE, PING, PONG = 0x0, 0x1, 0x2, 0x8, 0x9, 0xA
 """Opcodes of WebSockets."""
 FINAL, COMPRESSED = 0x80, 0x40
 """Bits beside them."""

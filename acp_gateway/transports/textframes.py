@@ -20,8 +20,8 @@ WHOLE_TEXT: Final = FIN | Opcode.TEXT
 MOST_MESSAGES: Final = 1024
 """Messages that are taken at once: a read may hold ten thousand that are empty, and others wait meanwhile."""
 
-MOST_FRAMES: Final = 64
-"""Frames that the library is given at once, which takes it half a millisecond."""
+MOST_FRAMES: Final = 16
+"""Frames that the library is given at once, which takes it a quarter of a millisecond."""
 
 SMALL_FRAME: Final = 1024
 """Bytes below which a frame costs more than what is in it."""
