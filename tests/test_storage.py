@@ -617,6 +617,18 @@ async def test_the_use_of_a_token_is_written_once_an_hour(storage: Storage, path
         assert read_token_uses(path) == {"0a0a0a0a": TokenUse(NOON + 3600, "ada")}
 
 
+async def test_the_use_of_a_token_is_written_where_the_clock_went_back(
+    storage: Storage, path: Path, clock: Clock
+) -> None:
+    async with running(storage):
+        keep(storage, 1)
+        storage.token_used("0a0a0a0a")
+        clock.time -= 86400
+        storage.token_used("0a0a0a0a")
+        await storage.read_journal(1)
+        assert read_token_uses(path) == {"0a0a0a0a": TokenUse(NOON - 86400)}
+
+
 async def test_whose_session_a_token_is_for_is_written_at_once(storage: Storage, path: Path, clock: Clock) -> None:
     async with running(storage):
         keep(storage, 1)

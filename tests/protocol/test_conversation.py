@@ -1034,3 +1034,8 @@ def test_of_a_turn_that_ended_otherwise_the_log_says_nothing(talk: Dialogue, ans
     talk.prompts(1)
     assert talk.gateway_says(answer) == [answer]
     assert talk.notes == []
+
+
+def test_a_cancellation_waits_for_the_end_of_a_recovery_whatever_session_it_names(talk: Dialogue) -> None:
+    assert talk.conversation.may_go(request(1, "session/prompt", sessionId="s"))
+    assert not talk.conversation.may_go(notification("$/cancel_request", requestId=1, sessionId="s"))

@@ -1044,3 +1044,27 @@ def test_a_decision_that_can_be_read_in_two_ways_is_none(result: str) -> None:
     assert not scene.agent.heard()
     bob.choose(at_bob, "no")
     assert scene.agent.hears() == answered("q", selected("no"))
+
+
+def test_who_has_a_question_is_not_asked_it_again() -> None:
+    scene, ann, _bob = together()
+    scene.agent.ask_permission()
+    ann.heard()
+    (question,) = scene.multiplexer.waiting(scene.session())
+    questions = scene.multiplexer._process.questions
+    questions.ask(question, [ann.client])
+    questions.offer(scene.session(), ann.client)
+    scene.deliver()
+    assert ann.heard() == []
+
+
+def test_a_question_for_one_client_is_offered_to_the_next_where_nobody_has_it() -> None:
+    scene, ann, bob = together()
+    question = Question(parse(b'{"jsonrpc":"2.0","id":1,"method":"fs/read"}'), Audience.HOST, scene.session(), 0)
+    questions = scene.multiplexer._process.questions
+    questions.add(question)
+    for peer, asked in ((ann, 1), (bob, 0)):
+        peer.heard()
+        questions.offer(scene.session(), peer.client)
+        scene.deliver()
+        assert len(peer.heard()) == asked
