@@ -190,7 +190,7 @@ class TokenStore:
             # No early end: the time says nothing about which entries there are.
             if hmac.compare_digest(token.sha256, presented):
                 found = token
-            if hmac.compare_digest(token.former_sha256 or token.sha256, presented) and found is not token:
+            if hmac.compare_digest(token.former_sha256 or token.sha256, presented):
                 # As those entries were that came in with it before.
                 found = msgspec.structs.replace(token, sha256=presented, former_sha256=None, former_until=None)
         return found

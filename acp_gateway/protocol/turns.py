@@ -8,7 +8,7 @@ from acp_gateway.protocol.echoes import Echo
 from acp_gateway.protocol.jsonrpc import Message
 from acp_gateway.protocol.process import Process, Stage, Then, who
 from acp_gateway.protocol.routing import Routing
-from acp_gateway.protocol.sessions import Client, Request, Session, State
+from acp_gateway.protocol.sessions import Client, Request, Session
 
 
 class Turns:
@@ -45,7 +45,8 @@ class Turns:
         """A controller ends all turns of a session."""
         assert message.session is not None
         session = self._process.live[message.session]
-        if self._process.stage is Stage.READY and session.state is not State.DORMANT:
+        # While it is, no session is dormant.
+        if self._process.stage is Stage.READY:
             self._process.out.agent(message.text)
         for question in self._process.questions.turn_cancelled(session):
             self._process.tell_decision(question, client, "cancelled")

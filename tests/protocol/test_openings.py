@@ -1950,3 +1950,19 @@ def test_a_cwd_that_is_refused_is_told_redacted_escaped_and_cut(slow: Scene) -> 
     assert deed.details["path"].startswith("/srv/acpgw_…\\x1b[2J\\u202eppp")
     assert len(deed.details["path"]) < 300
     assert "hunter2" not in repr([slow.deeds, slow.notes])
+
+
+def test_a_past_session_is_not_opened_while_anothers_of_the_same_id_is_live() -> None:
+    scene = Scene(agentCapabilities=LOADS)
+    ann, bob = scene.join("ann"), scene.join("bob", "bob")
+    ann.new_session("s")
+    ann.gone()
+    scene.lose_agent()
+    bob.request("session/new", cwd="/srv", mcpServers=[])
+    scene.agent.answers("initialize", protocolVersion=1, agentCapabilities=LOADS)
+    scene.agent.answers("session/new", sessionId="s")
+    bob.heard()
+    again = scene.join("again")
+    again.request("session/load", sessionId="s", cwd="/srv", mcpServers=[])
+    assert again.hears()["error"]["code"] == -32002
+    assert scene.agent.heard() == []
