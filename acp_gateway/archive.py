@@ -109,6 +109,9 @@ class StoredArchive:
     def holds(self, session: Session) -> bool:
         return session in self._keys and self._storage.keeps_journal(self._keys[session][0])
 
+    def has_removed(self, session: Session) -> bool:
+        return self._journals and session in self._keys and not self.holds(session)
+
     # What the storage asks
 
     def has(self, key: int) -> bool:

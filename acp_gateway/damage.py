@@ -1,6 +1,7 @@
 """Files that are no good: what tells that one is, and how it is put out of the way."""
 
 import sqlite3
+from contextlib import suppress
 from datetime import UTC, datetime
 from itertools import count
 from pathlib import Path
@@ -11,6 +12,11 @@ _LARGEST: Final = 2**62
 
 _LATEST: Final = 253_402_300_800.0
 """What a time in the file is below, in seconds since 1970: the year 10000, which can't be told as a date."""
+
+
+PUT_ASIDE: Final = 3
+"""Damaged files that are kept for somebody to look at, the newest: a disk that damages files again and again must not
+be filled by them."""
 
 
 class Damaged(sqlite3.DatabaseError):
@@ -44,14 +50,35 @@ def put_aside(path: Path, now: float) -> Path:
     """
     moment = datetime.fromtimestamp(now, UTC).strftime("%Y%m%dT%H%M%SZ")
     name = f"{path.name}.damaged-{moment}"
-    targets = (path.with_name(name if number == 1 else f"{name}-{number}") for number in count(1))
+    # Behind all of that moment: the first of them may be gone already, and the newest are what is kept.
+    taken = [_age_in_name(file.name)[1] for file in path.parent.glob(f"{name}*")]
+    targets = (
+        path.with_name(name if number == 1 else f"{name}-{number}") for number in count(max(taken, default=0) + 1)
+    )
     target = next(target for target in targets if not any(part.exists() for part in _parts(target)))
     for part, place in zip(_parts(path), _parts(target), strict=True):
         try:
             part.rename(place)
         except FileNotFoundError:
             pass
+    _forget_oldest(path)
     return target
+
+
+def _forget_oldest(path: Path) -> None:
+    """Remove what was put aside before the newest ones. What can't be removed stays."""
+    files = [file for file in path.parent.glob(f"{path.name}.damaged-*") if not file.name.endswith(("-wal", "-shm"))]
+    files.sort(key=lambda file: _age_in_name(file.name))
+    for file in files[:-PUT_ASIDE]:
+        for part in _parts(file):
+            with suppress(OSError):
+                part.unlink(missing_ok=True)
+
+
+def _age_in_name(name: str) -> tuple[str, int]:
+    """The moment in the name of a file that was put aside, and its number among those of that moment."""
+    moment, _, number = name.removesuffix("-wal").removesuffix("-shm").rpartition(".damaged-")[2].partition("-")
+    return moment, int(number) if number.isdigit() else 1
 
 
 def _parts(path: Path) -> list[Path]:

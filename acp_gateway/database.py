@@ -165,6 +165,11 @@ class Database:
         """The keys of the sessions whose history is kept."""
         return {as_number(key) for (key,) in self._connection.execute("SELECT session FROM journal").fetchall()}
 
+    def sizes(self) -> dict[int, int]:
+        """Bytes of the messages of each history that is kept, by the keys of their sessions."""
+        rows = self._connection.execute("SELECT session, size FROM journal").fetchall()
+        return {as_number(key): as_number(size) for key, size in rows}
+
     def token_uses(self) -> dict[str, TokenUse]:
         """When each token was last used, by its id."""
         return _token_uses(self._connection)

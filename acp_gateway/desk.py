@@ -160,6 +160,8 @@ def _describe(session: Session, hub: Hub | None = None) -> dict[str, Any]:
     texts = {"title": session.title, "cwd": session.cwd, "updatedAt": session.updated_at}
     described |= {name: text[:TEXT] for name, text in texts.items() if text is not None}
     waiting = [] if hub is None else hub.multiplexer.waiting(session)
+    if hub is None and session.archive.has_removed(session):
+        described["history"] = "removed"
     return described | {
         "owner": session.owner,
         "live": hub is not None,

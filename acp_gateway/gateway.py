@@ -122,6 +122,8 @@ class Gateway:
             journal=settings.journal == "disk",
             retention_days=settings.retention_days,
             journal_limit=settings.journal_limit,
+            history_limit=settings.history_limit,
+            history_limit_per_identity=settings.history_limit_per_identity,
             write_delay=settings.write_delay,
             write_behind_limit=settings.write_behind_limit,
         )

@@ -172,6 +172,14 @@ class GatewaySection:
     thousand pages of text with the output of tools, or a dozen screenshots; little enough to keep for each of sixty
     sessions within `memory_limit`."""
 
+    history_limit: LargeSize = 4 * 1024 * 1024 * 1024
+    """Bytes of all histories on the disk. Past it the histories of the sessions that were unused for longest go, but
+    for those of live sessions, of which each stays within `journal_limit`. Two hundred and fifty whole ones, which is
+    more than a year of one person; the disk of a small machine has several times that."""
+
+    history_limit_per_identity: LargeSize = 2 * 1024 * 1024 * 1024
+    """The same of one identity's sessions, so that nobody can push out what the others have."""
+
     write_delay: Seconds = 0.5
     """Seconds that what was said may wait to be written to the disk; a gateway that is killed loses that much, and what
     comes while it is being written. Mostly it is a tenth of this: only where writing is slow more is gathered."""

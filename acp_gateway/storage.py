@@ -22,6 +22,7 @@ from acp_gateway.backlog import Backlog, Memory
 from acp_gateway.damage import is_damage, is_passing, put_aside
 from acp_gateway.database import Connect, Database
 from acp_gateway.errors import ConfigError
+from acp_gateway.history_limits import Kept, to_remove
 from acp_gateway.stored import StoredJournal, StoredSession, TokenUse
 from acp_gateway.write_delay import WriteDelay
 from acp_gateway.writing import write
@@ -70,6 +71,8 @@ class Storage:
         journal: whether histories are kept. Where not, those from before are erased.
         retention_days: for how many days a session is kept that nobody uses.
         journal_limit: bytes of one session's history.
+        history_limit: bytes of all histories; those unused for longest go first, but for those of live sessions.
+        history_limit_per_identity: the same of one identity.
         write_delay: seconds that something may wait to be written.
         write_behind_limit: bytes that may, before they are written at once.
         now: says the time, in seconds since 1970.
@@ -84,6 +87,8 @@ class Storage:
         journal: bool,
         retention_days: float,
         journal_limit: int,
+        history_limit: float = math.inf,
+        history_limit_per_identity: float = math.inf,
         write_delay: float = 0.5,
         write_behind_limit: int = 8 * 1024 * 1024,
         now: Callable[[], float] = time.time,
@@ -105,6 +110,9 @@ class Storage:
         self._problems: dict[str, str] = {}
         # What is to be on disk and is not yet.
         self._backlog = Backlog(journal_limit)
+        self._history_limits = history_limit, history_limit_per_identity
+        # Bytes that may be written before all histories are added up again.
+        self._until_added_up = 0.0
         self._delay = WriteDelay(write_delay, write_behind_limit)
         # When tokens were last used, and how that was last written.
         self._uses: dict[str, TokenUse] = {}
@@ -420,10 +428,28 @@ class Storage:
                 await self._in_thread(write, self._database, batch)
         if batch:
             self._succeeded()
+            await self._keep_within_limits(batch.size)
         self._erased = self._erased or batch.erases
         if self._erased:
             await self._in_thread(self._database.tidy)
             self._erased = False
+
+    async def _keep_within_limits(self, written: int) -> None:
+        """So many bytes were written: give up histories where all of them are too large by now."""
+        self._until_added_up -= written
+        if self._until_added_up > 0 or self._database is None or math.isinf(min(self._history_limits)):
+            return
+        self._until_added_up = min(self._history_limits) / 64
+        sizes = await self._in_thread(self._database.sizes)
+        histories = [
+            Kept(key, session.owner, sizes[key], session.used, self._backlog.is_in_memory(key) or key in self._readings)
+            for key, session in self._backlog.sessions.items()
+            if key in sizes and self._backlog.keeps(key)
+        ]
+        removed = set(to_remove(histories, *self._history_limits))
+        if removed:
+            _log.warning("%s: history_limit: the histories of %d sessions are removed", self._path, len(removed))
+            self._backlog.give_up(removed)
 
     async def _open_or_begin_anew(self) -> Database:
         """The file, opened; a new one if it is damaged. Raises any of `_FAILURES`."""

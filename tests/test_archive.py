@@ -164,6 +164,20 @@ async def test_a_session_that_ends_in_its_process_keeps_its_history_on_the_disk(
         assert (await first.journal(session)).replay() == [b"one"]
 
 
+async def test_a_history_that_was_removed_is_told_from_one_that_is_kept_and_from_none(tmp_path: Path) -> None:
+    async with life(tmp_path / "a") as first:
+        kept, removed = first.begin("kept"), first.begin("removed")
+        for session in (kept, removed):
+            session.write(b"one")
+            first.end(session)
+        first.storage.forget_journal(first.archive._keys[removed][0])
+        assert [first.archive.has_removed(session) for session in (kept, removed)] == [False, True]
+    async with life(tmp_path / "b", journal=False) as second:
+        session = second.begin()
+        second.end(session)
+        assert not second.archive.has_removed(session)
+
+
 async def test_a_history_that_was_given_up_is_kept_again_from_the_end_of_the_turn_on(tmp_path: Path) -> None:
     async with life(tmp_path) as first:
         session = first.begin()

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from acp_gateway.damage import (
+    PUT_ASIDE,
     Damaged,
     as_number,
     as_text,
@@ -107,3 +108,14 @@ def test_something_else_than_a_text_is_damage(value: object) -> None:
             take(value)
     with pytest.raises(Damaged):
         as_text(None)
+
+
+def test_only_the_newest_of_what_was_put_aside_are_kept(tmp_path: Path) -> None:
+    path = tmp_path / "sessions.db"
+    for number in range(PUT_ASIDE + 9):
+        path.write_text(str(number))
+        (tmp_path / "sessions.db-wal").write_text(str(number))
+        put_aside(path, 1_000_000.0 + number // 12)
+    left = {file.read_text() for file in tmp_path.iterdir()}
+    assert left == {str(number) for number in range(9, PUT_ASIDE + 9)}
+    assert len(list(tmp_path.iterdir())) == 2 * PUT_ASIDE

@@ -10,7 +10,7 @@ import sqlite3
 import stat
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, closing
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -2036,6 +2036,27 @@ async def test_past_write_behind_limit_what_is_queued_is_written_at_once(
         storage.append(1, b"x" * 500)
         await trio.testing.wait_all_tasks_blocked()
         assert len(taken) == 1
+
+
+async def test_past_history_limit_the_histories_unused_for_longest_go_and_the_file_shrinks(
+    path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    storage = Storage(path, journal=True, retention_days=30, journal_limit=200_000, history_limit=300_000, now=Clock())
+    async with running(storage):
+        for key in range(1, 6):
+            keep(storage, key, used=NOON + key)
+            storage.append(key, b"%d" % key * 100_000)
+            await storage.read_journal(key)
+    assert [key for key in range(1, 6) if storage_of(path, key)] == [3, 4, 5]
+    assert set(sessions_in(path)) == {1, 2, 3, 4, 5}
+    assert len(await trio.Path(path).read_bytes()) < 450_000
+    assert "history_limit: the histories of 1 sessions are removed" in caplog.text
+
+
+def storage_of(path: Path, key: int) -> bool:
+    """Whether the history of a session is on the disk."""
+    with closing(sqlite3.connect(path)) as connection:
+        return bool(connection.execute("SELECT count(*) FROM piece WHERE session = ?", (key,)).fetchone()[0])
 
 
 # The end.

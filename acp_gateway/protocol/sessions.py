@@ -327,6 +327,9 @@ class Archive(Protocol):
     def holds(self, session: "Session") -> bool:
         """Whether a journal of a session that is not live can be read."""
 
+    def has_removed(self, session: "Session") -> bool:
+        """Whether the journal of a session that is not live was kept, and is not any more."""
+
 
 class NoArchive:
     """Keeps nothing."""
@@ -340,6 +343,10 @@ class NoArchive:
     def settle(self, session: "Session") -> None: ...
 
     def holds(self, session: "Session") -> bool:
+        """Nothing."""
+        return False
+
+    def has_removed(self, session: "Session") -> bool:
         """Nothing."""
         return False
 

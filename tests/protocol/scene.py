@@ -112,6 +112,9 @@ class Shelf:
     def holds(self, session: Session) -> bool:
         return session in self.journals
 
+    def has_removed(self, session: Session) -> bool:
+        return session not in self.journals
+
     def read(self, session: Session) -> Journal | None:
         """The journal of a session, another one each time."""
         journal = self.journals.get(session)
