@@ -23,6 +23,9 @@ VERSION: Final = 1
 """Of the protocol, offered to an agent that several clients share: the one that all clients speak."""
 
 
+ANSWER_SIZE: Final = 256 * 1024
+"""Bytes of an agent's answer to `initialize` at most: it has a few thousand, and is looked at for many things."""
+
 LOGINS: Final = 64
 """Ways to log in that an agent can offer; further ones are left out."""
 

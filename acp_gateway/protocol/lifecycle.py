@@ -100,6 +100,9 @@ class Lifecycle:
         self._waiters = [request for request in self._waiters if request.client is not client]
 
     def _initialized(self, _request: Request, response: Message) -> None:
+        if len(response.text) > handshake.ANSWER_SIZE:
+            why = f"the agent's answer to initialize has more than {handshake.ANSWER_SIZE} bytes"
+            response = jsonrpc.parse(jsonrpc.error(response.id, jsonrpc.INTERNAL_ERROR, why))
         waiters, self._waiters = self._waiters, []
         held, self._process.held = self._process.held, []
         self._process.auth_methods = handshake.auth_methods(response.text)

@@ -23,6 +23,9 @@ LONG: Final = 24 * 3600.0
 """Seconds after which a question that waits is worth a line in the log: a day, by then somebody has slept over it."""
 
 
+DECISION_SIZE: Final = 64 * 1024
+"""Bytes of an answer that decides, at most: what a person fills in has some hundreds, and it is read often."""
+
 REMEMBERED: Final = 16
 """Links that a question was asked over and that are gone, of which one may want it back: devices are a handful."""
 
@@ -87,7 +90,7 @@ class Question:
         """Whether an answer decides the question."""
         if not self.is_decision:
             return True
-        if answer.error or self._repeats_itself(answer):
+        if answer.error or len(answer.text) > DECISION_SIZE or self._repeats_itself(answer):
             return False
         if self.method == CREATE_ELICITATION:
             return jsonrpc.text_at(answer.text, "result", "action") in ("accept", "decline", "cancel")

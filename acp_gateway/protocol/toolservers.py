@@ -50,7 +50,11 @@ def _spellings(name: str) -> bytes:
 
 
 # In valid JSON such a quote that no backslash escapes opens a string, and a string before a colon is a name.
-_LISTS: Final = re.compile(rb'(?<!\\)"%b"[ \t\n\r]*:[ \t\n\r]*' % _spellings("mcpservers"), re.IGNORECASE)
+_LISTS: Final = re.compile(
+    # The quote first, which is searched for at once, and then whether any of the spellings can begin so.
+    rb'"(?<!\\")(?=[m_\\-])%b"[ \t\n\r]*:[ \t\n\r]*' % _spellings("mcpservers"),
+    re.IGNORECASE,
+)
 _URL: Final = re.compile(r"https?:/*(?P<authority>[^/?#]*)", re.IGNORECASE)
 _HOST: Final = re.compile(r"[a-z0-9._-]+")
 _NUMBER: Final = re.compile(r"0x[0-9a-f]*|[0-9]+")

@@ -1,5 +1,7 @@
 """Fuzz until the time is up, as `make fuzz` does: rounds of all fuzzers, each with a seed that is told and repeats it.
 
+Then slow messages are searched for, see `slow`.
+
 FUZZ_MINUTES  how long, 10 by default; the last round may take longer
 FUZZ_EFFORT   how many times as many examples a round has as `make test`, 10 by default
 FUZZ_SEED     repeat the one round that had this seed, with the same effort and the same code
@@ -12,6 +14,7 @@ import sys
 import time
 from pathlib import Path
 
+from tests.fuzz import slow
 from tests.fuzz.effort import VARIABLE
 
 HERE = Path(__file__).parent
@@ -42,7 +45,7 @@ def main() -> int:
             say(f"Something was found. The same again: make fuzz FUZZ_SEED={seed} {VARIABLE}={effort}")
             return 1
     say(f"Nothing was found in {rounds} rounds.")
-    return 0
+    return slow.main()
 
 
 if __name__ == "__main__":
