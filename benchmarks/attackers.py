@@ -67,6 +67,10 @@ NO_MESSAGES: Final = {
 CONFIRMATION: Final = message(None, "_acp-gateway/ack", {"received": 0}) + b"\n"
 
 
+SLOW = b'{"method":"_x/y", "params":{"x":["\\ud83d",%b[]]}}\n' % (b"[]," * (MEGABYTE // 3))
+"""A message that used to send its reader through all of its brackets, nine times."""
+
+
 def many_of(unit: bytes) -> bytes:
     """As often as it fits into a piece."""
     return unit * (PIECE // len(unit))
@@ -621,6 +625,7 @@ def attacks(place: Place) -> dict[str, Attack]:
         f"session/list with {LISTED} sessions": ask_for_lists(place, "eve"),
         "a flood of messages of somebody else": flood(place, "eve"),
         "a flood of messages of the same person": flood(place, "ann"),
+        "messages of 1 MiB with many brackets and a surrogate": pour(lambda: say_hello(place, "eve"), b"", SLOW),
         "answers of 1 MiB in very many parts": costly_answers(place, "eve", MEGABYTE),
         "answers of 250 KiB in very many parts": costly_answers(place, "eve", MEGABYTE * 250 // 1024),
         "answers of 1 MiB in very many parts" + RECORDED: costly_answers(place, "eve", MEGABYTE),
