@@ -7,6 +7,7 @@ from acp_gateway.auth import Role as AccessRole
 from acp_gateway.auth import Token
 from acp_gateway.options import CertificateSection
 from acp_gateway.protocol.sessions import Role, Viewer
+from acp_gateway.revocations import CertificateId
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +29,9 @@ class Access:
     """The one session that it is for, whoever owns that; None for those of its identity."""
     expires: float | None = None
     """When the certificate that was shown expires, in seconds since 1970."""
+
+    certificate_id: CertificateId | None = None
+    """What that certificate is revoked by."""
 
     @classmethod
     def of(cls, token: Token) -> Self:

@@ -252,6 +252,7 @@ def _listener_problems(address: Address, section: ListenSection, table: Mapping[
         "cert": (address.tls, needs_tls),
         "key": (address.tls, needs_tls),
         "client_ca": (address.tls, "is for wss and tcp+tls, where a client can show a certificate"),
+        "client_crl": (address.tls, "is for wss and tcp+tls, where a client can show a certificate"),
         "peer_uid": (address.scheme == "unix", "is for unix, where the kernel names the peer's user"),
         "allowed_origins": (address.websocket, "is for ws and wss, since it is about browsers"),
         "allowed_hosts": (address.websocket, "is for ws and wss, whose clients name the host"),
@@ -259,6 +260,8 @@ def _listener_problems(address: Address, section: ListenSection, table: Mapping[
     for option, (fits, reason) in fitting.items():
         if option in table and not fits:
             yield table[option].error(f"{reason}; this listener is {address.scheme}")
+    if "client_crl" in table and address.tls and "client_ca" not in table:
+        yield table["client_crl"].error("revokes certificates of client_ca, and there is none in this section")
     if address.tls:
         for option in ("cert", "key"):
             if option not in table:
@@ -349,7 +352,13 @@ def _default_agent_problems(gateway: GatewaySection, root: Entry) -> Iterator[Co
 
 
 def _check_certificate(section: ListenSection, table: Mapping[str, Entry]) -> Iterator[Finding]:
-    for option, path in (("cert", section.cert), ("key", section.key), ("client_ca", section.client_ca)):
+    files = {
+        "cert": section.cert,
+        "key": section.key,
+        "client_ca": section.client_ca,
+        "client_crl": section.client_crl,
+    }
+    for option, path in files.items():
         if path is None:
             continue
         if missing := missing_credential(path):

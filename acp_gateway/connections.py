@@ -14,6 +14,7 @@ from acp_gateway.auth import TokenStore
 from acp_gateway.errors import Busy
 from acp_gateway.options import LimitsSection
 from acp_gateway.rate_limits import RateLimiter, Rates, TokenBucket
+from acp_gateway.revocations import Revocations
 from acp_gateway.seats import Farewell
 from acp_gateway.transports.base import CloseReason
 
@@ -22,6 +23,7 @@ log = logging.getLogger(__name__)
 REVOKED = Farewell(CloseReason.POLICY, "the token is not valid any more", "unauthorized")
 ROTATED = Farewell(CloseReason.POLICY, "the token was rotated: show the new one", "unauthorized")
 CROWDED = Farewell(CloseReason.POLICY, "others needed the room", "evicted")
+REVOKED_CERTIFICATE = Farewell(CloseReason.POLICY, "the client certificate was revoked", "unauthorized")
 ENDED = Farewell(CloseReason.POLICY, "the client certificate has expired", "unauthorized")
 
 
@@ -76,11 +78,19 @@ class Connections:
         limits: how many, and how fast.
         tokens: which of them are valid.
         now: says the time, in seconds since 1970.
+        revocations: which certificates of clients are not valid any more.
     """
 
-    def __init__(self, limits: LimitsSection, tokens: TokenStore, now: Callable[[], float] = time.time) -> None:
+    def __init__(
+        self,
+        limits: LimitsSection,
+        tokens: TokenStore,
+        now: Callable[[], float] = time.time,
+        revocations: Revocations | None = None,
+    ) -> None:
         self._limits = limits
         self._tokens = tokens
+        self._revoked = revocations or Revocations()
         self._now = now
         self._watches: set[_Watch] = set()
         self._counts: Counter[Hashable] = Counter()
@@ -189,6 +199,8 @@ class Connections:
     def _objection(self, access: Access) -> Farewell | None:
         if access.expires is not None and self._now() >= access.expires:
             return ENDED
+        if access.certificate_id is not None and access.certificate_id in self._revoked:
+            return REVOKED_CERTIFICATE
         token = access.token
         if token is None or self._tokens.is_current(token):
             return None

@@ -42,6 +42,7 @@ from acp_gateway.protocol.sessions import (
     Survey,
 )
 from acp_gateway.recording import Recording, Tape
+from acp_gateway.revocations import Revocations
 from acp_gateway.seats import BLANK, BUG, STOPPING, Farewell
 from acp_gateway.storage import Storage
 from acp_gateway.transports.base import Charge, CloseReason, MessageStream
@@ -110,7 +111,9 @@ class Gateway:
         self.tokens = tokens
         self.audit = audit
         self._book = Bookkeeper(audit)
-        self.connections = Connections(config.limits, tokens)
+        self.revocations = Revocations()
+        """The certificates of clients that were revoked."""
+        self.connections = Connections(config.limits, tokens, revocations=self.revocations)
         """Those that have come in."""
         self._recorder = recorder
         # Looks at directories. A disk that does not answer occupies these threads and no others.

@@ -54,6 +54,7 @@ from acp_gateway.links import Resumption
 from acp_gateway.peers import belongs_to_agent, peer_credentials
 from acp_gateway.protocol import jsonrpc
 from acp_gateway.refusals import Refusal
+from acp_gateway.revocations import certificate_id
 from acp_gateway.tls import certificate_end, certificate_subject, server_context
 from acp_gateway.transports.base import MessageStream, MessageTooLarge
 from acp_gateway.transports.ndjson import LineStream
@@ -132,6 +133,7 @@ async def open_door(
     where the system refuses, `ConfigError` where a certificate can't be used.
     """
     context = _make_context(section)
+    _load_revocations(section, gateway)
     bound = await bind(section.address, inherited)
     return Door(section, gateway, entrance or Entrance(gateway.config, gateway.audit), context, bound)
 
@@ -185,7 +187,9 @@ class Door:
 
         Raises `ConfigError` where they can't be used, and goes on with what there was.
         """
-        self._context = _make_context(self._section)
+        context = _make_context(self._section)
+        _load_revocations(self._section, self._gateway)
+        self._context = context
 
     async def serve(self, sock: socket.socket) -> None:
         """Serve one client from its first byte to its last; whatever goes wrong ends here."""
@@ -305,11 +309,17 @@ class Door:
         # A TLS session that is taken up again is not verified again: its certificate may have ended since.
         if ends <= time.time():
             return None
+        revoked_by = certificate_id(certificate)
+        if revoked_by in self._gateway.revocations:
+            # Who shows it holds its key, and may know.
+            raise Unauthorized("this client certificate was revoked: its owner needs another one, or a token")
         subject = certificate_subject(certificate)
         for name, section in self._gateway.config.certificates.items():
             if section.subject == subject:
                 own_identity = default_identity(self._settings.state_dir)
-                return replace(Access.of_certificate(name, section, own_identity), expires=ends)
+                return replace(
+                    Access.of_certificate(name, section, own_identity), expires=ends, certificate_id=revoked_by
+                )
         return None
 
     def _let_in(self, knock: _Knock, access: Access, wish: Wish, link: LinkWish | None) -> _Visit:
@@ -427,6 +437,12 @@ def _make_context(section: ListenSection) -> ssl.SSLContext | None:
     assert section.cert is not None
     assert section.key is not None
     return server_context(section.cert, section.key, section.client_ca)
+
+
+def _load_revocations(section: ListenSection, gateway: Gateway) -> None:
+    if section.client_crl is not None:
+        assert section.client_ca is not None
+        gateway.revocations.load(section.client_crl, section.client_ca)
 
 
 def _decline(target: str) -> Respond:

@@ -356,6 +356,11 @@ class ListenSection:
     """Authorities, in PEM, whose certificates let a client in without a token, as `[certificates.NAME]` says. For `wss`
     and `tcp+tls`. Who shows none may still show a token; one of another authority is refused."""
 
+    client_crl: FilePath | None = None
+    """Revocation lists, in PEM, of the authorities in `client_ca`: a revoked certificate opens nothing, and at a SIGHUP
+    its open connections end. A list that has expired still counts, and is warned of. Without it, a certificate counts
+    until it expires."""
+
     insecure_plaintext: Flag = False
     """Whether `ws` and `tcp` may listen off loopback, where everybody on the way can read tokens and code."""
 

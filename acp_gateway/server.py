@@ -25,6 +25,7 @@ from acp_gateway.gateway import DATABASE, Gateway
 from acp_gateway.leftovers import Ledger
 from acp_gateway.listeners import Door, open_door
 from acp_gateway.recording import Recording
+from acp_gateway.revocations import read_revocations
 from acp_gateway.sections import missing_credential
 from acp_gateway.state_folder import check_state_folder, find_holder, holding
 from acp_gateway.systemd import Notifier, describe, fits, take_sockets
@@ -149,7 +150,7 @@ def _check_credentials(config: Config) -> None:
 
 
 def _files(section: ListenSection) -> list[Path]:
-    return [path for path in (section.cert, section.key, section.client_ca) if path is not None]
+    return [path for path in (section.cert, section.key, section.client_ca, section.client_crl) if path is not None]
 
 
 def _assign(sockets: Sequence[socket.socket], sections: Sequence[ListenSection]) -> list[list[socket.socket]]:
@@ -228,14 +229,14 @@ def _reload(file: Path | None, gateway: Gateway, doors: Sequence[Door], notifier
     except ConfigError as error:
         log.error("nobody gets in: %s", error)
         problems.append(str(error))
-    # At once, and not when the time has come for the next look.
-    gateway.connections.enforce()
     for door in doors:
         try:
             door.reload()
         except ConfigError as error:
             log.error("%s goes on with the certificate that it had: %s", door.urls[0], error)
             problems.append(str(error))
+    # At once, and not when the time has come for the next look.
+    gateway.connections.enforce()
     if file is not None:
         try:
             changed = load_config(file) != gateway.config
@@ -263,6 +264,11 @@ def problems_with_files(config: Config) -> list[Finding]:
         try:
             if section.cert is not None and section.key is not None and here:
                 server_context(section.cert, section.key, section.client_ca)
+            if section.client_crl is not None and section.client_ca is not None and here:
+                found = read_revocations(section.client_crl, section.client_ca)
+                if found.expired:
+                    message = "has expired; it still counts, but its authority may have revoked others since"
+                    warnings.append(ConfigError(message, file=str(section.client_crl)))
         except ConfigError as error:
             errors.append(error)
         parent = Path(section.address.path).parent

@@ -71,6 +71,17 @@ class Authority:
         )
         return cert_path, key_path
 
+    def revoke(self, path: Path, *certificates: Path, until: dt.datetime = END) -> Path:
+        """A revocation list with these certificates, in a file: what a `client_crl` names."""
+        builder = x509.CertificateRevocationListBuilder().issuer_name(self.subject).last_update(BEGIN)
+        builder = builder.next_update(max(until, BEGIN + dt.timedelta(days=1)))
+        for each in certificates:
+            serial = x509.load_pem_x509_certificates(each.read_bytes())[0].serial_number
+            revoked = x509.RevokedCertificateBuilder().serial_number(serial).revocation_date(BEGIN).build()
+            builder = builder.add_revoked_certificate(revoked)
+        path.write_bytes(builder.sign(self.key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM))
+        return path
+
 
 def _builder(subject: x509.Name, key: ec.EllipticCurvePrivateKey, signer: Authority) -> x509.CertificateBuilder:
     return (

@@ -22,6 +22,7 @@ from websockets.uri import WebSocketURI
 
 from acp_gateway.agent import Spawner
 from acp_gateway.config import CertificateSection, LimitsSection, ListenSection
+from acp_gateway.connections import REVOKED_CERTIFICATE
 from acp_gateway.errors import Busy, ConfigError
 from acp_gateway.leftovers import Ledger
 from acp_gateway.listeners import Door, open_door
@@ -664,6 +665,38 @@ async def test_a_certificate_that_nobody_has_listed_is_no_token(
     assert {re.sub("Date: .*", "", answer) for answer in answers} == {re.sub("Date: .*", "", answers[0])}
     assert answers[0].startswith("HTTP/1.1 401 ")
     assert gateway.served == []
+
+
+async def test_a_revoked_certificate_opens_nothing_and_a_reload_ends_what_it_has_open(
+    gateway: EchoingGateway,
+    vouched: ListenSection,
+    authority: Authority,
+    tmp_path: Path,
+    certificate: Path,
+) -> None:
+    ann, again = authority.issue(tmp_path / "ann", ANN), authority.issue(tmp_path / "again", ANN)
+    crl = authority.revoke(tmp_path / "revoked.pem")
+    section = replace(vouched, client_crl=crl)
+    async with listening(section, gateway) as door:
+        assert (await ask_over_tls(door, certificate, "/acp", *upgrade(), shown=ann)).startswith("HTTP/1.1 101 ")
+        (served,) = gateway.served
+        assert gateway.connections._objection(served.access) is None
+        authority.revoke(crl, ann[0])
+        door.reload()
+        assert gateway.connections._objection(served.access) is REVOKED_CERTIFICATE
+        refused = await ask_over_tls(door, certificate, "/acp", *upgrade(), shown=ann)
+        assert refused.startswith("HTTP/1.1 401 ")
+        assert "this client certificate was revoked" in refused
+        # A token beside it still counts, and so does a certificate of the same name with another number.
+        answers = [
+            await ask_over_tls(door, certificate, "/acp", *upgrade(bearer(gateway.token())), shown=ann),
+            await ask_over_tls(door, certificate, "/acp", *upgrade(), shown=again),
+        ]
+        assert [answer[:13] for answer in answers] == ["HTTP/1.1 101 "] * 2
+        crl.write_bytes(b"")
+        with pytest.raises(ConfigError, match="holds no certificate revocation list"):
+            door.reload()
+        assert gateway.connections._objection(served.access) is REVOKED_CERTIFICATE
 
 
 async def test_a_certificate_of_another_authority_opens_nothing(
