@@ -81,6 +81,11 @@ class Editor:
                 self.change = trio.Event()
         finally:
             self.process.kill()
+            with trio.CancelScope(shield=True):
+                await self.process.wait()
+                for stream in (self.process.stdin, self.process.stdout):
+                    if stream is not None:
+                        await stream.aclose()
 
     def hear(self, message: dict[str, Any]) -> None:
         if message.get("method") == "session/update":
@@ -267,6 +272,7 @@ class Soak:
             with (self.directory / "gateway.log").open("a") as log:
                 while line := await trio.to_thread.run_sync(gateway.process.stderr.readline, abandon_on_cancel=True):
                     log.write(line)
+            gateway.process.stderr.close()
             while self.gateway is gateway:  # noqa: ASYNC110 - for some tenths of a second
                 await trio.sleep(0.05)
 
@@ -352,6 +358,8 @@ def soak(directory: Path, seed: int, seconds: float) -> Report:
     finally:
         one.gateway.process.terminate()
         one.gateway.process.wait(60)
+        if one.gateway.process.stderr is not None:
+            one.gateway.process.stderr.close()
 
 
 def main() -> int:

@@ -11,6 +11,8 @@ SEED = int(os.environ.get("TEST_SEED", "1"))
 """What is drawn by chance is drawn from it; a failure says it. When things happen, a run adds."""
 
 
+# Gateways that were killed leave the ends of their pipes to the collector of garbage.
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.slow
 def test_whatever_is_cut_and_killed_each_viewer_has_all_of_the_history_or_was_told(tmp_path: Path) -> None:
     report = soak(tmp_path, SEED, 20)
