@@ -264,7 +264,7 @@ class TokenStore:
             known = self.tokens()
         except ConfigError as error:
             if str(error) != self._complaint:
-                _log.error("nobody gets in with a token: %s", error)
+                _log.error("no token is accepted: %s", error)
                 self._complaint = str(error)
             return []
         self._complaint = None

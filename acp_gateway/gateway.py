@@ -484,7 +484,7 @@ class Gateway:
             await trio.sleep(RETENTION_INTERVAL)
             for session in self._archive.expired():
                 if not session.live:
-                    log.info("session %.80r of agent %s is forgotten: nobody has used it", session.id, session.agent)
+                    log.info("session %.80r of agent %s is forgotten: over retention_days", session.id, session.agent)
                     self.registry.remove(session)
 
     async def _enforce(self) -> None:

@@ -220,7 +220,7 @@ class Door:
         with self._entrance.hosting(guest):
             admitted = await self._admit(sock, guest)
         if guest.scope.cancelled_caught:
-            why = "others needed the room" if guest.shown_out else "nobody came in within handshake_timeout"
+            why = "others needed the room" if guest.shown_out else "not authenticated within handshake_timeout"
             self._entrance.refusals.note(guest, why)
         if admitted is None and guest.came_in:
             # It went while it was being told so.

@@ -93,7 +93,7 @@ async def serve(
         for group in ledger.sweep():
             log.warning("ended process group %d, an agent's that an earlier gateway left behind", group)
         if not tokens.tokens():
-            log.warning("there are no tokens, so nobody gets in; make one with `acp-gateway token create --label NAME`")
+            log.warning("there are no tokens yet; create one with `acp-gateway token create --label NAME`")
         notifier = stack.enter_context(closing(Notifier(environment)))
         sockets = take_sockets(environment)
         for sock in sockets:
@@ -227,7 +227,7 @@ def _reload(file: Path | None, gateway: Gateway, doors: Sequence[Door], notifier
     try:
         gateway.tokens.tokens()
     except ConfigError as error:
-        log.error("nobody gets in: %s", error)
+        log.error("no client is accepted: %s", error)
         problems.append(str(error))
     for door in doors:
         try:

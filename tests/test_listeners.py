@@ -894,7 +894,7 @@ async def test_who_says_nothing_whole_in_time_is_closed(
         await stream.aclose()
         await trio.testing.wait_all_tasks_blocked()
     assert gateway.served == []
-    assert caplog.messages[-1].endswith("nobody came in within handshake_timeout")
+    assert caplog.messages[-1].endswith("not authenticated within handshake_timeout")
     assert {record.levelno for record in caplog.records} == {logging.INFO}
 
 

@@ -122,7 +122,7 @@ async def test_without_tokens_a_gateway_starts_and_says_that_nobody_gets_in(
     async with serving(make_config(state_dir, TCP)):
         pass
     (warning,) = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
-    assert "there are no tokens, so nobody gets in" in warning
+    assert "there are no tokens yet" in warning
 
 
 async def test_a_gateway_whose_sessions_of_before_cannot_be_read_says_so_and_serves_all_the_same(
@@ -398,7 +398,7 @@ async def test_a_token_file_that_cannot_be_trusted_is_told_at_a_hangup(
     async with serving(make_config(state_dir, TCP)):
         (state_dir / "tokens.json").chmod(0o644)
         (problem,) = await reload(caplog)
-    assert problem.startswith(f"nobody gets in: {state_dir}/tokens.json: ")
+    assert problem.startswith(f"no client is accepted: {state_dir}/tokens.json: ")
 
 
 @pytest.fixture
