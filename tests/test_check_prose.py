@@ -1,0 +1,61 @@
+"""The rules of prose that `tools/check_prose` checks, on small repositories."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+TOOL = Path(__file__).parent.parent / "tools" / "check_prose"
+
+
+def check(folder: Path, **files: str) -> tuple[int, str]:
+    """Check a repository of these files, `a_py` for `a.py`; return the exit status and the output."""
+    subprocess.run(["git", "init", "--quiet", folder], check=True)
+    for name, text in files.items():
+        (folder / name.replace("_", ".")).write_text(text, encoding="utf-8")
+    subprocess.run(["git", "add", "--all"], cwd=folder, check=True)
+    result = subprocess.run([sys.executable, TOOL], cwd=folder, capture_output=True, text=True)
+    assert result.stderr == ""
+    return result.returncode, result.stdout
+
+
+def test_a_clean_repository_passes_without_output(tmp_path: Path) -> None:
+    source = '"""Rate limits."""\n\nburst = 3\n"""Messages that may come at once."""\n'
+    assert check(tmp_path, a_py=source, a_md="The client is detached.\n") == (0, "")
+
+
+@pytest.mark.parametrize("word", ["whoever", "Nobody", "somebody", "anybody's", "everybody"])
+def test_a_sentence_about_a_person_is_reported_with_file_and_line(tmp_path: Path, word: str) -> None:
+    status, output = check(tmp_path, a_md=f"One line.\nHere {word} acts.\n")
+    banned = word.removesuffix("'s")
+    assert status == 1
+    assert output == f'a.md:2: name the object of the program instead of "{banned}"\n'
+
+
+def test_comments_in_code_and_configuration_are_checked_too(tmp_path: Path) -> None:
+    status, output = check(tmp_path, a_py="# For everybody.\n", a_toml="# For nobody.\n")
+    assert (status, [line.partition(": ")[0] for line in output.splitlines()]) == (1, ["a.py:1", "a.toml:1"])
+
+
+@pytest.mark.parametrize("word", ["What", "Whether", "Who", "Whose", "How", "Where", "Why"])
+def test_a_docstring_that_begins_with_a_question_word_is_reported(tmp_path: Path, word: str) -> None:
+    status, output = check(tmp_path, a_py=f'def f() -> None:\n    """{word} it is."""\n')
+    assert status == 1
+    assert output == f'a.py:2: begin with a verb or a noun phrase instead of "{word}"\n'
+
+
+def test_docstrings_of_attributes_are_checked_as_those_of_functions_are(tmp_path: Path) -> None:
+    status, output = check(tmp_path, a_py='limit = 3\n"""How many."""\n')
+    assert (status, output.partition(": ")[0]) == (1, "a.py:2")
+
+
+def test_a_word_that_only_begins_like_a_question_word_passes(tmp_path: Path) -> None:
+    assert check(tmp_path, a_py='"""Whole messages."""\n') == (0, "")
+
+
+def test_files_that_git_does_not_have_are_not_checked(tmp_path: Path) -> None:
+    check(tmp_path)
+    (tmp_path / "later.md").write_text("Nobody.\n", encoding="utf-8")
+    result = subprocess.run([sys.executable, TOOL], cwd=tmp_path, capture_output=True, text=True)
+    assert (result.returncode, result.stdout) == (0, "")
