@@ -1,4 +1,4 @@
-# Everything runs in a virtual environment inside the checkout; each target installs what it needs.
+# Each target installs what it needs into a virtual environment inside the checkout.
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
@@ -7,18 +7,18 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
 help:
 	@echo 'make demo          the main job, on this machine, in under a minute'
-	@echo 'make test          all tests but the slow ones'
-	@echo 'make test-slow     the tests that need many seconds of real time'
-	@echo 'make fuzz          anything said to everything, for ten minutes, or FUZZ_MINUTES'
-	@echo 'make soak          cuts and kills at random with everything real, for a minute, or SOAK_SECONDS'
-	@echo 'make check         format, lint, types, layers, and the wheel in an empty environment'
-	@echo 'make coverage      every branch of the core is reached by its own tests'
-	@echo 'make bench         how fast it is beside what could be used instead, in a quarter of an hour'
-	@echo 'make bench-quick   the same in a minute, roughly'
-	@echo 'make bench-budget  what one message costs, step by step'
-	@echo 'make bench-attacks what attacks cost those who work'
-	@echo 'make format        write the format that make check wants'
-	@echo 'make clean         remove the virtual environment and what was built'
+	@echo 'make test          run all tests but the slow ones; ARGS="tests/test_errors.py -k exit" runs a few'
+	@echo 'make test-slow     run the tests that need many seconds of real time'
+	@echo 'make fuzz          send random input to every parser and listener for ten minutes, or FUZZ_MINUTES'
+	@echo 'make soak          cut connections and kill gateways at random for a minute, or SOAK_SECONDS'
+	@echo 'make check         check format, lint, types and layers; run the wheel in an empty environment'
+	@echo 'make coverage      check that the tests of the core reach each of its branches'
+	@echo 'make bench         measure the gateway beside its alternatives, in a quarter of an hour'
+	@echo 'make bench-quick   measure the same in about a minute'
+	@echo 'make bench-budget  measure the cost of one message, step by step'
+	@echo 'make bench-attacks measure what attacks cost a working client'
+	@echo 'make format        rewrite the code in the format that make check wants'
+	@echo 'make clean         remove the virtual environment and all build output'
 
 $(VENV)/bin/python:
 	tools/make_venv $(VENV)
@@ -27,7 +27,7 @@ $(VENV)/has-%: $(VENV)/bin/python pyproject.toml
 	$(PIP) --editable '.$(if $(filter run,$*),,[$*])'
 	@touch $@
 
-# No extra of the package: those who install the program have nothing to do with it.
+# Not an extra of the package: users who install the program do not need it.
 $(VENV)/has-bench: $(VENV)/has-run benchmarks/requirements.txt
 	$(PIP) --requirement benchmarks/requirements.txt
 	@touch $@
@@ -35,18 +35,18 @@ $(VENV)/has-bench: $(VENV)/has-run benchmarks/requirements.txt
 demo: $(VENV)/has-run
 	@$(BIN)/python examples/demo.py
 
-# In two processes, a file of tests in one of them: half the time on any machine of today.
+# ARGS are pytest's: files, names of tests, options. Without them two processes share the files of the whole suite.
 test: $(VENV)/has-test
-	$(BIN)/python -m pytest -q -n 2 --dist loadfile
+	$(BIN)/python -m pytest -q $(if $(ARGS),$(ARGS),-n 2 --dist loadfile)
 
 test-slow: $(VENV)/has-test
 	$(BIN)/python -m pytest -q -m slow
 
-# What is found is told with the seed that finds it again.
+# Prints the seed of each failure, which repeats it.
 fuzz: $(VENV)/has-test
 	@$(BIN)/python -m tests.fuzz.rounds
 
-# The same again: SOAK_SEED, as it was told.
+# SOAK_SEED, as printed, repeats a run.
 SOAK_SECONDS ?= 60
 soak: $(VENV)/has-test
 	@$(BIN)/python -m tests.end_to_end.soak $(SOAK_SECONDS) $(SOAK_SEED)
