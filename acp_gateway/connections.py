@@ -126,7 +126,7 @@ class Connections:
             # Where both are small, half of all are nobody's in particular.
             most -= min(limits.reserved_connections, most // 2)
             why = f"max_connections ({limits.max_connections}) but for reserved_connections are there already"
-        if len(self._watches) >= most and not self._give_up_one_away():
+        if len(self._watches) >= most and not self._give_up_one_away(account, more_than=has):
             raise Busy(f"{why}; try later")
 
     def rate_limiter(self, identity: str, *, guest: bool = False) -> RateLimiter:
@@ -158,17 +158,18 @@ class Connections:
             if not counter[key]:
                 del counter[key]
 
-    def _give_up_one_away(self, account: Hashable = None) -> bool:
+    def _give_up_one_away(self, account: Hashable, *, more_than: int | None = None) -> bool:
         """Give up the connection that has been away for longest; False without any.
 
-        It is one of the given account, else of the one that has most connections of those that have one away.
+        It is one of the given account. With `more_than`, it is of the account that has most connections, of those that
+        have one away and this account or more connections than that: what has much takes nothing from what has less.
         """
         away = [
             (self._counts[watch.account], -since, watch)
             for watch in self._watches
             if not watch.ended
             and (since := watch.connection.away_since) is not None
-            and account in (None, watch.account)
+            and (watch.account == account or (more_than is not None and self._counts[watch.account] > more_than))
         ]
         if not away:
             return False

@@ -263,7 +263,7 @@ class LimitsSection:
 
     reserved_connections: Count = 64
     """Of `max_connections`, what is kept for identities that have none yet: a team's worth. Before a connection is
-    refused, one that is away is given up, of the identity or guest that has most."""
+    refused, one that is away is given up, of the identity or guest that has most, and more than the newcomer has."""
 
     messages_per_second: Count = 5000
     """Messages of the clients of one identity that are read in a second, on the long run; who sends more is read more

@@ -195,6 +195,21 @@ def test_where_it_is_full_the_one_that_has_most_gives_up_what_is_away_for_longes
     assert len(connections) == 4
 
 
+def test_where_it_is_full_nobody_takes_from_those_that_have_as_little_or_less(scene: Scene, stack: ExitStack) -> None:
+    connections = scene.limited(max_connections=5, reserved_connections=1)
+    ann, bob = scene.access("ann"), scene.access("bob")
+    his = Guarded(bob, resumes=True).watched(connections, stack)
+    hers = [Guarded(ann, resumes=True).watched(connections, stack) for _ in range(3)]
+    his.away_since = 1.0
+    with pytest.raises(Busy, match="max_connections"):
+        connections.make_room(ann)
+    assert his.farewells == []
+    # What it has away itself goes first, however long the other one has been away.
+    hers[0].away_since = 2.0
+    connections.make_room(ann)
+    assert (his.farewells, hers[0].farewells) == ([], [CROWDED])
+
+
 def test_a_guest_that_has_its_part_gives_up_what_it_has_away_and_an_identity_does_not(
     scene: Scene, stack: ExitStack
 ) -> None:
