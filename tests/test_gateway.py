@@ -1677,7 +1677,7 @@ async def test_guests_take_neither_room_nor_speed_from_the_owner_of_their_sessio
     scene: Scene, agents: ServingAgents, autojump_clock: trio.testing.MockClock
 ) -> None:
     limits = LimitsSection(
-        connections_per_identity=2, connections_per_guest=2, messages_per_second=10, message_burst=20
+        connections_per_identity=2, connections_per_guest=2, messages_per_second=10, message_burst=60
     )
     async with running(scene.gateway(limits=limits)) as enter:
         owner = enter(scene.access("ann"))
