@@ -277,7 +277,7 @@ def _look_again(text: bytes) -> Envelope:
     try:
         top = _members_in(text)
         for name in top:
-            if name not in _ENVELOPE and name.casefold() in _ENVELOPE:
+            if name not in _ENVELOPE and name.partition("\0")[0].casefold() in _ENVELOPE:
                 why = f"the member {name!r:.80} is not one of a message's, and some would take it for one"
                 raise InvalidMessage(INVALID_REQUEST, why)
         params = top.get("params")

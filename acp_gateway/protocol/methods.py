@@ -86,8 +86,8 @@ PLAIN_NAMES = frozenset(
 
 
 def fold(name: str) -> str:
-    """A member's name as lenient parsers compare it: without regard to case, `_` and `-`."""
-    return name.replace("_", "").replace("-", "").casefold()
+    """A member's name as lenient parsers compare it: up to a NUL, and without regard to case, `_` and `-`."""
+    return name.partition("\0")[0].replace("_", "").replace("-", "").casefold()
 
 
 CHECKED_NAMES = {fold(name): name for name in _CHECKED}

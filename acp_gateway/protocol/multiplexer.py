@@ -417,6 +417,10 @@ class Multiplexer:
 
     def _cancel_request(self, client: Client, message: Message) -> None:
         """A client does not want to know any more; the request is still answered."""
+        flaw = rights.flaw_of_params(message)
+        if flaw is not None:
+            self._process.out.note(f"dropped a $/cancel_request of {client.name}: {flaw}")
+            return
         at = spans.find(message.text, "params", "requestId")
         request = None if at is None else client.requests.get(_key_at(message.text, at))
         if request is None or at is None:

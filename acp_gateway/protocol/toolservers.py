@@ -22,7 +22,7 @@ from itertools import islice
 from typing import Final, Literal
 from urllib.parse import unquote
 
-from acp_gateway.protocol import jsonrpc, spans
+from acp_gateway.protocol import jsonrpc, methods, spans
 
 ToolPolicy = Literal["drop", "deny", "allow"] | tuple[str, ...]
 """What becomes of local servers; a tuple holds the names that are passed on, and the others are dropped."""
@@ -46,7 +46,8 @@ def _spellings(name: str) -> bytes:
     letters = [
         rb"(?:%c|\\u00(?:%02x|%02x)%b)" % (c, c, c - 32, rb"|\xc5\xbf|\\u017f" * (c == ord("s"))) for c in name.encode()
     ]
-    return between + between.join(letters) + between
+    # Programs in C may read a name up to a NUL.
+    return between + between.join(letters) + between + rb'(?:\\u0000(?:[^"\\]|\\.)*+)?'
 
 
 # In valid JSON such a quote that no backslash escapes opens a string, and a string before a colon is a name.
@@ -132,7 +133,7 @@ def _sort(text: bytes, policy: ToolPolicy) -> tuple[list[bytes], list[ToolServer
 
 def _local_kind(server: bytes) -> str | None:
     """The kind of a server that is a program, or may be at a loopback address; None for one elsewhere."""
-    names = [_fold(name) for name in _names(server)]
+    names = [methods.fold(name) for name in _names(server)]
     if len(set(names)) < len(names):
         raise NotUnderstood(f"a member of one of {LIST} is there twice")
     kind = (jsonrpc.text_at(server, "type") or "stdio").casefold()
@@ -149,10 +150,6 @@ def _local_kind(server: bytes) -> str | None:
 
 def _names(server: bytes) -> Iterator[str]:
     return (spans.string_value(member.name) for member in spans.members(server))
-
-
-def _fold(name: str) -> str:
-    return name.replace("_", "").replace("-", "").casefold()
 
 
 def _nested(text: bytes) -> Iterator[tuple[int, int]]:

@@ -119,6 +119,8 @@ def test_a_response_is_about_no_session() -> None:
     [
         b'{"method":"_x/y","ID":77}',
         b'{"id":1,"result":{},"Method":"session/prompt","Params":{}}',
+        rb'{"id":1,"result":{},"Method\u0000":"session/prompt"}',
+        rb'{"method":"_x/y","id\u0000z":77}',
         b'{"id":1,"method":"x","Params":{}}',
         b'{"id":1,"method":"x","PARAMS":{},"params":{}}',
         b'{"id":1,"method":"x","JsonRPC":"1.0"}',
@@ -357,7 +359,7 @@ def expected(text: bytes) -> Any:
     known = ("jsonrpc", "id", "method", "params", "result", "error")
     message_id, method = value.get("id"), value.get("method", "")
     failed = value.get("error") is not None
-    if any(name not in known and name.casefold() in known for name in value):
+    if any(name not in known and name.partition("\0")[0].casefold() in known for name in value):
         return INVALID_REQUEST
     if not (message_id is None or isinstance(message_id, Number | str)) or not isinstance(method, str):
         return INVALID_REQUEST

@@ -342,6 +342,19 @@ def test_a_cancel_that_names_nothing_is_dropped(scene: Scene, ann: Peer, params:
     assert not scene.agent.heard()
 
 
+@pytest.mark.parametrize("name", [b"request_id", b"Request-Id", rb"requestId\u0000", rb"RE\u0051UESTID_"])
+def test_a_cancel_that_some_agents_take_for_one_of_another_request_is_dropped(
+    scene: Scene, ann: Peer, name: bytes
+) -> None:
+    bob = scene.join("bob")
+    ann.say(request(b"1"))
+    hers = id_at_agent(scene)
+    bob.say(request(b"1"))
+    scene.agent.heard()
+    bob.say(notification("$/cancel_request", b'{"requestId":1,"%b":%b}' % (name, hers)))
+    assert not scene.agent.heard()
+
+
 def test_a_cancelled_initialize_is_answered_by_the_agent_all_the_same(scene: Scene) -> None:
     ann = scene.join("ann", initialize=False)
     ann.say(request(b"1", "initialize", b'{"protocolVersion":1}'))

@@ -157,6 +157,7 @@ def test_a_server_without_a_name_is_named_by_none() -> None:
         ({"type": "http", "url": "https://example.com", "command": "x"}, "stdio"),
         ({"type": "http", "url": "https://example.com", "Command": None}, "stdio"),
         ({"type": "acp", "id": "7", "command": "x"}, "stdio"),
+        ({"type": "http", "url": "https://example.com", "Command\0": "x"}, "stdio"),
         ({"type": "acp", "id": "7", "url": "http://localhost"}, "acp"),
         ({"type": "acp", "id": "7", "URL": "https://example.com"}, "acp"),
         ({"type": "acp", "id": "7"}, None),
@@ -237,6 +238,8 @@ def test_a_lone_surrogate_in_a_request_hides_nothing() -> None:
         r"mcp\u002Dservers",
         "mcp\u017fervers",
         r"mcp\u017FERVER\u017f",
+        r"mcpServers\u0000",
+        r"mcp_servers\u0000 \" and more",
     ],
 )
 @pytest.mark.parametrize(
