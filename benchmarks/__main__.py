@@ -1,7 +1,7 @@
-"""The command line: run tasks, tell progress on stderr, print the report and write it with the raw values and the plot.
+"""Command line of the benchmark: run tasks, log progress to stderr, print the report, write report, data and plot.
 
-`make bench` and `make bench-quick` run it. Its exit status is 1 where a task failed, or a subject of one. A target that
-is missed, or a peer that can't be installed here, is in the report and changes nothing.
+`make bench` and `make bench-quick` run it. The exit status is 1 if a task, or a subject of one, failed. Missed targets
+and peers that can't be installed are listed in the report and don't change the exit status.
 """
 
 import argparse
@@ -16,7 +16,7 @@ from typing import Final
 from benchmarks.installing import OUT, PROGRAMS, NotInstallable, install
 from benchmarks.load import Load
 from benchmarks.machine import machine
-from benchmarks.measuring import QUICK_ROUNDS, ROUNDS, Bench, Section, in_a_line
+from benchmarks.measuring import QUICK_ROUNDS, ROUNDS, Bench, Section, single_line
 from benchmarks.plot import draw
 from benchmarks.relays import relays
 from benchmarks.report import Results, as_json, check, markdown
@@ -56,50 +56,59 @@ TASKS: Final[Mapping[str, Task]] = {
         soak,
     )
 }
-"""In the order of the report."""
+"""Tasks by name, in the order of the report."""
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run what was asked for; the exit status."""
+    """Run the requested tasks and return the exit status."""
     asked = parse(arguments)
     started = time.monotonic()
-    # With an exception, that is, so that what was started is ended.
+    # SIGTERM raises SystemExit, so that `finally` blocks stop the child processes.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
 
-    def say(line: str) -> None:
+    def log(line: str) -> None:
         print(f"{time.monotonic() - started:6.1f} s  {line}", file=sys.stderr, flush=True)
 
-    # Before anything of this run is a load itself.
+    # Read before this run adds to the load average.
     on = machine()
     try:
-        programs = install(PROGRAMS, say=say)
+        programs = install(PROGRAMS, log=log)
     except NotInstallable as error:
-        say(str(error))
+        log(str(error))
         return 1
-    bench = Bench(asked.quick, asked.rounds, relays(programs), Load(programs.load), programs, say)
+    bench = Bench(asked.quick, asked.rounds, relays(programs), Load(programs.load), programs, log)
     results = Results(on, command(arguments), asked.rounds, asked.quick, skipped=dict(programs.skipped))
     try:
         run({name: TASKS[name] for name in asked.only}, bench, results)
     finally:
-        # Of a run that is interrupted too: it may have taken minutes.
+        # An interrupted run may have taken minutes, so its results are written too.
         write(results, asked.out)
     print(markdown(results), flush=True)
-    say(f"the results are in {asked.out}")
+    log(f"results written to {asked.out}")
     return 0 if results.complete else 1
 
 
 def parse(arguments: Sequence[str]) -> argparse.Namespace:
-    """What was asked for: `quick`, `rounds`, `only` (names of tasks), `out`. Exits with 2 where it makes no sense."""
+    """Parse the arguments: `quick`, `rounds`, `only` (names of tasks), `out`. Exits with 2 if they are invalid."""
     parser = argparse.ArgumentParser(
-        "python -m benchmarks", description="The gateway beside what could be used instead."
+        "python -m benchmarks", description="Benchmark the gateway against its alternatives."
     )
-    parser.add_argument("--quick", action="store_true", help="under a minute: smaller loads, fewer rounds")
-    parser.add_argument("--rounds", type=_positive, metavar="N", help=f"{ROUNDS}, or {QUICK_ROUNDS} with --quick")
+    parser.add_argument("--quick", action="store_true", help="smaller loads and fewer rounds; takes under a minute")
     parser.add_argument(
-        "--only", type=_tasks, default=list(TASKS), metavar="TASK,...", help=f"some of {', '.join(TASKS)}"
+        "--rounds",
+        type=_positive,
+        metavar="N",
+        help=f"rounds per task (default: {ROUNDS}, or {QUICK_ROUNDS} with --quick)",
     )
     parser.add_argument(
-        "--out", type=Path, default=OUT, metavar="DIR", help="for the results; build/bench if not given"
+        "--only",
+        type=_tasks,
+        default=list(TASKS),
+        metavar="TASK,...",
+        help=f"tasks to run (default: all), of {', '.join(TASKS)}",
+    )
+    parser.add_argument(
+        "--out", type=Path, default=OUT, metavar="DIR", help="directory of the results (default: build/bench)"
     )
     asked = parser.parse_args(arguments)
     if asked.rounds is None:
@@ -109,19 +118,19 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
 
 def _positive(text: str) -> int:
     if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError("a number above 0, please")
+        raise argparse.ArgumentTypeError("must be a number above 0")
     return int(text)
 
 
 def _tasks(text: str) -> list[str]:
     asked = text.split(",")
     if unknown := set(asked) - TASKS.keys():
-        raise argparse.ArgumentTypeError(f"no such task: {', '.join(sorted(unknown))}; there are {', '.join(TASKS)}")
+        raise argparse.ArgumentTypeError(f"unknown task: {', '.join(sorted(unknown))}; choose from {', '.join(TASKS)}")
     return [name for name in TASKS if name in asked]
 
 
 def command(arguments: Sequence[str]) -> str:
-    """What measures the same again. Where the results went doesn't matter for that, and is nobody's business."""
+    """Return the command that repeats the measurement, without `--out`: the report contains no paths of the machine."""
     asked = parse(arguments)
     plain = parse(["--quick"] * asked.quick)
     if (asked.rounds, asked.only) == (plain.rounds, plain.only):
@@ -133,29 +142,29 @@ def command(arguments: Sequence[str]) -> str:
 
 
 def run(tasks: Mapping[str, Task], bench: Bench, results: Results) -> None:
-    """Run tasks one after the other into `results`. One that fails is told there, and the others go on."""
+    """Run tasks one after the other and add their sections to `results`. A failed task does not end the others."""
     results.measured = bench.measured
-    results.failed = dict.fromkeys(tasks, "was not run to its end")
+    results.failed = dict.fromkeys(tasks, "did not finish")
     for name, task in tasks.items():
-        bench.say(name)
+        bench.log(name)
         begun = time.monotonic()
         try:
             sections = task(bench)
-            # What can't be written is found now, and costs one task and not the report.
+            # Checked here, a section that can't be serialized fails one task instead of the whole report.
             for section in sections:
                 check(section)
-        except Exception as error:  # Nothing that goes wrong in it may cost what the others found.
-            results.failed[name] = in_a_line(error)
-            bench.say(f"{name} failed: {results.failed[name]}")
+        except Exception as error:  # No failure of one task may lose the results of the others.
+            results.failed[name] = single_line(error)
+            bench.log(f"{name} failed: {results.failed[name]}")
         else:
             results.sections += sections
             del results.failed[name]
         results.seconds[name] = round(time.monotonic() - begun, 1)
-        bench.say(f"{name} took {results.seconds[name]:.1f} s")
+        bench.log(f"{name} took {results.seconds[name]:.1f} s")
 
 
 def write(results: Results, directory: Path) -> None:
-    """The three files, in place of those of an earlier run; no plot where nothing that is plotted was measured."""
+    """Write report, raw values and plot in place of an earlier run's. Without any panel there is no plot."""
     directory.mkdir(parents=True, exist_ok=True)
     (directory / "results.md").write_text(markdown(results))
     (directory / "results.json").write_text(as_json(results))

@@ -1,9 +1,9 @@
-"""What one message costs, step by step, in one process and without peers: `make bench-budget`.
+"""Cost of one message, step by step, in one process and without peers: `make bench-budget`.
 
-Two tables. The first is of an update of 200 bytes on its way from an agent to a client over a WebSocket, where a read
-of 64 KiB has brought as many of them as fit; the second of a small request on its way to the agent, alone, and of the
-answer on its way back. Each step is run many times over the same bytes, and the fastest run counts: what a step takes
-where nothing else is in its way. What the system calls take depends on who waits at the other end; here nobody does.
+The first table follows a 200-byte update from an agent to a client over a WebSocket, in a batch as large as one 64 KiB
+read. The second follows a single small request to the agent, and its answer back. Each step runs many times over the
+same bytes; the fastest run counts, which excludes interference. System calls are measured without a blocked reader at
+the other end; waking one up costs more.
 """
 
 import os
@@ -30,7 +30,7 @@ RUNS: Final = 200
 SIZE: Final = 200
 READ: Final = 65536
 TOGETHER: Final = 10
-"""Batches that are written to the disk in one transaction."""
+"""Batches committed to the disk in one transaction."""
 ROOM: Final = 4 * READ
 JOURNAL: Final = 16 * 1024 * 1024
 SESSION: Final = "s-1-1"
@@ -55,7 +55,7 @@ def main() -> None:
 
 
 def measured(steps: Sequence[Step]) -> Iterator[tuple[str, float]]:
-    """The seconds of each step at its fastest."""
+    """Yield the name of each step and the seconds of its fastest run."""
     for name, step in steps:
         times = []
         for _ in range(RUNS):
@@ -66,13 +66,13 @@ def measured(steps: Sequence[Step]) -> Iterator[tuple[str, float]]:
 
 
 def batch() -> list[bytes]:
-    """The updates that one read brings."""
+    """Return as many updates as one read returns."""
     text = b"x" * (SIZE - len(UPDATE % (SESSION.encode(), b"")))
     return [UPDATE % (SESSION.encode(), text)] * (READ // (SIZE + 1))
 
 
 def steps_of_update(directory: Path) -> list[Step]:
-    """From an agent's pipe to a socket, and to the disk."""
+    """Return the steps of an update from an agent's pipe to a socket and to the disk."""
     lines = batch()
     data = b"\n".join(lines) + b"\n"
     read, write = os.pipe()
@@ -111,18 +111,18 @@ def steps_of_update(directory: Path) -> list[Step]:
     return [
         ("written to a pipe and read from it", through_pipe),
         ("split into lines", lambda: data.split(b"\n")),
-        ("what it is: one pass of msgspec", lambda: list(map(updates.session_of_talk, lines))),
-        ("written down in the history", lambda: journal.extend(lines)),
-        ("all of the core, with the two steps above", through_core),
+        ("parsed: one pass of msgspec", lambda: list(map(updates.session_of_talk, lines))),
+        ("appended to the journal", lambda: journal.extend(lines)),
+        ("the whole core, with the two steps above", through_core),
         ("through the outbox", through_outbox),
         ("framed", lambda: encode_text(lines)),
         ("sent through a socket and received", through_socket),
-        (f"in the other thread: written to the disk, for {TOGETHER} of them", through_database),
+        (f"in the worker thread: committed to the disk, {TOGETHER} batches", through_database),
     ]
 
 
 def steps_of_request() -> list[Step]:
-    """To the agent and back."""
+    """Return the steps of a request to the agent and of its answer back."""
     text = b'{"jsonrpc":"2.0","id":7,"method":"_bench/echo","params":{"sessionId":"%b"}}' % SESSION.encode()
     message, _ = jsonrpc.parse_strictly(text)
     multiplexer, client = in_session()
@@ -133,18 +133,18 @@ def steps_of_request() -> list[Step]:
         answer(multiplexer, asked, b"{}")
 
     return [
-        ("what it is, and that no member is there twice: one pass", lambda: jsonrpc.parse_strictly(text)),
+        ("parsed, duplicate members refused: one pass", lambda: jsonrpc.parse_strictly(text)),
         (
-            "what it may: by its role, and by how it names its session",
+            "authorized: by role and by session",
             lambda: rights.objection_to_request(client, message),
         ),
-        ("another id", lambda: jsonrpc.with_id(message, RawId(b"12"), unique=True)),
-        ("all of the core, the answer included", there_and_back),
+        ("id replaced", lambda: jsonrpc.with_id(message, RawId(b"12"), unique=True)),
+        ("the whole core, the answer included", there_and_back),
     ]
 
 
 def in_session() -> tuple[Multiplexer, Client]:
-    """A core with a client in a session."""
+    """Return a core and its only client, which has an open session."""
     policy = Policy(
         shared=True,
         serves=frozenset(),
@@ -170,7 +170,7 @@ def in_session() -> tuple[Multiplexer, Client]:
 
 
 def answer(multiplexer: Multiplexer, request: bytes, result: bytes) -> None:
-    """Be the agent that answers."""
+    """Answer a request as the agent."""
     multiplexer.receive_from_agent([b'{"jsonrpc":"2.0","id":%b,"result":%b}' % (jsonrpc.parse(request).id, result)])
     multiplexer.take_deliveries()
 

@@ -1,8 +1,8 @@
-"""What the benchmark runs beside this project: built, and fetched where that can be done.
+"""Builds and installs the programs that the benchmark runs beside this project.
 
-The load generator, the agent and the relays in C are compiled, and the peers of npm are installed from their lock file,
-into a folder of the benchmark's own. Debian's packages are installed where this is root's process, and only those that
-are missing. What can't be had is skipped, with the reason in words; only without a C compiler there is nothing to do.
+The load generator, the agent and the relays in C are compiled, and the npm peers are installed from their lock file,
+into a directory of the benchmark. Missing Debian packages are installed if the process runs as root. An unavailable
+program is skipped and its reason reported; only a missing C compiler ends the benchmark.
 """
 
 import hashlib
@@ -19,57 +19,57 @@ NATIVE: Final = HERE / "native"
 PEERS: Final = HERE / "peers"
 
 OUT: Final = HERE.parent / "build" / "bench"
-"""For what is built and what comes out."""
+"""Directory of built programs and of results."""
 PROGRAMS: Final = OUT / "programs"
 
 TLS: Final = "tls"
-"""What is skipped where the load generator has no TLS."""
+"""Key in `Programs.skipped` if the load generator has no TLS."""
 
 NODE_PEERS: Final = ("stdio-to-ws", "sdk", "node-ws", "node-shim")
 OLDEST_NODE: Final = 20
-"""The first one whose every release has `--import`, and newer than what the packages ask for."""
+"""First major version of which every release has `--import`; newer than the packages require."""
 
 COMPILING, FETCHING, INSTALLING = 60, 180, 300
-"""Seconds that may take."""
+"""Timeouts of a compiler run, of `npm ci` and of `apt-get`, in seconds."""
 
 
 class NotInstallable(Exception):
-    """Something can't be had here; says in one line what, why, and what to do."""
+    """A program can't be installed; the message names it, the reason and the remedy in one line."""
 
 
 @dataclass(frozen=True)
 class Programs:
-    """What is there to be run."""
+    """Installed programs."""
 
     directory: Path
-    """Where all of it is, and where things may be put while the benchmark runs."""
+    """Directory of all programs, and of temporary files while the benchmark runs."""
     agent: Path
     load: Path
     relay: Path
     peers: Path
-    """The folder with the peers in JavaScript and their `node_modules`."""
+    """Directory of the JavaScript peers and their `node_modules`."""
     skipped: Mapping[str, str]
-    """What isn't there, by the name of the relay (or "tls", "node-shim"), and why."""
+    """Reason for each missing program, by the name of its relay (or "tls", "node-shim")."""
 
 
-def install(directory: Path, *, say: Callable[[str], None]) -> Programs:
-    """Build and fetch what isn't in `directory` yet. Raises NotInstallable without a C compiler."""
+def install(directory: Path, *, log: Callable[[str], None]) -> Programs:
+    """Build and install the programs missing in `directory`. Raises NotInstallable without a C compiler."""
     directory = directory.resolve()
     directory.mkdir(parents=True, exist_ok=True)
     skipped: dict[str, str] = {}
-    debian = Debian(say)
+    debian = Debian(log)
     if shutil.which("cc") is None and (why := debian.install("build-essential")):
         raise NotInstallable(f"there is no C compiler, `cc`, and {why}")
     tls = ["-DWITH_TLS", "-lssl", "-lcrypto"]
     if not has_header("openssl/ssl.h") and (why := debian.install("libssl-dev")):
         skipped[TLS] = f"the load generator has no TLS: there is no openssl/ssl.h, and {why}"
         tls = []
-    agent, relay = (build(directory, name, [], say) for name in ("agent", "relay"))
-    load = build(directory, "load", tls, say)
+    agent, relay = (build(directory, name, [], log) for name in ("agent", "relay"))
+    load = build(directory, "load", tls, log)
     for name in ("socat", "websocketd"):
         if shutil.which(name) is None and (why := debian.install(name)):
             skipped[name] = f"there is no {name}, and {why}"
-    if why := install_node_peers(directory / "peers", say):
+    if why := install_node_peers(directory / "peers", log):
         skipped.update(dict.fromkeys(NODE_PEERS, why))
     return Programs(directory, agent, load, relay, directory / "peers", skipped)
 
@@ -78,25 +78,27 @@ def install(directory: Path, *, say: Callable[[str], None]) -> Programs:
 
 
 def has_header(name: str) -> bool:
-    """Whether the compiler finds it."""
+    """Check that the C compiler finds a header."""
     command = ["cc", "-E", "-x", "c", "-"]
     text = f"#include <{name}>\n".encode()
     return subprocess.run(command, input=text, capture_output=True, timeout=COMPILING, check=False).returncode == 0
 
 
-def build(directory: Path, name: str, options: Sequence[str], say: Callable[[str], None]) -> Path:
-    """The program that NAME.c and any NAME_*.c make, compiled if it is not the one of last time. Raises NotInstallable
-    where it does not compile."""
+def build(directory: Path, name: str, options: Sequence[str], log: Callable[[str], None]) -> Path:
+    """Compile NAME.c and any NAME_*.c, unless sources and command are unchanged, and return the program's path.
+
+    Raises NotInstallable if it does not compile.
+    """
     directory.mkdir(parents=True, exist_ok=True)
     sources = [NATIVE / f"{name}.c", *sorted(NATIVE.glob(f"{name}_*.c"))]
     program, known = directory / name, directory / f"{name}.built"
-    # Libraries come behind what needs them.
+    # The linker needs libraries behind the objects that use them.
     command = ["cc", "-O2", "-o", f"{program}.new", *map(str, sources), *options]
     contents = b"".join(path.read_bytes() for path in (*sources, *sorted(NATIVE.glob("*.h"))))
     digest = hashlib.sha256(repr(command).encode() + contents).hexdigest()
     if program.exists() and known.exists() and known.read_text() == digest:
         return program
-    say(f"compiling {name}.c")
+    log(f"compiling {name}.c")
     done = subprocess.run(command, capture_output=True, text=True, timeout=COMPILING, check=False)
     if done.returncode:
         raise NotInstallable(f"{name}.c does not compile: {first_line(done.stderr)}")
@@ -108,24 +110,24 @@ def build(directory: Path, name: str, options: Sequence[str], say: Callable[[str
 # npm
 
 
-def install_node_peers(directory: Path, say: Callable[[str], None]) -> str | None:
-    """Install what the lock file says, and the programs that use it beside it; says why where that can't be done."""
+def install_node_peers(directory: Path, log: Callable[[str], None]) -> str | None:
+    """Install the packages of the lock file beside the scripts that use them; return the reason if that fails."""
     node, npm = shutil.which("node"), shutil.which("npm")
     if node is None:
-        return "there is no `node`; it is not installed by itself"
+        return "`node` is not installed; the benchmark does not install it"
     version = subprocess.run([node, "--version"], capture_output=True, text=True, timeout=COMPILING, check=False).stdout
     if not version.startswith("v") or int(version[1:].split(".")[0]) < OLDEST_NODE:
-        return f"`node` is {version.strip() or 'broken'}, and version {OLDEST_NODE} is needed"
+        return f"`node` is {version.strip() or 'broken'}, but version {OLDEST_NODE} or later is required"
     directory.mkdir(exist_ok=True)
     lock, installed = (PEERS / "package-lock.json").read_bytes(), directory / "installed.json"
-    # JavaScript looks for packages from where the program is that asks for them.
+    # Node resolves packages from the directory of the importing script.
     for path in (*PEERS.glob("*.mjs"), PEERS / "package.json", PEERS / "package-lock.json"):
         shutil.copyfile(path, directory / path.name)
     if installed.exists() and installed.read_bytes() == lock:
         return None
     if npm is None:
-        return "there is no `npm`; it is not installed by itself"
-    say("installing the peers of npm")
+        return "`npm` is not installed; the benchmark does not install it"
+    log("installing the npm peers")
     command = [npm, "ci", "--ignore-scripts", "--no-audit", "--no-fund", "--loglevel=error"]
     if why := failure(command, FETCHING, directory=directory):
         return f"`npm ci` failed: {why}"
@@ -137,22 +139,22 @@ def install_node_peers(directory: Path, say: Callable[[str], None]) -> str | Non
 
 
 class Debian:
-    """Installs packages, where that can be done without asking anybody."""
+    """Installs Debian packages without prompting; root only."""
 
-    def __init__(self, say: Callable[[str], None]) -> None:
-        self._say = say
+    def __init__(self, log: Callable[[str], None]) -> None:
+        self._log = log
         self._updated = False
 
     def install(self, package: str) -> str | None:
-        """Install a package; says why, and what to do, where that can't be done."""
+        """Install a package; return the reason and the remedy if that fails."""
         if shutil.which("apt-get") is None:
-            return "this is no Debian; install it by hand"
+            return "this system has no apt-get; install it by hand"
         if os.geteuid():
             return f"only root may install it: apt-get install {package}"
-        self._say(f"installing Debian's {package}")
+        self._log(f"installing the Debian package {package}")
         environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
         if not self._updated:
-            # Whatever went wrong here, what is known already may be enough.
+            # After a failed update, the package lists of an earlier one may do.
             failure(["apt-get", "update", "-qq"], INSTALLING, environment=environment)
             self._updated = True
         command = ["apt-get", "install", "-qq", "-y", "--no-install-recommends", package]
@@ -167,7 +169,7 @@ def failure(
     directory: Path | None = None,
     environment: Mapping[str, str] | None = None,
 ) -> str | None:
-    """Run a command that changes something, quietly; says in a line why it failed, if it did."""
+    """Run a command without output; return one line with the reason if it fails, else None."""
     try:
         done = subprocess.run(
             command,
@@ -186,6 +188,6 @@ def failure(
 
 
 def first_line(text: str) -> str:
-    """The line of an output that says what is wrong: the first one with an error in it, else the first one."""
+    """Return the first line that mentions an error, else the first line, else an empty string."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     return next((line for line in lines if "error" in line.lower() or line.startswith("E:")), lines[0] if lines else "")

@@ -1,8 +1,8 @@
-"""Runs the load generator, `native/load.c`, and reads what it has measured.
+"""Runs the load generator, `native/load.c`, and parses its measurements.
 
-It is compiled from all of `native/load*.c`, with `-DWITH_TLS` and `-lssl -lcrypto` where OpenSSL's headers are; without
-them it has no `--tls`. Without arguments it prints its modes and options, which are given to `run` and `start` as
-keywords: `load.run("stream", where, count=20_000, batch=50, size=200)`.
+It is compiled from all of `native/load*.c`, with `-DWITH_TLS` and `-lssl -lcrypto` if OpenSSL's headers are installed;
+otherwise it has no `--tls`. Run without arguments, it prints its modes and options. `run` and `start` take the options
+as keywords: `load.run("stream", endpoint, count=20_000, batch=50, size=200)`.
 """
 
 import json
@@ -16,39 +16,39 @@ from pathlib import Path
 from typing import IO, Any, Final, Literal
 
 SIZE: Final = 200
-"""Bytes of an update: a few words of an agent."""
+"""Bytes of an update; with the JSON around it, a few words of text."""
 
 TIMEOUT: Final = 60.0
-"""Seconds for a whole run, its connections included."""
+"""Seconds for a whole run, connecting included."""
 
 GRACE: Final = 5.0
-"""Seconds after which a program that has not kept to its timeout is ended."""
+"""Seconds beyond its own timeout after which the load generator is killed."""
 
 FLAGS: Final = {"resume"}
-"""Options without a value."""
+"""Options that take no value."""
 
 
 class LoadFailed(Exception):
-    """A run has failed; the message is what there is to say about it, in one line."""
+    """A run has failed; the message gives the reason in one line."""
 
 
 @dataclass(frozen=True)
-class Where:
-    """What a load is put on, and how it is reached."""
+class Endpoint:
+    """Address of a relay, and how to connect to it."""
 
     kind: Literal["ws", "lines", "exec"]
-    """Over a WebSocket, in lines over TCP, or in lines over the pipes of a child."""
+    """WebSocket, newline-delimited JSON over TCP, or the same over the pipes of a child process."""
     address: str = ""
-    """`host:port`, with a path for a WebSocket."""
+    """`host:port`, followed by a path for a WebSocket."""
     tls: bool = False
     token: str | None = field(default=None, repr=False)
     subprotocol: str | None = None
-    """What a WebSocket's client offers to speak."""
+    """WebSocket subprotocol that the client offers."""
     command: tuple[str, ...] = ()
-    """Of the child."""
+    """Command line of the child process."""
 
     def arguments(self) -> list[str]:
-        """What stands for it on the command line, at its end."""
+        """Return the last arguments of the load generator's command line."""
         if self.kind == "exec":
             return ["--exec", "--", *self.command]
         tls = ["--tls"] if self.tls else []
@@ -56,14 +56,14 @@ class Where:
         return [*tls, *subprotocol, f"--{self.kind}", self.address]
 
     def environment(self) -> dict[str, str]:
-        """With the token, which is nothing for a command line that everybody can read."""
+        """Return the environment with the token: command lines are readable by other users, the environment isn't."""
         others = {name: value for name, value in os.environ.items() if name != "LOAD_TOKEN"}
         return others if self.token is None else others | {"LOAD_TOKEN": self.token}
 
 
 @dataclass(frozen=True)
-class Held:
-    """A load that has come to its result, and stays."""
+class HeldLoad:
+    """A load that has reported its result and keeps its connections open."""
 
     result: dict[str, Any]
     pid: int
@@ -75,35 +75,39 @@ class Load:
     def __init__(self, program: Path) -> None:
         self._program = program
 
-    def run(self, mode: str, where: Where, timeout: float = TIMEOUT, **options: int | str | bool) -> dict[str, Any]:
-        """What was measured; seconds are those of the measured part only.
+    def run(
+        self, mode: str, endpoint: Endpoint, timeout: float = TIMEOUT, **options: int | str | bool
+    ) -> dict[str, Any]:
+        """Run a load and return its measurements; `seconds` covers the measured part only.
 
         Raises `LoadFailed`.
         """
-        with self.start(mode, where, timeout, **options) as held:
+        with self.start(mode, endpoint, timeout, **options) as held:
             return held.result
 
     @contextmanager
-    def start(self, mode: str, where: Where, timeout: float = TIMEOUT, **options: int | str | bool) -> Iterator[Held]:
-        """Wait for the result, and for `idle` hold its connections until the end of the block.
+    def start(
+        self, mode: str, endpoint: Endpoint, timeout: float = TIMEOUT, **options: int | str | bool
+    ) -> Iterator[HeldLoad]:
+        """Start a load, wait for its result, and in mode `idle` hold its connections until the end of the block.
 
-        `timeout` seconds are for the time until the result. Raises `LoadFailed`, at the end as well.
+        `timeout` limits the seconds until the result. Raises `LoadFailed`, also at the end of the block.
         """
-        command = [str(self._program), mode, "--timeout", str(timeout), *_arguments(options), *where.arguments()]
+        command = [str(self._program), mode, "--timeout", str(timeout), *_arguments(options), *endpoint.arguments()]
         with (
             tempfile.TemporaryFile() as stderr,
             subprocess.Popen(
-                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=stderr, env=where.environment()
+                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=stderr, env=endpoint.environment()
             ) as process,
         ):
             try:
                 assert process.stdout is not None
-                # It keeps to its timeout by itself.
+                # The load generator enforces the timeout itself.
                 line = process.stdout.readline()
                 if not line:
                     process.wait(GRACE)
                     raise LoadFailed(_complaint(stderr, mode, process.returncode))
-                yield Held(json.loads(line), process.pid)
+                yield HeldLoad(json.loads(line), process.pid)
                 process.communicate(timeout=GRACE)
                 if process.returncode:
                     raise LoadFailed(_complaint(stderr, mode, process.returncode))
@@ -123,10 +127,10 @@ def _arguments(options: dict[str, int | str | bool]) -> Iterator[str]:
 
 
 def _complaint(stderr: IO[bytes], mode: str, code: int) -> str:
-    """What the program said, and the last that a child of it did."""
+    """Return the load generator's error messages and the last line of its child."""
     stderr.seek(0)
     lines = stderr.read().decode(errors="replace").splitlines()
     own = [line.removeprefix("load: ") for line in lines if line.startswith("load: ")]
     others = [line for line in lines if line and not line.startswith("load: ")]
-    said = "; ".join(own) or f"it ended with {code}"
+    said = "; ".join(own) or f"exit code {code}"
     return f"{mode}: {said}" + (f" (its child: {others[-1]})" if others else "")

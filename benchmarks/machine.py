@@ -1,4 +1,4 @@
-"""What a run was on: processors and versions. No names of hosts or users, and no paths."""
+"""Describes the machine of a run: processors and versions, without host names, user names or paths."""
 
 import os
 import platform
@@ -10,24 +10,24 @@ from pathlib import Path
 
 
 def machine() -> dict[str, str]:
-    """What it is, by what of it; what this machine doesn't tell is left out."""
-    told = {
+    """Return the properties of this machine by name; unknown ones are left out."""
+    properties = {
         "processors": _processors(),
         "memory": _memory(),
         "kernel": f"{platform.system()} {platform.release().partition('-')[0]}",
         "Python": platform.python_version(),
         **{package: version(package) for package in ("trio", "websockets", "msgspec")},
         "OpenSSL": " ".join(ssl.OPENSSL_VERSION.split()[1:2]),
-        "node": _said_by("node", "--version").removeprefix("v"),
-        "cc": _said_by("cc", "-dumpfullversion", "-dumpversion"),
-        "load average at first": f"{os.getloadavg()[0]:.1f}",
+        "node": _output_of("node", "--version").removeprefix("v"),
+        "cc": _output_of("cc", "-dumpfullversion", "-dumpversion"),
+        "load average at the start": f"{os.getloadavg()[0]:.1f}",
     }
-    return {what: value for what, value in told.items() if value}
+    return {name: value for name, value in properties.items() if value}
 
 
 def _processors() -> str:
     names = re.findall(r"^model name\s*:\s*(.+)$", _read("/proc/cpuinfo"), re.MULTILINE)
-    # What this process may use, which in a container can be fewer than there are.
+    # CPU affinity: in a container, a process may use fewer processors than the machine has.
     count = str(len(os.sched_getaffinity(0)))
     return f"{count} ({names[0]})" if names else count
 
@@ -44,7 +44,7 @@ def _read(path: str) -> str:
         return ""
 
 
-def _said_by(*command: str) -> str:
+def _output_of(*command: str) -> str:
     try:
         return subprocess.run(command, capture_output=True, text=True, timeout=10, check=True).stdout.strip()
     except (OSError, subprocess.SubprocessError):

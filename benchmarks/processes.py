@@ -1,7 +1,7 @@
-"""Servers as processes: started, waited for until they listen, stopped with all that they have started.
+"""Runs servers as subprocesses: starts them, waits until they listen, stops them with their process group.
 
-What a server prints is in the file `log` of its folder. Should the benchmark be killed, the kernel tells its servers to
-stop.
+A server's output goes to the file `log` in its directory. If the benchmark is killed, the kernel sends its servers
+SIGTERM.
 """
 
 import os
@@ -17,23 +17,23 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-READY_WITHIN: Final = 20.0
-GONE_WITHIN: Final = 10.0
-"""Seconds that a server may take until it listens, and to stop; it is killed then."""
+START_TIMEOUT: Final = 20.0
+STOP_TIMEOUT: Final = 10.0
+"""Seconds until a server must listen, and until it must have stopped before it is killed."""
 
 LOOK: Final = 0.002
-"""Seconds between two looks at whether it does."""
+"""Seconds between two polls of a server's state."""
 
 LISTENING: Final = re.compile(r"listening on (?:\S+ )?(?:\S*:)?(\d+)\b.*\n")
 
 
 class RelayFailed(Exception):
-    """A relay could not be started, or has ended by itself; says in one line which, and what it said last."""
+    """A relay did not start, or ended unexpectedly; the message names it and its last line of output."""
 
 
 @dataclass(frozen=True)
 class Started:
-    """A server that listens."""
+    """A listening server."""
 
     pid: int
     port: int
@@ -44,9 +44,12 @@ class Started:
 def server(
     command: Sequence[str], directory: Path, *, port: int | None = None, prints: bool = True
 ) -> Iterator[Started]:
-    """Run a server in a folder; without `port` it says itself where it listens, and without `prints` on stderr only."""
+    """Run a server in `directory` until the end of the block.
+
+    Without `port`, the port is read from the server's log. Without `prints`, only stderr is logged.
+    """
     log = directory / "log"
-    # Whoever kills the benchmark means the relays too.
+    # If the benchmark is killed, its servers must end too.
     tied = ["setpriv", "--pdeathsig", "TERM", "--"] if shutil.which("setpriv") else []
     begun = time.monotonic()
     with log.open("wb") as output:
@@ -61,28 +64,28 @@ def server(
     try:
         while (found := listening_at(process.pid, port, log)) is None:
             if has_ended(process):
-                raise RelayFailed(f"{name_of(command)} did not start: {last_words(log)}")
-            if time.monotonic() > begun + READY_WITHIN:
-                raise RelayFailed(f"{name_of(command)} does not listen after {READY_WITHIN:g} s: {last_words(log)}")
+                raise RelayFailed(f"{name_of(command)} did not start: {last_line(log)}")
+            if time.monotonic() > begun + START_TIMEOUT:
+                raise RelayFailed(f"{name_of(command)} does not listen after {START_TIMEOUT:g} s: {last_line(log)}")
             time.sleep(LOOK)
         yield Started(process.pid, found, time.monotonic() - begun)
         if has_ended(process):
-            raise RelayFailed(f"{name_of(command)} has ended: {last_words(log)}")
+            raise RelayFailed(f"{name_of(command)} ended unexpectedly: {last_line(log)}")
     finally:
         stop(process)
 
 
 def listening_at(pid: int, port: int | None, log: Path) -> int | None:
-    """The port where a server listens, if it does."""
+    """Return the port that a server listens on; None if it doesn't listen yet."""
     if port is None:
         found = LISTENING.search(log.read_text(errors="replace"))
         return int(found[1]) if found else None
-    # To connect to it would tell nothing of whose port it is.
+    # A test connection would not show which process owns the port.
     return port if listening_socket(port) in open_files(pid) else None
 
 
 def free_port() -> int:
-    """A port that nobody has just now."""
+    """Return a port that is free at the moment."""
     with socket.socket() as sock:
         sock.bind(("127.0.0.1", 0))
         port: int = sock.getsockname()[1]
@@ -90,44 +93,44 @@ def free_port() -> int:
 
 
 def has_ended(process: subprocess.Popen[bytes]) -> bool:
-    """Whether it has; its number stays its own until somebody waits for it."""
+    """Check for a process's end without reaping it, so that its pid is not reused before `wait`."""
     return os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
 
 
 def stop(process: subprocess.Popen[bytes]) -> None:
-    """End a server, and then whatever is left of its group."""
+    """Terminate a server, then kill the rest of its process group."""
     os.kill(process.pid, signal.SIGTERM)
-    given_up = time.monotonic() + GONE_WITHIN
-    while not has_ended(process) and time.monotonic() < given_up:
+    deadline = time.monotonic() + STOP_TIMEOUT
+    while not has_ended(process) and time.monotonic() < deadline:
         time.sleep(LOOK)
     os.killpg(process.pid, signal.SIGKILL)
     process.wait()
 
 
 def output_of(*command: str) -> bytes:
-    """What a command prints on stdout. Raises RelayFailed."""
-    done = subprocess.run(command, capture_output=True, timeout=READY_WITHIN, check=False)
+    """Run a command and return its stdout. Raises RelayFailed if its exit code is not 0."""
+    done = subprocess.run(command, capture_output=True, timeout=START_TIMEOUT, check=False)
     if done.returncode:
         raise RelayFailed(f"{name_of(command)} failed: {done.stderr.decode(errors='replace').strip()}")
     return done.stdout
 
 
 def name_of(command: Sequence[str]) -> str:
-    """What a command is called in a message."""
+    """Return a short form of a command for messages: its first words, without directories."""
     return " ".join(Path(each).name for each in command[:4])
 
 
-def last_words(log: Path) -> str:
-    """The last line that a server printed."""
+def last_line(log: Path) -> str:
+    """Return the last line of a server's log."""
     lines = log.read_text(errors="replace").strip().splitlines()
-    return lines[-1] if lines else "it said nothing"
+    return lines[-1] if lines else "no output"
 
 
-# What the kernel knows of them
+# Process information from /proc
 
 
 def resident_kb(pid: int) -> int:
-    """Kilobytes of memory that a process has, 0 when it is gone."""
+    """Return the resident memory of a process in kilobytes, 0 if it has ended."""
     try:
         status = Path(f"/proc/{pid}/status").read_text()
     except OSError:
@@ -137,9 +140,9 @@ def resident_kb(pid: int) -> int:
 
 
 def processor_seconds(pid: int) -> float:
-    """Seconds that a process has used of a processor, for itself and in the kernel, 0 when it is gone."""
+    """Return the CPU time of a process in seconds, user and system, 0 if it has ended."""
     try:
-        # The name of the program is in parentheses, and may have anything in it.
+        # The program's name is in parentheses and may contain any character, so the fields are counted from its end.
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:
         return 0.0
@@ -147,7 +150,7 @@ def processor_seconds(pid: int) -> float:
 
 
 def listening_socket(port: int) -> str | None:
-    """What the kernel calls the socket that listens at a port of 127.0.0.1, if one does."""
+    """Return the kernel's name of the socket that listens on a port of 127.0.0.1, if any."""
     address, listens = f"0100007F:{port:04X}", "0A"
     for line in Path("/proc/net/tcp").read_text().splitlines()[1:]:
         fields = line.split()
@@ -157,19 +160,19 @@ def listening_socket(port: int) -> str | None:
 
 
 def open_files(pid: int) -> set[str]:
-    """What a process has open; nothing when it is gone."""
+    """Return the open files of a process; empty if it has ended."""
     found = set()
     try:
         for path in Path(f"/proc/{pid}/fd").iterdir():
             found.add(str(path.readlink()))
     except OSError:
-        # It has ended, or closed one meanwhile: whoever asks will look again.
+        # The process has ended or closed a file meanwhile; `server` polls again.
         return set()
     return found
 
 
 def children(pid: int) -> list[int]:
-    """The processes that a process has started and that are there."""
+    """Return the pids of a process's children."""
     try:
         return [
             int(each)
@@ -181,7 +184,7 @@ def children(pid: int) -> list[int]:
 
 
 def program(pid: int) -> str | None:
-    """The file that a process runs, None when it is gone."""
+    """Return the path of a process's program, None if it has ended."""
     try:
         return str(Path(f"/proc/{pid}/exe").readlink())
     except OSError:

@@ -1,9 +1,8 @@
-"""How each relay is run: this project's gateway, and what people would pick instead.
+"""Runs the compared relays: this project's gateway and its alternatives.
 
-Each is run as its own documentation says, on loopback, with nothing switched off that somebody would leave on, and
-without what it prints of every message where it can be told so. It is ready when it can be connected to, and when it is
-left, it is gone with its agents: by itself, or else with the group of processes that it leads. Should the benchmark be
-killed, the kernel tells the relays to stop.
+Each relay runs on loopback as its documentation says, with its default features, and without logging of messages if an
+option turns that off. It is ready when it accepts connections. At the end of the block the relay and its agents are
+stopped: by SIGTERM, then by SIGKILL to its process group. If the benchmark is killed, the kernel sends SIGTERM.
 """
 
 import json
@@ -19,7 +18,7 @@ from pathlib import Path
 from typing import Any, Final, Literal
 
 from benchmarks.installing import PEERS, TLS, Programs
-from benchmarks.load import Where
+from benchmarks.load import Endpoint
 from benchmarks.processes import (
     RelayFailed,
     children,
@@ -32,14 +31,14 @@ from benchmarks.processes import (
 )
 
 TOKENS: Final = "tokens.json"
-"""Where our gateway keeps what it knows of tokens, in its state_dir."""
+"""Our gateway's file of token digests, in its state_dir."""
 
 ATTEMPTS: Final = 3
-"""For a program that can't be told to take any free port."""
+"""Attempts to start a program that has no option for any free port."""
 
 PROGRAM: Final = (sys.executable, "-m", "acp_gateway")
 PLAIN: Final = re.compile(r"[A-Za-z0-9_@%+=./-]+")
-"""An argument that needs no quotes for anybody."""
+"""An argument that needs no quotes, whatever splits the command line."""
 
 Agent = tuple[str, ...]
 Scheme = Literal["ws", "wss", "tcp", "tcp+tls"]
@@ -47,27 +46,24 @@ Scheme = Literal["ws", "wss", "tcp", "tcp+tls"]
 
 @dataclass(frozen=True)
 class Running:
-    """A relay that can be connected to."""
+    """A relay that accepts connections."""
 
-    where: Where
+    endpoint: Endpoint
     pid: int
-    """0 where there is no process between the load and the agent."""
+    """0 if there is no process between the load and the agent."""
     directory: Path
-    """Its own, for as long as it runs: what it prints is in `log`; of ours, `config.toml`, `token` and `state` too."""
+    """Temporary directory with its output in `log`; of ours, also with `config.toml`, `token` and `state`."""
     seconds: float = 0.0
-    """From starting it to where it could be connected to."""
+    """Seconds from its start until it listened."""
     copies_itself: bool = False
-    """Whether it is a process of its own for each connection."""
+    """True if it forks for each connection."""
 
     def resident(self) -> int:
-        """Bytes of memory that it has now, agents not counted."""
+        """Return its resident memory in bytes, without agents."""
         return 1024 * sum(resident_kb(pid) for pid in self._pids())
 
     def processor(self) -> float:
-        """Seconds of a processor that it has used so far, agents not counted.
-
-        Where it copies itself, what the copies used that have ended is not counted either.
-        """
+        """Return its CPU time so far in seconds, without agents and without forks that have ended."""
         return sum(processor_seconds(pid) for pid in self._pids())
 
     def _pids(self) -> list[int]:
@@ -84,15 +80,15 @@ class Relay:
     title: str
     run: Callable[[Agent], AbstractContextManager[Running]] = field(repr=False)
     skip: str | None = None
-    """Why it can't be run here, in words."""
+    """Reason why it can't run on this machine."""
 
     def running(self, agent: Agent) -> AbstractContextManager[Running]:
-        """Run it for so long with this agent. Raises RelayFailed."""
+        """Run it with an agent until the end of the block. Raises RelayFailed."""
         return self.run(agent)
 
 
 def relays(programs: Programs) -> Mapping[str, Relay]:
-    """All of them by name, those that can't be run here as well."""
+    """Return all relays by name, including those that can't run on this machine."""
     peers = [
         Relay("direct", "the agent itself, by pipes", partial(run_direct, programs)),
         Relay("c-relay", "C, TCP", partial(run_c_relay, programs, websocket=False)),
@@ -129,7 +125,7 @@ def our_gateway(
     agent_options: Mapping[str, Any] | None = None,
     limits: Mapping[str, Any] | None = None,
 ) -> Relay:
-    """This project's gateway with its default configuration, but for what is given here."""
+    """Return this project's gateway with its default configuration and the given changes."""
     sections: dict[str, dict[str, Any]] = {
         "gateway": dict(gateway_options or {}),
         "limits": dict(limits or {}),
@@ -144,13 +140,13 @@ def our_gateway(
 def run_ours(
     programs: Programs, listen: Scheme, sections: Mapping[str, Mapping[str, Any]], agent: Agent
 ) -> Iterator[Running]:
-    """With histories on the disk that the benchmark's folder is on."""
+    """Run our gateway. Its state directory is on the disk of the benchmark's directory."""
     with folder(programs) as directory:
         config, token_file = directory / "config.toml", directory / "token"
         listener = {"url": f"{listen}://127.0.0.1:0"}
         if has_tls(listen):
             listener |= {"cert": str(directory / "cert.pem"), "key": str(directory / "key.pem")}
-        # The sessions of the load are in the root folder.
+        # The load generator opens its sessions in the root directory.
         own: dict[str, dict[str, Any]] = {
             "gateway": {"state_dir": str(directory / "state")},
             "agents.benchmark": {"command": list(agent), "cwd": "/"},
@@ -166,15 +162,18 @@ def run_ours(
         token = token_file.read_text().strip()
         with server([*PROGRAM, "serve", "--config", str(config)], directory) as started:
             if listen in ("ws", "wss"):
-                where = Where("ws", f"127.0.0.1:{started.port}/acp", tls=has_tls(listen), token=token)
+                endpoint = Endpoint("ws", f"127.0.0.1:{started.port}/acp", tls=has_tls(listen), token=token)
             else:
-                where = Where("lines", f"127.0.0.1:{started.port}", tls=has_tls(listen), token=token)
-            yield Running(where, started.pid, directory, started.seconds)
+                endpoint = Endpoint("lines", f"127.0.0.1:{started.port}", tls=has_tls(listen), token=token)
+            yield Running(endpoint, started.pid, directory, started.seconds)
 
 
 @cache
 def credentials(directory: Path) -> Mapping[str, bytes]:
-    """A certificate and a token for all of ours, by file: to make them takes longer than the gateway to start."""
+    """Create a certificate and a token and return the contents of their files by name.
+
+    All our gateways share them, since creating them takes longer than starting a gateway.
+    """
     with tempfile.TemporaryDirectory(dir=directory, prefix="credentials-") as made:
         config = Path(made, "config.toml")
         tables: dict[str, dict[str, Any]] = {
@@ -189,28 +188,28 @@ def credentials(directory: Path) -> Mapping[str, bytes]:
 
 
 def has_tls(listen: Scheme) -> bool:
-    """Whether a listener has it."""
+    """Check for TLS in a listener's scheme."""
     return listen in ("wss", "tcp+tls")
 
 
 def toml(tables: Mapping[str, Mapping[str, Any]]) -> str:
-    """A configuration: what its options are made of is written in TOML as in JSON."""
+    """Format a configuration. JSON is valid TOML for the types of values that options have here."""
     return "".join(
         f"{head}\n" + "".join(f"{name} = {json.dumps(value)}\n" for name, value in options.items())
         for head, options in tables.items()
     )
 
 
-def our_shim(running: Running) -> Where:
-    """`acp-gateway connect` to our gateway at a WebSocket without TLS, to be run by the load as an editor would."""
-    url = f"ws://{running.where.address.split('/')[0]}"
-    return Where("exec", command=(*PROGRAM, "connect", url, "--token-file", str(running.directory / "token")))
+def our_shim(running: Running) -> Endpoint:
+    """Return `acp-gateway connect` to our gateway, over a WebSocket without TLS; the load starts it like an editor."""
+    url = f"ws://{running.endpoint.address.split('/')[0]}"
+    return Endpoint("exec", command=(*PROGRAM, "connect", url, "--token-file", str(running.directory / "token")))
 
 
-def node_shim(programs: Programs, running: Running) -> Where:
-    """What people write instead of it. Not where `programs.skipped` has "node-shim"."""
+def node_shim(programs: Programs, running: Running) -> Endpoint:
+    """Return the hand-written JavaScript alternative to `connect`. Requires that "node-shim" was not skipped."""
     shim = str(programs.peers / "shim.mjs")
-    return Where("exec", command=("node", shim, f"ws://{running.where.address}"), token=running.where.token)
+    return Endpoint("exec", command=("node", shim, f"ws://{running.endpoint.address}"), token=running.endpoint.token)
 
 
 # The others
@@ -218,35 +217,35 @@ def node_shim(programs: Programs, running: Running) -> Where:
 
 @contextmanager
 def run_direct(programs: Programs, agent: Agent) -> Iterator[Running]:
-    """Nothing between them."""
+    """Run no relay: the load starts the agent itself."""
     with folder(programs) as directory:
-        yield Running(Where("exec", command=agent), 0, directory)
+        yield Running(Endpoint("exec", command=agent), 0, directory)
 
 
 @contextmanager
 def run_c_relay(programs: Programs, agent: Agent, *, websocket: bool) -> Iterator[Running]:
-    """What the machine can do."""
+    """Run the relay in C, as an upper bound of the machine."""
     command = [str(programs.relay), *(["--ws"] if websocket else []), "0", *agent]
     with folder(programs) as directory, server(command, directory) as started:
         address = f"127.0.0.1:{started.port}"
-        where = Where("ws", f"{address}/") if websocket else Where("lines", address)
-        yield Running(where, started.pid, directory, started.seconds)
+        endpoint = Endpoint("ws", f"{address}/") if websocket else Endpoint("lines", address)
+        yield Running(endpoint, started.pid, directory, started.seconds)
 
 
 @contextmanager
 def run_socat(programs: Programs, agent: Agent) -> Iterator[Running]:
-    """It says where it listens only with two `-d`. With pipes, as the others have them, it is faster than without."""
+    """Run socat. It logs its port only with two `-d`. Pipes, which the others use too, make it faster."""
     with folder(programs) as directory:
         listen = "TCP-LISTEN:0,bind=127.0.0.1,fork,backlog=128"
-        command = ["socat", "-d", "-d", listen, f"EXEC:{one_line(agent, directory)},pipes"]
+        command = ["socat", "-d", "-d", listen, f"EXEC:{unquoted(agent, directory)},pipes"]
         with server(command, directory) as started:
-            where = Where("lines", f"127.0.0.1:{started.port}")
-            yield Running(where, started.pid, directory, started.seconds, copies_itself=True)
+            endpoint = Endpoint("lines", f"127.0.0.1:{started.port}")
+            yield Running(endpoint, started.pid, directory, started.seconds, copies_itself=True)
 
 
 @contextmanager
 def run_websocketd(programs: Programs, agent: Agent) -> Iterator[Running]:
-    """It has to be told a port, and somebody else may take that before it does."""
+    """Run websocketd. It needs a fixed port, which another process may take first, so the start is tried again."""
     with folder(programs) as directory, ExitStack() as stack:
         attempt = 1
         while True:
@@ -259,49 +258,49 @@ def run_websocketd(programs: Programs, agent: Agent) -> Iterator[Running]:
                 if attempt == ATTEMPTS:
                     raise
                 attempt += 1
-        yield Running(Where("ws", f"127.0.0.1:{port}/"), started.pid, directory, started.seconds)
+        yield Running(Endpoint("ws", f"127.0.0.1:{port}/"), started.pid, directory, started.seconds)
 
 
 @contextmanager
 def run_node(programs: Programs, script: str, agent: Agent) -> Iterator[Running]:
-    """A program of ours that is a server of theirs."""
+    """Run one of the scripts in `peers` that start a server of an npm package."""
     command = ["node", str(programs.peers / script), *agent]
     with folder(programs) as directory, server(command, directory) as started:
-        yield Running(Where("ws", f"127.0.0.1:{started.port}/"), started.pid, directory, started.seconds)
+        yield Running(Endpoint("ws", f"127.0.0.1:{started.port}/"), started.pid, directory, started.seconds)
 
 
 @contextmanager
 def run_stdio_to_ws(programs: Programs, agent: Agent) -> Iterator[Running]:
-    """It prints every message in colours, whatever it is told: that costs the least where nobody takes it."""
+    """Run stdio-to-ws. It always prints each message in colours, so stdout is discarded, which costs least."""
     package = programs.peers / "node_modules" / "stdio-to-ws" / "dist" / "main.js"
     loopback = (programs.peers / "loopback.mjs").as_uri()
     with folder(programs) as directory:
-        command = ["node", "--import", loopback, str(package), "--quiet", one_line(agent, directory)]
+        command = ["node", "--import", loopback, str(package), "--quiet", unquoted(agent, directory)]
         with server(command, directory, prints=False) as started:
-            yield Running(Where("ws", f"127.0.0.1:{started.port}/"), started.pid, directory, started.seconds)
+            yield Running(Endpoint("ws", f"127.0.0.1:{started.port}/"), started.pid, directory, started.seconds)
 
 
 @contextmanager
 def run_naive(programs: Programs, agent: Agent) -> Iterator[Running]:
-    """One agent for everybody who is connected, who all get all that it says."""
+    """Run the naive relay: all clients share one agent, and all receive each of its messages."""
     command = [sys.executable, str(PEERS / "naive_relay.py"), *agent]
     with folder(programs) as directory, server(command, directory) as started:
-        yield Running(Where("ws", f"127.0.0.1:{started.port}/"), started.pid, directory, started.seconds)
+        yield Running(Endpoint("ws", f"127.0.0.1:{started.port}/"), started.pid, directory, started.seconds)
 
 
-def one_line(command: Sequence[str], directory: Path) -> str:
-    """A command for those who take it in one piece, each with rules of its own for quotes: here none are needed."""
+def unquoted(command: Sequence[str], directory: Path) -> str:
+    """Return a command as one string without quotes, since programs that split it differ in their quoting rules."""
     if all(PLAIN.fullmatch(each) for each in command):
         return " ".join(command)
     script = directory / "agent"
     script.write_text(f"#!/bin/sh\nexec {shlex.join(command)}\n")
     script.chmod(0o700)
-    # The relay is started in this folder.
+    # The relay's working directory is this one.
     return "./agent"
 
 
 @contextmanager
 def folder(programs: Programs) -> Iterator[Path]:
-    """A folder for a while, on the disk where the programs are: others may be in memory."""
+    """Create a temporary directory on the disk of the programs: the system's own may be in memory."""
     with tempfile.TemporaryDirectory(dir=programs.directory, prefix="running-") as directory:
         yield Path(directory)

@@ -1,4 +1,4 @@
-"""The results as Markdown for people and as JSON with every raw value, and how a figure is written."""
+"""Writes results as Markdown for people and as JSON with every raw value; formats figures."""
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
@@ -10,33 +10,33 @@ from benchmarks.measuring import Measured, Section, Target, Unit
 TIMES: Final = "\N{MULTIPLICATION SIGN}"
 
 NOTHING: Final = "\N{EN DASH}"
-"""What stands for a figure that there is none of."""
+"""Shown in place of a missing figure."""
 
 VERDICTS: Final = {True: "met", False: "**missed**", None: "not measured"}
 
 
 @dataclass
 class Results:
-    """All that a run has to tell."""
+    """Results of a run."""
 
     machine: Mapping[str, str]
-    """What it ran on, by what it is."""
+    """Properties of the machine by name."""
     command: str
-    """What measures it again."""
+    """Command that repeats the measurement."""
     rounds: int
     quick: bool
     sections: list[Section] = field(default_factory=list)
     measured: list[Measured] = field(default_factory=list)
     failed: dict[str, str] = field(default_factory=dict)
-    """For each task that failed, or whose sections can't be written, why, in a line."""
+    """Reason in one line for each task that failed, or whose sections can't be serialized."""
     skipped: dict[str, str] = field(default_factory=dict)
-    """What could not be compared with here, and why."""
+    """Reason for each relay that can't run on this machine."""
     seconds: dict[str, float] = field(default_factory=dict)
-    """How long each task took."""
+    """Duration of each task."""
 
     @property
     def complete(self) -> bool:
-        """Whether nothing failed; what was skipped or missed did not."""
+        """True if nothing failed; skipped relays and missed targets are no failures."""
         return not self.failed and not any(each.failed for each in self.measured)
 
 
@@ -44,7 +44,7 @@ class Results:
 
 
 def figure(value: float | None, unit: Unit = "") -> str:
-    """A figure as people read it: 1,158 k/s, 60 µs, 12.3 KB (of 1,000 bytes), 0.85 times; a dash for None."""
+    """Format a figure for people: 1,158 k/s, 60 µs, 12.3 KB (of 1,000 bytes), 0.85 times; a dash for None."""
     if value is None:
         return NOTHING
     match unit:
@@ -65,12 +65,12 @@ def figure(value: float | None, unit: Unit = "") -> str:
 
 
 def _rounded(value: float) -> str:
-    """Three digits, or all of those before the point."""
+    """Round to three significant digits, or to an integer if that has more."""
     return f"{value:,.0f}" if abs(value) >= 99.95 else f"{value:.3g}"
 
 
 def _time(seconds: float) -> str:
-    # Below ten of a unit a digit more counts; no clock here is good for a tenth of a microsecond above that.
+    # Below ten microseconds one decimal is significant; above, no clock here is that accurate.
     if abs(seconds) < 9.995e-3:
         micros = seconds * 1e6
         return f"{micros:,.0f} µs" if abs(micros) >= 9.95 else f"{micros:.2g} µs"
@@ -90,7 +90,7 @@ def _size(size: float) -> str:
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]], *, words: int = 1) -> str:
-    """A table in Markdown. The first so many columns are words, to the left, and the others figures, to the right."""
+    """Format a Markdown table. The first `words` columns are aligned left, the others, with figures, right."""
     lines = [_row(head), "|" + "|".join(["---"] * words + ["---:"] * (len(head) - words)) + "|"]
     return "\n".join([*lines, *map(_row, rows)])
 
@@ -100,16 +100,16 @@ def _row(cells: Sequence[str]) -> str:
 
 
 def markdown(results: Results) -> str:
-    """The whole report."""
+    """Format the whole report."""
     parts = ["# Benchmark", _setting(results)]
     if targets := [(section.title, target) for section in results.sections for target in section.targets]:
         rows = [_target(title, target) for title, target in targets]
-        head = ("task", "what", "to reach", "measured", "")
-        parts += ["## Targets: what was to be reached, what was measured, met or missed", table(head, rows, words=2)]
+        head = ("task", "what", "target", "measured", "")
+        parts += ["## Targets: required and measured figures, met or missed", table(head, rows, words=2)]
     if results.failed:
-        parts += ["## What failed", _list(f"{name}: {why}" for name, why in results.failed.items())]
+        parts += ["## Failed", _list(f"{name}: {why}" for name, why in results.failed.items())]
     if results.skipped:
-        parts += ["## What was skipped", _list(f"{name}: {why}" for name, why in results.skipped.items())]
+        parts += ["## Skipped", _list(f"{name}: {why}" for name, why in results.skipped.items())]
     for section in results.sections:
         parts += [f"## {section.title}", table(section.head, section.rows)]
         if section.notes:
@@ -119,8 +119,8 @@ def markdown(results: Results) -> str:
 
 def _setting(results: Results) -> str:
     how = (
-        f"Medians of the rounds ({results.rounds} unless said else), in each of which all are measured; a ratio is the "
-        f"median of the ratios within the rounds. `{results.command}` measures it again."
+        f"Medians of the rounds ({results.rounds} unless noted otherwise); each round measures all subjects. A ratio "
+        f"is the median of the ratios within rounds. Repeat the measurement with `{results.command}`."
     )
     lines = [", ".join(f"{what} {value}" for what, value in results.machine.items()) + ".", how]
     if results.quick:
@@ -129,7 +129,7 @@ def _setting(results: Results) -> str:
 
 
 def _target(title: str, target: Target) -> tuple[str, ...]:
-    # A round figure was set, and none of its digits measured.
+    # A target is a round number, so it is not padded to the digits of a measured ratio.
     figure_set = f"{target.figure:g}{TIMES}" if target.unit == "x" else figure(target.figure, target.unit)
     return (
         title,
@@ -148,8 +148,11 @@ def _list(lines: Iterable[str]) -> str:
 
 
 def as_json(results: Results) -> str:
-    """All of it, with the raw values of every round. Raises ValueError or TypeError where `Section.data` is no JSON."""
-    told = {
+    """Serialize all results with the raw values of every round.
+
+    Raises ValueError or TypeError if a `Section.data` is not serializable as JSON.
+    """
+    contents = {
         "machine": dict(results.machine),
         "command": results.command,
         "rounds": results.rounds,
@@ -161,11 +164,11 @@ def as_json(results: Results) -> str:
         "sections": [_section(section) for section in results.sections],
         "measured": [asdict(measured) for measured in results.measured],
     }
-    return _dumps(told)
+    return _dumps(contents)
 
 
 def check(section: Section) -> None:
-    """Raises ValueError or TypeError where a section can't be written, so that the task is told and not all is lost."""
+    """Raise ValueError or TypeError if a section can't be serialized, so that only its task fails."""
     _dumps(_section(section))
 
 
@@ -182,5 +185,5 @@ def _section(section: Section) -> dict[str, Any]:
     }
 
 
-def _dumps(told: Any) -> str:
-    return json.dumps(told, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
+def _dumps(contents: Any) -> str:
+    return json.dumps(contents, indent=1, ensure_ascii=False, allow_nan=False) + "\n"

@@ -1,10 +1,10 @@
-"""The main job of acp-gateway on one machine: an editor on a "laptop" uses an agent on a "box". Run by `make demo`.
+"""Demo of acp-gateway on one machine: an editor on a "laptop" uses an agent on a "box". Run by `make demo`.
 
-The two machines are two temporary directories. Everything between them is real: the commands of `acp-gateway` as
-subprocesses, TLS with a certificate made on the spot, a token, and the agent of `demo_agent.py`. Only the editor is
-played here: it starts `acp-gateway connect` as an editor would and speaks the Agent Client Protocol to it.
+The two machines are two temporary directories. Everything between them is real: `acp-gateway` commands as
+subprocesses, TLS with a new certificate, a token, and the agent of `demo_agent.py`. Only the editor is simulated:
+it starts `acp-gateway connect` as an editor would and speaks the Agent Client Protocol to it.
 
-Whatever happens, what was started is ended and what was written is removed. The exit status is 0 if all went well.
+All processes are stopped and all files removed, also after an error. The exit status is 0 on success.
 """
 
 import asyncio
@@ -26,23 +26,23 @@ Message = dict[str, Any]
 PROGRAM = Path(sys.executable).with_name("acp-gateway")
 AGENT = Path(__file__).resolve().with_name("demo_agent.py")
 
-TIME_FOR_ALL = 30.0
-"""Seconds for the whole demo; it takes five to ten. With the patience below, all is over within a minute."""
+DEMO_TIMEOUT = 30.0
+"""Timeout of the whole demo in seconds; it takes five to ten. With END_TIMEOUT, it ends within a minute."""
 
-PATIENCE = 6.0
-"""Seconds that a program has for each degree of being asked to end. The gateway needs some to end its agents."""
+END_TIMEOUT = 6.0
+"""Seconds that a program has to end after each of EOF or SIGTERM, SIGTERM, SIGKILL. Includes the end of its agents."""
 
 LINE_LIMIT = 64 * 1024 * 1024
-"""Bytes of one message."""
+"""Maximum bytes of a message."""
 
 WIDTH = min(shutil.get_terminal_size().columns, 100)
 
 
 class DemoFailed(Exception):
-    """Something did not go as it should; the text says what."""
+    """The demo failed; the message gives the reason."""
 
 
-# What is seen
+# Output
 
 IN_COLOR = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
 
@@ -64,13 +64,13 @@ def green(text: str) -> str:
 
 
 class Screen:
-    """Numbered steps, facts below them, and text that arrives in pieces."""
+    """Prints numbered steps with facts below them, and streamed text."""
 
     def __init__(self) -> None:
         self._steps = 0
-        # Where the next piece of streamed text goes; 0 while no such text is being written.
+        # Column of the next chunk of streamed text; 0 if no streamed text is on the line.
         self._column = 0
-        # The white space before that piece, written when the line goes on.
+        # White space before that chunk, printed if the line continues.
         self._gap = ""
 
     def step(self, where: str, what: str) -> None:
@@ -88,12 +88,12 @@ class Screen:
             print(dim(f"   | {line}"), flush=True)
 
     def paste(self, text: str) -> None:
-        """Something to copy, as it is."""
+        """Print text for copying, without margin."""
         self._end_stream()
         print(f"\n{text.rstrip()}\n", flush=True)
 
     def stream(self, text: str) -> None:
-        """Write a piece of the agent's text as it comes, folded between words."""
+        """Print a chunk of the agent's text, with lines broken between words."""
         words = text.rstrip()
         if not self._column:
             self._begin_line("   agent: ")
@@ -118,17 +118,17 @@ class Screen:
         self._column = 0
 
 
-# What runs
+# Processes
 
 
 def environment(**changes: str) -> dict[str, str]:
-    """This process's environment without what would reach the real configuration of acp-gateway."""
+    """Return this process's environment without acp-gateway's variables, so that the real configuration is not used."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith("ACP_GATEWAY_")}
     return {**kept, **changes}
 
 
 async def output_of(*arguments: str, env: Mapping[str, str]) -> str:
-    """Run one command of acp-gateway to its end and return what it printed."""
+    """Run an acp-gateway command and return its stdout. Raises DemoFailed if its exit code is not 0."""
     process = await asyncio.create_subprocess_exec(
         PROGRAM,
         *arguments,
@@ -151,17 +151,17 @@ async def output_of(*arguments: str, env: Mapping[str, str]) -> str:
 
 
 class Program:
-    """A command of acp-gateway that keeps running, and what it has written to stderr so far."""
+    """A running acp-gateway command and its stderr so far."""
 
-    def __init__(self, process: asyncio.subprocess.Process, ask_to_end: Callable[[], None], log: list[str]) -> None:
+    def __init__(self, process: asyncio.subprocess.Process, request_end: Callable[[], None], log: list[str]) -> None:
         self.process = process
-        self._ask_to_end = ask_to_end
+        self._request_end = request_end
         self._log = log
-        # Lines of stderr that `log_line` has not looked at; None is the end.
+        # Lines of stderr that `log_line` has not read; None marks the end.
         self._lines: asyncio.Queue[str | None] = asyncio.Queue()
 
     async def read_log(self) -> None:
-        """Take in stderr until it ends, so that its pipe never fills."""
+        """Read stderr until it ends, so that its pipe never fills."""
         assert self.process.stderr is not None
         async for line in self.process.stderr:
             text = line.decode(errors="replace").rstrip()
@@ -170,25 +170,25 @@ class Program:
         self._lines.put_nowait(None)
 
     async def log_line(self, pattern: str) -> re.Match[str]:
-        """Wait for a line on stderr that matches."""
+        """Wait for a line of stderr that matches. Raises DemoFailed if the program ends first."""
         while (line := await self._lines.get()) is not None:
             if match := re.search(pattern, line):
                 return match
-        raise DemoFailed(f"the program ended ({await self.process.wait()}) before it said {pattern!r}")
+        raise DemoFailed(f"the program ended ({await self.process.wait()}) before it logged {pattern!r}")
 
     async def end(self) -> None:
-        """Ask the program to end, and insist if need be."""
-        for urge in (self._ask_to_end, self.process.terminate, self.process.kill):
+        """End the program: gracefully first, then with SIGTERM, then with SIGKILL."""
+        for request in (self._request_end, self.process.terminate, self.process.kill):
             if self.process.returncode is None:
                 with contextlib.suppress(ProcessLookupError):
-                    urge()
+                    request()
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(PATIENCE):
+                async with asyncio.timeout(END_TIMEOUT):
                     await self.process.wait()
                     return
 
-    async def end_well(self) -> None:
-        """Ask the program to end. Raises DemoFailed if that took force, or if it was not content."""
+    async def end_gracefully(self) -> None:
+        """End the program. Raises DemoFailed if its exit code is not 0, as after a SIGKILL."""
         await self.end()
         if self.process.returncode != 0:
             raise DemoFailed(f"process {self.process.pid} ended with {self.process.returncode} instead of 0")
@@ -198,7 +198,7 @@ class Program:
 async def running(
     *arguments: str, env: Mapping[str, str], cwd: Path, end_by_eof: bool, log: list[str]
 ) -> AsyncIterator[Program]:
-    """A command of acp-gateway that runs until the end of the block; its stderr goes to `log`, line by line."""
+    """Run an acp-gateway command until the end of the block; append its stderr to `log`, line by line."""
     process = await asyncio.create_subprocess_exec(
         PROGRAM,
         *arguments,
@@ -208,7 +208,7 @@ async def running(
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
         limit=LINE_LIMIT,
-        # Ctrl-C in a terminal then reaches the demo alone, which ends the others in order.
+        # So Ctrl-C in a terminal reaches only the demo, which ends the others in order.
         start_new_session=True,
     )
     assert process.stdin is not None
@@ -218,13 +218,13 @@ async def running(
         yield program
     finally:
         await program.end()
-        # What the program left behind might keep its stderr open.
+        # An orphaned child of the program might keep its stderr open.
         await asyncio.wait([reading], timeout=1)
         reading.cancel()
 
 
 def is_alive(pid: int) -> bool:
-    """Whether a process runs; one that has ended and only waits to be collected does not."""
+    """Return True if a process runs. A zombie does not."""
     with contextlib.suppress(OSError):
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     if Path("/proc/self").exists():
@@ -240,7 +240,7 @@ def is_alive(pid: int) -> bool:
 
 
 class Editor:
-    """A very small ACP client: one request at a time, and everything that comes meanwhile is shown."""
+    """A minimal ACP client: sends one request at a time and shows all updates."""
 
     def __init__(self, program: Program, screen: Screen) -> None:
         self._process = program.process
@@ -248,7 +248,7 @@ class Editor:
         self._last_request_id = 0
 
     async def request(self, method: str, **params: object) -> Message:
-        """Ask the agent and wait for the result; serve its updates and requests until then."""
+        """Send a request and wait for the result; handle the agent's updates and requests meanwhile."""
         self._last_request_id += 1
         request_id = self._last_request_id
         await self._send({"id": request_id, "method": method, "params": params})
@@ -259,13 +259,13 @@ class Editor:
             elif message["id"] == request_id:
                 break
         if "error" in message:
-            raise DemoFailed(f"{method} was answered with an error: {message['error']}")
+            raise DemoFailed(f"{method} failed: {message['error']}")
         result: Message = message["result"]
         return result
 
     async def _send(self, message: Message) -> None:
         assert self._process.stdin is not None
-        with contextlib.suppress(ConnectionError):  # Then the next read says what happened.
+        with contextlib.suppress(ConnectionError):  # The next read reports the end of `connect`.
             self._process.stdin.write(json.dumps({"jsonrpc": "2.0", **message}).encode() + b"\n")
             await self._process.stdin.drain()
 
@@ -306,17 +306,17 @@ class Editor:
         names = " or ".join(option["name"] for option in params["options"])
         self._screen.fact(f"question: {params['toolCall']['title']}? ({names})")
         choice = options["allow_once"]
-        self._screen.fact(f"answer:   {bold(choice['name'])}, this once")
+        self._screen.fact(f"answer:   {bold(choice['name'])}, once")
         option_id: str = choice["optionId"]
         return option_id
 
 
-# What is written
+# Files
 
 
 @contextlib.contextmanager
 def machine(name: str) -> Iterator[Path]:
-    """A temporary directory that stands for a machine."""
+    """Create a temporary directory that represents a machine."""
     with tempfile.TemporaryDirectory(prefix=f"{name}-") as directory:
         yield Path(directory).resolve()
 
@@ -329,12 +329,12 @@ def make_project(directory: Path, *names: str) -> Path:
 
 
 def toml(value: object) -> str:
-    """A string of TOML; JSON's strings are a part of them."""
+    """Format a TOML string. JSON strings are valid TOML."""
     return json.dumps(str(value), ensure_ascii=False)
 
 
 def write_config(box: Path) -> Path:
-    """The gateway's configuration; port 0 is any that is free."""
+    """Write the gateway's configuration; port 0 selects a free port."""
     config = box / "config.toml"
     config.write_text(
         f"""\
@@ -365,7 +365,7 @@ def write_token(laptop: Path, token: str) -> Path:
 
 
 def write_hosts(laptop: Path, *, url: str, token_file: Path, pin: str, here: Path, there: Path) -> Path:
-    """What the laptop knows of the box, the name of one folder on both sides included."""
+    """Write the laptop's hosts.toml: address, token, pin, and the map of the project's path on both machines."""
     hosts = laptop / "config" / "acp-gateway" / "hosts.toml"
     hosts.parent.mkdir(parents=True)
     hosts.write_text(
@@ -381,7 +381,7 @@ maps = {{ {toml(here)} = {toml(there)} }}
     return hosts
 
 
-# The story
+# Demo
 
 
 async def demo(screen: Screen, logs: dict[str, list[str]], box: Path, laptop: Path) -> None:
@@ -395,8 +395,8 @@ async def demo(screen: Screen, logs: dict[str, list[str]], box: Path, laptop: Pa
     printed = await output_of(*create_certificate, env=box_env)
     pin = re.search(r"sha256:[0-9a-fA-F]{64}", printed)
     if pin is None:
-        raise DemoFailed(f"no pin in what `acp-gateway certs create` printed: {printed!r}")
-    screen.fact(f"its pin is {pin[0][:23]}...")
+        raise DemoFailed(f"no pin in the output of `acp-gateway certs create`: {printed!r}")
+    screen.fact(f"pin: {pin[0][:23]}...")
 
     screen.step("The box", "a configuration with one agent")
     config = write_config(box)
@@ -406,7 +406,7 @@ async def demo(screen: Screen, logs: dict[str, list[str]], box: Path, laptop: Pa
     printed = await output_of("token", "create", "--config", str(config), "--label", "demo", env=box_env)
     token = printed.splitlines()[-1].strip()
     token_file = write_token(laptop, token)
-    screen.fact(f"{token[:10]}... is the laptop's now, in a file that only its user can read")
+    screen.fact(f"{token[:10]}... is copied to the laptop, into a file with mode 0600")
 
     screen.step("The box", "acp-gateway serve")
     gateway_log, shim_log = logs.setdefault("gateway", []), logs.setdefault("shim", [])
@@ -415,7 +415,7 @@ async def demo(screen: Screen, logs: dict[str, list[str]], box: Path, laptop: Pa
         listening = await gateway.log_line(r"listening on (wss://127\.0\.0\.1:[1-9][0-9]*)")
         screen.fact(f"process {gateway.process.pid} listens on {listening[1]}")
 
-        screen.step("The laptop", "hosts.toml gets a name for the box")
+        screen.step("The laptop", "a name for the box in hosts.toml")
         hosts = write_hosts(laptop, url=listening[1], token_file=token_file, pin=pin[0], here=here, there=there)
         screen.block(hosts.read_text(encoding="utf-8"))
 
@@ -424,18 +424,18 @@ async def demo(screen: Screen, logs: dict[str, list[str]], box: Path, laptop: Pa
         async with running(*connect, env=laptop_env, cwd=laptop, end_by_eof=True, log=shim_log) as shim:
             agent_pid = await edit(screen, shim, here, there)
             screen.step("Both", "the end")
-            await shim.end_well()
+            await shim.end_gracefully()
             screen.fact("the editor closes the pipe, and `connect` ends")
-        await gateway.end_well()
-        screen.fact("SIGTERM, and `serve` ends")
-    await everything_is_gone(screen, [gateway.process.pid, shim.process.pid, agent_pid])
+        await gateway.end_gracefully()
+        screen.fact("`serve` gets SIGTERM and ends")
+    await wait_for_end(screen, [gateway.process.pid, shim.process.pid, agent_pid])
 
-    screen.step("You", "the same with your editor, here Zed; paste this into its settings.json")
+    screen.step("You", "the same with your editor, for example Zed: paste this into its settings.json")
     screen.paste(await output_of("connect", "demobox", "--print-config", "zed", env=laptop_env))
 
 
 async def edit(screen: Screen, shim: Program, here: Path, there: Path) -> int:
-    """What the editor does: open a session, prompt, watch. Returns the agent's process id."""
+    """Act as the editor: open a session, prompt, show updates. Returns the agent's process id."""
     editor = Editor(shim, screen)
     client = {"name": "demo-editor", "version": "1.0.0"}
     hello = await editor.request("initialize", protocolVersion=1, clientCapabilities={}, clientInfo=client)
@@ -444,22 +444,23 @@ async def edit(screen: Screen, shim: Program, here: Path, there: Path) -> int:
     session = await editor.request("session/new", cwd=str(here), mcpServers=[])
     screen.fact(f"session/new: {here} on the laptop, {there} on the box")
 
-    screen.step("The laptop", "a prompt, and what comes back")
+    screen.step("The laptop", "a prompt and its answer")
     question = "What is in this project?"
     screen.fact(f"you:   {question}")
     prompt = [{"type": "text", "text": question}]
     answer = await editor.request("session/prompt", sessionId=session["sessionId"], prompt=prompt)
     screen.fact(f"stopReason: {answer['stopReason']}")
     if answer["stopReason"] != "end_turn":
-        raise DemoFailed("the turn did not end as it should")
+        raise DemoFailed(f"the turn ended with {answer['stopReason']} instead of end_turn")
     return agent_pid
 
 
-async def everything_is_gone(screen: Screen, pids: list[int]) -> None:
+async def wait_for_end(screen: Screen, pids: list[int]) -> None:
+    """Wait until all processes have ended. Raises DemoFailed after five seconds."""
     names = ", ".join(map(str, pids))
     for _ in range(50):
         if not any(map(is_alive, pids)):
-            screen.fact(f"nothing is left of the processes {names}")
+            screen.fact(f"the processes {names} have ended")
             return
         await asyncio.sleep(0.1)
     raise DemoFailed(f"of the processes {names}, these still run: {[pid for pid in pids if is_alive(pid)]}")
@@ -475,18 +476,18 @@ async def main() -> int:
     print(bold("acp-gateway: an editor on one machine uses an agent on another"))
     try:
         if not PROGRAM.exists():
-            raise DemoFailed(f"there is no {PROGRAM}: `make demo` installs it")
+            raise DemoFailed(f"{PROGRAM} is missing: install it with `make demo`")
         with machine("box") as box, machine("laptop") as laptop:
-            async with asyncio.timeout(TIME_FOR_ALL):
+            async with asyncio.timeout(DEMO_TIMEOUT):
                 await demo(screen, logs, box, laptop)
     except (DemoFailed, TimeoutError) as failure:
-        reason = str(failure) or f"not done after {TIME_FOR_ALL:.0f} seconds"
+        reason = str(failure) or f"timeout after {DEMO_TIMEOUT:.0f} seconds"
         print(f"\n\n{bold('The demo failed')}: {reason}", file=sys.stderr)
         for name, lines in logs.items():
             print(f"\nThe log of the {name}:", *lines, sep="\n  ", file=sys.stderr)
         return 1
-    screen.fact("Write the name of your own box instead of demobox, which is gone now. README.md takes you from")
-    screen.fact("nothing to an editor on a remote box in five minutes; docs/editors.md knows the other editors.")
+    screen.fact("Replace demobox, which is removed now, with the name of your own box. README.md shows how to set up")
+    screen.fact("a remote box for your editor in five minutes; docs/editors.md covers the other editors.")
     print(dim(f"\n({time.monotonic() - began:.1f} seconds)"))
     return 0
 
@@ -495,5 +496,5 @@ if __name__ == "__main__":
     try:
         sys.exit(asyncio.run(main()))
     except (KeyboardInterrupt, asyncio.CancelledError) as stop:
-        print("\n\nInterrupted: what was started has been ended.", file=sys.stderr)
+        print("\n\nInterrupted: all started processes have ended.", file=sys.stderr)
         sys.exit(128 + (signal.SIGINT if isinstance(stop, KeyboardInterrupt) else signal.SIGTERM))

@@ -1,13 +1,12 @@
-"""A small but complete ACP agent, standard library only: a place to start from, and the agent of `make demo`.
+"""A small but complete ACP agent with the standard library only: a template, and the agent of `make demo`.
 
 It speaks version 1 of the Agent Client Protocol over stdin and stdout, one JSON-RPC message per line. To each
-prompt it streams a short reply, asks for permission to list the names in the session's directory, lists them
-when it may, and says what it found.
+prompt it streams a short reply, asks for permission to list the session's directory, lists it if permitted, and
+reports the result.
 
-How it works: `receive` is called with every line that comes in and answers at once, except a prompt, which
-becomes an asyncio task of its own, so that several sessions may run side by side and cancels are seen in the
-middle of a turn. Cancelling a turn is cancelling its task; whatever way the task ends, `_finish` answers the
-prompt.
+Design: `receive` handles every incoming line at once, except a prompt, which runs as its own asyncio task. So
+sessions run concurrently, and cancellation is received in the middle of a turn. To cancel a turn is to cancel its
+task; however the task ends, `_finish` answers the prompt.
 """
 
 import argparse
@@ -32,11 +31,11 @@ INTERNAL_ERROR = -32603
 UNKNOWN_SESSION = -32002
 
 NAMES_SHOWN = 20
-"""More names than these would hide the rest of the conversation."""
+"""Maximum names shown of a directory, so that a long list doesn't hide the conversation."""
 
 
 class RequestFailed(Exception):
-    """A request is answered with this error."""
+    """A request failed; `error` is the JSON-RPC error of its response."""
 
     def __init__(self, code: int, message: str, **data: object) -> None:
         super().__init__(message)
@@ -46,41 +45,45 @@ class RequestFailed(Exception):
 
 
 class Refused(Exception):
-    """The user does not allow a tool call."""
+    """The user rejected a tool call."""
 
 
 @dataclass(slots=True)
 class Session:
-    """One conversation, in one directory."""
+    """A conversation in a directory."""
 
     id: str
     cwd: str
 
     turn: asyncio.Task[None] | None = None
-    """The prompt being worked on."""
+    """Task of the current prompt, if any."""
 
     turn_request: str = ""
-    """The id of that prompt's request, as JSON text: `1`, `1.0`, `"1"` and `true` are four different ids."""
+    """Id of that prompt's request, as JSON text: `1`, `1.0`, `"1"` and `true` are four different ids."""
 
     tool_calls: int = 0
-    """How many there were; the next one gets this number."""
+    """Number of tool calls so far; the last one's id contains it."""
 
 
 class DemoAgent:
-    """The agent without its stdin and stdout: lines go into `receive`, messages come out through `send`."""
+    """The agent without I/O: `receive` takes lines, `send` is called with messages.
+
+    Args:
+        send: sends a message to the client.
+        delay: the pause between two chunks of text, in seconds.
+    """
 
     def __init__(self, send: Callable[[Message], None], *, delay: float) -> None:
-        """`send` takes one message for the client; `delay` is the pause between two chunks of text, in seconds."""
         self._send = send
         self._delay = delay
-        # Every session ever opened, by its id.
+        # All sessions by id; none is ever removed.
         self._sessions: dict[str, Session] = {}
-        # Our own requests that the client has not answered yet.
-        self._asked: dict[int, asyncio.Future[Message]] = {}
+        # Responses to the agent's own requests, by id, until they arrive.
+        self._pending: dict[int, asyncio.Future[Message]] = {}
         self._last_request_id = 0
 
     def receive(self, line: bytes) -> None:
-        """Take in one line. What is no JSON-RPC message is passed over: there is nobody to tell."""
+        """Handle a line of input. Lines that are no JSON-RPC message are ignored."""
         try:
             message = json.loads(line)
         except (ValueError, RecursionError):
@@ -89,22 +92,22 @@ class DemoAgent:
             return
         method = message.get("method")
         if not isinstance(method, str):
-            self._take_response(message)
+            self._handle_response(message)
         elif "id" in message:
-            self._take_request(message["id"], method, message.get("params"))
+            self._handle_request(message["id"], method, message.get("params"))
         else:
-            self._take_notification(method, message.get("params"))
+            self._handle_notification(method, message.get("params"))
 
     async def aclose(self) -> None:
-        """Cancel the turns that are still running and wait until their prompts are answered."""
+        """Cancel running turns and wait until their prompts are answered."""
         turns = [session.turn for session in self._sessions.values() if session.turn is not None]
         for turn in turns:
             turn.cancel()
         await asyncio.gather(*turns, return_exceptions=True)
 
-    # What the client sends
+    # Messages from the client
 
-    def _take_request(self, request_id: object, method: str, params: object) -> None:
+    def _handle_request(self, request_id: object, method: str, params: object) -> None:
         try:
             if not isinstance(params, dict):
                 params = {}
@@ -123,7 +126,7 @@ class DemoAgent:
         else:
             self._respond(request_id, result=result)
 
-    def _take_notification(self, method: str, params: object) -> None:
+    def _handle_notification(self, method: str, params: object) -> None:
         if not isinstance(params, dict):
             return
         for session in self._sessions.values():
@@ -134,11 +137,11 @@ class DemoAgent:
             if by_session or by_request:
                 session.turn.cancel()
 
-    def _take_response(self, message: Message) -> None:
+    def _handle_response(self, message: Message) -> None:
         request_id = message.get("id")
-        if type(request_id) is not int:  # True would be found under 1.
+        if type(request_id) is not int:  # As a key, True equals 1.
             return
-        waiting = self._asked.pop(request_id, None)
+        waiting = self._pending.pop(request_id, None)
         if waiting is not None and not waiting.done():
             waiting.set_result(message)
 
@@ -151,7 +154,7 @@ class DemoAgent:
             },
             "agentInfo": {"name": "demo-agent", "title": "Demo agent", "version": "1.0.0"},
             "authMethods": [],
-            # Free for everybody's own use; the demo looks here whether the agent is gone in the end.
+            # Reserved by ACP for custom data. With the pid, the demo checks that the agent has ended.
             "_meta": {"pid": os.getpid()},
         }
 
@@ -202,13 +205,13 @@ class DemoAgent:
             await self._say(session, "That is all this agent can do; the next one may write your programs.")
 
     async def _say(self, session: Session, text: str) -> None:
-        """Stream a text word by word."""
+        """Stream a text to the client, word by word."""
         for word in re.findall(r"\S+\s*", text):
             self._update(session, sessionUpdate="agent_message_chunk", content={"type": "text", "text": word})
             await asyncio.sleep(self._delay)
 
     async def _list_directory(self, session: Session) -> list[str]:
-        """The tool: the sorted names in the session's directory. Raises Refused and OSError."""
+        """Run the tool: return the sorted names in the session's directory. Raises Refused and OSError."""
         session.tool_calls += 1
         tool_call: Message = {
             "toolCallId": f"{session.id}-call-{session.tool_calls}",
@@ -247,10 +250,10 @@ class DemoAgent:
         match response:
             case {"result": {"outcome": {"outcome": "selected", "optionId": "allow"}}}:
                 return
-        # Anything else, an error included, is no permission.
+        # Any other response, an error included, is a rejection.
         raise Refused("not allowed by the user")
 
-    # What goes to the client
+    # Messages to the client
 
     def _update(self, session: Session, **update: object) -> None:
         params = {"sessionId": session.id, "update": update}
@@ -260,17 +263,17 @@ class DemoAgent:
         self._send({"jsonrpc": "2.0", "id": request_id, **outcome})
 
     async def _request(self, method: str, **params: object) -> Message:
-        """Ask the client and wait for its response. Cancelled, it withdraws the request."""
+        """Send a request and wait for its response. If cancelled, the request is cancelled as well."""
         self._last_request_id += 1
         request_id = self._last_request_id
         waiting: asyncio.Future[Message] = asyncio.get_running_loop().create_future()
-        self._asked[request_id] = waiting
+        self._pending[request_id] = waiting
         self._send({"jsonrpc": "2.0", "id": request_id, "method": method, "params": params})
         try:
             return await waiting
         except asyncio.CancelledError:
-            # The late answer, if one comes, is then a response that nobody waits for.
-            self._asked.pop(request_id, None)
+            # A late response to an unknown id is ignored.
+            self._pending.pop(request_id, None)
             self._send({"jsonrpc": "2.0", "method": "$/cancel_request", "params": {"requestId": request_id}})
             raise
 
@@ -285,19 +288,19 @@ def _text_of(prompt: list[object]) -> str:
 
 
 def write(message: Message) -> None:
-    """One message, one line. ASCII only, so that no character inside can be taken for the end of the line."""
+    """Write a message to stdout as one line. The JSON is ASCII: other characters might be taken for line ends."""
     try:
         sys.stdout.buffer.write(json.dumps(message, separators=(",", ":")).encode() + b"\n")
         sys.stdout.buffer.flush()
     except BrokenPipeError:
-        # The client is gone. A normal exit would try to flush the same bytes again and complain.
+        # The client has disconnected. A normal exit would flush stdout again and fail.
         os._exit(0)
 
 
 async def serve(delay: float) -> None:
-    """Answer stdin on stdout until stdin ends."""
+    """Run the agent on stdin and stdout until stdin ends."""
     agent = DemoAgent(write, delay=delay)
-    # A thread reads, because asyncio cannot watch stdin on Windows, nor when it is a file.
+    # A thread reads stdin, because asyncio can't on Windows, nor if it is a file.
     while line := await asyncio.to_thread(sys.stdin.buffer.readline):
         agent.receive(line)
     await agent.aclose()
@@ -305,9 +308,9 @@ async def serve(delay: float) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="A small ACP agent over stdin and stdout.")
-    parser.add_argument("--delay", type=float, default=0.05, help="seconds between two chunks of text (0.05)")
+    parser.add_argument("--delay", type=float, default=0.05, help="seconds between two chunks of text (default: 0.05)")
     arguments = parser.parse_args()
-    # Ctrl-C ends the process at once; asyncio would wait for the thread that reads stdin.
+    # Ctrl-C ends the process at once; asyncio would wait for the thread blocked on stdin.
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     asyncio.run(serve(arguments.delay))
 

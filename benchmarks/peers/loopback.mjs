@@ -1,4 +1,4 @@
-// For a server that has no option for it: it listens on loopback only, at a port of the system's choice, and says which.
+// Makes any server listen on loopback only, on a free port, and log the port; for servers without such options.
 //
 // node --import ./loopback.mjs SERVER [ARGUMENT...]
 

@@ -1,7 +1,7 @@
-"""The relay that everybody writes first, on Trio: naive_relay.py PROGRAM [ARGUMENT...].
+"""A naive relay on Trio, as a first attempt would look: naive_relay.py PROGRAM [ARGUMENT...].
 
-One agent for all, and all see everything: each line is parsed, put together again, and sent to one client after the
-other.
+All clients share one agent and receive all of its messages: each line is parsed, serialized again, and sent to one
+client after the other.
 """
 
 import json
@@ -15,27 +15,27 @@ from websockets.trio.server import ServerConnection, serve
 
 
 class Relay:
-    """An agent and those who are connected to it."""
+    """An agent and its connected clients."""
 
     def __init__(self, agent: trio.Process) -> None:
         self._agent = agent
-        self._agent_takes = trio.Lock()
+        self._agent_lock = trio.Lock()
         self._clients: set[ServerConnection] = set()
 
-    async def listen_to(self, client: ServerConnection) -> None:
-        """Pass on what a client says, until it leaves."""
+    async def handle_client(self, client: ServerConnection) -> None:
+        """Forward a client's messages to the agent until the client disconnects."""
         assert self._agent.stdin is not None
         self._clients.add(client)
         try:
             async for text in client:
                 message = json.loads(text)
-                async with self._agent_takes:
+                async with self._agent_lock:
                     await self._agent.stdin.send_all(json.dumps(message).encode() + b"\n")
         finally:
             self._clients.discard(client)
 
-    async def tell_all(self) -> None:
-        """Tell everybody what the agent says."""
+    async def broadcast(self) -> None:
+        """Forward the agent's messages to all clients."""
         assert self._agent.stdout is not None
         rest = b""
         async for chunk in self._agent.stdout:
@@ -50,14 +50,14 @@ class Relay:
 
 
 async def run(command: list[str]) -> None:
-    """Relay until the process is ended."""
+    """Relay until the agent closes its stdout or the process is terminated."""
     async with trio.open_nursery() as nursery:
         start = partial(trio.run_process, command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
         relay = Relay(await nursery.start(start))
         listeners = await trio.open_tcp_listeners(0, host="127.0.0.1")
-        nursery.start_soon(partial(serve, relay.listen_to, listeners=listeners, max_size=None))
+        nursery.start_soon(partial(serve, relay.handle_client, listeners=listeners, max_size=None))
         print("listening on", listeners[0].socket.getsockname()[1], flush=True)
-        await relay.tell_all()
+        await relay.broadcast()
 
 
 if __name__ == "__main__":

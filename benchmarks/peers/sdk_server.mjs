@@ -1,8 +1,8 @@
 // The TypeScript SDK's WebSocket server in front of an agent that speaks over stdio: sdk_server.mjs PROGRAM [ARGUMENT...]
 //
-// An agent is whatever connects to a stream of messages, so the one behind the server is a pair of pipes: the SDK's own
-// way to speak with a child process. To take each method with a handler and ask again on the other side (`onRequest("*")`
-// and `onNotification("*")` of an agent and of a client, back to back) moves a third fewer messages.
+// The server's agent is anything that connects to a message stream; here it pipes the stream to a child process, as the
+// SDK does for its own. Handlers for all methods that repeat each request on the other side (`onRequest("*")` and
+// `onNotification("*")` of an agent and of a client, back to back) reach a third less throughput.
 
 import { spawn } from "node:child_process";
 import { createServer } from "node:http";

@@ -1,6 +1,6 @@
-// What people write to have an editor speak with an agent behind a WebSocket: shim.mjs URL, and the token in LOAD_TOKEN
+// A hand-written shim between an editor and an agent behind a WebSocket: shim.mjs URL, with the token in LOAD_TOKEN
 //
-// A line of stdin is a message, a message is a line of stdout.
+// Sends each line of stdin as a message and prints each message as a line.
 
 import { createInterface } from "node:readline";
 import { WebSocket } from "ws";

@@ -1,6 +1,6 @@
-// What one writes in an afternoon with the packages at hand: ws_relay.mjs PROGRAM [ARGUMENT...]
+// A hand-written relay with the `ws` package: ws_relay.mjs PROGRAM [ARGUMENT...]
 //
-// A process for each WebSocket, a line is a message, and nothing looks into them.
+// Starts one process per WebSocket and forwards lines as messages without parsing them.
 
 import { spawn } from "node:child_process";
 import { createInterface } from "node:readline";

@@ -1,1 +1,1 @@
-"""What is measured: a module each, with its name in `TASK` and `run(bench)`, which returns sections of the report."""
+"""Tasks, one per module: `TASK` is the name, and `run(bench)` returns sections of the report."""

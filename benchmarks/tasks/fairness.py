@@ -1,8 +1,7 @@
-"""Fairness: how long the round trips of one client take while another one is as busy as it can be.
+"""Fairness: round trips of one client while another floods the gateway.
 
-Two processors are few for a gateway, its agents, a client and whoever floods it: these are in each other's way whatever
-the gateway does. So the last rows are no floods of the gateway: they show what other work beside it costs the same
-client.
+On two processors, the gateway, its agents, the client and the flood compete for CPU time whatever the gateway does. So
+the last rows are controls: they show what load outside of the gateway costs the same client.
 """
 
 import subprocess
@@ -22,15 +21,15 @@ from benchmarks.tasks.loads import (
     EVERY,
     MEGABYTE,
     PERCENTILES,
-    Side,
-    Way,
-    known,
-    meanwhile,
+    EndpointSource,
+    RelayPool,
+    background_load,
     percentiles,
-    rest,
+    select_relays,
     steady_echo,
     streaming,
     uploading,
+    wait_until_idle,
 )
 
 TASK: Final = "fairness"
@@ -38,45 +37,45 @@ TASK: Final = "fairness"
 UNDISTURBED, BUSY = "undisturbed", "control: two busy processes"
 
 MOST_RATIO: Final = 3.0
-"""How many times as long the slowest hundredth may take during a flood."""
+"""Maximum p99 during a flood, as a multiple of the undisturbed p99."""
 
 REQUESTS: Final = 9000
-"""Small requests of one connection of the flood; below half of what an identity may send at once, past which it is held
-up by the limit, and the flood is over."""
+"""Small requests per connection of the flood. Below half of an identity's burst, beyond which the rate limit would
+throttle the flood."""
 
 WINDOW: Final = 100
-"""Such requests that are under way at a time."""
+"""Small requests in flight at a time."""
 
 SMALL: Final = 200
-"""Bytes of such a request."""
+"""Bytes of a small request."""
 
 ROUNDS, QUICK_ROUNDS = 3, 2
 
 COUNT, QUICK_COUNT = 200, 60
-"""Round trips of a measurement: two of them are a hundredth, in a quick run less than one."""
+"""Round trips per measurement: one percent of them are two, in a quick run less than one."""
 
 Beside = Callable[[], AbstractContextManager[object]]
-"""What goes on while it is measured."""
+"""Starts the load that runs during a measurement."""
 
 
 def run(bench: Bench) -> list[Section]:
-    """One table."""
+    """Measure one table."""
     names = ("ours", "c-relay", "c-relay-ws")
     rounds = min(bench.pick(ROUNDS, QUICK_ROUNDS), bench.rounds)
     count = bench.pick(COUNT, QUICK_COUNT)
-    with Side(bench, known(bench, names)) as side:
-        other = _another_identity(side)
-        floods, controls = _floods(bench, side.way("ours"), other), _controls(bench, side)
+    with RelayPool(bench, select_relays(bench, names)) as pool:
+        other = _another_identity(pool)
+        floods, controls = _floods(bench, pool.endpoint("ours"), other), _controls(bench, pool)
 
         def subject(beside: Beside) -> Subject:
             def measure() -> Mapping[str, float]:
-                # The flood must not wait for the gateway, and nobody for another token.
+                # Start the gateway and create the second token before the flood begins.
                 other()
                 with beside():
-                    told = percentiles(steady_echo(bench, side.way("ours"), count))
-                # What a flood has left to be done is no part of what comes next.
-                rest(side["ours"])
-                return told
+                    metrics = percentiles(steady_echo(bench, pool.endpoint("ours"), count))
+                # The flood's deferred work must not disturb the next measurement.
+                wait_until_idle(pool["ours"])
+                return metrics
 
             return measure
 
@@ -100,16 +99,16 @@ def run(bench: Bench) -> list[Section]:
     return [
         Section(
             "Round trips of one client, while another floods the gateway",
-            ("what goes on beside it", "p50", "p99", "p50 against undisturbed", "p99", "p99 against busy processors"),
+            ("concurrent load", "p50", "p99", "p50 against undisturbed", "p99", "p99 against busy processors"),
             rows,
             notes=[
-                f"{count} requests, one every {EVERY / 1000:g} ms; those held up count from when they were due.",
-                "Two clients of one identity have one agent, which answers between two writes; another has its own.",
-                f"Small requests: {SMALL} bytes, {WINDOW} under way, on a further connection after each {REQUESTS:,}.",
-                "One that went on would be held up by the limit of messages_per_second, and be no flood any more.",
-                *(["Controls: processes that only count, or updates through the relay in C."] if controls else []),
+                f"{count} requests, one every {EVERY / 1000:g} ms; delayed requests count from when they were due.",
+                "Clients of one identity share an agent, which answers between two writes; identities don't share it.",
+                f"Small requests: {SMALL} bytes, {WINDOW} in flight, on a new connection after each {REQUESTS:,}.",
+                "On a single connection the flood would be throttled by `messages_per_second`.",
+                *(["Controls: processes in a busy loop, or updates through the relay in C."] if controls else []),
                 f"{rounds} rounds.",
-                *side.notes(),
+                *pool.notes(),
                 *measured.notes(),
             ],
             targets=[
@@ -120,52 +119,54 @@ def run(bench: Bench) -> list[Section]:
     ]
 
 
-def _floods(bench: Bench, same: Way, other: Way) -> dict[str, Beside]:
-    """What another client does to the gateway, the same person's or another's."""
+def _floods(bench: Bench, same: EndpointSource, other: EndpointSource) -> dict[str, Beside]:
+    """Return the floods of the gateway by another client, of another identity or of the same one."""
     seconds = bench.pick(0.4, 0.2)
     stream = partial(streaming, bench, seconds=seconds)
     floods: dict[str, Callable[[], object]] = {}
-    for whose, way in (("another identity", other), ("the same identity", same)):
-        floods[f"updates, 50 per write, {whose}"] = stream(way, 50)
+    for whose, endpoint in (("another identity", other), ("the same identity", same)):
+        floods[f"updates, 50 per write, {whose}"] = stream(endpoint, 50)
         if not bench.quick:
-            floods[f"updates, 1 per write, {whose}"] = stream(way, 1)
-            floods[f"messages of 1 MB to the agent, {whose}"] = uploading(bench, way, MEGABYTE, seconds=seconds)
-        floods[f"small requests, {whose}"] = partial(_request_much, bench, way)
+            floods[f"updates, 1 per write, {whose}"] = stream(endpoint, 1)
+            floods[f"messages of 1 MB to the agent, {whose}"] = uploading(bench, endpoint, MEGABYTE, seconds=seconds)
+        floods[f"small requests, {whose}"] = partial(_flood_requests, bench, endpoint)
         if bench.quick:
             break
-    return {name: partial(meanwhile, flood) for name, flood in floods.items()}
+    return {name: partial(background_load, flood) for name, flood in floods.items()}
 
 
-def _request_much(bench: Bench, way: Way) -> None:
-    bench.load.run("upload", way(), TIMEOUT, count=REQUESTS, size=SMALL, window=WINDOW)
+def _flood_requests(bench: Bench, endpoint: EndpointSource) -> None:
+    bench.load.run("upload", endpoint(), TIMEOUT, count=REQUESTS, size=SMALL, window=WINDOW)
 
 
-def _another_identity(side: Side) -> Way:
-    """To the same gateway as somebody else."""
+def _another_identity(pool: RelayPool) -> EndpointSource:
+    """Return the endpoint of the same gateway with a token of another identity."""
 
     @cache
     def token() -> str:
-        create = ("token", "create", "--config", str(side["ours"].directory / "config.toml"), "--label", "other")
+        create = ("token", "create", "--config", str(pool["ours"].directory / "config.toml"), "--label", "other")
         return output_of(*PROGRAM, *create, "--identity", "other").decode().strip()
 
-    return lambda: replace(side["ours"].where, token=token())
+    return lambda: replace(pool["ours"].endpoint, token=token())
 
 
-def _controls(bench: Bench, side: Side) -> dict[str, Beside]:
-    """What the processors being busy comes to, for which a quick run has no time."""
+def _controls(bench: Bench, pool: RelayPool) -> dict[str, Beside]:
+    """Return the loads outside of the gateway; none in a quick run, which has no time for them."""
     if bench.quick:
         return {}
     controls: dict[str, Beside] = {BUSY: partial(_busy, 2), "control: a busy process": partial(_busy, 1)}
-    for name in side.relays:
+    for name in pool.relays:
         if name != "ours":
-            flood = streaming(bench, side.way(name), 50, seconds=0.4)
-            controls[f"control: updates, 50 per write, through {side.relays[name].title}"] = partial(meanwhile, flood)
+            flood = streaming(bench, pool.endpoint(name), 50, seconds=0.4)
+            controls[f"control: updates, 50 per write, through {pool.relays[name].title}"] = partial(
+                background_load, flood
+            )
     return controls
 
 
 @contextmanager
 def _busy(processes: int) -> Iterator[None]:
-    """Processes that count, and touch nothing."""
+    """Run processes in a busy loop, without I/O, until the end of the block."""
     with ExitStack() as stack:
         for _ in range(processes):
             counting = stack.enter_context(subprocess.Popen([sys.executable, "-c", "while True: pass"]))

@@ -1,4 +1,4 @@
-"""Fan-out: one session that many look at, what each of them costs, and what one that takes nothing costs the others."""
+"""Fan-out: cost of each viewer of a session, and cost of a stalled viewer for the others."""
 
 from collections.abc import Mapping
 from functools import partial
@@ -8,7 +8,7 @@ from benchmarks.load import SIZE, TIMEOUT
 from benchmarks.measuring import Bench, Measured, Section, Target, paired_ratio
 from benchmarks.relays import Running
 from benchmarks.report import figure
-from benchmarks.tasks.loads import WRITES, Side, failures, known, limited, rest
+from benchmarks.tasks.loads import WRITES, RelayPool, failures, limited, select_relays, wait_until_idle
 
 TASK: Final = "fanout"
 
@@ -16,54 +16,53 @@ VIEWERS: Final = (1, 10, 100, 1000)
 QUICK_VIEWERS: Final = (1, 100)
 QUICK_WRITES: Final = {50: WRITES[50]}
 MANY: Final = 100
-"""Viewers that the targets speak of."""
+"""Number of viewers for which targets are set."""
 
 JOIN: Final = {"ours": "load", "naive": "none"}
-"""How viewers come to a session: ours are let into it when they ask; the other relay sends everything to everybody."""
+"""Method by which viewers join: `session/load` with ours; the naive relay sends everything to all clients."""
 
 DELIVERED: Final = {"ours": (800_000, 400_000), "naive": (8_000, 4_000)}
-"""Updates that all viewers get together, a third of a second's on two processors, and how many in a quick run; there is
-one write at least. It is not found out: a gateway makes a pause after a hundred have left at once."""
+"""Updates to all viewers together in a full and in a quick run, a third of a second's on two processors; at least one
+write. Constants instead of calibration, because the gateway pauses `accept` after a hundred clients left at once."""
 
 MOST_WRITES: Final = {1: 100_000, 50: 4_000}
-"""For few viewers, who come to fewer updates in the same time, by how many there are in a write."""
+"""Maximum writes by updates per write, for few viewers, which receive fewer updates in the same time."""
 
 PACE: Final = 2_000
-"""Microseconds from one update to the next where each is one by itself, as agents write that think: for a hundred
-viewers that is time enough."""
+"""Microseconds between single updates, as a thinking agent writes them; enough to serve a hundred viewers."""
 
 PACED, QUICK_PACED = 300, 100
-"""Updates of such a measurement."""
+"""Updates of a measurement of single updates."""
 
 PACED_VIEWERS: Final = (1, 10, 100)
 
 AT_LEAST: Final = 50.0
-"""How many times as much as the naive relay is to be reached, with many updates in each write."""
+"""Minimum throughput as a multiple of the naive relay's, with many updates per write."""
 
 MOST_COST: Final = 4.0
-"""Microseconds that a further viewer may cost for each write."""
+"""Maximum microseconds per write of a further viewer."""
 
 ROUNDS: Final = 3
-"""A thousand viewers take seconds to come and to be told, through the naive relay."""
+"""Few, since a thousand viewers take seconds to connect and to be served by the naive relay."""
 
 
 def run(bench: Bench) -> list[Section]:
-    """Viewers that all read, and one that doesn't, for which a quick run has no time."""
+    """Measure viewers that all read, and unless it is a quick run one that doesn't."""
     sections = [_viewers(bench), _paced(bench)]
     return sections if bench.quick else [*sections, _stalled(bench)]
 
 
-def show(
+def fan_out(
     bench: Bench, running: Running, name: str, viewers: int, count: int, batch: int, **options: Any
 ) -> Mapping[str, float]:
-    """Send updates to whoever prompted and to viewers.
+    """Stream updates to the prompting client and to viewers.
 
-    `per_s` is what all have got together in a second, `write_us` the time that one write of the agent took and
-    `processor_us` what it took of a processor in the relay.
+    `per_s` is the rate of updates to all of them together, `write_us` the time per write of the agent, `processor_us`
+    the relay's CPU time per write.
     """
-    told = bench.load.run(
+    result = bench.load.run(
         "fanout",
-        running.where,
+        running.endpoint,
         TIMEOUT,
         viewers=viewers,
         count=count,
@@ -74,35 +73,35 @@ def show(
         **options,
     )
     if name == "ours":
-        rest(running)
+        wait_until_idle(running)
     writes = count / batch
     return {
-        "per_s": told["messages"] / told["seconds"],
-        "write_us": 1e6 * told["seconds"] / writes,
-        "processor_us": 1e6 * told["watched_processor"] / writes,
-        "load_busy": told["own_processor"] / told["seconds"],
+        "per_s": result["messages"] / result["seconds"],
+        "write_us": 1e6 * result["seconds"] / writes,
+        "processor_us": 1e6 * result["watched_processor"] / writes,
+        "load_busy": result["own_processor"] / result["seconds"],
     }
 
 
 def _count(bench: Bench, name: str, viewers: int, batch: int) -> int:
-    """How many updates the agent sends."""
+    """Return the number of updates that the agent sends."""
     writes = bench.pick(*DELIVERED[name]) // (viewers + 1) // batch
     return batch * max(min(writes, MOST_WRITES[batch]), 1)
 
 
 def _viewers(bench: Bench) -> Section:
-    relays = known(bench, JOIN)
+    relays = select_relays(bench, JOIN)
     numbers, writes = bench.pick(VIEWERS, QUICK_VIEWERS), bench.pick(WRITES, QUICK_WRITES)
     measured: dict[int, Measured] = {}
-    with Side(bench, relays) as side:
+    with RelayPool(bench, relays) as pool:
 
         def measure(name: str, viewers: int, batch: int) -> Mapping[str, float]:
-            return show(bench, side[name], name, viewers, _count(bench, name, viewers, batch), batch)
+            return fan_out(bench, pool[name], name, viewers, _count(bench, name, viewers, batch), batch)
 
         for batch, title in writes.items():
             subjects = {
                 _subject(name, viewers): partial(measure, name, viewers, batch)
-                for name in side.relays
+                for name in pool.relays
                 for viewers in numbers
             }
             measured[batch] = bench.interleave(f"{TASK}, {title}", subjects, rounds=min(ROUNDS, bench.rounds))
@@ -132,14 +131,14 @@ def _viewers(bench: Bench) -> Section:
         ("viewers", *(f"{title}: {column}" for title in writes.values() for column in columns)),
         rows,
         notes=[
-            f"Updates of {SIZE} bytes a second that all viewers and whoever prompted have got together.",
-            "A further viewer: how much longer a write of the agent takes than with one, by how many more.",
-            "What the load generator does to receive it, on the same processors, can be part of that.",
-            "Writes that come one right after the other reach each viewer together: see below for single ones.",
-            "Processor: how much more of one a write takes in the gateway itself.",
+            f"Rate: updates of {SIZE} bytes a second to all viewers and the prompting client together.",
+            "A further viewer: additional time per write of the agent, compared with one viewer, per added viewer.",
+            "That can include the load generator's own CPU time, since it runs on the same processors.",
+            "Writes in quick succession are delivered to each viewer as one batch; for single updates see below.",
+            "Processor: additional CPU time per write in the gateway itself.",
             f"{min(ROUNDS, bench.rounds)} rounds.",
             *limited(measured.values(), {}),
-            *side.notes(),
+            *pool.notes(),
             *failures(measured.values()),
         ],
         targets=targets,
@@ -151,7 +150,7 @@ def _subject(name: str, viewers: int) -> str:
 
 
 def _cost(measured: Measured, viewers: int, metric: str) -> float | None:
-    """Microseconds that each viewer but the first adds to a write of the agent; None for one."""
+    """Return the microseconds that each viewer but the first adds to a write of the agent; None for one viewer."""
     if viewers == 1:
         return None
     one, many = (measured.values(_subject("ours", number), metric) for number in (1, viewers))
@@ -161,10 +160,10 @@ def _cost(measured: Measured, viewers: int, metric: str) -> float | None:
 
 def _paced(bench: Bench) -> Section:
     numbers, count = bench.pick(PACED_VIEWERS, QUICK_VIEWERS), bench.pick(PACED, QUICK_PACED)
-    with Side(bench, known(bench, ("ours",))) as side:
+    with RelayPool(bench, select_relays(bench, ("ours",))) as pool:
 
         def measure(viewers: int) -> Mapping[str, float]:
-            return show(bench, side["ours"], "ours", viewers, count, 1, pace_us=PACE)
+            return fan_out(bench, pool["ours"], "ours", viewers, count, 1, pace_us=PACE)
 
         subjects = {_subject("ours", viewers): partial(measure, viewers) for viewers in numbers}
         measured = bench.interleave(f"{TASK}, paced", subjects, rounds=min(bench.pick(ROUNDS, 1), bench.rounds))
@@ -184,15 +183,15 @@ def _paced(bench: Bench) -> Section:
         ("viewers", "from one update to the next", "ours, processor for an update", "for a further viewer"),
         rows,
         notes=[
-            f"An update of {SIZE} bytes every {PACE / 1000:g} ms, so that each goes to each viewer by itself.",
-            "Of a processor, in the gateway alone, what is written to the disk included.",
-            f"Where it is more than {PACE / 1000:g} ms from one to the next, the gateway had more than it could do.",
-            *side.notes(),
+            f"An update of {SIZE} bytes every {PACE / 1000:g} ms, so that each is delivered on its own.",
+            "Processor: CPU time of the gateway alone, writing to the disk included.",
+            f"An interval above {PACE / 1000:g} ms means that the gateway was overloaded.",
+            *pool.notes(),
             *measured.notes(),
         ],
         targets=[
             Target(
-                "a further viewer, for an update by itself, processor",
+                "a further viewer, for a single update, processor",
                 MOST_COST,
                 "≤",
                 _cost(measured, numbers[-1], "processor_us"),
@@ -205,31 +204,31 @@ def _paced(bench: Bench) -> Section:
 def _stalled(bench: Bench) -> Section:
     rounds = min(ROUNDS, bench.rounds)
     measured = {}
-    with Side(bench, known(bench, ("ours",))) as side:
+    with RelayPool(bench, select_relays(bench, ("ours",))) as pool:
 
         def measure(batch: int, stalled: int) -> Mapping[str, float]:
             count = _count(bench, "ours", MANY, batch)
-            return show(bench, side["ours"], "ours", MANY, count, batch, stalled=stalled)
+            return fan_out(bench, pool["ours"], "ours", MANY, count, batch, stalled=stalled)
 
         for batch, title in WRITES.items():
-            subjects = {"all read": partial(measure, batch, 0), "one takes nothing": partial(measure, batch, 1)}
+            subjects = {"all read": partial(measure, batch, 0), "one is stalled": partial(measure, batch, 1)}
             measured[title] = bench.interleave(f"{TASK}, stalled, {title}", subjects, rounds=rounds)
     return Section(
-        f"A viewer among {MANY} that takes nothing",
-        ("ours", "all read", "one takes nothing", "what the others get, against that"),
+        f"A stalled viewer among {MANY}",
+        ("ours", "all read", "one is stalled", "the others' rate, against all reading"),
         [
             [
                 title,
                 *(figure(each.median(name, "per_s"), "/s") for name in each.subjects),
-                figure(each.ratio("one takes nothing", "all read", "per_s"), "x"),
+                figure(each.ratio("one is stalled", "all read", "per_s"), "x"),
             ]
             for title, each in measured.items()
         ],
         notes=[
-            f"Updates of {SIZE} bytes a second that all who read have got together, {rounds} rounds.",
-            "What one does not take waits for it, up to outbox_limit; then it is closed.",
+            f"Updates of {SIZE} bytes a second to all reading viewers together, {rounds} rounds.",
+            "The stalled viewer's updates are queued up to `outbox_limit`; beyond it, its connection is closed.",
             *limited(measured.values(), {}),
-            *side.notes(),
+            *pool.notes(),
             *failures(measured.values()),
         ],
     )

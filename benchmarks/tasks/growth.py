@@ -1,4 +1,4 @@
-"""How what a message costs grows with its size and with what else there is: nothing may be worse than linear."""
+"""Growth of a message's cost with its size, clients, sessions and history: nothing may be worse than linear."""
 
 import time
 from collections.abc import Callable, Mapping
@@ -7,114 +7,114 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
-from benchmarks.bare import Bare
+from benchmarks.bare import BareClient
 from benchmarks.load import SIZE
 from benchmarks.measuring import Bench, Measured, Section, Target, growth
 from benchmarks.relays import Running
 from benchmarks.report import NOTHING, figure
-from benchmarks.tasks.loads import AT_ONCE, LINEAR, histories_given_up, notes_on, rest
+from benchmarks.tasks.loads import AT_ONCE, LINEAR, count_suspended_histories, suspended_notes, wait_until_idle
 
 TASK: Final = "growth"
 
 ROUNDS: Final = 5
-"""Each has a history of 100,000 made anew."""
+"""Few, since each fills a history of 100,000 updates."""
 
 MESSAGES, FEW_MESSAGES = 100_000, 20_000
-"""Updates that are streamed for a figure, all clients together; the few in a quick run."""
+"""Updates streamed per measurement, to all clients together, in a full and in a quick run."""
 
 MOST, LITTLE = 40_000_000, 10_000_000
-"""Bytes of such a stream, if that is less."""
+"""Maximum bytes of such a stream, in a full and in a quick run."""
 
 BATCH: Final = 50
-"""Updates in each write of the agent: as many come for a client at once, however many others there are."""
+"""Updates per write of the agent, the same for any number of clients."""
 
 TURN: Final = 1_000
-"""Updates of each turn in a history that is there already."""
+"""Updates per turn when a history is filled."""
 
 BEHIND: Final = 20_000
-"""Updates of the turn that is measured behind it."""
+"""Updates of the measured turn that follows the history."""
 
 Measure = Callable[[], Mapping[str, float]]
-"""Measures once: the seconds that a message takes, `each`."""
+"""Measures once and returns the seconds per message as `each`."""
 
 
 @dataclass(frozen=True)
 class Setting:
-    """What a size is prepared in."""
+    """Context in which a size is prepared."""
 
     bench: Bench
     running: Running
     stack: ExitStack
-    """What has to stay until all is measured."""
+    """Holds resources until the end of the task."""
 
 
 @dataclass(frozen=True)
 class Axis:
-    """Something that grows."""
+    """A quantity that grows."""
 
     title: str
     sizes: tuple[int, ...]
     prepare: Callable[[Setting, int], Measure]
-    """Makes one size of it."""
+    """Prepares the measurement of one size."""
     unit: str = ""
     by_size: bool = False
-    """Whether the cost of a message may grow as this does; else it has to stay what it is."""
+    """True if the cost of a message may grow in proportion; otherwise it must stay constant."""
     stays: bool = False
-    """Whether what was made stays, so that each size has to have a gateway of its own."""
+    """True if prepared state persists in the gateway, so that each size needs its own gateway."""
 
     def subject(self, size: int) -> str:
-        """What it is called among what is measured."""
+        """Return the name of a size among the measured subjects."""
         return f"{self.title}: {self.written(size)}"
 
     def written(self, size: int) -> str:
-        """A size in words."""
+        """Format a size."""
         return figure(size, "B") if self.unit == "B" else f"{size:,}"
 
 
-# What is measured
+# Measurements
 
 
 def streamed(setting: Setting, size: int = SIZE, clients: int = 1) -> dict[str, float]:
-    """Stream updates of that size, to all clients together as many as to one."""
+    """Stream updates of `size` bytes; the total number is the same for any number of clients."""
     bench = setting.bench
     count = min(bench.pick(MESSAGES, FEW_MESSAGES), bench.pick(MOST, LITTLE) // size)
-    # A line of many bytes is a write of its own.
+    # The agent writes large lines one at a time.
     batch = BATCH if size == SIZE else 1
-    told = bench.load.run(
-        "stream", setting.running.where, count=count // clients, batch=batch, size=size, connections=clients
+    result = bench.load.run(
+        "stream", setting.running.endpoint, count=count // clients, batch=batch, size=size, connections=clients
     )
-    rest(setting.running)
-    return {"each": told["seconds"] / told["messages"]}
+    wait_until_idle(setting.running)
+    return {"each": result["seconds"] / result["messages"]}
 
 
 def of_size(setting: Setting, size: int) -> Measure:
-    """One client, whose updates are so large, one in each write."""
+    """Stream updates of `size` bytes to one client, one per write unless `size` is the default."""
     return partial(streamed, setting, size)
 
 
 def by_clients(setting: Setting, clients: int) -> Measure:
-    """As many clients, each with a session, in which a turn runs at the same time."""
+    """Stream to several clients at the same time, each with its own session."""
     return partial(streamed, setting, clients=clients)
 
 
 def beside_links(setting: Setting, links: int) -> Measure:
-    """One client, beside so many that say nothing."""
+    """Stream to one client beside idle connections."""
     at_once = min(AT_ONCE, links)
-    where = setting.running.where
-    held = setting.bench.load.start("idle", where, connections=links, initialize=1, concurrency=at_once)
+    endpoint = setting.running.endpoint
+    held = setting.bench.load.start("idle", endpoint, connections=links, initialize=1, concurrency=at_once)
     setting.stack.enter_context(held)
     return partial(streamed, setting)
 
 
 def beside_sessions(setting: Setting, sessions: int) -> Measure:
-    """One session, beside so many others in which nothing happens."""
-    client = setting.stack.enter_context(Bare(setting.running.where))
+    """Stream in one session beside idle sessions."""
+    client = setting.stack.enter_context(BareClient(setting.running.endpoint))
     client.initialize()
     for _ in range(sessions):
         client.open_session()
 
     def measure() -> dict[str, float]:
-        # It is taken for dead when it says nothing for too long.
+        # A connection that stays silent for too long is closed as dead.
         client.ask("_bench/echo", {})
         return streamed(setting)
 
@@ -122,15 +122,15 @@ def beside_sessions(setting: Setting, sessions: int) -> Measure:
 
 
 def behind_entries(setting: Setting, entries: int) -> Measure:
-    """A turn in a session that has so much history."""
+    """Stream a turn in a session with a history of `entries` updates."""
 
     def measure() -> dict[str, float]:
-        with Bare(setting.running.where) as client:
+        with BareClient(setting.running.endpoint) as client:
             client.initialize()
             session = client.open_session()
             for _ in range(entries // TURN):
                 client.turn(session, TURN, BATCH)
-            rest(setting.running)
+            wait_until_idle(setting.running)
             begun = time.perf_counter()
             client.turn(session, BEHIND, BATCH)
             seconds = time.perf_counter() - begun
@@ -155,7 +155,7 @@ QUICK_AXES: Final = (
 
 
 def run(bench: Bench) -> list[Section]:
-    """Measure each size of each of them in turns."""
+    """Measure all sizes of all axes in interleaved rounds."""
     axes = bench.pick(AXES, QUICK_AXES)
     subjects, gateways = {}, []
     with ExitStack() as stack:
@@ -168,12 +168,12 @@ def run(bench: Bench) -> list[Section]:
                 subjects[axis.subject(size)] = axis.prepare(Setting(bench, running, stack), size)
         rounds = min(bench.rounds, ROUNDS)
         measured = bench.interleave(TASK, subjects, rounds=rounds, warm_up=not bench.quick)
-        given_up = sum(map(histories_given_up, gateways))
-    return [table(measured, axes, rounds, given_up)]
+        suspended = sum(map(count_suspended_histories, gateways))
+    return [table(measured, axes, rounds, suspended)]
 
 
-def table(measured: Measured, axes: tuple[Axis, ...], rounds: int, given_up: int) -> Section:
-    """The cost of a message for each size, and how it grows."""
+def table(measured: Measured, axes: tuple[Axis, ...], rounds: int, suspended: int) -> Section:
+    """Format the cost of a message for each size, and its exponent of growth."""
     rows, targets = [], []
     for axis in axes:
         every = {size: measured.median(axis.subject(size), "each") for size in axis.sizes}
@@ -196,12 +196,12 @@ def table(measured: Measured, axes: tuple[Axis, ...], rounds: int, given_up: int
         ("with", "sizes", "time for a message", "exponent"),
         rows,
         [
-            f"Streams of updates over WebSockets, {SIZE} B each where nothing else is said.",
-            f"There are {BATCH} in each write of the agent where they are as small as that, else one.",
-            "The exponent is that of the time for one message: 0 is no growth at all, 1 growth in proportion.",
-            "A history of more than 16 MiB, 83,886 updates, loses an old turn for each new one, on the disk as well.",
+            f"Streams of updates over WebSockets, {SIZE} B each unless noted otherwise.",
+            f"The agent writes {BATCH} updates of that size at once, larger ones one at a time.",
+            "The exponent is that of the time for one message: 0 is constant, 1 is linear.",
+            "Beyond 16 MiB, 83,886 updates, the oldest turns of a history are evicted, in memory and on the disk.",
             f"{rounds} rounds.",
-            *notes_on(given_up),
+            *suspended_notes(suspended),
             *measured.notes(),
         ],
         targets,

@@ -1,4 +1,4 @@
-"""What tasks put on relays: these side by side, loads that take a set time, and what is made of what they tell."""
+"""Building blocks of tasks: pools of running relays, loads of a set duration, metrics of their results."""
 
 import threading
 import time
@@ -8,7 +8,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any, Final, Self
 
-from benchmarks.load import SIZE, TIMEOUT, Where
+from benchmarks.load import SIZE, TIMEOUT, Endpoint
 from benchmarks.measuring import Bench, Measured, Subject
 from benchmarks.processes import RelayFailed
 from benchmarks.relays import Relay, Running
@@ -16,62 +16,61 @@ from benchmarks.relays import Relay, Running
 MEGABYTE: Final = 1_000_000
 
 WRITES: Final = {1: "1 per write", 50: "50 per write"}
-"""How many updates the agent hands over at once: one after the other, as agents do, and as many as fit a page or two,
-where it is the cost of each line that is seen and no more that of each wake-up."""
+"""Updates per write of the agent: one, as agents write, and one or two pages, which shows the cost per line instead of
+the cost per wake-up."""
 
 LINEAR: Final = 1.3
-"""How many times as much a unit may cost at the largest size as at the smallest."""
+"""Maximum cost of a unit at the largest size, as a multiple of its cost at the smallest."""
 
 AT_ONCE: Final = 24
-"""Connections in the handshake at a time, below `handshakes_per_address`: more, and the gateway closes the oldest."""
+"""Concurrent handshakes, below `handshakes_per_address`: beyond it, the gateway closes the oldest."""
 
 MOST: Final = 2_000_000
-"""Updates of one measurement, should a relay be faster than anything."""
+"""Maximum updates of one measurement."""
 
 MOST_BYTES: Final = 1_000_000_000
 
 WINDOW: Final = 4
-"""Large messages to the agent that are under way at a time: it is the relay that is measured, and not the way there and
-back."""
+"""Large requests in flight at a time, so that throughput and not latency is measured."""
 
 EVERY: Final = 5_000
-"""Microseconds from one request to the next of a client that does not wait for answers before it asks again."""
+"""Microseconds between requests of a client that sends at a fixed rate (an open loop)."""
 
 PERCENTILES: Final = ("p50_us", "p99_us")
 
 BUSY: Final = 0.9
-"""Of the time: when the load generator is at work for as much, it may be what others wait for."""
+"""Share of the time above which a busy load generator may be the bottleneck."""
 
 SETTLING: Final = 0.2
-"""Seconds for a load to be under way: a process, a connection, an agent."""
+"""Seconds until a load is running: its process, its connection, its agent."""
 
-AT_REST, LOOK, LOOKS = 0.01, 0.07, 100
-"""Seconds of a processor that a gateway at rest takes at most between two looks, seconds between them, and how many.
-Ours gathers for 0.05 seconds what it then writes to the disk."""
+IDLE_CPU, POLL_INTERVAL, POLLS = 0.01, 0.07, 100
+"""CPU seconds that an idle gateway uses at most between two polls, seconds between polls, and their maximum number.
+Ours batches writes to the disk for 0.05 seconds, so polls are further apart than that."""
 
-GIVEN_UP: Final = "more is to be written than can be"
-"""What our gateway says when the disk can't keep up with an agent, and it stops writing down a session's history."""
+STORAGE_SUSPENDED: Final = "more is to be written than can be"
+"""Part of our gateway's log message when the disk can't keep up and it stops storing a session's history."""
 
-Way = Callable[[], Where]
-"""Says where something listens, when that is wanted."""
+EndpointSource = Callable[[], Endpoint]
+"""Returns the endpoint of a relay, and starts the relay if needed."""
 
 
 # Relays
 
 
-class Side:
-    """Relays side by side, each from when it is first asked for until the block is left.
+class RelayPool:
+    """Relays that are started on first use and run until the end of the block.
 
-    One that does not start fails the measurement that asks for it, and no other.
+    A relay that does not start fails only the measurement that uses it.
     """
 
     def __init__(self, bench: Bench, relays: Iterable[Relay]) -> None:
         self.relays = {relay.name: relay for relay in relays if relay.skip is None}
-        """Those that can be run here; what is skipped is in the report anyway."""
-        self._say = bench.say
+        """Relays that can run on this machine; the report lists skipped ones."""
+        self._log = bench.log
         self._agent = (str(bench.programs.agent),)
         self._running: dict[str, tuple[Running, ExitStack]] = {}
-        self._given_up = 0
+        self._suspended = 0
 
     def __enter__(self) -> Self:
         return self
@@ -81,100 +80,100 @@ class Side:
             self.stop(name)
 
     def __getitem__(self, name: str) -> Running:
-        """A relay that runs."""
+        """Return a running relay; start it if needed."""
         if name not in self._running:
             stack = ExitStack()
             self._running[name] = (stack.enter_context(self.relays[name].running(self._agent)), stack)
         return self._running[name][0]
 
     def stop(self, name: str) -> None:
-        """End a relay: whoever asks for it then gets another one, which remembers nothing."""
+        """Stop a relay. Its next use starts a new one, without state."""
         running, stack = self._running.pop(name)
-        self._given_up += histories_given_up(running)
+        self._suspended += count_suspended_histories(running)
         try:
             stack.close()
         except RelayFailed as error:
-            # It has ended by itself, and what was measured through it then has failed already.
-            self._say(str(error))
+            # It ended unexpectedly; the measurement through it has failed already.
+            self._log(str(error))
 
-    def way(self, name: str) -> Way:
-        """How to get to a relay."""
-        return lambda: self[name].where
+    def endpoint(self, name: str) -> EndpointSource:
+        """Return a function that returns a relay's endpoint."""
+        return lambda: self[name].endpoint
 
     def notes(self) -> list[str]:
-        """What there is to say of those that were stopped."""
-        return notes_on(self._given_up)
+        """Return notes on the relays stopped so far, for `Section.notes`."""
+        return suspended_notes(self._suspended)
 
 
-def known(bench: Bench, names: Iterable[str]) -> list[Relay]:
-    """Relays by their names, without those that this installation does not know."""
+def select_relays(bench: Bench, names: Iterable[str]) -> list[Relay]:
+    """Return relays by name, without unknown ones."""
     return [bench.relays[name] for name in names if name in bench.relays]
 
 
-def histories_given_up(running: Running) -> int:
-    """How often a gateway has said that it keeps no histories of the sessions in use any more."""
+def count_suspended_histories(running: Running) -> int:
+    """Count how often a gateway logged that it stopped storing the histories of sessions."""
     if not running.pid:
         return 0
-    return (running.directory / "log").read_text(errors="replace").count(GIVEN_UP)
+    return (running.directory / "log").read_text(errors="replace").count(STORAGE_SUSPENDED)
 
 
-def notes_on(given_up: int) -> list[str]:
-    """The same for `Section.notes`: what was measured then is not what somebody has whose histories are kept."""
-    if not given_up:
+def suspended_notes(suspended: int) -> list[str]:
+    """Return that count as a line for `Section.notes`: without the writes to the disk, the figures are too good."""
+    if not suspended:
         return []
-    return [f"**Histories were given up**: our log has {given_up:,} times that {GIVEN_UP}."]
+    return [f"**Histories were not stored**: our log says {suspended:,} times that {STORAGE_SUSPENDED}."]
 
 
-def rest(running: Running) -> None:
-    """Wait until a gateway has nothing to do: what it writes to the disk later is not in the way of what comes."""
+def wait_until_idle(running: Running) -> None:
+    """Wait until a gateway is idle, so that its deferred writes to the disk do not disturb the next measurement."""
     before = running.processor()
-    for _ in range(LOOKS):
-        time.sleep(LOOK)
-        if (now := running.processor()) - before <= AT_REST:
+    for _ in range(POLLS):
+        time.sleep(POLL_INTERVAL)
+        if (now := running.processor()) - before <= IDLE_CPU:
             return
         before = now
 
 
-def at_rest(side: Side, name: str, measure: Subject) -> Mapping[str, float]:
-    """Measure, and leave a gateway of ours at rest, so that what it does later is in nobody's way."""
-    told = measure()
+def measure_and_wait(pool: RelayPool, name: str, measure: Subject) -> Mapping[str, float]:
+    """Measure, then wait until our gateway is idle, so that its deferred work does not disturb the next measurement."""
+    metrics = measure()
     if name.startswith("ours"):
-        rest(side[name])
-    return told
+        wait_until_idle(pool[name])
+    return metrics
 
 
 # Loads
 
 
 @dataclass
-class Paced:
-    """A load that takes about so many seconds, on any machine and through any relay.
+class TimedLoad:
+    """A load of about a given duration, on any machine and through any relay.
 
-    What is sent to find out how much that is, when it is called first, warms up as well.
+    The first call calibrates the number of messages, which serves as warm-up too.
     """
 
     send: Callable[[int], Mapping[str, Any]]
-    """Sends so many, and says how many seconds it took."""
-    told: Callable[[Mapping[str, Any]], Mapping[str, float]]
-    """Makes metrics of what `send` said."""
+    """Sends a number of messages; its result has the duration in `seconds`."""
+    metrics: Callable[[Mapping[str, Any]], Mapping[str, float]]
+    """Makes metrics of the result of `send`."""
     seconds: float
     first: int
-    """So many are sent at first, and never fewer."""
+    """Number of messages that calibration starts with; also the minimum."""
     step: int = 1
-    """What is sent is a multiple of it."""
+    """The number of messages is a multiple of it."""
     most: int = MOST
     count: int | None = None
-    """How many are sent, once that is known."""
+    """Number of messages; None until calibrated."""
 
     def __call__(self) -> Mapping[str, float]:
         """Measure."""
         if self.count is None:
-            self.count = self._find_out()
-        return self.told(self.send(self.count))
+            self.count = self._calibrate()
+        return self.metrics(self.send(self.count))
 
-    def _find_out(self) -> int:
+    def _calibrate(self) -> int:
         count = self.first
-        # Whoever has to be started first makes this one take long.
+        # The first load may include the start of the relay and its agent, so its duration is ignored.
         self.send(count)
         while (took := float(self.send(count)["seconds"])) < self.seconds / 4 and count < self.most:
             count = min(count * 4, self.most)
@@ -182,42 +181,44 @@ class Paced:
         return max(min(enough, self.most // self.step * self.step), self.first)
 
 
-def streaming(bench: Bench, way: Way, batch: int, *, seconds: float, size: int = SIZE, **options: Any) -> Paced:
-    """A stream of updates to one client; `options` are those of the load."""
+def streaming(
+    bench: Bench, endpoint: EndpointSource, batch: int, *, seconds: float, size: int = SIZE, **options: Any
+) -> TimedLoad:
+    """Return a stream of updates to one client; `options` go to the load generator."""
 
     def send(count: int) -> Mapping[str, Any]:
-        return bench.load.run("stream", way(), TIMEOUT, count=count, batch=batch, size=size, **options)
+        return bench.load.run("stream", endpoint(), TIMEOUT, count=count, batch=batch, size=size, **options)
 
-    # Of what is large a few say as much as thousands of what is small.
+    # Calibrate with about as many bytes whatever the size of updates.
     first = batch * max(2000 * SIZE // size // batch, 4)
-    return Paced(send, rates, seconds, first, batch, MOST * SIZE // size)
+    return TimedLoad(send, rates, seconds, first, batch, MOST * SIZE // size)
 
 
-def uploading(bench: Bench, way: Way, size: int, *, seconds: float) -> Paced:
-    """Requests of so many bytes that the agent answers at once."""
+def uploading(bench: Bench, endpoint: EndpointSource, size: int, *, seconds: float) -> TimedLoad:
+    """Return a load of requests of `size` bytes each, which the agent answers at once."""
 
     def send(count: int) -> Mapping[str, Any]:
-        return bench.load.run("upload", way(), TIMEOUT, count=count, size=size, window=WINDOW)
+        return bench.load.run("upload", endpoint(), TIMEOUT, count=count, size=size, window=WINDOW)
 
-    return Paced(send, rates, seconds, first=WINDOW, most=max(MOST_BYTES // size, 1))
-
-
-def echo(bench: Bench, way: Way, count: int) -> Mapping[str, Any]:
-    """So many round trips, one after the other."""
-    return bench.load.run("echo", way(), TIMEOUT, count=count)
+    return TimedLoad(send, rates, seconds, first=WINDOW, most=max(MOST_BYTES // size, 1))
 
 
-def steady_echo(bench: Bench, way: Way, count: int) -> Mapping[str, Any]:
-    """So many round trips, one every few milliseconds, each from when it was due.
+def echo(bench: Bench, endpoint: EndpointSource, count: int) -> Mapping[str, Any]:
+    """Measure `count` round trips, one after the other."""
+    return bench.load.run("echo", endpoint(), TIMEOUT, count=count)
 
-    Beside a load, that is. One after the other, nearly all would be those of the moments when there is none, just
-    because so many more fit into these.
+
+def steady_echo(bench: Bench, endpoint: EndpointSource, count: int) -> Mapping[str, Any]:
+    """Measure `count` round trips at a fixed rate, each from when it was due.
+
+    For measurements beside a load: in a closed loop, nearly all round trips would fall into the load's pauses, because
+    more of them fit there (coordinated omission).
     """
-    return bench.load.run("echo", way(), TIMEOUT, count=count, every_us=EVERY)
+    return bench.load.run("echo", endpoint(), TIMEOUT, count=count, every_us=EVERY)
 
 
 def rates(result: Mapping[str, Any]) -> dict[str, float]:
-    """What a load that counts messages and bytes has come to, and for how much of the time its generator was busy."""
+    """Return the rates of messages and bytes, and the share of the time that the load generator was busy."""
     seconds = result["seconds"]
     return {
         "per_s": result["messages"] / seconds,
@@ -227,18 +228,18 @@ def rates(result: Mapping[str, Any]) -> dict[str, float]:
 
 
 def percentiles(result: Mapping[str, Any]) -> dict[str, float]:
-    """Of round trips."""
+    """Return the percentiles of round trips."""
     return {metric: result[metric] for metric in PERCENTILES}
 
 
 @contextmanager
-def meanwhile(load: Callable[[], object]) -> Iterator[None]:
-    """Repeat a load beside the block, and wait until it is over. Raises what the load raised.
+def background_load(load: Callable[[], object]) -> Iterator[None]:
+    """Repeat a load during the block, then wait for its end. Raises what the load raised.
 
-    A load ends by itself and is not cut off, for an agent that is shared goes on with what nobody waits for any more.
+    A load is not interrupted: a shared agent would go on with its requests after that.
     """
-    if isinstance(load, Paced) and load.count is None:
-        # How much it is has to be found out before others are in its way.
+    if isinstance(load, TimedLoad) and load.count is None:
+        # Calibrate without competing load.
         load()
     over = threading.Event()
 
@@ -260,15 +261,15 @@ def meanwhile(load: Callable[[], object]) -> Iterator[None]:
 
 
 def failures(measured: Iterable[Measured]) -> list[str]:
-    """A line for each subject that failed, which says in what."""
+    """Return a line for each failed subject, with the task."""
     return [f"{each.task}: {note}" for each in measured for note in each.notes()]
 
 
 def limited(measured: Iterable[Measured], titles: Mapping[str, str]) -> list[str]:
-    """A line for each measurement in which the load generator was busy all the time: the subject may do more."""
+    """Return a line for each measurement that the load generator limited: the subject may be faster."""
     return [
         f"{each.task}: the load generator was busy for {100 * busy:.0f} % of the time with {titles.get(name, name)}, "
-        "which may do more."
+        "which may be faster."
         for each in measured
         for name in each.subjects
         if (busy := each.median(name, "load_busy")) is not None and busy > BUSY

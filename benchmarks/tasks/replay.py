@@ -1,4 +1,4 @@
-"""A session's history for somebody who joins late: how fast it is replayed, from memory and from the disk."""
+"""Replay of a session's history to a client that joins late, from memory and from the disk."""
 
 import shutil
 import tempfile
@@ -8,54 +8,54 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-from benchmarks.bare import OWED, Bare, Place
+from benchmarks.bare import ACCEPT_COOLDOWN, BareClient, ResumePoint
 from benchmarks.load import SIZE
 from benchmarks.measuring import Bench, Measured, Section, Target, growth
 from benchmarks.relays import Running, our_gateway
 from benchmarks.report import figure
-from benchmarks.tasks.loads import LINEAR, histories_given_up, notes_on, rest
+from benchmarks.tasks.loads import LINEAR, count_suspended_histories, suspended_notes, wait_until_idle
 
 TASK: Final = "replay"
 
 SIZES, FEW_SIZES = (1_000, 10_000, 100_000), (1_000, 5_000, 20_000)
-"""Updates in a history. The first is as good as free: what it takes is what the system's own buffers have room for."""
+"""Updates in a history. The smallest costs next to nothing: it fits into the kernel's socket buffers."""
 
 HELD: Final = 80_000
-"""Updates that a history of the default `journal_limit` has room for: 16 MiB are 83,886 of 200 B."""
+"""Updates within the default `journal_limit`: 16 MiB hold 83,886 of 200 B."""
 
 LARGE_JOURNAL: Final = 32 << 20
-"""Bytes of `journal_limit` where more are to be replayed than that."""
+"""Raised `journal_limit` in bytes, for larger histories."""
 
 BATCH: Final = 50
-"""Updates in each write of the agent that fills a history."""
+"""Updates per write of the agent when a history is filled."""
 
 TURN: Final = 1_000
-"""Updates of each turn in a history on the disk."""
+"""Updates per turn of a history on the disk."""
 
 RATE: Final = 200_000
-"""Updates in a second to a reader that keeps up."""
+"""Minimum updates per second to a reader that keeps up."""
 
 DEFAULT, LARGE, DISK = "as by default", "`journal_limit` raised", "from the disk, after a restart"
 
 
 def join(bench: Bench, running: Running, count: int) -> dict[str, float]:
-    """Fill a history, and have a client join and be given it."""
-    told = bench.load.run("replay", running.where, count=count, batch=BATCH, size=SIZE)
-    rest(running)
-    if told["replayed"] != count:
-        raise ValueError(f"{told['replayed']:,} updates were replayed instead of {count:,}")
-    return {"rate": told["replayed"] / told["seconds"], "each": told["seconds"] / told["replayed"]}
+    """Fill a history, then measure its replay to a joining client."""
+    result = bench.load.run("replay", running.endpoint, count=count, batch=BATCH, size=SIZE)
+    wait_until_idle(running)
+    if result["replayed"] != count:
+        raise ValueError(f"{result['replayed']:,} updates were replayed instead of {count:,}")
+    return {"rate": result["replayed"] / result["seconds"], "each": result["seconds"] / result["replayed"]}
 
 
 def keeping(bench: Bench, state: Path) -> AbstractContextManager[Running]:
-    """A gateway that keeps what it has in that folder."""
+    """Run a gateway with `state` as its state directory."""
     options = {"journal_limit": LARGE_JOURNAL, "state_dir": str(state)}
     return our_gateway(bench.programs, listen="tcp", gateway_options=options).running((str(bench.programs.agent),))
 
 
 def write_down(running: Running, count: int) -> tuple[str, str]:
-    """Fill the history of a session: its id, and its epoch."""
-    with Bare(running.where, Place()) as client:
+    """Fill the history of a session; return its id and its epoch."""
+    with BareClient(running.endpoint, ResumePoint()) as client:
         client.initialize()
         session = client.open_session()
         for _ in range(count // TURN):
@@ -65,28 +65,30 @@ def write_down(running: Running, count: int) -> tuple[str, str]:
 
 
 def read_back(bench: Bench, state: Path, session: str, epoch: str, count: int) -> dict[str, float]:
-    """Recover a session of before in a gateway that has just been started: what a client does that was there, here one
-    that has seen nothing. For `session/load` the history would be the agent's own."""
+    """Recover a session in a restarted gateway, as a client from before the restart that has received nothing yet.
+
+    `session/resume` is used because after `session/load` the agent itself would send the history.
+    """
     with ExitStack() as stack:
-        # To have it open changes what is kept.
+        # A running gateway changes its state directory, so each round works on a copy.
         copy = stack.enter_context(tempfile.TemporaryDirectory(dir=bench.programs.directory, prefix="kept-"))
         shutil.copytree(state, f"{copy}/state")
         running = stack.enter_context(keeping(bench, Path(copy, "state")))
-        client = stack.enter_context(Bare(running.where, Place()))
+        client = stack.enter_context(BareClient(running.endpoint, ResumePoint()))
         client.initialize()
         begun = time.perf_counter()
         client.recover_session(session, epoch)
         seconds = time.perf_counter() - begun
-        # Each prompt is an update as well, for whoever has not made it.
+        # Prompts are replayed as updates too.
         client.expect(count + count // TURN)
         updates = client.updates
-        # Who leaves at once has the next one wait.
-        time.sleep(OWED)
+        # A connection closed right away delays the next one.
+        time.sleep(ACCEPT_COOLDOWN)
     return {"rate": updates / seconds, "each": seconds / updates}
 
 
 def run(bench: Bench) -> list[Section]:
-    """Measure replays of several sizes, from memory and from the disk."""
+    """Measure the replay of several sizes, from memory and from the disk."""
     sizes = bench.pick(SIZES, FEW_SIZES)
     agent = (str(bench.programs.agent),)
     with ExitStack() as stack:
@@ -104,12 +106,12 @@ def run(bench: Bench) -> list[Section]:
                 session, epoch = write_down(running, max(sizes))
             subjects[f"{DISK}, {max(sizes):,}"] = partial(read_back, bench, state, session, epoch, max(sizes))
         measured = bench.interleave(TASK, subjects, warm_up=not bench.quick)
-        given_up = sum(map(histories_given_up, gateways))
-    return [table(measured, list(subjects), sizes, given_up)]
+        suspended = sum(map(count_suspended_histories, gateways))
+    return [table(measured, list(subjects), sizes, suspended)]
 
 
-def table(measured: Measured, subjects: list[str], sizes: tuple[int, int, int], given_up: int) -> Section:
-    """Rates, and how the time grows with the history."""
+def table(measured: Measured, subjects: list[str], sizes: tuple[int, int, int], suspended: int) -> Section:
+    """Format rates, and the growth of the time with the history."""
     rows = []
     for subject in subjects:
         rate = measured.median(subject, "rate")
@@ -140,7 +142,7 @@ def table(measured: Measured, subjects: list[str], sizes: tuple[int, int, int], 
     if f"{DEFAULT}, {HELD:,}" in subjects:
         rate = measured.median(f"{DEFAULT}, {HELD:,}", "rate")
         targets.insert(1, Target(f"a history of {HELD:,}, {DEFAULT}", RATE, "≥", rate, "/s"))
-    notes += [*notes_on(given_up), *measured.notes()]
+    notes += [*suspended_notes(suspended), *measured.notes()]
     return Section(
         "Replay of a history",
         ("", "updates", "each second", "an update"),

@@ -1,4 +1,4 @@
-"""Many sessions on one agent: what comes through when they are all at work, and when most only are there."""
+"""Throughput of many sessions on one agent, when all are active and when most are idle."""
 
 from collections.abc import Mapping
 from contextlib import nullcontext
@@ -8,14 +8,25 @@ from typing import Any, Final
 from benchmarks.load import SIZE, TIMEOUT
 from benchmarks.measuring import Bench, Section, growth
 from benchmarks.report import figure
-from benchmarks.tasks.loads import WRITES, Side, echo, failures, known, limited, percentiles, rates, rest, streaming
+from benchmarks.tasks.loads import (
+    WRITES,
+    RelayPool,
+    echo,
+    failures,
+    limited,
+    percentiles,
+    rates,
+    select_relays,
+    streaming,
+    wait_until_idle,
+)
 
 TASK: Final = "sessions"
 
 SESSIONS: Final = (1, 10, 100)
 QUICK_SESSIONS: Final = (1, 100)
 UPDATES: Final = {1: (100_000, 20_000), 50: (200_000, 50_000)}
-"""Updates of all sessions together, by how many there are in a write; and how many for a quick run."""
+"""Updates of all sessions together in a full and in a quick run, by updates per write."""
 
 CLIENTS: Final = (0, 10, 100, 1000)
 CLIENTS_SECONDS: Final = 0.3
@@ -23,11 +34,11 @@ TRIPS: Final = 1000
 
 ROUNDS, QUICK_ROUNDS = 5, 2
 CLIENTS_ROUNDS: Final = 3
-"""In each of which a thousand come and go."""
+"""Few, since in each round a thousand clients connect and disconnect."""
 
 
 def run(bench: Bench) -> list[Section]:
-    """Sessions that are all at work, and clients that only are there, for which a quick run has no time."""
+    """Measure active sessions, and unless it is a quick run idle clients."""
     return [_sessions(bench)] if bench.quick else [_sessions(bench), _clients(bench)]
 
 
@@ -35,14 +46,14 @@ def _sessions(bench: Bench) -> Section:
     numbers, rounds = bench.pick(SESSIONS, QUICK_SESSIONS), min(bench.pick(ROUNDS, QUICK_ROUNDS), bench.rounds)
     writes: Mapping[int, str] = bench.pick(WRITES, {50: WRITES[50]})
 
-    with Side(bench, known(bench, ("ours",))) as side:
+    with RelayPool(bench, select_relays(bench, ("ours",))) as pool:
 
         def measure(sessions: int, batch: int) -> Mapping[str, float]:
             count = bench.pick(*UPDATES[batch]) // sessions // batch * batch
             options = {"connections": sessions, "count": count, "batch": batch, "size": SIZE}
-            told = rates(bench.load.run("stream", side["ours"].where, TIMEOUT, **options))
-            rest(side["ours"])
-            return told
+            metrics = rates(bench.load.run("stream", pool["ours"].endpoint, TIMEOUT, **options))
+            wait_until_idle(pool["ours"])
+            return metrics
 
         measured = {
             batch: bench.interleave(
@@ -68,37 +79,39 @@ def _sessions(bench: Bench) -> Section:
         costs = [1 / rate for each in numbers if (rate := measured[batch].median(str(each), "per_s"))]
         if len(costs) == len(numbers):
             grown.append(
-                f"{title}: the cost of an update grows with the number to the power of "
-                f"{growth(numbers, costs):.2f}; 0 is not at all, 1 would be as the number does."
+                f"{title}: the cost of an update grows with the power {growth(numbers, costs):.2f} "
+                "of the number of sessions; 0 is constant, 1 is linear."
             )
     columns = ("all together", "against one", "for each update")
     return Section(
-        "Sessions at work at the same time, on one agent",
+        "Concurrent sessions on one agent",
         ("sessions", *(f"{title}: {column}" for title in writes.values() for column in columns)),
         rows,
         notes=[
-            "Each session has a client of its own, of one identity; the agent takes turns between them write by write.",
-            "Updates of 200 bytes a second that all have got together; there are as many however many the sessions.",
+            "Each session has its own client, all of one identity; the agent alternates between them write by write.",
+            "Updates of 200 bytes a second to all clients together; the total does not depend on the sessions.",
             f"{rounds} rounds.",
             *grown,
             *limited(measured.values(), {}),
-            *side.notes(),
+            *pool.notes(),
             *failures(measured.values()),
         ],
     )
 
 
 def _clients(bench: Bench) -> Section:
-    with Side(bench, known(bench, ("ours",))) as side:
-        way = side.way("ours")
-        stream = streaming(bench, way, 50, seconds=CLIENTS_SECONDS)
+    with RelayPool(bench, select_relays(bench, ("ours",))) as pool:
+        endpoint = pool.endpoint("ours")
+        stream = streaming(bench, endpoint, 50, seconds=CLIENTS_SECONDS)
 
         def measure(clients: int) -> Mapping[str, float]:
-            waiting: Any = bench.load.start("idle", way(), TIMEOUT, connections=clients) if clients else nullcontext()
+            waiting: Any = (
+                bench.load.start("idle", endpoint(), TIMEOUT, connections=clients) if clients else nullcontext()
+            )
             with waiting:
                 streamed = stream()
-                rest(side["ours"])
-                return {**streamed, **percentiles(echo(bench, way, TRIPS))}
+                wait_until_idle(pool["ours"])
+                return {**streamed, **percentiles(echo(bench, endpoint, TRIPS))}
 
         measured = bench.interleave(
             f"{TASK}, clients",
@@ -107,7 +120,7 @@ def _clients(bench: Bench) -> Section:
         )
     first = str(CLIENTS[0])
     return Section(
-        "One client at work, beside others that wait",
+        "One active client beside idle ones",
         ("others", "updates, 50 per write", "against none", "round trip p50", "p99", "p50 against none"),
         [
             [
@@ -121,9 +134,9 @@ def _clients(bench: Bench) -> Section:
             for clients in CLIENTS
         ],
         notes=[
-            "All are of one identity and have one agent; those who wait have said `initialize` and nothing more.",
+            "All clients are of one identity and share one agent; idle ones have sent `initialize` and nothing more.",
             f"{min(CLIENTS_ROUNDS, bench.rounds)} rounds.",
-            *side.notes(),
+            *pool.notes(),
             *measured.notes(),
         ],
     )

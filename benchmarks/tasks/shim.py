@@ -1,23 +1,23 @@
-"""What comes through `connect`, to an editor that has the gateway's agent as one of its own."""
+"""Throughput and round trips through `connect`, as an editor gets them."""
 
 from collections.abc import Mapping
 from functools import partial
 from typing import Final
 
-from benchmarks.load import SIZE, Where
+from benchmarks.load import SIZE, Endpoint
 from benchmarks.measuring import Bench, Section, Subject
 from benchmarks.relays import node_shim, our_shim
 from benchmarks.report import figure
 from benchmarks.tasks.loads import (
     PERCENTILES,
     WRITES,
-    Side,
-    at_rest,
+    RelayPool,
     echo,
     failures,
-    known,
     limited,
+    measure_and_wait,
     percentiles,
+    select_relays,
     streaming,
 )
 
@@ -31,36 +31,41 @@ ROUNDS: Final = 5
 
 
 def run(bench: Bench) -> list[Section]:
-    """Throughput and round trips, beside a shim in JavaScript and beside none, through the same gateway."""
+    """Compare `connect` with a shim in JavaScript and with no shim, through the same gateway."""
     skipped, rounds = bench.programs.skipped.get("node-shim"), min(ROUNDS, bench.rounds)
     writes: Mapping[int, str] = bench.pick(WRITES, {1: WRITES[1]})
-    with Side(bench, known(bench, ("ours",))) as side:
-        ours = side["ours"]
-        places = {OURS: our_shim(ours)}
+    with RelayPool(bench, select_relays(bench, ("ours",))) as pool:
+        ours = pool["ours"]
+        endpoints = {OURS: our_shim(ours)}
         if not bench.quick:
-            places[NONE] = ours.where
+            endpoints[NONE] = ours.endpoint
         if skipped is None:
-            places[NODE] = node_shim(bench.programs, ours)
+            endpoints[NODE] = node_shim(bench.programs, ours)
 
-        def trips(where: Where) -> Mapping[str, float]:
-            return percentiles(echo(bench, lambda: where, bench.pick(TRIPS, QUICK_TRIPS)))
+        def trips(endpoint: Endpoint) -> Mapping[str, float]:
+            return percentiles(echo(bench, lambda: endpoint, bench.pick(TRIPS, QUICK_TRIPS)))
 
-        def stream(where: Where, batch: int) -> Subject:
-            return streaming(bench, lambda: where, batch, seconds=bench.pick(SECONDS, QUICK_SECONDS))
+        def stream(endpoint: Endpoint, batch: int) -> Subject:
+            return streaming(bench, lambda: endpoint, batch, seconds=bench.pick(SECONDS, QUICK_SECONDS))
 
         streams = {
             batch: bench.interleave(
                 f"{TASK}, {title}",
-                {name: partial(at_rest, side, "ours", stream(where, batch)) for name, where in places.items()},
+                {
+                    name: partial(measure_and_wait, pool, "ours", stream(endpoint, batch))
+                    for name, endpoint in endpoints.items()
+                },
                 rounds=rounds,
             )
             for batch, title in writes.items()
         }
         echoes = bench.interleave(
-            f"{TASK}, round trips", {name: partial(trips, where) for name, where in places.items()}, rounds=rounds
+            f"{TASK}, round trips",
+            {name: partial(trips, endpoint) for name, endpoint in endpoints.items()},
+            rounds=rounds,
         )
     rows = []
-    for name in places:
+    for name in endpoints:
         row = [name]
         for each in streams.values():
             row += [
@@ -76,15 +81,15 @@ def run(bench: Bench) -> list[Section]:
     columns = (*writes.values(), "round trip p50", "p99")
     return [
         Section(
-            "What comes through `connect`",
+            "Throughput and round trips through `connect`",
             ("", *(head for column in columns for head in (column, "ours against it"))),
             rows,
             notes=[
-                f"Updates of {SIZE} bytes a second, and requests one at a time, all through one gateway of ours.",
-                f"{rounds} rounds; each starts a shim, which is not measured here.",
+                f"Updates of {SIZE} bytes a second, and requests one at a time, all through the same gateway of ours.",
+                f"{rounds} rounds; each starts a shim, which is not part of the measured time.",
                 *([] if skipped is None else [f"{NODE} is skipped: {skipped}"]),
                 *limited(streams.values(), {}),
-                *side.notes(),
+                *pool.notes(),
                 *failures([*streams.values(), echoes]),
             ],
         )

@@ -1,4 +1,4 @@
-"""Memory after as many updates as an hour of busy use has, at full speed: it must not grow with what is long over."""
+"""Memory over as many updates as an hour of busy use, at full speed: it must not grow with past traffic."""
 
 import statistics
 import time
@@ -6,60 +6,62 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 from typing import Final
 
-from benchmarks.bare import OWED, Bare, Place
+from benchmarks.bare import ACCEPT_COOLDOWN, BareClient, ResumePoint
 from benchmarks.load import SIZE
 from benchmarks.measuring import Bench, Section, Target
 from benchmarks.relays import Running, our_gateway
 from benchmarks.report import figure
-from benchmarks.tasks.loads import histories_given_up, notes_on, rest
+from benchmarks.tasks.loads import count_suspended_histories, suspended_notes, wait_until_idle
 
 TASK: Final = "soak"
 
 CLIENTS: Final = 4
-"""Each with a session of its own, on links that resume, as `connect` has them."""
+"""Clients, each with its own session, on resumable links as `connect` uses them."""
 
 UPDATES, FEW_UPDATES = 720_000, 48_000
-"""An hour of 50 updates a second for each client; the few in a quick run."""
+"""An hour of 50 updates per second and client; less in a quick run."""
 
 TURN, BATCH = 500, 5
-"""Updates of a turn, and in each write of the agent."""
+"""Updates per turn, and per write of the agent."""
 
 DEFAULT_JOURNAL, SMALL_JOURNAL = 16 << 20, 1 << 20
-"""Bytes of `journal_limit`: the default, and what fills soon enough for a quick run."""
+"""Bytes of `journal_limit`: the default, and a smaller one that fills within a quick run."""
 
 EVENT: Final = 6
-"""Rounds of turns after which something else happens, one of the four each time."""
+"""Rounds of turns between two events (see `trigger_event`)."""
 
 SAMPLES: Final = 10
-"""Parts of the whole for which the memory is shown."""
+"""Rows of the table: parts of the run for which the memory is shown."""
 
 GROWTH: Final = 1.1
-"""How many times as much memory there may be in the last third as in the first."""
+"""Maximum memory in the last third, as a multiple of that in the first."""
 
 
 def soak(running: Running, updates: int, journal: int) -> Iterator[tuple[int, int]]:
-    """Work until there were so many updates, once the histories are full; for each round of turns how many there were
-    and the bytes that the gateway has."""
+    """Fill the histories, then run turns until `updates` updates were received.
+
+    Yields the number of updates and the gateway's memory in bytes after each round of turns.
+    """
     with ExitStack() as stack:
-        clients = [stack.enter_context(Bare(running.where, Place())) for _ in range(CLIENTS)]
+        clients = [stack.enter_context(BareClient(running.endpoint, ResumePoint())) for _ in range(CLIENTS)]
         for client in clients:
             client.initialize()
         sessions = [client.open_session() for client in clients]
         for _ in range(journal // (TURN * SIZE) + 1):
             turns(clients, sessions)
-        # What is written down is bounded as well, and it is over soon.
-        rest(running)
+        # The queue of writes to the disk is bounded, so this does not take long.
+        wait_until_idle(running)
         for number in range(1, updates // (CLIENTS * TURN) + 1):
             turns(clients, sessions)
             if number % EVENT == 0:
-                happen(running, clients, sessions, number // EVENT)
+                trigger_event(running, clients, sessions, number // EVENT)
             yield number * CLIENTS * TURN, running.resident()
         for client in clients:
             client.leave()
 
 
-def turns(clients: list[Bare], sessions: list[str]) -> None:
-    """One turn in each session, all at the same time. Raises `Failed` where updates are missing or too many."""
+def turns(clients: list[BareClient], sessions: list[str]) -> None:
+    """Run one turn in each session, all at the same time. Raises `Failed` if updates are missing or duplicated."""
     before = [client.updates for client in clients]
     names = [client.prompt(session, TURN, BATCH) for client, session in zip(clients, sessions, strict=True)]
     for client, name, had in zip(clients, names, before, strict=True):
@@ -67,13 +69,16 @@ def turns(clients: list[Bare], sessions: list[str]) -> None:
         client.expect(had + TURN)
 
 
-def happen(running: Running, clients: list[Bare], sessions: list[str], number: int) -> None:
-    """What else happens in an hour: somebody joins for the whole history, a connection is lost and resumed in the
-    middle of a turn, a session is opened for one turn and closed, somebody looks in without a word."""
+def trigger_event(running: Running, clients: list[BareClient], sessions: list[str], number: int) -> None:
+    """Trigger one of the events that occur in an hour of use.
+
+    A client joins and gets the whole history; a connection is lost and resumed in the middle of a turn; a session is
+    opened for one turn and closed; a client connects and disconnects at once.
+    """
     which = number // 4 % CLIENTS
     match number % 4:
         case 0:
-            with Bare(running.where) as joiner:
+            with BareClient(running.endpoint) as joiner:
                 joiner.initialize()
                 joiner.load_session(sessions[which])
         case 1:
@@ -81,8 +86,8 @@ def happen(running: Running, clients: list[Bare], sessions: list[str], number: i
             name = client.prompt(sessions[which], TURN, BATCH)
             client.receive()
             client.close()
-            time.sleep(OWED)
-            clients[which] = Bare(running.where, client.place)
+            time.sleep(ACCEPT_COOLDOWN)
+            clients[which] = BareClient(running.endpoint, client.resume_point)
             clients[which].wait(name)
         case 2:
             client = clients[which]
@@ -90,13 +95,13 @@ def happen(running: Running, clients: list[Bare], sessions: list[str], number: i
             client.turn(session, TURN, BATCH)
             client.ask("session/close", {"sessionId": session})
         case _:
-            Bare(running.where).close()
-    # Whoever came and went at once has been paid for when the next one comes.
-    time.sleep(OWED / 3)
+            BareClient(running.endpoint).close()
+    # The gateway pauses `accept` after short connections; wait until it doesn't.
+    time.sleep(ACCEPT_COOLDOWN / 3)
 
 
 def run(bench: Bench) -> list[Section]:
-    """Work, and look at the memory."""
+    """Run the soak test and sample the memory."""
     updates, journal = bench.pick((UPDATES, DEFAULT_JOURNAL), (FEW_UPDATES, SMALL_JOURNAL))
     gateway = our_gateway(
         bench.programs, listen="ws", gateway_options={"journal_limit": journal} if bench.quick else {}
@@ -104,19 +109,19 @@ def run(bench: Bench) -> list[Section]:
     samples = []
     with gateway.running((str(bench.programs.agent),)) as running:
         base = running.resident()
-        begun, said = time.perf_counter(), 0
+        begun, reported = time.perf_counter(), 0
         for done, resident in soak(running, updates, journal):
             samples.append((done, resident))
-            if done * SAMPLES // updates > said:
-                said = done * SAMPLES // updates
-                bench.say(f"{TASK}: {said} of {SAMPLES}")
+            if done * SAMPLES // updates > reported:
+                reported = done * SAMPLES // updates
+                bench.log(f"{TASK}: {reported} of {SAMPLES}")
         seconds = time.perf_counter() - begun
-        given_up = histories_given_up(running)
-    return [table(samples, base, seconds, journal, given_up)]
+        suspended = count_suspended_histories(running)
+    return [table(samples, base, seconds, journal, suspended)]
 
 
-def table(samples: list[tuple[int, int]], base: int, seconds: float, journal: int, given_up: int) -> Section:
-    """The memory over time, and how its end stands to its beginning."""
+def table(samples: list[tuple[int, int]], base: int, seconds: float, journal: int, suspended: int) -> Section:
+    """Format the memory over time, and the ratio of its end to its beginning."""
     rows = []
     for tenth in range(SAMPLES):
         part = samples[len(samples) * tenth // SAMPLES : len(samples) * (tenth + 1) // SAMPLES]
@@ -124,19 +129,19 @@ def table(samples: list[tuple[int, int]], base: int, seconds: float, journal: in
         rows.append((f"{part[-1][0]:,}", figure(memory, "B"), figure(max(resident for _, resident in part), "B")))
     third = len(samples) // 3
     first, last = (statistics.median(resident for _, resident in part) for part in (samples[:third], samples[-third:]))
-    limit = "the default" if journal == DEFAULT_JOURNAL else "less than the default, for a quick run"
+    limit = "the default" if journal == DEFAULT_JOURNAL else "below the default, for a quick run"
     return Section(
         "Memory after an hour's worth of traffic",
         ("updates", "memory, median", "largest"),
         rows,
         [
-            f"{CLIENTS} clients on links that resume, each with a session, turns of {TURN} updates of {SIZE} B.",
-            f"All of them at the same time and at full speed: {seconds:.0f} s.",
-            "Meanwhile others join for the whole history, and sessions are opened and closed.",
+            f"{CLIENTS} clients on resumable links, each with a session, turns of {TURN} updates of {SIZE} B.",
+            f"All sessions at the same time and at full speed: {seconds:.0f} s.",
+            "Meanwhile other clients join and get the whole history, and sessions are opened and closed.",
             "Connections are lost in the middle of a turn and resumed.",
-            f"It begins when the histories are full (`journal_limit` {journal >> 20} MiB, {limit}).",
-            f"When the gateway began to listen it had {figure(base, 'B')}.",
-            *notes_on(given_up),
+            f"Sampling begins when the histories are full (`journal_limit` {journal >> 20} MiB, {limit}).",
+            f"When the gateway started to listen, its memory was {figure(base, 'B')}.",
+            *suspended_notes(suspended),
         ],
         [Target("memory in the last third over the first third", GROWTH, "≤", last / first)],
         {"base": base, "samples": samples},

@@ -1,4 +1,4 @@
-"""Streaming: how many updates a second come through to one client, and what our own options cost of that."""
+"""Streaming: updates per second to one client, and their cost with our own options."""
 
 from collections.abc import Iterator, Mapping
 from functools import partial
@@ -8,27 +8,37 @@ from benchmarks.load import SIZE
 from benchmarks.measuring import Bench, Measured, Panel, Section, Subject, Target
 from benchmarks.relays import our_gateway
 from benchmarks.report import figure
-from benchmarks.tasks.loads import WRITES, Paced, Side, at_rest, failures, known, limited, rest, streaming
+from benchmarks.tasks.loads import (
+    WRITES,
+    RelayPool,
+    TimedLoad,
+    failures,
+    limited,
+    measure_and_wait,
+    select_relays,
+    streaming,
+    wait_until_idle,
+)
 
 TASK: Final = "stream"
 
 OURS: Final = ("ours", "ours-tls", "ours-tcp")
 DIRECT: Final = "direct"
-"""The agent itself, over its pipes: what is about as fast as that waits for the agent."""
+"""The agent itself, over its pipes: the upper bound of all relays."""
 PEERS: Final = ("stdio-to-ws", "sdk", "websocketd", "socat", "c-relay", "c-relay-ws", "naive", DIRECT)
 QUICK_OURS: Final = ("ours", "ours-tls")
 QUICK_PEERS: Final = {1: ("stdio-to-ws", "sdk", "websocketd", "c-relay"), 50: ("websocketd", "c-relay")}
-"""By how many updates are in a write."""
+"""Peers by updates per write."""
 
 AT_LEAST: Final = {"stdio-to-ws": 10.0, "sdk": 8.0, "websocketd": 2.5, "c-relay": 0.3}
-"""How many times as much as a peer is to be reached."""
+"""Minimum rate as a multiple of a peer's."""
 
 TLS, RESUMING, SHARED = 0.6, 0.9, 0.85
-"""What is to be left with TLS, on a link that resumes, and where the process is one that others could share."""
+"""Minimum rate with TLS, on a resumable link, and with a shared agent, relative to the rate without."""
 
 
 def run(bench: Bench) -> list[Section]:
-    """Against the peers, and our gateway with its options against itself."""
+    """Compare our gateway with the peers, and its options with each other."""
     return [_against_peers(bench), _own_options(bench)]
 
 
@@ -38,49 +48,51 @@ def _seconds(bench: Bench) -> float:
 
 
 def _writes(bench: Bench) -> Mapping[int, str]:
-    """The ways of writing with which our options are compared; a quick run has no time for more."""
+    """Return the numbers of updates per write with which our options are compared."""
     writes: Mapping[int, str] = bench.pick(WRITES, {1: WRITES[1]})
     return writes
 
 
 def _measure(bench: Bench, name: str, subjects: Mapping[int, Mapping[str, Subject]]) -> dict[int, Measured]:
-    """The same subjects with each way of writing."""
+    """Measure the subjects of each number of updates per write."""
     return {batch: bench.interleave(f"{name}, {WRITES[batch]}", each) for batch, each in subjects.items()}
 
 
-def _subject(side: Side, name: str, stream: Paced) -> Subject:
-    """The rate, and what each update costs the relay of a processor. Ours has more to do when the client has all that
-    it waited for: that is part of the cost, and over when the next one is measured."""
+def _subject(pool: RelayPool, name: str, stream: TimedLoad) -> Subject:
+    """Return a subject that measures the rate of updates and the relay's CPU time per update.
+
+    The CPU time of ours includes its deferred writes to the disk, which end before the next measurement.
+    """
 
     def measure() -> Mapping[str, float]:
-        running = side[name]
+        running = pool[name]
         before = running.processor()
-        told = dict(stream())
+        metrics = dict(stream())
         if name in OURS:
-            rest(running)
-        # What a copy of itself has used is gone with it.
+            wait_until_idle(running)
+        # The CPU time of a fork that has ended is unknown.
         if running.pid and not running.copies_itself and stream.count:
-            told["processor_us"] = 1e6 * (running.processor() - before) / stream.count
-        return told
+            metrics["processor_us"] = 1e6 * (running.processor() - before) / stream.count
+        return metrics
 
     return measure
 
 
 def _against_peers(bench: Bench) -> Section:
     names = {batch: (*bench.pick(OURS, QUICK_OURS), *bench.pick(PEERS, QUICK_PEERS[batch])) for batch in WRITES}
-    relays = known(bench, names[1])
-    with Side(bench, relays) as side:
+    relays = select_relays(bench, names[1])
+    with RelayPool(bench, relays) as pool:
         seconds = _seconds(bench)
         streams = {
             batch: {
-                name: streaming(bench, side.way(name), batch, seconds=seconds)
-                for name in side.relays
+                name: streaming(bench, pool.endpoint(name), batch, seconds=seconds)
+                for name in pool.relays
                 if name in names[batch]
             }
             for batch in WRITES
         }
         subjects = {
-            batch: {name: _subject(side, name, stream) for name, stream in each.items()}
+            batch: {name: _subject(pool, name, stream) for name, stream in each.items()}
             for batch, each in streams.items()
         }
         measured = _measure(bench, TASK, subjects)
@@ -94,24 +106,24 @@ def _against_peers(bench: Bench) -> Section:
     targets += [
         Target(f"TLS against plaintext, {WRITES[batch]}", TLS, "≥", measured[batch].ratio("ours-tls", "ours", "per_s"))
         for batch in WRITES
-        if "ours-tls" in side.relays
+        if "ours-tls" in pool.relays
     ]
     columns = ("", ": ours against it", ": the relay's processor")
     return Section(
         f"Streaming updates of {SIZE} bytes to one client",
         ("relay", *(f"{title}{column}" for title in WRITES.values() for column in columns)),
-        [[titles[name], *_rate_ratio_and_cost(measured, name)] for name in side.relays],
+        [[titles[name], *_rate_ratio_and_cost(measured, name)] for name in pool.relays],
         notes=[
             "Updates a second from the prompt to its answer, on one connection.",
-            f"How many are sent is found out before, so that it takes about {seconds:.2g} s.",
+            f"The number of updates is calibrated, so that each measurement takes about {seconds:.2g} s.",
             *(
-                ["The agent is by itself in the last row: what is about as fast waits for the agent."]
+                ["The last row is the agent alone: a relay that is about as fast is limited by the agent."]
                 if DIRECT in names[1]
                 else []
             ),
-            "The relay's processor: what each update costs it, with the disk that ours writes to afterwards.",
+            "The relay's processor: its CPU time per update; ours includes its deferred writes to the disk.",
             *limited(measured.values(), titles),
-            *side.notes(),
+            *pool.notes(),
             *failures(measured.values()),
         ],
         targets=targets,
@@ -120,7 +132,7 @@ def _against_peers(bench: Bench) -> Section:
             f"Streaming updates of {SIZE} bytes",
             "updates per second, more is better",
             {
-                title: {name: measured[batch].median(name, "per_s") for name in side.relays}
+                title: {name: measured[batch].median(name, "per_s") for name in pool.relays}
                 for batch, title in WRITES.items()
             },
             unit="/s",
@@ -139,17 +151,17 @@ def _rate_ratio_and_cost(measured: Mapping[int, Measured], name: str) -> Iterato
 
 
 def _own_options(bench: Bench) -> Section:
-    shared, resuming, alone = "as it is by default", "the link resumes", "an agent for each connection"
+    shared, resuming, alone = "default options", "resumable link", "an agent for each connection"
     scope = our_gateway(bench.programs, listen="ws", scope="connection")
     seconds, writes = _seconds(bench), _writes(bench)
-    with Side(bench, known(bench, ("ours",))) as ours, Side(bench, [scope]) as own:
+    with RelayPool(bench, select_relays(bench, ("ours",))) as ours, RelayPool(bench, [scope]) as own:
 
-        def subjects(batch: int) -> dict[str, Paced]:
+        def subjects(batch: int) -> dict[str, TimedLoad]:
             stream = partial(streaming, bench, batch=batch, seconds=seconds)
             return {
-                shared: stream(ours.way("ours")),
-                resuming: stream(ours.way("ours"), resume=True),
-                alone: stream(own.way("ours")),
+                shared: stream(ours.endpoint("ours")),
+                resuming: stream(ours.endpoint("ours"), resume=True),
+                alone: stream(own.endpoint("ours")),
             }
 
         streams = {batch: subjects(batch) for batch in writes}
@@ -158,7 +170,7 @@ def _own_options(bench: Bench) -> Section:
             "stream, options",
             {
                 batch: {
-                    name: partial(at_rest, own if name == alone else ours, "ours", stream)
+                    name: partial(measure_and_wait, own if name == alone else ours, "ours", stream)
                     for name, stream in each.items()
                 }
                 for batch, each in streams.items()
@@ -169,7 +181,7 @@ def _own_options(bench: Bench) -> Section:
         resume = measured[batch].ratio(resuming, shared, "per_s")
         alike = measured[batch].ratio(shared, alone, "per_s")
         targets += [
-            Target(f"a link that resumes against one that does not, {title}", RESUMING, "≥", resume),
+            Target(f"a resumable link against one that is not, {title}", RESUMING, "≥", resume),
             Target(f"a shared agent against an agent for each connection, {title}", SHARED, "≥", alike),
         ]
     return Section(
@@ -177,7 +189,7 @@ def _own_options(bench: Bench) -> Section:
         ("ours", *(head for title in writes.values() for head in (title, "the default against it"))),
         [[name, *_rate_and_ratio(measured, shared, name)] for name in (shared, resuming, alone)],
         notes=[
-            f"Updates of {SIZE} bytes a second to one client over WebSocket, measured in turns.",
+            f"Updates of {SIZE} bytes a second to one client over WebSocket, measured in interleaved rounds.",
             *ours.notes(),
             *own.notes(),
             *failures(measured.values()),
@@ -188,11 +200,11 @@ def _own_options(bench: Bench) -> Section:
 
 
 def _rate_and_ratio(measured: Mapping[int, Measured], over: str, name: str) -> Iterator[str]:
-    """For each way of writing what came through, and how many times as much it is with the other one."""
+    """Yield rate and ratio for each number of updates per write."""
     for each in measured.values():
         yield figure(each.median(name, "per_s"), "/s")
         yield "" if name == over else figure(each.ratio(over, name, "per_s"), "x")
 
 
-def _counts(streams: Mapping[str, Paced]) -> dict[str, int | None]:
+def _counts(streams: Mapping[str, TimedLoad]) -> dict[str, int | None]:
     return {name: stream.count for name, stream in streams.items()}

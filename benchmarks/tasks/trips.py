@@ -1,7 +1,7 @@
-"""Round trips: how long a request takes that the agent answers at once, and how much of that a relay adds.
+"""Round trips: latency of a request that the agent answers at once, and the part that a relay adds.
 
-Everything is measured twice: with nothing else to do, and while an update after the other comes through the same relay
-on another connection, since that is when programs that collect garbage let others wait.
+Measured on an idle relay, and while updates stream through the same relay on another connection: then the garbage
+collection of a relay's runtime causes pauses.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -15,68 +15,68 @@ from benchmarks.report import figure
 from benchmarks.tasks.loads import (
     EVERY,
     PERCENTILES,
-    Side,
-    Way,
+    EndpointSource,
+    RelayPool,
+    background_load,
     echo,
-    known,
-    meanwhile,
     percentiles,
-    rest,
+    select_relays,
     steady_echo,
     streaming,
+    wait_until_idle,
 )
 
 TASK: Final = "trips"
 
 DIRECT: Final = "direct"
-"""The agent itself, over its pipes: what is more than that was added."""
+"""The agent itself, over its pipes: the baseline to which relays add."""
 
 PEERS: Final = ("stdio-to-ws", "sdk", "websocketd", "socat", "c-relay", "c-relay-ws", "naive")
 QUICK_PEERS: Final = ("stdio-to-ws", "websocketd", "c-relay-ws")
 LOADED: Final = ("ours", "stdio-to-ws", "sdk", "websocketd", "c-relay-ws")
 
 MOST_ADDED: Final = {"stdio-to-ws": 0.6, "websocketd": 1.4}
-"""How many times as much as a peer we may add to the round trip in the middle."""
+"""Maximum added p50 of ours, as a multiple of a peer's."""
 
 NODE: Final = ("stdio-to-ws", "sdk")
 MOST_P99: Final = 0.1
-"""How many times as long as the peers that run on Node our slowest hundredth may take."""
+"""Maximum p99 of ours, as a multiple of that of peers on Node."""
 
 COUNT, QUICK_COUNT = 4000, 1000
-"""Round trips of a measurement. An identity may send 20,000 messages at once and 5,000 a second, which is no matter of
-speed: in the time that the others take as much has come again."""
+"""Round trips per measurement. The rate limit of an identity, a burst of 20,000 messages and 5,000 a second, does not
+apply: the token bucket refills while the other relays are measured."""
 
 LOADED_COUNT: Final = 200
-"""The same while there is a load; two of these are a hundredth."""
+"""Round trips per measurement under load; one percent of them are two."""
 
 LOAD_BATCH: Final = 50
 LOADED_SECONDS: Final = 0.5
 ROUNDS: Final = 3
-"""Each of them takes seconds for each relay; a quick run has no time for any."""
+"""Rounds under load; few, since each takes seconds per relay."""
 
 
 def run(bench: Bench) -> list[Section]:
-    """With nothing else to do, and under load, for which a quick run has no time."""
+    """Measure idle relays, and unless it is a quick run relays under load."""
     return [_idle(bench)] if bench.quick else [_idle(bench), _loaded(bench)]
 
 
-# With nothing else to do
+# Idle
 
 
 def _idle(bench: Bench) -> Section:
     names = (DIRECT, "ours", "ours-tls", *bench.pick(("ours-tcp", *PEERS), QUICK_PEERS))
-    relays = known(bench, names)
+    relays = select_relays(bench, names)
     count = bench.pick(COUNT, QUICK_COUNT)
 
-    def measure(way: Way) -> Mapping[str, float]:
-        return percentiles(echo(bench, way, count))
+    def measure(endpoint: EndpointSource) -> Mapping[str, float]:
+        return percentiles(echo(bench, endpoint, count))
 
-    with Side(bench, relays) as side:
-        measured = bench.interleave(TASK, {name: partial(measure, side.way(name)) for name in side.relays})
+    with RelayPool(bench, relays) as pool:
+        measured = bench.interleave(TASK, {name: partial(measure, pool.endpoint(name)) for name in pool.relays})
     titles = {relay.name: relay.title for relay in relays}
     ours = {metric: _added(measured, "ours", metric) for metric in PERCENTILES}
     rows = []
-    for name in side.relays:
+    for name in pool.relays:
         added = {metric: _added(measured, name, metric) for metric in PERCENTILES}
         row = [titles[name], *(figure(measured.median(name, metric), "µs") for metric in PERCENTILES)]
         if name == DIRECT:
@@ -96,32 +96,32 @@ def _idle(bench: Bench) -> Section:
             paired_ratio(ours["p50_us"], _added(measured, peer, "p50_us")),
         )
         for peer, most in MOST_ADDED.items()
-        if peer in side.relays
+        if peer in pool.relays
     ] + [
         Target(
-            f"added p99 against {titles[peer]}, nothing else to do",
+            f"added p99 against {titles[peer]}, idle",
             MOST_P99,
             "≤",
             paired_ratio(ours["p99_us"], _added(measured, peer, "p99_us")),
         )
         for peer in NODE
-        if peer in side.relays
+        if peer in pool.relays
     ]
     return Section(
-        "Round trips, with nothing else to do",
+        "Round trips, idle",
         ("relay", "p50", "p99", "added p50", "added p99", "ours against it, added p50", "added p99"),
         rows,
         notes=[
             f"{count:,} requests in each round, one at a time, answered by the agent at once.",
-            "Added: more than over the pipes of the agent itself in the same round.",
+            "Added: difference to the agent itself, over its pipes, in the same round.",
             *measured.notes(),
         ],
         targets=targets,
         data={"trips": count},
         panel=Panel(
-            "Round trips, with nothing else to do",
+            "Round trips, idle",
             "microseconds, less is better",
-            {metric[:3]: {name: measured.median(name, metric) for name in side.relays} for metric in PERCENTILES},
+            {metric[:3]: {name: measured.median(name, metric) for name in pool.relays} for metric in PERCENTILES},
             unit="µs",
             logarithmic=True,
             titles=titles,
@@ -131,7 +131,7 @@ def _idle(bench: Bench) -> Section:
 
 
 def _added(measured: Measured, name: str, metric: str) -> list[float | None]:
-    """How much more than without a relay, round by round; None where what disturbed it was more than that."""
+    """Return the latency that a relay adds, round by round; None if interference exceeded it."""
     return [
         through - direct if through is not None and direct is not None and through > direct else None
         for through, direct in zip(measured.values(name, metric), measured.values(DIRECT, metric), strict=True)
@@ -148,29 +148,29 @@ def _middle(values: Sequence[float | None]) -> float | None:
 def _loaded(bench: Bench) -> Section:
     own = our_gateway(bench.programs, listen="ws", scope="connection")
     own_name = "ours, an agent for each connection"
-    relays = known(bench, LOADED)
+    relays = select_relays(bench, LOADED)
     rounds = min(ROUNDS, bench.rounds)
     subjects: dict[str, Callable[[], Mapping[str, float]]] = {}
 
-    def add(name: str, way: Way, running: Callable[[], Running] | None = None) -> None:
-        load = streaming(bench, way, LOAD_BATCH, seconds=LOADED_SECONDS)
+    def add(name: str, endpoint: EndpointSource, running: Callable[[], Running] | None = None) -> None:
+        load = streaming(bench, endpoint, LOAD_BATCH, seconds=LOADED_SECONDS)
 
         def measure() -> Mapping[str, float]:
-            with meanwhile(load):
-                told = percentiles(steady_echo(bench, way, LOADED_COUNT))
+            with background_load(load):
+                metrics = percentiles(steady_echo(bench, endpoint, LOADED_COUNT))
             if running is not None:
-                rest(running())
-            return told
+                wait_until_idle(running())
+            return metrics
 
         subjects[name] = measure
 
-    with Side(bench, relays) as side, Side(bench, [own]) as own_side:
-        for name in side.relays:
+    with RelayPool(bench, relays) as pool, RelayPool(bench, [own]) as own_pool:
+        for name in pool.relays:
             if name == "ours":
-                add(name, side.way(name), lambda: side["ours"])
-                add(own_name, own_side.way("ours"), lambda: own_side["ours"])
+                add(name, pool.endpoint(name), lambda: pool["ours"])
+                add(own_name, own_pool.endpoint("ours"), lambda: own_pool["ours"])
             else:
-                add(name, side.way(name))
+                add(name, pool.endpoint(name))
         measured = bench.interleave("trips, loaded", subjects, rounds=rounds)
     titles = {relay.name: relay.title for relay in relays} | {own_name: own_name}
     rows = [
@@ -186,12 +186,12 @@ def _loaded(bench: Bench) -> Section:
         ("relay", "p50", "p99", "ours against it, p50", "p99"),
         rows,
         notes=[
-            f"On another connection updates of {SIZE} bytes are taken as fast as they come, {LOAD_BATCH} per write.",
-            f"{LOADED_COUNT} requests, one every {EVERY / 1000:g} ms; those held up count from when they were due.",
-            "By default both connections of ours have one agent, which answers between two writes; others have two.",
+            f"Another connection reads updates of {SIZE} bytes at full speed, {LOAD_BATCH} per write.",
+            f"{LOADED_COUNT} requests, one every {EVERY / 1000:g} ms; delayed requests count from when they were due.",
+            "By default, both connections of ours share one agent, which answers between two writes; others use two.",
             f"{rounds} rounds.",
-            *side.notes(),
-            *own_side.notes(),
+            *pool.notes(),
+            *own_pool.notes(),
             *measured.notes(),
         ],
         targets=[
@@ -202,6 +202,6 @@ def _loaded(bench: Bench) -> Section:
                 measured.ratio("ours", peer, "p99_us"),
             )
             for peer in NODE
-            if peer in side.relays
+            if peer in pool.relays
         ],
     )

@@ -1,4 +1,4 @@
-"""What WebSockets are made of."""
+"""Frames and messages of the minimal client."""
 
 import json
 
@@ -10,7 +10,7 @@ from benchmarks.bare import FINAL, TEXT, frame, message
 
 
 def read_frame(data: bytes) -> Frame:
-    """As the library reads it."""
+    """Parse one frame with the websockets library."""
     reader = StreamReader()
     reader.feed_data(data)
     parsing = Frame.parse(reader.read_exact, mask=True)
@@ -23,16 +23,16 @@ def read_frame(data: bytes) -> Frame:
 
 
 @pytest.mark.parametrize("size", [0, 125, 126, 65_535, 65_536])
-def test_a_frame_is_one_whatever_its_size(size: int) -> None:
+def test_a_frame_of_any_size_is_parsed_by_websockets(size: int) -> None:
     assert read_frame(frame(TEXT, b"x" * size)) == Frame(Opcode.TEXT, b"x" * size)
 
 
-def test_a_frame_can_be_one_that_others_follow() -> None:
+def test_the_fin_flag_is_taken_from_the_flags() -> None:
     assert not read_frame(frame(TEXT, b"x", flags=0)).fin
     assert read_frame(frame(TEXT, b"x", flags=FINAL)).fin
 
 
-def test_only_a_request_has_a_number() -> None:
+def test_a_request_has_an_id_and_a_notification_has_none() -> None:
     assert json.loads(message(7, "initialize", {"a": 1})) == {
         "jsonrpc": "2.0",
         "id": 7,

@@ -1,4 +1,4 @@
-"""Rounds in turns, and what is made of what they measured."""
+"""Interleaved rounds, and statistics of their measurements."""
 
 import math
 from collections.abc import Callable, Iterator, Mapping
@@ -8,8 +8,8 @@ import pytest
 from benchmarks.measuring import Measured, Section, Target, growth, interleave, order, paired_ratio, percentile
 
 
-def telling(values: Iterator[float], called: list[str], name: str) -> Callable[[], Mapping[str, float]]:
-    """A subject that measures these values one after the other, and notes when it was asked."""
+def returning(values: Iterator[float], called: list[str], name: str) -> Callable[[], Mapping[str, float]]:
+    """Return a subject that measures `values` one after the other, and records its calls."""
 
     def measure() -> Mapping[str, float]:
         called.append(name)
@@ -19,7 +19,7 @@ def telling(values: Iterator[float], called: list[str], name: str) -> Callable[[
 
 
 def failing(from_call: int, error: Exception) -> Callable[[], Mapping[str, float]]:
-    """A subject that raises from its nth call on."""
+    """Return a subject that raises from its nth call on."""
     calls = 0
 
     def measure() -> Mapping[str, float]:
@@ -32,43 +32,43 @@ def failing(from_call: int, error: Exception) -> Callable[[], Mapping[str, float
     return measure
 
 
-def test_rounds_go_forwards_and_backwards_in_turns() -> None:
+def test_the_order_of_subjects_alternates_between_rounds() -> None:
     assert [order("abc", number) for number in range(3)] == [["a", "b", "c"], ["c", "b", "a"], ["a", "b", "c"]]
 
 
-def test_subjects_are_measured_once_in_each_round_and_once_before() -> None:
+def test_subjects_are_measured_once_per_round_and_once_as_warm_up() -> None:
     called: list[str] = []
-    subjects = {name: telling(iter([99.0, 1.0, 2.0]), called, name) for name in "ab"}
+    subjects = {name: returning(iter([99.0, 1.0, 2.0]), called, name) for name in "ab"}
     measured = interleave("task", subjects, rounds=2)
     assert "".join(called) == "abbaab"
     assert measured.values("a", "rate") == [1.0, 2.0]
 
 
-def test_nothing_is_forgotten_where_no_round_warms_up() -> None:
+def test_without_warm_up_no_round_is_discarded() -> None:
     called: list[str] = []
-    measured = interleave("task", {"a": telling(iter([99.0]), called, "a")}, rounds=1, warm_up=False)
+    measured = interleave("task", {"a": returning(iter([99.0]), called, "a")}, rounds=1, warm_up=False)
     assert measured.rounds == [{"a": {"rate": 99.0}}]
     assert called == ["a"]
 
 
-def test_progress_is_told_for_each_round() -> None:
-    said: list[str] = []
-    interleave("stream", {"a": dict}, rounds=2, say=said.append)
-    assert said == ["stream: warming up", "stream: round 1 of 2", "stream: round 2 of 2"]
+def test_progress_is_logged_for_each_round() -> None:
+    logged: list[str] = []
+    interleave("stream", {"a": dict}, rounds=2, log=logged.append)
+    assert logged == ["stream: warming up", "stream: round 1 of 2", "stream: round 2 of 2"]
 
 
-def test_a_subject_that_fails_is_noted_and_left_out_and_the_others_go_on() -> None:
-    said: list[str] = []
+def test_a_failed_subject_is_noted_and_left_out_while_the_others_continue() -> None:
+    logged: list[str] = []
     subjects = {"bad": failing(3, OSError("it has\n ended")), "good": failing(99, OSError())}
-    measured = interleave("task", subjects, rounds=3, say=said.append)
+    measured = interleave("task", subjects, rounds=3, log=logged.append)
     assert measured.failed == {"bad": "in round 2: OSError: it has ended"}
     assert measured.notes() == ["bad failed in round 2: OSError: it has ended"]
-    assert "task: bad failed in round 2: OSError: it has ended" in said
+    assert "task: bad failed in round 2: OSError: it has ended" in logged
     assert measured.values("bad", "rate") == [1.0, None, None]
     assert measured.values("good", "rate") == [1.0, 1.0, 1.0]
 
 
-def test_a_subject_that_fails_at_once_is_measured_no_more() -> None:
+def test_a_subject_that_fails_in_the_warm_up_is_not_measured_again() -> None:
     measured = interleave("task", {"bad": failing(1, ValueError())}, rounds=2)
     assert measured.failed == {"bad": "while warming up: ValueError"}
     assert measured.values("bad", "rate") == [None, None]
@@ -76,15 +76,15 @@ def test_a_subject_that_fails_at_once_is_measured_no_more() -> None:
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf])
-def test_what_is_no_number_is_a_failure(value: float) -> None:
+def test_a_metric_that_is_not_finite_is_a_failure(value: float) -> None:
     measured = interleave("task", {"a": lambda: {"rate": value}}, rounds=1, warm_up=False)
     assert measured.failed == {"a": f"in round 1: ValueError: rate is {value}"}
 
 
 def measured_in(*rounds: dict[str, float]) -> Measured:
-    """What came out, by subject in each round."""
-    told = [{subject: {"rate": value} for subject, value in each.items()} for each in rounds]
-    return Measured("task", ["ours", "peer"], told)
+    """Return measurements, given by subject for each round."""
+    metrics = [{subject: {"rate": value} for subject, value in each.items()} for each in rounds]
+    return Measured("task", ["ours", "peer"], metrics)
 
 
 def test_a_ratio_is_the_median_of_the_ratios_within_rounds() -> None:
@@ -93,31 +93,31 @@ def test_a_ratio_is_the_median_of_the_ratios_within_rounds() -> None:
     assert measured.median("ours", "rate") == 90
 
 
-def test_rounds_that_one_of_them_failed_in_are_no_part_of_a_ratio() -> None:
+def test_a_ratio_ignores_rounds_in_which_one_subject_failed() -> None:
     measured = measured_in({"ours": 10, "peer": 5}, {"ours": 70})
     assert measured.ratio("ours", "peer", "rate") == 2
-    assert measured.ratio("ours", "nobody", "rate") is None
+    assert measured.ratio("ours", "unknown", "rate") is None
     assert measured.median("ours", "latency") is None
 
 
-def test_nothing_is_divided_by_zero() -> None:
+def test_a_paired_ratio_ignores_zero_denominators() -> None:
     assert paired_ratio([1.0, 6.0], [0.0, 3.0]) == 2
     assert paired_ratio([1.0], [0.0]) is None
 
 
-def test_a_percentile_is_a_value_that_was_there() -> None:
+def test_a_percentile_is_one_of_the_values() -> None:
     values = [float(value) for value in range(100, 0, -1)]
     assert [percentile(values, percent) for percent in (0, 50, 99, 100)] == [1, 50, 99, 100]
     assert percentile([7.0], 99) == 7
 
 
-def test_nothing_has_no_percentile() -> None:
-    with pytest.raises(ValueError, match="percentile of nothing"):
+def test_a_percentile_without_values_is_an_error() -> None:
+    with pytest.raises(ValueError, match="at least one value"):
         percentile([], 50)
 
 
 @pytest.mark.parametrize("exponent", [0, 1, 2])
-def test_growth_is_the_exponent(exponent: int) -> None:
+def test_growth_returns_the_exponent(exponent: int) -> None:
     sizes = [10, 100, 1000]
     assert growth(sizes, [3.0 * size**exponent for size in sizes]) == pytest.approx(exponent)
 

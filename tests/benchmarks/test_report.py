@@ -1,4 +1,4 @@
-"""How results are written."""
+"""Reports in Markdown and JSON, and the format of figures."""
 
 import json
 import math
@@ -36,11 +36,11 @@ from benchmarks.report import Results, as_json, check, figure, markdown, table
         (None, "x", "\N{EN DASH}"),
     ],
 )
-def test_a_figure_has_as_many_digits_as_it_is_worth(value: float | None, unit: Unit, written: str) -> None:
+def test_a_figure_has_its_significant_digits_and_unit(value: float | None, unit: Unit, written: str) -> None:
     assert figure(value, unit) == written
 
 
-def test_a_table_is_markdown_whatever_is_in_its_cells() -> None:
+def test_a_table_escapes_pipes_in_its_cells() -> None:
     written = table(("subject", "rate"), [("a|b", "1")])
     assert written == "| subject | rate |\n|---|---:|\n| a\\|b | 1 |"
 
@@ -61,13 +61,13 @@ STREAM = Section(
 
 
 def results(**more: object) -> Results:
-    """Of a small run."""
-    there = Results({"processors": "2", "Python": "3.11.4"}, "make bench", 7, quick=False, sections=[STREAM])
-    vars(there).update(more)
-    return there
+    """Return the results of a small run, with `more` attributes replaced."""
+    run = Results({"processors": "2", "Python": "3.11.4"}, "make bench", 7, quick=False, sections=[STREAM])
+    vars(run).update(more)
+    return run
 
 
-def test_targets_stand_before_the_sections() -> None:
+def test_targets_precede_the_sections() -> None:
     before, _, behind = markdown(results()).partition("## Streaming\n")
     assert "| Streaming | over peer | ≥ 10\N{MULTIPLICATION SIGN} | 24.9\N{MULTIPLICATION SIGN} | met |" in before
     assert (
@@ -78,28 +78,28 @@ def test_targets_stand_before_the_sections() -> None:
     assert "| ours | 872 k/s |" in behind
 
 
-def test_the_machine_and_the_command_are_told_first() -> None:
+def test_the_report_begins_with_the_machine_and_the_command() -> None:
     written = markdown(results())
     assert written.startswith("# Benchmark\n\nprocessors 2, Python 3.11.4.\n\nMedians of the rounds (7 unless")
-    assert "`make bench` measures it again" in written
+    assert "Repeat the measurement with `make bench`." in written
 
 
-def test_only_a_quick_run_says_that_it_is_one() -> None:
+def test_only_a_quick_run_is_marked_as_quick() -> None:
     assert "A quick run" in markdown(results(quick=True))
     assert "A quick run" not in markdown(results())
 
 
-def test_what_failed_and_what_was_skipped_is_told_with_its_reason() -> None:
+def test_failed_tasks_and_skipped_relays_are_listed_with_reasons() -> None:
     written = markdown(results(failed={"soak": "OSError: gone"}, skipped={"websocketd": "there is no apt-get"}))
-    assert "## What failed\n\n- soak: OSError: gone\n" in written
-    assert "## What was skipped\n\n- websocketd: there is no apt-get\n" in written
+    assert "## Failed\n\n- soak: OSError: gone\n" in written
+    assert "## Skipped\n\n- websocketd: there is no apt-get\n" in written
 
 
-def test_a_run_without_targets_has_no_table_of_them() -> None:
+def test_a_run_without_targets_has_no_table_of_targets() -> None:
     assert "Targets" not in markdown(results(sections=[Section("Soak", ("hour",), [("1",)])]))
 
 
-def test_a_run_is_complete_where_nothing_failed() -> None:
+def test_a_run_is_complete_if_nothing_failed() -> None:
     assert results(skipped={"socat": "none"}).complete
     assert not results(failed={"soak": "gone"}).complete
     assert not results(measured=[Measured("stream", ["peer"], failed={"peer": "gone"})]).complete
@@ -107,8 +107,8 @@ def test_a_run_is_complete_where_nothing_failed() -> None:
 
 def test_the_json_has_the_raw_values_of_each_round() -> None:
     rounds = [{"ours": {"rate": 1.5}}, {"ours": {"rate": 2.5}}]
-    told = json.loads(as_json(results(measured=[Measured("stream", ["ours"], rounds)])))
-    assert told["measured"] == [{"task": "stream", "subjects": ["ours"], "rounds": rounds, "failed": {}}]
+    written = json.loads(as_json(results(measured=[Measured("stream", ["ours"], rounds)])))
+    assert written["measured"] == [{"task": "stream", "subjects": ["ours"], "rounds": rounds, "failed": {}}]
 
 
 def test_the_json_has_targets_with_their_verdicts_and_the_data_of_tasks() -> None:
@@ -119,11 +119,11 @@ def test_the_json_has_targets_with_their_verdicts_and_the_data_of_tasks() -> Non
     assert section["rows"][0] == ["ours", "872 k/s"]
 
 
-def test_the_json_says_how_long_each_task_took() -> None:
+def test_the_json_has_the_duration_of_each_task() -> None:
     assert json.loads(as_json(results(seconds={"stream": 12.3})))["seconds"] == {"stream": 12.3}
 
 
 @pytest.mark.parametrize("data", [math.nan, object()])
-def test_a_section_that_is_no_json_is_found_before_the_report(data: object) -> None:
+def test_check_refuses_a_section_that_is_not_serializable(data: object) -> None:
     with pytest.raises((ValueError, TypeError)):
         check(Section("Soak", ("hour",), [("1",)], data=data))
