@@ -50,7 +50,7 @@ class Relay:
 
 
 async def run(command: list[str]) -> None:
-    """Relay until the agent closes its stdout or the process is terminated."""
+    """Relay until the process is terminated."""
     async with trio.open_nursery() as nursery:
         start = partial(trio.run_process, command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
         relay = Relay(await nursery.start(start))
