@@ -1,9 +1,9 @@
-/* An ACP agent on stdin and stdout that is never what a measurement waits for. One thread, no libraries.
+/* An ACP agent on stdin and stdout, too fast to be the bottleneck of a measurement. One thread, no libraries.
 
    The text of a prompt is three numbers, "COUNT BATCH SIZE": COUNT updates of exactly SIZE bytes each (the newline not
-   counted), BATCH of them in each write, and then the end of the turn. A fourth number is that of microseconds from one
-   write to the next; else they are as close as can be. Turns of several sessions take turns, write by write.
-   `_bench/echo`, `_bench/sink` and whatever else is asked get an empty result at once. */
+   counted), BATCH of them per write, and then the end of the turn. An optional fourth number is the interval between
+   writes in microseconds; without it, the agent writes at full speed. Concurrent turns alternate write by write.
+   `_bench/echo`, `_bench/sink` and all other requests get an empty result at once. */
 
 #define _GNU_SOURCE
 #include <errno.h>
@@ -20,9 +20,9 @@ enum {
     MOST_TURNS = 1024,
     LONGEST_ID = 256,
     LONGEST_SESSION = 128,
-    /* Bytes of one write, so that a mistyped prompt doesn't take all memory. */
+    /* Maximum bytes of one write, so that a mistyped prompt doesn't exhaust memory. */
     LARGEST_BATCH = 64 * 1024 * 1024,
-    /* A look at stdin costs as much as a small write does. */
+    /* Polling stdin costs as much as a small write. */
     WRITES_PER_LOOK = 16,
     /* Microseconds. */
     LONGEST_PACE = 10 * 1000 * 1000,
@@ -70,7 +70,7 @@ static void put(const char *text, size_t size) {
         if (written < 0 && errno == EINTR)
             continue;
         if (written < 0)
-            /* Nobody reads any more, which is how a measurement ends. */
+            /* The reader has closed the pipe, which is how a measurement ends. */
             exit(errno == EPIPE ? 0 : 1);
         text += written;
         size -= (size_t)written;
@@ -120,7 +120,7 @@ static const char *after_spaces(const char *at, const char *end) {
     return at;
 }
 
-/* The raw values of some members of an object; nothing is read behind the last one that is looked for. */
+/* Find the raw values of some members of an object; parsing stops behind the last one. */
 static void find_members(struct slice object, const char *const names[], struct slice values[], int count) {
     const char *at = after_spaces(object.start, object.start + object.size), *end = object.start + object.size;
     int missing = count;
@@ -161,7 +161,7 @@ static bool is_string(struct slice value, const char *text) {
     return value.size == size + 2 && *value.start == '"' && memcmp(value.start + 1, text, size) == 0;
 }
 
-/* What is between the quotes, escapes as they are. */
+/* The text between the quotes, with escapes. */
 static struct slice unquoted(struct slice value) {
     if (value.size < 2 || *value.start != '"')
         return (struct slice){NULL, 0};
@@ -276,7 +276,7 @@ static void handle(const char *line, size_t size) {
     }
 }
 
-/* One read, and all lines that are whole with it. */
+/* Read once, and handle all complete lines. */
 static void take_input(void) {
     static char *buffer;
     static size_t room, filled, searched;
@@ -299,7 +299,7 @@ static void take_input(void) {
     searched = filled;
 }
 
-/* A write of each turn in which one is due; how many there were. */
+/* Write once for each turn in which a write is due; return the number of writes. */
 static int write_each(void) {
     int writes = 0;
     for (int i = 0; i < running;) {
@@ -314,7 +314,7 @@ static int write_each(void) {
         turn->due += turn->pace;
         writes++;
         if (turn->remaining == 0)
-            /* Puts the last turn in this one's place, which is next then. */
+            /* Moves the last turn to this index, which is handled next. */
             end_turn(turn, "end_turn");
         else
             i++;
@@ -322,7 +322,7 @@ static int write_each(void) {
     return writes;
 }
 
-/* Nanoseconds until the next write is due; none for a turn that nothing holds back. */
+/* Nanoseconds until the next write is due; 0 for a turn without an interval. */
 static long long idle(void) {
     long long soonest = 0, time = 0;
     for (int i = 0; i < running; i++) {

@@ -1,4 +1,4 @@
-/* The load generator: one process a measurement, which prints one JSON object. `load` without arguments says how. */
+/* The load generator: one process per measurement; prints one JSON object. Without arguments it prints its usage. */
 
 #define _GNU_SOURCE
 #include "load_clients.h"
@@ -165,10 +165,10 @@ static void read_options(int count, char **arguments) {
     }
     target.command = arguments + optind;
     target.token = getenv("LOAD_TOKEN");
-    /* A gateway that nobody has configured serves what is in the user's home. */
+    /* A gateway without a configured workspace serves the user's home. */
     if (options.cwd == NULL)
         options.cwd = getenv("HOME") != NULL ? getenv("HOME") : "/";
-    /* Children have no business with it. */
+    /* Children must not inherit the token. */
     if (target.token != NULL && target.kind == CHILD)
         target.token = NULL;
     if (target.kind == NOWHERE)

@@ -40,7 +40,7 @@ static const char *find_near_ends(const char *text, size_t size, const char *wha
 static bool is_update(const char *text, size_t size) {
     static const char NAME[] = "\"session/update\"";
     enum { NAME_SIZE = sizeof NAME - 1 };
-    /* Where it was last time is where it is this time: one comparison instead of a search. */
+    /* Try the position of the previous message first: one comparison instead of a search. */
     static size_t place;
     if (place + NAME_SIZE > size || memcmp(text + place, NAME, NAME_SIZE) != 0) {
         const char *found = find(text, size < NEAR ? size : NEAR, NAME);
@@ -50,8 +50,8 @@ static bool is_update(const char *text, size_t size) {
     }
     if (size == (size_t)options.size)
         return true;
-    /* What a gateway tells the others of a prompt, or says of a history without its beginning, is none of the agent's.
-       Live ones can have another size where somebody on the way has written them anew. */
+    /* The gateway's own updates, of a prompt or of a truncated history, are not the agent's. Live updates can have
+       another size if a relay has serialized them again. */
     return !replaying && find(text, size < 3 * NEAR ? size : 3 * NEAR, "\"user_message_chunk\"") == NULL;
 }
 
@@ -108,7 +108,7 @@ void load_session(struct client *client, const char *session) {
         written("{\"sessionId\":\"%s\",\"cwd\":\"%s\",\"mcpServers\":[]}", session, options.cwd));
 }
 
-/* Getting ready: each client goes as far as its plan says, some of them at a time. */
+/* Setup: each client goes through the steps of its plan, a limited number of clients at a time. */
 
 static void next_stage(struct client *client) {
     static const char HELLO[] = "{\"protocolVersion\":1,\"clientCapabilities\":{}}";

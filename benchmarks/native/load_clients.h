@@ -1,7 +1,7 @@
-/* Clients of an agent: what they ask, what of the answers is read, and how they get ready before anything is measured.
+/* Clients of an agent: requests, recognition of answers, and setup before the measurement.
 
-   What is counted: an update is a message with `"session/update"` near its beginning, a response one with the id of a
-   request. Messages are not parsed any further, so that what is measured is never this program. */
+   An update is a message with `"session/update"` near its beginning, a response one with the id of a request. Messages
+   are not parsed any further, so that this program is never the bottleneck. */
 
 #ifndef LOAD_CLIENTS_H
 #define LOAD_CLIENTS_H
@@ -16,10 +16,10 @@ enum {
     ID_DIGITS = 7,
 };
 
-/* Seconds: nothing else is due. */
+/* Seconds to wait if nothing is due. */
 #define AS_LONG_AS_IT_TAKES 1.0
 
-/* What the command line has said. */
+/* Options of the command line. */
 struct options {
     long count, batch, size, pace_us, connections, pause_us, every_us, window, viewers, stalled, initialize,
         concurrency, watch;
@@ -30,7 +30,7 @@ struct options {
 extern struct options options;
 extern struct target target;
 
-/* How far a client goes before anything is measured. */
+/* Setup steps of a client before the measurement. */
 enum plan { CONNECT, INITIALIZE, OPEN_SESSION, JOIN_SESSION };
 enum stage { TO_OPEN, OPENING, INITIALIZING, BEGINNING, READY };
 
@@ -51,7 +51,7 @@ struct client {
 extern struct client *clients;
 extern int client_count;
 
-/* What is being done, in words, for the line that says why it failed. */
+/* Description of the current phase, for error messages. */
 extern const char *phase;
 
 /* Whether updates are of a history, and may be of any size. */
@@ -71,8 +71,8 @@ void make_clients(long count);
 /* Open the clients from `from` up to `to`, some at a time, each as far as the plan says. */
 void get_ready(int from, int to, enum plan plan);
 
-/* Close the sessions that were opened, where the agent can: it and whoever keeps their histories are to be measured
-   again, and what stays would be in the way of the next one. */
+/* Close the opened sessions, if the agent supports it, so that they don't disturb the next measurement of the same
+   agent and relay. */
 void close_sessions(void);
 
 void ask(struct client *client, const char *method, const char *params);

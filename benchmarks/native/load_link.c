@@ -36,12 +36,12 @@ enum {
     CONFIRM_SECONDS = 5,
 };
 
-/* Seconds that the other ends have for hearing that we leave. */
+/* Seconds that the peers have to receive our close. */
 static const double LEAVE_SECONDS = 1.0;
 
 static const double SHORT_SECONDS = 0.1;
 
-/* The example of RFC 6455, section 1.3: what a key is for is no matter here. */
+/* The example key of RFC 6455, section 1.3: a constant key is enough here. */
 static const char KEY[] = "dGhlIHNhbXBsZSBub25jZQ==";
 static const char ACCEPT[] = "s3pPLMBiTxaQ9kYGzzhZRbK+xOo=";
 static const unsigned char MASK[4] = {0x37, 0xfa, 0x21, 0x3d};
@@ -512,7 +512,7 @@ static void receive(struct link *link) {
     while (more && link->state != CLOSED && !link->stalled) {
         make_room(link);
         size_t before = link->filled;
-        /* One record of TLS is much less than the room, and what OpenSSL has decrypted wakes nobody up. */
+        /* A TLS record is much smaller than the buffer, and epoll does not report data that OpenSSL has decrypted. */
         do {
             ssize_t count = raw_read(link, link->buffer + link->filled, link->room - link->filled);
             if (count < 0 && (errno == EAGAIN || errno == EINTR)) {
@@ -555,7 +555,7 @@ static int connect_socket(void) {
     struct timeval limit = {.tv_sec = left > 0 ? (time_t)left : 0, .tv_usec = 1};
     setsockopt(descriptor, SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof limit);
     if (descriptor < 0 || connect(descriptor, found->ai_addr, found->ai_addrlen) < 0)
-        fail("cannot connect to %s: %s", target.authority, errno == EINPROGRESS ? "nobody accepts" : strerror(errno));
+        fail("cannot connect to %s: %s", target.authority, errno == EINPROGRESS ? "timeout" : strerror(errno));
     freeaddrinfo(found);
     setsockopt(descriptor, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
     return descriptor;
@@ -617,7 +617,7 @@ void stall_link(struct link *link) {
 
 /* Waiting */
 
-/* A confirmation of nothing new is a sign of life. */
+/* An acknowledgement without news serves as a heartbeat. */
 static void show_life(void) {
     for (int i = 0; i < link_count; i++)
         if (links[i].state == OPEN && !links[i].stalled && now() - links[i].confirmed_at > CONFIRM_SECONDS)
@@ -683,7 +683,7 @@ static void leave(struct link *link) {
     } else {
         shutdown(link->out, SHUT_WR);
     }
-    /* Nobody reads what a stalled link has got, so its end would not be seen. */
+    /* A stalled link is not read, so its end would go unnoticed. */
     if (link->stalled)
         closed(link);
 }

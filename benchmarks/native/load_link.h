@@ -1,6 +1,5 @@
-/* Connections to what is measured: over a WebSocket, in lines over TCP, or in lines over the pipes of a child. One
-   thread, everything non-blocking; nothing is allocated per message. Whatever goes wrong ends the program with a line
-   on stderr. */
+/* Connections to a relay: WebSocket, newline-delimited JSON over TCP, or the same over the pipes of a child. One
+   thread, non-blocking I/O, no allocation per message. Any error ends the program with a line on stderr. */
 
 #ifndef LOAD_LINK_H
 #define LOAD_LINK_H
@@ -33,7 +32,7 @@ struct link {
     int in, out;
     void *ssl;
     pid_t child;
-    /* Nothing is read any more: a client that has fallen asleep. */
+    /* Reading has stopped: a stalled client. */
     bool stalled;
     /* The handshake of TLS waits to write, whatever else there is to say. */
     bool tls_wants_write;
@@ -56,7 +55,7 @@ struct link {
     double confirmed_at;
 };
 
-/* What happens, told to whoever uses the links. */
+/* Callbacks for the events of links. */
 struct events {
     /* The link can be used. */
     void (*opened)(struct link *);
@@ -68,7 +67,7 @@ struct events {
     void (*describe)(char *text, size_t room);
 };
 
-/* Seconds on a clock that nobody sets. */
+/* Seconds of the monotonic clock. */
 double now(void);
 
 /* End with a line on stderr. */

@@ -27,7 +27,7 @@ static double read_clock(clockid_t clock) {
     return (double)time.tv_sec + 1e-9 * (double)time.tv_nsec;
 }
 
-/* Since whenever. */
+/* Relative to an arbitrary start. */
 static struct cost cost_so_far(void) {
     clockid_t clock;
     if (options.watch != 0 && clock_getcpuclockid((pid_t)options.watch, &clock) != 0)

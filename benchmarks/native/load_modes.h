@@ -1,4 +1,4 @@
-/* What can be measured: each prints one JSON object, and leaves its links open. */
+/* Modes of measurement: each prints one JSON object and leaves its links open. */
 
 #ifndef LOAD_MODES_H
 #define LOAD_MODES_H

@@ -1,10 +1,10 @@
-/* The physical limit: a relay that does nothing but copy. For each connection it starts an agent, and passes bytes on.
+/* The upper bound: a relay that only copies. It starts an agent per connection and forwards bytes.
 
-     relay PORT COMMAND [ARGUMENT...]         as they are
-     relay --ws PORT COMMAND [ARGUMENT...]    a line of the agent as a text message of a WebSocket (RFC 6455), and back
+     relay PORT COMMAND [ARGUMENT...]         unchanged
+     relay --ws PORT COMMAND [ARGUMENT...]    lines of the agent as WebSocket text messages (RFC 6455), and back
 
-   It listens on 127.0.0.1 and says `listening on PORT`; port 0 is any free one. One thread, poll, read and write of
-   64 KB, no libraries. Neither JSON nor UTF-8 is looked at, nobody is asked who they are. */
+   It listens on 127.0.0.1 and prints `listening on PORT`; port 0 is any free one. One thread, poll, read and write of
+   64 KB, no libraries. It validates neither JSON nor UTF-8 and has no authentication. */
 
 #define _GNU_SOURCE
 #include <arpa/inet.h>
@@ -98,7 +98,7 @@ static bool fill(struct buffer *buffer, int descriptor) {
     return count > 0 || (count < 0 && (errno == EAGAIN || errno == EINTR));
 }
 
-/* Write as much as goes now. False when nobody reads any more. */
+/* Write as much as possible without blocking. False when the reader has closed. */
 static bool drain(struct buffer *buffer, int descriptor) {
     while (pending(buffer) > 0) {
         ssize_t count = write(descriptor, buffer->bytes + buffer->start, pending(buffer));
@@ -228,7 +228,7 @@ static void unmask(char *payload, size_t size, const char mask[4]) {
         payload[i] ^= mask[i % 4];
 }
 
-/* All frames that are whole. False if that is none. */
+/* Handle all complete frames. False if the input is not a valid frame. */
 static bool take_frames(struct connection *connection) {
     for (;;) {
         const unsigned char *frame = (unsigned char *)connection->frames.bytes + connection->frames.start;
@@ -364,7 +364,7 @@ static bool serve(struct connection *connection, const struct pollfd *ready) {
     return connection->from_agent >= 0 || pending(&connection->for_socket) > 0;
 }
 
-/* Nobody's bytes are read while the ones before have not been taken. */
+/* Backpressure: a side is read only after its earlier bytes were written. */
 static void watch(const struct connection *connection, struct pollfd *places) {
     bool full = pending(&connection->for_socket) > 0, waits = pending(&connection->for_agent) > 0;
     short listens = waits || connection->said_close ? 0 : POLLIN;
@@ -399,7 +399,7 @@ int main(int count, char **arguments) {
     }
     command = arguments + 2 + websocket;
     signal(SIGPIPE, SIG_IGN);
-    /* Agents that have ended are nobody's business. */
+    /* Let the kernel reap ended agents. */
     signal(SIGCHLD, SIG_IGN);
     places[0] = (struct pollfd){listen_on(arguments[1 + websocket]), POLLIN, 0};
     for (;;) {
