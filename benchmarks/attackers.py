@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any, Final, NoReturn
 from urllib.parse import urlsplit
 
-from acp_gateway.tokens import mint
+from acp_gateway.security.token_format import mint
 from benchmarks.bare import BINARY, CLOSE, COMPRESSED, CONTINUATION, FINAL, PING, PONG, TEXT, frame, message
 
 PAUSE: Final = 0.004

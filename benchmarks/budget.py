@@ -14,16 +14,17 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
-from acp_gateway.database import Database
-from acp_gateway.protocol import jsonrpc, rights, updates
-from acp_gateway.protocol.deliveries import Deliveries
-from acp_gateway.protocol.journal import Journal
+from acp_gateway.core import access_rules, updates
+from acp_gateway.core.agent_state import Policy
+from acp_gateway.core.journal import Journal
+from acp_gateway.core.multiplexer import Multiplexer
+from acp_gateway.core.output import Deliveries
+from acp_gateway.core.sessions import Client, Findings, Registry, Viewer
+from acp_gateway.gateway.storage.database import Database
+from acp_gateway.gateway.storage.records import Run, StoredJournal, StoredSession
+from acp_gateway.protocol import jsonrpc
 from acp_gateway.protocol.jsonrpc import RawId
-from acp_gateway.protocol.multiplexer import Multiplexer
 from acp_gateway.protocol.outbox import Outbox
-from acp_gateway.protocol.process import Policy
-from acp_gateway.protocol.sessions import Client, Findings, Registry, Viewer
-from acp_gateway.stored import Run, StoredJournal, StoredSession
 from acp_gateway.transports.websocket import encode_text
 
 RUNS: Final = 200
@@ -136,7 +137,7 @@ def steps_of_request() -> list[Step]:
         ("parsed, duplicate members refused: one pass", lambda: jsonrpc.parse_strictly(text)),
         (
             "authorized: by role and by session",
-            lambda: rights.objection_to_request(client, message),
+            lambda: access_rules.objection_to_request(client, message),
         ),
         ("id replaced", lambda: jsonrpc.with_id(message, RawId(b"12"), unique=True)),
         ("the whole core, the answer included", there_and_back),

@@ -10,14 +10,14 @@ from typing import Any
 import trio
 from click.testing import CliRunner, Result
 
-from acp_gateway.agent import Agent, Launch, Spawner
-from acp_gateway.cli import main
-from acp_gateway.config import AgentSection, Config, GatewaySection, ListenSection, WorkspaceSection
-from acp_gateway.database import Database
-from acp_gateway.gateway import DATABASE
-from acp_gateway.stored import StoredSession
-from acp_gateway.transports.base import CloseReason, MessageStream, memory_message_stream_pair
-from acp_gateway.transports.upkeep import Helpers
+from acp_gateway.cli.main import main
+from acp_gateway.config.load import AgentSection, Config, GatewaySection, ListenSection, WorkspaceSection
+from acp_gateway.gateway.agent.process import Agent, Launch, Spawner
+from acp_gateway.gateway.gateway import DATABASE
+from acp_gateway.gateway.storage.database import Database
+from acp_gateway.gateway.storage.records import StoredSession
+from acp_gateway.transports.streams import CloseReason, MessageStream, memory_message_stream_pair
+from acp_gateway.transports.timers import Helpers
 
 PATIENCE = 30.0
 """Seconds after which a test that waits has failed. None of them should come near."""

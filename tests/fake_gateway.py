@@ -7,13 +7,13 @@ from typing import Any
 
 import trio
 
-from acp_gateway.addresses import Address
-from acp_gateway.dialing import Destination, Dialed, Resume
+from acp_gateway.client.dialing import Destination, Dialed, Resume
+from acp_gateway.client.uplink import Persistence
+from acp_gateway.config.addresses import Address
 from acp_gateway.errors import GatewayError, LinkGone, Unreachable
-from acp_gateway.transports.base import MessageStream, memory_message_stream_pair
 from acp_gateway.transports.link import WINDOW, Link
+from acp_gateway.transports.streams import MessageStream, memory_message_stream_pair
 from acp_gateway.transports.websocket import Timing
-from acp_gateway.uplink import Persistence
 from tests.doubles import FAIL, FragileStream
 
 DESTINATION = Destination(Address("tcp", "box.example", 7443, ""), None, None, None, None, 4096)

@@ -10,19 +10,19 @@ from typing import Any
 import trio
 from trio.testing import wait_all_tasks_blocked
 
-from acp_gateway.access import Access, Admission, Wish
-from acp_gateway.hub import Hub, Limits, RunAgent
-from acp_gateway.links import Resumable, Resumption, claim, serve_resumed
-from acp_gateway.protocol.deliveries import Deed, Event
-from acp_gateway.protocol.multiplexer import Multiplexer
+from acp_gateway.core.multiplexer import Multiplexer
+from acp_gateway.core.output import Deed, Event
+from acp_gateway.core.sessions import Client, Home, Registry, Role, Viewer
+from acp_gateway.gateway.access import Access, Admission, Wish
+from acp_gateway.gateway.attachment import BLANK, Farewell
+from acp_gateway.gateway.events.recording import Tape
+from acp_gateway.gateway.hub import Hub, Limits, RunAgent
+from acp_gateway.gateway.resumption import Resumable, Resumption, claim, serve_resumed
 from acp_gateway.protocol.outbox import Mark
-from acp_gateway.protocol.sessions import Client, Home, Registry, Role, Viewer
-from acp_gateway.recording import Tape
-from acp_gateway.seats import BLANK, Farewell
-from acp_gateway.transports.base import Charge, CloseReason, MessageStream, memory_message_stream_pair
 from acp_gateway.transports.link import Link
+from acp_gateway.transports.streams import Charge, CloseReason, MessageStream, memory_message_stream_pair
+from tests.core.scene import make_policy
 from tests.doubles import FAIL, INITIALIZE, PATIENCE, Editor, FakeAgent, FakeAgents, FragileStream, encode
-from tests.protocol.scene import make_policy
 
 HIGH_WATER = 10_000
 

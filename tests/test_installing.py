@@ -62,7 +62,7 @@ def test_texts_that_tell_how_to_install_it_do_so_from_a_checkout(text: str) -> N
 def test_the_distribution_has_a_name_of_its_own_and_the_command_and_package_theirs() -> None:
     project = PROJECT["project"]
     assert project["name"] == DISTRIBUTION != "acp-gateway"
-    assert project["scripts"] == {"acp-gateway": "acp_gateway.cli:main"}
+    assert project["scripts"] == {"acp-gateway": "acp_gateway.cli.main:main"}
     assert PROJECT["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"] == ["acp_gateway"]
 
 

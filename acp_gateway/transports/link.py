@@ -22,8 +22,8 @@ from typing import Final
 import trio
 
 from acp_gateway.protocol.outbox import CONTROL_WORD, Mark, Outbox, acknowledgement, read_control
-from acp_gateway.transports.base import MessageStream
-from acp_gateway.transports.upkeep import Signal
+from acp_gateway.transports.streams import MessageStream
+from acp_gateway.transports.timers import Signal
 
 CHUNK: Final = 256 * 1024
 """Bytes handed to a stream at once when there is more: as much as one write offers to the kernel."""

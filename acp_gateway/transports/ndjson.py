@@ -10,8 +10,8 @@ from typing import Final
 
 import trio
 
-from acp_gateway.transports.base import ByteStream, CloseReason, MessageTooLarge
-from acp_gateway.transports.framed import FramedStream, LastBatch, Pieces
+from acp_gateway.transports.framing import FramedStream, LastBatch, Pieces
+from acp_gateway.transports.streams import ByteStream, CloseReason, MessageTooLarge
 
 LARGEST_SCRAP: Final = 65536
 """Bytes of a last line without its newline that is handed on whatever it is, so that a typing error has an answer."""

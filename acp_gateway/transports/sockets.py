@@ -13,7 +13,7 @@ from typing import Final
 import trio
 
 from acp_gateway.errors import ProtocolError, TrustError, Unreachable
-from acp_gateway.transports.base import READ_COST, READ_SIZE, TURN, WRITE_SIZE, ByteStream
+from acp_gateway.transports.streams import READ_COST, READ_SIZE, TURN, WRITE_SIZE, ByteStream
 
 TLS_RECORD: Final = 16384
 """Bytes given to OpenSSL at once: it tells of no progress before all that it was given is written. It is what a record

@@ -31,9 +31,16 @@ from websockets.uri import WebSocketURI
 
 from acp_gateway.errors import ProtocolError
 from acp_gateway.printable import printable
-from acp_gateway.transports.base import ByteStream, CloseReason, MessageTooLarge, Stalled, is_utf8
-from acp_gateway.transports.framed import GOODBYE_TIMEOUT, ByteWriter, FramedStream, LastBatch, Pieces
-from acp_gateway.transports.textframes import FIN, MOST_MESSAGES, WHOLE_TEXT, BegunFrame, FrameCounter, whole_texts
+from acp_gateway.transports.framing import GOODBYE_TIMEOUT, ByteWriter, FramedStream, LastBatch, Pieces
+from acp_gateway.transports.streams import ByteStream, CloseReason, MessageTooLarge, Stalled, is_utf8
+from acp_gateway.transports.websocket_frames import (
+    FIN,
+    MOST_MESSAGES,
+    WHOLE_TEXT,
+    BegunFrame,
+    FrameCounter,
+    whole_texts,
+)
 
 FRAME_SIZE: Final = 16 * 1024 * 1024
 """Bytes in one outgoing frame at most; larger messages are fragmented."""

@@ -16,8 +16,8 @@ from websockets.protocol import SERVER, State
 from websockets.server import ServerProtocol
 from websockets.typing import Subprotocol
 
-from acp_gateway.transports.base import ByteStream
-from acp_gateway.transports.framed import GOODBYE_TIMEOUT
+from acp_gateway.transports.framing import GOODBYE_TIMEOUT
+from acp_gateway.transports.streams import ByteStream
 from acp_gateway.transports.websocket import LibraryProtocol, Timing, WebSocketStream, library_log, send_all
 
 SUBPROTOCOL: Final = Subprotocol("acp.v1")

@@ -94,7 +94,7 @@ def install(path: Path) -> None:
     root = Path(__file__).parent.parent.parent
     path.write_text(
         f"#!{sys.executable}\nimport sys\nsys.path.insert(0, {str(root)!r})\n"
-        "from acp_gateway.cli import main\nmain(prog_name='acp-gateway')\n"
+        "from acp_gateway.cli.main import main\nmain(prog_name='acp-gateway')\n"
     )
     path.chmod(0o755)
 

@@ -12,8 +12,8 @@ from types import FrameType
 import click
 import trio
 
-from acp_gateway import uplink
-from acp_gateway.cli import main
+from acp_gateway.cli.main import main
+from acp_gateway.client import uplink
 from acp_gateway.transports import link
 
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from acp_gateway.tokens import mint
+from acp_gateway.security.token_format import mint
 from tests.end_to_end.traces import TRACES
 
 PROGRAM = [sys.executable, "-m", "acp_gateway"]

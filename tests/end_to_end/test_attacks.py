@@ -19,7 +19,7 @@ from typing import Any
 
 import pytest
 
-from acp_gateway.tokens import mint
+from acp_gateway.security.token_format import mint
 from benchmarks.attackers import DEFLATE, Closed, Place, WebSocket, hello
 from benchmarks.bare import COMPRESSED, CONTINUATION, FINAL, TEXT, frame, message
 from tests.end_to_end.running import AGENTS, ENVIRONMENT, RunningGateway, lines_of, prepare, start_gateway

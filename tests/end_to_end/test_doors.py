@@ -21,11 +21,11 @@ from urllib.parse import urlsplit
 import pytest
 from cryptography.x509.oid import NameOID
 
-from acp_gateway.agent import Spawner
-from acp_gateway.auth import TokenStore
-from acp_gateway.leftovers import Ledger
+from acp_gateway.gateway.agent.orphans import Ledger
+from acp_gateway.gateway.agent.process import Spawner
 from acp_gateway.protocol import methods
-from acp_gateway.tokens import digest, mint
+from acp_gateway.security.token_format import digest, mint
+from acp_gateway.security.token_store import TokenStore
 from tests.authority import ANN, BEGIN, Authority, name
 from tests.end_to_end.running import (
     AGENTS,
@@ -39,7 +39,7 @@ from tests.end_to_end.running import (
 from tests.end_to_end.test_outages import Editor, Gate, Stock
 from tests.end_to_end.test_shim import assert_told, run_shim
 from tests.end_to_end.traces import TRACES
-from tests.test_listeners import WS, EchoingGateway, ask, bearer, listening, upgrade
+from tests.server.test_listener import WS, EchoingGateway, ask, bearer, listening, upgrade
 
 FAILED_ATTEMPTS = 20
 CONNECTIONS = 5

@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from acp_gateway.auth import TokenStore
 from acp_gateway.protocol import methods
+from acp_gateway.security.token_store import TokenStore
 from tests.end_to_end.running import AGENTS, ENVIRONMENT, PROGRAM, RunningGateway, lines_of, prepare, start_gateway
 from tests.end_to_end.test_outages import Editor, Message, Stock
 from tests.end_to_end.test_shim import assert_told, run_shim

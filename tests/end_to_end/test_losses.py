@@ -97,7 +97,7 @@ class Size:
         """Hold it against an earlier one of the same process."""
         # A link that was resumed has the task that began it and the one of its connection, once each.
         more = Counter(self.tasks) - Counter(since.tasks)
-        assert set(more) <= {"acp_gateway.listeners.Door.serve"}
+        assert set(more) <= {"acp_gateway.server.listener.Door.serve"}
         assert more.total() <= 1
         assert self.descriptors <= since.descriptors
         assert self.threads <= since.threads

@@ -22,13 +22,13 @@ import msgspec
 import pytest
 
 import acp_gateway
-from acp_gateway.access import Access
-from acp_gateway.addresses import parse_address
-from acp_gateway.auth import TokenStore
-from acp_gateway.config import agent_environment, load_config
-from acp_gateway.dialing import Destination
-from acp_gateway.greetings import Hello
-from acp_gateway.tokens import mint
+from acp_gateway.client.dialing import Destination
+from acp_gateway.config.addresses import parse_address
+from acp_gateway.config.load import agent_environment, load_config
+from acp_gateway.gateway.access import Access
+from acp_gateway.security.token_format import mint
+from acp_gateway.security.token_store import TokenStore
+from acp_gateway.server.hello import Hello
 from tests.doubles import remember_session
 from tests.end_to_end.running import (
     AGENTS,

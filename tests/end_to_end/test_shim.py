@@ -144,7 +144,7 @@ def test_a_gateway_that_comes_late_is_still_reached(gateway: RunningGateway, tmp
 
 def test_a_wrong_token_ends_it_at_once(gateway: RunningGateway, tmp_path: Path) -> None:
     # The right shape, and of no gateway.
-    from acp_gateway.tokens import mint
+    from acp_gateway.security.token_format import mint
 
     token_file = tmp_path / "token"
     token_file.touch(0o600)
@@ -378,7 +378,7 @@ def test_up_to_the_first_reply_it_imports_click_trio_websockets_client_json_and_
     needed, _ = modules_after("import click, json, trio, websockets.client, encodings.idna, encodings.utf_8_sig")
     imported, said = modules_after(
         "import gc\n"
-        "from acp_gateway.cli import main\n"
+        "from acp_gateway.cli.main import main\n"
         "try:\n"
         f"    main({gateway.connect_command(transport, '--agent', 'raw')[3:]!r})\n"
         "except SystemExit:\n"
@@ -389,7 +389,7 @@ def test_up_to_the_first_reply_it_imports_click_trio_websockets_client_json_and_
     assert b'"result"' in said
     own = {name for name in imported if name.split(".")[0] == "acp_gateway"}
     assert imported - needed == own
-    assert own >= {"acp_gateway.shim", "acp_gateway.transports.websocket"}
+    assert own >= {"acp_gateway.client.shim", "acp_gateway.transports.websocket"}
     for_others = {
         *("agent", "audit", "auth", "certificates", "config", "control", "editors", "gateway", "hosts", "hub"),
         *("listeners", "options", "pairing", "relay", "replaying", "sections", "server", "ssh", "tomlfile"),

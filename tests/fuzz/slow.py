@@ -16,12 +16,12 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Final, NamedTuple
 
+from acp_gateway.client.recovery import Conversation
+from acp_gateway.core.sessions import Findings, Role
 from acp_gateway.protocol import jsonrpc
-from acp_gateway.protocol.conversation import Conversation
 from acp_gateway.protocol.methods import Capability
-from acp_gateway.protocol.paths import PathMaps
-from acp_gateway.protocol.sessions import Findings, Role
-from tests.protocol.scene import Peer, Scene, make_policy
+from acp_gateway.protocol.path_maps import PathMaps
+from tests.core.scene import Peer, Scene, make_policy
 
 PER_MIB: Final = 0.050
 ALWAYS: Final = 0.020

@@ -7,12 +7,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from acp_gateway.advice import login_hint
-from acp_gateway.config import AgentSection
+from acp_gateway.config.load import AgentSection
+from acp_gateway.core.agent_state import Policy
+from acp_gateway.core.mcp_servers import ToolPolicy
+from acp_gateway.core.sessions import Client, Registry
+from acp_gateway.gateway.advice import login_hint
 from acp_gateway.protocol.methods import Capability
-from acp_gateway.protocol.process import Policy
-from acp_gateway.protocol.sessions import Client, Registry
-from acp_gateway.protocol.toolservers import ToolPolicy
+from tests.core.scene import Scene, Shelf, look, make_policy
 from tests.fuzz.effort import effort
 from tests.fuzz.storm import (
     CAPABILITIES,
@@ -31,7 +32,6 @@ from tests.fuzz.storm import (
 )
 from tests.fuzz.tables import nothing_is_left, nothing_is_left_of, nothing_is_too_much
 from tests.fuzz.witness import Part, Party, make_client
-from tests.protocol.scene import Scene, Shelf, look, make_policy
 
 SECTION = AgentSection(command=("agent",))
 

@@ -20,16 +20,16 @@ import trio.testing
 from hypothesis import given
 from hypothesis import strategies as st
 
-from acp_gateway import gateway as gateway_module
-from acp_gateway.agent import Spawner
-from acp_gateway.audit import Audit
-from acp_gateway.auth import TokenStore
-from acp_gateway.config import AgentSection, Config, GatewaySection, ListenSection
-from acp_gateway.gateway import Gateway
-from acp_gateway.leftovers import Ledger
-from acp_gateway.listeners import Door, open_door
-from acp_gateway.options import LimitsSection
-from acp_gateway.tls import create_certificate
+from acp_gateway.config.load import AgentSection, Config, GatewaySection, ListenSection
+from acp_gateway.config.options import LimitsSection
+from acp_gateway.gateway import gateway as gateway_module
+from acp_gateway.gateway.agent.orphans import Ledger
+from acp_gateway.gateway.agent.process import Spawner
+from acp_gateway.gateway.events.audit import Audit
+from acp_gateway.gateway.gateway import Gateway
+from acp_gateway.security.tls import create_certificate
+from acp_gateway.security.token_store import TokenStore
+from acp_gateway.server.listener import Door, open_door
 from tests.doubles import INITIALIZE, PATIENCE, ServingAgents, encode
 from tests.fuzz import reference, texts
 from tests.fuzz.corpus import METHODS, Raw, message, mutations

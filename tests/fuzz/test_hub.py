@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from trio.testing import wait_all_tasks_blocked
 
+from acp_gateway.gateway.attachment import Farewell
 from acp_gateway.protocol.outbox import goodbye, read_control
-from acp_gateway.seats import Farewell
-from acp_gateway.transports.base import CloseReason
+from acp_gateway.transports.streams import CloseReason
 from tests.doubles import FakeAgent
 from tests.fuzz.effort import effort
 from tests.fuzz.storm import (

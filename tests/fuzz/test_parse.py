@@ -7,7 +7,8 @@ from typing import Any
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from acp_gateway.protocol import jsonrpc, spans, updates, verbatim
+from acp_gateway.core import updates
+from acp_gateway.protocol import json_text, jsonrpc, spans
 from acp_gateway.protocol.jsonrpc import PARSE_ERROR, InvalidMessage, Kind, Message, RawId
 from acp_gateway.protocol.methods import AGENT_CHUNK, SESSION_UPDATE, STATE_UPDATES, SUBAGENT_UPDATE
 from acp_gateway.protocol.outbox import read_control
@@ -108,8 +109,8 @@ def every_path_leads_to_the_same(text: bytes, path: tuple[str, ...]) -> None:
     value = MISSING if raw is None else reference.read(raw)
     string = value if isinstance(value, str) else None
     assert spans.find(text, *path) == span
-    assert verbatim.raw_at(text, *path) == raw
-    assert verbatim.text_at(text, *path) == string
+    assert json_text.raw_at(text, *path) == raw
+    assert json_text.text_at(text, *path) == string
     if path:
         assert jsonrpc.raw_at(text, *path) == raw
         assert jsonrpc.text_at(text, *path) == string
@@ -148,7 +149,7 @@ def the_editors_side_reads_the_same(text: bytes, envelope: Envelope) -> None:
     if reference.repeated_member(text) is None:
         method = None if envelope.kind is Kind.RESPONSE else envelope.method
         raw_id = None if envelope.kind is Kind.NOTIFICATION else envelope.raw_id
-        found = verbatim.read_envelope(text)
+        found = json_text.read_envelope(text)
         assert found is not None
         assert found[:2] == (raw_id, method)
         assert found.failed is envelope.error or method is not None
@@ -203,18 +204,18 @@ LOOKING: tuple[Callable[[bytes], Any], ...] = (
     lambda text: spans.find(text, "params", "sessionId"),
     lambda text: spans.value_end(text, 0),
     spans.string_value,
-    lambda text: verbatim.with_member(text, "id", b"1"),
+    lambda text: json_text.with_member(text, "id", b"1"),
 )
 """What looks into a text that nobody has checked."""
 
 FORGIVING: tuple[Callable[[bytes], Any], ...] = (
-    verbatim.read_envelope,
-    lambda text: verbatim.raw_at(text, "params", "sessionId"),
-    lambda text: verbatim.text_at(text, "params", "sessionId"),
-    lambda text: verbatim.object_at(text, "params"),
-    lambda text: verbatim.elements_at(text, "params"),
-    lambda text: verbatim.ids_in([text]),
-    verbatim.whole_number,
+    json_text.read_envelope,
+    lambda text: json_text.raw_at(text, "params", "sessionId"),
+    lambda text: json_text.text_at(text, "params", "sessionId"),
+    lambda text: json_text.object_at(text, "params"),
+    lambda text: json_text.elements_at(text, "params"),
+    lambda text: json_text.ids_in([text]),
+    json_text.whole_number,
     read_control,
 )
 """What does so and never complains."""

@@ -11,10 +11,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Final, TypeAlias
 
+from acp_gateway.core.sessions import Client, Role, Viewer
 from acp_gateway.protocol import methods
 from acp_gateway.protocol.jsonrpc import Kind
 from acp_gateway.protocol.outbox import Mark
-from acp_gateway.protocol.sessions import Client, Role, Viewer
 from tests.fuzz import reference
 from tests.fuzz.reference import Envelope, Object
 

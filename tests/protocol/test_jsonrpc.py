@@ -9,7 +9,8 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from acp_gateway.protocol import jsonrpc, updates
+from acp_gateway.core import updates
+from acp_gateway.protocol import jsonrpc
 from acp_gateway.protocol.jsonrpc import (
     INVALID_REQUEST,
     NO_ID,

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from acp_gateway.tls import client_context, create_certificate, server_context
+from acp_gateway.security.tls import client_context, create_certificate, server_context
 
 
 @dataclass(frozen=True)

@@ -25,8 +25,8 @@ from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.http11 import Request
 from websockets.uri import WebSocketURI
 
-from acp_gateway.transports.base import ByteStream, CloseReason, TrioBytes
 from acp_gateway.transports.sockets import SocketBytes, connect_tcp, start_tls, take_socket
+from acp_gateway.transports.streams import ByteStream, CloseReason, TrioBytes
 from acp_gateway.transports.websocket import FRAME_SIZE, Timing, UpgradeRefused, WebSocketStream, connect_websocket
 from acp_gateway.transports.websocket_server import Accept, Respond, accept_websocket
 from tests.transports.conftest import Tls

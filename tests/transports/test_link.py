@@ -10,7 +10,6 @@ import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 from acp_gateway.protocol.outbox import Mark, acknowledgement, goodbye
-from acp_gateway.transports.base import MessageStream, memory_message_stream_pair
 from acp_gateway.transports.link import (
     CHUNK,
     CONFIRM_BYTES,
@@ -21,6 +20,7 @@ from acp_gateway.transports.link import (
     Miscounted,
     Overrun,
 )
+from acp_gateway.transports.streams import MessageStream, memory_message_stream_pair
 from tests.doubles import FAIL, PATIENCE, FragileStream
 
 SMALL = b"x" * 10

@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from trio.testing import MockClock
 
-from acp_gateway.transports import framed
-from acp_gateway.transports.base import SLOWEST_PEER, MessageTooLarge, Unfinished
+from acp_gateway.transports import framing
 from acp_gateway.transports.ndjson import LARGEST_SCRAP, LineStream
+from acp_gateway.transports.streams import SLOWEST_PEER, MessageTooLarge, Unfinished
 from tests.transports.wires import MIB, Script, collect, memory_wire
 
 
@@ -158,7 +158,7 @@ async def test_a_line_of_64_mib_in_4_kib_pieces_is_copied_once(monkeypatch: pyte
     count = 64 * MIB // len(piece)
     joins: list[int] = []
 
-    class CountingPieces(framed.Pieces):
+    class CountingPieces(framing.Pieces):
         def take(self) -> bytes:
             # Each piece lies there as it came, so that nothing has been copied before this one join.
             assert sum(kept is piece for kept in self._pieces) == count

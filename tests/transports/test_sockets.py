@@ -19,8 +19,7 @@ import trio.testing
 from cryptography import x509
 
 from acp_gateway.errors import ProtocolError, TrustError, Unreachable
-from acp_gateway.tls import client_context, create_certificate, server_context
-from acp_gateway.transports.base import READ_COST, READ_SIZE, TURN, WRITE_SIZE, ByteStream
+from acp_gateway.security.tls import client_context, create_certificate, server_context
 from acp_gateway.transports.sockets import (
     CERTIFICATE_REQUIRED,
     TLS_RECORD,
@@ -33,6 +32,7 @@ from acp_gateway.transports.sockets import (
     start_tls,
     take_socket,
 )
+from acp_gateway.transports.streams import READ_COST, READ_SIZE, TURN, WRITE_SIZE, ByteStream
 from tests.transports.conftest import Tls
 from tests.transports.wires import MIB, close_at_once, socket_pair, socket_wire, tls_wire
 

@@ -8,8 +8,8 @@ import pytest
 import trio
 import trio.testing
 
-from acp_gateway.transports.base import ByteStream, MessageStream, TrioBytes, memory_message_stream_pair
 from acp_gateway.transports.ndjson import LineStream
+from acp_gateway.transports.streams import ByteStream, MessageStream, TrioBytes, memory_message_stream_pair
 from tests.transports.conftest import Tls
 from tests.transports.wires import (
     MIB,

@@ -15,9 +15,8 @@ from websockets.protocol import CLIENT, SERVER, Side
 from websockets.uri import WebSocketURI
 
 from acp_gateway.errors import ProtocolError
-from acp_gateway.transports.base import READ_SIZE, SLOWEST_PEER, CloseReason, MessageTooLarge, Stalled, Unfinished
-from acp_gateway.transports.framed import GOODBYE_TIMEOUT
-from acp_gateway.transports.textframes import MOST_FRAMES
+from acp_gateway.transports.framing import GOODBYE_TIMEOUT
+from acp_gateway.transports.streams import READ_SIZE, SLOWEST_PEER, CloseReason, MessageTooLarge, Stalled, Unfinished
 from acp_gateway.transports.websocket import (
     FRAME_SIZE,
     MARK,
@@ -31,6 +30,7 @@ from acp_gateway.transports.websocket import (
     frame_end,
     library_log,
 )
+from acp_gateway.transports.websocket_frames import MOST_FRAMES
 from tests.transports.conftest import Tls
 from tests.transports.frames import (
     BINARY,

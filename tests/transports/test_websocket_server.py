@@ -7,7 +7,7 @@ import trio
 import trio.testing
 from websockets.http11 import Request
 
-from acp_gateway.transports.framed import GOODBYE_TIMEOUT
+from acp_gateway.transports.framing import GOODBYE_TIMEOUT
 from acp_gateway.transports.websocket import WebSocketStream
 from acp_gateway.transports.websocket_server import HEAD_SIZE, Accept, Respond, accept_websocket
 from tests.transports.conftest import Tls

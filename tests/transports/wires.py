@@ -10,9 +10,9 @@ import trio
 from websockets.http11 import Request
 from websockets.uri import WebSocketURI
 
-from acp_gateway.transports.base import READ_SIZE, ByteStream, MessageStream
+from acp_gateway.transports.pipes import FileBytes, ThreadBytes
 from acp_gateway.transports.sockets import SocketBytes, start_tls
-from acp_gateway.transports.stdio import FileBytes, ThreadBytes
+from acp_gateway.transports.streams import READ_SIZE, ByteStream, MessageStream
 from acp_gateway.transports.websocket import Timing, WebSocketStream, connect_websocket
 from acp_gateway.transports.websocket_server import Accept, Respond, accept_websocket
 from tests.transports.conftest import Tls

@@ -1,0 +1,404 @@
+"""The commands for reaching a gateway over ssh: `pair`, and what runs on the gateway's machine then."""
+
+import json
+import os
+import platform
+import re
+import shutil
+import sys
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from acp_gateway.cli.tokens import check_names, config_option, note_token, was_given
+from acp_gateway.errors import ConfigError, GatewayError, Unreachable, UsageError
+
+if TYPE_CHECKING:
+    from acp_gateway.client.pairing import Offer, Place
+    from acp_gateway.client.ssh import Way
+    from acp_gateway.config.addresses import Address
+    from acp_gateway.config.hosts import Host
+    from acp_gateway.config.load import Config
+    from acp_gateway.security.token_store import Token, TokenStore
+
+MAX_MESSAGE_SIZE = 16 * 1024 * 1024
+"""Bytes of the one answer that is asked for to see that it works."""
+
+TRY_TIMEOUT = 5.0
+"""Seconds after which an address does not answer: then the next one is tried."""
+
+ANSWER_TIMEOUT = 15.0
+"""Seconds for an answer over the ssh that is there already: as long as it takes to find out that it is dead."""
+
+TYPING_TIMEOUT = 120.0
+"""Seconds for the machine where ssh may ask for a password, which a person looks up."""
+
+_LONGEST_LINE = 256
+"""Characters of a line of the machine that is paired."""
+
+_WRITTEN = ("url", "token_file", "token_id", "pin", "command", "ssh_options", "ca", "cert", "key")
+"""The options of an entry that pairing sets or removes."""
+
+_nonce_option = click.option("--nonce", default="", help="The number by which the client knows the lines that count.")
+
+
+@click.command(short_help="Pair this machine with a gateway over ssh.")
+@click.argument("machine", metavar="[USER@]HOST")
+@click.option("--name", help="What it is to be called in hosts.toml. Default: HOST.")
+@click.option("--label", help="What this machine is called in the gateway's list of tokens. Default: its name.")
+@click.option("--command", metavar="PATH", help="Where acp-gateway is there. Default: it is looked for.")
+@click.option("--agent", "agents", multiple=True, metavar="NAME", help="A token for this agent only. May be repeated.")
+@click.option(
+    "--ssh-option",
+    "ssh_options",
+    multiple=True,
+    metavar="NAME=VALUE",
+    help="An option of ssh, as after its -o. May be repeated.",
+)
+@click.option(
+    "--connect-timeout",
+    type=click.FloatRange(min=0, min_open=True, max=3600),
+    default=30.0,
+    show_default=True,
+    metavar="SECONDS",
+    help="How long the machine may take.",
+)
+def pair(
+    machine: str,
+    name: str | None,
+    label: str | None,
+    command: str | None,
+    agents: tuple[str, ...],
+    ssh_options: tuple[str, ...],
+    connect_timeout: float,
+) -> None:
+    """Pair this machine with a gateway over ssh and save the connection in hosts.toml.
+
+    You need to be able to log in to HOST with ssh as the gateway's own user. Pairing again revokes the previous token,
+    once the new one has been used to connect. A pairing that fails changes nothing.
+    """
+    import trio
+
+    from acp_gateway.client.pairing import label_of
+    from acp_gateway.client.ssh import Way
+    from acp_gateway.config.host_writer import check_host
+    from acp_gateway.config.hosts import hosts_path, load_hosts
+
+    address = _parse_machine(machine)
+    name = _check_name(name or address.host)
+    label = label or _own_name()
+    label_of(label)
+    path = hosts_path()
+    before = load_hosts(path).get(name)
+    way = Way(
+        address,
+        command or (before.command if before else None),
+        ssh_options or (before.ssh_options if before else ()),
+        asks=sys.stdin.isatty() and sys.stderr.isatty(),
+    )
+    if way.asks and not was_given("connect_timeout"):
+        connect_timeout = TYPING_TIMEOUT
+
+    # Before a token is made that could not be noted.
+    check_host(path, name, dict.fromkeys(_WRITTEN, "x"))
+
+    entry = _Entry(path, name, before)
+    place, offer, replaced = trio.run(partial(_pair, way, entry, label=label, agents=agents, patience=connect_timeout))
+    if not replaced:
+        click.echo(
+            f"warning: the token {before.token_id if before else ''} of before is still there: it was made otherwise, "
+            f"or under another label, or could not be revoked; on {address.host}, `acp-gateway token revoke` ends it",
+            err=True,
+        )
+    click.echo(f'Paired with {address.host} ({place.address}), saved as "{name}" in {path}.', err=True)
+    click.echo(f"The token's id is {offer.token_id}. Next:", err=True)
+    click.echo(f"paired: acp-gateway connect {name} --print-config zed")
+
+
+@dataclass(frozen=True, slots=True)
+class _Entry:
+    """The entry of hosts.toml that a pairing is for."""
+
+    path: Path
+    name: str
+    before: "Host | None"
+    """As it was."""
+
+    @property
+    def token_path(self) -> Path:
+        return self.path.with_name(f"{self.name}.token")
+
+    def write(self, place: "Place", offer: "Offer", way: "Way") -> None:
+        """Write the token, then the entry; both or neither. Raises `ConfigError`."""
+        from acp_gateway.config.host_writer import replace_file, write_host
+
+        try:
+            old = self.token_path.read_text()
+        except (OSError, UnicodeDecodeError):
+            old = None  # There is none, or no token that anybody could use.
+        replace_file(self.token_path, offer.token + "\n")
+        options: dict[str, str | tuple[str, ...] | None] = {
+            "url": str(place.address),
+            "token_file": self.token_path.name,
+            "token_id": offer.token_id,
+            "pin": place.pin,
+            "command": offer.command or way.command,
+            "ssh_options": way.options or None,
+        }
+        if not place.address.tls:
+            # Through ssh there is no TLS that these could be for.
+            options |= dict.fromkeys(("ca", "cert", "key"))
+        try:
+            write_host(self.path, self.name, options)
+        except ConfigError:
+            if old is None:
+                self.token_path.unlink(missing_ok=True)
+            else:
+                replace_file(self.token_path, old)
+            raise
+
+
+async def _pair(
+    way: "Way", entry: _Entry, *, label: str, agents: tuple[str, ...], patience: float
+) -> "tuple[Place, Offer, bool]":
+    """Pair, or change nothing: the address that works, what was offered, and whether the token of before is gone."""
+    import trio
+
+    from acp_gateway.client import ssh
+    from acp_gateway.client.pairing import open_pairing, places
+
+    host_name = way.address.host
+    with trio.move_on_after(patience):
+        host_name = await ssh.find_host_name(way)
+    _check_same_machine(entry.before, way, host_name)
+    async with open_pairing(way, label=label, agents=agents, patience=patience) as pairing:
+        offer = pairing.offer
+        try:
+            found = places(offer, way, host_name)
+            if not found:
+                raise ConfigError(
+                    f"the gateway on {way.address.host} only listens where this machine can't reach it. There, add "
+                    "[[listen]] with a wss:// or unix:// url, and pair again"
+                )
+            place = await _try(found, way, offer)
+            with trio.fail_after(ANSWER_TIMEOUT):
+                await pairing.keep()
+            entry.write(place, offer, way)
+        except BaseException as error:
+            # Also on Ctrl-C.
+            withdrawn = False
+            with trio.move_on_after(ANSWER_TIMEOUT, shield=True):
+                try:
+                    await pairing.withdraw()
+                    withdrawn = True
+                except GatewayError:
+                    pass  # What it was about goes before it.
+            raise _explain_failure(error, way, offer, withdrawn=withdrawn) from None
+        replaces = entry.before.token_id if entry.before else None
+        replaced = replaces is None
+        if replaces is not None:
+            with trio.move_on_after(ANSWER_TIMEOUT):
+                try:
+                    replaced = await pairing.replace(replaces)
+                except GatewayError:
+                    pass  # The caller says that it is still there.
+        return place, offer, replaced
+
+
+def _explain_failure(error: BaseException, way: "Way", offer: "Offer", *, withdrawn: bool) -> BaseException:
+    """The error of a pairing that has failed, with what is left of it."""
+    import trio
+
+    if isinstance(error, trio.TooSlowError):
+        error = Unreachable(f"{way}: the connection there has been lost, or hangs")
+    if not isinstance(error, GatewayError):
+        return error
+    left = (
+        "nothing was changed"
+        if withdrawn
+        else (
+            f"hosts.toml is as it was; should `acp-gateway token list` on {way.address.host} still show the token "
+            f"{offer.token_id}, then `acp-gateway token revoke {offer.token_id}` ends it"
+        )
+    )
+    if isinstance(error, ConfigError):
+        return ConfigError(f"{error.message}; {left}", file=error.file, line=error.line, key=error.key)
+    if isinstance(error, Unreachable):
+        return Unreachable(f"the gateway does not answer: {error}; is `acp-gateway serve` running there? {left}")
+    return type(error)(f"{error}; {left}")
+
+
+async def _try(found: "list[Place]", way: "Way", offer: "Offer") -> "Place":
+    """The first place where the gateway answers. Raises why there is none, and what is no mere lack of an answer."""
+    from acp_gateway.client import control
+    from acp_gateway.client.dialing import Destination
+
+    failure: GatewayError | None = None
+    command = offer.command or way.command
+    for place in found:
+        destination = Destination(
+            place.address,
+            None,
+            offer.token,
+            place.pin,
+            None,
+            MAX_MESSAGE_SIZE,
+            control=True,
+            command=command,
+            ssh_options=way.options,
+        )
+        try:
+            await control.list_sessions(destination, patience=TRY_TIMEOUT * (1 if place.address.tls else 3))
+        except Unreachable as error:
+            failure = failure or error
+        else:
+            return place
+    assert failure is not None
+    raise failure
+
+
+def _parse_machine(text: str) -> "Address":
+    from acp_gateway.config.addresses import parse_target
+
+    address = parse_target(text if text.lower().startswith("ssh://") else f"ssh://{text}")
+    if address.path:
+        raise UsageError(f"{text} has a path; to pair, all that is needed is [USER@]HOST")
+    return address
+
+
+def _check_name(name: str) -> str:
+    if not re.fullmatch(r"[A-Za-z0-9._-]{1,64}", name):
+        raise UsageError("a name in hosts.toml is 1 to 64 letters, digits, dots, dashes and underscores; give --name")
+    return name
+
+
+def _own_name() -> str:
+    """What this machine is called, as far as a label can say it."""
+    return re.sub(r"[^\w .,:@+()-]", "-", platform.node())[:64].strip() or "machine"
+
+
+def _check_same_machine(before: "Host | None", way: "Way", host_name: str) -> None:
+    """Raise `UsageError` where an entry is somebody's own work, and about another machine."""
+    if before is None or before.token_id is not None:
+        return
+    if before.address.host.lower() not in (way.address.host.lower(), host_name.lower()):
+        raise UsageError(
+            f"there is a [hosts.{before.name}] in hosts.toml already, for {before.address}; choose another --name, or "
+            "remove that one"
+        )
+
+
+@click.command("pair-here", hidden=True)
+@config_option
+@click.option("--label", required=True, help="What the machine is called.")
+@click.option("--agent", "agents", multiple=True, metavar="NAME", help="Allow this agent only. May be repeated.")
+@_nonce_option
+def pair_here(config: Path | None, label: str, agents: tuple[str, ...], nonce: str) -> None:
+    """Make a token for a machine, and hand it over to that machine's `acp-gateway pair`, which runs this over ssh.
+
+    That one says on stdin what becomes of it: `keep`, then `replace ID` for the token that the machine had before,
+    which is revoked if pairing made it for the same machine. Without a `keep` the new token is revoked at the end.
+    """
+    from acp_gateway.client.pairing import PENDING, WHAT, Offer, find_listeners, is_relayed, label_of
+    from acp_gateway.client.ssh import mark
+    from acp_gateway.config.load import load_config
+    from acp_gateway.security.token_store import TokenStore
+
+    if sys.stdout.isatty():
+        raise UsageError("this would show a token; run `acp-gateway pair` on the machine that is to have it")
+    settings = load_config(config)
+    check_names("agent", agents, settings.agents)
+    listeners = find_listeners(settings)
+
+    def say(text: str) -> None:
+        # Lines of their own, also behind a greeting without an end.
+        click.echo(f"\n{mark(WHAT, 'BEGIN', nonce)}\n{text}\n{mark(WHAT, 'END', nonce)}")
+
+    store = TokenStore(settings.gateway.state_dir)
+    made, secret = store.create(label_of(label), None, agents or None, lifetime=PENDING)
+    note_token(settings, "token_created", made)
+    decisions = _Decisions(settings, store, made)
+    try:
+        say(Offer(listeners, is_relayed(settings), _own_path(), secret, made.id).encode())
+        while not decisions.withdrawn and (line := sys.stdin.readline(_LONGEST_LINE)):
+            say(json.dumps({"done": decisions.take(line)}))
+    finally:
+        decisions.finish()
+
+
+class _Decisions:
+    """What becomes of a token that pairing has made."""
+
+    def __init__(self, settings: "Config", store: "TokenStore", made: "Token") -> None:
+        self.withdrawn = False
+        self._settings = settings
+        self._store = store
+        self._made = made
+        self._kept = False
+
+    def take(self, line: str) -> bool:
+        """Do what the machine says; whether that was possible. What is not understood withdraws the token."""
+        from acp_gateway.client.pairing import KEEP, REPLACE
+
+        match line.split():
+            case [word] if word == KEEP:
+                self._store.keep(self._made.id)
+                self._kept = True
+                return True
+            case [word, token_id] if word == REPLACE and self._kept:
+                return self._replace(token_id)
+        self.withdrawn = True
+        self._kept = False
+        self.finish()
+        return True
+
+    def finish(self) -> None:
+        """Revoke the token unless it is to be kept; once is enough."""
+        if self._kept:
+            return
+        self._kept = True
+        try:
+            self._store.revoke(self._made.id)
+        except UsageError:
+            return  # Somebody has done it by hand.
+        note_token(self._settings, "token_revoked", self._made)
+
+    def _replace(self, token_id: str) -> bool:
+        """Revoke the token of before; False where pairing did not make it for the same machine."""
+        from acp_gateway.client.pairing import may_replace
+
+        old = next((token for token in self._store.tokens() if token.id == token_id), None)
+        if old is None:
+            return True
+        if not may_replace(old, self._made):
+            return False
+        self._store.revoke(old.id)
+        note_token(self._settings, "token_revoked", old)
+        return True
+
+
+def _own_path() -> str | None:
+    """The absolute path of this program, where it was started as one."""
+    program = os.path.abspath(shutil.which(sys.argv[0]) or sys.argv[0])
+    return None if program.endswith(".py") else program
+
+
+@click.command(hidden=True)
+@config_option
+@click.option("--socket", "path", metavar="PATH", help="The socket. Default: the first of the configuration.")
+@_nonce_option
+def relay(config: Path | None, path: str | None, nonce: str) -> None:
+    """Connect stdin and stdout with the gateway's unix socket; `acp-gateway connect ssh://HOST` runs this over ssh."""
+    import trio
+
+    from acp_gateway.client import relay as far_end
+    from acp_gateway.config.load import load_config
+    from acp_gateway.transports.pipes import open_stdio
+
+    if path is None:
+        path = far_end.find_socket(load_config(config))
+    nonce = nonce or far_end.nonce_of(os.environ.get("SSH_ORIGINAL_COMMAND", ""))
+    trio.run(far_end.relay, open_stdio(), path, nonce)

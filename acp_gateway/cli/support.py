@@ -1,0 +1,125 @@
+"""The commands for looking into what has happened: `audit` and `replay`."""
+
+import math
+import re
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import click
+
+from acp_gateway.cli.tokens import config_option
+from acp_gateway.errors import UsageError
+
+
+def _since(_context: click.Context, _option: click.Parameter, text: str | None) -> float | None:
+    """A time, in seconds since 1970: so long ago, or then."""
+    import time
+    from datetime import datetime
+
+    from acp_gateway.config.durations import parse_duration
+
+    if text is None:
+        return None
+    try:
+        return time.time() - parse_duration(text)
+    except UsageError:
+        pass
+    try:
+        # Without a zone it is this machine's time.
+        return datetime.fromisoformat(text).timestamp()
+    except (ValueError, OverflowError):
+        raise click.BadParameter(
+            "expected a duration, such as 90s, 15m, 2h or 7d, or a time, such as 2026-11-22 or 2026-11-22T07:30Z"
+        ) from None
+
+
+def _factor(_context: click.Context, _option: click.Parameter, number: float) -> float:
+    if not math.isfinite(number):
+        raise click.BadParameter("expected a number, such as 1 or 0.5")
+    return number
+
+
+@click.command(short_help="Show who did what.")
+@click.option(
+    "--since",
+    metavar="DURATION|TIME",
+    callback=_since,
+    help="Only what came after it: 2h, 7d, 2026-11-22, 2026-11-22T07:30Z.",
+)
+@click.option("--event", "events", multiple=True, metavar="NAME", help="Only this kind of entry. May be repeated.")
+@click.option("--json", "as_json", is_flag=True, help="Print the entries as JSON, a line each.")
+@config_option
+def audit(since: float | None, events: tuple[str, ...], config: Path | None, *, as_json: bool) -> None:
+    """Show the gateway's audit, the oldest entry first: who came in, and what was decided. Never what was said.
+
+    Run this on the gateway's machine.
+    """
+    from acp_gateway.config.load import load_config
+    from acp_gateway.gateway.events.audit import FILE_NAME, entry_line, read_audit
+
+    path = load_config(config).gateway.state_dir / FILE_NAME
+    _check_events(events, path)
+    reading = read_audit(path, since)
+    for entry in reading:
+        if not events or entry["event"] in events:
+            click.echo(entry_line(entry) if as_json else _readable(entry))
+    if reading.damaged:
+        click.echo(f"warning: damaged lines in the audit, not shown: {reading.damaged}", err=True)
+
+
+def _check_events(names: Iterable[str], path: Path) -> None:
+    """Raise `UsageError` for the first name that no event has, neither in this version nor in the audit at `path`."""
+    from acp_gateway.config.toml_file import suggestion
+    from acp_gateway.gateway.events.audit import EVENTS, read_audit
+
+    unknown = [name for name in names if name not in EVENTS]
+    if unknown:
+        # Another version may have written others.
+        known = EVENTS | {entry["event"] for entry in read_audit(path)}
+        for name in unknown:
+            if name not in known:
+                hint = suggestion(name, known) or f"; there are: {', '.join(sorted(EVENTS))}"
+                raise UsageError(f"no event is called {name!r}{hint}")
+
+
+def _readable(entry: dict[str, Any]) -> str:
+    """An entry as people read it: the time, the event, and each detail with its name."""
+    details = [f"{_word(name)}={_word(value)}" for name, value in entry.items() if name not in ("time", "event")]
+    return "  ".join([_word(entry["time"]), _word(entry["event"]).ljust(18), " ".join(details)]).rstrip()
+
+
+def _word(value: object) -> str:
+    """A value as it is where that is one plain word, else as JSON."""
+    from acp_gateway.gateway.events.audit import entry_line
+
+    return value if isinstance(value, str) and re.fullmatch(r"[!#-<>-~]+", value) else entry_line(value)
+
+
+@click.command(short_help="Play a recording back to an editor.")
+@click.argument("file", type=click.Path(path_type=Path, dir_okay=False))
+@click.option(
+    "--speed",
+    type=click.FloatRange(min=0),
+    default=0.0,
+    callback=_factor,
+    show_default=True,
+    metavar="FACTOR",
+    help="1: the agent takes as long as it took; 2: half of that; 0: no time at all.",
+)
+def replay(file: Path, speed: float) -> None:
+    """Play a recording from the gateway's record_dir back to an editor, as its agent on stdin and stdout.
+
+    An editor starts this in the place of `acp-gateway connect`, and sees what it saw then, without the agent.
+    """
+    from functools import partial
+
+    import trio
+
+    from acp_gateway.gateway.events.replay import RecordedConnection, play
+    from acp_gateway.transports.pipes import open_stdio
+
+    recording = RecordedConnection.read(file)
+    if recording.passed_over:
+        click.echo(f"warning: lines without a message, left out: {recording.passed_over}", err=True)
+    trio.run(partial(play, open_stdio(), recording, speed=speed))

@@ -1,0 +1,361 @@
+"""The commands for tokens, and what other commands look like as well."""
+
+import io
+import os
+import stat
+import sys
+import time
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+import click
+
+from acp_gateway.errors import UsageError
+from acp_gateway.printable import printable
+
+if TYPE_CHECKING:
+    from acp_gateway.config.load import Config
+    from acp_gateway.security.token_store import Role, Token
+
+
+def lifetime_option(_context: click.Context, _option: click.Parameter, text: str) -> float | None:
+    from acp_gateway.config.durations import parse_duration
+
+    try:
+        return None if text == "never" else parse_duration(text)
+    except UsageError as error:
+        raise click.BadParameter(f"{error}; or never") from None
+
+
+def _new_lifetime(
+    context: click.Context, option: click.Parameter, text: str | None
+) -> float | Literal["as before"] | None:
+    return "as before" if text is None else lifetime_option(context, option, text)
+
+
+def _grace(_context: click.Context, _option: click.Parameter, text: str) -> float:
+    from acp_gateway.config.durations import parse_duration
+
+    try:
+        return 0.0 if text == "none" else parse_duration(text)
+    except UsageError as error:
+        raise click.BadParameter(f"{error}; or none") from None
+
+
+SESSION_DELAY = 0.5
+"""Seconds after which a session that has just been opened is on the disk: the gateway writes what has gathered."""
+
+config_option = click.option(
+    "--config",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="The gateway's configuration. Default: ~/.config/acp-gateway/config.toml, else /etc/acp-gateway/config.toml.",
+)
+"""For each command that is run on the gateway's machine."""
+
+
+def was_given(option: str) -> bool:
+    """Whether an option of the running command was given, and is not merely its default."""
+    source = click.get_current_context().get_parameter_source(option)
+    return source is not None and source.name != "DEFAULT"
+
+
+def print_table(heads: tuple[str, ...], rows: list[tuple[str, ...]]) -> None:
+    """Rows in columns. Their heads are for people: a script gets nothing but rows."""
+    print_any_character()
+    table = [tuple(map(_cell, row)) for row in ([heads, *rows] if sys.stdout.isatty() else rows)]
+    widths = [max(map(len, column)) for column in zip(*table, strict=True)]
+    for row in table:
+        print_line("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
+
+
+def print_line(text: str) -> None:
+    """Print what somebody else may have written, on one line, and nothing that a terminal obeys.
+
+    An agent may be able to write the gateway's files, and root may be the one who looks.
+    """
+    click.echo(_cell(text))
+
+
+def _cell(text: str) -> str:
+    return printable(text, size=len(text))
+
+
+def print_secret(secret: str) -> None:
+    """Print a token on stdout, for its owner alone: `> FILE` makes a file that all users may read."""
+    try:
+        status = os.fstat(sys.stdout.fileno())
+        # One that the shell has just made for this, or emptied.
+        if stat.S_ISREG(status.st_mode) and not status.st_size and stat.S_IMODE(status.st_mode) & 0o077:
+            os.fchmod(sys.stdout.fileno(), 0o600)
+    except (OSError, ValueError):
+        pass  # It is no file, or another user's.
+    click.echo(secret)
+
+
+def check_session(settings: "Config", session: str) -> None:
+    """Raise `UsageError` where the gateway has no session of this id, neither open nor from before."""
+    from acp_gateway.config.toml_file import suggestion
+    from acp_gateway.gateway.gateway import DATABASE
+    from acp_gateway.gateway.storage.database import read_session_ids
+
+    path = settings.gateway.state_dir / DATABASE
+    known = read_session_ids(path)
+    if known is not None and session not in known:
+        time.sleep(SESSION_DELAY)
+        known = read_session_ids(path)
+    if known is None:
+        click.echo(f"warning: {path} cannot be read: is there such a session?", err=True)
+    elif session not in known:
+        hint = printable(suggestion(session[:64], known))
+        raise UsageError(
+            f'this gateway has no session "{printable(session, size=64)}"{hint}; `acp-gateway sessions TARGET` on the '
+            "client's machine lists them, the id first"
+        )
+
+
+def print_any_character() -> None:
+    """From now on print a question mark for what the terminal or the file has no character for, and go on."""
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        # Titles and labels are in all languages.
+        sys.stdout.reconfigure(errors="replace")
+
+
+@click.group(short_help="Make, show, rotate and revoke tokens.")
+def token() -> None:
+    """Make, show, rotate and revoke the tokens that let people in. Run this on the gateway's machine."""
+
+
+@token.command("create")
+@config_option
+@click.option("--label", required=True, help="What the token is for, such as a device: laptop, phone.")
+@click.option(
+    "--identity",
+    metavar="NAME",
+    help="Whose token it is. Default: the gateway's own user, so all yours are one person's.",
+)
+@click.option("--agent", "agents", multiple=True, metavar="NAME", help="Allow this agent only. May be repeated.")
+@click.option(
+    "--workspace", "workspaces", multiple=True, metavar="NAME", help="Allow this workspace only. May be repeated."
+)
+@click.option(
+    "--role",
+    type=click.Choice(["controller", "observer"]),
+    default="controller",
+    show_default=True,
+    help="A controller may do everything; an observer may only look.",
+)
+@click.option("--session", metavar="ID", help="Restrict the token to this one session, whoever owns it.")
+@click.option(
+    "--expires",
+    "lifetime",
+    metavar="DURATION",
+    default="never",
+    callback=lifetime_option,
+    help="Expire after this time: 90s, 15m, 2h, 7d. Default: never.",
+)
+def create_token(
+    config: Path | None,
+    label: str,
+    identity: str | None,
+    agents: tuple[str, ...],
+    workspaces: tuple[str, ...],
+    role: "Role",
+    session: str | None,
+    lifetime: float | None,
+) -> None:
+    """Make a token and print it, this once."""
+    from acp_gateway.config.load import load_config
+    from acp_gateway.security.token_store import TokenStore
+
+    settings = load_config(config)
+    check_names("agent", agents, settings.agents)
+    if workspaces and not settings.workspaces:
+        raise UsageError(
+            "the configuration has no [workspaces.NAME], and the one workspace that there is then has no name: "
+            "leave --workspace out, or write such a section"
+        )
+    check_names("workspace", workspaces, settings.workspaces)
+    if session is not None:
+        check_session(settings, session)
+    record, secret = TokenStore(settings.gateway.state_dir).create(
+        label, identity, agents or None, role=role, session=session, workspaces=workspaces or None, lifetime=lifetime
+    )
+    note_token(settings, "token_created", record)
+    click.echo(
+        f"Token {record.id} for {record.identity}. It is shown only now; keep it in a file of mode 600:", err=True
+    )
+    print_secret(secret)
+
+
+def check_names(kind: str, names: Iterable[str], known: Iterable[str]) -> None:
+    """Raise `UsageError` for the first of some names that is not known in the configuration."""
+    from acp_gateway.config.toml_file import suggestion
+
+    for name in names:
+        if name not in known:
+            raise UsageError(f"there is no {kind} {name!r} in the configuration{suggestion(name, known)}")
+
+
+def note_token(
+    settings: "Config", event: Literal["token_created", "token_rotated", "token_revoked"], token: "Token"
+) -> None:
+    """Write down for the audit what happened to a token."""
+    from acp_gateway.gateway.events.audit import FILE_NAME, Audit
+
+    gateway = settings.gateway
+    audit = Audit(gateway.state_dir / FILE_NAME, max_size=gateway.audit_size, files=gateway.audit_files)
+    audit.record(event, id=token.id, label=token.label, identity=token.identity)
+    audit.close()
+
+
+@token.command("list")
+@config_option
+def list_tokens(config: Path | None) -> None:
+    """Show the tokens there are, a row each, the id first.
+
+    LAST USED is the hour, in UTC, in which a connection last came in with it; the gateway notes that once an hour.
+    """
+    from acp_gateway.config.load import load_config
+    from acp_gateway.security.token_store import TokenStore
+
+    state_dir = load_config(config).gateway.state_dir
+    store = TokenStore(state_dir)
+    tokens = store.tokens()
+    if not tokens:
+        click.echo("There are no tokens; make one with `acp-gateway token create --label NAME`.", err=True)
+        return
+    used = _last_uses(state_dir)
+    rows: list[tuple[str, ...]] = [
+        (
+            each.id,
+            each.identity,
+            each.role,
+            _names(each.agents),
+            _names(each.workspaces),
+            each.session or "-",
+            each.created,
+            "expired" if store.has_expired(each) else each.expires or "never",
+            used.get(each.id, "-"),
+            each.label,
+        )
+        for each in tokens
+    ]
+    heads = (
+        *("ID", "IDENTITY", "ROLE", "AGENTS", "WORKSPACES", "SESSION"),
+        *("CREATED", "EXPIRES", "LAST USED", "LABEL"),
+    )
+    print_table(heads, rows)
+
+
+@token.command("show")
+@config_option
+@click.argument("token_id", metavar="ID")
+def show_token(config: Path | None, token_id: str) -> None:
+    """Show everything that is known of a token, but for the token itself, which nobody knows but its holder.
+
+    `last used` is the hour, in UTC, in which a connection last came in with it; the gateway notes that once an hour.
+    """
+    from acp_gateway.config.load import load_config
+    from acp_gateway.security.token_store import TokenStore
+
+    state_dir = load_config(config).gateway.state_dir
+    store = TokenStore(state_dir)
+    record = store.find(token_id)
+    expires = record.expires or "never"
+    lines = {
+        "id": record.id,
+        "kind": record.kind,
+        "label": record.label,
+        "identity": record.identity,
+        "role": record.role,
+        "agents": _names(record.agents),
+        "workspaces": _names(record.workspaces),
+        "session": record.session or "-",
+        "created": record.created,
+        "rotated": record.rotated or "-",
+        "expires": f"{expires} (expired)" if store.has_expired(record) else expires,
+        "last used": _last_uses(state_dir).get(record.id, "-"),
+    }
+    print_any_character()
+    for name, value in lines.items():
+        print_line(f"{name}: {value}")
+
+
+def _names(allowed: tuple[str, ...] | None) -> str:
+    """The names of what a token allows; one that was emptied by hand allows nothing."""
+    return "all" if allowed is None else ",".join(allowed) or "none"
+
+
+def _last_uses(state_dir: Path) -> dict[str, str]:
+    """The hour of each token's last use, by its id: it is known no more exactly than that."""
+    from datetime import UTC, datetime
+
+    from acp_gateway.gateway.gateway import DATABASE
+    from acp_gateway.gateway.storage.database import read_token_uses
+
+    return {
+        token_id: datetime.fromtimestamp(use.last_used, UTC).strftime("%Y-%m-%dT%HZ")
+        for token_id, use in read_token_uses(state_dir / DATABASE).items()
+    }
+
+
+@token.command("rotate")
+@config_option
+@click.argument("token_id", metavar="ID")
+@click.option(
+    "--expires",
+    "lifetime",
+    metavar="DURATION",
+    callback=_new_lifetime,
+    help="Expire after this time: 90s, 15m, 2h, 7d, or never. Default: keep the current expiry. Required for a token "
+    "that has expired.",
+)
+@click.option(
+    "--grace",
+    metavar="DURATION",
+    default="10m",
+    show_default=True,
+    callback=_grace,
+    help="Keep the old token valid for this long, so that there is time to save the new one; none: revoke it now.",
+)
+def rotate_token(
+    config: Path | None, token_id: str, lifetime: float | Literal["as before"] | None, grace: float
+) -> None:
+    """Replace a token by a new one with the same rights, and print the new one, this once.
+
+    After --grace the old token is revoked and its connections are cut. `connect` then comes back with the token that is
+    in its file, and goes on where it was. If somebody else may have the old token, use --grace none.
+    """
+    from acp_gateway.config.load import load_config
+    from acp_gateway.security.token_store import TokenStore
+
+    settings = load_config(config)
+    record, secret = TokenStore(settings.gateway.state_dir).rotate(token_id, lifetime, grace=grace)
+    note_token(settings, "token_rotated", record)
+    click.echo(
+        f"Token {record.id} for {record.identity}, {describe_end(record)}; the old one is worthless "
+        f"{f'after {record.former_until}' if record.former_until else 'now'}. "
+        "The new one is shown only now; put it in the place of the old one, in a file of mode 600:",
+        err=True,
+    )
+    print_secret(secret)
+
+
+def describe_end(token: "Token") -> str:
+    return f"expires {token.expires}" if token.expires else "never expires"
+
+
+@token.command("revoke")
+@config_option
+@click.argument("token_id", metavar="ID")
+def revoke_token(config: Path | None, token_id: str) -> None:
+    """Revoke a token and close its connections."""
+    from acp_gateway.config.load import load_config
+    from acp_gateway.security.token_store import TokenStore
+
+    settings = load_config(config)
+    record = TokenStore(settings.gateway.state_dir).revoke(token_id)
+    note_token(settings, "token_revoked", record)
+    print_any_character()
+    print_line(f"Revoked {record.id} ({record.label}).")

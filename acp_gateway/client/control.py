@@ -1,0 +1,197 @@
+"""Asking the gateway itself, on a connection of its own that no agent is behind: which sessions there are."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any, Final
+
+import trio
+
+from acp_gateway.client.dialing import Destination, dial, explain_silence, refusal_by_error
+from acp_gateway.errors import ProtocolError, Unreachable
+from acp_gateway.printable import printable
+from acp_gateway.protocol.methods import SESSIONS
+from acp_gateway.transports.streams import MessageStream
+from acp_gateway.transports.websocket import Timing, WebSocketStream
+
+SESSION_COLUMNS: Final = ("ID", "AGENT", "TITLE", "CWD", "OWNER", "LIVE", "CONNECTED", "AWAY", "TURN", "WAITS")
+
+TITLE_SIZE: Final = 40
+"""Characters of a title in a table; agents take a whole first prompt for one."""
+
+_REQUEST_ID: Final = 1
+
+_SESSION: Final = {
+    "sessionId": str,
+    "agent": str,
+    "title": str | None,
+    "cwd": str | None,
+    "updatedAt": str | None,
+    "owner": str,
+    "live": bool | None,
+    "connected": int,
+    "away": int,
+    "turn": bool,
+    "waiting": list,
+}
+_WAITING: Final = {"method": str, "title": str | None, "since": str}
+"""What a session has, and what waits in one, each with its type. A later version may say more; an earlier one knew
+only sessions that are live, and did not say so."""
+
+_PROBLEM_SIZE: Final = 1000
+"""Characters of a problem that are shown: what several causes and the paths in them take."""
+
+
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """What a gateway says of its sessions."""
+
+    sessions: list[dict[str, Any]]
+    """As it describes them; see `docs/wire.md`."""
+    more: int = 0
+    """How many there are besides that are not live, all used longer ago."""
+    problems: tuple[str, ...] = ()
+    """What is wrong there at the moment, a line each, fit for a terminal."""
+
+
+async def ask(destination: Destination, method: str, params: object, *, patience: float) -> Any:
+    """Connect, make one request of the gateway, and return its result: any JSON value.
+
+    Args:
+        destination: a gateway, with `control` set.
+        method: one of the gateway's own.
+        params: its parameters, as JSON takes them.
+        patience: seconds for all of it.
+
+    Raises what `dial` raises, and the same for an error that is the answer. Cancelling closes the connection.
+    """
+    address = destination.address
+    stream = None
+    try:
+        with trio.move_on_after(patience):
+            stream = await dial(destination, Timing())
+            return await _exchange(stream, destination, method, params)
+    except trio.EndOfChannel:
+        said = printable(stream.close_text) if isinstance(stream, WebSocketStream) else ""
+        raise Unreachable(f"{address}: {said or 'the connection was closed without an answer'}") from None
+    except trio.BrokenResourceError as error:
+        raise Unreachable(f"{address}: {error}") from error
+    finally:
+        if stream is not None:
+            await stream.aclose()
+    raise Unreachable(f"{explain_silence(str(address))} (tried for {patience:g} s)")
+
+
+async def _exchange(stream: MessageStream, destination: Destination, method: str, params: object) -> Any:
+    request = {"jsonrpc": "2.0", "id": _REQUEST_ID, "method": method, "params": params}
+    await stream.send(json.dumps(request).encode())
+    while True:
+        try:
+            reply = json.loads(await stream.receive())
+        except (ValueError, RecursionError):
+            reply = None
+        if not isinstance(reply, dict):
+            raise ProtocolError(f"{destination.address}: the answer is no message")
+        # The id is null where the request was not even understood as one.
+        if "method" in reply or reply.get("id") not in (_REQUEST_ID, None):
+            continue
+        if isinstance(reply.get("error"), dict):
+            raise refusal_by_error(destination, reply["error"])
+        if "result" not in reply:
+            raise ProtocolError(f"{destination.address}: the answer has no result")
+        return reply["result"]
+
+
+async def list_sessions(destination: Destination, *, patience: float) -> Listing:
+    """The sessions that the token may see.
+
+    Where the destination names an agent, only that agent's. `patience` and errors are those of `ask`.
+    """
+    result = await ask(destination, SESSIONS, {}, patience=patience)
+    if not _is_listing(result):
+        raise ProtocolError(
+            f"{destination.address}: the gateway's answer is not understood; does `acp-gateway --version` say the same "
+            "there and here?"
+        )
+    return Listing(
+        [session for session in result["sessions"] if destination.agent in (None, session["agent"])],
+        result.get("more", 0),
+        tuple(printable(problem, size=_PROBLEM_SIZE) for problem in result.get("problems", ())),
+    )
+
+
+def _is_listing(value: object) -> bool:
+    if not isinstance(value, dict):
+        return False
+    sessions, problems = value.get("sessions"), value.get("problems", [])
+    return (
+        isinstance(sessions, list)
+        and all(map(_is_session, sessions))
+        and isinstance(value.get("more", 0), int)
+        and isinstance(problems, list)
+        and all(isinstance(problem, str) for problem in problems)
+    )
+
+
+def _is_session(value: object) -> bool:
+    return (
+        isinstance(value, dict)
+        and all(isinstance(value.get(name), kind) for name, kind in _SESSION.items())
+        and all(map(_is_waiting, value["waiting"]))
+    )
+
+
+def _is_waiting(value: object) -> bool:
+    if not isinstance(value, dict) or not all(isinstance(value.get(name), kind) for name, kind in _WAITING.items()):
+        return False
+    try:
+        return datetime.fromisoformat(value["since"]).tzinfo is not None
+    except ValueError:
+        return False
+
+
+def session_rows(sessions: Sequence[Mapping[str, Any]], now: datetime) -> list[tuple[str, ...]]:
+    """A row of text for each session of `list_sessions`, with a cell for each of `SESSION_COLUMNS`.
+
+    `now`, with its time zone, is what ages are counted to. No cell holds what a terminal would take for more than text.
+    """
+    return [
+        (
+            printable(session["sessionId"], size=len(session["sessionId"])),
+            printable(session["agent"]),
+            _shortened(session.get("title") or "-"),
+            printable(session.get("cwd") or "-"),
+            printable(session["owner"]),
+            "no" if session.get("live") is False else "yes",
+            str(session["connected"]),
+            str(session["away"]),
+            "open" if session["turn"] else "-",
+            _waits(session["waiting"], now),
+        )
+        for session in sessions
+    ]
+
+
+def _waits(waiting: Sequence[Mapping[str, Any]], now: datetime) -> str:
+    """What waits for a person: the oldest, and how many more there are."""
+    if not waiting:
+        return "-"
+    since, oldest = min(((datetime.fromisoformat(one["since"]), one) for one in waiting), key=lambda pair: pair[0])
+    title = f" ({_shortened(oldest['title'])})" if oldest.get("title") else ""
+    more = f", and {len(waiting) - 1} more" if len(waiting) > 1 else ""
+    return f"{printable(oldest['method'])}{title} for {_age(now - since)}{more}"
+
+
+def _age(age: timedelta) -> str:
+    """How long that is, in its largest unit; nothing where the two machines' clocks disagree."""
+    seconds = max(int(age.total_seconds()), 0)
+    for unit, size in (("d", 86400), ("h", 3600), ("min", 60)):
+        if seconds >= size:
+            return f"{seconds // size} {unit}"
+    return f"{seconds} s"
+
+
+def _shortened(title: str) -> str:
+    text = printable(title)
+    return text if len(text) <= TITLE_SIZE else text[: TITLE_SIZE - 1].rstrip() + "…"

@@ -1,0 +1,178 @@
+"""Where `connect` goes and what it shows there: the command line, the environment and hosts.toml put together.
+
+All of it is read anew for each attempt to connect, so a new token or a corrected file counts without a restart.
+"""
+
+import os
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from acp_gateway.client.dialing import Destination
+from acp_gateway.config.addresses import parse_target
+from acp_gateway.config.directories import expand_user
+from acp_gateway.errors import ConfigError, GatewayError, Unauthorized, UsageError
+from acp_gateway.security.tls import parse_pin
+from acp_gateway.security.token_format import explain_flaw, read_token_file
+
+if TYPE_CHECKING:
+    from acp_gateway.config.hosts import Host
+
+_HOSTS_TOLD = 10
+"""Names of hosts.toml that an error shows."""
+
+
+def find_host(target: str) -> "Host | None":
+    """The entry of hosts.toml that a target names, if it does. Raises `ConfigError` where it almost does."""
+    if "://" in target:
+        return None
+    # A URL needs none of this, and the client's start-up should not wait for it.
+    from acp_gateway.config.hosts import hosts_path, load_hosts
+    from acp_gateway.config.toml_file import suggestion
+
+    try:
+        path = hosts_path()
+    except ConfigError:
+        return None  # Without any home directory there is no hosts.toml.
+    hosts = load_hosts(path)
+    hint = suggestion(target, hosts) if target not in hosts and not set(target) & set(".:[") else ""
+    if hint:
+        raise ConfigError(f"there is no [hosts.{target}] in {path}{hint} A machine of that name is {target}:7443")
+    return hosts.get(target)
+
+
+def find_destination(
+    target: str,
+    agent: str | None,
+    token_file: Path | None,
+    ca: Path | None,
+    pin: str | None,
+    max_message_size: int,
+    *,
+    insecure: bool,
+    session: str | None = None,
+    observe: bool = False,
+    control: bool = False,
+    cert: Path | None = None,
+    key: Path | None = None,
+) -> Destination:
+    """Where to connect, by the command line, the environment and hosts.toml as they are now.
+
+    The agent in hosts.toml is only for who begins sessions: one to join has its agent already, and who asks the
+    gateway itself needs none.
+
+    No token is needed on this machine, through ssh, with a client certificate, or where the host's section has
+    `token = "none"`: what answers there may be another ACP server.
+
+    Raises `UsageError`, `ConfigError`, or `Unauthorized` where there is no token, each with what to do.
+    """
+    host = find_host(target)
+    address = host.address if host else parse_target(target)
+    if pin is None and ca is None and host is not None:
+        pin, ca = host.pin, host.ca
+    check_client_certificate(cert, key)
+    if cert is None and host is not None:
+        cert, key = host.cert, host.key
+    if not address.tls and (pin or ca or cert):
+        raise UsageError(
+            f"a pin, an authority or a client certificate is for TLS, and {address} has none: use wss:// or tcp+tls://"
+        )
+    if not (
+        address.tls or address.loopback or address.scheme == "ssh" or insecure or (host and host.insecure_plaintext)
+    ):
+        raise UsageError(
+            f"everybody on the way to {address} could read the token: use wss:// or tcp+tls://, or, where the network "
+            "itself is private, --insecure-plaintext (insecure_plaintext = true in hosts.toml)"
+        )
+    token = _find_token(token_file, host)
+    wants_token = cert is None and address.scheme != "ssh" and not address.loopback
+    if token is None and wants_token and (host is None or host.wants_token):
+        raise _missing_token(target, host)
+    return Destination(
+        address=address,
+        agent=agent or (host.agent if host and session is None and not control else None),
+        token=token,
+        pin=None if pin is None else parse_pin(pin),
+        ca=ca,
+        max_message_size=max_message_size,
+        session=None if session is None else check_session_id(session),
+        observe=observe,
+        control=control,
+        cert=cert,
+        key=key,
+        command=host.command if host else None,
+        ssh_options=host.ssh_options if host else (),
+        token_hint=_explain_refusal(token, host),
+    )
+
+
+def check_client_certificate(cert: Path | None, key: Path | None) -> None:
+    """Raise `UsageError` where one is named without the other."""
+    if (cert is None) != (key is None):
+        missing = "--cert with the certificate of that key" if cert is None else "--key with its private key"
+        raise UsageError(f"a client certificate is two files: give {missing} as well")
+
+
+def check_session_id(text: str) -> str:
+    """The id of a session, if it can be one: agents choose them as they like. Raises `UsageError`."""
+    if not text or re.search(r"[\ud800-\udfff]", text):
+        raise UsageError(f"no session has the id {text[:64]!r}; `acp-gateway sessions` shows those there are")
+    return text
+
+
+def _find_token(token_file: Path | None, host: "Host | None") -> str | None:
+    """The token from the first place that has one. Raises `ConfigError` or `Unauthorized` for one that is flawed."""
+    if token_file is None and host is not None and not host.wants_token:
+        return None
+    named = os.environ.get("ACP_GATEWAY_TOKEN_FILE")
+    if token_file is None and named:
+        # Editors set variables without a shell that would expand this.
+        token_file = expand_user(named)
+    if token_file is None:
+        token = os.environ.get("ACP_GATEWAY_TOKEN", "").strip()
+        if token:
+            flaw = explain_flaw(token)
+            if flaw is not None:
+                raise Unauthorized(
+                    f"the token in ACP_GATEWAY_TOKEN {flaw}; copy it again as token create printed it; for another "
+                    "server's token, name its file by token_file in hosts.toml"
+                )
+            return token
+        if host is not None and host.token_file is not None:
+            return read_token_file(host.token_file, any_form=True)
+    return None if token_file is None else read_token_file(token_file)
+
+
+def _missing_token(target: str, host: "Host | None") -> GatewayError:
+    """The error where there is no token, and one is needed."""
+    if host is None and "://" not in target:
+        from acp_gateway.config.hosts import hosts_path, load_hosts
+
+        try:
+            names = list(load_hosts(hosts_path()))
+        except ConfigError:
+            names = []
+        there = f"there: {', '.join(names[:_HOSTS_TOLD])}" if names else "there is none"
+        return ConfigError(
+            f'"{target}" is not in hosts.toml ({there}) and no token was given. New gateway? `acp-gateway pair '
+            f"{target}`, or --token-file with a file that has its token"
+        )
+    return Unauthorized(
+        "there is no token: make one with `acp-gateway token create` on the gateway's machine, and give it by "
+        "--token-file, ACP_GATEWAY_TOKEN_FILE, ACP_GATEWAY_TOKEN, or token_file in hosts.toml; for a server that wants "
+        'none, write token = "none" there'
+    )
+
+
+def _explain_refusal(token: str | None, host: "Host | None") -> str:
+    """What may be the reason where a gateway does not accept this token, or none, and what helps; "" for unknown."""
+    if token is None:
+        return "no token was sent: give one by --token-file, ACP_GATEWAY_TOKEN_FILE, or token_file in hosts.toml"
+    flaw = explain_flaw(token)
+    if flaw is not None:
+        return f"the token_file of [hosts.{host.name}] holds another server's, which {flaw}" if host else ""
+    if host is not None and host.token_id is not None:
+        name = "" if host.name == host.address.host else f" --name {host.name}"
+        user = f"{host.address.user}@" if host.address.user else "[USER@]"
+        return f"this host was paired: `acp-gateway pair {user}{host.address.host}{name}` gets a new one"
+    return ""

@@ -1,0 +1,1 @@
+"""Configuration files, read into frozen structs with the line of every mistake."""

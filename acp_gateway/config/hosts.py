@@ -1,0 +1,205 @@
+"""The client's list of gateways, `hosts.toml`: what `acp-gateway connect NAME` needs to know."""
+
+import os
+import re
+import stat
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath, PureWindowsPath
+from typing import Annotated, Literal
+
+from acp_gateway.config.addresses import Address, parse_target
+from acp_gateway.config.directories import config_home, expand_user
+from acp_gateway.config.schema import (
+    Entry,
+    FilePath,
+    Flag,
+    Name,
+    Text,
+    Texts,
+    by_importance,
+    check_name,
+    read_section,
+    unknown_keys,
+)
+from acp_gateway.config.toml_file import TomlFile
+from acp_gateway.errors import ConfigError, UsageError
+
+
+def _target(entry: Entry) -> Address:
+    if not isinstance(entry.value, str):
+        raise entry.expected("a URL or host[:port]")
+    try:
+        return parse_target(entry.value)
+    except UsageError as error:
+        raise entry.error(str(error)) from None
+
+
+def _pin(entry: Entry) -> str:
+    if not (isinstance(entry.value, str) and re.fullmatch(r"sha256:[0-9A-Fa-f]{64}", entry.value)):
+        raise entry.error('expected "sha256:" and 64 hexadecimal digits, as "acp-gateway certs create" prints it')
+    return entry.value.lower()
+
+
+def _token_id(entry: Entry) -> str:
+    if not (isinstance(entry.value, str) and re.fullmatch("[0-9a-f]{8}", entry.value)):
+        raise entry.error("expected the id of a token, 8 hexadecimal digits, as `pair` writes it")
+    return entry.value
+
+
+def _token(entry: Entry) -> Literal["none"]:
+    if entry.value != "none":
+        raise entry.error(
+            "tokens don't go into hosts.toml: save it in a file of mode 600 and name that with token_file; "
+            'token = "none" is for a server that wants none'
+        )
+    return "none"
+
+
+def _maps(entry: Entry) -> tuple[tuple[str, str], ...]:
+    pairs = []
+    for local, remote in entry.table().items():
+        here = str(expand_user(local)) if local.startswith("~") else local
+        if not _is_absolute(here):
+            raise remote.error("expected an absolute path of this machine on the left")
+        if not (isinstance(remote.value, str) and remote.value.startswith("/")):
+            raise remote.error("expected an absolute path of the gateway's machine on the right, such as /srv/proj")
+        pairs.append((here, remote.value))
+    return tuple(pairs)
+
+
+def _is_absolute(path: str) -> bool:
+    # A laptop may be of either kind.
+    return PurePosixPath(path).is_absolute() or PureWindowsPath(path).is_absolute()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostSection:
+    """`[hosts.NAME]`: the options of one gateway, as in the file."""
+
+    url: Annotated[Address, _target]
+    """A URL, or `host[:port]`, which is a TLS WebSocket on port 7443."""
+
+    agent: Name | None = None
+    """The agent to use; else the gateway's default."""
+
+    token_file: FilePath | None = None
+    """A file with the token, for when neither the command line nor the environment has one. Another server's may be in
+    it, of any form."""
+
+    token: Annotated[Literal["none"], _token] | None = None
+    """`"none"`: no token is sent, also where the environment has one; for a server that wants none."""
+
+    pin: Annotated[str, _pin] | None = None
+    """`sha256:HEX` of the gateway's public key; then no authority needs to have signed its certificate."""
+
+    ca: FilePath | None = None
+    """The authorities to trust for this gateway, in PEM, instead of this machine's."""
+
+    cert: FilePath | None = None
+    """A client certificate, in PEM, of an authority in the gateway's `client_ca`: with it no token is needed."""
+
+    key: FilePath | None = None
+    """The private key of that certificate in PEM, which only its owner may open."""
+
+    insecure_plaintext: Flag = False
+    """Whether the token may go without TLS to another machine, where everybody on the way can read it."""
+
+    maps: Annotated[tuple[tuple[str, str], ...], _maps] = ()
+    """Folders of this machine and what they are called on the gateway's, as a table."""
+
+    command: Text | None = None
+    """The path of acp-gateway there, for what goes through ssh; else it is looked for there."""
+
+    ssh_options: Texts = ()
+    """Further options of ssh, each as `Name=value`, such as `IdentityFile=~/.ssh/box`."""
+
+    token_id: Annotated[str, _token_id] | None = None
+    """The id of the token, as `pair` notes it: pairing again revokes that one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Host:
+    """One gateway that the user has a name for."""
+
+    name: str
+    address: Address
+    agent: str | None
+    token_file: Path | None
+    pin: str | None
+    ca: Path | None
+    maps: tuple[tuple[str, str], ...]
+    insecure_plaintext: bool = False
+    cert: Path | None = None
+    key: Path | None = None
+    command: str | None = None
+    ssh_options: tuple[str, ...] = ()
+    token_id: str | None = None
+    wants_token: bool = True
+    """Whether a token is looked for at all."""
+
+
+def hosts_path() -> Path:
+    """Where the user's `hosts.toml` is, or would be. Raises `ConfigError` if no home directory is known at all."""
+    return config_home() / "hosts.toml"
+
+
+def load_hosts(path: Path) -> dict[str, Host]:
+    """The hosts in the file, by name; none if there is no such file. Raises `ConfigError` for the first problem."""
+    if not os.path.lexists(path):
+        return {}
+    _check_unchanged_by_others(path.parent)
+    _check_unchanged_by_others(path)
+    file = TomlFile.read(path)
+    root = Entry(file, (), file.data)
+    problems = list(unknown_keys(root, ["hosts"]))
+    hosts = {}
+    for name, entry in root.child("hosts", {}).table().items():
+        try:
+            check_name(entry, name)
+        except ConfigError as error:
+            problems.append(error)
+        section = read_section(HostSection, entry, problems)
+        if section is not None:
+            hosts[name] = Host(
+                name,
+                section.url,
+                section.agent,
+                section.token_file,
+                section.pin,
+                section.ca,
+                section.maps,
+                section.insecure_plaintext,
+                cert=section.cert,
+                key=section.key,
+                command=section.command,
+                ssh_options=section.ssh_options,
+                token_id=section.token_id,
+                wants_token=section.token is None,
+            )
+            if section.token is not None and section.token_file is not None:
+                problems.append(entry.table()["token"].error('token = "none" and a token_file exclude each other'))
+            if (section.cert is None) != (section.key is None):
+                given = entry.table()["key" if section.cert is None else "cert"]
+                problems.append(given.error("a client certificate is two files: cert and key"))
+    if problems:
+        raise by_importance(problems)[0]
+    return hosts
+
+
+def _check_unchanged_by_others(path: Path) -> None:
+    """Raise `ConfigError` for a file or folder that another user may have written, as ssh does for its configuration.
+
+    Who writes it chooses where the token goes. A link is followed; systems without users of this kind pass.
+    """
+    if not hasattr(os, "geteuid"):
+        return
+    try:
+        status = path.stat()
+    except OSError:
+        return  # Reading it says why.
+    mode = stat.S_IMODE(status.st_mode)
+    if mode & (stat.S_IWGRP | stat.S_IWOTH):
+        raise ConfigError(f"other users may change it (mode {mode:04o}): chmod go-w {path}", file=str(path))
+    if status.st_uid not in (0, os.geteuid()):
+        message = f"belongs to another user (id {status.st_uid}), who may change it: make a copy of your own"
+        raise ConfigError(message, file=str(path))

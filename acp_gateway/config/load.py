@@ -1,0 +1,412 @@
+"""Reads the gateway's configuration, says what is wrong with it, and makes an agent's environment of it.
+
+`_collect` finds everything that is wrong with the text of a file; `load_config` raises the first of these problems,
+and `check_config` reports all of them and then looks at the machine as well. The options themselves are in `options`.
+"""
+
+import os
+import shlex
+import shutil
+import stat
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Literal
+
+from acp_gateway.config.addresses import Address, overlap
+from acp_gateway.config.directories import config_home
+from acp_gateway.config.environment import RESERVED_PREFIX, read_env_file
+from acp_gateway.config.known_agents import advise
+from acp_gateway.config.options import (
+    AgentSection,
+    CertificateSection,
+    GatewaySection,
+    HooksSection,
+    LimitsSection,
+    ListenSection,
+    WorkspaceSection,
+)
+from acp_gateway.config.schema import (
+    Entry,
+    Section,
+    by_importance,
+    check_name,
+    missing_credential,
+    read_section,
+    unknown_keys,
+)
+from acp_gateway.config.toml_file import TomlFile, suggestion
+from acp_gateway.errors import ConfigError
+
+__all__ = [
+    "AgentSection",
+    "CertificateSection",
+    "Config",
+    "Finding",
+    "GatewaySection",
+    "HooksSection",
+    "LimitsSection",
+    "ListenSection",
+    "WorkspaceSection",
+    "agent_environment",
+    "check_config",
+    "default_config_path",
+    "inherited_environment",
+    "load_config",
+]
+
+SYSTEM_CONFIG = Path("/etc/acp-gateway/config.toml")
+"""Read where the user has no configuration."""
+
+INHERITED = frozenset(
+    {"HOME", "PATH", "USER", "LOGNAME", "SHELL", "LANG", "LANGUAGE", "TERM", "TZ", "TMPDIR"}
+    | {"XDG_CONFIG_HOME", "XDG_DATA_HOME", "XDG_STATE_HOME", "XDG_CACHE_HOME", "XDG_RUNTIME_DIR"}
+)
+"""What an agent or a hook gets of the gateway's environment, with `LC_*`: who and where it is, how it writes text,
+and where its own settings and login are. Nothing that carries authority (`SSH_AUTH_SOCK`, proxies with passwords,
+credentials of a service) is in the list; `pass_env` adds what an agent needs of these."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Config:
+    """A whole configuration whose parts fit together."""
+
+    gateway: GatewaySection
+    listen: tuple[ListenSection, ...]
+    agents: Mapping[str, AgentSection]
+    hooks: HooksSection = field(default_factory=HooksSection)
+    limits: LimitsSection = field(default_factory=LimitsSection)
+    workspaces: Mapping[str, WorkspaceSection] = field(default_factory=dict)
+    certificates: Mapping[str, CertificateSection] = field(default_factory=dict)
+
+    @property
+    def default_agent(self) -> str:
+        """The agent for a client that names none: the one that was set, or the only one."""
+        return self.gateway.default_agent or next(iter(self.agents))
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """What `check_config` has to say about one place."""
+
+    severity: Literal["error", "warning"]
+    error: ConfigError
+
+
+def default_config_path() -> Path:
+    """The configuration that is read if none is named: the user's, else the system's. Raises `ConfigError`."""
+    places = [SYSTEM_CONFIG]
+    try:
+        places.insert(0, config_home() / "config.toml")
+    except ConfigError:
+        pass  # A service without any home directory still has the system's.
+    for path in places:
+        if os.path.exists(path):  # Unlike the method, it takes a folder that may not be entered for none.
+            return path
+    names = " and no ".join(str(path) for path in places)
+    if os.path.exists(places[0].with_name("hosts.toml")):
+        raise ConfigError(
+            f"this command runs on the gateway's machine, and here is only a hosts.toml: `ssh HOST acp-gateway …`. Is "
+            f"this the gateway's machine? There is no {names}: write one, or name a file with --config"
+        )
+    raise ConfigError(f"there is no {names}: write one (the README shows the smallest), or name a file with --config")
+
+
+def load_config(path: Path | None) -> Config:
+    """Read the configuration at `path`, or at `default_config_path()`. Raises `ConfigError` for the first problem.
+
+    Files that it names need not exist yet.
+    """
+    file = path or default_config_path()
+    config, problems = _collect(TomlFile.read(file))
+    if config is None:
+        raise _first_of(problems, file)
+    return config
+
+
+def check_config(path: Path | None) -> list[Finding]:
+    """Everything that is wrong with the configuration, and with what it names on this machine, in the file's order.
+
+    What `load_config` refuses, or what would keep the gateway from listening or an agent from starting for sure,
+    is an error; the rest is a warning. Raises nothing.
+    """
+    try:
+        file = TomlFile.read(path or default_config_path())
+    except ConfigError as error:
+        return [Finding("error", error)]
+    config, problems = _collect(file)
+    findings = [Finding("error", problem) for problem in problems]
+    if config is not None:
+        root = Entry(file, (), file.data).table()
+        for section, entry in zip(config.listen, root["listen"].array("sections"), strict=True):
+            findings.extend(_check_certificate(section, entry.table()))
+        for name, workspace in config.workspaces.items():
+            if not os.path.isdir(workspace.root):
+                place = root["workspaces"].table()[name].table()["root"]
+                findings.append(Finding("warning", place.error(f"{workspace.root} is not a folder")))
+        for name, entry in root["agents"].table().items():
+            findings.extend(_check_agent(config.agents[name], entry.table()))
+        findings.extend(_check_hooks(config.hooks, root))
+    return findings
+
+
+def inherited_environment(base: Mapping[str, str], also: Collection[str] = ()) -> dict[str, str]:
+    """What an agent or a hook gets of `base`, the gateway's own environment: a fixed list, and the names in `also`."""
+    passed = INHERITED.union(also)
+    return {name: value for name, value in base.items() if name in passed or name.startswith("LC_")}
+
+
+def agent_environment(agent: AgentSection, base: Mapping[str, str]) -> dict[str, str]:
+    """The environment for an agent's process, from `base`, the gateway's own, and the agent's options.
+
+    A name in `pass_env` that `base` does not have is left out. Raises `ConfigError` if `env_file` cannot be used.
+    """
+    environment = inherited_environment(base, agent.pass_env)
+    if agent.env_file is not None:
+        environment |= read_env_file(agent.env_file)
+    environment |= agent.env
+    return {name: value for name, value in environment.items() if not name.startswith(RESERVED_PREFIX)}
+
+
+def _collect(file: TomlFile) -> tuple[Config | None, list[ConfigError]]:
+    """The configuration in a file, or None, and every problem with its text, in the file's order."""
+    problems: list[ConfigError] = []
+    root = Entry(file, (), file.data)
+    known = ["gateway", "limits", "listen", "agents", "workspaces", "certificates", "hooks"]
+    problems.extend(unknown_keys(root, known))
+    gateway = read_section(GatewaySection, root.child("gateway", {}), problems)
+    listen = _read_listeners(root.child("listen", []), problems)
+    agents = _read_agents(root.child("agents", {}), problems)
+    hooks = read_section(HooksSection, root.child("hooks", {}), problems)
+    limits = read_section(LimitsSection, root.child("limits", {}), problems)
+    workspaces = _read_named(WorkspaceSection, root.child("workspaces", {}), problems)
+    certificates = _read_named(CertificateSection, root.child("certificates", {}), problems)
+    if gateway is not None:
+        problems.extend(_default_agent_problems(gateway, root))
+    problems.extend(_certificate_problems(certificates, listen, root))
+    if gateway is None or hooks is None or limits is None or problems:
+        return None, by_importance(problems)
+    return Config(
+        gateway=gateway,
+        listen=listen,
+        agents=agents,
+        hooks=hooks,
+        limits=limits,
+        workspaces=workspaces,
+        certificates=certificates,
+    ), []
+
+
+def _first_of(problems: list[ConfigError], path: Path) -> ConfigError:
+    """The first problem, and what lists the others where there are any."""
+    first = problems[0]
+    if len(problems) == 1:
+        return first
+    option = "" if _is_default(path) else f" --config {shlex.quote(str(path))}"
+    message = f"{first.message} (`acp-gateway check-config{option}` lists all {len(problems)} problems)"
+    return ConfigError(message, file=first.file, line=first.line, key=first.key)
+
+
+def _is_default(path: Path) -> bool:
+    try:
+        return path == default_config_path()
+    except ConfigError:
+        return False
+
+
+def _read_listeners(entry: Entry, problems: list[ConfigError]) -> tuple[ListenSection, ...]:
+    if isinstance(entry.value, dict):
+        problems.append(entry.error("the header of a listener has two brackets: [[listen]]"))
+        return ()
+    if not isinstance(entry.value, list) or not entry.value:
+        problems.append(entry.error("at least one [[listen]] section with a url is needed"))
+        return ()
+    sections = []
+    taken: list[tuple[int, Address]] = []
+    for index, element in enumerate(entry.array("sections")):
+        section = read_section(ListenSection, element, problems)
+        if section is None:
+            continue
+        sections.append(section)
+        table = element.table()
+        problems.extend(_listener_problems(section.address, section, table))
+        address = section.address
+        for first, other in taken:
+            if _is_same_place(address, other):
+                problems.append(table["url"].error(f"listen[{first}], {other}, listens there already"))
+                break
+        taken.append((index, address))
+    return tuple(sections)
+
+
+def _is_same_place(address: Address, other: Address) -> bool:
+    """Whether two listeners are in each other's way, as far as their text tells."""
+    if "unix" in (address.scheme, other.scheme):
+        return address.scheme == other.scheme and os.path.normpath(address.path) == os.path.normpath(other.path)
+    return address.port == other.port != 0 and overlap(address.host, other.host)
+
+
+def _listener_problems(address: Address, section: ListenSection, table: Mapping[str, Entry]) -> Iterator[ConfigError]:
+    needs_tls = "is for wss and tcp+tls, where TLS needs it"
+    fitting = {
+        "cert": (address.tls, needs_tls),
+        "key": (address.tls, needs_tls),
+        "client_ca": (address.tls, "is for wss and tcp+tls, where a client can show a certificate"),
+        "client_crl": (address.tls, "is for wss and tcp+tls, where a client can show a certificate"),
+        "peer_uid": (address.scheme == "unix", "is for unix, where the kernel names the peer's user"),
+        "allowed_origins": (address.websocket, "is for ws and wss, since it is about browsers"),
+        "allowed_hosts": (address.websocket, "is for ws and wss, whose clients name the host"),
+    }
+    for option, (fits, reason) in fitting.items():
+        if option in table and not fits:
+            yield table[option].error(f"{reason}; this listener is {address.scheme}")
+    if "client_crl" in table and address.tls and "client_ca" not in table:
+        yield table["client_crl"].error("revokes certificates of client_ca, and there is none in this section")
+    if address.tls:
+        for option in ("cert", "key"):
+            if option not in table:
+                yield table["url"].error(
+                    f'{address.scheme} needs "{option}": make a pair with "acp-gateway certs create"'
+                )
+    elif not address.loopback and not section.insecure_plaintext:
+        secure = "wss" if address.websocket else "tcp+tls"
+        yield table["url"].error(
+            f"everybody on the way could read tokens and code: use {secure}:// with a cert and key, "
+            "a loopback address, or insecure_plaintext = true"
+        )
+
+
+def _read_agents(entry: Entry, problems: list[ConfigError]) -> dict[str, AgentSection]:
+    if not isinstance(entry.value, dict) or not entry.value:
+        problems.append(entry.error("at least one [agents.NAME] section with a command is needed"))
+        return {}
+    agents = _read_named(AgentSection, entry, problems)
+    for name in agents:
+        problems.extend(_agent_problems(entry.table()[name].table()))
+    return agents
+
+
+def _read_named(section: type[Section], entry: Entry, problems: list[ConfigError]) -> dict[str, Section]:
+    """The sections of one kind, each under a name of the user's."""
+    sections = {}
+    try:
+        table = entry.table()
+    except ConfigError as error:
+        problems.append(error)
+        return {}
+    for name, element in table.items():
+        try:
+            check_name(element, name)
+        except ConfigError as error:
+            problems.append(error)
+        read = read_section(section, element, problems)
+        if read is not None:
+            sections[name] = read
+    return sections
+
+
+def _certificate_problems(
+    certificates: Mapping[str, CertificateSection], listen: tuple[ListenSection, ...], root: Entry
+) -> Iterator[ConfigError]:
+    table = root.child("certificates", {})
+    if certificates and not any(section.client_ca for section in listen):
+        yield table.error("no [[listen]] section has a client_ca, so nobody can show a certificate")
+    subjects: dict[str, str] = {}
+    for name, section in certificates.items():
+        entry = table.child(name, {})
+        first = subjects.setdefault(section.subject, name)
+        if first != name:
+            yield entry.child("subject", "").error(f"[certificates.{first}] has the same subject")
+        for option, known in (("agents", "agents"), ("workspaces", "workspaces")):
+            there = root.child(known, {}).value
+            for wanted in getattr(section, option) or ():
+                if isinstance(there, dict) and wanted not in there:
+                    hint = suggestion(wanted, there)
+                    yield entry.child(option, []).error(f"there is no [{known}.{wanted}]{hint}")
+
+
+def _agent_problems(table: Mapping[str, Entry]) -> Iterator[ConfigError]:
+    named: list[tuple[str, Entry]] = []
+    if "env" in table:
+        named.extend(table["env"].table().items())
+    if "pass_env" in table:
+        named.extend((entry.value, entry) for entry in table["pass_env"].array("names"))
+    for name, entry in named:
+        if not name or "=" in name or "\0" in name:
+            yield entry.error("this cannot be the name of a variable")
+        elif name.startswith(RESERVED_PREFIX):
+            yield entry.error(f"variables that begin with {RESERVED_PREFIX} are the gateway's own")
+
+
+def _default_agent_problems(gateway: GatewaySection, root: Entry) -> Iterator[ConfigError]:
+    names = root.child("agents", {}).value
+    entry = root.child("gateway", {}).child("default_agent", None)
+    if not isinstance(names, dict) or not names:
+        return
+    if gateway.default_agent is None:
+        if len(names) > 1:
+            yield entry.error(f"with several agents, one of them is the default: {', '.join(names)}")
+    elif gateway.default_agent not in names:
+        hint = suggestion(gateway.default_agent, names) or f"; there are: {', '.join(names)}"
+        yield entry.error(f'there is no agent "{gateway.default_agent}"{hint}')
+
+
+def _check_certificate(section: ListenSection, table: Mapping[str, Entry]) -> Iterator[Finding]:
+    files = {
+        "cert": section.cert,
+        "key": section.key,
+        "client_ca": section.client_ca,
+        "client_crl": section.client_crl,
+    }
+    for option, path in files.items():
+        if path is None:
+            continue
+        if missing := missing_credential(path):
+            # No fault of the file's: it may be somebody's shell where it is checked.
+            yield Finding("warning", table[option].error(missing))
+            continue
+        try:
+            with path.open("rb") as file:
+                mode = stat.S_IMODE(os.fstat(file.fileno()).st_mode)
+                content = file.read()
+        except OSError as error:
+            problem = f"{path} cannot be read: {error.strerror}"
+            yield Finding("error", table[option].error(problem))
+        else:
+            # A certificate in its place is another mistake, which is told when it is loaded.
+            swapped = b"BEGIN CERTIFICATE-----" in content and b"PRIVATE KEY-----" not in content
+            if option == "key" and mode & stat.S_IRWXO and not swapped:
+                problem = f"every user of this machine may open it (mode {mode:04o}): chmod o= {path}"
+                yield Finding("warning", table[option].error(problem))
+
+
+def _check_agent(agent: AgentSection, table: Mapping[str, Entry]) -> Iterator[Finding]:
+    if agent.cwd is not None and not os.path.isdir(agent.cwd):
+        yield Finding("warning", table["cwd"].error(f"{agent.cwd} is not a folder"))
+    if agent.env_file is not None and (missing := missing_credential(agent.env_file)):
+        yield Finding("warning", table["env_file"].error(missing))
+        agent = replace(agent, env_file=None)
+    try:
+        environment = agent_environment(agent, os.environ)
+    except ConfigError as error:
+        yield Finding("error", error)
+        return
+    advice = advise(agent.command)
+    if advice is not None:
+        yield Finding("warning", table["command"].error(advice))
+    yield from _check_program(agent.command[0], agent.cwd or Path.cwd(), environment, table["command"])
+
+
+def _check_hooks(hooks: HooksSection, root: Mapping[str, Entry]) -> Iterator[Finding]:
+    environment = inherited_environment(os.environ)
+    for option, command in (("on_permission_waiting", hooks.on_permission_waiting), ("on_turn_end", hooks.on_turn_end)):
+        if command is not None:
+            yield from _check_program(command[0], Path.cwd(), environment, root["hooks"].table()[option])
+
+
+def _check_program(program: str, cwd: Path, environment: Mapping[str, str], entry: Entry) -> Iterator[Finding]:
+    # With a slash in it a program is no longer searched for, and a relative one is meant from where it is started.
+    named = str(cwd / program) if "/" in program else program
+    if shutil.which(named, path=os.pathsep.join(os.get_exec_path(environment))) is None:
+        problem = f'no program "{program}" is found: install it, or name it by its absolute path'
+        yield Finding("warning", entry.error(problem))

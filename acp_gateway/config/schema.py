@@ -1,0 +1,295 @@
+"""Reads a section of a TOML file into a frozen dataclass, strictly.
+
+A section is a dataclass whose fields are the options. The type of a field is one of the types below, `Annotated`
+with the function that reads it; its default is the option's default, and a field without one is a required option.
+So a further option is one more field. Unknown options, missing ones and values that do not fit are errors with
+the place in the file, and all of them are collected, so that a user can correct a file in one go.
+"""
+
+import dataclasses
+import math
+import os
+import re
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Final, TypeVar, get_args
+
+from acp_gateway.config.directories import expand_user
+from acp_gateway.config.durations import DURATION, parse_duration
+from acp_gateway.config.toml_file import TomlFile, suggestion
+from acp_gateway.errors import ConfigError, UsageError
+
+Section = TypeVar("Section")
+
+MIB: Final = 1024 * 1024
+"""Bytes."""
+
+CREDENTIAL: Final = "credential:"
+"""What the path of a file begins with that systemd hands over, by `LoadCredential=` and the like."""
+
+_LONGEST_WORD: Final = 24
+"""Characters of a wrong word that an error repeats. A token that was pasted into the wrong place is longer."""
+
+
+class MissingOption(ConfigError):
+    """A required option is not set. It is reported after the others, since a misspelled one is the likeliest cause."""
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A value in a file and the place where it stands."""
+
+    file: TomlFile
+    keys: tuple[str | int, ...]
+    value: Any = dataclasses.field(repr=False)  # It may be a secret.
+
+    def error(self, message: str) -> ConfigError:
+        """An error about this value, with its place."""
+        return self.file.error(self.keys, message)
+
+    def expected(self, what: str) -> ConfigError:
+        """The error that this value is of another kind. The value itself may be a secret and is not shown."""
+        return self.error(f"expected {what}, found {_describe(self.value)}")
+
+    def expected_word(self, what: str, words: tuple[str, ...] = ()) -> ConfigError:
+        """An error that repeats a wrong word and suggests the one of `words` that is like it. Not for secrets."""
+        if not isinstance(self.value, str):
+            return self.expected(what)
+        if len(self.value) > _LONGEST_WORD or not self.value.isprintable():
+            return self.expected(what)
+        return self.error(f'expected {what}, found "{self.value}"{suggestion(self.value, words)}')
+
+    def table(self) -> dict[str, "Entry"]:
+        """The entries of this table by key. Raises `ConfigError` if it is none."""
+        if not isinstance(self.value, dict):
+            raise self.expected("a table")
+        return {key: Entry(self.file, (*self.keys, key), value) for key, value in self.value.items()}
+
+    def child(self, key: str, default: Any) -> "Entry":
+        """The entry of that key in this table; of `default`, in its place, if there is none."""
+        value = self.value.get(key, default) if isinstance(self.value, dict) else default
+        return Entry(self.file, (*self.keys, key), value)
+
+    def array(self, what: str) -> list["Entry"]:
+        """The entries of this array, which holds `what`. Raises `ConfigError` if it is none."""
+        if not isinstance(self.value, list):
+            raise self.expected(what)
+        return [Entry(self.file, (*self.keys, index), value) for index, value in enumerate(self.value)]
+
+
+def unknown_keys(entry: Entry, known: list[str]) -> Iterator[ConfigError]:
+    """One error for each key of a table that is not among the `known`."""
+    for key, value in entry.table().items():
+        if key not in known:
+            hint = suggestion(key, known) or f"; known here: {', '.join(known)}"
+            yield value.error(f"unknown option{hint}")
+
+
+def by_importance(problems: Iterable[ConfigError]) -> list[ConfigError]:
+    """The problems in the order of the file, options that are missing last."""
+    return sorted(problems, key=lambda error: (isinstance(error, MissingOption), error.line is None, error.line or 0))
+
+
+def choice(*words: str) -> Callable[[Entry], Any]:
+    """The function that reads one of these words."""
+    what = ", ".join(f'"{word}"' for word in words[:-1]) + f' or "{words[-1]}"'
+
+    def read(entry: Entry) -> str:
+        for word in words:
+            if entry.value == word:
+                return word
+        raise entry.expected_word(what, words)
+
+    return read
+
+
+def read_section(section: type[Section], entry: Entry, problems: list[ConfigError]) -> Section | None:
+    """The section that a table describes, or None if it has problems, which are appended to `problems`."""
+    fields = {field.name: field for field in dataclasses.fields(section)}  # type: ignore[arg-type] # It is one.
+    before = len(problems)
+    try:
+        table = entry.table()
+    except ConfigError as error:
+        problems.append(error)
+        return None
+    problems.extend(unknown_keys(entry, list(fields)))
+    values = {}
+    for name, field in fields.items():
+        try:
+            if name in table:
+                values[name] = _reader(field.type)(table[name])
+            elif field.default is not dataclasses.MISSING:
+                values[name] = field.default
+            elif field.default_factory is not dataclasses.MISSING:
+                values[name] = field.default_factory()
+            else:
+                problem = entry.file.error((*entry.keys, name), "this option is required")
+                problems.append(MissingOption(problem.message, file=problem.file, line=problem.line, key=problem.key))
+        except ConfigError as error:
+            # What knows nothing of files, as the search for the home directory, names no key.
+            problems.append(error if error.key else entry.file.error((*entry.keys, name), error.message))
+    return section(**values) if len(problems) == before else None
+
+
+def _reader(annotation: Any) -> Callable[[Entry], Any]:
+    """The function in an annotation, be it `Annotated[...]` or `Annotated[...] | None`."""
+    for part in (annotation, *get_args(annotation)):
+        for reader in getattr(part, "__metadata__", ()):
+            return reader  # type: ignore[no-any-return] # Annotations are untyped at run time.
+    raise TypeError(f"{annotation} names no function that reads it")
+
+
+def _describe(value: object) -> str:
+    names = {bool: "a boolean", int: "a whole number", float: "a number", str: "a string", list: "an array"}
+    return names.get(type(value), "a table" if isinstance(value, dict) else "a date or time")
+
+
+def _flag(entry: Entry) -> bool:
+    if not isinstance(entry.value, bool):
+        raise entry.expected("true or false")
+    return entry.value
+
+
+_DURATION: Final = 'a number of seconds above 0, or a duration such as "90s" or "24h"'
+
+
+def _seconds(entry: Entry, what: str = _DURATION) -> float:
+    if isinstance(entry.value, str):
+        if DURATION.fullmatch(entry.value) is None:
+            raise entry.expected_word(what)
+        try:
+            return parse_duration(entry.value)
+        except UsageError as error:
+            raise entry.error(str(error)) from None
+    if isinstance(entry.value, bool) or not isinstance(entry.value, int | float):
+        raise entry.expected(what)
+    if not 0 < entry.value <= sys.float_info.max:
+        raise entry.error(f"expected {what}, found {entry.value}")
+    return float(entry.value)
+
+
+def _seconds_or_never(entry: Entry) -> float:
+    return math.inf if entry.value == "never" else _seconds(entry, f'{_DURATION}, or "never"')
+
+
+def _count(entry: Entry, what: str = "a whole number above 0") -> int:
+    if isinstance(entry.value, float):
+        raise entry.error(f"expected {what}, found {entry.value}")
+    if isinstance(entry.value, bool) or not isinstance(entry.value, int):
+        raise entry.expected(what)
+    if not 0 < entry.value < 1 << 63:
+        raise entry.error(f"expected {what}, found {entry.value}")
+    return entry.value
+
+
+def _share(entry: Entry) -> float:
+    if isinstance(entry.value, bool) or not isinstance(entry.value, int | float) or not 0 < entry.value <= 1:
+        raise entry.expected("a number above 0 and at most 1")
+    return float(entry.value)
+
+
+def _size(entry: Entry) -> int:
+    return _count(entry, "a whole number of bytes above 0")
+
+
+def _large_size(entry: Entry) -> int:
+    if _size(entry) < MIB:
+        raise entry.error(f"expected at least {MIB} bytes (1 MiB), found {entry.value}")
+    return _size(entry)
+
+
+def _string(entry: Entry) -> str:
+    if not isinstance(entry.value, str):
+        raise entry.expected("a string")
+    if "\0" in entry.value:
+        raise entry.error("a string cannot hold a NUL character here")
+    return entry.value
+
+
+def _text(entry: Entry) -> str:
+    if not _string(entry):
+        raise entry.error("expected a string that is not empty")
+    return _string(entry)
+
+
+def _texts(entry: Entry) -> tuple[str, ...]:
+    return tuple(_text(element) for element in entry.array("an array of strings"))
+
+
+def _name(entry: Entry) -> str:
+    return check_name(entry, _string(entry))
+
+
+def _strings_by_name(entry: Entry) -> Mapping[str, str]:
+    return {name: _string(value) for name, value in entry.table().items()}
+
+
+def _path(entry: Entry) -> Path:
+    return entry.file.directory / expand_user(_text(entry))
+
+
+def _file(entry: Entry) -> Path:
+    text = _text(entry)
+    if not text.startswith(CREDENTIAL):
+        return _path(entry)
+    name = text.removeprefix(CREDENTIAL)
+    if not re.fullmatch(r"[^/]{1,255}", name) or name in (".", ".."):
+        raise entry.error(f'expected "{CREDENTIAL}" and the name of one, without a slash, as LoadCredential= has it')
+    directory = os.environ.get("CREDENTIALS_DIRECTORY", "")
+    return Path(directory, name) if os.path.isabs(directory) else Path(text)
+
+
+def missing_credential(path: Path) -> str | None:
+    """What is wrong with a `FilePath` that stands for a credential and was read where there are none; else None.
+
+    Only the service itself is given credentials, but other commands read the same file, for other things in it.
+    """
+    if path.is_absolute():
+        return None
+    name = str(path).removeprefix(CREDENTIAL)
+    return (
+        f'there is no "{path}" here, because systemd has handed over no credentials (CREDENTIALS_DIRECTORY is not '
+        f"set): the unit needs LoadCredential={name}:FILE"
+    )
+
+
+def _absolute_path(entry: Entry) -> Path:
+    if not (_text(entry).startswith("~") or Path(entry.value).is_absolute()):
+        raise entry.error(f'expected an absolute path, found "{entry.value}"; "{_path(entry)}" would be one')
+    return _path(entry)
+
+
+def check_name(entry: Entry, name: str) -> str:
+    """`name`, if agents and hosts may be called that. Raises `ConfigError`, about `entry`, if not."""
+    if not re.fullmatch(r"[A-Za-z0-9._-]{1,64}", name):
+        raise entry.error("a name is 1 to 64 letters, digits, dots, dashes and underscores")
+    return name
+
+
+Flag = Annotated[bool, _flag]
+Seconds = Annotated[float, _seconds]
+"""More than 0, finite; a duration such as `"24h"` in the file is its seconds here."""
+SecondsOrNever = Annotated[float, _seconds_or_never]
+"""The same; `"never"` in the file is infinity here."""
+Share = Annotated[float, _share]
+"""A part of the whole."""
+Count = Annotated[int, _count]
+"""More than 0."""
+Size = Annotated[int, _size]
+"""Bytes, more than 0."""
+LargeSize = Annotated[int, _large_size]
+"""Bytes, 1 MiB or more."""
+Text = Annotated[str, _text]
+"""Not empty, without NUL, as all strings here."""
+Texts = Annotated[tuple[str, ...], _texts]
+Name = Annotated[str, _name]
+"""What agents and hosts may be called."""
+StringsByName = Annotated[Mapping[str, str], _strings_by_name]
+"""A table of strings, which may be empty."""
+FilePath = Annotated[Path, _file]
+"""`~` is expanded; a relative path is meant against the folder of the file it is written in; `credential:NAME` is a
+file that systemd hands to a service, and a relative path here where it hands over none (`missing_credential`)."""
+AbsolutePath = Annotated[Path, _absolute_path]
+"""`~` is expanded; a relative path is an error."""

@@ -1,0 +1,150 @@
+"""What a client may say: by its role, by what its connection came for, and by how it names a session and its place.
+
+What may be done *in* a session is another matter: that needs a client that is attached to it.
+"""
+
+from itertools import islice
+from typing import Final
+
+import msgspec
+
+from acp_gateway.core.sessions import SESSION_ID_SIZE, Client
+from acp_gateway.protocol import jsonrpc, methods, spans
+from acp_gateway.protocol.jsonrpc import Message
+from acp_gateway.protocol.spans import TooMany
+
+CWD: Final = "cwd"
+DIRECTORIES: Final = "additionalDirectories"
+
+DIRECTORIES_LENGTH: Final = 64
+"""Additional directories of a session at most; the disk is asked for each of them."""
+
+BLOCKS: Final = 1000
+"""Blocks of a prompt at most, each of which becomes a message for those who look on: editors send some dozens."""
+
+OPTIONS: Final = 256
+"""Options of a question at most: more than a person can choose among."""
+
+
+def objection_to_request(client: Client, message: Message) -> tuple[int, str] | None:
+    """The code and the words that a request is refused with, whatever it is about; None for what may pass."""
+    rules = methods.client_method(message.method)
+    if not client.controls and not rules.observer:
+        return jsonrpc.METHOD_NOT_FOUND, f"observers may only look: no {message.method:.80}"
+    if (client.viewer.guest and not rules.guest) or not _is_within(client, message, rules):
+        return jsonrpc.INVALID_REQUEST, f"this connection is for one session only: no {message.method:.80}"
+    if client.viewer.workspaces is not None and message.session is None and not methods.is_known(message.method):
+        # What is not known here may open, list or read anything.
+        return jsonrpc.INVALID_REQUEST, f"this connection is for some workspaces only: no {message.method:.80}"
+    if message.method in methods.CLIENT_NOTIFICATIONS:
+        # Some agents don't look at the id: what is checked, and translated, of the one has to be of the other as well.
+        return jsonrpc.INVALID_REQUEST, f"{message.method} is a notification, which has no id"
+    flaw = flaw_of_params(message)
+    return None if flaw is None else (jsonrpc.INVALID_PARAMS, flaw)
+
+
+def objection_to_notification(client: Client, message: Message) -> str | None:
+    """Why a notification is dropped, whatever it is about; None for what may pass."""
+    if not client.controls:
+        return "observers may only look"
+    if client.viewer.guest and message.method != methods.SESSION_CANCEL:
+        return "guests may cancel, and tell nothing else"
+    if client.viewer.only is not None and message.session is None:
+        return "this connection is for one session only"
+    if client.viewer.workspaces is not None and message.session is None:
+        # What is not known here may open, list or read anything.
+        return "this connection is for some workspaces only, and it names no session"
+    if message.method in methods.CLIENT_METHODS:
+        # Some agents don't look at the id, and would do unasked what nobody has looked at here.
+        return "it is a request, which has an id"
+    if message.method == methods.SESSION_CANCEL and message.session is None:
+        # Without one, an agent might end the turns of all.
+        return "it names no session"
+    return flaw_of_params(message)
+
+
+def _is_within(client: Client, message: Message, rules: methods.ClientMethod) -> bool:
+    """Whether a request is within what a connection came for."""
+    if client.viewer.only is None or message.method in (methods.NEW, methods.LIST, methods.AUTHENTICATE):
+        return True
+    return message.session is not None and not rules.beyond
+
+
+def flaw_of_params(message: Message) -> str | None:
+    """Why what a message is about can't be known: what its receiver reads must be what was checked here.
+
+    Some parsers take `session_id` or `SessionId` for `sessionId`, an array of one string for that string, and an array
+    for an object whose members are in their order.
+    """
+    if message.session is not None and len(message.session) > SESSION_ID_SIZE:
+        return f"a session's id has at most {SESSION_ID_SIZE} characters"
+    known = methods.has_known_params(message.method)
+    if known and message.params is None:
+        params = jsonrpc.raw_params(message)
+        if params in (b"", b"null"):
+            return None if methods.client_method(message.method).bare else "params must be there, an object"
+        if params[:1] != b"{":
+            return "params must be an object"
+    members = jsonrpc.params_of(message)
+    # There are none of what has more than anybody looks at.
+    size = len(members) if members or not known else len(jsonrpc.raw_params(message)) // 2
+    if known and size > methods.MEMBERS:
+        return f"params of {message.method:.80} have at most {methods.MEMBERS} members"
+    if not members.keys() <= methods.PLAIN_NAMES:
+        for name in members:
+            meant = methods.CHECKED_NAMES.get(methods.fold(name), name)
+            if name != meant and (known or meant == "sessionId"):
+                return f"{meant} must have that very name, not {name!r:.80}"
+    if message.session is None and "sessionId" in members and bytes(members["sessionId"]) != b"null":
+        return "sessionId must be a string"
+    if message.method == methods.PROMPT and not _is_short(members.get("prompt", b"null"), BLOCKS):
+        return f"a prompt has at most {BLOCKS} blocks"
+    return None
+
+
+def flaw_of_question(message: Message) -> str | None:
+    """The same for a request of an agent."""
+    flaw = flaw_of_params(message)
+    if flaw is None and not _is_short(jsonrpc.params_of(message).get("options", b"null"), OPTIONS):
+        flaw = f"a question has at most {OPTIONS} options"
+    return flaw
+
+
+def _is_short(array: bytes | msgspec.Raw, most: int) -> bool:
+    """Whether a value is no array of more elements."""
+    text = bytes(array)
+    if text.count(b",") < most or text[:1] != b"[":
+        return True
+    try:
+        return sum(1 for _ in spans.elements(text, most=most)) <= most
+    except TooMany:
+        return False
+
+
+def flaw_of_opening(message: Message) -> str | None:
+    """Why where a session is to be opened, and with which tool servers, can't be known."""
+    members = jsonrpc.params_of(message)
+    if bytes(members.get(CWD, b"null"))[:1] not in b'"n':
+        return f"{CWD} must be a string"
+    more = bytes(members.get(DIRECTORIES, b"null"))
+    if more == b"null":
+        return None
+    if more[:1] != b"[" or not _are_strings(more):
+        return f"{DIRECTORIES} must be an array of at most {DIRECTORIES_LENGTH} strings"
+    if next(spans.elements(more), None) is not None and bytes(members.get(CWD, b"null")) == b"null":
+        # Where the session itself would be, nobody here knows.
+        return f"{DIRECTORIES} need a {CWD} beside them"
+    return None
+
+
+def directories_of(message: Message) -> tuple[str, ...]:
+    """The directories that a session is to be opened in, `cwd` first."""
+    cwd = jsonrpc.text_param(message, CWD)
+    more = jsonrpc.param(message, DIRECTORIES)
+    named = [] if more is None or more[:1] != b"[" else map(spans.string_value, jsonrpc.elements_of(more))
+    return (*(() if cwd is None else (cwd,)), *named)
+
+
+def _are_strings(array: bytes) -> bool:
+    first = islice(spans.elements(array), DIRECTORIES_LENGTH + 1)
+    return all(count < DIRECTORIES_LENGTH and array[at[0]] == ord('"') for count, at in enumerate(first))

@@ -1,0 +1,147 @@
+"""The life of an agent process: initialized once, by whoever comes first, and forgotten when it has ended."""
+
+from collections.abc import Callable
+
+from acp_gateway.core import capabilities
+from acp_gateway.core.agent_state import Process, Stage
+from acp_gateway.core.opening import Openings
+from acp_gateway.core.rejoining import last_id, without_own_meta
+from acp_gateway.core.routing import Routing
+from acp_gateway.core.sessions import Client, Phase, Request, State
+from acp_gateway.protocol import jsonrpc
+from acp_gateway.protocol.jsonrpc import Message
+
+
+class Lifecycle:
+    """Where one agent process is between its start and its end."""
+
+    def __init__(
+        self, process: Process, routing: Routing, openings: Openings, dispatch: Callable[[Request], None]
+    ) -> None:
+        self._process = process
+        self._routing = routing
+        self._openings = openings
+        # Sees to a request that has waited.
+        self._dispatch = dispatch
+        # `initialize` as the agent gets it, the client's request that it was made of, and the answer for clients.
+        self._first: Message | None = None
+        self._proposal: Message | None = None
+        self._welcome: Message | None = None
+        # Who has asked for `initialize` and waits for the agent's answer.
+        self._waiters: list[Request] = []
+
+    def initialize(self, client: Client, request: Request) -> None:
+        if client.phase is not Phase.NEW:
+            self._process.refuse(request, jsonrpc.INVALID_REQUEST, "initialize has been called already")
+        elif self._process.lost is not None:
+            self._process.refuse(request, *self._process.lost[self._process.may_see_output(client)])
+        else:
+            client.phase = Phase.WAITING
+            client.wants_news = capabilities.wants_news(request.message.text)
+            client.mint_above(last_id(request.message))
+            if self._welcome is not None:
+                self._greet(request)
+                return
+            self._waiters.append(request)
+            if self._process.stage is Stage.ABSENT:
+                self.begin(request.message if client.controls else None)
+
+    def begin(self, proposal: Message | None = None) -> None:
+        """Initialize a new process; `proposal` is the client's request that there is to be one."""
+        if self._first is None:
+            if proposal is None or self._process.policy.shared:
+                self._first = capabilities.own_initialize(self._process.policy.serves, self._process.policy.version)
+            else:
+                self._proposal, serves = proposal, self._process.policy.serves
+                self._first = jsonrpc.parse(capabilities.mask_capabilities(without_own_meta(proposal.text), serves))
+        self._process.stage = Stage.STARTING
+        self._process.forward(Request(None, self._first), self._initialized)
+
+    def clear(self, reason: str | None = None) -> None:
+        """Forget what was going on in a process that is not there any more.
+
+        Args:
+            reason: the word for why its turns have ended, which is told now; None where nobody is left to be told.
+                Then histories stay as if these turns went on, which says to a later process that they were cut off.
+        """
+        process = self._process
+        process.asked.clear()
+        process.held.clear()
+        process.recalling.clear()
+        # What waits for a session goes on waiting, unless it was answered because of this.
+        for waiting in process.returned.values():
+            waiting[:] = [
+                request for request in waiting if request.client and request in request.client.requests.values()
+            ]
+        process.surveying.clear()
+        process.questions.agent_lost()
+        process.terminals.clear()
+        process.stage = Stage.ABSENT
+        self._waiters.clear()
+        self._routing.clear()
+        if self._welcome is None:
+            self._first = None
+        for session in list(process.live.values()):
+            process.end_echo(session)
+            if session.turns:
+                if reason is not None:
+                    session.end_turn()
+                process.turn_ended(session, min(session.turns.values()), None, reason)
+            session.turns.clear()
+            session.queue.clear()
+            session.held.clear()
+            if session.attached and process.abilities.reopens:
+                session.state = State.DORMANT
+                session.recorded = session.replay_to = None
+            else:
+                process.drop(session)
+
+    def client_gone(self, client: Client) -> None:
+        """A client does not wait for its `initialize` any more."""
+        self._waiters = [request for request in self._waiters if request.client is not client]
+
+    def _initialized(self, _request: Request, response: Message) -> None:
+        if len(response.text) > capabilities.ANSWER_SIZE:
+            why = f"the agent's answer to initialize has more than {capabilities.ANSWER_SIZE} bytes"
+            response = jsonrpc.parse(jsonrpc.error(response.id, jsonrpc.INTERNAL_ERROR, why))
+        waiters, self._waiters = self._waiters, []
+        held, self._process.held = self._process.held, []
+        self._process.auth_methods = capabilities.auth_methods(response.text)
+        if response.error:
+            self._process.stage = Stage.ABSENT
+            if self._welcome is None:
+                self._first = None
+            for request in [*waiters, *held]:
+                if request in waiters and request.client is not None:
+                    request.client.phase = Phase.NEW
+                self._process.respond(request, response)
+            return
+        self._process.stage = Stage.READY
+        self._process.abilities = capabilities.abilities(response.text)
+        text = capabilities.strip_terminal_logins(response.text)
+        self._welcome = jsonrpc.parse(capabilities.advertise(text) if self._process.policy.shared else text)
+        for request in waiters:
+            self._greet(request)
+        for session in list(self._process.live.values()):
+            if session.attached:
+                self._openings.reopen(session)
+            else:
+                self._process.drop(session)
+        for request in held:
+            self._dispatch(request)
+
+    def _greet(self, request: Request) -> None:
+        """Answer `initialize` with what was agreed on with the agent."""
+        client, agreed = request.client, self._process.abilities.version
+        assert client is not None
+        assert self._welcome is not None
+        wanted = capabilities.requested_version(request.message.text)
+        if request.message is not self._proposal and agreed is not None and (wanted is None or wanted < agreed):
+            client.phase = Phase.NEW
+            what = "no number" if wanted is None else f"version {wanted}"
+            why = f"the agent speaks version {agreed} of the protocol with its clients; {what} was asked for"
+            self._process.refuse(request, jsonrpc.INVALID_PARAMS, why, {"requested": wanted, "negotiated": agreed})
+            return
+        client.phase = Phase.READY
+        self._process.respond(request, self._welcome)
+        self._routing.route_again()

@@ -1,0 +1,508 @@
+"""One agent process and its clients: which message goes where, what is masked on the way, and what is answered here.
+
+Feed it what happened, one verb for each thing that can happen (`attach`, `receive_from_client`, `client_away`,
+`client_back`, `client_gone`, `dismiss`, `receive_from_agent`, `agent_lost`, `agent_stopped`, `end_turns`, `retire`,
+`pass_time`; `recalled` and `surveyed` bring what was asked for); the verbs never raise and never wait. Then take from
+it what is to be sent to whom (`take_deliveries`) and what a person should know (`take_notes`).
+
+Ids. Each request of a client goes to the agent under a whole number that is never used twice; the response gets the
+client's own spelling back. Each request of the agent goes to each of its recipients under an id of that recipient's
+(`questions`). Where an id stands inside of a message (`$/cancel_request`, elicitations, terminals) it is translated at
+its place. Everything else of a message stays the bytes it came in.
+
+Sessions. What names a session reaches the agent only from a client that is attached to it; whoever is not is answered
+as if there were none of that id. A session that is live is never loaded again: it is answered from the journal, in one
+step with going live, so that nothing is missing and nothing comes twice. Its turns are one at a time, and what is said
+in them is told to everybody.
+
+The agent's life. It is initialized once, by whoever comes first. When it has ended, each request that was open is
+answered with an error. Where it works for several clients it is started again with the next request, and the sessions
+that still have clients are opened again before anything else is asked of them.
+
+What is answered here and never passed on: text that is no message, arrays, messages with a member repeated where the
+gateway looks, requests before `initialize`, a second `initialize`, an id that is still in use, sessions in directories
+that aren't there or not allowed, what observers and guests may not do, `fs/*` and `terminal/*` from the agent while
+they are masked, and the gateway's own reserved methods.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import groupby
+from types import MappingProxyType
+from typing import Any, Final
+
+from acp_gateway.core import access_rules, updates
+from acp_gateway.core.agent_requests import Question
+from acp_gateway.core.agent_state import Policy, Process, Stage
+from acp_gateway.core.capabilities import Abilities
+from acp_gateway.core.cut_turns import AGENT_ENDED, AGENT_STOPPED
+from acp_gateway.core.initialization import Lifecycle
+from acp_gateway.core.journal import Journal
+from acp_gateway.core.opening import Openings
+from acp_gateway.core.output import Deliveries
+from acp_gateway.core.routing import Routing
+from acp_gateway.core.sessions import (
+    Client,
+    Findings,
+    Home,
+    Phase,
+    Presence,
+    Registry,
+    Request,
+    Session,
+    Survey,
+)
+from acp_gateway.core.turns import Turns
+from acp_gateway.protocol import jsonrpc, methods, spans
+from acp_gateway.protocol.jsonrpc import InvalidMessage, Kind, Message, RawId
+
+_NOTHING: Final[Mapping[str, Sequence[str]]] = MappingProxyType({})
+
+
+class Multiplexer:
+    """The decisions for one agent process and the clients that it works for."""
+
+    def __init__(self, agent: str, policy: Policy, registry: Registry) -> None:
+        self._process = Process(agent, policy, registry)
+        self._routing = Routing(self._process)
+        self._turns = Turns(self._process, self._routing)
+        self._openings = Openings(self._process, self._routing, self._turns, self._dispatch)
+        self._lifecycle = Lifecycle(self._process, self._routing, self._openings, self._dispatch)
+        self._handlers: dict[str, Callable[[Client, Request], None]] = {
+            methods.NEW: self._openings.new,
+            methods.LOAD: self._openings.load,
+            methods.RESUME: self._openings.load,
+            methods.FORK: self._openings.fork,
+            methods.LIST: self._openings.list,
+            methods.CLOSE: self._openings.close,
+            methods.DELETE: self._openings.delete,
+            methods.PROMPT: self._turns.prompt,
+            methods.SET_MODE: self._turns.set_mode,
+            methods.SET_MODEL: self._turns.set_model,
+            methods.SET_CONFIG_OPTION: self._turns.set_option,
+        }
+
+    def take_deliveries(self) -> Deliveries:
+        """What is to be sent since the last call; the caller's from now on."""
+        return self._process.out.take()
+
+    @property
+    def has_replay(self) -> bool:
+        """Whether a history is among what is to be sent: so much at once should be taken before more is fed."""
+        return self._process.out.has_replay
+
+    @property
+    def surcharge(self) -> int:
+        """What `take_surcharge` would return."""
+        return self._process.surcharge
+
+    def take_surcharge(self) -> int:
+        """As how many messages dear requests count besides their own one each, since the last call."""
+        surcharge, self._process.surcharge = self._process.surcharge, 0
+        return surcharge
+
+    def take_notes(self) -> list[str]:
+        """What was dropped or refused since the last call, for the log; never a payload."""
+        return self._process.out.take_notes()
+
+    @property
+    def wants_agent(self) -> bool:
+        """Whether there is something for the agent: from here on there must be one, or `agent_lost`."""
+        return self._process.stage in (Stage.STARTING, Stage.READY)
+
+    @property
+    def initializing(self) -> bool:
+        """Whether the agent was asked to `initialize` and has not answered."""
+        return self._process.stage is Stage.STARTING
+
+    @property
+    def home(self) -> Home:
+        """What the registry knows this process by."""
+        return self._process
+
+    @property
+    def abilities(self) -> Abilities:
+        """What the agent said that it can do."""
+        return self._process.abilities
+
+    @property
+    def clients(self) -> tuple[Client, ...]:
+        """Those that are attached, the earliest first."""
+        return tuple(self._process.clients)
+
+    @property
+    def sessions(self) -> tuple[Session, ...]:
+        """Those that live in this process."""
+        return tuple(self._process.live.values())
+
+    @property
+    def busy(self) -> bool:
+        """Whether something is open: a request of either side, a turn, a prompt that waits."""
+        process = self._process
+        # What somebody asked who has gone keeps nobody busy, but for turns: those go on.
+        asked = any(request.client is None or not request.client.gone for request in process.asked.values())
+        return bool(asked or process.held or process.surveying or len(process.questions)) or any(
+            session.turns or session.queue or session.held for session in process.live.values()
+        )
+
+    def waiting(self, session: Session | None) -> list[Question]:
+        """What the agent has asked in a session and nobody has answered; for None what no session was found for."""
+        questions = self._process.questions
+        return questions.unplaced() if session is None else questions.of(session)
+
+    @property
+    def asked_bytes(self) -> int:
+        """Bytes of what the agent has asked and nobody has answered."""
+        return self._process.questions.size
+
+    def left_behind(self) -> Counter[str]:
+        """Count the bytes of prompts that wait though their clients have gone, by identity."""
+        sizes: Counter[str] = Counter()
+        for session in self._process.live.values():
+            for request in session.queue:
+                if request.client is not None and request.client.gone:
+                    sizes[request.client.viewer.identity] += len(request.message.text)
+        return sizes
+
+    def forget_left_behind(self, identity: str) -> None:
+        """Drop the prompts that wait though their clients have gone, which were of this identity."""
+        for session in self._process.live.values():
+            self._turns.forget_waiting(session, identity)
+
+    def attach(self, client: Client) -> None:
+        """A client has come in; `initialize` is to follow."""
+        self._process.clients[client] = None
+
+    def receive_from_client(self, client: Client, text: bytes) -> None:
+        """A client sent a message, or what it takes for one."""
+        try:
+            message, repeated = jsonrpc.parse_strictly(text)
+        except InvalidMessage as error:
+            self._process.out.refusal(client, error.code, str(error))
+            return
+        if repeated is not None:
+            self._refuse_repeated(client, message, repeated)
+        elif message.kind is Kind.RESPONSE:
+            self._answer_from_client(client, message)
+        elif message.method.startswith(methods.RESERVED_PREFIX):
+            self._refuse_message(client, message, jsonrpc.METHOD_NOT_FOUND, "this method is the gateway's own")
+        elif message.kind is Kind.REQUEST:
+            self._request_from_client(client, message)
+        else:
+            self._notification_from_client(client, message)
+
+    def receive_from_agent(self, lines: Iterable[bytes]) -> None:
+        """The agent wrote lines. What it says in one session, line after line, is taken together."""
+        for session_id, group in groupby(lines, updates.session_of_talk):
+            talk = list(group)
+            if session_id is None or not self._routing.talk(session_id, talk):
+                for line in talk:
+                    self._receive_line(line)
+
+    def _receive_line(self, text: bytes) -> None:
+        try:
+            message = jsonrpc.parse(text)
+        except InvalidMessage as error:
+            self._process.out.note(f"dropped a line of {len(text)} bytes from the agent: {error}")
+            self._process.receive_unreadable(text, str(error))
+            return
+        if message.method == methods.SESSION_UPDATE and message.kind is Kind.NOTIFICATION:
+            self._routing.update(message)
+        elif message.kind is Kind.RESPONSE:
+            self._process.receive_response(message)
+        elif message.method.startswith(methods.RESERVED_PREFIX):
+            self._routing.refuse(message, "is the gateway's own")
+        elif message.kind is Kind.REQUEST:
+            self._routing.request(message)
+        else:
+            self._routing.notification(message)
+
+    def client_away(self, client: Client) -> None:
+        """A client's link is lost and may come back: it stays attached, and keeps what it was asked."""
+        client.presence = Presence.AWAY
+        client.away_since = self._process.now
+
+    def client_back(self, client: Client) -> None:
+        """It has come back; what nobody was there for may be for it."""
+        client.presence = Presence.CONNECTED
+        self._process.questions.client_back(client)
+        self._routing.route_again()
+
+    def client_gone(self, client: Client) -> None:
+        """A client has left and will not come back. Its turns go on; what it was asked, others may answer."""
+        client.presence = Presence.GONE
+        self._process.clients.pop(client, None)
+        # First, as over another link it may want them back; who is detached does not.
+        self._process.questions.client_gone(client)
+        for session in list(client.sessions):
+            self._process.detach(session, client)
+        self._process.terminals.client_gone(client)
+        self._lifecycle.client_gone(client)
+        self._process.held = [request for request in self._process.held if request.client is not client]
+        for waiting in (*self._process.recalling.values(), *self._process.returned.values()):
+            waiting[:] = [request for request in waiting if request.client is not client]
+        for request in [request for request in self._process.surveying if request.client is client]:
+            del self._process.surveying[request]
+        for request in self._process.asked.values():
+            if request.client is client:
+                request.forget_most()
+        for session in self._process.live.values():
+            session.held = [request for request in session.held if request.client is not client]
+            if client.viewer.guest:
+                # What it wanted said in somebody else's session has nobody behind it any more.
+                self._turns.forget_waiting(session, client.viewer.identity, guest=True)
+        client.requests.clear()
+        self._process.announce_waiting()
+
+    def dismiss(self, client: Client, why: str, data: dict[str, Any]) -> None:
+        """The gateway ends a client's connection: answer what it has open, and count it as gone."""
+        requests = list(client.requests.values())
+        # The last first: what one of them has kept waiting is not to go on now.
+        for request in reversed(requests):
+            self._withdraw(request)
+        for request in requests:
+            self._process.fail(request, why, data)
+        self.client_gone(client)
+
+    def agent_lost(
+        self,
+        why: str,
+        data: dict[str, Any],
+        written: Mapping[str, Sequence[str]] = _NOTHING,
+        details: str | None = None,
+    ) -> None:
+        """The agent has ended or could not be started: answer everything that waits for it.
+
+        Args:
+            why: words for all.
+            data: of the errors.
+            written: the last lines that the process has written, by where to, for those who may see them.
+            details: words for those, in place of `why`.
+        """
+        full = (jsonrpc.INTERNAL_ERROR, *_with_output(details or why, data, written))
+        reasons = (jsonrpc.INTERNAL_ERROR, why, data), full
+        for client in self._process.clients:
+            reason = reasons[self._process.may_see_output(client)]
+            for request in list(client.requests.values()):
+                self._process.refuse(request, *reason)
+            if client.phase is Phase.WAITING:
+                client.phase = Phase.NEW
+        self._lifecycle.clear(data.get("reason", AGENT_ENDED))
+        if not self._process.policy.shared:
+            self.retire()
+            self._process.stage, self._process.lost = Stage.LOST, reasons
+
+    def agent_stopped(self) -> None:
+        """The agent was stopped because nobody needed it: as if it had ended, and nothing was open."""
+        self._lifecycle.clear(AGENT_STOPPED)
+
+    def end_turns(self) -> None:
+        """The agent is about to be stopped: end its turns, and settle what it has asked."""
+        for session in self._process.live.values():
+            if session.turns:
+                cancel = jsonrpc.notification(methods.SESSION_CANCEL, {"sessionId": session.id})
+                self._process.out.agent(cancel)
+        for question in self._process.questions:
+            self._process.questions.settle_undecided(question)
+
+    def retire(self) -> None:
+        """Nothing more will happen here: the sessions are not live any more."""
+        self._lifecycle.clear()
+        for session in list(self._process.live.values()):
+            self._process.drop(session)
+
+    def pass_time(self, now: float) -> None:
+        """It is `now`, in seconds of a clock that never goes back."""
+        self._process.now = now
+        if not self._process.questions:
+            return  # For each batch of each client.
+        self._process.announce_waiting()
+        for question in self._process.questions.overdue(now, self._process.policy.permission_timeout):
+            self._process.out.note(f"{question.method} was not decided within permission_timeout: cancelled")
+            self._process.tell_decision(question, None, "timeout")
+            self._process.questions.settle_undecided(question)
+
+    def sessions_freed(self) -> None:
+        """Another process has ended: sessions that it had can be loaded here now."""
+        if self._process.stage is not Stage.READY:
+            return  # What is held waits for this process, which sees to it then.
+        held, self._process.held = self._process.held, []
+        for request in held:
+            self._dispatch(request)
+
+    def recalled(self, session: Session, journal: Journal | None) -> None:
+        """The archive has been asked for the journal of a session: what waited for that goes on."""
+        waiting = self._process.recalling.pop(session, [])
+        # If whoever wanted it has gone, it would be in memory for nobody.
+        if not session.live and waiting:
+            session.recalled = True
+            if journal is not None:
+                session.journal = journal
+        for request in waiting:
+            self._dispatch(request)
+        if session.recalled and not session.live:
+            # It was not opened after all: nobody would count what is in memory of it.
+            session.forget_content()
+
+    def surveyed(self, survey: Survey, findings: Findings) -> None:
+        """Somebody has looked at the directories of a request: it goes on, if it still waits for that."""
+        survey.findings = findings
+        if self._process.surveying.pop(survey.request, None) is not None:
+            for request in (survey.request, *survey.behind):
+                self._dispatch(request)
+
+    def _request_from_client(self, client: Client, message: Message) -> None:
+        request = Request(client, message)
+        if message.method in methods.SURCHARGES:
+            self._process.surcharge += methods.SURCHARGES[message.method]
+        if len(message.id) > jsonrpc.ID_SIZE:
+            why = f"the id has more than {jsonrpc.ID_SIZE} bytes"
+            self._process.out.refusal(client, jsonrpc.INVALID_REQUEST, why)
+            return
+        if jsonrpc.id_key(message.id) in client.requests:
+            # Under an id that is in use an error would settle the earlier request at the client.
+            why = f"the id {message.id.decode():.80} is still in use"
+            self._process.out.refusal(client, jsonrpc.INVALID_REQUEST, why)
+            return
+        too_much = self._process.too_much(message, len(client.requests), client.waiting_size)
+        if too_much is not None:
+            self._process.refuse(request, jsonrpc.INVALID_REQUEST, too_much)
+            return
+        client.take_on(request)
+        if message.method == methods.INITIALIZE:
+            self._lifecycle.initialize(client, request)
+        elif client.phase is Phase.WAITING:
+            # A script need not wait for each answer.
+            self._process.held.append(request)
+        else:
+            self._dispatch(request)
+
+    def _dispatch(self, request: Request) -> None:
+        """See to a request of a client that is initialized, now or as soon as there is an agent for it."""
+        client, message = request.client, request.message
+        assert client is not None
+        if client.phase is not Phase.READY:
+            self._process.refuse(request, jsonrpc.INVALID_REQUEST, "the first request must be initialize")
+        elif objection := access_rules.objection_to_request(client, message):
+            self._process.refuse(request, *objection)
+        elif self._process.lost is not None:
+            self._process.refuse(request, *self._process.lost[self._process.may_see_output(client)])
+        elif client.controls and self._process.stage is not Stage.READY:
+            self._process.held.append(request)
+            if self._process.stage is Stage.ABSENT:
+                self._lifecycle.begin()
+        elif (queue := self._process.queue_for(client, request)) is not None:
+            queue.append(request)
+        else:
+            self._handlers.get(message.method, self._other)(client, request)
+
+    def _other(self, client: Client, request: Request) -> None:
+        """A method that the gateway has no view of."""
+        process = self._process
+        if request.message.session is None or process.of_request(client, request) is not None:
+            process.forward(request, process.respond)
+
+    def _notification_from_client(self, client: Client, message: Message) -> None:
+        if message.method == methods.CANCEL_REQUEST:
+            self._cancel_request(client, message)
+        elif client.phase is not Phase.READY or message.method == methods.INITIALIZE:
+            self._process.out.note(f"dropped a notification of {client.name}: the first request must be initialize")
+        elif objection := access_rules.objection_to_notification(client, message):
+            self._process.out.note(f"dropped a notification of {client.name}: {objection}")
+        elif message.session is not None and self._process.attached(client, message.session) is None:
+            self._process.out.note(f"dropped a notification of {client.name} for a session that it is not attached to")
+        elif message.method == methods.SESSION_CANCEL:
+            self._turns.cancel(client, message)
+        elif self._process.stage is Stage.READY:
+            self._process.out.agent(message.text)
+
+    def _cancel_request(self, client: Client, message: Message) -> None:
+        """A client does not want to know any more; the request is still answered."""
+        flaw = access_rules.flaw_of_params(message)
+        if flaw is not None:
+            self._process.out.note(f"dropped a $/cancel_request of {client.name}: {flaw}")
+            return
+        at = spans.find(message.text, "params", "requestId")
+        request = None if at is None else client.requests.get(_key_at(message.text, at))
+        if request is None or at is None:
+            self._process.out.note(f"dropped a $/cancel_request of {client.name} for nothing that is open")
+        elif request.agent_id is not None:
+            self._process.out.agent(spans.splice(message.text, [(*at, b"%d" % request.agent_id)]))
+        elif self._withdraw(request):
+            self._process.refuse(request, jsonrpc.REQUEST_CANCELLED, "cancelled before the agent had it")
+
+    def _withdraw(self, request: Request) -> bool:
+        """Take back what the agent has not got yet; False for what can't be."""
+        survey = self._process.surveying.pop(request, None)
+        if survey is not None:
+            for behind in survey.behind:
+                self._dispatch(behind)
+            return True
+        queues: list[Any] = [
+            self._process.held,
+            *self._process.recalling.values(),
+            *self._process.returned.values(),
+        ]
+        queues += [survey.behind for survey in self._process.surveying.values()]
+        for session in self._process.live.values():
+            queues += [session.held, session.queue]
+        for queue in queues:
+            if request in queue:
+                queue.remove(request)
+                return True
+        return False
+
+    def _answer_from_client(self, client: Client, response: Message) -> None:
+        if not client.controls:
+            self._process.out.note(f"dropped a response of {client.name}, who may only look")
+            return
+        question = self._process.questions.answer(client, response)
+        if question is None:
+            return
+        if question.is_decision:
+            self._process.tell_decision(question, client, _decision(response), chosen=_chosen(response))
+
+    def _refuse_message(self, client: Client, message: Message, code: int, why: str) -> None:
+        """Answer what is a request; a notification is never answered."""
+        if message.kind is Kind.REQUEST and jsonrpc.id_key(message.id) not in client.requests:
+            self._process.out.client(client, jsonrpc.error(message.id, code, why))
+        elif message.kind is Kind.REQUEST:
+            self._process.out.refusal(client, code, why)
+        else:
+            self._process.out.note(f"dropped a notification of {client.name}: {why}")
+
+    def _refuse_repeated(self, client: Client, message: Message, name: str) -> None:
+        """Parsers disagree on which of the two counts: what the agent reads must be what was checked here."""
+        why = f"the member {name!r:.80} is there twice"
+        if message.kind is Kind.REQUEST and name.casefold() != "id":
+            self._refuse_message(client, message, jsonrpc.INVALID_REQUEST, why)
+        else:
+            self._process.out.refusal(client, jsonrpc.INVALID_REQUEST, why)
+
+
+def _with_output(why: str, data: dict[str, Any], written: Mapping[str, Sequence[str]]) -> tuple[str, dict[str, Any]]:
+    """The words and the data of an error with the last lines that a process has written."""
+    for name, lines in written.items():
+        if lines:
+            why += f"; the last it wrote to {name}: {lines[-1]}"
+            data = data | {name: list(lines)}
+    return why, data
+
+
+def _chosen(response: Message) -> str | None:
+    """The option that was chosen."""
+    selected = jsonrpc.text_at(response.text, "result", "outcome", "outcome") == "selected"
+    return jsonrpc.text_at(response.text, "result", "outcome", "optionId") if selected else None
+
+
+def _decision(response: Message) -> str | None:
+    chosen = _chosen(response)
+    if chosen is not None:
+        return chosen
+    outcome = jsonrpc.text_at(response.text, "result", "outcome", "outcome")
+    return outcome or jsonrpc.text_at(response.text, "result", "action")
+
+
+def _key_at(text: bytes, at: tuple[int, int]) -> jsonrpc.IdKey:
+    raw = text[at[0] : at[1]]
+    return jsonrpc.id_key(RawId(raw))

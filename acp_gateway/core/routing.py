@@ -1,0 +1,339 @@
+"""What an agent sends of its own accord: updates, notifications, and requests for its clients.
+
+All of it is routed by the session that it names, to the clients that are attached there. Agents speak of sessions that
+nobody has asked for, too: those of their sub-agents, and one whose `session/new` is not answered yet. The former belong
+to the session that began them, if that is known, else to the only one in which a turn is running; the latter wait for
+the response. A request that belongs nowhere for sure is held, and tried again whenever something changes: it is never
+put to somebody else's client, and never dropped.
+"""
+
+from collections.abc import Iterable, Sequence
+from typing import Any, Final
+
+from acp_gateway.core import access_rules, updates
+from acp_gateway.core.agent_requests import Question
+from acp_gateway.core.agent_state import Process
+from acp_gateway.core.journal import Journal
+from acp_gateway.core.sessions import Client, Phase, Session, State
+from acp_gateway.protocol import jsonrpc, methods, spans
+from acp_gateway.protocol.jsonrpc import Kind, Message, RawId
+from acp_gateway.protocol.methods import Audience
+
+EARLY_SIZE: Final = 4 * 1024 * 1024
+"""Bytes of updates that may come before the response that names their session; agents send a list of commands."""
+
+STRANGERS: Final = 10_000
+"""Session ids of sub-agents, and ids of elicitations, that are remembered at most."""
+
+_USER_CHUNK: Final = methods.USER_CHUNK.encode()
+
+
+class Routing:
+    """Where the messages of one agent process go."""
+
+    def __init__(self, process: Process) -> None:
+        self._process = process
+        self.openings = 0
+        """Requests whose response will name a new session."""
+        # Updates of sessions that these may be, by session id.
+        self._early: dict[str, list[Message]] = {}
+        self._early_size = 0
+        # Sessions that no client asked for: which one each was begun by. One that has ended counts as its own parent.
+        self._parents: dict[str, Session] = {}
+        # Those of which that is not known: the identities that they may be of.
+        self._unclear: dict[str, frozenset[str]] = {}
+        # Where somebody was asked to look at a page: in which session, and who outside of any.
+        self._elicitations: dict[str, tuple[Session | None, tuple[Client, ...]]] = {}
+
+    def clear(self) -> None:
+        """Forget what a process said that is not there any more."""
+        self.openings = 0
+        self._early.clear()
+        self._early_size = 0
+        self._parents.clear()
+        self._unclear.clear()
+        self._elicitations.clear()
+
+    def take_early(self, session_id: str) -> list[Message]:
+        """The updates that came before the session they are of."""
+        return self._early.pop(session_id, [])
+
+    def entered(self, session: Session) -> None:
+        """A session is here now. If another one had its id, what the agent has said until now is of that one."""
+        former = self._parents.pop(session.id, session)
+        if former is session:
+            return
+        self._early.pop(session.id, None)
+        for question in self._process.questions.unplaced():
+            if question.message.session == session.id:
+                self._process.questions.settle_undecided(question)
+
+    def ended(self, session: Session) -> None:
+        """What the agent still says of a session, or of those that it began, is for nobody."""
+        _remember(self._parents, session.id, session)
+        self.route_again()
+
+    def talk(self, session_id: str, lines: Sequence[bytes]) -> bool:
+        """Updates in one session that `updates.session_of_talk` has found; False where each needs a look of its own."""
+        session = self._process.live.get(session_id)
+        if session is None or session.state in (State.OPENING, State.DELETING) or len(self._process.terminals):
+            return False
+        if session.echo is not None:
+            if _USER_CHUNK in lines[0]:
+                return False
+            self._process.end_echo(session)
+        session.extend(lines)
+        self._process.out.talk(session.attached, lines)
+        return True
+
+    def update(self, message: Message) -> None:
+        """A session/update."""
+        session = None if message.session is None else self._session_of(message.session)
+        if session is None or session.state is State.DELETING:
+            self._keep_early(message)
+            return
+        # A sub-agent's mode is not the session's.
+        own = message.session == session.id
+        state = message.update if own and message.update in methods.STATE_UPDATES else None
+        if session.state is State.OPENING:
+            assert session.recorded is not None
+            _record(session, session.recorded, message, state)
+            if session.replay_to is not None:
+                self._process.out.replay(session.replay_to, [message.text])
+            return
+        if session.echo is not None and own and state is None:
+            if message.update == methods.USER_CHUNK and session.echo.take(message.text):
+                self._process.tell_echo(session, message.text)
+                return
+            self._process.end_echo(session)
+        session.write(message.text, state)
+        translated = self._process.terminals.translations(message.text)
+        if translated:
+            for client in session.attached:
+                self._process.out.client(client, translated.get(client, message.text))
+        else:
+            self._process.out.clients(session.attached, message.text)
+        if not own:
+            # It counts in this session's journal, and under another name at the clients.
+            self._process.mark(session, session.attached)
+        if state is not None:
+            updates.read_state(session, message)
+        elif message.update == methods.SUBAGENT_UPDATE:
+            self._remember_child(message, session)
+
+    def notification(self, message: Message) -> None:
+        if message.method == methods.CANCEL_REQUEST:
+            raw = jsonrpc.param(message, "requestId")
+            if raw is not None and raw[:1] not in (b"{", b"["):
+                self._process.questions.cancelled_by_agent(RawId(raw))
+            return
+        if message.method == methods.COMPLETE_ELICITATION:
+            name = jsonrpc.text_param(message, "elicitationId")
+            session, clients = self._elicitations.pop(name or "", (None, ()))
+            self._process.out.clients(clients if session is None else session.controllers(), message.text)
+            return
+        if message.session is None:
+            suspects = self._suspects()
+            if len(suspects) > 1:
+                self._process.out.note("dropped a notification of the agent that may be of more than one identity")
+                return
+            ready = [c for c in self._process.clients if c.phase is Phase.READY and c.viewer.sees_all]
+            self._process.out.clients((c for c in ready if c.viewer.identity in suspects), message.text)
+            return
+        session = self._session_of(message.session)
+        if session is None:
+            self._process.out.note("dropped a notification of the agent for no session that is open")
+        else:
+            self._process.out.clients(session.attached, message.text)
+
+    def request(self, message: Message) -> None:
+        rules = methods.agent_method(message.method)
+        if rules.needs is not None and rules.needs not in self._process.policy.serves:
+            self.refuse(message, "was not offered: the client works on another machine")
+        elif why := self._process.too_much(message, len(self._process.questions), self._process.questions.size):
+            self.refuse(message, why, jsonrpc.INVALID_REQUEST)
+        elif flaw := access_rules.flaw_of_question(message):
+            self.refuse(message, f"can't be understood: {flaw}", jsonrpc.INVALID_PARAMS)
+        else:
+            question = Question(message, rules.audience, None, self._process.now)
+            question.suspects = self._suspects()
+            question.in_turn = any(session.turns for session in self._process.live.values())
+            self._process.questions.add(question)
+            self._route(question)
+            if not question.copies and question in self._process.questions:
+                self._process.out.note(f"{message.method:.80} waits: nobody is there to answer it")
+            self._process.announce_waiting()
+
+    def sort_early(self) -> None:
+        """What was early for a session that has not come is of another one, or of none."""
+        if self.openings:
+            return
+        early, self._early, self._early_size = self._early, {}, 0
+        for messages in early.values():
+            for message in messages:
+                self.update(message)
+        self.route_again()
+
+    def route_again(self) -> None:
+        """What nobody could be found for may belong somewhere now."""
+        for question in self._process.questions.unplaced():
+            self._route(question)
+        running = {session.owner for session in self._process.live.values() if session.turns}
+        for question in self._process.questions.unplaced():
+            if self.openings and question.message.session is not None:
+                continue  # It may be of the session that is about to be named.
+            # Nobody whose turn it could have been has one any more.
+            if question.in_turn and not question.suspects & running:
+                self._process.questions.settle_undecided(question)
+        self._process.announce_waiting()
+
+    def _session_of(self, session_id: str) -> Session | None:
+        """The session that an id of the agent's is about: its own, or the one that began it."""
+        known = self._process.live.get(session_id)
+        if known is not None or session_id in self._parents:
+            return known or self._if_live(self._parents[session_id])
+        if session_id not in self._unclear:
+            _remember(self._unclear, session_id, self._suspects())
+        session = None if self.openings else self._only_running(self._unclear[session_id])
+        if session is not None:
+            _remember(self._parents, session_id, session)
+        return session
+
+    def _if_live(self, session: Session) -> Session | None:
+        """The session itself, if it is here: its id may be another one's by now."""
+        return session if self._process.live.get(session.id) is session else None
+
+    def _suspects(self) -> frozenset[str]:
+        """The identities that something of the agent's, said now, may be of: those with a turn, or else all."""
+        running = {session.owner for session in self._process.live.values() if session.turns}
+        owners = {session.owner for session in self._process.live.values()}
+        return frozenset(running or owners | {client.viewer.identity for client in self._unbound()})
+
+    def _only_running(self, suspects: frozenset[str]) -> Session | None:
+        """The only session in which a turn is running, if it is of the only suspect."""
+        running = [session for session in self._process.live.values() if session.turns]
+        return running[0] if len(running) == 1 and suspects <= {running[0].owner} else None
+
+    def _unbound(self) -> list[Client]:
+        """Those that control and see all that is their identity's."""
+        return [c for c in self._process.clients if c.controls and c.viewer.sees_all and c.phase is not Phase.NEW]
+
+    def _remember_child(self, message: Message, session: Session) -> None:
+        child = jsonrpc.text_param(message, "update", "sessionId")
+        if child is not None and child not in self._process.live:
+            _remember(self._parents, child, session)
+            self.route_again()
+
+    def _keep_early(self, message: Message) -> None:
+        """An update of no session that is open: the response that names it may be on its way, unless it has ended."""
+        if message.session is None or not self.openings or message.session in self._parents:
+            self._process.out.note("dropped an update of the agent for no session that is open")
+        elif self._early_size + len(message.text) > EARLY_SIZE:
+            self._process.out.note(
+                f"dropped an update of the agent: more than {EARLY_SIZE} bytes came before their session"
+            )
+        else:
+            self._early_size += len(message.text)
+            self._early.setdefault(message.session, []).append(message)
+
+    def _route(self, question: Question) -> None:
+        """Find out whom a question is for, and ask; where that is not clear it is held."""
+        message = question.message
+        if question.method == methods.CREATE_ELICITATION and message.session is None:
+            self._ask_requester(question)
+            return
+        if message.session is not None:
+            session = self._session_of(message.session)
+        else:
+            session = self._only_running(question.suspects)
+            if session is None:
+                self._ask_only_identity(question)
+                return
+        if session is not None:
+            question.session = session
+            self._ask_in(session, question)
+        elif question.audience is Audience.HOST and not self.openings:
+            self._process.questions.settle_undecided(question)
+
+    def _ask_in(self, session: Session, question: Question) -> None:
+        if question.audience is Audience.CONTROLLERS:
+            self._ask(question, session.controllers())
+        elif question.audience is Audience.HOST:
+            self._ask_host(session, question)
+        else:
+            origins = [request.client for request in session.turns if request.client in session.attached]
+            near = [client for client in [*origins, session.host, *session.controllers()] if client is not None]
+            self._ask(question, [client for client in near if client.connected][:1])
+
+    def _ask_host(self, session: Session, question: Question) -> None:
+        """Ask the machine that the session works with, or the one that has the terminal that this is about."""
+        host = session.host
+        if self._process.terminals.names_one(question.message):
+            terminal = self._process.terminals.named(question.message)
+            host = None
+            if terminal is not None and terminal.client in session.attached:
+                host = terminal.client
+                question.asked_as = self._process.terminals.for_client(question.message, terminal)
+        if host is None:
+            why = "the client that serves files and terminals for this session has gone"
+            error = jsonrpc.error(question.id, jsonrpc.INTERNAL_ERROR, why, {"reason": "host_gone"})
+            self._process.questions.settle(question, error)
+            return
+        if question.method == methods.CREATE_TERMINAL:
+            question.translate = self._process.terminals.created
+        self._ask(question, [host])
+
+    def _ask_requester(self, question: Question) -> None:
+        """An elicitation because of a request, which only its sender understands; its id is the sender's there."""
+        text = question.message.text
+        at = spans.find(text, "params", "requestId")
+        number = None if at is None else jsonrpc.id_number(RawId(text[at[0] : at[1]]))
+        request = None if number is None else self._process.asked.get(number)
+        if at is None or request is None or request.client is None or request.client.gone:
+            self._process.questions.settle_undecided(question)
+            return
+        question.audience = Audience.ONE
+        question.asked_as = jsonrpc.parse(spans.splice(text, [(*at, request.id)]))
+        self._ask(question, [request.client])
+
+    def _ask_only_identity(self, question: Question) -> None:
+        """A question about no session: for the clients there are, if they are all one person's."""
+        clients = self._unbound()
+        if len({client.viewer.identity for client in clients} | question.suspects) != 1:
+            clients = []
+        if question.audience is Audience.CONTROLLERS:
+            self._ask(question, clients)
+        elif question.audience is Audience.ONE:
+            self._ask(question, [client for client in clients if client.connected][:1])
+        elif len(clients) == 1:
+            self._ask(question, clients)
+        else:
+            self._process.questions.settle_undecided(question)
+
+    def _ask(self, question: Question, clients: Iterable[Client]) -> None:
+        self._process.questions.ask(question, clients)
+        if question.method == methods.CREATE_ELICITATION:
+            name = jsonrpc.text_param(question.message, "elicitationId")
+            if name is not None:
+                _remember(self._elicitations, name, (question.session, tuple(question.copies)))
+
+    def refuse(self, message: Message, why: str, code: int = jsonrpc.METHOD_NOT_FOUND) -> None:
+        """Answer a request of the agent with an error; a notification is only dropped."""
+        what = f"{message.method!r:.80} {why}"
+        self._process.out.note(f"refused a message of the agent: {what}")
+        if message.kind is Kind.REQUEST:
+            self._process.out.agent(jsonrpc.error(message.id, code, what))
+
+
+def _record(session: Session, recorded: Journal, message: Message, state: str | None) -> None:
+    """Write down what an agent replays; where somebody begins to speak again, a turn has ended."""
+    if message.update == methods.USER_CHUNK and session.last_recorded not in (None, methods.USER_CHUNK):
+        recorded.turn_ended()
+    session.last_recorded = message.update
+    recorded.append(message.text, state)
+
+
+def _remember(memory: dict[str, Any], key: str, value: Any) -> None:
+    memory[key] = value
+    while len(memory) > STRANGERS:
+        del memory[next(iter(memory))]

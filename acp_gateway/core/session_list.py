@@ -1,0 +1,126 @@
+"""`session/list`: what a client may see of what an agent lists, and what is live besides."""
+
+from dataclasses import dataclass
+from typing import Final
+
+import msgspec
+
+from acp_gateway.core.sessions import Client, Registry, Session
+from acp_gateway.protocol import jsonrpc, spans
+from acp_gateway.protocol.jsonrpc import Message
+
+PAGES = 100
+"""Pages in a row on which there is nothing for a client, before it gets an empty one and asks on by itself."""
+
+PAST = 1000
+"""Sessions that are not live, of which a client is told at most, those used last: more than a person looks through."""
+
+ENTRIES: Final = 2000
+"""Sessions on one page of an agent's: each is looked up, and agents have pages for more."""
+
+
+@dataclass(frozen=True, slots=True)
+class Query:
+    """What a client asked for."""
+
+    client: Client
+    agent: str
+    cwd: str | None
+    first: bool
+    """Whether it is the first page, on which everything live is: later ones leave that out."""
+
+    @classmethod
+    def of(cls, client: Client, agent: str, request: Message) -> "Query":
+        """Read a request."""
+        cursor = jsonrpc.param(request, "cursor")
+        return cls(client, agent, jsonrpc.text_param(request, "cwd"), cursor in (None, b"null"))
+
+
+def known(query: Query, registry: Registry, *, reopens: bool) -> bytes:
+    """The result for an agent that has no list, or a client that the agent is not asked for.
+
+    `reopens`: whether the client can have sessions opened that are not live.
+    """
+    entries = [_entry(session) for session in _seen(query, registry, past=reopens)] if query.first else []
+    return b'{"sessions":[%b]}' % b",".join(entries)
+
+
+def filtered(query: Query, registry: Registry, response: bytes) -> tuple[bytes, bytes | None]:
+    """A page of the agent's as the client gets it, and the agent's cursor if there is nothing on this page for it.
+
+    Raises `TooMany` where it has more than `ENTRIES`.
+    """
+    at = spans.find(response, "result", "sessions")
+    if at is None or response[at[0]] != ord("["):
+        return response, None
+    live = {session.id: session for session in _seen(query, registry, past=False)}
+    entries = []
+    listed = response[at[0] : at[1]]
+    texts = jsonrpc.elements_of(listed, ENTRIES)
+    for entry, session_id in zip(texts, _ids(listed, texts), strict=True):
+        if session_id is None or not _sees(query, registry, session_id):
+            continue
+        if session_id in live and not query.first:
+            continue
+        live.pop(session_id, None)
+        entries.append(entry)
+    if query.first:
+        entries = [_entry(session) for session in live.values()] + entries
+    cursor = jsonrpc.raw_at(response, "result", "nextCursor")
+    if entries or cursor in (None, b"null"):
+        cursor = None
+    return spans.splice(response, [(*at, b"[%b]" % b",".join(entries))]), cursor
+
+
+class _Listed(msgspec.Struct):
+    session_id: str | None = msgspec.field(name="sessionId", default=None)
+
+
+_decode_ids: Final = msgspec.json.Decoder(list[_Listed]).decode
+
+
+def _ids(listed: bytes, texts: list[bytes]) -> list[str | None]:
+    """The sessions' ids in an array of entries; one by one where something there is no id."""
+    try:
+        return [entry.session_id for entry in _decode_ids(listed)]
+    except (msgspec.DecodeError, RecursionError):
+        return [jsonrpc.text_at(text, "sessionId") for text in texts]
+
+
+def next_page(request: Message, cursor: bytes) -> bytes:
+    """The same request for the page behind a cursor, which is JSON text."""
+    params = {name: bytes(raw) for name, raw in jsonrpc.params_of(request).items()}
+    params["cursor"] = cursor
+    return b'{"jsonrpc":"2.0","id":0,"method":"session/list","params":%b}' % jsonrpc.compose(params)
+
+
+def _seen(query: Query, registry: Registry, *, past: bool) -> list[Session]:
+    viewer = query.client.viewer
+    return [
+        session
+        for session in [*(list(registry.past(viewer))[-PAST:] if past else ()), *registry.live(viewer)]
+        if session.agent == query.agent
+        and (query.cwd is None or query.cwd == session.cwd)
+        # Of several of one name, those that are over can't be opened.
+        and (session.live or registry.find(viewer, query.agent, session.id) is session)
+    ]
+
+
+def _sees(query: Query, registry: Registry, session_id: str) -> bool:
+    viewer = query.client.viewer
+    return registry.find(viewer, query.agent, session_id) is not None or registry.may_exist(
+        viewer, query.agent, session_id
+    )
+
+
+def _entry(session: Session) -> bytes:
+    """Compose what a list shows of a session, which is asked for far more often than it changes."""
+    shown = session.cwd, session.title, session.updated_at
+    if session.listed is None or session.listed[0] != shown:
+        session.listed = shown, _compose(session)
+    return session.listed[1]
+
+
+def _compose(session: Session) -> bytes:
+    entry = {"sessionId": session.id, "cwd": session.cwd or "", "title": session.title, "updatedAt": session.updated_at}
+    return jsonrpc.encode({name: value for name, value in entry.items() if value is not None})

@@ -1,0 +1,154 @@
+"""Turns: prompts one after another, whoever they come from, and the choices that hold for a session as a whole."""
+
+from collections import deque
+
+from acp_gateway.core import updates
+from acp_gateway.core.agent_state import Process, Stage, Then, who
+from acp_gateway.core.cut_turns import turn_begins
+from acp_gateway.core.echoes import Echo
+from acp_gateway.core.routing import Routing
+from acp_gateway.core.sessions import Client, Request, Session
+from acp_gateway.protocol import jsonrpc, methods
+from acp_gateway.protocol.jsonrpc import Message
+
+
+class Turns:
+    """The turns of the sessions of one agent process."""
+
+    def __init__(self, process: Process, routing: Routing) -> None:
+        self._process = process
+        self._routing = routing
+
+    def prompt(self, client: Client, request: Request) -> None:
+        session = self._process.of_request(client, request)
+        if session is None:
+            return
+        alone = not self._process.policy.shared and len(self._process.clients) == 1
+        if not session.turns or (alone and not session.queue):
+            self._start_turn(session, request)
+        elif why := self._too_many(session):
+            self._process.refuse(request, jsonrpc.INVALID_REQUEST, why)
+        else:
+            session.queue.append(request)
+
+    def _too_many(self, session: Session) -> str | None:
+        """Why a further prompt may not wait in a session."""
+        policy, registry = self._process.policy, self._process.registry
+        if len(session.queue) >= policy.max_queued_prompts:
+            return f"max_queued_prompts ({policy.max_queued_prompts}) wait in this session already"
+        if registry.count_waiting(session.owner) >= policy.waiting_prompts_per_identity:
+            return f"waiting_prompts_per_identity ({policy.waiting_prompts_per_identity}) wait already"
+        if registry.count_waiting() >= policy.max_waiting_prompts:
+            return f"max_waiting_prompts ({policy.max_waiting_prompts}) wait already"
+        return None
+
+    def cancel(self, client: Client, message: Message) -> None:
+        """A controller ends all turns of a session."""
+        assert message.session is not None
+        session = self._process.live[message.session]
+        # While it is, no session is dormant.
+        if self._process.stage is Stage.READY:
+            self._process.out.agent(message.text)
+        for question in self._process.questions.turn_cancelled(session):
+            self._process.tell_decision(question, client, "cancelled")
+        self.cancel_waiting(session)
+
+    def cancel_waiting(self, session: Session) -> None:
+        """Answer the prompts that the agent has not got yet."""
+        waiting = list(session.queue)
+        session.queue.clear()
+        behind = (survey.behind for survey in self._process.surveying.values())
+        for held in (session.held, self._process.held, *behind):
+            waiting += [
+                request
+                for request in held
+                if request.message.method == methods.PROMPT
+                and request.message.session == session.id
+                # What others send is not looked at yet: they may not even know that there is such a session.
+                and request.client in session.attached
+            ]
+            held[:] = [request for request in held if request not in waiting]
+        for request in waiting:
+            self._process.answer(request, b'{"stopReason":"cancelled"}')
+
+    def forget_waiting(self, session: Session, identity: str, *, guest: bool = False) -> None:
+        """Drop the waiting prompts of clients of an identity, or of its guests alone, that have gone."""
+
+        def stays(request: Request) -> bool:
+            client = request.client
+            if client is None or not client.gone or client.viewer.identity != identity:
+                return True
+            return guest and not client.viewer.guest
+
+        session.queue = deque(filter(stays, session.queue))
+
+    def _start_turn(self, session: Session, request: Request) -> None:
+        self._process.end_echo(session)
+        turn_begins(session)
+        session.turns[request] = self._process.now
+        if not self._process.abilities.echoes:
+            chunks = updates.user_chunks(session.id, request.message)
+            # Of larger ones not all is in the journal, and nobody would count what is only kept for this.
+            if chunks and sum(map(len, chunks)) <= self._process.policy.journal_limit:
+                session.echo = Echo(request, chunks)
+            for chunk in chunks:
+                session.write(chunk)
+                self._process.out.clients((other for other in session.attached if other is not request.client), chunk)
+            self._process.mark(session, (client for client in session.attached if client is request.client))
+        self._process.tell(session, "turn_started", **who(request.client))
+        self._process.forward(request, self._turn_ended)
+        self._routing.route_again()
+
+    def _turn_ended(self, request: Request, response: Message) -> None:
+        session = request.session
+        assert session is not None
+        if session.echo is not None and session.echo.request is request:
+            self._process.end_echo(session)
+        self._process.respond(request, response)
+        began = session.turns.pop(request, None)
+        if began is None:
+            return  # The session has ended before its turn.
+        self._process.turn_ended(session, began, jsonrpc.text_at(response.text, "result", "stopReason"))
+        if session.turns:
+            return
+        session.end_turn()
+        if session.queue:
+            self._start_turn(session, session.queue.popleft())
+        self._routing.route_again()
+
+    def set_mode(self, client: Client, request: Request) -> None:
+        """A session/set_mode."""
+        self._set(client, request, self._mode_set)
+
+    def set_model(self, client: Client, request: Request) -> None:
+        """A session/set_model."""
+        self._set(client, request, self._model_set)
+
+    def set_option(self, client: Client, request: Request) -> None:
+        """A session/set_config_option."""
+        self._set(client, request, self._option_set)
+
+    def _set(self, client: Client, request: Request, then: Then) -> None:
+        """A choice for the session as a whole; the others learn of it."""
+        if self._process.of_request(client, request) is not None:
+            self._process.forward(request, then)
+
+    def _mode_set(self, request: Request, response: Message) -> None:
+        session = request.session
+        mode = jsonrpc.text_param(request.message, "modeId")
+        if session is not None and mode is not None and not response.error:
+            self._process.tell_others(request, methods.MODE_UPDATE, updates.mode_update(session, mode))
+        self._process.respond(request, response)
+
+    def _model_set(self, request: Request, response: Message) -> None:
+        model = jsonrpc.text_param(request.message, "modelId")
+        if request.session is not None and model is not None and not response.error:
+            updates.set_current(request.session, "models", "currentModelId", model)
+        self._process.respond(request, response)
+
+    def _option_set(self, request: Request, response: Message) -> None:
+        session = request.session
+        options = jsonrpc.raw_at(response.text, "result", "configOptions")
+        if session is not None and options is not None:
+            self._process.tell_others(request, methods.CONFIG_UPDATE, updates.config_update(session, options))
+        self._process.respond(request, response)

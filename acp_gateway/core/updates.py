@@ -1,0 +1,142 @@
+"""The session updates that the gateway writes itself, and what it reads in those of an agent."""
+
+from typing import Final
+
+import msgspec
+
+from acp_gateway.core.sessions import Session
+from acp_gateway.protocol import jsonrpc, methods, spans
+from acp_gateway.protocol.gaps import gap
+from acp_gateway.protocol.jsonrpc import Message
+from acp_gateway.protocol.methods import CONFIG_UPDATE, META, MODE_UPDATE, SESSION_UPDATE, USER_CHUNK
+
+_NO_TALK: Final = methods.STATE_UPDATES | {methods.SUBAGENT_UPDATE}
+
+
+def session_of_talk(text: bytes) -> str | None:
+    """The session that an agent's line says something in which is only passed on and written down, as nearly all do.
+
+    None for whatever needs a closer look, be it no message at all.
+    """
+    # For each line of each agent: a message of its own would cost as much as the rest.
+    try:
+        if not text.isascii():
+            text.decode()
+        if not jsonrpc.is_shallow(text):
+            return None
+        envelope = jsonrpc.decode_envelope(text)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return None
+    params = envelope.params
+    if envelope.method != SESSION_UPDATE or envelope.id is not msgspec.UNSET:
+        return None
+    if params is None or params is msgspec.UNSET:
+        return None
+    if envelope.result is not msgspec.UNSET or envelope.error is not msgspec.UNSET:
+        return None
+    if params.update is not None and params.update.kind in _NO_TALK:
+        return None
+    return params.session
+
+
+def session_update(session_id: str, kind: str, **members: bytes) -> bytes:
+    """A `session/update`; the members are JSON texts."""
+    update = jsonrpc.compose({"sessionUpdate": jsonrpc.encode(kind), **members})
+    return b'{"jsonrpc":"2.0","method":"%b","params":{"sessionId":%b,"update":%b}}' % (
+        SESSION_UPDATE.encode(),
+        jsonrpc.encode(session_id),
+        update,
+    )
+
+
+def user_chunks(session_id: str, prompt: Message) -> list[bytes]:
+    """A prompt as those see it who did not send it: one chunk for each of its blocks, whatever its kind."""
+    blocks = jsonrpc.param(prompt, "prompt")
+    if blocks is None or not blocks.startswith(b"["):
+        return []
+    said = jsonrpc.param(prompt, "messageId")
+    message_id = {} if said is None else {"messageId": said}
+    return [
+        session_update(session_id, USER_CHUNK, content=block, **message_id) for block in jsonrpc.elements_of(blocks)
+    ]
+
+
+def mode_update(session: Session, mode_id: str) -> bytes:
+    """Another mode, for those who did not choose it. The session's own notion of it changes as well."""
+    set_current(session, "modes", "currentModeId", mode_id)
+    return session_update(session.id, MODE_UPDATE, currentModeId=jsonrpc.encode(mode_id))
+
+
+def config_update(session: Session, options: bytes) -> bytes:
+    """Another configuration, as above."""
+    session.result["configOptions"] = options
+    return session_update(session.id, CONFIG_UPDATE, configOptions=options)
+
+
+def changes(session: Session, reopened: Message) -> list[bytes]:
+    """What is another way in a session that a new process has opened again, for those who knew it before."""
+    result = jsonrpc.members_at(reopened.text, "result")
+    mode = jsonrpc.text_at(result.get("modes", b"{}"), "currentModeId")
+    options = result.get("configOptions", b"null")
+    found = []
+    if mode is not None and mode != jsonrpc.text_at(session.result.get("modes", b"{}"), "currentModeId"):
+        found.append(mode_update(session, mode))
+    if options not in (b"null", session.result.get("configOptions")):
+        found.append(config_update(session, options))
+    return found
+
+
+def set_current(session: Session, member: str, name: str, value: str) -> None:
+    """Change what a late joiner is told of a choice, where the agent offered one."""
+    offered = session.result.get(member)
+    at = None if offered is None else spans.find(offered, name)
+    if offered is not None and at is not None:
+        session.result[member] = spans.splice(offered, [(*at, jsonrpc.encode(value))])
+
+
+def read_state(session: Session, update: Message) -> None:
+    """Take over what an update of the agent says about the session as a whole."""
+    if update.update == MODE_UPDATE:
+        mode = jsonrpc.text_param(update, "update", "currentModeId")
+        if mode is not None:
+            set_current(session, "modes", "currentModeId", mode)
+    elif update.update == CONFIG_UPDATE:
+        options = jsonrpc.param(update, "update", "configOptions")
+        if options is not None:
+            session.result["configOptions"] = options
+    else:
+        before = session.title, session.updated_at
+        session.title = jsonrpc.text_param(update, "update", "title") or session.title
+        session.updated_at = jsonrpc.text_param(update, "update", "updatedAt") or session.updated_at
+        if (session.title, session.updated_at) != before:
+            session.archive.keep(session)
+
+
+def opening_result(session: Session, *, with_id: bool) -> bytes:
+    """What a client gets that opens a live session: the result of opening it, as it is now.
+
+    `with_id` is for those who asked for a new one. A history whose beginning is missing is said to be so.
+    """
+    result = dict(session.result)
+    if with_id:
+        result = {"sessionId": jsonrpc.encode(session.id), **result}
+    if session.journal.truncated:
+        meta = jsonrpc.members_at(result.get("_meta", b"{}"))
+        meta[META] = b'{"truncated":true}'
+        result["_meta"] = jsonrpc.compose(meta)
+    return jsonrpc.compose(result)
+
+
+def history(session: Session) -> list[bytes]:
+    """What a client gets that loads a live session, up to this moment."""
+    replay = session.journal.replay()
+    return [gap(session.id), *replay] if session.journal.truncated else replay
+
+
+def under_session(update: bytes, old: str, new: str) -> bytes:
+    """An update of one session as one of another: for a fork, whose history is a copy. A sub-agent's stays its own."""
+    if jsonrpc.text_at(update, "params", "sessionId") != old:
+        return update
+    at = spans.find(update, "params", "sessionId")
+    assert at is not None
+    return spans.splice(update, [(*at, jsonrpc.encode(new))])

@@ -1,0 +1,89 @@
+"""Who a connection belongs to, what it may use, what it asked for at the door, and as what it was let in."""
+
+from dataclasses import dataclass
+from typing import Self
+
+from acp_gateway.config.options import CertificateSection
+from acp_gateway.core.sessions import Role, Viewer
+from acp_gateway.security.revocations import CertificateId
+from acp_gateway.security.token_store import Role as AccessRole
+from acp_gateway.security.token_store import Token
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """Who a connection belongs to and what it may use; by default everything, as the gateway's own user may."""
+
+    identity: str
+    token: Token | None
+    """What was shown; None for who showed a certificate, and for who the kernel vouched for: the gateway's own user."""
+    certificate: str | None = None
+    """The name in the configuration of the certificate that was shown."""
+    role: AccessRole = "controller"
+    """What it may be at most."""
+    agents: tuple[str, ...] | None = None
+    """The names of the agents that it may use; None for all."""
+    workspaces: tuple[str, ...] | None = None
+    """The names of the workspaces that it may use; None for all."""
+    session: str | None = None
+    """The one session that it is for, whoever owns that; None for those of its identity."""
+    expires: float | None = None
+    """When the certificate that was shown expires, in seconds since 1970."""
+
+    certificate_id: CertificateId | None = None
+    """What that certificate is revoked by."""
+
+    @classmethod
+    def of(cls, token: Token) -> Self:
+        """The access that a token gives."""
+        return cls(
+            token.identity,
+            token,
+            role=token.role,
+            agents=token.agents,
+            workspaces=token.workspaces,
+            session=token.session,
+        )
+
+    @classmethod
+    def of_certificate(cls, name: str, section: CertificateSection, own_identity: str) -> Self:
+        """The access that a client certificate gives, by its section of the configuration."""
+        identity = section.identity or own_identity
+        return cls(identity, None, name, role=section.role, agents=section.agents, workspaces=section.workspaces)
+
+    @property
+    def credential(self) -> str:
+        """What vouches for it, for the log and the audit; the same for every connection that shows the same."""
+        if self.token is not None:
+            return f"token {self.token.id}"
+        return "the system" if self.certificate is None else f"certificate {self.certificate}"
+
+    def may_use(self, agent: str) -> bool:
+        """Whether this agent is allowed."""
+        return self.agents is None or agent in self.agents
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """What a connection asks for when it comes in."""
+
+    agent: str | None = None
+    """None for the default one."""
+    session: str | None = None
+    """The session that it wants to join; None to begin with one of its own."""
+    observe: bool = False
+    """To look only, though it may do more."""
+    control: bool = False
+    """To ask the gateway itself, and no agent."""
+
+
+@dataclass(frozen=True, slots=True)
+class Admission:
+    """A connection that was let in: who it is, and what for."""
+
+    access: Access
+    wish: Wish
+    agent: str
+    """Empty for a control connection."""
+    viewer: Viewer
+    role: Role

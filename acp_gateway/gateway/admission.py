@@ -1,0 +1,143 @@
+"""What a connection may have of what it asks for at the door: which agent, which session, and as whom."""
+
+from dataclasses import replace
+from typing import Final
+
+from acp_gateway.config.load import Config
+from acp_gateway.config.toml_file import suggestion
+from acp_gateway.core.sessions import Registry, Role, Session, Viewer
+from acp_gateway.errors import AccessError, Forbidden, UnknownAgent, UnknownSession
+from acp_gateway.gateway.access import Access, Admission, Wish
+from acp_gateway.gateway.storage.store import Storage
+from acp_gateway.protocol.redaction import redact_text
+from acp_gateway.security.token_store import Token
+
+_AGENTS_TOLD: Final = 20
+"""Names of agents in an error, of those that the token allows: more than a line of text holds help nobody."""
+
+
+class Admissions:
+    """Judges what connections ask for.
+
+    Args:
+        config: which agents there are.
+        registry: which sessions there are, and whose.
+        storage: remembers which session a guest's token has led to.
+    """
+
+    def __init__(self, config: Config, registry: Registry, storage: Storage) -> None:
+        self._config = config
+        self._registry = registry
+        self._storage = storage
+
+    def judge(self, access: Access, wish: Wish) -> Admission:
+        """What a connection is let in for that asks for this; what its token is bound to goes before that.
+
+        Raises `UnknownAgent` and `UnknownSession` where there is none of that name, or none for this token, and
+        `Forbidden` where the token does not allow the agent.
+        """
+        token, bound = access.token, access.session
+        if token is not None:
+            self._storage.token_used(token.id)
+        if bound is not None and wish.session not in (None, bound):
+            raise _unknown_session(wish.session)
+        viewer = Viewer(
+            access.identity,
+            wish.session if bound is None else bound,
+            bound is not None,
+            None if token is None else self._granted_by(token),
+            access.workspaces,
+        )
+        observes = wish.observe or access.role == "observer"
+        role = Role.OBSERVER if observes else Role.CONTROLLER
+        if wish.control:
+            if wish.agent is not None and bound is None:
+                # A list without any sessions would sound as if the agent had none.
+                self._choose_agent(access, wish.agent)
+            agent = ""
+        elif viewer.only is None:
+            agent = self._choose_agent(access, wish.agent)
+        else:
+            agent = self._agent_of_session(access, wish, viewer)
+            viewer = self._bind(access, viewer, agent)
+            if role is Role.OBSERVER and self._config.agents[agent].scope == "connection":
+                session = self.find_session(access, viewer, agent)
+                if session is None or not session.live:
+                    # Its process would be another one than the session's, where nobody will ever open that.
+                    raise _unknown_session(viewer.only)
+        return Admission(access, wish, agent, viewer, role)
+
+    def _granted_by(self, token: Token) -> str | None:
+        """Whose session a guest's token has led to: agents that count give an id to the next one as well."""
+        use = self._storage.token_uses().get(token.id)
+        return None if use is None else use.granted_by
+
+    def _bind(self, access: Access, viewer: Viewer, agent: str) -> Viewer:
+        """A guest's token is for the session that it leads to first, and for no later one of the same id."""
+        if access.token is None or not viewer.guest or viewer.granted_by is not None:
+            return viewer
+        session = self.find_session(access, viewer, agent)
+        if session is None:
+            return viewer
+        self._storage.token_used(access.token.id, session.owner)
+        return replace(viewer, granted_by=session.owner)
+
+    def _choose_agent(self, access: Access, name: str | None) -> str:
+        """The agent that a connection asks for, or the default one.
+
+        Raises `UnknownAgent` where there is none of that name and `Forbidden` where the token does not allow it.
+        """
+        if name is None:
+            name = self._config.default_agent
+            if access.agents is not None and len(access.agents) == 1:
+                name = access.agents[0]
+        if name not in self._config.agents:
+            allowed = [agent for agent in self._config.agents if access.may_use(agent)][:_AGENTS_TOLD]
+            hint = suggestion(name[:64], allowed) or (f"; there are: {', '.join(allowed)}" if allowed else "")
+            raise UnknownAgent(f"this gateway has no agent {_quoted(name)}{hint}")
+        if not access.may_use(name):
+            raise Forbidden(f"this token does not allow the agent {name}")
+        return name
+
+    def _agent_of_session(self, access: Access, wish: Wish, viewer: Viewer) -> str:
+        """The agent whose session is to be joined: a live one, or one that the agent can open again.
+
+        Which session that is, nobody learns from an agent that is not there, or not for this token: it is looked for
+        before, and where the connection names none, such an agent's sessions do not exist for it.
+        """
+        agent = None if wish.agent is None or viewer.guest else self._choose_agent(access, wish.agent)
+        session = self.find_session(access, viewer, agent)
+        if session is not None:
+            return session.agent
+        try:
+            agent = self._choose_agent(access, agent)
+        except AccessError:
+            raise _unknown_session(viewer.only) from None
+        # What was never registered may be on the disk of the gateway's own user.
+        if viewer.only is None or not self._registry.may_exist(viewer, agent, viewer.only):
+            raise _unknown_session(viewer.only)
+        return agent
+
+    def find_session(self, access: Access, viewer: Viewer, agent: str | None) -> Session | None:
+        """The session that a connection came for, if it is just one; a guest's has to be live.
+
+        Ids are one agent's at the most: where several have one of the same, the connection has to name the agent.
+        """
+        seen = [
+            session
+            for session in [*self._registry.past(viewer), *self._registry.live(viewer)]
+            if access.may_use(session.agent) and agent in (None, session.agent)
+        ]
+        live = [session for session in seen if session.live]
+        found = live if live or viewer.guest else seen
+        return found[0] if len(found) == 1 else None
+
+
+def _unknown_session(session_id: str | None) -> UnknownSession:
+    """Whether there is no such session, or none for this token: the text is the same."""
+    return UnknownSession(f"no session {_quoted(session_id or '')} is open here, or it is not yours")
+
+
+def _quoted(name: str) -> str:
+    """A name that a client has made up, for the log as well; some put their token in the wrong place."""
+    return repr(redact_text(name[:1024], 64))

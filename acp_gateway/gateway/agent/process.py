@@ -1,0 +1,435 @@
+"""One agent process: started, listened to, stopped politely, and never left behind.
+
+`run_agent` owns the process for as long as it runs. Whatever ends it, the whole process group is ended, because
+what the configuration starts is often a wrapper (`npx`, `uvx`) around the real agent. Agents don't stop reliably
+(some ignore the end of their input, some hang in the middle of a prompt), hence the ladder: close stdin, wait,
+SIGTERM to the group, wait, SIGKILL to the group.
+
+A gateway that is killed can't do any of this. On Linux the kernel does then: the process asks for SIGKILL when its
+parent dies (`PR_SET_PDEATHSIG`). To the kernel, the parent is the *thread* that started it, and Trio's own threads end
+when they have been idle for a while, which would kill healthy agents. So a `Spawner` keeps one thread for as long as
+the gateway lives. What that doesn't reach, a wrapper's children, is written down in a ledger and swept at the next
+start.
+"""
+
+import logging
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+import trio
+
+from acp_gateway.errors import AgentError
+from acp_gateway.gateway.agent.hardening import inherited_limits
+from acp_gateway.gateway.agent.orphans import Ledger, kill_session, process_start_time
+from acp_gateway.printable import printable
+from acp_gateway.protocol.redaction import HIDDEN, LONGEST_SECRET, redact_text
+from acp_gateway.transports.ndjson import LineStream
+from acp_gateway.transports.pipes import FileBytes
+from acp_gateway.transports.streams import READ_SIZE, MessageStream
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+STDERR_TAIL_LINES = 20
+"""Last lines of stderr that are kept for the error clients get when the agent dies: a traceback's worth."""
+
+STDERR_LINE_SIZE = 400
+"""Characters of one such line that are shown and logged; longer ones are cut."""
+
+STDERR_KEPT_SIZE = STDERR_LINE_SIZE + LONGEST_SECRET + 1
+"""Bytes of one such line that are kept: enough to recognize a secret of which only the beginning would be shown."""
+
+STDERR_LOG_SIZE = 256 * 1024
+"""Bytes of one process's stderr that are logged at most: an agent in a loop must not fill the log."""
+
+LAST_WORDS = 1.0
+"""Seconds that the rest of stdout and stderr is waited for when a process has ended: it is in the pipes already, unless
+others of its group still have something to say, and they get this time to end by themselves."""
+
+# What a new agent on Linux runs first: die with the gateway, unless that has happened already, and become the agent.
+# What this Python has changed about its process until then is put right, or the agent would inherit it: two signals
+# that it ignores, and the locale that it sets where there is none. So are the limits that the gateway has changed for
+# itself.
+_DIE_WITH_PARENT = """
+import ctypes, os, resource, signal, sys
+gateway, keeps_locale, limits, program, *command = sys.argv[1:]
+ctypes.CDLL(None).prctl(1, signal.SIGKILL)
+if os.getppid() != int(gateway):
+    os._exit(1)
+signal.signal(signal.SIGPIPE, signal.SIG_DFL)
+signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
+if keeps_locale == "False":
+    os.environ.pop("LC_CTYPE", None)
+for limit in limits.split():
+    number, soft = map(int, limit.split("="))
+    resource.setrlimit(number, (soft, resource.getrlimit(number)[1]))
+try:
+    os.execv(program, command)
+except OSError as error:
+    sys.exit(f"cannot execute {program}: {error.strerror}")
+"""
+
+# Colours; they may stand in the middle of a secret.
+_COLOURS = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]")
+# The first line of a private key; and the end of one whose beginning is not there any more.
+_KEY_BEGINS = re.compile(rb"-----BEGIN [A-Z ]*PRIVATE KEY-----")
+_REST_OF_KEY = re.compile(r"\A(?:(?!-----BEGIN ).)*-----END [A-Z ]*PRIVATE KEY-----", re.DOTALL)
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """Everything that starting an agent takes."""
+
+    name: str
+    command: Sequence[str]
+    environment: Mapping[str, str] = field(repr=False)
+    cwd: str | None
+    max_message_size: int
+    """Bytes of one line from the agent."""
+    eof_grace: float
+    """Seconds from closing stdin to SIGTERM."""
+    term_grace: float
+    """Seconds from SIGTERM to SIGKILL."""
+    log_stderr: bool = False
+    """Whether its stderr is logged, redacted, also where the log has no details."""
+
+
+class Spawner:
+    """Starts processes from one thread that lives until the end of the `with` block."""
+
+    def __init__(self, ledger: Ledger) -> None:
+        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="spawner")
+        self.ledger = ledger
+        self.ancestors = {os.getpid()}
+        """The processes whose descendants are agents: those that run, which are the process sessions of what they
+        start as well, and this one, because an agent may be quicker than the news of its start."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._thread.shutdown()
+
+    async def run(self, function: Callable[[], T]) -> T:
+        """Call `function` in the thread and wait for its result, also when cancelled: what it starts must be known."""
+        done = trio.Event()
+        token = trio.lowlevel.current_trio_token()
+
+        def tell(_: Future[T]) -> None:
+            token.run_sync_soon(done.set)
+
+        future = self._thread.submit(function)
+        future.add_done_callback(tell)
+        with trio.CancelScope(shield=True):
+            await done.wait()
+        return future.result()
+
+
+class Agent:
+    """A running agent as its hub sees it: its messages, and how it ended."""
+
+    def __init__(self, name: str, pid: int, messages: MessageStream, command: Sequence[str] = ()) -> None:
+        self.name = name
+        self.command = command
+        """As the configuration has it. It may hold secrets."""
+        self.pid = pid
+        """Also the id of its process group and of its process session."""
+        self.messages = messages
+        """Its stdin and stdout. Run and closed by `run_agent`."""
+        self.stderr_tail: deque[bytes] = deque(maxlen=STDERR_TAIL_LINES)
+        """As it was written: to be shown only by way of `last_lines`."""
+        self.exit_code: int | None = None
+        """The negative number of a signal where one ended it; None while it runs."""
+        self.ended = trio.Event()
+        """Its stderr is read, and nothing of its process group is left; some of its output may be unread."""
+
+    def last_lines(self) -> list[str]:
+        """The last lines of its stderr, redacted and printable."""
+        return readable_lines(self.stderr_tail)
+
+    def describe_end(self) -> tuple[str, dict[str, Any]]:
+        """How it ended, in one line for a person and as `error.data` for a program: for all. Once it has ended."""
+        data: dict[str, Any] = {"reason": "agent_ended", "agent": self.name}
+        assert self.exit_code is not None
+        if self.exit_code < 0:
+            data["signal"] = _signal_name(-self.exit_code)
+            how = f"was ended by {data['signal']}"
+        else:
+            data["exitCode"] = self.exit_code
+            how = f"ended with exit code {self.exit_code}"
+        return f"the agent {self.name} {how}", data
+
+
+def readable_lines(lines: Iterable[bytes]) -> list[str]:
+    """Lines that an agent wrote besides messages, redacted, printable and cut; without the empty ones."""
+    # Together: a private key has many lines.
+    text = _REST_OF_KEY.sub(HIDDEN, "\n".join(map(_decoded, lines)))
+    return [shown for line in redact_text(text, len(text)).split("\n") if (shown := _cut(line.rstrip()))]
+
+
+def _decoded(line: bytes) -> str:
+    text = _COLOURS.sub("", line[:STDERR_KEPT_SIZE].decode(errors="replace"))
+    # A line that was cut may end within a secret.
+    return text if len(line) < STDERR_KEPT_SIZE else redact_text(text, len(text))[:-LONGEST_SECRET]
+
+
+def _cut(line: str) -> str:
+    return printable(line, STDERR_LINE_SIZE) + (" …" if len(line) > STDERR_LINE_SIZE else "")
+
+
+async def run_agent(
+    launch: Launch, spawner: Spawner, *, task_status: trio.TaskStatus[Agent] = trio.TASK_STATUS_IGNORED
+) -> None:
+    """Start an agent, hand it over by `task_status`, and see to it until cancelled; then nothing of it is left.
+
+    It runs on when the agent has ended by itself, so that what the agent wrote last can be read. Raises `AgentError`
+    when the agent can't be started. Cancelled, it stops the agent by the ladder first, which takes up to `eof_grace +
+    term_grace` seconds and a little more; by then nobody may be receiving from `Agent.messages`.
+    """
+    try:
+        program = find_program(launch)
+        process = _Process(launch, spawner, await spawner.run(lambda: _spawn(launch, program)))
+    except OSError as error:
+        what = f"{error.filename}: {error.strerror}" if error.filename else error.strerror
+        raise AgentError(f"the agent {launch.name} cannot be started: {what}") from error
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(process.attend)
+        try:
+            task_status.started(process.agent)
+            await trio.sleep_forever()
+        finally:
+            with trio.CancelScope(shield=True):
+                await process.stop()
+
+
+def find_program(launch: Launch) -> str:
+    """The absolute path of the program that a command names, found as a shell would in the agent's directory.
+
+    Raises `AgentError` for a directory that isn't there, and for a program that isn't there or can't be executed.
+    """
+    cwd = launch.cwd or os.getcwd()
+    if not os.path.isdir(cwd):
+        raise AgentError(f"the agent {launch.name} cannot be started: its cwd {cwd} is not a directory")
+    name = launch.command[0]
+    place = os.path.join(cwd, name) if os.path.dirname(name) else name
+    path = launch.environment.get("PATH", os.defpath)
+    program = shutil.which(place, path=os.pathsep.join(os.path.join(cwd, folder) for folder in path.split(os.pathsep)))
+    if program is None:
+        why = "is not executable" if os.path.exists(place) else "is not found"
+        where = "" if os.path.dirname(name) else f" on PATH ({path})"
+        raise AgentError(f"the agent {launch.name} cannot be started: the command {name} {why}{where}")
+    return program
+
+
+@dataclass(frozen=True, slots=True)
+class _Spawned:
+    """A new process and our ends of its pipes."""
+
+    popen: subprocess.Popen[bytes]
+    stdin: int
+    stdout: int
+    stderr: int
+
+
+def _spawn(launch: Launch, program: str) -> _Spawned:
+    command = [*launch.command]
+    executable = program
+    if sys.platform == "linux":
+        # A program of its own instead of `preexec_fn`, which is not safe in a process with threads.
+        limits = " ".join(f"{number}={soft}" for number, soft in inherited_limits().items())
+        arguments = [str(os.getpid()), str("LC_CTYPE" in launch.environment), limits, program, *command]
+        executable = sys.executable
+        command = [executable, "-I", "-S", "-c", _DIE_WITH_PARENT, *arguments]
+    descriptors: list[int] = []
+    try:
+        for _ in range(3):
+            descriptors += os.pipe()
+        far_stdin, stdin, stdout, far_stdout, stderr, far_stderr = descriptors
+        popen = subprocess.Popen(
+            command,
+            executable=executable,
+            stdin=far_stdin,
+            stdout=far_stdout,
+            stderr=far_stderr,
+            cwd=launch.cwd,
+            env=dict(launch.environment),
+            start_new_session=True,
+        )
+    except BaseException:
+        for descriptor in descriptors:
+            os.close(descriptor)
+        raise
+    for descriptor in (far_stdin, far_stdout, far_stderr):
+        os.close(descriptor)
+    return _Spawned(popen, stdin, stdout, stderr)
+
+
+class _Process:
+    """The process group of an agent, from its start to its end."""
+
+    def __init__(self, launch: Launch, spawner: Spawner, spawned: _Spawned) -> None:
+        self._launch = launch
+        self._spawner = spawner
+        self._popen = spawned.popen
+        self._stderr = spawned.stderr
+        self._pipes = FileBytes(spawned.stdout, spawned.stdin)
+        self._pid = spawned.popen.pid
+        self.agent = Agent(
+            launch.name, self._pid, LineStream(self._pipes, max_message_size=launch.max_message_size), launch.command
+        )
+        self._stderr_level = logging.INFO if launch.log_stderr else logging.DEBUG
+        # Bytes of stderr that have been logged, and whether they end within a private key.
+        self._logged = 0
+        self._in_key = False
+        spawner.ancestors.add(self._pid)
+        started = process_start_time(self._pid)
+        if started is not None:
+            spawner.ledger.record(self._pid, started)
+        log.info("agent %s started with pid %d", launch.name, self._pid)
+
+    async def attend(self) -> None:
+        """Write stdin and read stderr until the process has ended; then end its group, and only then reap it.
+
+        Until it is reaped, its id can't become that of another group, which would be killed instead. Not to be
+        cancelled: `stop` ends it by ending the process.
+        """
+        with trio.CancelScope(shield=True):
+            try:
+                async with trio.open_nursery() as nursery:
+                    stderr_read = trio.Event()
+                    nursery.start_soon(self._read_stderr, stderr_read)
+                    nursery.start_soon(self.agent.messages.run)
+                    await self._exit()
+                    with trio.move_on_after(LAST_WORDS):
+                        await stderr_read.wait()
+                    nursery.cancel_scope.cancel()
+            finally:
+                self._signal(signal.SIGKILL)
+                # A shell with job control gives its children groups of their own; the session is still the agent's.
+                kill_session(self._pid)
+                self.agent.exit_code = self._popen.wait()
+                os.close(self._stderr)
+                self._spawner.ledger.forget(self._pid)
+                self._spawner.ancestors.discard(self._pid)
+                log.info("%s%s", self.agent.describe_end()[0], self._where_stderr_is())
+                self.agent.ended.set()
+
+    async def stop(self) -> None:
+        """Climb the ladder until the process has ended, and close its pipes."""
+        ended = self.agent.ended
+        async with trio.open_nursery() as nursery:
+            # An agent that can't get rid of its output doesn't get to its end.
+            nursery.start_soon(self._discard_output)
+            nursery.start_soon(self._close_stdin)
+            with trio.move_on_after(self._launch.eof_grace):
+                await ended.wait()
+            if not ended.is_set():
+                log.info("agent %s (%d) does not mind the end of its input; SIGTERM", self._launch.name, self._pid)
+                self._signal(signal.SIGTERM)
+                with trio.move_on_after(self._launch.term_grace):
+                    await ended.wait()
+            if not ended.is_set():
+                log.warning("agent %s (%d) does not mind SIGTERM; SIGKILL", self._launch.name, self._pid)
+                self._signal(signal.SIGKILL)
+                await ended.wait()
+            nursery.cancel_scope.cancel()
+        await self._pipes.aclose()
+
+    async def _exit(self) -> None:
+        """Wait until the process has exited, without reaping it where the system can do that."""
+        try:
+            descriptor = os.pidfd_open(self._pid)
+        except (AttributeError, OSError):
+            # Not Linux, or an old one, or there is no descriptor left. A thread of its own: agents may be many.
+            await trio.to_thread.run_sync(self._exit_in_thread, limiter=trio.CapacityLimiter(1))
+            return
+        try:
+            await trio.lowlevel.wait_readable(descriptor)
+        finally:
+            os.close(descriptor)
+
+    def _exit_in_thread(self) -> None:
+        if hasattr(os, "waitid"):
+            os.waitid(os.P_PID, self._pid, os.WEXITED | os.WNOWAIT)
+        else:
+            self._popen.wait()
+
+    async def _read_stderr(self, all_read: trio.Event) -> None:
+        line = b""
+        while True:
+            await trio.lowlevel.wait_readable(self._stderr)
+            data = os.read(self._stderr, READ_SIZE)
+            if not data:
+                break
+            first, *others = data.split(b"\n")
+            # Of a line without an end only as much is kept as is shown.
+            line = (line + first)[:STDERR_KEPT_SIZE]
+            for other in others:
+                self._keep(line)
+                line = other[:STDERR_KEPT_SIZE]
+            await trio.lowlevel.checkpoint()
+        self._keep(line)
+        all_read.set()
+
+    def _keep(self, line: bytes) -> None:
+        """Keep a line of stderr for `last_lines`, and log it where that is asked for."""
+        if not line.strip():
+            return
+        self.agent.stderr_tail.append(line)
+        if self._logged >= STDERR_LOG_SIZE or not log.isEnabledFor(self._stderr_level):
+            return
+        self._logged += min(len(line), STDERR_LINE_SIZE)
+        if not self._in_key:
+            for text in readable_lines([line]):
+                log.log(self._stderr_level, "agent %s (%d) stderr: %s", self._launch.name, self._pid, text)
+        # The lines of a private key can't be told from other text.
+        self._in_key = b"-----END " not in line and (self._in_key or _KEY_BEGINS.search(line) is not None)
+        if self._logged >= STDERR_LOG_SIZE:
+            log.warning("agent %s (%d) writes much to stderr; no more of it is logged", self._launch.name, self._pid)
+
+    def _where_stderr_is(self) -> str:
+        if not self.agent.stderr_tail or log.isEnabledFor(self._stderr_level):
+            return ""
+        return f"; what it wrote to stderr is logged with log_stderr = true in [agents.{self._launch.name}]"
+
+    async def _close_stdin(self) -> None:
+        try:
+            await self.agent.messages.drain()
+        except (trio.BrokenResourceError, trio.ClosedResourceError):
+            pass  # It doesn't read any more.
+        await self._pipes.send_eof()
+
+    async def _discard_output(self) -> None:
+        try:
+            while await self._pipes.receive_some():
+                pass
+        except (trio.BrokenResourceError, trio.ClosedResourceError):
+            pass  # Then there is nothing left to discard.
+
+    def _signal(self, number: signal.Signals) -> None:
+        try:
+            os.killpg(self._pid, number)
+        except ProcessLookupError:
+            pass  # All of the group have ended.
+        except PermissionError:
+            pass  # macOS says so of a group in which there are only zombies.
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"  # Real-time signals have no names of their own.

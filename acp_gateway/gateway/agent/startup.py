@@ -1,0 +1,105 @@
+"""How long a new agent takes to answer `initialize`: warned of, and then given up.
+
+A command that starts something else than an ACP agent mostly starts well: a shell, a program that draws for a terminal
+or waits for a person. It reads what it is sent, or not, and never answers. What it writes meanwhile says best what it
+is, so the last of that is kept for the error.
+"""
+
+import logging
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final, NoReturn
+
+import trio
+
+from acp_gateway.config.known_agents import guess
+from acp_gateway.gateway.agent.process import STDERR_KEPT_SIZE, STDERR_TAIL_LINES, Agent, readable_lines
+from acp_gateway.protocol import jsonrpc
+from acp_gateway.protocol.jsonrpc import InvalidMessage
+
+log = logging.getLogger(__name__)
+
+WARN_AFTER: Final = 20.0
+"""Seconds after which the log says that an agent has not answered: an agent that is there answers within five, so one
+that still may has to be fetched first."""
+
+REASON: Final = "agent_silent"
+
+Written = Mapping[str, Sequence[str]]
+"""The last lines that an agent has written, by where to."""
+
+GiveUp = Callable[[Agent, str, dict[str, Any], Written], None]
+"""Ends an agent: it, why, the data of the errors, and what it has written, for those who may see that."""
+
+
+class Startup:
+    """The time that an agent has for its answer to `initialize`.
+
+    Args:
+        timeout: seconds, from the start of the agent or from its being asked again.
+        give_up: called when they are over.
+    """
+
+    def __init__(self, timeout: float, give_up: GiveUp) -> None:
+        self._timeout = timeout
+        self._give_up = give_up
+        # Which agent has to answer; another object each time.
+        self._awaited: tuple[Agent] | None = None
+        self._changed = trio.lowlevel.ParkingLot()
+        self._stdout: deque[bytes] = deque(maxlen=STDERR_TAIL_LINES)
+
+    def look(self, agent: Agent | None) -> None:
+        """Take note of the agent that has been asked and has not answered; None where there is none."""
+        if agent is (None if self._awaited is None else self._awaited[0]):
+            return
+        self._awaited = None if agent is None else (agent,)
+        self._stdout.clear()
+        self._changed.unpark_all()
+
+    def hear(self, batch: Sequence[bytes]) -> None:
+        """Keep what an agent that has not answered writes and is no message."""
+        if self._awaited is None:
+            return
+        for line in batch[-STDERR_TAIL_LINES:]:
+            try:
+                jsonrpc.parse(line)
+            except InvalidMessage:
+                self._stdout.append(line[:STDERR_KEPT_SIZE])
+
+    async def run(self) -> NoReturn:
+        """Warn of agents that have not answered, and give them up, until cancelled."""
+        while True:
+            awaited = self._awaited
+            if awaited is None:
+                await self._changed.park()
+            elif not await self._answers(awaited, min(WARN_AFTER, self._timeout)):
+                (agent,) = awaited
+                if self._timeout > WARN_AFTER:
+                    log.warning(
+                        "agent %s (%d) has not answered initialize for %g s: %s",
+                        agent.name,
+                        agent.pid,
+                        WARN_AFTER,
+                        guess(agent.command),
+                    )
+                    if await self._answers(awaited, self._timeout - WARN_AFTER):
+                        continue
+                self._end(agent)
+
+    async def _answers(self, awaited: tuple[Agent], seconds: float) -> bool:
+        """Wait so long at most; returns whether that agent need not be waited for any more."""
+        with trio.move_on_after(seconds):
+            while self._awaited is awaited:
+                await self._changed.park()
+        return self._awaited is not awaited
+
+    def _end(self, agent: Agent) -> None:
+        # A prompt for a person, or a picture for a terminal, has no end of its line.
+        stdout = [*self._stdout, agent.messages.begun(STDERR_KEPT_SIZE)]
+        written = {"stdout": readable_lines(stdout), "stderr": agent.last_lines()}
+        self._awaited = None
+        why = (
+            f"the agent {agent.name} has not answered initialize within {self._timeout:g} s (initialize_timeout) and "
+            f"was stopped: {guess(agent.command)}"
+        )
+        self._give_up(agent, why, {"reason": REASON, "agent": agent.name}, written)

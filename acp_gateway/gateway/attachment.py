@@ -1,0 +1,342 @@
+"""A client's place at a hub: its link, and how it is to be told goodbye.
+
+What is decided for a client goes into its link, and from there to the peer as far as it takes it at this moment; the
+rest waits there, as the very bytes that the others get as well. So a client that reads slowly costs the others nothing,
+and what it costs in memory has a limit: past it, it is detached, and comes back through the session's history. Nothing
+is ever left out in the middle.
+
+A client whose connection is lost, and that may come back, is *away*. Its seat is kept for a time, with what it misses.
+"""
+
+from collections.abc import Awaitable, Callable, Sequence
+from math import inf
+from typing import Final, Unpack
+
+import trio
+
+from acp_gateway.core.sessions import Client
+from acp_gateway.gateway.events.recording import Direction, Tape
+from acp_gateway.protocol.outbox import Mark, Outbox, acknowledgement
+from acp_gateway.transports.link import WINDOW, Link
+from acp_gateway.transports.streams import Charge, CloseReason, MessageStream, free
+from acp_gateway.transports.timers import Args, Helpers, Signal
+
+MARK_MESSAGES: Final = 1024
+MARK_BYTES: Final = 1024 * 1024
+"""After how much a client that counts is told anew where it is: until then it keeps what it has counted."""
+
+SESSIONS_PER_MARK: Final = 32
+"""Positions told at once: a mark with ids of a thousand characters is still small."""
+
+
+class Farewell:
+    """How a client's connection ends."""
+
+    __slots__ = ("reason", "text", "word")
+
+    def __init__(self, reason: CloseReason, text: str, word: str | None = None) -> None:
+        self.reason = reason
+        self.text = text
+        """For a person."""
+        self.word = word
+        """For a program, in the answers to open requests; None where the client itself has gone."""
+
+
+TOO_SLOW: Final = "too_slow"
+EXPIRED: Final = "away_too_long"
+"""Words for the two ends that a client which comes back is told apart."""
+
+STOPPING: Final = Farewell(CloseReason.GOING_AWAY, "the gateway is stopping", "gateway_stopping")
+BUG: Final = Farewell(CloseReason.AGENT_GONE, "an error of the gateway's own", "internal")
+
+
+class _Blank:
+    """A tape on which nothing is written down."""
+
+    def write(self, direction: Direction, messages: Sequence[bytes]) -> None: ...
+    def close(self) -> None: ...
+
+
+BLANK: Final = _Blank()
+
+
+class Connection:
+    """One connection of a client, from its first message to its last."""
+
+    __slots__ = ("_ends", "given_up", "helpers", "over", "served", "stream")
+
+    def __init__(self, stream: MessageStream) -> None:
+        self.stream = stream
+        self.served = False
+        """Whether it is somebody's to close by now."""
+        self.given_up = False
+        self.over = False
+        """Whether nobody uses the stream any more."""
+        self.helpers: Helpers | None = None
+        """Of whoever serves it; None before and afterwards."""
+        self._ends = Signal()
+
+    def attend(self, helpers: Helpers) -> None:
+        """It is served now, with these helpers, until `leave_alone`; they are dismissed to have that come soon."""
+        self.helpers = helpers
+        self.stream.attend(helpers)
+
+    def leave_alone(self) -> None:
+        """It is served no more."""
+        if self.helpers is not None:
+            self.helpers.dismiss()
+            self.helpers = None
+            self.stream.attend(None)
+
+    def give_up(self) -> None:
+        """Have whoever serves it stop at once."""
+        self.given_up = True
+        if self.helpers is not None:
+            self.helpers.dismiss()
+
+    async def abort(self) -> None:
+        """Close it at once, without a word, also where that is cancelled; nobody uses it any more."""
+        with trio.CancelScope(shield=True):
+            await self.stream.abort()
+        self.end()
+
+    def end(self) -> None:
+        """Nobody uses the stream any more."""
+        self.over = True
+        self._ends.notify()
+
+    async def wait_over(self) -> None:
+        """Wait until nobody uses the stream any more."""
+        while not self.over:
+            await self._ends.wait()
+
+
+class Seat:
+    """One client of a hub.
+
+    Args:
+        client: as the core knows it.
+        high_water: bytes that may wait in a stream itself.
+        window: as `Link` has it; None for a client that does not come back.
+        allowance: as `Link` has it.
+        progressed: called whenever the peer has taken all that had to wait, or has gone away.
+        charge: charges the client for what it sends.
+        grown: told of bytes that are kept.
+        tape: what is said is written down on it.
+    """
+
+    __slots__ = (
+        "_grown",
+        "_largest",
+        "_marked_bytes",
+        "_progressed",
+        "_returns",
+        "_unmarked",
+        "ahead",
+        "away_since",
+        "charge",
+        "client",
+        "connection",
+        "ended",
+        "farewell",
+        "farewell_due",
+        "link",
+        "muted",
+        "returning",
+        "tape",
+        "unhandled",
+    )
+
+    def __init__(
+        self,
+        client: Client,
+        *,
+        high_water: int,
+        window: int | None = None,
+        allowance: int = WINDOW,
+        progressed: Callable[[], None],
+        charge: Charge = free,
+        grown: Callable[[int], None] = lambda _: None,
+        tape: Tape = BLANK,
+    ) -> None:
+        self.client = client
+        self.link = Link(window=window, high_water=high_water, caught_up=self._catch_up, allowance=allowance, wary=True)
+        self.connection: Connection | None = None
+        """The last one; whether it is still there, the link knows."""
+        self.ended = False
+        """Whether the client is not served any more, but for its goodbye."""
+        self.farewell: Farewell | None = None
+        self.farewell_due = inf
+        """When it is gone though it has not taken its last words, in seconds of Trio's clock, there or away."""
+        self.away_since: float | None = None
+        """When its connection was lost, in seconds of Trio's clock; None while it has one."""
+        self.returning = False
+        """Whether it has not been sent yet all that waited for it while it was away, or is away still."""
+        self.ahead = 0
+        """Bytes that were passed on to the agent while too much was pending for it."""
+        self.muted = False
+        """Whether what it is sent is dropped, because something before it was."""
+        self.charge = charge
+        self.unhandled = 0
+        """Bytes that have come and that nothing was done about yet."""
+        self._grown = grown
+        self.tape = tape
+        self._progressed = progressed
+        self._returns = Signal()
+        # Bytes of the largest message that was sent since the peer was last up to date.
+        self._largest = 0
+        # How many messages were sent since the client was last told where it is, and how many bytes until then.
+        self._unmarked = 0
+        self._marked_bytes = 0
+
+    @property
+    def outbox(self) -> Outbox:
+        """What the peer is still to get, or to confirm."""
+        return self.link.outbox
+
+    @property
+    def behind(self) -> bool:
+        """Whether the peer does not take what it is sent as fast as it comes."""
+        return self.link.behind
+
+    @property
+    def excess(self) -> int:
+        """Bytes that the peer is behind, but for one message, which may be as large as it is, and for history."""
+        return self.outbox.backlog - self._largest
+
+    def send(self, messages: Sequence[bytes], replayed: int = 0) -> bool:
+        """Send messages, as soon as the peer takes them; so many of their bytes are history.
+
+        Nobody changes `messages` from now on. Returns whether the peer is behind.
+        """
+        if self.muted:
+            return self.behind
+        self.tape.write("to_client", messages)
+        waited = False
+        if replayed or not self.link.pass_on(messages):
+            waited = self.behind
+            self.link.send(messages, replayed)
+        if self.client.counts:
+            # By themselves: the messages are others' as well, and what is the same for many is framed once.
+            marks = self._marks(messages)
+            if marks:
+                self.link.send(marks)
+                # They are nothing that it has to count.
+                self._marked_bytes = self.outbox.put_bytes
+        if self.behind:
+            self._largest = max(self._largest, max(map(len, messages), default=0))
+            self.call_helper(self._send_waiting)
+            return True
+        self.client.replays.clear()
+        if waited:
+            self._catch_up()
+        return False
+
+    def _marks(self, messages: Sequence[bytes]) -> list[Mark]:
+        """From time to time, where the client is when it has these messages, the last that were decided for it."""
+        self._unmarked += len(messages)
+        if self._unmarked < MARK_MESSAGES and self.outbox.put_bytes - self._marked_bytes < MARK_BYTES:
+            return []
+        self._unmarked, self._marked_bytes = 0, self.outbox.put_bytes
+        positions = list(self.client.positions().items())
+        groups = range(0, len(positions), SESSIONS_PER_MARK)
+        return [Mark(acknowledgement(0, dict(positions[start : start + SESSIONS_PER_MARK]))) for start in groups]
+
+    def _catch_up(self) -> None:
+        """The peer has taken all that had to wait."""
+        self.returning = False
+        self._largest = 0
+        self.client.replays.clear()
+        self._progressed()
+
+    def close(self, farewell: Farewell) -> None:
+        """End the connection at once. What is said first counts."""
+        self.farewell = self.farewell or farewell
+        self.end()
+
+    def end(self) -> None:
+        """Have whoever serves the client stop at once."""
+        self.ended = True
+        self._returns.notify()
+        if self.connection is not None:
+            self.connection.give_up()
+
+    def cut_off(self, farewell: Farewell) -> None:
+        """End the connection at once, and forget what waits for the peer and what still comes: it has no place for it.
+
+        To have the end of all that told, take away `muted`.
+        """
+        self.outbox.clear()
+        if self.connection is not None:
+            self.connection.stream.abandon()
+        self.muted = True
+        self.close(farewell)
+
+    def close_after_last_words(self, farewell: Farewell) -> None:
+        """End the connection when the peer has taken what is there for it."""
+        self.farewell = self.farewell or farewell
+        self.link.finish()
+        self.call_helper(self._send_waiting)
+
+    # Connections
+
+    def connect(self, stream: MessageStream, peer_received: int = 0) -> Connection:
+        """The client is there, or there again; as `Link.connect`. `over` says when the connection is used no more."""
+        stream.charge = self._charge_unfinished
+        self.link.connect(stream, peer_received)
+        self.returning = self.returning and self.behind
+        self.connection = Connection(stream)
+        self._returns.notify()
+        return self.connection
+
+    def _charge_unfinished(self, messages: int = 0, size: int = 0, seconds: float = 0.0, frames: int = 0) -> float:
+        """Charge the client for what has come and is no message, or none yet."""
+        self._grown(size)
+        return self.charge(messages, size, seconds, frames)
+
+    @property
+    def incoming_bytes(self) -> int:
+        """Bytes of what the client has sent that are kept: unfinished messages, and what waits to be passed on."""
+        stream = None if self.connection is None or self.connection.over else self.connection.stream
+        unfinished = 0 if stream is None else stream.unfinished_bytes
+        return unfinished + self.unhandled + self.client.waiting_size
+
+    async def returns(self) -> bool:
+        """Wait until there is a connection; False where the client was given up instead."""
+        while self.link.stream is None and not self.ended:
+            await self._returns.wait()
+        return not self.ended
+
+    def attend(self, helpers: Helpers) -> None:
+        """The connection is served now, and helpers send what has to wait, until `Connection.leave_alone`."""
+        assert self.connection is not None
+        self.connection.attend(helpers)
+        if self.ended or self.connection.given_up:
+            helpers.dismiss()
+        if self.behind or self.farewell is not None:
+            self.call_helper(self._send_waiting)
+
+    def call_helper(self, work: Callable[[Unpack[Args]], Awaitable[None]], *args: *Args) -> None:
+        """Have something done while the connection is served; where it is not, who serves the next sees to it."""
+        if self.connection is not None and self.connection.helpers is not None:
+            self.connection.helpers.call(work, *args)
+
+    async def _send_waiting(self) -> None:
+        """Send what had to wait, and end the connection where all is said. Cancelling loses nothing."""
+        if await self.link.catch_up():
+            self.end()
+
+    def evict(self) -> None:
+        """Give up the connection that there is, for a newer one that is about to come: it may long be dead."""
+        self.link.disconnect()
+        if self.connection is not None:
+            self.connection.give_up()
+            if not self.connection.served:
+                self.connection.end()
+
+    def lose(self, now: float) -> None:
+        """The connection is lost; the client may come back."""
+        self.away_since = now
+        self.returning = True
+        self.link.disconnect()
+        self._progressed()

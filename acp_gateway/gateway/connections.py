@@ -1,0 +1,208 @@
+"""The connections that have come in: how many there may be, how fast they may speak, and for how long they may stay."""
+
+import logging
+import time
+from collections import Counter
+from collections.abc import Callable, Hashable
+from contextlib import AbstractContextManager
+from typing import Protocol
+
+import trio
+
+from acp_gateway.config.options import LimitsSection
+from acp_gateway.errors import Busy
+from acp_gateway.gateway.access import Access
+from acp_gateway.gateway.attachment import Farewell
+from acp_gateway.gateway.rate_limits import RateLimiter, Rates, TokenBucket
+from acp_gateway.security.revocations import Revocations
+from acp_gateway.security.token_store import TokenStore
+from acp_gateway.transports.streams import CloseReason
+
+log = logging.getLogger(__name__)
+
+REVOKED = Farewell(CloseReason.POLICY, "the token is not valid any more", "unauthorized")
+ROTATED = Farewell(CloseReason.POLICY, "the token was rotated: show the new one", "unauthorized")
+CROWDED = Farewell(CloseReason.POLICY, "others needed the room", "evicted")
+REVOKED_CERTIFICATE = Farewell(CloseReason.POLICY, "the client certificate was revoked", "unauthorized")
+ENDED = Farewell(CloseReason.POLICY, "the client certificate has expired", "unauthorized")
+
+
+class Connection(Protocol):
+    """A connection whose credential has to stay valid."""
+
+    @property
+    def access(self) -> Access:
+        """What was shown last, and whose it is."""
+
+    @property
+    def away_since(self) -> float | None:
+        """When it was lost, where it may come back; None while it is there."""
+
+    def close(self, farewell: Farewell) -> None:
+        """End it for good."""
+
+    def lose(self) -> bool:
+        """Take its connection away so that it may come back with another token; False where it can't."""
+
+
+def _account(access: Access) -> Hashable:
+    """Whose connections are counted together: those of an identity, and those of each guest's token."""
+    return access.identity if access.session is None else ("guest", access.credential)
+
+
+class _Watch:
+    """That a connection is watched, for as long as it is in a block. There are as many as connections: no generator."""
+
+    __slots__ = ("_connections", "account", "connection", "ended", "shares")
+
+    def __init__(self, connection: Connection, connections: "Connections") -> None:
+        self.connection = connection
+        self.ended = False
+        """Whether it is being closed, which may take its time."""
+        self.account = _account(connection.access)
+        self.shares = connection.access.identity, connection.access.session is not None
+        """Whose rates it shares."""
+        self._connections = connections
+
+    def __enter__(self) -> None:
+        self._connections.add(self)
+
+    def __exit__(self, *_: object) -> None:
+        self._connections.discard(self)
+
+
+class Connections:
+    """All connections of a gateway that have come in, those that are away included.
+
+    Args:
+        limits: how many, and how fast.
+        tokens: which of them are valid.
+        now: says the time, in seconds since 1970.
+        revocations: which certificates of clients are not valid any more.
+    """
+
+    def __init__(
+        self,
+        limits: LimitsSection,
+        tokens: TokenStore,
+        now: Callable[[], float] = time.time,
+        revocations: Revocations | None = None,
+    ) -> None:
+        self._limits = limits
+        self._tokens = tokens
+        self._revoked = revocations or Revocations()
+        self._now = now
+        self._watches: set[_Watch] = set()
+        self._counts: Counter[Hashable] = Counter()
+        self._rates = Rates(
+            messages=limits.messages_per_second,
+            size=limits.bytes_per_second,
+            share=limits.loop_share,
+            burst=limits.message_burst / limits.messages_per_second,
+            frames=limits.frames_without_message,
+        )
+        # By identity, of which there are as many as somebody has made tokens for, its guests apart; and how many
+        # connections share each of them.
+        self._buckets: dict[Hashable, TokenBucket] = {}
+        self._sharing: Counter[Hashable] = Counter()
+
+    def __len__(self) -> int:
+        return len(self._watches)
+
+    def make_room(self, access: Access) -> None:
+        """Have room for a further connection, if need be by giving up one that is away; raises `Busy` without any."""
+        limits = self._limits
+        account = _account(access)
+        has = self._counts[account]
+        name, most = "connections_per_identity", limits.connections_per_identity
+        if access.session is not None:
+            name, most = "connections_per_guest", limits.connections_per_guest
+        # What an identity has away is its own to come back to; a guest's next visit is as good as its last one.
+        if has >= most and not (access.session is not None and self._give_up_one_away(account)):
+            raise Busy(f"{name} ({most}) are there already; try later")
+        most = limits.max_connections
+        why = f"max_connections ({most}) are there already"
+        if has or access.session is not None:
+            # Where both are small, half of all are nobody's in particular.
+            most -= min(limits.reserved_connections, most // 2)
+            why = f"max_connections ({limits.max_connections}) but for reserved_connections are there already"
+        if len(self._watches) >= most and not self._give_up_one_away(account, more_than=has):
+            raise Busy(f"{why}; try later")
+
+    def rate_limiter(self, identity: str, *, guest: bool = False) -> RateLimiter:
+        """Return the rate limiter of a client that has just come in; guests of an identity have a rate of their own."""
+        account = identity, guest
+        together = self._buckets.get(account)
+        if together is None:
+            burst = self._rates.burst
+            together = self._buckets[account] = TokenBucket(1.0, burst, trio.current_time())
+        return RateLimiter(self._rates, together, self._sharing, account, trio.current_time)
+
+    def watched(self, connection: Connection) -> AbstractContextManager[None]:
+        """Count what is in this block, and end it when its credential is not valid any more."""
+        return _Watch(connection, self)
+
+    def add(self, watch: _Watch) -> None:
+        """Count a connection."""
+        self._watches.add(watch)
+        self._counts[watch.account] += 1
+        self._sharing[watch.shares] += 1
+
+    def discard(self, watch: _Watch) -> None:
+        """Count a connection no more. May be repeated."""
+        if watch not in self._watches:
+            return
+        self._watches.discard(watch)
+        for counter, key in ((self._counts, watch.account), (self._sharing, watch.shares)):
+            counter[key] -= 1
+            if not counter[key]:
+                del counter[key]
+
+    def _give_up_one_away(self, account: Hashable, *, more_than: int | None = None) -> bool:
+        """Give up the connection that has been away for longest; False without any.
+
+        It is one of the given account. With `more_than`, it is of the account that has most connections, of those that
+        have one away and this account or more connections than that: what has much takes nothing from what has less.
+        """
+        away = [
+            (self._counts[watch.account], -since, watch)
+            for watch in self._watches
+            if not watch.ended
+            and (since := watch.connection.away_since) is not None
+            and (watch.account == account or (more_than is not None and self._counts[watch.account] > more_than))
+        ]
+        if not away:
+            return False
+        *_, watch = max(away, key=lambda place: place[:2])
+        watch.ended = True
+        # At once: to say goodbye may take its time, and more may come before that.
+        self.discard(watch)
+        watch.connection.close(CROWDED)
+        return True
+
+    def enforce(self) -> None:
+        """End the connections whose token or certificate is not valid any more."""
+        # One look for each credential: right after a change, each reads the file of tokens again.
+        objections: dict[Access, Farewell | None] = {}
+        for watch in list(self._watches):
+            access = watch.connection.access
+            if access not in objections:
+                objections[access] = self._objection(access)
+            farewell = objections[access]
+            if farewell is None or watch.ended:
+                continue
+            if farewell is ROTATED and watch.connection.lose():
+                continue
+            log.warning("%s is not valid any more: closing its connection", access.credential)
+            watch.ended = True
+            watch.connection.close(farewell)
+
+    def _objection(self, access: Access) -> Farewell | None:
+        if access.expires is not None and self._now() >= access.expires:
+            return ENDED
+        if access.certificate_id is not None and access.certificate_id in self._revoked:
+            return REVOKED_CERTIFICATE
+        token = access.token
+        if token is None or self._tokens.is_current(token):
+            return None
+        return ROTATED if self._tokens.is_rotated(token) else REVOKED

@@ -1,0 +1,193 @@
+"""The gateway's own desk: what a control connection may ask, which has no agent."""
+
+import time
+from collections.abc import Callable, Container
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, Final
+
+import trio
+
+from acp_gateway.core.agent_requests import Question
+from acp_gateway.core.sessions import Presence, Registry, Session, Viewer
+from acp_gateway.gateway.attachment import Farewell
+from acp_gateway.gateway.hub import Hub
+from acp_gateway.protocol import jsonrpc
+from acp_gateway.protocol.jsonrpc import InvalidMessage, Kind, Message
+from acp_gateway.protocol.methods import SESSIONS
+from acp_gateway.transports.streams import (
+    Charge,
+    CloseReason,
+    Flooded,
+    MessageStream,
+    MessageTooLarge,
+    Unfinished,
+    free,
+)
+
+PAST: Final = 200
+"""Sessions that are not live, of which one is told at most: some screens full, of the thousands that are remembered."""
+
+TEXT: Final = 4096
+"""Characters of a title, a path or a date that are told: no path is longer, and agents take a whole first prompt for a
+title."""
+
+WEIGHT: Final = 100
+"""As how many messages a question counts: to look through thousands of sessions takes that much longer."""
+
+_UNSPECIFIED: Final = "the gateway's storage has a problem; its log says which"
+
+
+@dataclass(frozen=True, slots=True)
+class Office:
+    """What the desk has an answer from."""
+
+    registry: Registry
+    """All sessions of the gateway."""
+    agents: Container[str]
+    """Those whose sessions are told of, by name."""
+    hubs: Callable[[], list[Hub]]
+    """All that there are at the moment."""
+    problem: Callable[[], str | None]
+    """What is not stored at the moment and why, for the gateway's own user: it names files."""
+
+
+async def serve_desk(stream: MessageStream, viewer: Viewer, office: Office, charge: Charge = free) -> Farewell:
+    """Answer what a control connection asks, until it is gone; how to close it then, which is the caller's to do.
+
+    `viewer` is who is told of the sessions that exist for this one. `charge` is called for each
+    question, and says for how many seconds no further one is answered.
+    """
+    farewell = Farewell(CloseReason.NORMAL, "")
+    stream.charge = charge
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(stream.run)
+        try:
+            async for batch in stream:
+                for text in batch:
+                    reply = _answer(text, viewer, office)
+                    if reply is not None:
+                        await stream.send(reply)
+                    size, frames = stream.take_uncharged()
+                    # What one read brings may be a thousand questions: others get their turn after each.
+                    await trio.sleep(charge(WEIGHT, size, frames=frames))
+        except MessageTooLarge as error:
+            farewell = Farewell(CloseReason.TOO_LARGE, str(error))
+            try:
+                stream.send_nowait([jsonrpc.error(jsonrpc.NO_ID, jsonrpc.INVALID_REQUEST, str(error))])
+            except trio.BrokenResourceError:
+                pass  # A WebSocket says it in its own way.
+        except (Flooded, Unfinished) as error:
+            farewell = Farewell(CloseReason.POLICY, str(error))
+        except trio.BrokenResourceError:
+            pass  # It has gone.
+        nursery.cancel_scope.cancel()
+    return farewell
+
+
+def _answer(text: bytes, viewer: Viewer, office: Office) -> bytes | None:
+    try:
+        message: Message = jsonrpc.parse(text)
+    except InvalidMessage as error:
+        return jsonrpc.error(jsonrpc.NO_ID, error.code, str(error))
+    if message.kind is not Kind.REQUEST:
+        return None
+    if message.method != SESSIONS:
+        return jsonrpc.error(message.id, jsonrpc.METHOD_NOT_FOUND, f"a control connection knows only {SESSIONS}")
+    return jsonrpc.result(message.id, list_sessions(viewer, office))
+
+
+def list_sessions(viewer: Viewer, office: Office) -> dict[str, Any]:
+    """The sessions that exist for a viewer, and what is wrong here, by the members of the answer; see `docs/wire.md`.
+
+    First come those that are not live: in a terminal the live ones are what is seen without scrolling back.
+    """
+    past = _past_sessions(viewer, office)
+    listed = [_describe(session) for session in past[-PAST:]]
+    answer: dict[str, Any] = {"sessions": listed + _live_sessions(viewer, office)}
+    if len(past) > PAST:
+        answer["more"] = len(past) - PAST
+    problem = office.problem()
+    if problem is not None:
+        is_own = viewer.identity == office.registry.own_identity
+        answer["problems"] = [problem if is_own else _UNSPECIFIED]
+    return answer
+
+
+def _past_sessions(viewer: Viewer, office: Office) -> list[Session]:
+    """Those that are not live and that a viewer can have opened again."""
+    if viewer.guest:
+        return []
+    registry = office.registry
+    return [
+        session
+        for session in registry.past(viewer)
+        if session.agent in office.agents
+        # An agent that counts its sessions has only the last one of an id still.
+        and registry.find(viewer, session.agent, session.id) is session
+    ]
+
+
+def _live_sessions(viewer: Viewer, office: Office) -> list[dict[str, Any]]:
+    """Those that are live and exist for a viewer, and what waits in them; the oldest first.
+
+    What an agent has asked and no session was found for stands under the session that the agent named, for the one
+    whose sessions all those of this agent process are. If there is no such one, the gateway's own user is told that
+    something waits, and not what: it may be anybody's.
+    """
+    registry = office.registry
+    hubs = [hub for hub in office.hubs() if hub.name in office.agents]
+    by_home = {hub.multiplexer.home: hub for hub in hubs}
+    listed = []
+    for session in registry.live(viewer):
+        hub = None if session.home is None else by_home.get(session.home)
+        if hub is not None:
+            listed.append(_describe(session, hub))
+    for hub in hubs:
+        owners = {session.owner for session in hub.multiplexer.sessions}
+        is_mine = owners == {viewer.identity}
+        is_anybodys = len(owners) != 1 and viewer.identity == registry.own_identity
+        if viewer.only is None and viewer.workspaces is None and (is_mine or is_anybodys):
+            unplaced = hub.multiplexer.waiting(None)
+            listed += [_describe_unplaced(question, hub, viewer, titled=is_mine) for question in unplaced]
+    return listed
+
+
+def _describe(session: Session, hub: Hub | None = None) -> dict[str, Any]:
+    """What is told of a session, which is live in this hub, if it is."""
+    presences = [client.presence for client in session.attached]
+    described: dict[str, Any] = {"sessionId": session.id, "agent": session.agent}
+    texts = {"title": session.title, "cwd": session.cwd, "updatedAt": session.updated_at}
+    described |= {name: text[:TEXT] for name, text in texts.items() if text is not None}
+    waiting = [] if hub is None else hub.multiplexer.waiting(session)
+    if hub is None and session.archive.has_removed(session):
+        described["history"] = "removed"
+    return described | {
+        "owner": session.owner,
+        "live": hub is not None,
+        "connected": presences.count(Presence.CONNECTED),
+        "away": presences.count(Presence.AWAY),
+        "turn": bool(session.turns),
+        "waiting": [_describe_question(question) for question in waiting],
+    }
+
+
+def _describe_unplaced(question: Question, hub: Hub, viewer: Viewer, *, titled: bool) -> dict[str, Any]:
+    return {
+        "sessionId": question.message.session or "?",
+        "agent": hub.name,
+        "owner": viewer.identity,
+        "live": True,
+        "connected": 0,
+        "away": 0,
+        "turn": False,
+        "waiting": [_describe_question(question, titled=titled)],
+    }
+
+
+def _describe_question(question: Question, *, titled: bool = True) -> dict[str, Any]:
+    since = datetime.fromtimestamp(time.time() - (trio.current_time() - question.since), UTC)
+    described = {"method": question.method, "since": since.strftime("%Y-%m-%dT%H:%M:%SZ")}
+    if titled and question.title is not None:
+        described["title"] = question.title
+    return described

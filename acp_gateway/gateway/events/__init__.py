@@ -1,0 +1,1 @@
+"""Records of what happened: the audit log, hooks, recordings."""

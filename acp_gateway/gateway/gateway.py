@@ -1,0 +1,493 @@
+"""Which agent for whom: what a connection may use, the hub that it gets, and all hubs together."""
+
+import logging
+import secrets
+import time
+from collections.abc import Awaitable, Callable, Container, Mapping
+from dataclasses import replace
+from datetime import UTC, datetime
+from functools import partial
+
+import trio
+
+from acp_gateway import __version__
+from acp_gateway.config.load import AgentSection, Config, agent_environment
+from acp_gateway.core.agent_state import Policy
+from acp_gateway.core.multiplexer import Multiplexer
+from acp_gateway.core.output import Deed, Event
+from acp_gateway.core.sessions import (
+    Client,
+    Findings,
+    Home,
+    Problem,
+    Registry,
+    Role,
+    Session,
+    Survey,
+)
+from acp_gateway.errors import AgentError, ConfigError, LinkGone
+from acp_gateway.gateway.access import Access, Admission, Wish
+from acp_gateway.gateway.admission import Admissions
+from acp_gateway.gateway.advice import login_hint
+from acp_gateway.gateway.agent.process import Agent, Launch, Spawner, run_agent
+from acp_gateway.gateway.attachment import BLANK, BUG, STOPPING, Farewell
+from acp_gateway.gateway.connections import Connections
+from acp_gateway.gateway.control_channel import Office, serve_desk
+from acp_gateway.gateway.events.audit import NO_AUDIT, Audit
+from acp_gateway.gateway.events.audit_throttle import Bookkeeper
+from acp_gateway.gateway.events.hooks import Hooks
+from acp_gateway.gateway.events.recording import Recording, Tape
+from acp_gateway.gateway.hub import Hub, Limits
+from acp_gateway.gateway.memory_limit import Memory
+from acp_gateway.gateway.resumption import Attached, Links, Resumable, Resumption, claim, serve_resumed
+from acp_gateway.gateway.storage.archive import StoredArchive
+from acp_gateway.gateway.storage.store import Storage
+from acp_gateway.gateway.workspaces import Workspace, containing, survey, workspaces_of
+from acp_gateway.protocol.methods import NEW, Capability
+from acp_gateway.security.revocations import Revocations
+from acp_gateway.security.token_store import TokenStore, default_identity
+from acp_gateway.transports.link import HEARTBEAT
+from acp_gateway.transports.streams import Charge, CloseReason, MessageStream
+
+log = logging.getLogger(__name__)
+
+DATABASE = "sessions.db"
+"""In `state_dir`: what outlives this process."""
+
+READING_PATIENCE = 10.0
+"""Seconds that a history from the disk is waited for; whoever wants it goes on without it then."""
+
+LOOKING_PATIENCE = 10.0
+"""Seconds that a disk may take to say whether a directory is there; a network's that has gone may never say it."""
+
+LOOKERS = 8
+"""Directories that are looked at at the same time."""
+
+RETENTION_INTERVAL = 6 * 3600.0
+"""Seconds between two looks for sessions that are too old: days are what is counted."""
+
+REVOCATION_INTERVAL = 1.0
+"""Seconds between two looks at the token file for the sake of connections that are open; new ones look themselves."""
+
+InThread = Callable[[Callable[[], Findings]], Awaitable[Findings]]
+"""Runs something in a thread."""
+
+
+_CHANGED = Farewell(CloseReason.POLICY, "the token allows something else now", "changed")
+_SESSION_GONE = "the session is not open any more"
+
+
+class _Asking:
+    """A connection that asks the gateway itself."""
+
+    def __init__(self, access: Access) -> None:
+        self.access = access
+        self.away_since = None
+        self.farewell = STOPPING
+        self.scope = trio.CancelScope()
+
+    def close(self, farewell: Farewell) -> None:
+        self.farewell = farewell
+        self.scope.cancel()
+
+    def lose(self) -> bool:
+        return False
+
+
+class Gateway:
+    """The agents of one configuration and the connections that use them."""
+
+    def __init__(
+        self,
+        config: Config,
+        tokens: TokenStore,
+        spawner: Spawner,
+        environment: Mapping[str, str],
+        audit: Audit = NO_AUDIT,
+        recorder: Recording | None = None,
+    ) -> None:
+        settings = config.gateway
+        self.config = config
+        self.tokens = tokens
+        self.audit = audit
+        self._book = Bookkeeper(audit)
+        self.revocations = Revocations()
+        """The certificates of clients that were revoked."""
+        self.connections = Connections(config.limits, tokens, revocations=self.revocations)
+        """Those that have come in."""
+        self._recorder = recorder
+        # Looks at directories. A disk that does not answer occupies these threads and no others.
+        self.in_thread: InThread = partial(
+            trio.to_thread.run_sync, abandon_on_cancel=True, limiter=trio.CapacityLimiter(LOOKERS)
+        )
+        self.storage = Storage(
+            settings.state_dir / DATABASE,
+            journal=settings.journal == "disk",
+            retention_days=settings.retention_days,
+            journal_limit=settings.journal_limit,
+            history_limit=settings.history_limit,
+            history_limit_per_identity=settings.history_limit_per_identity,
+            write_delay=settings.write_delay,
+            write_behind_limit=settings.write_behind_limit,
+        )
+        self._archive = StoredArchive(self.storage, journals=settings.journal == "disk")
+        self.registry = Registry(default_identity(settings.state_dir), self._archive, secrets.token_hex(8))
+        self._spawner = spawner
+        # The gateway's own environment, of which agents get a part.
+        self._environment = environment
+        self._hubs: dict[Home, Hub] = {}
+        # The hubs that several connections share, by agent and, where each identity has its own, by identity.
+        self._shared: dict[tuple[str, str | None], Hub] = {}
+        self._memory = Memory(config.gateway.memory_limit, lambda: self.hubs)
+        self._links = Links()
+        self._admissions = Admissions(config, self.registry, self.storage)
+        self._hooks = Hooks(config.hooks, environment)
+        # Where the hubs run.
+        self._nursery: trio.Nursery | None = None
+
+    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Run the hubs, and end connections whose token is not valid any more, until cancelled.
+
+        Sessions of earlier processes are known from the start. Cancelled, it stops all agents politely, and then writes
+        what is to be kept.
+        """
+        for session in self._archive.restore(self.config.gateway.journal_limit):
+            if session.agent in self.config.agents and session.cwd is not None:
+                session.workspace = containing(session.cwd, self._workspaces(session.agent))
+            self.registry.restore(session)
+        # Hubs have something to write until the last of them has ended.
+        writing = trio.CancelScope(shield=True)
+        async with trio.open_nursery() as writers:
+            await writers.start(self._write, writing)
+            try:
+                async with trio.open_nursery() as self._nursery:
+                    self._nursery.start_soon(self._enforce)
+                    self._nursery.start_soon(self._book.run)
+                    self._nursery.start_soon(self._forget_expired)
+                    self._nursery.start_soon(self._hooks.run)
+                    task_status.started()
+            finally:
+                writing.cancel()
+
+    async def _write(self, until: trio.CancelScope, *, task_status: trio.TaskStatus[None]) -> None:
+        with until:
+            await self.storage.run(task_status=task_status)
+
+    @property
+    def agent_ancestors(self) -> Container[int]:
+        """The processes and process sessions that only agents descend from, for telling an agent from its user."""
+        return self._spawner.ancestors
+
+    @property
+    def hubs(self) -> list[Hub]:
+        """Those that there are at this moment."""
+        return list(self._hubs.values())
+
+    # Who may come in
+
+    def admit(self, access: Access, wish: Wish) -> Admission:
+        """Let a connection in for what it asks; what its token is bound to goes before that.
+
+        Raises `UnknownAgent` and `UnknownSession` where there is none of that name, or none for this token,
+        `Forbidden` where the token does not allow the agent, and `Busy` where too many have come in already.
+        """
+        admission = self._admissions.judge(access, wish)
+        self.connections.make_room(access)
+        return admission
+
+    # Serving
+
+    async def serve(self, stream: MessageStream, admission: Admission, name: str, link_id: str | None = None) -> None:
+        """Serve a connection that was admitted until it is gone; the stream is closed then.
+
+        With `link_id` it may be lost and come back under that id, by `resume`.
+
+        Cancelled, it says goodbye and closes the stream.
+        """
+        self._bound(stream, admission.role)
+        if admission.wish.control:
+            await self._serve_control(stream, admission)
+            return
+        hub = self._find_hub(admission)
+        if hub is None:
+            await stream.aclose(CloseReason.POLICY, _SESSION_GONE)
+            return
+        client = Client(name, admission.viewer, admission.role, link=link_id)
+        attached = Resumable(admission, hub, client, link_id) if link_id else Attached(admission, hub, client)
+        tape = self._begin(attached)
+        farewell = None
+        try:
+            with self.connections.watched(attached):
+                farewell = await hub.serve(stream, client, tape)
+        finally:
+            self._end(attached, tape, farewell)
+
+    def _bound(self, stream: MessageStream, role: Role) -> None:
+        """Limit what comes over a connection to what its client may need."""
+        size = self.config.limits.observer_message_size
+        stream.message_timeout = self.config.limits.message_timeout
+        if role is Role.OBSERVER and size < self.config.gateway.max_message_size:
+            stream.limit(size, "observer_message_size")
+
+    def _begin(self, attached: Attached) -> Tape:
+        """A client has come; what it says and hears is to be written on the tape."""
+        name, admission = attached.client.name, attached.admission
+        about = {"connection": name, "agent": admission.agent, "identity": admission.access.identity}
+        self._book.record("attached", **about, credential=admission.access.credential, role=admission.role.value)
+        tape = BLANK if self._recorder is None else self._recorder.open(name, about)
+        observes = "" if attached.client.controls else ", to observe"
+        log.info("%s: attached to agent %s as %s%s", name, admission.agent, admission.access.identity, observes)
+        if isinstance(attached, Resumable):
+            self._links.add(attached)
+        return tape
+
+    def _end(self, attached: Attached, tape: Tape, farewell: Farewell | None) -> None:
+        """A client has gone."""
+        name = attached.client.name
+        if isinstance(attached, Resumable):
+            self._links.end(attached, farewell)
+        tape.close()
+        why = farewell.text or "left" if farewell else "stopped"
+        self._book.record("detached", connection=name, identity=attached.access.identity, why=why)
+        log.info("%s: detached", name)
+
+    def resume(self, access: Access, link_id: str, received: int) -> Resumption:
+        """Let a client take its link up again that has received so many messages; evicts who has it now.
+
+        What it may do is what its token allows now: where that is something else, the link is over. Raises what `admit`
+        raises, `TooFarBehind`, `LinkExpired` and `LinkGone`.
+        """
+        link = self._links.find(link_id, access)
+        before, now = link.admission, self._admissions.judge(access, link.admission.wish)
+        if (before.agent, before.role, before.viewer) != (now.agent, now.role, now.viewer):
+            seat = link.seat
+            if seat is not None:
+                seat.close(_CHANGED)
+            raise LinkGone("the token allows something else now; begin a new link")
+        resumption = claim(link, received)
+        # It may be another token by now, of the same id.
+        link.admission = replace(before, access=access)
+        return resumption
+
+    async def serve_resumed(self, stream: MessageStream, resumption: Resumption, name: str) -> None:
+        """Serve a link over this connection until that is lost or the client has gone; the stream is closed then."""
+        log.info("%s: resumes the link of %s", name, resumption.link.client.name)
+        self._bound(stream, resumption.link.client.role)
+        await serve_resumed(stream, resumption)
+
+    async def _serve_control(self, stream: MessageStream, admission: Admission) -> None:
+        """Serve a connection that asks the gateway itself, about what its token may join."""
+        access = admission.access
+        asking = _Asking(access)
+        wanted = admission.wish.agent
+        agents = {name for name in self.config.agents if access.may_use(name) and wanted in (None, name)}
+        office = Office(self.registry, agents, lambda: self.hubs, lambda: self.storage.problem)
+        try:
+            with asking.scope, self.connections.watched(asking):
+                charge = self.connections.rate_limiter(access.identity, guest=admission.viewer.guest).charge
+                asking.farewell = await serve_desk(stream, admission.viewer, office, charge)
+        except Exception:
+            asking.farewell = BUG
+            raise
+        finally:
+            with trio.CancelScope(shield=True):
+                await stream.aclose(asking.farewell.reason, asking.farewell.text)
+
+    def _find_hub(self, admission: Admission) -> Hub | None:
+        """The hub for a connection, a new one if need be; None where the session that it came for has gone."""
+        viewer, agent = admission.viewer, admission.agent
+        if viewer.only is not None:
+            session = self._admissions.find_session(admission.access, viewer, agent)
+            hub = None if session is None or session.home is None else self._hubs.get(session.home)
+            if hub is not None and not hub.over:
+                return hub
+            if viewer.guest:
+                return None
+        section = self.config.agents[agent]
+        if section.scope == "connection":
+            return self._start_hub(agent, section)
+        key = agent, viewer.identity if section.scope == "identity" else None
+        shared = self._shared.get(key)
+        if shared is None or shared.over:
+            shared = self._shared[key] = self._start_hub(agent, section)
+        return shared
+
+    def _start_hub(self, agent: str, section: AgentSection) -> Hub:
+        settings = self.config.gateway
+        multiplexer = Multiplexer(agent, self._policy(section), self.registry)
+        limits = Limits(
+            write_high_water=settings.write_high_water,
+            outbox_limit=settings.outbox_limit,
+            stall_timeout=settings.stall_timeout,
+            idle_stop=section.idle_stop,
+            max_restarts=section.max_restarts,
+            initialize_timeout=section.initialize_timeout,
+            permission_timeout=section.permission_timeout,
+            window=settings.resume_window,
+            # A client that has nothing to say is heard every so often, and no more.
+            patience=max(settings.ping_interval + settings.ping_timeout, 2 * HEARTBEAT),
+            away_limit=settings.away_limit,
+            away_grace=settings.away_grace,
+            away_grace_idle=settings.away_grace_idle,
+        )
+        hub = Hub(
+            agent,
+            shared=section.scope != "connection",
+            run_agent=partial(self._run_agent, agent, section),
+            multiplexer=multiplexer,
+            limits=limits,
+            stop_home=self._stop_home,
+            grown=self._memory.grown,
+            notify=self._notify,
+            recall=self._recall,
+            survey=self._survey,
+            audit=self._audit,
+            charge=self._charge,
+        )
+        self._hubs[multiplexer.home] = hub
+        assert self._nursery is not None, "the gateway is not running"
+        self._nursery.start_soon(self._run_hub, hub)
+        return hub
+
+    async def _run_hub(self, hub: Hub) -> None:
+        try:
+            await hub.run()
+        except* Exception:
+            # A bug ends the hub it shows in and no other.
+            log.exception("agent %s: stopped by an error of the gateway's own", hub.name)
+        finally:
+            self._forget(hub)
+
+    def _forget(self, hub: Hub) -> None:
+        """A hub has ended: its sessions can be opened elsewhere, and another hub may wait for that."""
+        del self._hubs[hub.multiplexer.home]
+        for key in [key for key, shared in self._shared.items() if shared is hub]:
+            del self._shared[key]
+        for other in self.hubs:
+            try:
+                other.sessions_freed()
+            except Exception:
+                log.exception("agent %s: stopped by an error of the gateway's own", other.name)
+                other.end()
+
+    def _stop_home(self, home: Home) -> None:
+        hub = self._hubs.get(home)
+        if hub is not None and home.deserted:
+            hub.end()
+
+    def _recall(self, hub: Hub, session: Session) -> None:
+        assert self._nursery is not None
+        self._nursery.start_soon(self._read_journal, hub, session)
+
+    async def _read_journal(self, hub: Hub, session: Session) -> None:
+        journal = None
+        try:
+            with trio.move_on_after(READING_PATIENCE) as patience:
+                journal = await self._archive.read(session, self.config.gateway.journal_limit)
+            if patience.cancelled_caught:
+                log.error("session %.80r of agent %s: its history could not be read in time", session.id, session.agent)
+            hub.recalled(session, journal)
+        except Exception:
+            log.exception("agent %s: stopped by an error of the gateway's own", hub.name)
+            hub.end()
+
+    def _survey(self, hub: Hub, survey: Survey) -> None:
+        assert self._nursery is not None
+        self._nursery.start_soon(self._look_at, hub, survey)
+
+    async def _look_at(self, hub: Hub, wanted: Survey) -> None:
+        """Look at the directories of a session that is to be opened, for so long and no longer."""
+        message, client = wanted.request.message, wanted.request.client
+        assert client is not None
+        look = partial(
+            survey,
+            wanted.directories,
+            self._workspaces(hub.name),
+            client.viewer.workspaces,
+            required=message.method == NEW,
+        )
+        findings = Findings(Problem("the disk did not say in time whether that directory is there", {"reason": "slow"}))
+        try:
+            with trio.move_on_after(LOOKING_PATIENCE):
+                findings = await self.in_thread(look)
+            hub.surveyed(wanted, findings)
+        except Exception:
+            log.exception("agent %s: stopped by an error of the gateway's own", hub.name)
+            hub.end()
+
+    def _workspaces(self, agent: str) -> tuple[Workspace, ...]:
+        return workspaces_of(self.config.workspaces, self.config.agents[agent].cwd)
+
+    def _audit(self, deed: Deed) -> None:
+        """Write down what somebody did."""
+        client = deed.client
+        who = {} if client is None else {"connection": client.name, "identity": client.viewer.identity}
+        self._book.record(deed.name, **who, **deed.details)
+
+    def _notify(self, event: Event) -> None:
+        """Run the hook for something that has happened, if there is one."""
+        session = event.session
+        about = {"sessionId": session.id, "agent": session.agent, "title": session.title, "identity": session.owner}
+        if event.name == "permission_waiting":
+            about["since"] = datetime.fromtimestamp(time.time() - event.age, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        self._hooks.fire(event.name, about | event.details)
+
+    # What a hub needs to know
+
+    def _charge(self, client: Client) -> Charge:
+        viewer = client.viewer
+        return self.connections.rate_limiter(viewer.identity, guest=viewer.guest).charge
+
+    def _policy(self, section: AgentSection) -> Policy:
+        serves = {Capability.FS: section.client_fs, Capability.TERMINAL: section.client_terminal}
+        settings, limits = self.config.gateway, self.config.limits
+        return Policy(
+            shared=section.scope != "connection",
+            serves=frozenset(capability for capability, served in serves.items() if served),
+            login_hint=lambda methods: login_hint(section, methods),
+            max_open_requests=settings.max_open_requests,
+            max_queued_prompts=settings.max_queued_prompts,
+            max_waiting_size=settings.outbox_limit,
+            journal_limit=settings.journal_limit,
+            permission_timeout=section.permission_timeout,
+            version=__version__,
+            common=section.scope == "shared",
+            mcp_servers=section.mcp_servers,
+            max_sessions=limits.max_sessions,
+            sessions_per_identity=limits.sessions_per_identity,
+            max_waiting_prompts=limits.max_waiting_prompts,
+            waiting_prompts_per_identity=limits.waiting_prompts_per_identity,
+        )
+
+    async def _run_agent(self, name: str, section: AgentSection, *, task_status: trio.TaskStatus[Agent]) -> None:
+        await run_agent(self._launch(name, section), self._spawner, task_status=task_status)
+
+    def _launch(self, name: str, section: AgentSection) -> Launch:
+        try:
+            environment = agent_environment(section, self._environment)
+        except ConfigError as error:
+            raise AgentError(f"the agent {name} cannot be started: {error}") from error
+        return Launch(
+            name=name,
+            command=section.command,
+            environment=environment,
+            cwd=None if section.cwd is None else str(section.cwd),
+            max_message_size=self.config.gateway.max_message_size,
+            eof_grace=section.eof_grace,
+            term_grace=section.term_grace,
+            log_stderr=section.log_stderr,
+        )
+
+    async def _forget_expired(self) -> None:
+        """Forget, from time to time, the sessions that nobody has used for `retention_days`."""
+        while True:
+            await trio.sleep(RETENTION_INTERVAL)
+            for session in self._archive.expired():
+                if not session.live:
+                    log.info("session %.80r of agent %s is forgotten: over retention_days", session.id, session.agent)
+                    self.registry.remove(session)
+
+    async def _enforce(self) -> None:
+        while True:
+            await trio.sleep(REVOCATION_INTERVAL)
+            self.connections.enforce()

@@ -1,0 +1,174 @@
+"""What all hubs hold together: messages on their way to slow clients and agents, histories of sessions, and what came.
+
+What clients have sent and the agents don't have yet counts in full: unfinished messages, what is handled at the moment,
+requests and prompts that wait, also those of clients that have gone.
+
+One message that waits for a hundred clients and stands in a journal as well is in memory once, so adding up sizes
+overstates. To look at each message takes time, so that is done only where the sum is too much and the histories alone
+are not, at none but what waits and the histories it may stand in, and then not again before something was added.
+"""
+
+import logging
+from collections import Counter
+from collections.abc import Callable, Iterator
+
+from acp_gateway.core.journal import Journal
+from acp_gateway.gateway.attachment import Seat
+from acp_gateway.gateway.hub import Hub
+
+log = logging.getLogger(__name__)
+
+LOOKS = 32
+"""How many times memory is looked at while its limit is written once: so much of it may be overstepped."""
+
+
+class Memory:
+    """The limit for all hubs together, in bytes; `hubs` says which there are at the moment."""
+
+    def __init__(self, limit: int, hubs: Callable[[], list[Hub]]) -> None:
+        self._limit = limit
+        self._hubs = hubs
+        # Bytes since the last look.
+        self._new = 0
+
+    def grown(self, size: int) -> None:
+        """So many bytes were kept by one of the hubs: if it is too much now, make room.
+
+        Where an identity holds most, and that because of what it has sent, the largest part of it goes first. Then goes
+        the client that has been away for the longest; then the largest: a client with that much waiting is detached, a
+        history loses its beginning. An agent for which more waits than any identity holds is stopped.
+        """
+        self._new += size
+        if self._new < self._limit / LOOKS:
+            return
+        self._new = 0
+        hubs = self._hubs()
+        while self._is_exceeded(hubs) and self._make_room(hubs):
+            pass
+
+    def _is_exceeded(self, hubs: list[Hub]) -> bool:
+        """Whether it is too much; what no look at single messages can change is found out without one."""
+        histories = sum(journal.size for journal in _journals(hubs)) + _sent(hubs)
+        waiting = sum(seat.outbox.unconfirmed_bytes for _, seat in _seats(hubs))
+        # Two histories have nothing in common.
+        return histories > self._limit or (
+            histories + waiting > self._limit and histories + _waiting_alone(hubs) > self._limit
+        )
+
+    def _make_room(self, hubs: list[Hub]) -> bool:
+        """Take one step towards the limit; False where there is nothing left to give up."""
+        if self._give_up_incoming(hubs) or self._give_up_one_away(hubs):
+            return True
+        longest = max((journal.size for journal in _journals(hubs)), default=0)
+        waiting = [(hub, seat) for hub, seat in _seats(hubs) if seat.outbox.unconfirmed_bytes]
+        hub, seat = max(waiting, key=lambda place: place[1].outbox.unconfirmed_bytes, default=(None, None))
+        if hub is None or seat is None or seat.outbox.unconfirmed_bytes < longest:
+            by_size = sorted(_journals(hubs), key=lambda journal: journal.size, reverse=True)
+            if any(map(self._cut, by_size)):
+                return True
+        if hub is None or seat is None:
+            return False
+        hub.detach(seat, f"memory_limit ({self._limit} bytes) is reached, and for nobody more is waiting")
+        return True
+
+    def _give_up_incoming(self, hubs: list[Hub]) -> bool:
+        """Drop the largest part of what the identity that holds most has sent; False where there is more of others."""
+        reached = f"memory_limit ({self._limit} bytes) is reached"
+        incoming, waiting = _incoming(hubs), Counter[str]()
+        for _, seat in _seats(hubs):
+            waiting[seat.client.viewer.identity] += seat.outbox.unconfirmed_bytes
+        most = max(incoming, key=lambda identity: incoming[identity] + waiting[identity], default="")
+        held, others = incoming[most], max(waiting.values(), default=0)
+        busiest = max(hubs, key=lambda hub: hub.outgoing_bytes)
+        size = busiest.outgoing_bytes
+        if size > max(held, others):
+            busiest.stop_agent(f"{reached}, and most of it waits for the agent {busiest.name}")
+            return busiest.outgoing_bytes < size
+        if not held or held < others:
+            return False
+        behind = [hub for hub in hubs if hub.multiplexer.left_behind()[most]]
+        for hub in behind:
+            log.warning("%s: %s: prompts that %s has left behind are dropped", hub.name, reached, most)
+            hub.multiplexer.forget_left_behind(most)
+        if not behind:
+            mine = [(hub, seat) for hub, seat in _seats(hubs) if seat.client.viewer.identity == most and not seat.ended]
+            hub, seat = max(mine, key=lambda place: place[1].incoming_bytes)
+            hub.detach(seat, f"{reached}, and nobody has sent more that is still kept")
+        return True
+
+    def _give_up_one_away(self, hubs: list[Hub]) -> bool:
+        """Detach who has been away for the longest, those last who wait for the end of a turn; False without any.
+
+        One of the identity for which most is kept: nobody can push out the others.
+        """
+        away = [
+            (_waits_for_turn(seat), seat.away_since, hub, seat)
+            for hub, seat in _seats(hubs)
+            if seat.away_since is not None and seat.outbox.unconfirmed_bytes
+        ]
+        if not away:
+            return False
+        kept: Counter[str] = Counter()
+        for *_, seat in away:
+            kept[seat.client.viewer.identity] += seat.outbox.unconfirmed_bytes
+        ((identity, _),) = kept.most_common(1)
+        mine = [place for place in away if place[-1].client.viewer.identity == identity]
+        *_, hub, seat = min(mine, key=lambda place: place[:2])
+        hub.detach(seat, f"memory_limit ({self._limit} bytes) is reached, and it has been away for long")
+        return True
+
+    def _cut(self, journal: Journal) -> bool:
+        """Halve a history; False where it has no talk left, only what a late joiner can't do without."""
+        size = journal.size
+        journal.shrink(size // 2)
+        if journal.size == size:
+            return False
+        log.warning("memory_limit (%d bytes) is reached: a history of %d bytes is cut", self._limit, size)
+        return True
+
+
+def _incoming(hubs: list[Hub]) -> Counter[str]:
+    """Count the bytes of what clients have sent and is kept, by identity."""
+    sizes: Counter[str] = Counter()
+    for _, seat in _seats(hubs):
+        # Of a client that is about to leave all of it is about to be dropped.
+        if not seat.ended:
+            sizes[seat.client.viewer.identity] += seat.incoming_bytes
+    for hub in hubs:
+        sizes.update(hub.multiplexer.left_behind())
+    return sizes
+
+
+def _sent(hubs: list[Hub]) -> int:
+    """Bytes of all that was sent to agents or by them, and is kept."""
+    return _incoming(hubs).total() + sum(hub.outgoing_bytes for hub in hubs)
+
+
+def _seats(hubs: list[Hub]) -> Iterator[tuple[Hub, Seat]]:
+    return ((hub, seat) for hub in hubs for seat in hub.seats.values())
+
+
+def _waits_for_turn(seat: Seat) -> bool:
+    prompts = (request for session in seat.client.sessions for request in (*session.turns, *session.queue))
+    return any(request.client is seat.client for request in prompts)
+
+
+def _journals(hubs: list[Hub]) -> Iterator[Journal]:
+    for hub in hubs:
+        for session in hub.multiplexer.sessions:
+            yield session.journal
+            if session.recorded is not None:
+                yield session.recorded
+
+
+def _waiting_alone(hubs: list[Hub]) -> int:
+    """Bytes of the messages that wait for somebody, each once, and stand in no history."""
+    total = 0
+    for hub in hubs:
+        seats = [seat for seat in hub.seats.values() if seat.outbox.unconfirmed_bytes]
+        sizes = {id(message): len(message) for seat in seats for message in seat.outbox.messages()}
+        for session in {session for seat in seats for session in seat.client.sessions}:
+            for message in session.journal.replay():
+                sizes.pop(id(message), None)
+        total += sum(sizes.values())
+    return total

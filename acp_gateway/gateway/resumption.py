@@ -1,0 +1,162 @@
+"""Which links of a gateway can be resumed, by whom, and what has become of those that can't be any more."""
+
+from dataclasses import dataclass
+from typing import Final
+
+import trio
+
+from acp_gateway.core.sessions import Client
+from acp_gateway.errors import AccessError, LinkExpired, LinkGone, TooFarBehind
+from acp_gateway.gateway.access import Access, Admission
+from acp_gateway.gateway.attachment import EXPIRED, TOO_SLOW, Farewell, Seat
+from acp_gateway.gateway.hub import Hub
+from acp_gateway.transports.streams import CloseReason, MessageStream
+
+REMEMBERED: Final = 10_000
+"""Links that have ended and of which is known why: their clients come back within days, or never."""
+
+_MISCOUNTED: Final = Farewell(CloseReason.POLICY, "the client has counted otherwise", "miscounted")
+
+_REASONS: Final[dict[str | None, type[AccessError]]] = {TOO_SLOW: TooFarBehind, EXPIRED: LinkExpired}
+
+
+@dataclass(slots=True, eq=False)
+class Attached:
+    """A client that was let in to a hub."""
+
+    admission: Admission
+    hub: Hub
+    client: Client
+
+    @property
+    def access(self) -> Access:
+        """What was shown last, and whose it is."""
+        return self.admission.access
+
+    @property
+    def seat(self) -> Seat | None:
+        """None when its connection has ended, or is about to."""
+        seat = self.hub.seats.get(self.client)
+        return None if seat is None or seat.ended else seat
+
+    @property
+    def away_since(self) -> float | None:
+        """When its connection was lost, if it may come back."""
+        seat = self.seat
+        return None if seat is None else seat.away_since
+
+    def close(self, farewell: Farewell) -> None:
+        """End it for good, unless it is being told goodbye: that may take its time."""
+        if self.client in self.hub.seats:
+            self.hub.seats[self.client].close(farewell)
+
+    def lose(self) -> bool:
+        """Take its connection away so that it may come back; False where it can't."""
+        return False
+
+
+@dataclass(slots=True, eq=False)
+class Resumable(Attached):
+    """One whose link can be resumed."""
+
+    id: str
+    """What the link is known by: an identifier, and no credential."""
+    claims: int = 0
+    """How often somebody has come to resume it: only the last one does."""
+
+    def lose(self) -> bool:
+        if self.client not in self.hub.seats:
+            return False
+        self.hub.seats[self.client].evict()
+        return True
+
+
+@dataclass(frozen=True, slots=True)
+class Resumption:
+    """A connection that is about to take a link up again."""
+
+    link: Resumable
+    claim: int
+    peer_received: int
+    received: int
+    """How many messages of the client have come over the link."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Ended:
+    access: Access
+    reason: type[AccessError]
+
+
+class Links:
+    """The links of a gateway that can be resumed."""
+
+    def __init__(self) -> None:
+        self._links: dict[str, Resumable] = {}
+        # What has become of others, the longest ended first.
+        self._ended: dict[str, _Ended] = {}
+
+    def add(self, link: Resumable) -> None:
+        """A link begins."""
+        self._links[link.id] = link
+
+    def end(self, link: Resumable, farewell: Farewell | None) -> None:
+        """A link has ended for good."""
+        del self._links[link.id]
+        reason = _REASONS.get(farewell.word if farewell else None, LinkGone)
+        self._ended[link.id] = _Ended(link.admission.access, reason)
+        while len(self._ended) > REMEMBERED:
+            del self._ended[next(iter(self._ended))]
+
+    def find(self, link_id: str, access: Access) -> Resumable:
+        """The link of that id, if it is the token's that is presented now.
+
+        Raises `TooFarBehind`, `LinkExpired`, or `LinkGone` where there is none, or somebody else's.
+        """
+        link = self._links.get(link_id)
+        if link is not None and link.seat is not None and _same(link.admission.access, access):
+            return link
+        ended = self._ended.get(link_id)
+        if ended is None or not _same(ended.access, access):
+            raise LinkGone("this link is not known here; begin a new one")
+        if ended.reason is TooFarBehind:
+            raise TooFarBehind("more came for this link than could be kept; begin a new one")
+        if ended.reason is LinkExpired:
+            raise LinkExpired("this link was away for too long; begin a new one")
+        raise LinkGone("this link is not known here; begin a new one")
+
+
+def _same(one: Access, other: Access) -> bool:
+    """Whether two connections show the same token or certificate, or both are the kernel's word for the same user."""
+    return (one.identity, one.credential) == (other.identity, other.credential)
+
+
+def claim(link: Resumable, peer_received: int) -> Resumption:
+    """Let a new connection have a link, and take it from whichever has it now: that one may long be dead.
+
+    `peer_received`: how many messages of this side the client says it has. Raises `LinkGone` where that can't be.
+    """
+    seat = link.seat
+    if seat is None or not seat.outbox.confirmed <= peer_received <= seat.outbox.written:
+        if seat is not None and seat.away_since is not None:
+            # Nobody else has it: its client will begin a new one, and take up there what is open here.
+            seat.close(_MISCOUNTED)
+        raise LinkGone("this link can't be resumed from there; begin a new one")
+    seat.evict()
+    link.claims += 1
+    return Resumption(link, link.claims, peer_received, seat.link.received)
+
+
+async def serve_resumed(stream: MessageStream, resumption: Resumption) -> None:
+    """Have a link served over this connection until it is lost or the client has gone; the stream is closed then."""
+    seat = resumption.link.seat
+    if seat is None or resumption.claim != resumption.link.claims:
+        await stream.aclose(CloseReason.POLICY, "a newer connection has taken this link over")
+        return
+    connection = seat.connect(stream, resumption.peer_received)
+    try:
+        # Whoever began the link says goodbye as well where all are cancelled, and is bounded in that.
+        with trio.CancelScope(shield=True):
+            await connection.wait_over()
+    finally:
+        await stream.abort()

@@ -1,0 +1,130 @@
+"""The sessions of a gateway as they are kept for its next process: the core's changes on their way to the storage."""
+
+import time
+from collections.abc import Callable, Sequence
+
+from acp_gateway.core.journal import Journal
+from acp_gateway.core.sessions import Session
+from acp_gateway.gateway.storage.records import Run, StoredJournal
+from acp_gateway.gateway.storage.store import Storage
+
+
+class StoredArchive:
+    """An archive in a storage.
+
+    Args:
+        storage: where to; `open` has not been called yet.
+        journals: whether histories are kept as well.
+        now: says the time, in seconds since 1970.
+    """
+
+    def __init__(self, storage: Storage, *, journals: bool = True, now: Callable[[], float] = time.time) -> None:
+        self._storage = storage
+        self._journals = journals
+        self._now = now
+        # By session: what it is stored under, and since when. And the sessions by that.
+        self._keys: dict[Session, tuple[int, float]] = {}
+        self._sessions: dict[int, Session] = {}
+        storage.rely_on(self)
+
+    def restore(self, journal_limit: int) -> list[Session]:
+        """The sessions of earlier processes, those not used for the longest first. For the start; blocks."""
+        restored = []
+        for stored in sorted(self._storage.open(), key=lambda stored: stored.used):
+            session = Session(stored.agent, stored.session_id, stored.owner, Journal(journal_limit))
+            session.cwd, session.title, session.updated_at = stored.cwd, stored.title, stored.updated_at
+            session.keep_directory()
+            self._enter(session, stored.key, stored.created)
+            restored.append(session)
+        return restored
+
+    async def read(self, session: Session, journal_limit: int) -> Journal | None:
+        """The journal of a session, None where none is kept. Cancelling loses nothing."""
+        if session not in self._keys:
+            return None
+        stored = await self._storage.read_journal(self._keys[session][0])
+        if stored is None:
+            return None
+        journal = Journal(journal_limit, stored.epoch)
+        runs = ((run.messages, run.states, run.ends_turn) for run in stored.runs)
+        journal.restore(stored.states, runs, stored.position, truncated=stored.truncated, former=stored.former)
+        return journal
+
+    def expired(self) -> list[Session]:
+        """The sessions that nobody has used for too long, live ones too."""
+        keys = set(self._storage.expired())
+        return [session for session, (key, _) in self._keys.items() if key in keys] if keys else []
+
+    def _enter(self, session: Session, key: int, created: float) -> None:
+        self._keys[session] = key, created
+        self._sessions[key] = session
+
+    # What the core tells
+
+    def keep(self, session: Session) -> None:
+        now = self._now()
+        if session not in self._keys:
+            self._enter(session, self._storage.new_key(), now)
+        key, created = self._keys[session]
+        self._storage.keep(
+            key,
+            agent=session.agent,
+            session_id=session.id,
+            owner=session.owner,
+            cwd=session.cwd,
+            title=session.title,
+            updated_at=session.updated_at,
+            created=created,
+            used=now,
+            epoch=session.journal.epoch,
+            former=session.journal.former,
+        )
+
+    def remove(self, session: Session) -> None:
+        if session in self._keys:
+            key, _ = self._keys.pop(session)
+            del self._sessions[key]
+            self._storage.forget(key)
+
+    def write(self, session: Session, message: bytes, state: str | None) -> None:
+        self._storage.append(self._keys[session][0], message, state)
+
+    def extend(self, session: Session, messages: Sequence[bytes]) -> None:
+        self._storage.extend(self._keys[session][0], messages)
+
+    def end_turn(self, session: Session) -> None:
+        self._storage.turn_ended(self._keys[session][0])
+        if self._journals and self._storage.problem is None and not self.holds(session):
+            # It was given up while it could not be written; now it can.
+            self.replace(session)
+        self.keep(session)
+
+    def replace(self, session: Session) -> None:
+        self._storage.replace(self._keys[session][0], *_snapshot(session.journal))
+
+    def settle(self, session: Session) -> None:
+        if session in self._keys:
+            self._storage.settle(self._keys[session][0])
+
+    def holds(self, session: Session) -> bool:
+        return session in self._keys and self._storage.keeps_journal(self._keys[session][0])
+
+    def has_removed(self, session: Session) -> bool:
+        return self._journals and session in self._keys and not self.holds(session)
+
+    # What the storage asks
+
+    def has(self, key: int) -> bool:
+        """Whether the journal of the session with this key is in memory: one that was cleared has no epoch."""
+        session = self._sessions.get(key)
+        return session is not None and bool(session.journal.epoch)
+
+    def snapshot(self, key: int) -> tuple[StoredJournal, int]:
+        """That journal as it is now, and the bytes of its messages."""
+        return _snapshot(self._sessions[key].journal)
+
+
+def _snapshot(journal: Journal) -> tuple[StoredJournal, int]:
+    runs = [Run(*run) for run in journal.runs()]
+    truncated, aside = journal.truncated, journal.aside()
+    return StoredJournal(journal.epoch, journal.position, truncated, aside, runs, journal.former), journal.size

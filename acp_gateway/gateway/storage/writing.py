@@ -1,0 +1,38 @@
+"""How a batch gets into the file: all of it or nothing, and without keeping others from the interpreter."""
+
+from typing import Final
+
+from acp_gateway.gateway.storage.batches import Batch
+from acp_gateway.gateway.storage.database import Database
+
+_AT_ONCE: Final = 4096
+"""Messages that are let go of in one step, which takes some tenths of a millisecond."""
+
+
+def write(file: Database, batch: Batch) -> None:
+    """Write a batch, all of it or nothing. Blocks; raises sqlite3.Error, and leaves the batch as it is then."""
+    with file.transaction():
+        for session in batch.sessions.values():
+            file.put_session(session)
+        for token_id, use in batch.uses.items():
+            file.put_token_use(token_id, use)
+        for key, change in batch.changes.items():
+            if change.forgets:
+                file.forget(key)
+            elif change.erases:
+                file.forget_journal(key)
+            if change.whole is not None and change.anew:
+                file.replace_journal(key, change.whole)
+            elif change.whole is not None:
+                file.renew_journal(key, change.whole)
+            if change.runs:
+                file.append(key, change.runs)
+    for change in batch.changes.values():
+        for run in (*(change.whole.runs if change.whole is not None else ()), *change.runs):
+            _free(run.messages)
+
+
+def _free(messages: list[bytes]) -> None:
+    """Let go of messages, some at a time: all at once would take milliseconds, and the interpreter's lock with them."""
+    while messages:
+        del messages[-_AT_ONCE:]

@@ -1,0 +1,216 @@
+"""In which folders sessions may work, and what a client is told whose session may not be where it wants it.
+
+A session's directory has to exist and to lie, after symbolic links were followed, in a workspace. Whether something
+exists elsewhere is nobody's business: outside of the workspaces the answer is the same for what is there and what is
+not. All this looks at the disk, which may take its time: it belongs into a thread.
+
+It is a fence for sessions and no sandbox for agents: what an agent reads and writes is a matter of its user's rights.
+"""
+
+import os
+import shlex
+import socket
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath, PureWindowsPath
+from typing import Any, Final
+
+from acp_gateway.config.load import WorkspaceSection
+from acp_gateway.core.sessions import Findings, Problem
+from acp_gateway.protocol.path_maps import suggest_map
+from acp_gateway.protocol.reasons import in_one_line
+
+PATH_SIZE: Final = 4096
+"""Characters of a path at most, as on Linux; a longer one only fills the error that would quote it."""
+
+QUOTED_SIZE: Final = 300
+"""Characters of a path that an error quotes; its data has all of it."""
+
+SHOWN: Final = 10
+"""Workspaces that are named to a client which may use none of where it wants to be."""
+
+
+@dataclass(frozen=True, slots=True)
+class Workspace:
+    """A folder in which sessions may work."""
+
+    name: str | None
+    """None for the one that there is where the configuration has none."""
+    root: str
+
+
+def workspaces_of(sections: Mapping[str, WorkspaceSection], agent_cwd: Path | None) -> tuple[Workspace, ...]:
+    """The workspaces of an agent: those of the configuration, else its own directory, else the user's home."""
+    if sections:
+        return tuple(Workspace(name, str(section.root)) for name, section in sections.items())
+    if agent_cwd is not None:
+        return (Workspace(None, str(agent_cwd)),)
+    try:
+        home = str(Path.home())
+    except RuntimeError:
+        return ()
+    # A service's user may have the root for a home, which would be everything.
+    return () if home == "/" else (Workspace(None, home),)
+
+
+def survey(
+    directories: Sequence[str],
+    workspaces: Sequence[Workspace],
+    allowed: Sequence[str] | None = None,
+    *,
+    required: bool = False,
+) -> Findings:
+    """What there is to say of the directories of a session.
+
+    Args:
+        directories: `cwd` first, as the client spells them.
+        workspaces: all there are.
+        allowed: the names of those that the client may use; None for all.
+        required: whether there has to be a directory where not all workspaces are allowed.
+    """
+    usable = [workspace for workspace in workspaces if allowed is None or workspace.name in allowed]
+    instead = (usable[0].root, usable[0].name) if usable else None
+    if required and not directories and allowed is not None:
+        return Findings(_problem("a session needs a cwd, in a workspace of this token", usable), None, instead)
+    real = {workspace: os.path.realpath(workspace.root) for workspace in usable}
+    found = []
+    for directory in directories:
+        workspace, problem = _look(directory, real)
+        if problem is not None:
+            return Findings(problem, None, instead)
+        found.append(workspace)
+    return Findings(None, found[0].name if found and found[0] is not None else None, instead)
+
+
+def containing(path: str, workspaces: Sequence[Workspace]) -> str | None:
+    """The name of the workspace that a path is in, going by its text: the disk is not asked."""
+    path = os.path.normpath(path)
+    holding = [workspace for workspace in workspaces if _is_below(path, os.path.normpath(workspace.root))]
+    return max(holding, key=lambda workspace: len(workspace.root)).name if holding else None
+
+
+def _look(directory: str, real: Mapping[Workspace, str]) -> tuple[Workspace | None, Problem | None]:
+    """The workspace that a directory is in, or what is wrong with it."""
+    if len(directory) > PATH_SIZE:
+        return None, _problem(f"a path has at most {PATH_SIZE} characters", ())
+    if not _is_absolute_somewhere(directory):
+        return None, _problem(
+            f"the directory of a session must be an absolute path, not '{_shown(directory)}'", (), directory
+        )
+    if ".." in directory.split("/"):
+        # Behind a link, agents that shorten the text of a path get elsewhere than the disk does.
+        return None, _problem(
+            f"the directory of a session must be a path without .., not '{_shown(directory)}'", (), directory
+        )
+    workspace = _workspace_at(directory, real)
+    if workspace is None:
+        return None, _outside(directory, real)
+    if os.path.isdir(directory):
+        return workspace, None
+    if os.path.exists(directory):
+        return None, _problem(f"{_shown(directory)} is not a directory", (), directory)
+    return None, _missing(directory, real)
+
+
+def _workspace_at(directory: str, real: Mapping[Workspace, str]) -> Workspace | None:
+    """The innermost workspace that a directory is in, after links were followed."""
+    if not directory.startswith("/"):
+        return None
+    try:
+        path = os.path.realpath(directory)
+    except (OSError, ValueError, RecursionError):
+        return None  # Too many links behind one another, or no path at all.
+    holding = [workspace for workspace, root in real.items() if _is_below(path, root)]
+    return max(holding, key=lambda workspace: len(real[workspace])) if holding else None
+
+
+def _is_below(path: str, root: str) -> bool:
+    return path == root or path.startswith(root.rstrip("/") + "/")
+
+
+def _missing(directory: str, real: Mapping[Workspace, str]) -> Problem:
+    """Where a directory would be allowed and is not there."""
+    suggested = _suggest(directory, real)
+    message = (
+        f"there is no directory {_shown(directory)} on {socket.gethostname()}; "
+        "start the client with the path it has there: "
+        f"acp-gateway connect … --map {_quoted_map(suggested)} (or maps in hosts.toml)"
+    )
+    return _problem(message, (), directory, suggested)
+
+
+def _outside(directory: str, real: Mapping[Workspace, str]) -> Problem:
+    """Where a directory is not allowed, be it there or not: most often it is the path on the client's machine."""
+    if not real:
+        message = (
+            f"no session may be opened in {_shown(directory)}: there is no workspace that this token may use; "
+            "add a [workspaces.NAME] section to the gateway's configuration, or make another token"
+        )
+        return _problem(message, (), directory, reason="outside_workspaces")
+    suggested = _suggest(directory, real)
+    message = (
+        f"{_shown(directory)} is in no workspace of {socket.gethostname()} that may be used "
+        f"(allowed: {_names(list(real))}); "
+        "if it is the path on the client's machine, start the client with the one it has there: "
+        f"acp-gateway connect … --map {_quoted_map(suggested)} (or maps in hosts.toml)"
+    )
+    return _problem(message, list(real), directory, suggested, reason="outside_workspaces")
+
+
+def _suggest(directory: str, real: Mapping[Workspace, str]) -> str:
+    """The path map that would probably make a client's directory work."""
+    roots = [workspace.root for workspace in real]
+    name = _last_name(directory)
+    same = next((root for root in roots if _last_name(root) == name), None)
+    home = os.path.expanduser("~")
+    return suggest_map(
+        directory,
+        home=home if _workspace_at(home, real) is not None else roots[0],
+        agent_cwd=same,
+        is_directory=lambda path: _workspace_at(path, real) is not None and os.path.isdir(path),
+    )
+
+
+def _last_name(path: str) -> str:
+    return PurePosixPath(path).name if path.startswith("/") else PureWindowsPath(path).name
+
+
+def _names(workspaces: Sequence[Workspace]) -> str:
+    shown = [
+        workspace.root if workspace.name is None else f"{workspace.root} ({workspace.name})"
+        for workspace in workspaces[:SHOWN]
+    ]
+    return ", ".join(shown) + (", …" if len(workspaces) > SHOWN else "")
+
+
+def _problem(
+    message: str,
+    allowed: Sequence[Workspace],
+    directory: str | None = None,
+    suggested: str | None = None,
+    *,
+    reason: str = "no_such_directory",
+) -> Problem:
+    data: dict[str, Any] = {"reason": reason, "cwd": directory, "map": suggested}
+    if allowed:
+        data["allowed"] = [workspace.root for workspace in allowed[:SHOWN]]
+    return Problem(message, {name: value for name, value in data.items() if value is not None})
+
+
+def _shown(directory: str) -> str:
+    """A path that a client has named, as errors quote it."""
+    return in_one_line(directory, QUOTED_SIZE)
+
+
+def _quoted_map(text: str) -> str:
+    """A path map for the command line; only a word for one that can't be shown as it is."""
+    return _quoted(text) if in_one_line(text, 2 * QUOTED_SIZE) == text else "LOCAL=REMOTE"
+
+
+def _quoted(text: str) -> str:
+    """For the shell of the editor's machine; Windows knows double quotes only."""
+    return shlex.quote(text) if text.startswith("/") else f'"{text}"' if " " in text else text
+
+
+def _is_absolute_somewhere(path: str) -> bool:
+    return PurePosixPath(path).is_absolute() or PureWindowsPath(path).is_absolute()

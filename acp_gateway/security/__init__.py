@@ -1,0 +1,1 @@
+"""Tokens, certificates, TLS contexts, pins."""

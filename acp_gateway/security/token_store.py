@@ -1,0 +1,314 @@
+"""Who may come in: the tokens that a gateway knows, at rest as SHA-256 in `state_dir/tokens.json`.
+
+The file is the authority, not this process's memory: every question looks at it again, so a token counts from the
+moment it is created, and stops counting the moment it is revoked, by whatever process. A look is one `stat`; the file
+is read only where that differs from last time. A token that has a time to end at stops counting then, without any
+change of the file.
+
+A file that cannot be trusted lets nobody in. The command line gets the reason as a ConfigError; a client gets the one
+text that all refusals share, and the reason goes to the log, once.
+"""
+
+import hmac
+import logging
+import math
+import os
+import secrets
+import time
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+
+from acp_gateway.errors import ConfigError, Unauthorized, UsageError
+from acp_gateway.security import token_format as tokens
+from acp_gateway.security.token_file import Role, Token, TokenFile, kind_of, login_name
+
+__all__ = ["Role", "Token", "TokenStore", "default_identity"]
+
+_log = logging.getLogger(__name__)
+
+_LONGEST_SESSION_ID = 1024
+"""Characters. Agents use UUIDs and paths; what comes in at the door is bounded, and so is what is held against it."""
+
+
+class TokenStore:
+    """The tokens of one gateway. Any number of these, in any number of processes, may share one `state_dir`."""
+
+    def __init__(self, state_dir: Path, now: Callable[[], float] = time.time) -> None:
+        """`now` says the time, in seconds since 1970."""
+        self._now = now
+        self._state_dir = state_dir
+        self._file = TokenFile(state_dir)
+        # Why the file lets nobody in, as last logged; None while it is good.
+        self._complaint: str | None = None
+
+    def tokens(self) -> list[Token]:
+        """All tokens, in the order of their creation; none where there is no file.
+
+        Raises ConfigError where the file cannot be read or trusted.
+        """
+        return self._file.tokens()
+
+    def create(
+        self,
+        label: str,
+        identity: str | None,
+        agents: Sequence[str] | None,
+        *,
+        role: Role = "controller",
+        session: str | None = None,
+        workspaces: Sequence[str] | None = None,
+        lifetime: float | None = None,
+    ) -> tuple[Token, str]:
+        """Add a token; its entry, and its text, which is known now and never again.
+
+        Without an identity it belongs to the gateway's own user; `agents` None is every agent, `session` None every
+        session of the identity, `workspaces` None every workspace. It expires after `lifetime` seconds, rounded up to
+        a whole second, or never. Creates the state directory. Raises UsageError for names that cannot be, ConfigError
+        where the file cannot be read or written.
+        """
+        if identity is None:
+            identity = default_identity(self._state_dir)
+        _check_line("label", label)
+        _check_line("identity", identity)
+        if session is not None:
+            _check_session(session)
+        if agents is not None and not agents:
+            raise UsageError("a token for no agent opens nothing; name one, or leave agents out for all of them")
+        if workspaces is not None and not workspaces:
+            raise UsageError("a token for no workspace opens no session; name one, or leave them out for all of them")
+        with self._file.writing():
+            return self._add(self.tokens(), label, identity, agents, role, session, workspaces, lifetime)
+
+    def create_guest(
+        self, session: str, *, role: Role, lifetime: float | None, label: str | None = None
+    ) -> tuple[Token, str]:
+        """Add a token for one session and nothing else, under an identity that no other token has.
+
+        What it gives and raises is as with `create`. The session is not looked for: a token for one that is not there
+        opens nothing.
+        """
+        label = "guest" if label is None else label
+        _check_line("label", label)
+        _check_session(session)
+        with self._file.writing():
+            known = self.tokens()
+            identity = _draw({token.identity for token in known}, "guest-")
+            return self._add(known, label, identity, None, role, session, None, lifetime)
+
+    def find(self, token_id: str) -> Token:
+        """The entry of a token.
+
+        Raises UsageError where there is none of that id, ConfigError where the file cannot be read or trusted.
+        """
+        for token in self.tokens():
+            if token.id == token_id:
+                return token
+        # What was given is not quoted: people take the token for its id.
+        if tokens.explain_flaw(token_id) is not None:
+            raise UsageError("no token has that id; `acp-gateway token list` shows the ids")
+        shown = self.identify(token_id)
+        if shown is None:
+            raise UsageError("that is a token, not the id of one; `acp-gateway token list` shows the ids")
+        raise UsageError(
+            f"that is the token itself, which your shell may have kept; its id is {shown.id}, and "
+            f"`acp-gateway token rotate {shown.id}` makes it worthless and gives you another"
+        )
+
+    def rotate(
+        self, token_id: str, lifetime: float | Literal["as before"] | None = "as before", *, grace: float = 0.0
+    ) -> tuple[Token, str]:
+        """Give a token a new secret, and maybe a new end; its entry, and its text, which is known now and never again.
+
+        The old secret opens nothing after `grace` seconds; the one before that opens nothing now. The new end is
+        `lifetime` seconds from now, rounded up to a whole second, or never. Raises UsageError where there is no token
+        of that id, or it has expired and keeps its end; ConfigError where the file cannot be read or written.
+        """
+        self.find(token_id)
+        with self._file.writing():
+            old = self.find(token_id)
+            now = self._now()
+            if not isinstance(lifetime, str):
+                expires = _end(now, lifetime)
+            elif self.has_expired(old):
+                raise UsageError(f"token {old.id} expired at {old.expires}; give it a new end with --expires")
+            else:
+                expires = old.expires
+            secret = tokens.mint(old.kind)
+            rotated = msgspec.structs.replace(
+                old,
+                sha256=tokens.digest(secret),
+                rotated=_timestamp(now),
+                expires=expires,
+                former_sha256=old.sha256 if grace else None,
+                former_until=_timestamp(now + grace) if grace else None,
+            )
+            self._file.write([rotated if token.id == token_id else token for token in self.tokens()])
+            return rotated, secret
+
+    def revoke(self, token_id: str) -> Token:
+        """Remove a token, which counts at once; what its entry was.
+
+        Raises UsageError where there is none of that id, ConfigError where the file cannot be read or written.
+        """
+        self.find(token_id)
+        with self._file.writing():
+            revoked = self.find(token_id)
+            self._file.write([token for token in self.tokens() if token.id != token_id])
+        return revoked
+
+    def keep(self, token_id: str) -> Token:
+        """Let a token live until it is revoked; its entry.
+
+        Raises UsageError where there is none of that id, or it has expired; ConfigError where the file cannot be read
+        or written.
+        """
+        with self._file.writing():
+            old = self.find(token_id)
+            if self.has_expired(old):
+                raise UsageError(f"token {old.id} expired at {old.expires}; make another")
+            kept = msgspec.structs.replace(old, expires=None)
+            self._file.write([kept if token.id == token_id else token for token in self.tokens()])
+        return kept
+
+    def has_expired(self, token: Token) -> bool:
+        """Whether the token's time is over."""
+        # Both are UTC in one form of one width: the order of the texts is that of the times.
+        return token.expires is not None and token.expires <= _timestamp(self._now())
+
+    def identify(self, secret: str | None) -> Token | None:
+        """The entry of a token that somebody presents, even if its time is over; None where there is none.
+
+        What lets people in is `authenticate`.
+        """
+        presented = tokens.digest(secret) if secret is not None and tokens.explain_flaw(secret) is None else ""
+        found = None
+        for token in self._trusted_tokens():
+            # No early end: the time says nothing about which entries there are.
+            if hmac.compare_digest(token.sha256, presented):
+                found = token
+            if hmac.compare_digest(token.former_sha256 or token.sha256, presented):
+                # As those entries were that came in with it before.
+                found = msgspec.structs.replace(token, sha256=presented, former_sha256=None, former_until=None)
+        return found
+
+    def authenticate(self, secret: str | None) -> Token:
+        """The entry of a token that somebody presents.
+
+        Raises Unauthorized, with one text for every reason: whoever is outside learns nothing from it.
+        """
+        found = self.identify(secret)
+        if found is None or not self.is_current(found):
+            raise Unauthorized("no valid token; create one with `acp-gateway token create` on the gateway's machine")
+        return found
+
+    def is_current(self, token: Token) -> bool:
+        """Whether a connection that was let in with this entry would be let in now, as the same.
+
+        False also where its time is over, where it got a new secret and the old one's grace is over, and where the
+        entry was changed by hand: who it is, or what it may use, is not what it was.
+        """
+        known = self._trusted_tokens()
+        return not self.has_expired(token) and (token in known or any(self._is_former(token, other) for other in known))
+
+    def _is_former(self, token: Token, known: Token) -> bool:
+        """Whether an entry is another one as it was before it was rotated, and still opens what that does."""
+        if known.former_sha256 != token.sha256 or known.former_until is None or self.has_expired(known):
+            return False
+        is_same = _as_before(known, token.sha256) == _as_before(token, token.sha256)
+        return is_same and known.former_until > _timestamp(self._now())
+
+    def is_rotated(self, token: Token) -> bool:
+        """Whether this entry is not current for nothing but a new secret, which still opens what the old one did.
+
+        Whoever came in with the old one has to come in again with the new one, as the same.
+        """
+        for known in self._trusted_tokens():
+            if known.id == token.id and known.sha256 != token.sha256 and not self.has_expired(known):
+                return _as_before(known, token.sha256) == _as_before(token, token.sha256)
+        return False
+
+    def _add(
+        self,
+        known: list[Token],
+        label: str,
+        identity: str,
+        agents: Sequence[str] | None,
+        role: Role,
+        session: str | None,
+        workspaces: Sequence[str] | None,
+        lifetime: float | None,
+    ) -> tuple[Token, str]:
+        secret = tokens.mint(kind_of(role, session))
+        created = self._now()
+        token = Token(
+            id=_draw({token.id for token in known}),
+            label=label,
+            identity=identity,
+            agents=None if agents is None else tuple(dict.fromkeys(agents)),
+            sha256=tokens.digest(secret),
+            created=_timestamp(created),
+            role=role,
+            session=session,
+            workspaces=None if workspaces is None else tuple(dict.fromkeys(workspaces)),
+            expires=_end(created, lifetime),
+        )
+        self._file.write([*known, token])
+        return token, secret
+
+    def _trusted_tokens(self) -> list[Token]:
+        try:
+            known = self.tokens()
+        except ConfigError as error:
+            if str(error) != self._complaint:
+                _log.error("no token is accepted: %s", error)
+                self._complaint = str(error)
+            return []
+        self._complaint = None
+        return known
+
+
+def default_identity(state_dir: Path) -> str:
+    """The login name of the gateway's own user: who owns the state directory, or else who runs this."""
+    try:
+        uid = state_dir.stat().st_uid
+    except OSError:
+        uid = os.geteuid()
+    return login_name(uid)
+
+
+def _as_before(token: Token, sha256: str) -> Token:
+    """An entry with another secret, and without what a rotation changes."""
+    return msgspec.structs.replace(
+        token, sha256=sha256, rotated=None, expires=None, former_sha256=None, former_until=None
+    )
+
+
+def _check_line(name: str, text: str) -> None:
+    if not text.strip() or not text.isprintable():
+        raise UsageError(f"a token's {name} has to be one line of printable text")
+
+
+def _check_session(session: str) -> None:
+    _check_line("session", session)
+    if len(session) > _LONGEST_SESSION_ID:
+        raise UsageError(f"a token's session has to be the id of one, at most {_LONGEST_SESSION_ID} characters")
+
+
+def _end(now: float, lifetime: float | None) -> str | None:
+    # Rounded up: a token for one second would otherwise be for none.
+    return None if lifetime is None else _timestamp(math.ceil(now + lifetime))
+
+
+def _timestamp(seconds: float) -> str:
+    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def _draw(taken: set[str], prefix: str = "") -> str:
+    """The prefix and eight random hex digits, together not among those that are taken."""
+    while (new := prefix + secrets.token_hex(4)) in taken:
+        pass
+    return new

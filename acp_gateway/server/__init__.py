@@ -1,0 +1,1 @@
+"""The `serve` process: sockets, handshakes, authentication, signals, systemd."""

@@ -1,0 +1,344 @@
+"""What somebody at the door says, read: who they are, what they want there, under which name they ask for the gateway.
+
+Over a WebSocket it stands in the request, else in the first line. Nothing here looks at a token, or at anything else
+than what was said.
+"""
+
+import ipaddress
+import json
+import re
+from collections.abc import Sequence
+from typing import Annotated, Any, Final, Literal
+from urllib.parse import parse_qs
+
+import msgspec
+from websockets.datastructures import Headers
+
+from acp_gateway.config.options import Network
+from acp_gateway.errors import Forbidden
+from acp_gateway.gateway.access import Wish
+from acp_gateway.protocol import jsonrpc
+from acp_gateway.protocol.jsonrpc import RawId
+from acp_gateway.protocol.methods import HELLO
+from acp_gateway.transports.websocket import CONNECTION_ID, RESUME
+from acp_gateway.transports.websocket_server import SUBPROTOCOL
+
+SESSION_ID_SIZE: Final = 1024
+"""Characters of a session's id at most, as of every id. Agents use a UUID or something like it."""
+
+BEARER_PROTOCOL: Final = "acp.bearer."
+"""A subprotocol that is a token: for browsers and other clients that can't send headers."""
+
+CONNECTION_ID_SIZE: Final = 64
+"""Characters of a connection's id at most. The gateway's own have 22."""
+
+COUNT_DIGITS: Final = 15
+"""Digits of a number of messages at most: what every JSON parser keeps exactly."""
+
+HOPS: Final = 32
+"""Proxies behind one another that are followed. Real chains have a handful."""
+
+QUERY_FIELDS: Final = 100
+"""Parameters of a query at most; four are known."""
+
+_PARAMETERS: Final = ("agent", "session", "observe", "control")
+
+_NO_LETTER: Final = re.compile(r"[\W_]")
+
+_COUNT: Final = re.compile(f"[0-9]{{1,{COUNT_DIGITS}}}")
+
+_HOST: Final = re.compile(r"([a-z0-9._-]{1,255}|\[[0-9a-f:.]{2,45}\])(:[0-9]{0,5})?")
+
+_FORWARDED: Final = re.compile(r"\[([0-9A-Fa-f:.]+)\](?::[0-9]{1,5})?|([0-9.]+)(?::[0-9]{1,5})?|([0-9A-Fa-f:.]+)")
+"""An address as proxies write it, some with the port. Without a scope, which can be any text."""
+
+
+class BadRequest(Exception):
+    """A request that can be understood in more than one way, or in none."""
+
+
+class BadHello(Exception):
+    """A first line that is no hello: the code and the words of the error, and the id that it answers."""
+
+    def __init__(self, code: int, message: str, answered: RawId = jsonrpc.NO_ID) -> None:
+        self.code = code
+        self.answered = answered
+        super().__init__(message)
+
+
+class LinkWish(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=True):
+    """What somebody wants who asks for a link that can be resumed: a new one, or one that there is."""
+
+    connection_id: Annotated[str, msgspec.Meta(max_length=CONNECTION_ID_SIZE)] | None = None
+    """None for a new link."""
+    received: Annotated[int, msgspec.Meta(ge=0, lt=10**COUNT_DIGITS)] = 0
+    """How many messages have been received over it."""
+
+    def __post_init__(self) -> None:
+        if self.connection_id is None and self.received:
+            raise ValueError("messages can only have been received over a link that is named")
+
+
+class Hello(msgspec.Struct, forbid_unknown_fields=True):
+    """The parameters of `_acp-gateway/hello`."""
+
+    token: str | None = None
+    agent: str | None = None
+    session: Annotated[str, msgspec.Meta(max_length=SESSION_ID_SIZE)] | None = None
+    observe: bool = False
+    control: bool = False
+    resume: LinkWish | None = None
+
+    def __repr__(self) -> str:
+        return f"Hello({self.wish})"
+
+    @property
+    def wish(self) -> Wish:
+        """What it asks for."""
+        return Wish(self.agent, self.session, self.observe, self.control)
+
+
+class _Request(msgspec.Struct, forbid_unknown_fields=True):
+    """A first line."""
+
+    id: msgspec.Raw
+    method: Literal["_acp-gateway/hello"]
+    params: Hello = msgspec.field(default_factory=Hello)
+    jsonrpc: Literal["2.0"] = "2.0"
+
+
+class _Envelope(msgspec.Struct):
+    """As much of a first line that is no hello as its refusal needs."""
+
+    id: msgspec.Raw = msgspec.Raw(b"null")
+    method: msgspec.Raw = msgspec.Raw(b"")
+
+
+_decode_request = msgspec.json.Decoder(_Request).decode
+_decode_envelope = msgspec.json.Decoder(_Envelope).decode
+
+
+def read_hello(line: bytes) -> tuple[RawId, Hello]:
+    """Read a first line: its id and its parameters. Raises `BadHello`.
+
+    A stranger sends it, so nothing of it is looked at in Python but what the typed decoder lets through. A member that
+    is not known is refused, since it may be a known one in another case (`"Observe": true`), and so is a repeated one.
+    """
+    try:
+        # The decoder does not check the UTF-8 of the id.
+        text = line.decode()
+    except UnicodeDecodeError as error:
+        raise BadHello(jsonrpc.PARSE_ERROR, f"not UTF-8 at byte {error.start}") from None
+    try:
+        request = _decode_request(text)
+    except msgspec.ValidationError as error:
+        raise _explain(text, str(error)) from None
+    except msgspec.DecodeError as error:
+        raise BadHello(jsonrpc.PARSE_ERROR, f"not JSON: {error}") from None
+    except RecursionError:
+        raise BadHello(jsonrpc.PARSE_ERROR, "nested too deeply") from None
+    answered = _checked_id(request.id)
+    if _repeats_a_member(text):
+        raise BadHello(jsonrpc.INVALID_REQUEST, "a member is there twice", answered)
+    return answered, request.params
+
+
+_PLACE: Final = re.compile(r" - at `\$\.(params[a-z.]*)")
+"""Where msgspec says that a flaw is."""
+
+_STRUCTS: Final[dict[str, type[msgspec.Struct]]] = {"params": Hello, "params.resume": LinkWish}
+
+
+def _explain(text: str, flaw: str) -> BadHello:
+    """Make the refusal of a JSON text that is no hello. Nothing of the text is repeated: it may hold a token."""
+    try:
+        envelope = _decode_envelope(text)
+    except msgspec.ValidationError:
+        return BadHello(jsonrpc.INVALID_REQUEST, "a message must be an object")
+    except msgspec.DecodeError as error:
+        # The flaw that was found first came before this one.
+        return BadHello(jsonrpc.PARSE_ERROR, f"not JSON: {error}")
+    except RecursionError:
+        return BadHello(jsonrpc.PARSE_ERROR, "nested too deeply")
+    answered = _checked_id(envelope.id)
+    if bytes(envelope.method) != b'"%b"' % HELLO.encode() or "`id`" in flaw:
+        text = f"the first line must be a request {HELLO} with a token"
+        return BadHello(jsonrpc.INVALID_REQUEST, text, answered)
+    found = _PLACE.search(flaw)
+    code = jsonrpc.INVALID_REQUEST if found is None else jsonrpc.INVALID_PARAMS
+    if "unknown field" not in flaw:
+        return BadHello(code, f"the hello is not understood: {flaw}", answered)
+    place = "the hello" if found is None else found[1]
+    known = ", ".join(field.encode_name for field in msgspec.structs.fields(_STRUCTS.get(place, _Request)))
+    return BadHello(
+        code, f"{place} has a member that is not known here; there are {known}, spelled like this", answered
+    )
+
+
+def _checked_id(raw: msgspec.Raw) -> RawId:
+    answered = RawId(bytes(raw))
+    if answered[0] not in b'"-0123456789n':
+        raise BadHello(jsonrpc.INVALID_REQUEST, "an id must be a string, a number or null")
+    return answered
+
+
+def _repeats_a_member(text: str) -> bool:
+    """Whether an object of a line that was decoded before has two members of one name: the decoder takes the last."""
+    repeated = False
+
+    def look(members: list[tuple[str, Any]]) -> None:
+        nonlocal repeated
+        repeated = repeated or len(dict(members)) < len(members)
+
+    json.loads(text, object_pairs_hook=look)
+    return repeated
+
+
+def read_bearer(headers: Headers) -> str | None:
+    """The token of an upgrade: in its Authorization header, else among the subprotocols. Raises `BadRequest`."""
+    authorization = headers.get_all("Authorization")
+    if len(authorization) > 1:
+        raise BadRequest("there is more than one Authorization header")
+    if authorization:
+        scheme, _, token = authorization[0].partition(" ")
+        return token.strip() if scheme.lower() == "bearer" else None
+    offered = [word.strip() for value in headers.get_all("Sec-WebSocket-Protocol") for word in value.split(",")]
+    tokens = [word.removeprefix(BEARER_PROTOCOL) for word in offered if word.startswith(BEARER_PROTOCOL)]
+    if len(tokens) > 1:
+        raise BadRequest("there is more than one token among the subprotocols")
+    return tokens[0] if tokens and SUBPROTOCOL in offered else None
+
+
+def read_query(query: str) -> Wish:
+    """Read what an upgrade asks for. Other parameters are ignored. Raises `BadRequest`.
+
+    A parameter whose name is nearly one of those that are known (`Observe`, `agent[]`) is refused: ignoring it would
+    let an observer in as a controller.
+    """
+    parameters = _parameters(query)
+    for name in parameters:
+        plain = _NO_LETTER.sub("", name).casefold()
+        if plain in _PARAMETERS and name not in _PARAMETERS:
+            raise BadRequest(f"the query has a parameter that is nearly {plain}: it is spelled {plain}")
+
+    def single(name: str) -> str | None:
+        values = parameters.get(name, [])
+        if len(values) > 1:
+            raise BadRequest(f"the query names more than one {name}")
+        return values[0] if values else None
+
+    def flag(name: str) -> bool:
+        value = single(name)
+        if value not in (None, "1"):
+            raise BadRequest(f"the query may have {name}=1 and no other {name}")
+        return value is not None
+
+    wish = Wish(single("agent"), single("session"), flag("observe"), flag("control"))
+    if wish.session is not None and len(wish.session) > SESSION_ID_SIZE:
+        raise BadRequest(f"the session's id is longer than {SESSION_ID_SIZE} characters")
+    return wish
+
+
+def _parameters(query: str) -> dict[str, list[str]]:
+    try:
+        return parse_qs(query, keep_blank_values=True, max_num_fields=QUERY_FIELDS)
+    except ValueError:
+        raise BadRequest(f"the query has more than {QUERY_FIELDS} parameters") from None
+
+
+def read_link(query: str, headers: Headers) -> LinkWish | None:
+    """The link that an upgrade asks for; None where it is content with one that can't be resumed.
+
+    Control connections have none that could be. Raises `BadRequest`.
+    """
+    counts, ids = headers.get_all(RESUME), headers.get_all(CONNECTION_ID)
+    if not counts or _parameters(query).get("control") == ["1"]:
+        return None
+    if len(counts) > 1 or len(ids) > 1:
+        raise BadRequest(f"there is more than one {RESUME} or {CONNECTION_ID} header")
+    if not _COUNT.fullmatch(counts[0]):
+        raise BadRequest(f"{RESUME} must be a number of at most {COUNT_DIGITS} digits")
+    received = int(counts[0])
+    if not ids:
+        if received:
+            raise BadRequest(f"{RESUME} without {CONNECTION_ID} must be 0")
+        return LinkWish()
+    if len(ids[0]) > CONNECTION_ID_SIZE or not ids[0].isascii():
+        raise BadRequest(f"{CONNECTION_ID} must be at most {CONNECTION_ID_SIZE} characters of ASCII")
+    return LinkWish(ids[0], received)
+
+
+def asks_for_websocket(headers: Headers) -> bool:
+    """Whether a request wants to go on as a WebSocket; the rest of what that needs, the library checks."""
+    return any(word.strip().lower() == "websocket" for value in headers.get_all("Upgrade") for word in value.split(","))
+
+
+def check_origin(headers: Headers, allowed: Sequence[str]) -> None:
+    """Raise `Forbidden` for a request that a page in a browser has made which is not listed."""
+    origins = headers.get_all("Origin")
+    if origins and (len(origins) > 1 or origins[0] not in allowed):
+        raise Forbidden("this Origin is not allowed to connect")
+
+
+def check_host(headers: Headers, allowed: Sequence[str], *, loopback: bool) -> None:
+    """Raise `Forbidden` for a request that asks for the gateway under a name that is not its own.
+
+    A page in a browser may have its own name resolve to 127.0.0.1, and is no stranger to itself then: the name is what
+    gives it away. On a loopback listener the names of loopback are right, and those that are listed; on another those
+    that are listed, or all where none is.
+    """
+    hosts = headers.get_all("Host")
+    if len(hosts) != 1:
+        raise Forbidden("a request has exactly one Host header")
+    if not loopback and not allowed:
+        return
+    found = _HOST.fullmatch(hosts[0].lower())
+    # The dot at the end of a full name is no part of it.
+    name = "" if found is None else found[1].removesuffix(".")
+    if name in allowed or (loopback and _is_loopback(name)):
+        return
+    raise Forbidden(
+        f'this gateway does not go by the name "{name}" here; add it to allowed_hosts of the [[listen]] section'
+        if name
+        else "this gateway does not go by a name like this"
+    )
+
+
+def _is_loopback(name: str) -> bool:
+    if name in ("localhost", "[::1]") or name.endswith(".localhost"):
+        return True
+    try:
+        return ipaddress.IPv4Address(name).is_loopback
+    except ValueError:
+        return False
+
+
+def client_address(peer: str, headers: Headers, trusted: Sequence[Network]) -> str:
+    """Whose request it is that has come from `peer`: the peer's own, or whose a trusted proxy says.
+
+    Each proxy appends to `X-Forwarded-For` who has asked it, so what is right of the first stranger is true, and the
+    rest is what that one says. Where a proxy names no IP address, the request counts as its own.
+    """
+    if not is_trusted(peer, trusted):
+        return peer
+    hops = ",".join(headers.get_all("X-Forwarded-For")).rsplit(",", HOPS)
+    for hop in reversed(hops[-HOPS:]):
+        found = _FORWARDED.fullmatch(hop.strip())
+        try:
+            peer = str(ipaddress.ip_address(found[1] or found[2] or found[3] if found else ""))
+        except ValueError:
+            break
+        if not is_trusted(peer, trusted):
+            break
+    return peer
+
+
+def is_trusted(address: str, proxies: Sequence[Network]) -> bool:
+    """Whether an address is a proxy's that is believed."""
+    try:
+        ip = ipaddress.ip_address(address)
+    except ValueError:
+        return False
+    if isinstance(ip, ipaddress.IPv6Address) and ip.ipv4_mapped is not None:
+        ip = ip.ipv4_mapped
+    return any(ip in network for network in proxies)

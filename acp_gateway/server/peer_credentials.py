@@ -1,0 +1,65 @@
+"""Who is at the other end of a unix socket, and whether an agent is behind it.
+
+Over its unix socket a gateway lets its own user in without a token. The agents that it runs belong to the same user,
+and none of them may come back through that door and approve its own requests.
+
+This keeps out an agent that runs `acp-gateway connect`, or whatever else it knows. It is no sandbox: a program that
+means harm, and runs as the user, can put itself out of its session and its family, as a daemon does, and has other
+ways to act as the user besides.
+"""
+
+import socket
+import struct
+from collections.abc import Callable, Container
+from dataclasses import dataclass
+
+from acp_gateway.gateway.agent.orphans import ProcessStat, read_stat
+
+
+@dataclass(frozen=True, slots=True)
+class PeerCredentials:
+    """The process that connected, as the kernel saw it at that moment."""
+
+    pid: int
+    """0 where the process cannot be seen from here (it is in another container)."""
+    uid: int
+    gid: int
+
+
+def peer_credentials(sock: socket.socket) -> PeerCredentials | None:
+    """Who connected to this end of a unix socket; None for other sockets, and where it isn't Linux."""
+    if not hasattr(socket, "SO_PEERCRED") or sock.family != socket.AF_UNIX:
+        return None
+    ucred = struct.Struct("iII")
+    return PeerCredentials(*ucred.unpack(sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, ucred.size)))
+
+
+def belongs_to_agent(
+    pid: int,
+    agent_sessions: Container[int],
+    *,
+    read_stat: Callable[[int], ProcessStat | None] = read_stat,
+) -> bool:
+    """Whether a process is in, or descends from, the process session of an agent.
+
+    `agent_sessions` holds the agents' process sessions, each of which has the number of its first process. True as
+    well where that can't be found out, for example because the process is gone: what is unknown stays outside.
+    """
+    seen: set[int] = set()
+    while pid not in seen:
+        seen.add(pid)
+        if pid in agent_sessions:
+            return True
+        if pid == 1:
+            # Every family ends here. Not looked at: where /proc shows a user only the user's own processes
+            # (hidepid), this one is missing.
+            return False
+        stat = read_stat(pid)
+        if stat is None or stat.session in agent_sessions:
+            return True
+        if stat.parent == 0:
+            # Its parent is outside of this container, and the agents are all inside.
+            return False
+        pid = stat.parent
+    # Ids were used again while they were followed.
+    return True

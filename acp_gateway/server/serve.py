@@ -1,0 +1,325 @@
+"""The gateway as a program: put together, run until told to stop, drained."""
+
+import errno
+import logging
+import os
+import signal
+import socket
+import sys
+from collections.abc import Callable, Iterator, MutableMapping, Sequence
+from contextlib import ExitStack, closing, contextmanager
+from pathlib import Path
+from typing import Final
+
+import trio
+
+from acp_gateway.config.load import Config, Finding, ListenSection, load_config
+from acp_gateway.config.schema import missing_credential
+from acp_gateway.errors import ConfigError
+from acp_gateway.gateway.agent.orphans import Ledger
+from acp_gateway.gateway.agent.process import Spawner
+from acp_gateway.gateway.events import audit
+from acp_gateway.gateway.events.audit import Audit
+from acp_gateway.gateway.events.recording import Recording
+from acp_gateway.gateway.gateway import DATABASE, Gateway
+from acp_gateway.gateway.storage.state_folder import check_state_folder, find_holder, holding
+from acp_gateway.security.revocations import read_revocations
+from acp_gateway.security.tls import server_context
+from acp_gateway.security.token_store import TokenStore
+from acp_gateway.server.handshake_limits import Entrance
+from acp_gateway.server.listener import Door, open_door
+from acp_gateway.server.sockets import find_overlap
+from acp_gateway.server.systemd import Notifier, describe, fits, take_sockets
+
+log = logging.getLogger(__name__)
+
+_SQLITE = b"SQLite format 3\x00"
+"""What each of its files begins with."""
+
+_NO_TERMINAL = (errno.ENXIO, errno.EIO)
+"""How the system says that a process has none (any more)."""
+
+
+SWITCH_INTERVAL: Final = 0.0005
+"""Seconds after which a thread that wants the interpreter's lock gets it. One writes histories to the disk while the
+event loop is at work: with Python's five milliseconds, each time that the loop lets go of the lock could take as long.
+"""
+
+
+async def serve(
+    config: Config,
+    environment: MutableMapping[str, str],
+    *,
+    file: Path | None = None,
+    recorder: Recording | None = None,
+    task_status: trio.TaskStatus[list[str]] = trio.TASK_STATUS_IGNORED,
+) -> None:
+    """Run a gateway until SIGTERM or SIGINT, or until cancelled.
+
+    Reports the URLs that it listens at, by `task_status`. When it is told to stop it accepts nobody any more, says
+    goodbye to every client, and stops every agent politely, which takes as long as the slowest agent's `eof_grace +
+    term_grace`. A second signal ends the process at once.
+
+    SIGHUP has it read tokens and certificates again, and drops nobody. Where it is the terminal that goes, in which the
+    gateway was started, it stops. A SIGHUP that is ignored from the start (`nohup`) stays ignored.
+
+    Args:
+        config: what it listens at, and its agents.
+        environment: the gateway's own, of which agents get a part. What systemd says there, of sockets that are open
+            already and of whom to tell, is taken out.
+        file: where `config` is from: after a SIGHUP the log tells what has changed there.
+        recorder: where what is said is written down.
+
+    Raises `ConfigError` where the state directory, a certificate or a socket of systemd's can't be used,
+    `CannotListen` for an address.
+    """
+    _check_credentials(config)
+    sys.setswitchinterval(SWITCH_INTERVAL)
+    settings = config.gateway
+    state_dir = settings.state_dir
+    try:
+        state_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigError(
+            f"cannot make the state directory {state_dir}: {error.strerror}", key="gateway.state_dir"
+        ) from error
+    check_state_folder(state_dir)
+    if clash := await trio.to_thread.run_sync(_overlap, config):
+        raise clash
+    with ExitStack() as stack:
+        stack.enter_context(holding(state_dir))
+        tokens = TokenStore(state_dir)
+        ledger = Ledger(state_dir / "agents")
+        for group in ledger.sweep():
+            log.warning("ended process group %d, an agent's that an earlier gateway left behind", group)
+        if not tokens.tokens():
+            log.warning("there are no tokens yet; create one with `acp-gateway token create --label NAME`")
+        notifier = stack.enter_context(closing(Notifier(environment)))
+        sockets = take_sockets(environment)
+        for sock in sockets:
+            stack.callback(sock.close)
+        book = Audit(state_dir / audit.FILE_NAME, max_size=settings.audit_size, files=settings.audit_files)
+        stack.callback(book.close)
+        spawner = stack.enter_context(Spawner(ledger))
+        gateway = Gateway(config, tokens, spawner, environment, book, recorder)
+        entrance = Entrance(config, book)
+        doors: list[Door] = []
+        for section, inherited in zip(config.listen, _assign(sockets, config.listen), strict=True):
+            door = await open_door(section, gateway, inherited, entrance=entrance)
+            stack.callback(door.close)
+            doors.append(door)
+
+        def state() -> str:
+            connections, agents = len(gateway.connections), len(spawner.ancestors) - 1
+            return f"{_count(connections, 'connection')}, {_count(agents, 'agent')}"
+
+        async with trio.open_nursery() as signs_of_life:
+            async with trio.open_nursery() as hubs, trio.open_nursery() as connections:
+                await hubs.start(gateway.run)
+                async with trio.open_nursery() as accepting:
+                    for door in doors:
+                        accepting.start_soon(door.run, connections)
+                    signs_of_life.start_soon(notifier.run, state)
+                    notifier.ready()
+                    task_status.started([url for door in doors for url in door.urls])
+                    await _told_to_stop(lambda: _reload(file, gateway, doors, notifier))
+                    accepting.cancel_scope.cancel()
+                log.info("stopping")
+                notifier.stopping()
+                # Both at the same time: clients and agents may be slow to leave.
+                connections.cancel_scope.cancel()
+                hubs.cancel_scope.cancel()
+            signs_of_life.cancel_scope.cancel()
+    log.info("stopped")
+
+
+def _overlap(config: Config) -> ConfigError | None:
+    """What is wrong where two sections listen at one address by different names."""
+    found = find_overlap([section.address for section in config.listen])
+    if found is None:
+        return None
+    return ConfigError(f"{found[0]} and {found[1]} are the same address: remove one of the sections", key="listen")
+
+
+def _check_credentials(config: Config) -> None:
+    named = [(f"listen {section.url}", path) for section in config.listen for path in _files(section)]
+    named += [(f"agents.{name}.env_file", agent.env_file) for name, agent in config.agents.items() if agent.env_file]
+    for key, path in named:
+        if missing := missing_credential(path):
+            raise ConfigError(missing, key=key)
+
+
+def _files(section: ListenSection) -> list[Path]:
+    return [path for path in (section.cert, section.key, section.client_ca, section.client_crl) if path is not None]
+
+
+def _assign(sockets: Sequence[socket.socket], sections: Sequence[ListenSection]) -> list[list[socket.socket]]:
+    """Those of systemd's sockets that each section is to listen on; raises `ConfigError` for one that is for none."""
+    left = list(sockets)
+    assigned = []
+    for section in sections:
+        fitting = [sock for sock in left if fits(sock, section.address)]
+        left = [sock for sock in left if sock not in fitting]
+        assigned.append(fitting)
+    if left:
+        there_are = ", ".join(section.url for section in sections)
+        message = f"systemd listens at {describe(left[0])}, which is the address of no [[listen]] section"
+        raise ConfigError(f"{message}; there are: {there_are}", key="listen")
+    return assigned
+
+
+def _count(number: int, name: str) -> str:
+    return f"{number} {name}" if number == 1 else f"{number} {name}s"
+
+
+async def _told_to_stop(reload: Callable[[], None]) -> None:
+    """Wait for a signal to stop; `reload` at those that mean it."""
+    had_terminal = _has_terminal()
+    numbers = [signal.SIGTERM, signal.SIGINT]
+    with _passing_hangups_over() as hangups:
+        if hangups:
+            numbers.append(signal.SIGHUP)
+        with trio.open_signal_receiver(*numbers) as signals:
+            async for number in signals:
+                if number == signal.SIGHUP and not (had_terminal and _has_terminal() is False):
+                    reload()
+                    continue
+                log.info("received %s", signal.Signals(number).name)
+                break
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, signal.SIG_DFL)
+
+
+@contextmanager
+def _passing_hangups_over() -> Iterator[bool]:
+    """Have SIGHUP do nothing from here on, unless the block is cancelled; whether it was not ignored anyway.
+
+    A terminal that goes sends more than one, and a login session that ends sends one right after SIGTERM: a gateway
+    that stops is not to be killed by these.
+    """
+    before = signal.getsignal(signal.SIGHUP)
+    if before == signal.SIG_IGN:
+        yield False
+        return
+    # No SIG_IGN: what is started by now would inherit that.
+    signal.signal(signal.SIGHUP, lambda *_: None)
+    try:
+        yield True
+    except BaseException:
+        signal.signal(signal.SIGHUP, before)
+        raise
+
+
+def _has_terminal() -> bool | None:
+    """Whether this process has a controlling terminal, whose end it is told of; None where that can't be found out."""
+    try:
+        os.close(os.open("/dev/tty", os.O_RDWR | os.O_NOCTTY | os.O_NONBLOCK))
+    except OSError as error:
+        return False if error.errno in _NO_TERMINAL else None
+    return True
+
+
+def _reload(file: Path | None, gateway: Gateway, doors: Sequence[Door], notifier: Notifier) -> None:
+    """Read again what may change while the gateway runs; what can't be used is logged, and what was before stays."""
+    log.info("received SIGHUP: reading tokens and certificates again")
+    notifier.reloading()
+    problems: list[str] = []
+    try:
+        gateway.tokens.tokens()
+    except ConfigError as error:
+        log.error("no client is accepted: %s", error)
+        problems.append(str(error))
+    for door in doors:
+        try:
+            door.reload()
+        except ConfigError as error:
+            log.error("%s goes on with the certificate that it had: %s", door.urls[0], error)
+            problems.append(str(error))
+    # At once, and not when the time has come for the next look.
+    gateway.connections.enforce()
+    if file is not None:
+        try:
+            changed = load_config(file) != gateway.config
+        except ConfigError as error:
+            log.error("with this the gateway would not start again: %s", error)
+            problems.append(str(error))
+        else:
+            if changed:
+                log.warning("%s has changed: what is new there needs a restart; agents end with it", file)
+    gateway.audit.record("reloaded", problems=problems or None)
+    log.info("reloaded")
+    notifier.ready()
+
+
+def problems_with_files(config: Config) -> list[Finding]:
+    """What only shows when the files are opened that a configuration names.
+
+    What `serve` refuses is an error; without the rest of it, it does its work.
+    """
+    errors = []
+    warnings = []
+    for section in config.listen:
+        # What only the service is given can't be looked at from elsewhere.
+        here = not any(map(missing_credential, _files(section)))
+        try:
+            if section.cert is not None and section.key is not None and here:
+                server_context(section.cert, section.key, section.client_ca)
+            if section.client_crl is not None and section.client_ca is not None and here:
+                found = read_revocations(section.client_crl, section.client_ca)
+                if found.expired:
+                    message = "has expired; it still counts, but its authority may have revoked others since"
+                    warnings.append(ConfigError(message, file=str(section.client_crl)))
+        except ConfigError as error:
+            errors.append(error)
+        parent = Path(section.address.path).parent
+        if section.address.scheme == "unix" and not os.path.isdir(parent):
+            errors.append(ConfigError(f"there is no directory {parent} for the socket", key=f"listen {section.url}"))
+    if clash := _overlap(config):
+        errors.append(clash)
+    state_dir = config.gateway.state_dir
+    try:
+        existing = _nearest(state_dir)
+    except ConfigError as error:
+        return [Finding("error", problem) for problem in [*errors, error]]
+    if not existing.is_dir() or not os.access(existing, os.W_OK):
+        errors.append(ConfigError(f"{existing} is no directory that can be written", key="gateway.state_dir"))
+    else:
+        try:
+            check_state_folder(state_dir)
+            TokenStore(state_dir).tokens()
+        except ConfigError as error:
+            errors.append(error)
+        try:
+            _check_database(state_dir / DATABASE)
+        except ConfigError as error:
+            warnings.append(error)
+        if holder := find_holder(state_dir):
+            warnings.append(ConfigError(f"{holder}; another one can't be started", key="gateway.state_dir"))
+    return [*(Finding("error", error) for error in errors), *(Finding("warning", error) for error in warnings)]
+
+
+def _nearest(state_dir: Path) -> Path:
+    """The folder, or the nearest above it that there is. Raises `ConfigError` where it can't even be looked at."""
+    for path in (state_dir, *state_dir.parents):
+        try:
+            path.stat()
+        except FileNotFoundError:
+            continue
+        except OSError as error:
+            message = f"{state_dir} cannot be opened: {error.strerror}"
+            raise ConfigError(message, key="gateway.state_dir") from None
+        return path
+    raise AssertionError("there is always a root")
+
+
+def _check_database(path: Path) -> None:
+    """Raise `ConfigError` for what can be seen without having SQLite open the file: a gateway may be using it."""
+    try:
+        with path.open("rb+") as file:
+            beginning = file.read(len(_SQLITE))
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        raise ConfigError(f"{error.strerror}; sessions will not outlive a restart", file=str(path)) from error
+    if beginning not in (b"", _SQLITE):
+        raise ConfigError("is damaged; `serve` will put it aside and begin a new one", file=str(path))

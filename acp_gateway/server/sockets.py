@@ -1,0 +1,177 @@
+"""The sockets that a door listens on: bound here, or inherited, and gone without a trace afterwards."""
+
+import errno
+import logging
+import os
+import socket
+import stat
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import combinations
+from pathlib import Path
+from typing import Final
+
+import trio
+
+from acp_gateway.config.addresses import Address, overlap
+from acp_gateway.errors import CannotListen
+from acp_gateway.server import systemd
+
+log = logging.getLogger(__name__)
+
+PROC: Final = "/proc"
+"""Where Linux shows its processes and sockets."""
+
+_LISTENING: Final = "0A"
+"""The state of a listening socket in `/proc/net/tcp`."""
+
+_FREE_PORTS: Final = 1024
+"""The first port that any user may listen on."""
+
+
+class Bound:
+    """What listens at one address. Made by `bind`."""
+
+    def __init__(self, address: Address, listeners: list[trio.SocketListener], *, owns_file: bool) -> None:
+        self.listeners = listeners
+        self.urls = [_url(address, listener) for listener in listeners]
+        """Where that really is, the port that the system chose included."""
+        # The socket's file that goes with it.
+        self._file = Path(address.path) if owns_file else None
+        self._closed = False
+
+    def close(self) -> None:
+        """Listen no more. May be repeated: a socket's file is removed once, as the next gateway may have its own."""
+        if self._closed:
+            return
+        self._closed = True
+        for listener in self.listeners:
+            listener.socket.close()
+        if self._file is not None:
+            try:
+                self._file.unlink(missing_ok=True)
+            except OSError as error:
+                log.warning("cannot remove %s: %s", self._file, error.strerror)
+
+
+async def bind(address: Address, inherited: Sequence[socket.socket] = ()) -> Bound:
+    """Listen at an address: on those of the inherited sockets that do, else on new ones.
+
+    An inherited socket is closed with the rest, but a file of its own stays with whoever made it. Raises `CannotListen`
+    where the system refuses.
+    """
+    given = [sock for sock in inherited if systemd.fits(sock, address)]
+    if given:
+        listeners = [trio.SocketListener(trio.socket.from_stdlib_socket(sock)) for sock in given]
+        return Bound(address, listeners, owns_file=False)
+    try:
+        if address.scheme == "unix":
+            return Bound(address, [_bind_unix(address.path)], owns_file=True)
+        return Bound(address, await trio.open_tcp_listeners(address.port, host=address.host), owns_file=False)
+    except OSError as error:
+        raise CannotListen(f"cannot listen on {address}: {_explain(error, address)}") from error
+
+
+def find_overlap(addresses: Sequence[Address]) -> tuple[Address, Address] | None:
+    """Find two addresses that are one by different names, so that nobody could listen at both.
+
+    Asks the DNS, and blocks.
+    """
+    places = [_places(address) for address in addresses]
+    for (first, its), (second, others) in combinations(zip(addresses, places, strict=True), 2):
+        may_meet = first.port == second.port and (first.port != 0 or first.scheme == second.scheme == "unix")
+        if may_meet and any(overlap(one, other) for one in its for other in others):
+            return first, second
+    return None
+
+
+def _places(address: Address) -> list[str]:
+    """The IP addresses that a host stands for, or the file that a path leads to."""
+    if address.scheme == "unix":
+        path = Path(address.path)
+        return [str(path.parent.resolve() / path.name)]
+    try:
+        return [str(found[4][0]) for found in socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM)]
+    except (OSError, UnicodeError):
+        return []  # To listen there says why.
+
+
+def _explain(error: OSError, address: Address) -> str:
+    """Why the system refused an address, with the likeliest cause and the next step."""
+    if isinstance(error, socket.gaierror):
+        return f"{address.host} is no name or address of this machine (it does not resolve)"
+    if error.errno == errno.EADDRNOTAVAIL:
+        return f"this machine does not have the address {address.host}: use one that it has, or 0.0.0.0 for all"
+    if error.errno == errno.ENOENT and address.scheme == "unix":
+        return f"there is no directory {Path(address.path).parent} for the socket"
+    if error.errno == errno.EACCES and 0 < address.port < _FREE_PORTS and address.scheme != "unix":
+        return (
+            f"ports below {_FREE_PORTS} are for root: use 7443, or a socket unit"
+            " (`acp-gateway files systemd/README.md`)"
+        )
+    if error.errno == errno.EADDRINUSE:
+        holder = find_listener(address.port)
+        return (
+            f"address already in use by {holder}"
+            if holder
+            else "address already in use; is another acp-gateway running?"
+        )
+    return os.strerror(error.errno).lower() if error.errno else str(error)
+
+
+def find_listener(port: int) -> str | None:
+    """Name the process that listens on a TCP port, as `process 4711 (nginx)`; None where /proc does not tell."""
+    inodes = set()
+    for table in ("tcp", "tcp6"):
+        try:
+            lines = Path(PROC, "net", table).read_text().splitlines()[1:]
+        except OSError:
+            continue
+        for fields in map(str.split, lines):
+            if fields[3] == _LISTENING and int(fields[1].rpartition(":")[2], 16) == port:
+                inodes.add(f"socket:[{fields[9]}]")
+    for descriptor in Path(PROC).glob("[0-9]*/fd/*") if inodes else ():
+        try:
+            if os.readlink(descriptor) in inodes:
+                process = descriptor.parent.parent
+                name = (process / "comm").read_text().strip()
+                return f"process {process.name} ({name if name.isprintable() else '?'})"
+        except OSError:
+            continue  # It has ended, or belongs to another user.
+    return None
+
+
+def _bind_unix(path: str) -> trio.SocketListener:
+    """A socket that only its owner can open, in place of one that a gateway left behind when it was killed."""
+    if os.path.exists(path):
+        if not stat.S_ISSOCK(os.stat(path).st_mode):
+            raise OSError(f"{path} exists and is not a socket")
+        with socket.socket(socket.AF_UNIX) as probe:
+            # One with a full backlog is busy, and not to be waited for.
+            probe.setblocking(False)
+            refused = probe.connect_ex(path)
+        if refused == errno.ECONNREFUSED:
+            os.unlink(path)
+        elif refused in (0, errno.EAGAIN):
+            raise OSError(f"another gateway is listening at {path}")
+        else:
+            raise OSError(refused, os.strerror(refused))
+    sock = socket.socket(socket.AF_UNIX)
+    # The mode is set at birth: a moment with a wider one would be a moment to come in.
+    before = os.umask(0o177)
+    try:
+        sock.bind(path)
+    except OSError:
+        sock.close()
+        raise
+    finally:
+        os.umask(before)
+    sock.listen(128)
+    return trio.SocketListener(trio.socket.from_stdlib_socket(sock))
+
+
+def _url(address: Address, listener: trio.SocketListener) -> str:
+    if address.scheme == "unix":
+        return str(address)
+    host, port = listener.socket.getsockname()[:2]
+    return str(replace(address, host=host, port=port))

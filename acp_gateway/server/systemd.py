@@ -1,0 +1,191 @@
+"""What systemd and the gateway tell each other: sockets that are open already, and how the gateway is doing.
+
+Both are a matter of variables and a socket, described in sd_listen_fds(3) and sd_notify(3); no library is needed. What
+is taken out of the environment here is not there any more for anything that the gateway starts.
+"""
+
+import errno
+import ipaddress
+import logging
+import os
+import socket
+import time
+from collections.abc import Callable, MutableMapping
+from typing import Final
+
+import trio
+
+from acp_gateway.config.addresses import Address
+from acp_gateway.errors import ConfigError
+
+log = logging.getLogger(__name__)
+
+FIRST_DESCRIPTOR: Final = 3
+"""Of those that are handed over: what follows stdin, stdout and stderr."""
+
+STATUS_INTERVAL: Final = 5.0
+"""Seconds between two lines of status at the least. They are for a person's eye, and each wakes systemd up."""
+
+PATIENCE: Final = 1.0
+"""Seconds for which the gateway stands still at most to say that it is ready or stops. The socket is a local one, and
+systemd reads it at once unless the machine is in trouble."""
+
+
+def take_sockets(environment: MutableMapping[str, str]) -> list[socket.socket]:
+    """The listening sockets that this process was started with; none where it was started in another way.
+
+    Takes the variables that speak of them out of `environment`, and sees to it that no child gets a socket. Raises
+    `ConfigError` for what is no listening socket.
+    """
+    pid = environment.pop("LISTEN_PID", "")
+    count = environment.pop("LISTEN_FDS", "")
+    names = environment.pop("LISTEN_FDNAMES", "").split(":")
+    if pid != str(os.getpid()):
+        # Somebody up the family was meant.
+        return []
+    if not (count.isascii() and count.isdigit() and len(count) < 6):
+        raise ConfigError(f"expected a number of sockets, found {count[:64]!r}", key="LISTEN_FDS")
+    sockets: list[socket.socket] = []
+    try:
+        for index in range(int(count)):
+            name = names[index] if index < len(names) and names[index] else "without a name"
+            sockets.append(_take(FIRST_DESCRIPTOR + index, name))
+    except ConfigError:
+        for sock in sockets:
+            sock.close()
+        raise
+    return sockets
+
+
+def fits(sock: socket.socket, address: Address) -> bool:
+    """Whether a listening socket listens at this address.
+
+    One for all addresses of both families, which is what systemd makes of a bare port, is one for `0.0.0.0` and one
+    for `[::]`. What listens at more addresses than were asked for fits in no other case.
+    """
+    bound = sock.getsockname()
+    if address.scheme == "unix":
+        # One in the abstract namespace is bytes, or begins with a NUL.
+        named = isinstance(bound, str) and bound.startswith("/")
+        return sock.family == socket.AF_UNIX and named and os.path.realpath(bound) == os.path.realpath(address.path)
+    if sock.family not in (socket.AF_INET, socket.AF_INET6) or bound[1] != address.port:
+        return False
+    hosts = _numeric(address.host)
+    host = ipaddress.ip_address(bound[0].partition("%")[0])
+    if host in hosts:
+        return True
+    both = sock.family == socket.AF_INET6 and not sock.getsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY)
+    return both and host.is_unspecified and ipaddress.IPv4Address(0) in hosts
+
+
+def describe(sock: socket.socket) -> str:
+    """Where a listening socket listens, for a person."""
+    bound = sock.getsockname()
+    if sock.family == socket.AF_UNIX:
+        return f"unix://{bound}" if isinstance(bound, str) else f"the abstract unix socket {bound!r}"
+    host, port = bound[:2]
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def _take(descriptor: int, name: str) -> socket.socket:
+    try:
+        os.set_inheritable(descriptor, False)
+        sock = socket.socket(fileno=descriptor)
+    except OSError as error:
+        why = "is no socket" if error.errno == errno.ENOTSOCK else os.strerror(error.errno or 0).lower()
+        raise ConfigError(f"descriptor {descriptor} ({name}) {why}", key="LISTEN_FDS") from None
+    if sock.type != socket.SOCK_STREAM or not sock.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
+        sock.close()
+        message = f"descriptor {descriptor} ({name}) does not listen; the socket unit needs ListenStream= alone"
+        raise ConfigError(f"{message}, and Accept=no", key="LISTEN_FDS")
+    return sock
+
+
+def _numeric(host: str) -> set[ipaddress.IPv4Address | ipaddress.IPv6Address]:
+    """The addresses that a host of the configuration stands for; none where nobody knows it."""
+    try:
+        found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
+    except OSError:
+        return set()
+    return {ipaddress.ip_address(str(place[0]).partition("%")[0]) for *_, place in found}
+
+
+class Notifier:
+    """Tells the service manager how the gateway is doing, as sd_notify(3) does; nothing where none wants to know.
+
+    Takes the variables that say so out of `environment`. No method raises: a gateway whose manager has a fault of its
+    own goes on.
+    """
+
+    def __init__(self, environment: MutableMapping[str, str]) -> None:
+        place = environment.pop("NOTIFY_SOCKET", "")
+        microseconds = environment.pop("WATCHDOG_USEC", "")
+        pid = environment.pop("WATCHDOG_PID", str(os.getpid()))
+        self._place = "\0" + place[1:] if place.startswith("@") else place
+        self._socket: socket.socket | None = None
+        if place.startswith(("@", "/")):
+            self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        # Seconds between two signs of life; None where nobody waits for them.
+        self._interval: float | None = None
+        if microseconds.isascii() and microseconds.isdigit() and int(microseconds) and pid == str(os.getpid()):
+            self._interval = int(microseconds) / 2 / 1e6
+        # Once is enough: whoever reads the log looks at the service then.
+        self._complained = False
+
+    def ready(self) -> None:
+        """Everything listens; or a reload, of which `reloading` has told, is done."""
+        self._tell("READY=1", patience=PATIENCE)
+
+    def reloading(self) -> None:
+        """Files are read again; `ready` follows."""
+        microseconds = time.clock_gettime_ns(time.CLOCK_MONOTONIC) // 1000
+        self._tell(f"RELOADING=1\nMONOTONIC_USEC={microseconds}", patience=PATIENCE)
+
+    def stopping(self) -> None:
+        """Nobody is accepted any more, and agents are being stopped."""
+        self._tell("STOPPING=1\nSTATUS=stopping", patience=PATIENCE)
+
+    async def run(self, describe_state: Callable[[], str]) -> None:
+        """Give signs of life, as often as the watchdog wants them, and show the state when it has changed.
+
+        Until cancelled. `describe_state` makes one line of the state; it is asked every `STATUS_INTERVAL` seconds.
+        """
+        if self._socket is None:
+            return
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._show, describe_state)
+            if self._interval is not None:
+                nursery.start_soon(self._live, self._interval)
+
+    def close(self) -> None:
+        """Say nothing any more."""
+        if self._socket is not None:
+            self._socket.close()
+            self._socket = None
+
+    async def _show(self, describe_state: Callable[[], str]) -> None:
+        shown = None
+        while True:
+            state = describe_state()
+            if state != shown:
+                self._tell(f"STATUS={state}")
+                shown = state
+            await trio.sleep(STATUS_INTERVAL)
+
+    async def _live(self, interval: float) -> None:
+        # From the event loop and no thread of its own: it is the loop's life that is in question.
+        while True:
+            self._tell("WATCHDOG=1")
+            await trio.sleep(interval)
+
+    def _tell(self, text: str, *, patience: float = 0.0) -> None:
+        if self._socket is None:
+            return
+        try:
+            self._socket.settimeout(patience)
+            self._socket.sendto(text.encode(), self._place)
+        except OSError as error:
+            level = logging.DEBUG if self._complained else logging.WARNING
+            self._complained = True
+            why = error.strerror or "it takes too long"
+            log.log(level, "cannot tell the service manager %s: %s", text.partition("\n")[0], why)

@@ -1,0 +1,431 @@
+"""Messages framed in a stream of bytes: what lines and WebSockets have in common, sending and closing above all.
+
+`ByteWriter` is the way out. A write that the kernel takes at once is done at once, by whoever sends; the rest is kept
+and written by one task at a time: a helper where the stream has some, as it has while it is run, else whoever drains.
+So a stalled peer is noticed by the helper alone, which may say goodbye before anybody else learns of it, and closes.
+
+A stream ends once, with one error: the writer keeps it, and every task that waits or comes later gets it.
+"""
+
+from abc import abstractmethod
+from collections.abc import Callable, Sequence
+from math import inf
+from typing import Final, TypeAlias
+
+import trio
+
+from acp_gateway.transports.streams import (
+    SLOWEST_PEER,
+    WRITE_SIZE,
+    ByteStream,
+    CloseReason,
+    MessageStream,
+    Stalled,
+    Unfinished,
+)
+from acp_gateway.transports.timers import Helpers, Signal
+
+GOODBYE_TIMEOUT: Final = 5.0
+"""Seconds that closing waits for the peer to take what is pending and to end its own side."""
+
+LAST_WORDS: Final = 1.0
+"""Seconds without a byte after which a peer that takes nothing any more has nothing more to say either."""
+
+WRITES_PER_CHECKPOINT: Final = 16
+"""Writes in a row that are taken at once before other tasks get their turn."""
+
+SMALL_PIECE: Final = 1024
+"""Bytes below which a piece of a message is put together with its neighbours at once."""
+
+REMEMBERED: Final = 1024 * 1024
+"""Bytes of an encoded batch at most that is remembered for others that get the same: nothing large is kept for ever."""
+
+Failure: TypeAlias = trio.BrokenResourceError | trio.ClosedResourceError
+"""Why nothing goes through a stream any more: lost, or closed on this side."""
+
+
+class Pieces:
+    """The beginning of a message that comes in pieces, which are joined once."""
+
+    __slots__ = ("_pieces", "size")
+
+    def __init__(self) -> None:
+        self._pieces: list[bytes | bytearray] = []
+        self.size = 0
+        """Bytes of all pieces together."""
+
+    def add(self, piece: bytes) -> None:
+        """Append a piece."""
+        self.size += len(piece)
+        if len(piece) >= SMALL_PIECE:
+            self._pieces.append(piece)
+        elif self._pieces and isinstance(self._pieces[-1], bytearray):
+            self._pieces[-1] += piece
+        else:
+            # An object costs 40 bytes: a message that trickles in must not take forty times its size.
+            self._pieces.append(bytearray(piece))
+
+    def begun(self, size: int) -> bytes:
+        """The first bytes, so many at most."""
+        begun = b""
+        for piece in self._pieces:
+            begun += piece[: size - len(begun)]
+            if len(begun) == size:
+                break
+        return begun
+
+    def take(self) -> bytes:
+        """Everything so far; begins anew."""
+        whole = b"".join(self._pieces)
+        self._pieces.clear()
+        self.size = 0
+        return whole
+
+
+class LastBatch:
+    """Encodes batches of messages, and the same one for many peers, one after the other, only once.
+
+    For a single message, encoding it again is as fast.
+    """
+
+    def __init__(self, encode: Callable[[Sequence[bytes]], bytes]) -> None:
+        self._encode = encode
+        self._messages: Sequence[bytes] = ()
+        self._encoded = b""
+
+    def __call__(self, messages: Sequence[bytes]) -> bytes:
+        """The messages, encoded."""
+        # Mostly this is the same object, or the messages are, or the first differs: there is little to compare.
+        if messages is self._messages or messages == self._messages:
+            return self._encoded
+        encoded = self._encode(messages)
+        if len(encoded) <= REMEMBERED:
+            # The caller may change its own list.
+            self._messages = messages if isinstance(messages, tuple) else list(messages)
+            self._encoded = encoded
+        return encoded
+
+
+class ByteWriter:
+    """The bytes on their way to one peer: written at once where the kernel takes them, else kept, in order."""
+
+    __slots__ = (
+        "_chunks",
+        "_head",
+        "_progress",
+        "_sent",
+        "_stall_timeout",
+        "_stream",
+        "_taken",
+        "_writes",
+        "attended",
+        "failure",
+        "pending",
+    )
+
+    def __init__(self, stream: ByteStream, *, stall_timeout: float = inf) -> None:
+        self._stream = stream
+        # Seconds without progress after which the peer counts as stalled.
+        self._stall_timeout = stall_timeout
+        # What is being written: a chunk as it was handed over, and how much of it is gone.
+        self._head: bytes = b""
+        self._sent = 0
+        # What comes after it.
+        self._chunks: list[bytes] = []
+        # Bytes not written yet, of the head and the rest together.
+        self.pending = 0
+        # Whether somebody calls `write_kept` whenever there is something to write, so that who drains need not.
+        self.attended = False
+        # Whether there is a task that writes; the others wait for its progress.
+        self._taken = False
+        self._progress = Signal()
+        self._writes = 0
+        # Why nothing can be written any more.
+        self.failure: Failure | None = None
+
+    def write(self, data: bytes) -> None:
+        """Write, or keep what can't be written now. Raises `BrokenResourceError` or `ClosedResourceError`."""
+        if self.failure is not None:
+            self.raise_failure()
+        if self.pending:
+            self._chunks.append(data)
+            self.pending += len(data)
+            return
+        try:
+            sent = self._stream.send_nowait(memoryview(data))
+        except (trio.BrokenResourceError, trio.ClosedResourceError) as error:
+            raise self.fail(error) from error
+        if sent < len(data):
+            self._head, self._sent = data, sent
+            self.pending = len(data) - sent
+
+    async def drain(self, below: int = 0) -> None:
+        """Wait until at most `below` bytes are left, writing them if nobody else does.
+
+        Raises `Stalled` where the peer takes nothing for too long, else as `write`. Cancelling loses nothing.
+        """
+        while self.pending > below:
+            self.raise_failure()
+            if self._taken or self.attended:
+                await self._progress.wait()
+                continue
+            self._taken = True
+            try:
+                await self._write_some()
+            except Stalled as error:
+                raise self.fail(error) from error
+            finally:
+                self._give_back()
+
+    async def write_kept(self) -> None:
+        """Write all that `write` had to keep. Raises as `drain`, also where nothing was kept. Cancelling loses nothing.
+
+        After `Stalled` the stream is the caller's alone: all others go on waiting until it calls `fail`.
+        """
+        while self._taken:
+            await self._progress.wait()
+        self._taken = True
+        try:
+            while self.pending:
+                self.raise_failure()
+                await self._write_some()
+                self._progress.notify()
+        except Stalled:
+            raise
+        except BaseException:
+            self._give_back()
+            raise
+        self._give_back()
+        self.raise_failure()
+
+    def stop_attending(self) -> None:
+        """Nobody calls `write_kept` any more: who drains writes."""
+        self.attended = False
+        self._progress.notify()
+
+    def fail(self, error: Failure) -> Failure:
+        """Give this error to every task that waits here or comes later. Only the first one counts; it is returned."""
+        if self.failure is None:
+            self.failure = error
+        self._progress.notify()
+        # A new one each time: an exception that is raised again and again collects tracebacks.
+        return type(self.failure)(*self.failure.args)
+
+    def raise_failure(self) -> None:
+        """Raise what `fail` was called with, if it was."""
+        if self.failure is not None:
+            raise self.fail(self.failure)
+
+    def begun(self, boundary: Callable[[bytes, int], int]) -> bytes:
+        """What must still follow what has left already; `boundary(chunk, sent)` says where that ends in its chunk."""
+        committed = min(len(self._head), self._sent + self._stream.committed)
+        return self._head[self._sent : boundary(self._head, committed)]
+
+    def _give_back(self) -> None:
+        self._taken = False
+        self._progress.notify()
+
+    async def _write_some(self) -> None:
+        self._writes += 1
+        if self._writes % WRITES_PER_CHECKPOINT == 0:
+            await trio.lowlevel.checkpoint()
+        if self._sent == len(self._head):
+            self._head, self._sent = self._next_chunk(), 0
+        with trio.move_on_after(self._stall_timeout) as patience:
+            try:
+                sent = await self._stream.send_some(memoryview(self._head)[self._sent :])
+            except (trio.BrokenResourceError, trio.ClosedResourceError) as error:
+                raise self.fail(error) from error
+            self._sent += sent
+            self.pending -= sent
+        if patience.cancelled_caught:
+            raise Stalled(f"the peer took nothing for {self._stall_timeout:g} s")
+
+    def _next_chunk(self) -> bytes:
+        count, size = 1, len(self._chunks[0])
+        while count < len(self._chunks) and size + len(self._chunks[count]) <= WRITE_SIZE:
+            size += len(self._chunks[count])
+            count += 1
+        chunk = b"".join(self._chunks[:count])
+        del self._chunks[:count]
+        return chunk
+
+
+class FramedStream(MessageStream):
+    """A `MessageStream` over a `ByteStream`, which is closed with it."""
+
+    __slots__ = (
+        "_abandoned",
+        "_closed",
+        "_closes",
+        "_closing",
+        "_helpers",
+        "_reading",
+        "_reads",
+        "_waited",
+        "_writer",
+        "bytes",
+    )
+
+    def __init__(self, stream: ByteStream, *, stall_timeout: float = inf) -> None:
+        super().__init__()
+        self.bytes = stream
+        self._writer = ByteWriter(stream, stall_timeout=stall_timeout)
+        # Who writes what can't be written at once; None: whoever drains.
+        self._helpers: Helpers | None = None
+        # Which read a task is waiting in, counted from 1; 0: nobody reads at the moment.
+        self._reading = 0
+        self._reads = 0
+        # Seconds that were spent with waiting for the rest of the message that has begun.
+        self._waited = 0.0
+        # Whether what comes is not read as messages any more: the beginning of one was dropped.
+        self._abandoned = False
+        # Closed by its owner, or on the way to it: nothing is sent or received any more but goodbyes.
+        self._closing = False
+        # Whether `bytes` has been closed, by whomever; what `run` waits with for that.
+        self._closed = False
+        self._closes: Signal | None = None
+
+    async def _read(self) -> bytes:
+        """Wait for bytes; empty at the peer's end."""
+        if self._closing:
+            raise trio.ClosedResourceError
+        self._reads += 1
+        self._reading = self._reads
+        try:
+            data = await self.bytes.receive_some()
+            self.heard_at = trio.current_time()
+            self.uncharged_bytes += len(data)
+            if self._abandoned:
+                raise trio.ClosedResourceError
+            return data
+        except trio.ClosedResourceError:
+            self._writer.raise_failure()
+            raise
+        finally:
+            self._reading = 0
+
+    async def _read_on(self) -> bytes:
+        """As `_read`, within the time that the message has which has begun. Raises `Unfinished`."""
+        unfinished = self.unfinished_bytes
+        if not unfinished or self.message_timeout == inf:
+            self._waited = 0.0
+            return await self._read()
+        began = trio.current_time()
+        # The time in which nobody reads is not the peer's fault.
+        with trio.move_on_after(self.message_timeout + unfinished / SLOWEST_PEER - self._waited):
+            data = await self._read()
+            self._waited += trio.current_time() - began
+            return data
+        raise Unfinished(
+            f"a message was not complete within message_timeout ({self.message_timeout:g} s, and 1 s for each "
+            f"{SLOWEST_PEER} of its bytes)"
+        )
+
+    def _write(self, data: bytes) -> None:
+        if self._closing:
+            raise trio.ClosedResourceError
+        if data:
+            try:
+                self._writer.write(data)
+            finally:
+                if self._writer.pending or self._writer.failure:
+                    self._call_helper()
+
+    @property
+    def pending_bytes(self) -> int:
+        return self._writer.pending
+
+    async def drain(self, below: int = 0) -> None:
+        await self._writer.drain(below)
+
+    async def run(self) -> None:
+        async with trio.open_nursery() as nursery:
+            self.attend(Helpers(nursery))
+            self._closes = closes = Signal()
+            try:
+                while not self._closed:
+                    with trio.move_on_at(self.beat(trio.current_time())):
+                        await closes.wait()
+            finally:
+                self.attend(None)
+
+    def attend(self, helpers: Helpers | None) -> None:
+        self._helpers = helpers
+        if helpers is None:
+            self._writer.stop_attending()
+        else:
+            self._writer.attended = True
+            if self._writer.pending or self._writer.failure:
+                self._call_helper()
+
+    def _call_helper(self) -> None:
+        if self._helpers is not None:
+            self._helpers.call(self._help)
+
+    async def _help(self) -> None:
+        """Write what could not be written at once, and see to the end of a stream that nothing can be written to."""
+        try:
+            await self._writer.write_kept()
+            self._all_written()
+        except Stalled as error:
+            await self._cut(error)
+        except trio.BrokenResourceError as error:
+            await self._hear_last_words(error)
+        except trio.ClosedResourceError:
+            pass
+
+    def _all_written(self) -> None:
+        """Nothing waits to be written any more."""
+
+    async def _cut(self, error: Stalled) -> None:
+        """End the stream of a peer that takes nothing any more."""
+        await self._close(error)
+
+    async def _hear_last_words(self, error: trio.BrokenResourceError) -> None:
+        """Close once there is nothing left to read from a peer that can't be written to.
+
+        It may have sent something before it went, which counts. And it may not have gone: a process that closes its
+        stdin can leave its stdout open, and whoever reads that must learn that no answer will come.
+        """
+        while not self._closed:
+            reading = self._reading
+            await trio.sleep(LAST_WORDS)
+            if reading and self._reading == reading:
+                await self._close(error)
+
+    async def aclose(self, reason: CloseReason = CloseReason.NORMAL, text: str = "") -> None:
+        first, self._closing = not self._closing, True
+        try:
+            if first:
+                with trio.move_on_after(GOODBYE_TIMEOUT):
+                    await self._say_goodbye(reason, text)
+        except (trio.BrokenResourceError, trio.ClosedResourceError):
+            pass  # The peer is gone already.
+        finally:
+            await self._close(trio.ClosedResourceError())
+
+    def abandon(self) -> None:
+        self._abandoned = True
+        self._forget_unfinished()
+
+    async def abort(self) -> None:
+        self._closing = True
+        await self._close(trio.ClosedResourceError())
+
+    @abstractmethod
+    async def _say_goodbye(self, reason: CloseReason, text: str) -> None:
+        """Write what is pending, and the end. May raise what the stream raises."""
+
+    @abstractmethod
+    def _forget_unfinished(self) -> None:
+        """Let go of the beginning of a message. It may be large, and whoever closes may wait, or keep the stream."""
+
+    async def _close(self, error: Failure) -> None:
+        """Close at once; who waits or comes later gets this error, unless there was one before."""
+        self._closed = True
+        if self._closes is not None:
+            self._closes.notify()
+        self._forget_unfinished()
+        self._writer.fail(error)
+        await self.bytes.aclose()

@@ -1,0 +1,125 @@
+"""Text messages of one frame each, read without the library: nearly all that comes over a WebSocket is such a message.
+
+Where a frame is known to begin, its header says where it ends, and up to there everything belongs to it: a control
+frame may come between two frames, and never within one. So there is no state but what has come of a frame that is not
+complete. What is anything else, or wrong, is left to the library from its first byte on: it tells what it is, and what
+follows from it.
+"""
+
+from typing import Final
+
+from websockets.frames import Opcode, apply_mask  # type: ignore[attr-defined]  # chosen there
+
+from acp_gateway.transports.streams import is_utf8
+
+FIN: Final = 0x80
+WHOLE_TEXT: Final = FIN | Opcode.TEXT
+"""The first byte of a text message that is one frame."""
+
+
+MOST_MESSAGES: Final = 1024
+"""Messages that are taken at once: a read may hold ten thousand that are empty, and others wait meanwhile."""
+
+MOST_FRAMES: Final = 16
+"""Frames that the library is given at once, which takes it a quarter of a millisecond."""
+
+SMALL_FRAME: Final = 1024
+"""Bytes below which a frame costs more than what is in it."""
+
+
+class FrameCounter:
+    """Finds where frames end in what the library is given, and counts those that are small."""
+
+    __slots__ = ("_left", "small")
+
+    def __init__(self) -> None:
+        # Bytes of the frame that has begun that are to come.
+        self._left = 0
+        self.small = 0
+        """Frames that have begun since this was set to 0 and carry little."""
+
+    def cut(self, data: bytes | bytearray) -> int:
+        """How much of this to give to the library now: frames, of the last one as much as there is.
+
+        Nothing where not even a header is complete.
+        """
+        at = min(self._left, len(data))
+        self._left -= at
+        for _ in range(MOST_FRAMES):
+            if self._left or at + 2 > len(data):
+                break
+            size, head = data[at + 1] & 0x7F, 2
+            if size >= 126:
+                head = 4 if size == 126 else 10
+                if at + head > len(data):
+                    break
+                size = int.from_bytes(data[at + 2 : at + head])
+            if size < SMALL_FRAME:
+                self.small += 1
+            end = at + head + size + (4 if data[at + 1] & 0x80 else 0)
+            at = min(end, len(data))
+            self._left = end - at
+        return at
+
+
+class BegunFrame:
+    """A frame of which more is to come, as it was sent."""
+
+    __slots__ = ("_data", "missing")
+
+    def __init__(self, beginning: bytes | bytearray, missing: int) -> None:
+        # One that grows, and no list of pieces: each read can use the memory of the one before again then.
+        self._data = bytearray(beginning)
+        self.missing = missing
+        """Bytes that are to come."""
+
+    @property
+    def size(self) -> int:
+        """Bytes that have come."""
+        return len(self._data)
+
+    def complete(self, data: bytes | bytearray) -> bytes | bytearray:
+        """Take what has come; all of the frame, and what is behind it, once that is there, and nothing before."""
+        self._data += data
+        self.missing -= len(data)
+        return b"" if self.missing > 0 else self._data
+
+
+def whole_texts(data: bytes | bytearray, max_size: int | None, *, masked: bool) -> tuple[list[bytes], int, int]:
+    """The messages that `data` begins with, each a whole text frame, and how many bytes these are.
+
+    Ends after `MOST_MESSAGES`, and before whatever is not this: another frame, one that is wrong or not complete, text
+    that is not UTF-8 or too large. What is missing of one that is not complete, and nothing else, is the third; 0 where
+    even its header is not.
+    """
+    messages: list[bytes] = []
+    view = memoryview(data)
+    mask_bit, mask_size = (0x80, 4) if masked else (0, 0)
+    start = missing = 0
+    for _ in range(MOST_MESSAGES):
+        if start + 1 >= len(data) or data[start] != WHOLE_TEXT:
+            break
+        size = data[start + 1] - mask_bit
+        at = start + 2
+        # Of a length that is not complete, more is missing than what was read of it could say.
+        if size == 126:
+            size = int.from_bytes(data[at : at + 2])
+            at += 2
+        elif size == 127:
+            size = int.from_bytes(data[at : at + 8])
+            at += 8
+        elif not 0 <= size < 126:
+            break  # Masked where it must not be, or the other way round.
+        payload = at + mask_size
+        end = payload + size
+        if max_size is not None and size > max_size:
+            break
+        if end > len(data):
+            missing = end - len(data) if payload <= len(data) else 0
+            break
+        message = apply_mask(view[payload:end], data[at:payload]) if masked else bytes(view[payload:end])
+        if not (message.isascii() or is_utf8(message)):
+            break
+        messages.append(message)
+        start = end
+    return messages, start, missing

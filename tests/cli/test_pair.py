@@ -1,0 +1,515 @@
+"""The commands of pairing: what they write and say. The machine is made up but for its own command."""
+
+import io
+import json
+import os
+import re
+import stat
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from acp_gateway.cli import pair as pairing_cli
+from acp_gateway.cli.main import main
+from acp_gateway.client import control, pairing, ssh
+from acp_gateway.client.dialing import Destination
+from acp_gateway.client.pairing import Listener, Offer, parse_offer
+from acp_gateway.client.ssh import Way, mark
+from acp_gateway.config import host_writer
+from acp_gateway.config.addresses import parse_address
+from acp_gateway.config.hosts import load_hosts
+from acp_gateway.errors import ConfigError, Forbidden, GatewayError, TrustError, Unreachable
+from acp_gateway.security.tls import create_certificate
+from acp_gateway.security.token_format import mint, read_token_file
+from acp_gateway.security.token_store import TokenStore
+from tests.doubles import run_command as run
+
+PIN = "sha256:" + "0a" * 32
+
+
+class Machine:
+    """A machine that pairs with whoever asks, and a gateway there that answers at some addresses."""
+
+    def __init__(self, config_home: Path) -> None:
+        self.hosts = config_home / "acp-gateway" / "hosts.toml"
+        self.listeners = ["wss://0.0.0.0:7443"]
+        self.relayed = True
+        self.kept = False
+        self.host_name = "192.0.2.1"
+        self.asked: list[tuple[Way, str, tuple[str, ...]]] = []
+        # What it is told of its tokens, and what it fails to do then.
+        self.told: list[str] = []
+        self.broken: set[str] = set()
+        self.tokens: list[str] = []
+        self.dialed: list[Destination] = []
+        self.failures: dict[str, GatewayError] = {}
+
+    @asynccontextmanager
+    async def open_pairing(
+        self, way: Way, *, label: str, agents: tuple[str, ...], patience: float
+    ) -> AsyncIterator["FakePairing"]:
+        self.asked.append((way, label, agents))
+        self.tokens.append(mint())
+        listeners = tuple(Listener(parse_address(url), PIN) for url in self.listeners)
+        token_id = f"{len(self.tokens):08x}"
+        yield FakePairing(self, Offer(listeners, self.relayed, "/opt/acp-gateway", self.tokens[-1], token_id))
+
+    async def find_host_name(self, way: Way) -> str:
+        return self.host_name
+
+    async def list_sessions(self, destination: Destination, *, patience: float) -> control.Listing:
+        self.dialed.append(destination)
+        failure = self.failures.get(destination.address.scheme)
+        if failure is not None:
+            raise failure
+        return control.Listing([])
+
+    def pair(self, *arguments: str) -> Result:
+        """Pair with it; no token may be shown."""
+        result = run("pair", *arguments)
+        assert not any(token in result.output for token in self.tokens)
+        return result
+
+    def entry(self, name: str = "box") -> dict[str, str]:
+        """What is written, as it is written."""
+        block = self.hosts.read_text().partition(f"[hosts.{name}]\n")[2].partition("\n[")[0]
+        return dict(line.split(" = ", 1) for line in block.splitlines() if " = " in line)
+
+
+class FakePairing:
+    """A pairing with the machine that is under way."""
+
+    def __init__(self, machine: Machine, offer: Offer) -> None:
+        self.offer = offer
+        self._machine = machine
+
+    async def keep(self) -> None:
+        self._tell("keep")
+
+    async def replace(self, token_id: str) -> bool:
+        self._tell(f"replace {token_id}")
+        return not self._machine.kept
+
+    async def withdraw(self) -> None:
+        self._tell("withdraw")
+
+    def _tell(self, line: str) -> None:
+        self._machine.told.append(line)
+        if line.split()[0] in self._machine.broken:
+            raise Unreachable("the line is cut")
+
+
+@pytest.fixture
+def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Machine:
+    machine = Machine(tmp_path)
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    monkeypatch.setattr(pairing, "open_pairing", machine.open_pairing)
+    monkeypatch.setattr(ssh, "find_host_name", machine.find_host_name)
+    monkeypatch.setattr(control, "list_sessions", machine.list_sessions)
+    monkeypatch.setattr("platform.node", lambda: "Ann's laptop")
+    return machine
+
+
+# pair
+
+
+def test_everything_that_it_takes_is_written_and_the_next_step_said(machine: Machine) -> None:
+    result = machine.pair("ann@box")
+    assert result.exit_code == 0, result.output
+    assert result.stdout == "paired: acp-gateway connect box --print-config zed\n"
+    assert machine.entry() == {
+        "url": '"wss://192.0.2.1:7443/acp"',
+        "token_file": '"box.token"',
+        "token_id": '"00000001"',
+        "pin": f'"{PIN}"',
+        "command": '"/opt/acp-gateway"',
+    }
+    host = load_hosts(machine.hosts)["box"]
+    assert host.token_file == machine.hosts.with_name("box.token")
+    assert read_token_file(host.token_file) == machine.tokens[0]
+    assert {stat.S_IMODE(path.stat().st_mode) for path in machine.hosts.parent.iterdir()} == {0o600}
+    ((way, label, agents),) = machine.asked
+    assert (str(way.address), way.command, way.options, way.asks) == ("ssh://ann@box", None, (), False)
+    assert (label, agents) == ("Ann-s laptop", ())
+    assert machine.told == ["keep"]
+    assert f'Paired with box (wss://192.0.2.1:7443/acp), saved as "box" in {machine.hosts}.' in result.stderr
+    (destination,) = machine.dialed
+    assert (destination.token, destination.pin, destination.wish) == (machine.tokens[0], PIN, {"control": True})
+
+
+def test_options_are_passed_on_and_those_of_ssh_remembered(machine: Machine) -> None:
+    options = ["--name", "b", "--label", "tv", "--command", "~/x", "--agent", "a", "--agent", "b"]
+    result = machine.pair("ssh://box:2222", *options, "--ssh-option", "IdentityFile=~/.ssh/k", "--ssh-option", "A=b")
+    assert result.exit_code == 0, result.output
+    ((way, label, agents),) = machine.asked
+    assert (str(way.address), way.command) == ("ssh://box:2222", "~/x")
+    assert (label, agents) == ("tv", ("a", "b"))
+    assert machine.entry("b")["ssh_options"] == '["IdentityFile=~/.ssh/k", "A=b"]'
+    machine.pair("box", "--name", "b")
+    assert machine.asked[1][0].options == ("IdentityFile=~/.ssh/k", "A=b")
+    assert machine.asked[1][0].command == "/opt/acp-gateway"
+
+
+def test_pairing_again_names_the_token_of_before_and_keeps_what_else_is_there(machine: Machine) -> None:
+    machine.pair("box")
+    text = machine.hosts.read_text().replace("[hosts.box]\n", '# mine\n[hosts.box]\nagent = "demo"  # the one\n')
+    machine.hosts.write_text(text)
+    result = machine.pair("box")
+    assert result.exit_code == 0, result.output
+    assert machine.told == ["keep", "keep", "replace 00000001"]
+    assert machine.hosts.read_text() == text.replace("00000001", "00000002")
+    assert read_token_file(machine.hosts.with_name("box.token")) == machine.tokens[1]
+
+
+def test_a_token_that_could_not_be_replaced_is_said(machine: Machine) -> None:
+    machine.pair("box")
+    machine.kept = True
+    result = machine.pair("box", "--label", "other")
+    assert "warning: the token 00000001 of before is still there" in result.stderr
+    assert result.exit_code == 0
+    machine.broken.add("replace")
+    result = machine.pair("box")
+    assert "warning: the token 00000002 of before is still there" in result.stderr
+    assert result.exit_code == 0
+
+
+def test_a_gateway_that_only_ssh_leads_to_is_written_so(machine: Machine) -> None:
+    machine.hosts.parent.mkdir()
+    machine.hosts.write_text(
+        '[hosts.box]\nurl = "box"\npin = "sha256:' + 64 * "1" + '"\ncert = "c"\nkey = "k"\nca = "x"\n'
+    )
+    machine.failures["wss"] = Unreachable("a firewall")
+    result = machine.pair("ann@box")
+    assert result.exit_code == 0, result.output
+    assert machine.entry() == {
+        "url": '"ssh://ann@box"',
+        "token_file": '"box.token"',
+        "token_id": '"00000001"',
+        "command": '"/opt/acp-gateway"',
+    }
+    assert machine.dialed[1].command == "/opt/acp-gateway"
+
+
+@pytest.fixture
+def paired(machine: Machine) -> dict[str, bytes]:
+    """The files of a pairing that works."""
+    assert machine.pair("box").exit_code == 0
+    machine.told.clear()
+    machine.dialed.clear()
+    return contents(machine)
+
+
+def contents(machine: Machine) -> dict[str, bytes]:
+    """What is in which file of the laptop's."""
+    return {path.name: path.read_bytes() for path in machine.hosts.parent.iterdir() if path.is_file()}
+
+
+def test_a_gateway_that_does_not_answer_changes_nothing(machine: Machine, paired: dict[str, bytes]) -> None:
+    machine.failures |= {"wss": Unreachable("refused"), "ssh": Unreachable("no socket")}
+    result = machine.pair("box")
+    assert result.exit_code == Unreachable.exit_code
+    assert (
+        "the gateway does not answer: refused; is `acp-gateway serve` running there? nothing was changed"
+        in result.stderr
+    )
+    assert machine.told == ["withdraw"]
+    assert contents(machine) == paired
+
+
+@pytest.mark.parametrize("failure", [TrustError("another pin"), Forbidden("no")])
+def test_another_gateway_at_the_address_is_an_error_and_no_reason_to_try_elsewhere(
+    machine: Machine, paired: dict[str, bytes], failure: GatewayError
+) -> None:
+    machine.failures["wss"] = failure
+    result = machine.pair("box")
+    assert result.exit_code == failure.exit_code
+    assert f"{failure}; nothing was changed" in result.stderr
+    assert len(machine.dialed) == 1
+    assert machine.told == ["withdraw"]
+    assert contents(machine) == paired
+
+
+def test_a_gateway_that_nothing_leads_to_is_not_written(machine: Machine) -> None:
+    machine.listeners, machine.relayed = ["wss://127.0.0.1:7443"], False
+    result = machine.pair("box")
+    assert result.exit_code == 3
+    assert "only listens where this machine can't reach it" in result.stderr
+    assert machine.told == ["withdraw"]
+    assert not machine.hosts.exists()
+
+
+def test_a_token_that_the_machine_does_not_keep_is_not_noted(machine: Machine, paired: dict[str, bytes]) -> None:
+    machine.broken.add("keep")
+    result = machine.pair("box")
+    assert result.exit_code == Unreachable.exit_code
+    assert machine.told == ["keep", "withdraw"]
+    assert contents(machine) == paired
+
+
+def test_a_new_token_that_may_be_left_behind_is_named(machine: Machine, paired: dict[str, bytes]) -> None:
+    machine.broken |= {"keep", "withdraw"}
+    result = machine.pair("box")
+    assert (
+        "hosts.toml is as it was; should `acp-gateway token list` on box still show the token 00000002" in result.stderr
+    )
+    assert "`acp-gateway token revoke 00000002` ends it" in result.stderr
+    assert contents(machine) == paired
+
+
+def test_an_entry_that_cannot_be_written_leaves_the_old_token_in_its_file(
+    machine: Machine, paired: dict[str, bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise ConfigError("cannot be written: No space left on device", file="hosts.toml")
+
+    monkeypatch.setattr(host_writer, "write_host", fail)
+    result = machine.pair("box")
+    assert result.exit_code == 3
+    assert "hosts.toml: cannot be written: No space left on device; nothing was changed" in result.stderr
+    assert machine.told == ["keep", "withdraw"]
+    assert contents(machine) == paired
+    (machine.hosts.parent / "box.token").unlink()
+    assert machine.pair("box").exit_code == 3
+    assert set(contents(machine)) == {"hosts.toml"}
+
+
+def test_ctrl_c_while_the_link_is_tried_changes_nothing(
+    machine: Machine, paired: dict[str, bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def interrupted(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(control, "list_sessions", interrupted)
+    assert machine.pair("box").exit_code == 1
+    assert machine.told == ["withdraw"]
+    assert contents(machine) == paired
+
+
+def test_an_entry_of_the_users_own_for_another_machine_is_left_alone(machine: Machine) -> None:
+    machine.hosts.parent.mkdir()
+    machine.hosts.write_text('[hosts.box]\nurl = "other.example"\n')
+    result = machine.pair("box")
+    assert result.exit_code == 2
+    assert "choose another --name" in result.stderr
+    assert machine.asked == []
+    machine.host_name = "Other.Example"
+    assert machine.pair("box").exit_code == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "message"),
+    [
+        (["-oProxyCommand=x"], 2, "No such option"),
+        (["--", "-oProxyCommand=x"], 2, "no valid host"),
+        (["ann:acpgw_secret@box"], 2, "has a password"),
+        (["box/run/socket"], 2, "has a path"),
+        (["[::1]"], 2, "give --name"),
+        (["box", "--name", "a b"], 2, "give --name"),
+        (["box", "--label", "a!b"], 2, "give another --label"),
+    ],
+)
+def test_what_cannot_be_is_refused_before_anything_is_done(
+    machine: Machine, arguments: list[str], code: int, message: str
+) -> None:
+    result = machine.pair(*arguments)
+    assert result.exit_code == code
+    assert message in result.stderr
+    assert "secret" not in result.output
+    assert machine.asked == []
+
+
+def test_a_hosts_toml_that_is_wrong_is_left_alone(machine: Machine) -> None:
+    machine.hosts.parent.mkdir()
+    machine.hosts.write_text("[hosts.box]\nurl = 1\n")
+    result = machine.pair("box")
+    assert result.exit_code == 3
+    assert "hosts.toml:2: hosts.box.url" in result.stderr
+    assert machine.asked == []
+
+
+@pytest.mark.parametrize("source", ['hosts = { box = { url = "box" } }\n', '[hosts]\nbox.url = "box"\n'])
+def test_where_the_token_could_not_be_noted_none_is_made(machine: Machine, source: str) -> None:
+    machine.hosts.parent.mkdir()
+    machine.hosts.write_text(source)
+    result = machine.pair("box")
+    assert result.exit_code == 3
+    assert "in a way that this can't change" in result.stderr
+    assert machine.asked == []
+    assert [path.name for path in machine.hosts.parent.iterdir()] == ["hosts.toml"]
+
+
+def test_a_token_that_could_not_be_noted_all_the_same_is_withdrawn(machine: Machine) -> None:
+    machine.hosts.with_name("box.token").mkdir(parents=True)
+    result = machine.pair("box")
+    assert result.exit_code == 3
+    assert "box.token: cannot be written: " in result.stderr
+    assert machine.told == ["keep", "withdraw"]
+
+
+# pair-here
+
+
+@pytest.fixture
+def tls_config(tmp_path: Path) -> Path:
+    """A configuration with every kind of listener that pairing knows."""
+    create_certificate(["box"], tmp_path)
+    path = tmp_path / "config.toml"
+    path.write_text(
+        f'[gateway]\nstate_dir = "{tmp_path}/state"\n'
+        '[[listen]]\nurl = "wss://0.0.0.0:7443"\ncert = "cert.pem"\nkey = "key.pem"\n'
+        '[[listen]]\nurl = "unix:///run/socket"\n[agents.demo]\ncommand = ["python3"]\n'
+    )
+    return path
+
+
+def offered(result: Result) -> Offer:
+    return parse_offer(answers(result)[0].encode())
+
+
+def answers(result: Result) -> list[str]:
+    """All that was answered."""
+    assert result.exit_code == 0, result.output
+    begin, end = mark("pairing", "BEGIN", "ab"), mark("pairing", "END", "ab")
+    assert re.fullmatch(rf"(\n{begin}\n.*\n{end}\n)*", result.stdout)
+    return re.findall(rf"\n{begin}\n(.*)\n{end}\n", result.stdout)
+
+
+def here(config: Path, *arguments: str, label: str = "laptop", told: str = "") -> Result:
+    """Run the command, and tell it these lines."""
+    words = ["pair-here", "--config", str(config), "--nonce", "ab", "--label", label, *arguments]
+    return CliRunner().invoke(main, words, input=told)
+
+
+def test_a_machine_gets_a_token_of_the_gateways_own_user_and_the_listeners(tls_config: Path, tmp_path: Path) -> None:
+    offer = offered(here(tls_config, "--agent", "demo", told="keep\n"))
+    (token,) = TokenStore(tmp_path / "state").tokens()
+    assert TokenStore(tmp_path / "state").authenticate(offer.token) == token
+    assert (token.id, token.label, token.agents) == (offer.token_id, "laptop (paired)", ("demo",))
+    assert token.expires is None
+    assert offer.relayed
+    assert [str(listener.address) for listener in offer.listeners] == ["wss://0.0.0.0:7443/acp"]
+    (entry,) = [json.loads(line) for line in (tmp_path / "state/audit.jsonl").read_text().splitlines()]
+    assert (entry["event"], entry["id"], entry["label"]) == ("token_created", token.id, "laptop (paired)")
+
+
+def test_the_token_of_before_is_revoked_if_pairing_made_it_for_the_same_machine(
+    tls_config: Path, tmp_path: Path
+) -> None:
+    store = TokenStore(tmp_path / "state")
+    by_hand, _ = store.create("laptop", None, None)
+    first = offered(here(tls_config, told="keep\n"))
+    phone = offered(here(tls_config, label="phone", told="keep\n"))
+    lines = ["keep", *(f"replace {token}" for token in (first.token_id, by_hand.id, phone.token_id, first.token_id))]
+    result = here(tls_config, told="".join(f"{line}\n" for line in lines))
+    # The last is gone already.
+    assert [json.loads(answer)["done"] for answer in answers(result)[1:]] == [True, True, False, False, True]
+    assert {token.id for token in store.tokens()} == {by_hand.id, phone.token_id, offered(result).token_id}
+
+
+@pytest.mark.parametrize("told", ["", "withdraw\n", "keep\nwithdraw\n", "replace {first}\n", "what?\n", "\n", "kee"])
+def test_a_token_that_is_not_kept_or_withdrawn_is_revoked_and_the_one_of_before_goes_on(
+    tls_config: Path, tmp_path: Path, told: str
+) -> None:
+    first = offered(here(tls_config, told="keep\n"))
+    new = offered(here(tls_config, told=told.format(first=first.token_id)))
+    assert [token.id for token in TokenStore(tmp_path / "state").tokens()] == [first.token_id]
+    lines = (tmp_path / "state/audit.jsonl").read_text().splitlines()
+    assert [(entry["event"], entry["id"]) for entry in map(json.loads, lines)][1:] == [
+        ("token_created", new.token_id),
+        ("token_revoked", new.token_id),
+    ]
+
+
+def test_a_token_of_a_pairing_that_was_killed_does_not_live_long(
+    tls_config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Killed(io.StringIO):
+        def readline(self, *_: Any) -> str:  # type: ignore[override] # It is for bytes in the interface.
+            (token,) = TokenStore(tmp_path / "state").tokens()
+            assert token.expires is not None
+            age = datetime.fromisoformat(token.expires) - datetime.fromisoformat(token.created)
+            assert age.total_seconds() == pytest.approx(pairing.PENDING, abs=1)
+            return ""
+
+    monkeypatch.setattr("sys.stdin", Killed())
+    call(pairing_cli.pair_here)(tls_config, "laptop", (), "ab")
+
+
+def test_what_cannot_be_handed_over_makes_no_token(config: Path, tls_config: Path, tmp_path: Path) -> None:
+    assert "there is no agent 'dmo' in the configuration; did you mean" in here(tls_config, "--agent", "dmo").stderr
+    assert here(tls_config, label="a!b").exit_code == 2
+    (tmp_path / "cert.pem").unlink()
+    assert here(tls_config).exit_code == 3
+    assert here(tmp_path / "none.toml").exit_code == 3
+    assert TokenStore(tmp_path / "state").tokens() == []
+
+
+class BrokenPipe(io.TextIOBase):
+    """What nobody reads."""
+
+    def write(self, text: str) -> int:
+        raise BrokenPipeError(32, "Broken pipe")
+
+
+def test_a_token_that_reaches_nobody_is_revoked_and_the_one_of_before_goes_on(
+    tls_config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = offered(here(tls_config, told="keep\n"))
+    monkeypatch.setattr("sys.stdout", BrokenPipe())
+    with pytest.raises(BrokenPipeError):
+        call(pairing_cli.pair_here)(tls_config, "laptop", (), "ab")
+    assert [token.id for token in TokenStore(tmp_path / "state").tokens()] == [first.token_id]
+
+
+def test_a_token_is_not_shown_on_a_terminal(tls_config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    terminal = io.StringIO()
+    monkeypatch.setattr(terminal, "isatty", lambda: True)
+    monkeypatch.setattr("sys.stdout", terminal)
+    with pytest.raises(GatewayError, match="run `acp-gateway pair` on the machine"):
+        call(pairing_cli.pair_here)(tls_config, "laptop", (), "ab")
+    assert TokenStore(tmp_path / "state").tokens() == []
+
+
+def call(command: Any) -> Callable[..., None]:
+    """The function of a command, without its options."""
+    function: Callable[..., None] = command.callback
+    return function
+
+
+@pytest.mark.parametrize(
+    ("started", "path"),
+    [("/opt/x/acp-gateway", "/opt/x/acp-gateway"), ("/lib/acp_gateway/__main__.py", None)],
+)
+def test_the_program_knows_where_it_is(started: str, path: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.argv", [started, "pair-here"])
+    assert pairing_cli._own_path() == path
+
+
+# relay
+
+
+def test_a_relay_without_a_socket_in_the_configuration_says_what_to_add(config: Path) -> None:
+    result = run("relay", "--config", config)
+    assert result.exit_code == 3
+    assert "[[listen]]" in result.stderr
+
+
+def test_a_relay_takes_the_number_from_what_was_asked_of_sshd(
+    tls_config: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    relayed = []
+
+    async def relay(stdio: object, path: str, nonce: str) -> None:
+        relayed.append((stdio, path, nonce))
+
+    monkeypatch.setattr("acp_gateway.client.relay.relay", relay)
+    monkeypatch.setattr("acp_gateway.transports.pipes.open_stdio", lambda: "stdio")
+    monkeypatch.setitem(os.environ, "SSH_ORIGINAL_COMMAND", "sh -c x acp-gateway '' relay --nonce 0a0b")
+    assert run("relay", "--config", tls_config).exit_code == 0
+    assert run("relay", "--socket", "/s", "--nonce", "ff").exit_code == 0
+    assert relayed == [("stdio", "/run/socket", "0a0b"), ("stdio", "/s", "ff")]

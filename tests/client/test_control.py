@@ -1,0 +1,488 @@
+"""Asking a gateway of the test's own, on a unix socket or loopback, and what people are shown of the answer."""
+
+import json
+import socket
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+
+from acp_gateway.client.control import SESSION_COLUMNS, TITLE_SIZE, Listing, ask, list_sessions, session_rows
+from acp_gateway.client.dialing import Destination
+from acp_gateway.config.addresses import Address, parse_address
+from acp_gateway.errors import (
+    Forbidden,
+    GatewayError,
+    ProtocolError,
+    Unauthorized,
+    UnknownAgent,
+    UnknownSession,
+    Unreachable,
+)
+from acp_gateway.gateway import gateway as gateway_module
+from acp_gateway.gateway.access import Access, Wish
+from acp_gateway.gateway.agent.orphans import Ledger
+from acp_gateway.gateway.agent.process import Spawner
+from acp_gateway.gateway.gateway import Gateway
+from acp_gateway.protocol.methods import SESSIONS
+from acp_gateway.security.token_store import TokenStore
+from acp_gateway.server.listener import open_door
+from acp_gateway.transports.sockets import SocketBytes, take_socket
+from acp_gateway.transports.streams import CloseReason, memory_message_stream_pair
+from acp_gateway.transports.websocket import Timing
+from acp_gateway.transports.websocket_server import Accept, accept_websocket
+from tests.doubles import PATIENCE, Editor, ServingAgents, make_config
+
+WELCOME = b'{"jsonrpc":"2.0","id":0,"result":{}}\n'
+
+NOW = datetime(2026, 11, 22, 10, 0, tzinfo=UTC)
+
+SESSION: dict[str, Any] = {
+    "sessionId": "s1",
+    "agent": "demo",
+    "title": "Tests",
+    "cwd": "/srv/proj",
+    "updatedAt": "2026-11-22T09:30:00Z",
+    "owner": "ann",
+    "live": True,
+    "connected": 2,
+    "away": 1,
+    "turn": True,
+    "waiting": [{"method": "session/request_permission", "since": "2026-11-22T09:48:00Z"}],
+}
+
+
+class Asker:
+    """A gateway's end of a control connection, behind the hello."""
+
+    def __init__(self, stream: trio.SocketStream) -> None:
+        self._stream = stream
+        self.hello: dict[str, Any] = {}
+
+    async def receive(self) -> dict[str, Any]:
+        """The next message."""
+        data = b""
+        while not data.endswith(b"\n"):
+            received = await self._stream.receive_some()
+            assert received
+            data += received
+        message: dict[str, Any] = json.loads(data)
+        return message
+
+    async def send(self, *lines: bytes) -> None:
+        """Send lines."""
+        await self._stream.send_all(b"".join(line + b"\n" for line in lines))
+
+    async def rest(self) -> bytes:
+        """What still comes until the other side is gone."""
+        return b"".join([part async for part in self._stream])
+
+
+@asynccontextmanager
+async def gateway(path: Path, handle: Callable[[Asker], Awaitable[None]]) -> AsyncIterator[Destination]:
+    """A gateway that lets everybody in and does this; where it is."""
+
+    async def serve(stream: trio.SocketStream) -> None:
+        asker = Asker(stream)
+        async with stream:
+            asker.hello = await asker.receive()
+            await stream.send_all(WELCOME)
+            await handle(asker)
+
+    with trio.fail_after(PATIENCE):
+        async with trio.open_nursery() as nursery:
+            sock = socket.socket(socket.AF_UNIX)
+            sock.bind(str(path / "socket"))
+            sock.listen()
+            listener = trio.SocketListener(trio.socket.from_stdlib_socket(sock))
+            nursery.start_soon(trio.serve_listeners, serve, [listener])
+            yield Destination(
+                Address("unix", "", 0, str(path / "socket")), None, None, None, None, 1 << 20, control=True
+            )
+            nursery.cancel_scope.cancel()
+
+
+def answering(answer: bytes) -> Callable[[Asker], Awaitable[None]]:
+    """A gateway that reads a request and answers this."""
+
+    async def handle(asker: Asker) -> None:
+        await asker.receive()
+        await asker.send(answer)
+        await asker.rest()
+
+    return handle
+
+
+def listing(sessions: object, **besides: object) -> Callable[[Asker], Awaitable[None]]:
+    """A gateway with these sessions, and what it says besides."""
+    return answering(json.dumps({"jsonrpc": "2.0", "id": 1, "result": {"sessions": sessions} | besides}).encode())
+
+
+async def list_ids(destination: Destination) -> list[str]:
+    """The ids of the sessions that there are."""
+    return [session["sessionId"] for session in (await list_sessions(destination, patience=PATIENCE)).sessions]
+
+
+async def test_one_request_is_made_on_a_control_connection_and_its_result_returned(tmp_path: Path) -> None:
+    seen = []
+
+    async def handle(asker: Asker) -> None:
+        seen.append(asker.hello["params"])
+        request = await asker.receive()
+        seen.append(request)
+        await asker.send(json.dumps({"jsonrpc": "2.0", "id": request["id"], "result": [1, None]}).encode())
+        assert await asker.rest() == b""
+
+    async with gateway(tmp_path, handle) as destination:
+        assert await ask(destination, "_acp-gateway/x", {"y": "ü"}, patience=PATIENCE) == [1, None]
+    hello, request = seen
+    assert hello == {"control": True}
+    assert (request["jsonrpc"], request["method"], request["params"]) == ("2.0", "_acp-gateway/x", {"y": "ü"})
+
+
+async def test_a_result_may_be_null(tmp_path: Path) -> None:
+    async with gateway(tmp_path, answering(b'{"id":1,"result":null}')) as destination:
+        assert await ask(destination, "x", {}, patience=PATIENCE) is None
+
+
+async def test_what_else_comes_before_the_answer_is_passed_over(tmp_path: Path) -> None:
+    async def handle(asker: Asker) -> None:
+        await asker.receive()
+        await asker.send(b'{"method":"x"}', b'{"id":1,"method":"x"}', b'{"id":2,"result":2}', b'{"id":1,"result":1}')
+        await asker.rest()
+
+    async with gateway(tmp_path, handle) as destination:
+        assert await ask(destination, "x", {}, patience=PATIENCE) == 1
+
+
+@pytest.mark.parametrize(
+    ("answer", "kind", "words"),
+    [
+        (
+            b'{"id":1,"error":{"code":-32601,"message":"no\\u001b[2J"}}',
+            ProtocolError,
+            r"refused with -32601: no\x1b[2J",
+        ),
+        (b'{"id":null,"error":{"code":-32600,"message":"no"}}', ProtocolError, "refused with -32600: no"),
+        (b'{"id":1,"error":{"code":403,"message":"no","data":{"reason":"forbidden"}}}', Forbidden, "no"),
+        (b'{"id":1,"error":{"code":404,"message":"no","data":{"reason":"unknown_session"}}}', UnknownSession, "no"),
+        (b'{"id":1,"error":7}', ProtocolError, "no result"),
+        (b'{"id":1}', ProtocolError, "no result"),
+        (b"[]", ProtocolError, "no message"),
+        (b"SSH-2.0", ProtocolError, "no message"),
+        (b"[" * 100_000, ProtocolError, "no message"),
+        (b"x" * (1 << 20) + b"x", Unreachable, "larger than"),
+    ],
+    ids=lambda value: value[:60].decode() if isinstance(value, bytes) else "",
+)
+async def test_an_answer_that_is_no_result_is_an_error_in_words(
+    answer: bytes, kind: type[GatewayError], words: str, tmp_path: Path
+) -> None:
+    async with gateway(tmp_path, answering(answer)) as destination:
+        with pytest.raises(GatewayError) as caught:
+            await ask(destination, "x", {}, patience=PATIENCE)
+    assert type(caught.value) is kind
+    assert words in str(caught.value)
+    assert str(tmp_path) in str(caught.value)
+
+
+async def test_a_gateway_that_hangs_up_instead_of_answering_is_an_error(tmp_path: Path) -> None:
+    async def hang_up(asker: Asker) -> None:
+        await asker.receive()
+
+    async with gateway(tmp_path, hang_up) as destination:
+        with pytest.raises(Unreachable, match="closed without an answer"):
+            await ask(destination, "x", {}, patience=PATIENCE)
+
+
+async def test_a_gateway_that_says_why_it_hangs_up_is_quoted() -> None:
+    async def serve(stream: trio.SocketStream) -> None:
+        websocket = await accept_websocket(
+            SocketBytes(take_socket(stream)), lambda _: Accept({}), max_message_size=1 << 20, timing=Timing()
+        )
+        assert websocket is not None
+        await websocket.receive()
+        await websocket.aclose(CloseReason.POLICY, "the token is not valid any more")
+
+    with trio.fail_after(PATIENCE):
+        async with trio.open_nursery() as nursery:
+            (listener,) = await trio.open_tcp_listeners(0, host="127.0.0.1")
+            nursery.start_soon(trio.serve_listeners, serve, [listener])
+            address = Address("ws", "127.0.0.1", listener.socket.getsockname()[1], "/acp")
+            with pytest.raises(Unreachable, match="the token is not valid any more"):
+                await ask(Destination(address, None, "x", None, None, 1 << 20), "x", {}, patience=PATIENCE)
+            nursery.cancel_scope.cancel()
+
+
+async def test_patience_has_an_end_and_the_connection_as_well(
+    tmp_path: Path, autojump_clock: trio.testing.MockClock
+) -> None:
+    closed = trio.Event()
+
+    async def say_nothing(asker: Asker) -> None:
+        await asker.receive()
+        await asker.rest()
+        closed.set()
+
+    async with gateway(tmp_path, say_nothing) as destination:
+        with pytest.raises(Unreachable, match=r"no answer; .* \(tried for 7 s\)$"):
+            await ask(destination, "x", {}, patience=7)
+        assert trio.current_time() < PATIENCE
+        await closed.wait()
+
+
+async def test_sessions_are_returned_as_the_gateway_tells_them(tmp_path: Path) -> None:
+    told = [SESSION | {"later": [1]}, SESSION | {"live": False}]
+    told += [{name: SESSION[name] for name in SESSION if name not in ("title", "cwd", "updatedAt")}]
+    async with gateway(tmp_path, listing(told, later=1)) as destination:
+        assert await list_sessions(destination, patience=PATIENCE) == Listing(told)
+
+
+async def test_how_many_more_sessions_there_are_and_what_is_wrong_is_returned(tmp_path: Path) -> None:
+    problems = ["the disk\nis \x1b[2Jfull", "x" * 2000]
+    async with gateway(tmp_path, listing([SESSION], more=7, problems=problems)) as destination:
+        found = await list_sessions(destination, patience=PATIENCE)
+    assert found == Listing([SESSION], 7, ("the disk is \\x1b[2Jfull", "x" * 1000))
+
+
+async def test_sessions_of_an_earlier_gateway_are_understood_which_has_live_ones_only(tmp_path: Path) -> None:
+    told = [{name: SESSION[name] for name in SESSION if name not in ("live", "updatedAt")}]
+    async with gateway(tmp_path, listing(told)) as destination:
+        assert await list_sessions(destination, patience=PATIENCE) == Listing(told)
+    (cells,) = session_rows(told, NOW)
+    assert dict(zip(SESSION_COLUMNS, cells, strict=True)) == row()
+
+
+async def test_an_agents_sessions_are_asked_for_and_no_others_returned(tmp_path: Path) -> None:
+    async with gateway(tmp_path, listing([SESSION, SESSION | {"agent": "other"}])) as destination:
+        assert await list_sessions(replace(destination, agent="demo"), patience=PATIENCE) == Listing([SESSION])
+
+
+@pytest.mark.parametrize(
+    "sessions",
+    [
+        None,
+        {},
+        [None],
+        [[]],
+        *([SESSION | {name: wrong}] for name in SESSION for wrong in ([7], 1.5)),
+        *([{other: SESSION[other] for other in SESSION if other != name}] for name in ("sessionId", "turn", "waiting")),
+        *(
+            [SESSION | {"waiting": [waiting]}]
+            for waiting in (
+                None,
+                {"method": "x"},
+                {"since": "2026-11-22T10:00:00Z"},
+                {"method": "x", "since": "yesterday"},
+                {"method": "x", "since": "2026-11-22T10:00:00"},
+                {"method": "x", "since": "2026-11-22T10:00:00Z", "title": 7},
+            )
+        ),
+    ],
+)
+async def test_a_list_that_is_none_is_not_believed(sessions: object, tmp_path: Path) -> None:
+    async with gateway(tmp_path, listing(sessions)) as destination:
+        with pytest.raises(ProtocolError, match="not understood"):
+            await list_sessions(destination, patience=PATIENCE)
+
+
+@pytest.mark.parametrize(
+    "besides", [{"more": "7"}, {"more": None}, {"problems": None}, {"problems": "x"}, {"problems": [7]}], ids=str
+)
+async def test_what_is_said_besides_the_list_is_not_believed_if_it_is_something_else(
+    besides: dict[str, object], tmp_path: Path
+) -> None:
+    async with gateway(tmp_path, listing([], **besides)) as destination:
+        with pytest.raises(ProtocolError, match="not understood"):
+            await list_sessions(destination, patience=PATIENCE)
+
+
+async def test_a_result_without_a_list_is_not_believed(tmp_path: Path) -> None:
+    async with gateway(tmp_path, answering(b'{"id":1,"result":[]}')) as destination:
+        with pytest.raises(ProtocolError, match="not understood"):
+            await list_sessions(destination, patience=PATIENCE)
+
+
+# A gateway of the product's own
+
+
+@asynccontextmanager
+async def real_gateway(
+    state_dir: Path, scheme: str, monkeypatch: pytest.MonkeyPatch
+) -> AsyncIterator[tuple[Gateway, Destination]]:
+    """A gateway with agents in memory behind a door of its own, and where that is; there is no token in it."""
+    monkeypatch.setattr(gateway_module, "run_agent", ServingAgents().run)
+    url = f"unix://{state_dir}/socket" if scheme == "unix" else f"{scheme}://127.0.0.1:0"
+    config = make_config(state_dir, url)
+    with trio.fail_after(PATIENCE), Spawner(Ledger(state_dir / "agents")) as spawner:
+        gateway = Gateway(config, TokenStore(state_dir), spawner, {})
+        async with trio.open_nursery() as nursery:
+            await nursery.start(gateway.run)
+            door = await open_door(config.listen[0], gateway)
+            nursery.start_soon(door.run, nursery)
+            address = parse_address(door.urls[0])
+            yield gateway, Destination(address, None, None, None, None, 1 << 20, control=True)
+            nursery.cancel_scope.cancel()
+
+
+async def open_session(gateway: Gateway, identity: str, nursery: trio.Nursery) -> str:
+    """Somebody is there with a session of its own; its id."""
+    theirs, ours = memory_message_stream_pair()
+    nursery.start_soon(gateway.serve, ours, gateway.admit(Access(identity, None), Wish()), identity)
+    editor = Editor(theirs)
+    await editor.initialize()
+    session = await editor.request("session/new", {"cwd": "/", "mcpServers": []})
+    session_id: str = session["result"]["sessionId"]
+    return session_id
+
+
+@pytest.mark.parametrize("scheme", ["unix", "tcp", "ws"])
+async def test_the_real_desk_is_asked_and_its_answer_understood(
+    scheme: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with (
+        real_gateway(tmp_path, scheme, monkeypatch) as (gateway, destination),
+        trio.open_nursery() as editors,
+    ):
+        anns = await open_session(gateway, "ann", editors)
+        bobs = await open_session(gateway, "bob", editors)
+        tokens = gateway.tokens
+        ann = replace(destination, token=tokens.create("laptop", "ann", None)[1])
+        guest = replace(destination, token=tokens.create_guest(bobs, role="observer", lifetime=None)[1])
+        told = {
+            "sessionId": anns,
+            "agent": "obliging",
+            "cwd": "/",
+            "owner": "ann",
+            "live": True,
+            "connected": 1,
+            "away": 0,
+            "turn": False,
+            "waiting": [],
+        }
+        assert await ask(ann, SESSIONS, {}, patience=PATIENCE) == {"sessions": [told]}
+        assert await list_sessions(ann, patience=PATIENCE) == Listing([told])
+        assert await list_sessions(replace(ann, session="another"), patience=PATIENCE) == Listing([])
+        with pytest.raises(UnknownAgent, match="no agent 'another'; there are: obliging"):
+            await list_sessions(replace(ann, agent="another"), patience=PATIENCE)
+        assert await list_ids(replace(ann, agent="obliging")) == [anns]
+        assert await list_ids(guest) == [bobs]
+        with pytest.raises(ProtocolError, match=f"refused with -32601: a control connection knows only {SESSIONS}"):
+            await ask(ann, "session/list", {}, patience=PATIENCE)
+        with pytest.raises(UnknownSession, match="no session 'another' is open here"):
+            await list_sessions(replace(guest, session="another"), patience=PATIENCE)
+        with pytest.raises(Unauthorized):
+            await list_sessions(replace(destination, token="wrong"), patience=PATIENCE)
+        editors.cancel_scope.cancel()
+
+
+async def test_the_real_desk_tells_of_the_sessions_of_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with real_gateway(tmp_path, "unix", monkeypatch) as (gateway, _), trio.open_nursery() as editors:
+        own = await open_session(gateway, gateway.registry.own_identity, editors)
+        await open_session(gateway, "ann", editors)
+        editors.cancel_scope.cancel()
+    async with real_gateway(tmp_path, "unix", monkeypatch) as (_, destination):
+        listed = await list_sessions(destination, patience=PATIENCE)
+    assert [(session["sessionId"], session["live"]) for session in listed.sessions] == [(own, False)]
+    assert listed.problems == ()
+
+
+async def test_the_real_desk_tells_what_is_wrong_with_the_storage(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "sessions.db").write_bytes(b"junk" * 1000)
+    async with real_gateway(tmp_path, "unix", monkeypatch) as (gateway, destination):
+        ann = replace(destination, token=gateway.tokens.create("laptop", "ann", None)[1])
+        (problem,) = (await list_sessions(destination, patience=PATIENCE)).problems
+        assert f"{tmp_path}/sessions.db was damaged" in problem
+        (problem,) = (await list_sessions(ann, patience=PATIENCE)).problems
+        assert problem == "the gateway's storage has a problem; its log says which"
+
+
+# What people are shown
+
+
+def row(**changed: Any) -> dict[str, str]:
+    """What is shown of a session, by column."""
+    (cells,) = session_rows([SESSION | changed], NOW)
+    return dict(zip(SESSION_COLUMNS, cells, strict=True))
+
+
+def waits(*waiting: dict[str, Any]) -> str:
+    """What is shown of what waits."""
+    return row(waiting=list(waiting))["WAITS"]
+
+
+def test_a_session_is_a_row() -> None:
+    assert row() == {
+        "ID": "s1",
+        "AGENT": "demo",
+        "TITLE": "Tests",
+        "CWD": "/srv/proj",
+        "OWNER": "ann",
+        "LIVE": "yes",
+        "CONNECTED": "2",
+        "AWAY": "1",
+        "TURN": "open",
+        "WAITS": "session/request_permission for 12 min",
+    }
+
+
+def test_what_is_not_there_is_a_dash() -> None:
+    bare = {name: SESSION[name] for name in SESSION if name not in ("title", "cwd")} | {"turn": False, "waiting": []}
+    (cells,) = session_rows([bare], NOW)
+    assert cells == ("s1", "demo", "-", "-", "ann", "yes", "2", "1", "-", "-")
+    assert row(title="", cwd=None)["TITLE"] == "-"
+
+
+def test_a_session_that_is_not_live_can_be_told_from_one_that_is() -> None:
+    assert row(live=False)["LIVE"] == "no"
+
+
+@pytest.mark.parametrize(
+    ("age", "shown"),
+    [
+        (timedelta(), "0 s"),
+        (timedelta(seconds=59.9), "59 s"),
+        (timedelta(minutes=1), "1 min"),
+        (timedelta(minutes=59, seconds=59), "59 min"),
+        (timedelta(hours=1), "1 h"),
+        (timedelta(hours=23, minutes=59), "23 h"),
+        (timedelta(days=1), "1 d"),
+        (timedelta(days=400), "400 d"),
+        (timedelta(minutes=-5), "0 s"),
+    ],
+)
+def test_an_age_is_shown_in_its_largest_unit(age: timedelta, shown: str) -> None:
+    assert (
+        waits({"method": "elicitation/create", "since": (NOW - age).isoformat()}) == f"elicitation/create for {shown}"
+    )
+
+
+def test_of_several_that_wait_the_oldest_is_shown_and_the_others_are_counted() -> None:
+    new = {"method": "new", "since": "2026-11-22T09:59:50Z"}
+    old = {"method": "old", "since": "2026-11-22T09:30:00+00:00", "title": "Run make"}
+    # Two hours before noon in Helsinki is this very moment.
+    middle = {"method": "middle", "since": "2026-11-22T11:50:00+02:00"}
+    assert waits(new, old) == "old (Run make) for 30 min, and 1 more"
+    assert waits(new, middle, new) == "middle for 10 min, and 2 more"
+
+
+def test_a_long_title_is_shortened_and_an_id_never() -> None:
+    assert row(title="x" * TITLE_SIZE)["TITLE"] == "x" * TITLE_SIZE
+    assert row(title="x" * (TITLE_SIZE + 1))["TITLE"] == "x" * (TITLE_SIZE - 1) + "…"
+    assert row(sessionId="x" * 1024)["ID"] == "x" * 1024
+    assert waits({"method": "m", "since": "2026-11-22T10:00:00Z", "title": "x" * 99}).count("x") == TITLE_SIZE - 1
+
+
+def test_nothing_in_a_row_is_more_than_text_to_a_terminal() -> None:
+    evil = "\x1b]0;x\x07\r\n\u202e\x9b2J"
+    waiting = [{"method": evil, "title": evil, "since": "2026-11-22T10:00:00Z"}]
+    texts = dict.fromkeys(("sessionId", "agent", "title", "cwd", "owner"), evil)
+    for cell in row(**texts, waiting=waiting).values():
+        assert not set(cell) & set("\x1b\x07\r\n\u202e\x9b")

@@ -1,0 +1,257 @@
+"""Where to go and with which token, by everything that may say so."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from acp_gateway.client.destination import find_destination
+from acp_gateway.errors import ConfigError, Unauthorized, UsageError
+from acp_gateway.security.token_format import mint
+
+
+def test_the_token_comes_from_the_option_then_the_environment_then_hosts_toml(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tokens = {name: mint() for name in ("option", "file", "variable", "hosts")}
+    for name, token in tokens.items():
+        path = tmp_path / name
+        path.touch(0o600)
+        path.write_text(token)
+    (tmp_path / "acp-gateway").mkdir()
+    (tmp_path / "acp-gateway" / "hosts.toml").write_text(
+        f'[hosts.box]\nurl = "box"\ntoken_file = "{tmp_path / "hosts"}"\n'
+    )
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    monkeypatch.setenv("ACP_GATEWAY_TOKEN_FILE", str(tmp_path / "file"))
+    monkeypatch.setenv("ACP_GATEWAY_TOKEN", tokens["variable"])
+
+    def found(option: Path | None = None) -> str | None:
+        return find_destination("box", None, option, None, None, 1, insecure=False).token
+
+    assert found(tmp_path / "option") == tokens["option"]
+    assert found() == tokens["file"]
+    monkeypatch.delenv("ACP_GATEWAY_TOKEN_FILE")
+    assert found() == tokens["variable"]
+    monkeypatch.delenv("ACP_GATEWAY_TOKEN")
+    assert found() == tokens["hosts"]
+
+
+@pytest.mark.parametrize("target", ["ws://box:80", "tcp://192.0.2.1:7443"])
+def test_a_token_goes_to_another_machine_without_tls_only_when_told_to(
+    target: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ACP_GATEWAY_TOKEN", mint())
+    with pytest.raises(UsageError, match="--insecure-plaintext"):
+        find_destination(target, None, None, None, None, 1, insecure=False)
+    assert find_destination(target, None, None, None, None, 1, insecure=True).token is not None
+
+
+def test_a_pin_without_tls_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ACP_GATEWAY_TOKEN", mint())
+    with pytest.raises(UsageError, match="is for TLS"):
+        find_destination("tcp://127.0.0.1:1", None, None, None, "sha256:" + 64 * "0", 1, insecure=False)
+
+
+CERT, KEY = Path("client.pem"), Path("client.key")
+
+
+@pytest.fixture
+def no_token(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody has a token, and there is a host `box` with a client certificate."""
+    (tmp_path / "acp-gateway").mkdir()
+    (tmp_path / "acp-gateway" / "hosts.toml").write_text(
+        '[hosts.box]\nurl = "box"\ncert = "/hosts.pem"\nkey = "/hosts.key"\n'
+        '[hosts.plain]\nurl = "tcp://127.0.0.1:1"\ncert = "/hosts.pem"\nkey = "/hosts.key"\n'
+    )
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    monkeypatch.delenv("ACP_GATEWAY_TOKEN", raising=False)
+    monkeypatch.delenv("ACP_GATEWAY_TOKEN_FILE", raising=False)
+
+
+@pytest.mark.usefixtures("no_token")
+@pytest.mark.parametrize("target", ["wss://box", "tcp+tls://box", "other:7443"])
+def test_with_a_client_certificate_no_token_is_needed(target: str) -> None:
+    with pytest.raises((Unauthorized, ConfigError), match="no token"):
+        find_destination(target, None, None, None, None, 1, insecure=False)
+    found = find_destination(target, None, None, None, None, 1, insecure=False, cert=CERT, key=KEY)
+    assert (found.token, found.cert, found.key) == (None, CERT, KEY)
+
+
+@pytest.mark.usefixtures("no_token")
+def test_the_client_certificate_comes_from_the_options_then_from_hosts_toml() -> None:
+    found = find_destination("box", None, None, None, None, 1, insecure=False)
+    assert (found.token, found.cert, found.key) == (None, Path("/hosts.pem"), Path("/hosts.key"))
+    given = find_destination("box", None, None, None, None, 1, insecure=False, cert=CERT, key=KEY)
+    assert (given.cert, given.key) == (CERT, KEY)
+
+
+@pytest.mark.usefixtures("no_token")
+def test_a_token_that_there_is_goes_along_with_a_client_certificate(monkeypatch: pytest.MonkeyPatch) -> None:
+    token = mint()
+    monkeypatch.setenv("ACP_GATEWAY_TOKEN", token)
+    found = find_destination("box", None, None, None, None, 1, insecure=False)
+    assert (found.token, found.cert) == (token, Path("/hosts.pem"))
+
+
+@pytest.mark.parametrize(
+    ("half", "missing"), [({"cert": CERT}, "give --key"), ({"key": KEY}, "give --cert")], ids=["cert", "key"]
+)
+def test_half_a_client_certificate_is_an_error(half: dict[str, Any], missing: str) -> None:
+    with pytest.raises(UsageError, match=missing):
+        find_destination("wss://box", None, None, None, None, 1, insecure=False, **half)
+
+
+@pytest.mark.usefixtures("no_token")
+@pytest.mark.parametrize("target", ["tcp://127.0.0.1:1", "ws://127.0.0.1:1", "unix:///socket", "plain"])
+def test_a_client_certificate_without_tls_is_an_error(target: str) -> None:
+    given: dict[str, Any] = {} if target == "plain" else {"cert": CERT, "key": KEY}
+    with pytest.raises(UsageError, match="a client certificate is for TLS"):
+        find_destination(target, None, None, None, None, 1, insecure=True, **given)
+
+
+def test_a_name_that_is_almost_in_hosts_toml_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "acp-gateway").mkdir()
+    (tmp_path / "acp-gateway" / "hosts.toml").write_text('[hosts.box]\nurl = "box"\n')
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    with pytest.raises(ConfigError, match='did you mean "box"'):
+        find_destination("bxo", None, None, None, None, 1, insecure=False)
+
+
+@pytest.mark.usefixtures("no_token")
+def test_a_name_that_is_not_in_hosts_toml_and_has_no_token_is_told_what_is_there() -> None:
+    with pytest.raises(ConfigError) as caught:
+        find_destination("nohost.example", None, None, None, None, 1, insecure=False)
+    assert str(caught.value).startswith(
+        '"nohost.example" is not in hosts.toml (there: box, plain) and no token was given. New gateway? '
+        "`acp-gateway pair nohost.example`"
+    )
+
+
+@pytest.fixture
+def other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A host `other` with a token_file, a host `open` that wants none, and a token for a gateway in the environment."""
+    (tmp_path / "acp-gateway").mkdir()
+    (tmp_path / "acp-gateway" / "hosts.toml").write_text(
+        f'[hosts.other]\nurl = "wss://box/acp"\ntoken_file = "{tmp_path}/token"\n'
+        '[hosts.open]\nurl = "wss://box/acp"\ntoken = "none"\n'
+    )
+    (tmp_path / "token").touch(0o600)
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    monkeypatch.delenv("ACP_GATEWAY_TOKEN", raising=False)
+    return tmp_path / "token"
+
+
+@pytest.mark.parametrize(
+    "token", ["X!", "1a2b3c4d", "sk-a.b_c/d+e==", "ghp_16C7e42F292c6912E7710c838347Ae178B4a", "e" * 4096]
+)
+def test_the_token_of_another_server_may_have_any_form_where_hosts_toml_names_its_file(other: Path, token: str) -> None:
+    other.write_text(f"\n{token}\n")
+    found = find_destination("other", None, None, None, None, 1, insecure=False)
+    assert found.token == token
+    assert token not in repr(found)
+    with pytest.raises(ConfigError, match=r"name the file by token_file in hosts\.toml"):
+        find_destination("wss://box", None, other, None, None, 1, insecure=False)
+
+
+@pytest.mark.parametrize("token", ["a b", "a\tb", "é", "a\x01b", "e" * 4097, "sha256:ab", "", "acpgw_" + "a" * 39])
+def test_what_no_header_can_carry_or_is_a_torn_token_of_a_gateway_is_refused(other: Path, token: str) -> None:
+    other.write_text(token)
+    with pytest.raises(ConfigError) as caught:
+        find_destination("other", None, None, None, None, 1, insecure=False)
+    assert caught.value.file == str(other)
+    assert not token or token not in caught.value.message
+
+
+def test_no_token_goes_to_a_host_that_wants_none_unless_the_command_line_names_one(
+    other: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ACP_GATEWAY_TOKEN", mint())
+    assert find_destination("open", None, None, None, None, 1, insecure=False).token is None
+    other.write_text(token := mint())
+    assert find_destination("open", None, other, None, None, 1, insecure=False).token == token
+
+
+@pytest.mark.usefixtures("no_token")
+@pytest.mark.parametrize("target", ["ws://127.0.0.1:3284/acp", "tcp://[::1]:1", "ws://localhost:1", "wss://127.0.0.1"])
+def test_on_this_machine_no_token_is_needed(target: str) -> None:
+    assert find_destination(target, None, None, None, None, 1, insecure=False).token is None
+
+
+def test_why_a_token_may_not_be_accepted_is_known_with_the_command_that_helps(other: Path) -> None:
+    def hint(target: str) -> str:
+        return find_destination(target, None, None, None, None, 1, insecure=False).token_hint
+
+    other.write_text("1a2b3c4d")
+    assert hint("other") == (
+        "the token_file of [hosts.other] holds another server's, which is the id of a token, not the token itself"
+    )
+    assert hint("ws://127.0.0.1:1").startswith("no token was sent: give one by --token-file")
+    other.write_text(mint())
+    assert hint("other") == ""
+    hosts = other.with_name("acp-gateway") / "hosts.toml"
+    hosts.write_text(hosts.read_text().replace("token_file", 'token_id = "1a2b3c4d"\ntoken_file'))
+    assert hint("other") == "this host was paired: `acp-gateway pair [USER@]box --name other` gets a new one"
+    hosts.write_text(hosts.read_text().replace("wss://box/acp", "ssh://ann@other"))
+    assert hint("other") == "this host was paired: `acp-gateway pair ann@other` gets a new one"
+
+
+def test_a_home_in_the_environments_token_file_is_expanded_as_no_shell_would(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    token = mint()
+    (tmp_path / "token").touch(0o600)
+    (tmp_path / "token").write_text(token)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("ACP_GATEWAY_TOKEN_FILE", "~/token")
+    assert find_destination("wss://box", None, None, None, None, 1, insecure=False).token == token
+
+
+def test_a_home_that_nobody_has_is_an_error_in_words(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ACP_GATEWAY_TOKEN_FILE", "~no-such-user-here/token")
+    with pytest.raises(ConfigError, match="no home directory is known"):
+        find_destination("wss://box", None, None, None, None, 1, insecure=False)
+
+
+def test_the_agent_of_hosts_toml_is_for_who_begins_a_session(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "acp-gateway").mkdir()
+    (tmp_path / "acp-gateway" / "hosts.toml").write_text('[hosts.box]\nurl = "unix:///socket"\nagent = "demo"\n')
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+
+    def found(agent: str | None = None, **wish: Any) -> dict[str, str | bool]:
+        return find_destination("box", agent, None, None, None, 1, insecure=False, **wish).wish
+
+    assert found() == {"agent": "demo"}
+    assert found(observe=True) == {"agent": "demo", "observe": True}
+    assert found(session="s") == {"session": "s"}
+    assert found(control=True) == {"control": True}
+    assert found("other", session="s") == {"agent": "other", "session": "s"}
+    assert found("other", control=True) == {"agent": "other", "control": True}
+
+
+@pytest.mark.parametrize("session", ["", "\udcff"])
+def test_what_can_be_no_sessions_id_is_an_error_before_anything_is_sent(session: str) -> None:
+    with pytest.raises(UsageError, match="acp-gateway sessions"):
+        find_destination("unix:///socket", None, None, None, None, 1, insecure=False, session=session)
+
+
+def test_through_ssh_no_token_is_needed_and_one_that_there_is_goes_along(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "acp-gateway").mkdir()
+    (tmp_path / "acp-gateway" / "hosts.toml").write_text(
+        '[hosts.box]\nurl = "ssh://ann@box"\ncommand = "/opt/x"\nssh_options = ["A=b"]\n'
+    )
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    monkeypatch.delenv("ACP_GATEWAY_TOKEN", raising=False)
+
+    found = find_destination("box", None, None, None, None, 1, insecure=False)
+    assert (found.token, found.command, found.ssh_options) == (None, "/opt/x", ("A=b",))
+    monkeypatch.setenv("ACP_GATEWAY_TOKEN", token := mint())
+    found = find_destination("ssh://ann@box", None, None, None, None, 1, insecure=False)
+    assert (found.token, found.command, found.ssh_options) == (token, None, ())
+
+
+def test_a_pin_for_ssh_is_an_error() -> None:
+    with pytest.raises(UsageError, match="is for TLS"):
+        find_destination("ssh://box", None, None, None, "sha256:" + 64 * "0", 1, insecure=False)

@@ -1,0 +1,65 @@
+"""Which gateways were reached, across processes, and what a folder that can't be used does: nothing."""
+
+import stat
+from pathlib import Path
+
+import pytest
+
+from acp_gateway.client.reached_hosts import REMEMBERED, RENEWED, Reached, own_reached
+
+BOX, OTHER = "wss://box.example:7443/acp", "ssh://ann@box"
+
+
+class Clock:
+    """A time that passes when it is told to."""
+
+    now = 1_800_000_000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def test_a_gateway_that_was_reached_is_known_to_the_next_process_for_a_month(tmp_path: Path) -> None:
+    clock = Clock()
+    folder = tmp_path / "state" / "reached"
+    Reached(folder, clock).note(BOX)
+    reached = Reached(folder, clock)
+    assert (reached.knows(BOX), reached.knows(OTHER)) == (True, False)
+    clock.now += REMEMBERED - 1
+    assert reached.knows(BOX)
+    clock.now += 1
+    assert not reached.knows(BOX)
+
+
+def test_a_gateway_is_noted_once_a_day(tmp_path: Path) -> None:
+    clock = Clock()
+    reached = Reached(tmp_path, clock)
+    reached.note(BOX)
+    (path,) = tmp_path.iterdir()
+    for seconds, renewed in ((RENEWED - 1, False), (2, True)):
+        clock.now += seconds
+        reached.note(BOX)
+        assert (path.stat().st_mtime == clock.now) == renewed
+
+
+def test_what_is_noted_is_for_its_owner_and_does_not_name_the_machine(tmp_path: Path) -> None:
+    folder = tmp_path / "reached"
+    Reached(folder).note(BOX)
+    (path,) = folder.iterdir()
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert "box" not in path.name
+    assert path.read_bytes() == b""
+
+
+def test_a_folder_that_cannot_be_used_is_as_if_nothing_was_ever_reached(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    for reached in (Reached(None), Reached(tmp_path / "file" / "reached")):
+        reached.note(BOX)
+        assert not reached.knows(BOX)
+
+
+def test_the_folder_is_in_the_users_state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    own_reached().note(BOX)
+    assert len([*(tmp_path / "acp-gateway" / "reached").iterdir()]) == 1

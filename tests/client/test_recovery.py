@@ -1,0 +1,1041 @@
+"""What an editor has open, and how it is taken up again when its link is lost for good."""
+
+import json
+from typing import Any
+
+import pytest
+
+from acp_gateway.client.recovery import Conversation, Failure, Outcome
+from acp_gateway.protocol.gaps import MAY_BE_MISSING, SESSION_LOST, gap
+from acp_gateway.protocol.outbox import Mark, acknowledgement
+
+CWD = {"cwd": "/srv/x", "mcpServers": []}
+RESUMES: dict[str, Any] = {"agentCapabilities": {"loadSession": True, "sessionCapabilities": {"resume": {}}}}
+LOADS: dict[str, Any] = {"agentCapabilities": {"loadSession": True}}
+NEITHER: dict[str, Any] = {"agentCapabilities": {"loadSession": False, "sessionCapabilities": {"resume": None}}}
+
+
+def encode(value: Any) -> bytes:
+    return json.dumps(value, separators=(",", ":")).encode()
+
+
+def request(message_id: Any, method: str, **params: Any) -> bytes:
+    return encode({"jsonrpc": "2.0", "id": message_id, "method": method, "params": params})
+
+
+def notification(method: str, **params: Any) -> bytes:
+    return encode({"jsonrpc": "2.0", "method": method, "params": params})
+
+
+def result(message_id: Any, **members: Any) -> bytes:
+    return encode({"jsonrpc": "2.0", "id": message_id, "result": members})
+
+
+def error(message_id: Any, code: int = -32603, message: str = "no", **data: Any) -> bytes:
+    return encode({"jsonrpc": "2.0", "id": message_id, "error": {"code": code, "message": message, "data": data}})
+
+
+def update(session: str = "s", text: str = "t") -> bytes:
+    return notification("session/update", sessionId=session, update={"sessionUpdate": "plan", "text": text})
+
+
+def mark(**positions: tuple[str, int]) -> Mark:
+    return Mark(acknowledgement(7, positions))
+
+
+def cancelled(message_id: Any) -> bytes:
+    return result(message_id, stopReason="cancelled")
+
+
+def withdrawn(message_id: Any) -> bytes:
+    return notification("$/cancel_request", requestId=message_id)
+
+
+def adopting(message_id: str, prompts: list[Any] | None = None, questions: list[Any] | None = None) -> bytes:
+    return result(message_id, _meta={"acp-gateway": {"prompts": prompts or [], "questions": questions or []}})
+
+
+class Dialogue:
+    """An editor and a gateway with the conversation between them."""
+
+    def __init__(self) -> None:
+        self.conversation = Conversation()
+        self.notes: list[str] = []
+
+    def editor_says(self, *messages: bytes) -> list[bytes]:
+        """Returns what goes up; nothing comes back."""
+        outcome = self._noted(self.conversation.from_editor(list(messages)))
+        assert outcome.to_editor == []
+        return outcome.to_gateway
+
+    def gateway_says(self, *messages: bytes) -> list[bytes]:
+        """Returns what comes down; nothing goes back."""
+        outcome = self._noted(self.conversation.from_gateway(list(messages)))
+        assert outcome.to_gateway == []
+        return outcome.to_editor
+
+    def introduces(self, **params: Any) -> None:
+        self.editor_says(request(0, "initialize", **params))
+        self.gateway_says(result(0))
+
+    def opens(self, *sessions: str) -> None:
+        for session in sessions:
+            self.editor_says(request(f"new {session}", "session/new", **CWD))
+            self.gateway_says(result(f"new {session}", sessionId=session))
+
+    def prompts(self, message_id: Any, session: str = "s") -> bytes:
+        message = request(message_id, "session/prompt", sessionId=session, prompt=[])
+        assert self.editor_says(message) == [message]
+        return message
+
+    def is_asked(self, message_id: Any, session: str = "s") -> bytes:
+        message = request(message_id, "session/request_permission", sessionId=session)
+        assert self.gateway_says(message) == [message]
+        return message
+
+    def loses_link(self, *unsent: bytes, why: str = "gone") -> list[bytes]:
+        """Begins a recovery; returns what the editor is told at once."""
+        outcome = self._noted(self.conversation.begin_recovery("c1", list(unsent), why))
+        self.sent = outcome.to_gateway
+        return outcome.to_editor
+
+    def is_introduced_again(self, **answer: Any) -> Outcome:
+        (again,) = self.sent
+        outcome = self._noted(self.conversation.from_gateway([result(json.loads(again)["id"], **(answer or RESUMES))]))
+        self.sent = outcome.to_gateway
+        return outcome
+
+    def reattached(self, *unsent: bytes) -> list[Any]:
+        """The requests that open the sessions again, after a link was lost."""
+        self.loses_link(*unsent)
+        assert self.is_introduced_again().to_editor == []
+        return [json.loads(message) for message in self.sent]
+
+    def seen(self, *unsent: bytes) -> dict[str, Any]:
+        """What the gateway is told of the sessions that it has to open again."""
+        return {
+            message["params"]["sessionId"]: message["params"]["_meta"]["acp-gateway"]
+            for message in self.reattached(*unsent)
+        }
+
+    def positions(self) -> dict[str, Any]:
+        return {
+            session: (ours["epoch"], ours["position"]) if "epoch" in ours else None
+            for session, ours in self.seen().items()
+        }
+
+    def _noted(self, outcome: Outcome) -> Outcome:
+        self.notes += outcome.notes
+        return outcome
+
+
+@pytest.fixture
+def talk() -> Dialogue:
+    """An editor that is introduced and has one session."""
+    dialogue = Dialogue()
+    dialogue.introduces()
+    dialogue.opens("s")
+    return dialogue
+
+
+@pytest.fixture
+def new() -> Dialogue:
+    """An editor that has said nothing yet."""
+    return Dialogue()
+
+
+# What waits for an answer
+
+
+def test_a_request_waits_until_its_answer_has_passed(new: Dialogue) -> None:
+    new.editor_says(b'{"id":1,"method":"a"}', b'{"method":"b","id":"1"}')
+    assert new.conversation.waiting() == ["a", "b"]
+    assert new.gateway_says(b'{"result":{},"id":1}') == [b'{"result":{},"id":1}']
+    assert new.conversation.waiting() == ["b"]
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        b'{"method":"n"}',
+        b'{"id":1,"result":{}}',
+        b'{"id":1',
+        b"[]",
+        b'"id"',
+        b"\xff",
+        b'"id"\xff',
+        b'{"id":1,"\xff":2}',
+        b"",
+        b'{"id":1,"method":7}',
+        b'{"id":{},"method":"m"}',
+        b'{"id":true,"method":"m"}',
+        b'{"id":[1],"method":"m"}',
+        b'{"error":{}, "x":"\\n"}',
+    ],
+)
+def test_what_is_no_request_goes_up_and_does_not_wait(new: Dialogue, message: bytes) -> None:
+    assert new.editor_says(message) == [message]
+    assert new.conversation.waiting() == []
+
+
+@pytest.mark.parametrize("raw_id", [b"null", b'""', b"0", b"1.0", b"1e2", b"9223372036854775808", b'"\\u0061"'])
+def test_whatever_can_be_an_id_is_one(new: Dialogue, raw_id: bytes) -> None:
+    new.editor_says(b'{"id":%b,"method":"m"}' % raw_id)
+    assert new.conversation.waiting() == ["m"]
+    new.gateway_says(b'{"id":%b,"result":null}' % raw_id)
+    assert new.conversation.waiting() == []
+
+
+@pytest.mark.parametrize(
+    "message",
+    [b'{"id":1,"method":"m"}', b'{"method":"n","params":{"id":1}}', b'{"id":1.0,"result":1}', b'{"id":2,"error":1}'],
+)
+def test_what_is_no_answer_to_it_leaves_a_request_open(new: Dialogue, message: bytes) -> None:
+    new.editor_says(b'{"id":1,"method":"m"}')
+    assert new.gateway_says(message) == [message]
+    assert new.conversation.waiting() == ["m"]
+
+
+def test_an_id_member_with_escapes_is_found(new: Dialogue) -> None:
+    new.editor_says(b'{"\\u0069d":1,"\\u006dethod":"m"}')
+    assert new.conversation.waiting() == ["m"]
+    new.gateway_says(b'{"i\\u0064":1,"result":null}')
+    assert new.conversation.waiting() == []
+
+
+def test_an_answer_when_nothing_waits_passes(new: Dialogue) -> None:
+    assert new.gateway_says(result(1)) == [result(1)]
+
+
+def test_the_refusal_of_an_id_that_is_used_twice_leaves_the_first_request_open(new: Dialogue) -> None:
+    new.editor_says(request(1, "a"), request(1, "b"))
+    new.gateway_says(error(1, -32600))
+    assert new.conversation.waiting() == ["a"]
+    new.gateway_says(error(1))
+    assert new.conversation.waiting() == []
+
+
+def test_a_result_beside_an_error_that_is_null_is_a_result(new: Dialogue) -> None:
+    new.editor_says(request(0, "initialize"))
+    new.gateway_says(b'{"id":0,"result":{},"error":null}')
+    assert new.conversation.started
+
+
+# Who may say what
+
+
+@pytest.mark.parametrize("method", ["_acp-gateway/ack", "_acp-gateway/", "_\\u0061cp-gateway/x", "_acp-gateway\\/x"])
+def test_a_request_for_a_method_of_the_gateways_own_is_refused(new: Dialogue, method: str) -> None:
+    outcome = new.conversation.from_editor([b'{"id": "7","method":"%b"}' % method.encode()])
+    (answer,) = map(json.loads, outcome.to_editor)
+    assert (answer["id"], answer["error"]["code"]) == ("7", -32601)
+    assert outcome.to_gateway == []
+    assert new.conversation.waiting() == []
+
+
+def test_a_refusal_that_has_no_id_is_under_null(new: Dialogue) -> None:
+    outcome = new.conversation.from_editor([b'{"id":{},"method":"_acp-gateway/x"}'])
+    assert json.loads(outcome.to_editor[0])["id"] is None
+
+
+@pytest.mark.parametrize("method", [b"_acp-gateway/ack", b"_acp-gatewa\\u0079/goodbye", b"\\u005facp-gateway/news"])
+def test_a_notification_of_the_gateways_own_is_dropped(new: Dialogue, method: bytes) -> None:
+    assert new.editor_says(b'{"method":"a"}', b'{"method":"%b"}' % method, b'{"method":"b"}') == [
+        b'{"method":"a"}',
+        b'{"method":"b"}',
+    ]
+    assert len(new.notes) == 1
+
+
+def test_what_the_other_end_might_take_for_its_own_is_dropped_though_it_is_no_json(new: Dialogue) -> None:
+    assert new.editor_says(b'{"method":"_acp-gateway/goodbye","params":NaN}') == []
+    assert len(new.notes) == 1
+
+
+def test_a_text_about_the_gateways_methods_is_no_such_method(new: Dialogue) -> None:
+    message = request(1, "session/prompt", prompt=[{"text": "what is _acp-gateway/ack?"}])
+    assert new.editor_says(message) == [message]
+    assert new.editor_says(b"_acp-gateway/ack") == [b"_acp-gateway/ack"]
+
+
+def test_marks_never_reach_the_editor(new: Dialogue) -> None:
+    assert new.gateway_says(update(), mark(s=("e", 1)), update(text="u")) == [update(), update(text="u")]
+
+
+# The beginning
+
+
+def test_an_editor_has_started_when_its_first_message_was_answered(new: Dialogue) -> None:
+    new.editor_says(request(0, "initialize"))
+    assert not new.conversation.started
+    new.gateway_says(result(0))
+    assert new.conversation.started
+
+
+def test_an_editor_that_was_refused_may_start_with_another_try(new: Dialogue) -> None:
+    new.editor_says(request(0, "initialize", a=1))
+    new.gateway_says(error(0))
+    assert not new.conversation.started
+    new.editor_says(request(0, "initialize", a=2))
+    new.gateway_says(result(0))
+    new.loses_link()
+    assert json.loads(new.sent[0])["params"]["a"] == 2
+
+
+def test_the_refusal_of_a_second_initialize_changes_nothing(talk: Dialogue) -> None:
+    talk.editor_says(request(0, "initialize", second=True))
+    talk.gateway_says(error(0))
+    assert talk.conversation.started
+    talk.loses_link()
+    assert "second" not in json.loads(talk.sent[0])["params"]
+
+
+def test_a_link_that_is_lost_before_the_first_answer_gets_the_same_message_again(new: Dialogue) -> None:
+    first = b'{ "id":0, "method":"initialize" }'
+    new.editor_says(first, request(1, "authenticate"))
+    (told,) = new.loses_link(why="restarted")
+    assert json.loads(told)["id"] == 1
+    assert new.sent == [first]
+    assert new.conversation.recovering
+    assert new.gateway_says(result(0)) == [result(0)]
+    assert new.conversation.started
+    assert not new.conversation.recovering
+
+
+def test_an_error_is_passed_on_where_the_first_message_went_up_again(new: Dialogue) -> None:
+    new.editor_says(request(0, "initialize"))
+    new.loses_link()
+    assert new.gateway_says(error(0)) == [error(0)]
+    assert (new.conversation.recovering, new.conversation.failure) == (False, None)
+
+
+def test_a_first_message_that_has_not_left_is_the_callers_to_send(new: Dialogue) -> None:
+    first = request(0, "initialize")
+    new.editor_says(first)
+    assert new.loses_link(first) == new.sent == []
+    assert not new.conversation.recovering
+    assert new.conversation.still_meant([first]) == [first]
+
+
+def test_nothing_is_to_be_done_for_an_editor_that_was_silent(new: Dialogue) -> None:
+    assert new.loses_link() == new.sent == []
+    assert not new.conversation.recovering
+
+
+# Which sessions are open
+
+
+def test_a_session_is_opened_again_with_what_it_was_opened_with(new: Dialogue) -> None:
+    new.introduces()
+    new.editor_says(b'{"id":1,"method":"session/new","params":{ "cwd":"/x", "n":1.10,"mcpServers":[{"name":"m"}]}}')
+    new.gateway_says(result(1, sessionId="s"))
+    new.loses_link()
+    new.is_introduced_again()
+    (opening,) = new.sent
+    assert opening == (
+        b'{"jsonrpc":"2.0","id":"acp-gateway:attach:1","method":"session/resume","params":{'
+        b'"_meta":{"acp-gateway":{"prompts":[],"questions":[],"connection":"c1"}},"sessionId":"s",'
+        b' "cwd":"/x", "n":1.10,"mcpServers":[{"name":"m"}]}}'
+    )
+
+
+@pytest.mark.parametrize("method", ["session/load", "session/resume"])
+def test_a_session_is_open_when_it_was_loaded_or_resumed(new: Dialogue, method: str) -> None:
+    new.introduces()
+    new.editor_says(request(1, method, sessionId="old", **CWD, _meta={"acp-gateway": 1, "own": 2}))
+    new.gateway_says(result(1))
+    (opening,) = new.reattached()
+    assert opening["params"] == {
+        "sessionId": "old",
+        "cwd": "/srv/x",
+        "mcpServers": [],
+        "_meta": {"own": 2, "acp-gateway": {"connection": "c1", "prompts": [], "questions": []}},
+    }
+
+
+def test_a_fork_is_a_session_of_its_own(talk: Dialogue) -> None:
+    talk.editor_says(request(1, "session/fork", sessionId="s", cwd="/fork"))
+    talk.gateway_says(result(1, sessionId="f"))
+    assert {opening["params"]["sessionId"]: opening["params"]["cwd"] for opening in talk.reattached()} == {
+        "s": "/srv/x",
+        "f": "/fork",
+    }
+
+
+@pytest.mark.parametrize("method", ["session/close", "session/delete"])
+def test_a_session_that_was_closed_or_deleted_is_gone(talk: Dialogue, method: str) -> None:
+    talk.editor_says(request(1, method, sessionId="s"))
+    talk.gateway_says(mark(s=("e", 1)), result(1))
+    assert talk.reattached() == []
+    assert not talk.conversation.recovering
+
+
+@pytest.mark.parametrize("method", ["session/new", "session/load", "session/close"])
+def test_an_opening_or_closing_that_failed_changes_nothing(talk: Dialogue, method: str) -> None:
+    talk.editor_says(request(1, method, sessionId="s", cwd="/other"))
+    talk.gateway_says(error(1))
+    (opening,) = talk.reattached()
+    assert opening["params"]["cwd"] == "/srv/x"
+
+
+@pytest.mark.parametrize("message", [b'{"id":1,"method":"session/new"}', request(1, "session/load", sessionId=7)])
+def test_an_answer_that_names_no_session_opens_none(new: Dialogue, message: bytes) -> None:
+    new.introduces()
+    new.editor_says(message)
+    new.gateway_says(result(1))
+    assert new.reattached() == []
+
+
+def test_what_is_wrong_in_the_params_of_a_request_is_not_found_there(new: Dialogue) -> None:
+    new.introduces()
+    new.editor_says(b'{"id":1,"method":"session/load","params":{"a\\q":1,"sessionId":"s"}}')
+    new.editor_says(b'{"id":2,"method":"session/load","params":["s"]}')
+    new.gateway_says(result(1), result(2))
+    assert new.reattached() == []
+
+
+def test_an_agent_that_can_only_load_is_asked_to_load(new: Dialogue) -> None:
+    new.introduces()
+    new.editor_says(request(1, "session/resume", sessionId="s", cwd="/x"), request(2, "session/load", sessionId="t"))
+    new.gateway_says(result(1), result(2))
+    new.loses_link()
+    new.is_introduced_again(**LOADS)
+    opening, other = map(json.loads, new.sent)
+    assert opening["method"] == other["method"] == "session/load"
+    assert (opening["params"]["cwd"], opening["params"]["mcpServers"]) == ("/x", [])
+
+
+def test_a_load_keeps_the_servers_that_the_session_was_opened_with(new: Dialogue) -> None:
+    new.introduces()
+    new.editor_says(request(1, "session/new", cwd="/x", mcpServers=[{"name": "m"}]))
+    new.gateway_says(result(1, sessionId="s"))
+    new.loses_link()
+    new.is_introduced_again(**LOADS)
+    assert json.loads(new.sent[0])["params"]["mcpServers"] == [{"name": "m"}]
+
+
+# Where the editor is in them
+
+
+def test_what_was_never_marked_is_unknown(talk: Dialogue) -> None:
+    talk.gateway_says(update())
+    assert talk.positions() == {"s": None}
+
+
+def test_a_position_is_the_last_mark_and_the_updates_behind_it(talk: Dialogue) -> None:
+    talk.gateway_says(update(), mark(s=("e", 5)), update(), update("other"), update())
+    talk.gateway_says(update())
+    assert talk.positions() == {"s": ("e", 8)}
+
+
+def test_a_mark_for_one_session_leaves_the_others_where_they_are(talk: Dialogue) -> None:
+    talk.opens("t")
+    talk.gateway_says(mark(s=("e", 1), t=("f", 1)), update("s"), update("t"), mark(s=("e2", 9)), update("t"))
+    assert talk.positions() == {"s": ("e2", 9), "t": ("f", 3)}
+
+
+def test_a_mark_may_come_before_the_answer_that_opens_the_session(talk: Dialogue) -> None:
+    talk.editor_says(request(1, "session/new"))
+    talk.gateway_says(mark(n=("e", 3)), update("n"), result(1, sessionId="n"), update("n"))
+    assert talk.positions()["n"] == ("e", 5)
+
+
+def test_a_request_is_no_update_whatever_its_method(talk: Dialogue) -> None:
+    talk.gateway_says(mark(s=("e", 1)), request(9, "session/update", sessionId="s"), update())
+    assert talk.positions() == {"s": ("e", 2)}
+
+
+@pytest.mark.parametrize("method", ["session/load", "session/resume"])
+def test_an_editor_that_opens_a_session_anew_is_nowhere_until_the_next_mark(talk: Dialogue, method: str) -> None:
+    talk.gateway_says(mark(s=("e", 5)))
+    talk.editor_says(request(1, method, sessionId="s"))
+    talk.gateway_says(update(), update(), result(1), update())
+    assert talk.positions() == {"s": None}
+
+
+def test_the_mark_after_a_load_counts(talk: Dialogue) -> None:
+    talk.gateway_says(mark(s=("e", 5)))
+    talk.editor_says(request(1, "session/load", sessionId="s"))
+    talk.gateway_says(update(), mark(s=("e", 6)), result(1), update())
+    assert talk.positions() == {"s": ("e", 7)}
+
+
+def test_a_mark_that_a_load_has_crossed_says_nothing_about_the_history_behind_it(talk: Dialogue) -> None:
+    talk.editor_says(request(1, "session/load", sessionId="s"))
+    talk.gateway_says(mark(s=("e", 5)), update(), update(), result(1), update())
+    assert talk.positions() == {"s": None}
+
+
+def test_a_session_that_is_being_loaded_when_the_link_is_lost_is_unknown(talk: Dialogue) -> None:
+    talk.editor_says(request(1, "session/load", sessionId="s"))
+    talk.gateway_says(mark(s=("e", 5)))
+    assert talk.positions() == {"s": None}
+
+
+# The editor is introduced again
+
+
+def test_the_first_message_goes_up_again_as_it_was_but_for_what_the_gateway_is_told(new: Dialogue) -> None:
+    new.editor_says(
+        b' { "method":"initialize" ,"params":{"n":1.10, "_meta":{"a":1e999},"protocolVersion":1},"id" : 0 }'
+    )
+    new.gateway_says(result(0))
+    new.is_asked(41)
+    new.is_asked(7)
+    new.is_asked("99")
+    assert new.loses_link() == [withdrawn(41), withdrawn(7), withdrawn("99")]
+    (again,) = new.sent
+    assert again == (
+        b' { "method":"initialize" ,"params":{"n":1.10, "_meta":{"acp-gateway":{"lastId":41},"a":1e999},'
+        b'"protocolVersion":1},"id" : "acp-gateway:initialize" }'
+    )
+
+
+def test_a_first_message_without_params_gets_some(new: Dialogue) -> None:
+    new.editor_says(b'{"id":0,"method":"initialize"}')
+    new.gateway_says(result(0))
+    new.loses_link()
+    assert json.loads(new.sent[0])["params"] == {"_meta": {"acp-gateway": {"lastId": 0}}}
+
+
+@pytest.mark.parametrize("message_id", ["7", 7.5, -7, 10**18, None])
+def test_only_whole_numbers_that_the_gateway_may_have_minted_are_counted(talk: Dialogue, message_id: Any) -> None:
+    talk.is_asked(3)
+    talk.is_asked(message_id)
+    talk.loses_link()
+    assert json.loads(talk.sent[0])["params"]["_meta"]["acp-gateway"] == {"lastId": 3}
+
+
+def test_nothing_waits_when_no_session_was_open(new: Dialogue) -> None:
+    new.introduces()
+    new.loses_link()
+    assert new.conversation.recovering
+    assert new.is_introduced_again().to_editor == []
+    assert new.sent == []
+    assert not new.conversation.recovering
+
+
+def test_an_editor_that_uses_our_ids_gets_its_own_answers(talk: Dialogue) -> None:
+    unsent = [
+        request("acp-gateway:initialize", "x"),
+        request("acp-gateway:initialize+", "x"),
+        request("acp-gateway:attach:1", "x"),
+    ]
+    talk.editor_says(*unsent)
+    (opening,) = talk.reattached(*unsent)
+    assert opening["id"] == "acp-gateway:attach:1+"
+    assert talk.gateway_says(adopting(opening["id"])) == []
+    assert not talk.conversation.recovering
+    answers = [result(json.loads(message)["id"]) for message in unsent]
+    assert talk.gateway_says(*answers) == answers
+    assert talk.conversation.waiting() == []
+
+
+@pytest.mark.parametrize(
+    ("answer", "failure"),
+    [
+        ({"code": -32000, "message": "log in", "data": {"reason": "agent"}}, Failure(-32000, "log in", "agent")),
+        ({"code": 7, "message": "no", "data": None}, Failure(7, "no", None)),
+        ({"code": "x"}, Failure(-32603, "the gateway answered initialize with an error", None)),
+        (7, Failure(-32603, "the gateway answered initialize with an error", None)),
+    ],
+)
+def test_a_recovery_fails_where_the_editor_is_not_let_in_again(talk: Dialogue, answer: Any, failure: Failure) -> None:
+    talk.prompts(1)
+    talk.loses_link()
+    assert talk.gateway_says(encode({"id": "acp-gateway:initialize", "error": answer})) == []
+    assert talk.conversation.failure == failure
+    assert not talk.conversation.recovering
+
+
+def test_a_recovery_may_succeed_after_one_that_failed(talk: Dialogue) -> None:
+    talk.gateway_says(mark(s=("e", 5)))
+    talk.prompts(1)
+    talk.loses_link()
+    talk.gateway_says(error("acp-gateway:initialize"))
+    assert talk.seen() == {
+        "s": {"epoch": "e", "position": 5, "connection": "c1", "prompts": [1], "questions": []},
+    }
+    assert talk.conversation.failure is None
+
+
+# Requests in flight
+
+
+def test_a_request_in_flight_gets_an_error_that_names_the_outage(talk: Dialogue) -> None:
+    talk.editor_says(request(1, "session/set_mode", sessionId="s"))
+    (told,) = map(json.loads, talk.loses_link(why="the gateway was restarted"))
+    assert (told["id"], told["error"]["code"]) == (1, -32603)
+    assert told["error"]["data"] == {"reason": "outage"}
+    assert "the gateway was restarted" in told["error"]["message"]
+    assert talk.conversation.waiting() == []
+    assert "session/set_mode" in talk.notes[0]
+
+
+def test_a_second_initialize_in_flight_is_a_request_like_any_other(talk: Dialogue) -> None:
+    talk.editor_says(request(0, "initialize"))
+    (told,) = map(json.loads, talk.loses_link())
+    assert told["id"] == 0
+    assert json.loads(talk.sent[0])["id"] == "acp-gateway:initialize"
+
+
+def test_a_request_that_has_not_left_stays_open(talk: Dialogue) -> None:
+    unsent = [request(1, "session/list"), request(2, "session/prompt", sessionId="s"), b"junk", b'{"method":"n"}']
+    talk.editor_says(*unsent)
+    assert talk.seen(*unsent)["s"]["prompts"] == []
+    talk.gateway_says(adopting("acp-gateway:attach:1"))
+    assert talk.conversation.still_meant(unsent) == unsent
+    assert talk.conversation.waiting() == ["session/list", "session/prompt"]
+
+
+def test_a_prompt_that_goes_on_is_answered_when_its_turn_ends(talk: Dialogue) -> None:
+    talk.prompts(1)
+    talk.prompts("two")
+    assert talk.seen()["s"]["prompts"] == [1, "two"]
+    assert talk.gateway_says(adopting("acp-gateway:attach:1", [1, "two"])) == []
+    assert not talk.conversation.recovering
+    assert talk.gateway_says(result(1, stopReason="end_turn")) == [result(1, stopReason="end_turn")]
+    assert talk.conversation.waiting() == ["session/prompt"]
+
+
+def test_a_prompt_that_does_not_go_on_is_cancelled(talk: Dialogue) -> None:
+    for message_id in (1, 2, 3):
+        talk.prompts(message_id)
+    talk.reattached()
+    assert talk.gateway_says(adopting("acp-gateway:attach:1", [2])) == [cancelled(1), cancelled(3)]
+    assert talk.conversation.waiting() == ["session/prompt"]
+    assert talk.notes == [
+        "session s: what was seen of it is not known there: what came meanwhile is missing",
+        "session s is open again: 2 of 3 prompts cancelled, 0 of 0 questions withdrawn",
+    ]
+
+
+@pytest.mark.parametrize("reason", ["agent_ended", "agent_not_started", "agent_stalled"])
+def test_an_agent_that_ends_in_a_recovery_costs_no_session(talk: Dialogue, reason: str) -> None:
+    talk.prompts(1)
+    talk.reattached()
+    assert talk.gateway_says(error("acp-gateway:attach:1", reason=reason)) == []
+    assert not talk.conversation.recovering
+    assert talk.conversation.failure is not None
+    assert talk.conversation.failure.reason == reason
+    assert [json.loads(answer)["id"] for answer in talk.conversation.give_up("gone", "agent")] == [1]
+    # The next attempt is for the same sessions.
+    assert [request["params"]["sessionId"] for request in talk.reattached()] == ["s"]
+
+
+def test_in_a_recovery_what_is_asked_on_the_new_link_is_answered_at_once(talk: Dialogue) -> None:
+    talk.is_asked(3)
+    talk.reattached()
+    talk.is_asked(4)
+    assert not talk.conversation.may_go(result(3))
+    assert talk.conversation.may_go(result(4))
+    assert not talk.conversation.may_go(result(5))
+
+
+def test_in_a_recovery_what_is_about_a_session_that_is_open_again_does_not_wait(talk: Dialogue) -> None:
+    talk.opens("t")
+    assert talk.loses_link() == []
+    prompts = [request(number, "session/prompt", sessionId=name) for number, name in enumerate("stu")]
+    assert not any(map(talk.conversation.may_go, prompts))
+    talk.is_introduced_again()
+    assert not any(map(talk.conversation.may_go, prompts))
+    talk.gateway_says(adopting("acp-gateway:attach:2"))
+    assert [talk.conversation.may_go(prompt) for prompt in prompts] == [False, True, False]
+    assert not talk.conversation.may_go(notification("$/cancel_request", requestId=1))
+    assert not talk.conversation.may_go(request(9, "session/new"))
+
+
+def test_a_prompt_is_not_answered_twice(talk: Dialogue) -> None:
+    talk.prompts(1)
+    talk.reattached()
+    end = result(1, stopReason="end_turn")
+    assert talk.gateway_says(end, adopting("acp-gateway:attach:1")) == [end]
+
+
+@pytest.mark.parametrize("session", ["t", None])
+def test_a_prompt_of_a_session_that_is_not_open_is_cancelled_at_once(talk: Dialogue, session: Any) -> None:
+    talk.prompts(1, session)
+    assert talk.loses_link() == [cancelled(1)]
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        error("acp-gateway:attach:1", -32002, reason="unknown_session"),
+        error("acp-gateway:attach:1", -32002),
+    ],
+)
+def test_what_was_open_in_a_session_that_is_lost_ends(talk: Dialogue, answer: bytes) -> None:
+    talk.prompts(1)
+    talk.is_asked(5)
+    talk.gateway_says(mark(s=("e", 1)))
+    talk.reattached()
+    assert talk.gateway_says(answer) == [gap("s", SESSION_LOST), cancelled(1), withdrawn(5)]
+    assert not talk.conversation.recovering
+    assert "session s is lost: -32002" in talk.notes[0]
+    assert talk.reattached() == []
+
+
+def test_the_log_has_the_agents_reason_for_a_session_that_is_lost(talk: Dialogue) -> None:
+    talk.reattached()
+    why = {
+        "code": -32603,
+        "message": "Internal error",
+        "data": {"details": "No previous\nsessions, sk-0123456789abcdefghij"},
+    }
+    talk.gateway_says(encode({"id": "acp-gateway:attach:1", "error": why}))
+    assert talk.notes == ["session s is lost: -32603: Internal error: No previous sessions, …"]
+
+
+def test_an_agent_that_can_open_nothing_again_has_lost_its_sessions(talk: Dialogue) -> None:
+    talk.opens("t")
+    talk.prompts(1)
+    talk.is_asked(5, "t")
+    talk.loses_link()
+    outcome = talk.is_introduced_again(**NEITHER)
+    lost = gap("s", SESSION_LOST), gap("t", SESSION_LOST)
+    assert (outcome.to_gateway, outcome.to_editor) == ([], [lost[0], cancelled(1), lost[1], withdrawn(5)])
+    assert not talk.conversation.recovering
+    assert len(talk.notes) == 2
+
+
+@pytest.mark.parametrize("answer", [{"result": None}, {"result": {"_meta": {"acp-gateway": {"prompts": 1}}}}])
+def test_a_gateway_that_adopts_nothing_need_not_say_so(talk: Dialogue, answer: Any) -> None:
+    talk.prompts(1)
+    talk.reattached()
+    assert talk.gateway_says(encode({"id": "acp-gateway:attach:1"} | answer)) == [cancelled(1)]
+
+
+def test_each_session_has_its_own_answer(talk: Dialogue) -> None:
+    talk.opens("t")
+    talk.prompts(1, "s")
+    talk.prompts(2, "t")
+    assert [opening["id"] for opening in talk.reattached()] == ["acp-gateway:attach:1", "acp-gateway:attach:2"]
+    assert talk.gateway_says(adopting("acp-gateway:attach:2")) == [cancelled(2)]
+    assert talk.conversation.recovering
+    assert talk.gateway_says(adopting("acp-gateway:attach:1")) == [cancelled(1)]
+    assert not talk.conversation.recovering
+
+
+# Questions
+
+
+def test_a_question_that_is_still_open_can_be_answered(talk: Dialogue) -> None:
+    talk.is_asked(5)
+    assert talk.seen()["s"]["questions"] == [5]
+    assert talk.gateway_says(adopting("acp-gateway:attach:1", questions=[5])) == []
+    assert talk.editor_says(result(5)) == [result(5)]
+    assert talk.seen()["s"]["questions"] == []
+
+
+def test_a_question_that_is_no_more_is_withdrawn_and_its_late_answer_dropped(talk: Dialogue) -> None:
+    talk.is_asked(5)
+    talk.is_asked(6)
+    talk.reattached()
+    assert talk.gateway_says(adopting("acp-gateway:attach:1", questions=[6])) == [withdrawn(5)]
+    talk.notes.clear()
+    assert talk.editor_says(result(5), result(6)) == [result(6)]
+    assert len(talk.notes) == 1
+
+
+def test_a_question_that_is_asked_under_a_withdrawn_id_can_be_answered(talk: Dialogue) -> None:
+    talk.is_asked(5, "child")
+    assert talk.loses_link() == [withdrawn(5)]
+    talk.is_asked(5)
+    assert talk.editor_says(result(5)) == [result(5)]
+
+
+def test_questions_of_no_session_or_of_an_unknown_one_are_withdrawn_at_once(talk: Dialogue) -> None:
+    question = request(5, "elicitation/create", requestId=1)
+    assert talk.gateway_says(question) == [question]
+    talk.is_asked(6, "child")
+    assert talk.loses_link() == [withdrawn(5), withdrawn(6)]
+
+
+def test_a_question_that_was_answered_is_not_named(talk: Dialogue) -> None:
+    talk.is_asked(5)
+    talk.editor_says(result(5))
+    assert talk.seen()["s"]["questions"] == []
+
+
+@pytest.mark.parametrize("recovering", [False, True])
+def test_a_question_that_the_gateway_has_withdrawn_is_not_withdrawn_again(talk: Dialogue, recovering: bool) -> None:
+    talk.is_asked(5)
+    talk.is_asked(6)
+    if recovering:
+        talk.reattached()
+    assert talk.gateway_says(withdrawn(5)) == [withdrawn(5)]
+    if not recovering:
+        assert talk.seen()["s"]["questions"] == [6]
+    assert talk.gateway_says(adopting("acp-gateway:attach:1")) == [withdrawn(6)]
+
+
+def test_a_withdrawal_that_names_nothing_is_nothing(talk: Dialogue) -> None:
+    talk.is_asked(5)
+    assert talk.gateway_says(notification("$/cancel_request")) == [notification("$/cancel_request")]
+    assert talk.seen()["s"]["questions"] == [5]
+
+
+def test_a_request_without_a_possible_id_is_no_question(talk: Dialogue) -> None:
+    message = b'{"id":{},"method":"session/request_permission","params":{"sessionId":"s"}}'
+    assert talk.gateway_says(message) == [message]
+    assert talk.seen()["s"]["questions"] == []
+
+
+def test_an_answer_that_has_not_left_is_sent_where_the_question_is_still_open(talk: Dialogue) -> None:
+    talk.is_asked(5)
+    talk.is_asked(6)
+    unsent = [result(5), result(6)]
+    talk.editor_says(*unsent)
+    assert talk.seen(*unsent)["s"]["questions"] == [5, 6]
+    assert talk.gateway_says(adopting("acp-gateway:attach:1", questions=[6])) == []
+    assert talk.conversation.still_meant(unsent) == [result(6)]
+
+
+def test_an_answer_that_has_not_left_is_dropped_with_its_session(talk: Dialogue) -> None:
+    talk.is_asked(5, "child")
+    talk.editor_says(result(5))
+    assert talk.loses_link(result(5)) == []
+    assert talk.conversation.still_meant([result(5)]) == []
+
+
+def test_an_adopted_answer_that_does_not_leave_over_the_next_link_either_is_named_again(talk: Dialogue) -> None:
+    talk.is_asked(5)
+    talk.editor_says(result(5))
+    for number in (1, 2):
+        assert talk.seen(result(5))["s"]["questions"] == [5]
+        talk.gateway_says(adopting(f"acp-gateway:attach:{number}", questions=[5]))
+        assert talk.conversation.still_meant([result(5)]) == [result(5)]
+
+
+# What never left and means nothing any more
+
+
+def test_a_cancellation_is_sent_only_for_a_request_that_is_open(talk: Dialogue) -> None:
+    talk.prompts(1)
+    talk.prompts(2)
+    talk.editor_says(request(3, "session/list"))
+    cancels = [withdrawn(message_id) for message_id in (1, 2, 3)]
+    talk.editor_says(*cancels)
+    talk.reattached(*cancels)
+    talk.gateway_says(adopting("acp-gateway:attach:1", [2]))
+    assert talk.conversation.still_meant(cancels) == [withdrawn(2)]
+
+
+@pytest.mark.parametrize(
+    "message", [notification("session/cancel", sessionId="s"), b"junk", b'{"id":{},"method":"m"}', b'{"id":1']
+)
+def test_everything_else_that_never_left_is_sent(talk: Dialogue, message: bytes) -> None:
+    talk.reattached(message)
+    talk.gateway_says(adopting("acp-gateway:attach:1"))
+    assert talk.conversation.still_meant([message]) == [message]
+
+
+# What comes down meanwhile
+
+
+def test_updates_pass_behind_a_mark_of_the_epoch_that_the_gateway_was_told(talk: Dialogue) -> None:
+    talk.gateway_says(mark(s=("e", 5)), update())
+    assert talk.positions() == {"s": ("e", 6)}
+    assert talk.gateway_says(mark(s=("e", 6)), update(text="missed")) == [update(text="missed")]
+    assert talk.gateway_says(adopting("acp-gateway:attach:1"), update()) == [update()]
+    assert talk.positions() == {"s": ("e", 8)}
+    assert not any("swallowed" in note for note in talk.notes)
+
+
+@pytest.mark.parametrize("marks", [[], [mark(s=("f", 0))], [mark(t=("e", 5))]])
+def test_other_updates_are_swallowed_until_the_session_is_open_again(talk: Dialogue, marks: list[Mark]) -> None:
+    talk.gateway_says(mark(s=("e", 5)))
+    talk.reattached()
+    assert talk.gateway_says(*marks, update(), update()) == []
+    assert talk.gateway_says(update(), adopting("acp-gateway:attach:1"), update(text="new")) == [update(text="new")]
+    assert talk.notes[0] == "swallowed 3 updates of session s: already seen, or missed"
+
+
+def test_a_session_without_a_position_has_no_epoch_to_go_on_with(talk: Dialogue) -> None:
+    talk.reattached()
+    assert talk.gateway_says(mark(s=("e", 0)), update()) == []
+
+
+def test_swallowed_updates_are_noted_also_of_a_session_that_is_lost(talk: Dialogue) -> None:
+    talk.reattached()
+    talk.gateway_says(update(), error("acp-gateway:attach:1"))
+    assert "swallowed 1 " in talk.notes[0]
+
+
+def test_the_position_is_that_of_the_new_epoch_afterwards(talk: Dialogue) -> None:
+    talk.gateway_says(mark(s=("e", 5)))
+    talk.reattached()
+    talk.gateway_says(mark(s=("f", 1)), update(), update(), adopting("acp-gateway:attach:1"), update())
+    assert talk.positions() == {"s": ("f", 4)}
+
+
+def test_the_position_is_unknown_after_a_history_without_a_mark(talk: Dialogue) -> None:
+    talk.gateway_says(mark(s=("e", 5)))
+    talk.reattached()
+    talk.gateway_says(update(), adopting("acp-gateway:attach:1"), update())
+    assert talk.positions() == {"s": None}
+
+
+def test_requests_other_sessions_and_other_notifications_pass(talk: Dialogue) -> None:
+    talk.reattached()
+    messages = [
+        request(9, "session/request_permission", sessionId="s"),
+        request(10, "session/update", sessionId="s"),
+        update("child"),
+        notification("session/other", sessionId="s"),
+        b"junk",
+        b'{"jsonrpc":"2.0"}',
+        result("whose?"),
+    ]
+    assert talk.gateway_says(*messages) == messages
+    assert talk.gateway_says(adopting("acp-gateway:attach:1")) == []
+    assert talk.editor_says(result(9)) == [result(9)]
+
+
+@pytest.mark.parametrize(("asked", "passes"), [({}, True), (True, True), (False, False), (None, False)])
+def test_news_pass_where_the_editor_asked_for_them(new: Dialogue, asked: Any, passes: bool) -> None:
+    new.introduces(clientCapabilities={"_meta": {"acp-gateway": asked}})
+    new.opens("s")
+    new.reattached()
+    news = notification("_acp-gateway/news", sessionId="s")
+    assert new.gateway_says(news) == ([news] if passes else [])
+
+
+# Lost again
+
+
+def test_a_link_that_is_lost_in_a_recovery_is_replaced_once_more(talk: Dialogue) -> None:
+    talk.opens("t")
+    talk.gateway_says(mark(s=("e", 5), t=("f", 5)))
+    talk.prompts(1, "s")
+    talk.prompts(2, "t")
+    talk.is_asked(5, "t")
+    talk.reattached()
+    # Of the one session the gateway knows everything, and it has answered; of the other it has said nothing.
+    talk.gateway_says(update("t"), mark(s=("e", 5)), update("s"), adopting("acp-gateway:attach:1", [1]))
+    outcome = talk.conversation.begin_recovery("c2", [], "again")
+    assert outcome.to_editor == []
+    assert talk.conversation.recovering
+    talk.sent = outcome.to_gateway
+    openings = talk.is_introduced_again().to_gateway
+    assert [json.loads(opening)["params"]["_meta"]["acp-gateway"] for opening in openings] == [
+        {"epoch": "e", "position": 6, "connection": "c2", "prompts": [1], "questions": []},
+        {"epoch": "f", "position": 5, "connection": "c2", "prompts": [2], "questions": [5]},
+    ]
+    assert [json.loads(opening)["id"] for opening in openings] == ["acp-gateway:attach:3", "acp-gateway:attach:4"]
+
+
+@pytest.mark.parametrize("way", [{"code": -32603, "reason": "agent_ended"}, None])
+def test_where_nothing_has_passed_the_editor_is_where_it_was_whatever_the_gateway_says_of_that(
+    talk: Dialogue, way: dict[str, Any] | None
+) -> None:
+    talk.gateway_says(mark(s=("e", 5)))
+    talk.reattached()
+    # It counts anew, and nobody can tell yet what of that the editor has seen.
+    assert talk.gateway_says(mark(s=("f", 1)), update(), update()) == []
+    if way is not None:
+        talk.gateway_says(error("acp-gateway:attach:1", **way))
+    assert talk.positions() == {"s": ("e", 5)}
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_who_swallows_a_history_says_that_some_of_it_may_be_missing(talk: Dialogue, *, known: bool) -> None:
+    talk.gateway_says(mark(s=("e", 5)))
+    talk.loses_link()
+    talk.is_introduced_again(**LOADS)
+    talk.gateway_says(mark(s=("e", 5) if known else ("f", 0)))
+    told = talk.gateway_says(update(), adopting("acp-gateway:attach:1"), update(text="new"))
+    assert told == [update() if known else gap("s", MAY_BE_MISSING), update(text="new")]
+
+
+def test_the_editor_may_speak_while_a_recovery_is_under_way(talk: Dialogue) -> None:
+    talk.reattached()
+    assert talk.editor_says(request(1, "session/list")) == [request(1, "session/list")]
+    assert talk.gateway_says(result(1)) == [result(1)]
+    assert talk.conversation.recovering
+
+
+# Giving up
+
+
+def test_giving_up_answers_all_that_waits(talk: Dialogue) -> None:
+    unsent = request("2", "session/list")
+    talk.prompts(1)
+    talk.editor_says(unsent)
+    answers = talk.conversation.give_up("there is no way", "unreachable")
+    assert [json.loads(answer) for answer in answers] == [
+        {
+            "jsonrpc": "2.0",
+            "id": message_id,
+            "error": {"code": -32603, "message": "there is no way", "data": {"reason": "unreachable"}},
+        }
+        for message_id in (1, "2")
+    ]
+    assert talk.conversation.give_up("again", "unreachable") == []
+    assert talk.conversation.waiting() == []
+    assert talk.conversation.still_meant([unsent]) == []
+
+
+def test_sessions_are_taken_up_again_after_giving_up(talk: Dialogue) -> None:
+    talk.prompts(1)
+    talk.loses_link()
+    talk.gateway_says(error("acp-gateway:initialize"))
+    assert len(talk.conversation.give_up("the agent can't be started", "agent")) == 1
+    assert talk.seen()["s"]["prompts"] == []
+
+
+def test_a_load_that_is_given_up_leaves_its_session_unknown(talk: Dialogue) -> None:
+    talk.editor_says(request(1, "session/load", sessionId="s"))
+    talk.gateway_says(mark(s=("e", 5)), update())
+    talk.conversation.give_up("there is no way", "unreachable")
+    assert talk.positions() == {"s": None}
+
+
+def test_an_editor_that_never_started_starts_anew_after_giving_up(new: Dialogue) -> None:
+    new.editor_says(request(0, "initialize", a=1))
+    new.loses_link()
+    assert len(new.conversation.give_up("no", "unreachable")) == 1
+    assert not new.conversation.recovering
+    assert new.loses_link() == new.sent == []
+    new.editor_says(request(0, "initialize", a=2))
+    new.gateway_says(result(0))
+    new.loses_link()
+    assert json.loads(new.sent[0])["params"]["a"] == 2
+
+
+# What ended a turn
+
+
+def test_the_log_says_of_a_turn_that_a_restart_of_the_gateway_has_ended_it(talk: Dialogue) -> None:
+    talk.prompts(1)
+    talk.reattached()
+    answer = result("acp-gateway:attach:1", _meta={"acp-gateway": {"prompts": [], "cut": "gateway_restarted"}})
+    assert talk.gateway_says(answer) == [cancelled(1)]
+    assert "the gateway was restarted: the turn in session s was ended" in talk.notes
+
+
+def test_the_log_says_by_its_word_what_else_has_cut_off_a_turn(talk: Dialogue) -> None:
+    talk.reattached()
+    talk.gateway_says(result("acp-gateway:attach:1", _meta={"acp-gateway": {"cut": "agent_stopped"}}))
+    assert "'agent_stopped': the turn in session s was ended" in talk.notes
+
+
+@pytest.mark.parametrize("reason", ["agent_ended", "agent_stalled"])
+def test_the_log_says_of_a_turn_that_the_end_of_the_agent_has_ended_it(talk: Dialogue, reason: str) -> None:
+    talk.prompts(1)
+    lost = error(1, reason=reason)
+    assert talk.gateway_says(lost) == [lost]
+    assert talk.notes == [f"the agent has ended ({reason}): the turn in session s was ended"]
+
+
+@pytest.mark.parametrize("answer", [error(1), error(1, reason="x"), result(1, stopReason="end_turn")])
+def test_of_a_turn_that_ended_otherwise_the_log_says_nothing(talk: Dialogue, answer: bytes) -> None:
+    talk.prompts(1)
+    assert talk.gateway_says(answer) == [answer]
+    assert talk.notes == []
+
+
+def test_a_cancellation_waits_for_the_end_of_a_recovery_whatever_session_it_names(talk: Dialogue) -> None:
+    assert talk.conversation.may_go(request(1, "session/prompt", sessionId="s"))
+    assert not talk.conversation.may_go(notification("$/cancel_request", requestId=1, sessionId="s"))

@@ -1,0 +1,823 @@
+"""The shim between an editor and a gateway, both in memory; pauses pass in no time. As a program: end_to_end/."""
+
+import json
+import logging
+import os
+import signal
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+import trio
+from trio.testing import MockClock, lockstep_stream_pair, memory_stream_pair, wait_all_tasks_blocked
+
+from acp_gateway.client import shim
+from acp_gateway.client.dialing import Destination, Resume
+from acp_gateway.client.uplink import Loss
+from acp_gateway.errors import (
+    ConfigError,
+    Forbidden,
+    GatewayError,
+    LinkExpired,
+    LinkGone,
+    ProtocolError,
+    Unauthorized,
+    Unreachable,
+)
+from acp_gateway.protocol.gaps import MAY_BE_MISSING
+from acp_gateway.protocol.outbox import acknowledgement
+from acp_gateway.protocol.path_maps import PathMaps
+from acp_gateway.transports.link import WINDOW
+from acp_gateway.transports.streams import TrioBytes
+from tests.fake_gateway import DESTINATION, FakeGateway
+
+INITIALIZE = b'{"jsonrpc":"2.0","id":1,"method":"initialize"}\n'
+
+
+class Editor:
+    """The editor's end: lines in, lines out."""
+
+    def __init__(self, stream: trio.StapledStream[Any, Any]) -> None:
+        self._stream = stream
+        self._buffer = b""
+
+    async def send(self, *messages: dict[str, Any] | bytes) -> None:
+        for message in messages:
+            data = message if isinstance(message, bytes) else json.dumps(message).encode() + b"\n"
+            await self._stream.send_all(data)
+
+    async def receive(self) -> dict[str, Any]:
+        """The next message, but for lines that say that something may be missing: most gateways here tell no places."""
+        message = await self.receive_any()
+        while message.get("method") == "session/update" and "[acp-gateway: " in str(message):
+            message = await self.receive_any()
+        return message
+
+    async def receive_any(self) -> dict[str, Any]:
+        """The next message."""
+        while b"\n" not in self._buffer:
+            data = await self._stream.receive_some()
+            assert data
+            self._buffer += data
+        line, _, self._buffer = self._buffer.partition(b"\n")
+        message = json.loads(line)
+        assert isinstance(message, dict)
+        return message
+
+    async def start(self) -> None:
+        """Initialize, and open a session."""
+        await self.send(INITIALIZE)
+        assert "result" in await self.receive()
+        await self.send({"id": 2, "method": "session/new", "params": {"cwd": "/proj", "mcpServers": []}})
+        assert (await self.receive())["result"]["sessionId"] == "s"
+
+    async def close(self) -> None:
+        await self._stream.send_eof()
+
+    async def stop_reading(self) -> None:
+        await self._stream.receive_stream.aclose()
+
+
+@pytest.fixture
+def gateway() -> FakeGateway:
+    return FakeGateway()
+
+
+@asynccontextmanager
+async def shimmed(
+    gateway: FakeGateway,
+    *,
+    raises: type[GatewayError] | None = None,
+    maps: PathMaps | None = None,
+    backlog: int = shim.BACKLOG,
+    max_message_size: int = 4096,
+    destination: Callable[[], Destination] = lambda: DESTINATION,
+    lockstep: bool = False,
+    **changes: Any,
+) -> AsyncIterator[Editor]:
+    """A shim at work, which must end in the way that `raises` says."""
+    ends: list[type[GatewayError] | None] = []
+    near, far = lockstep_stream_pair() if lockstep else memory_stream_pair()
+    settings = shim.Settings(
+        maps=maps or PathMaps([]),
+        max_message_size=max_message_size,
+        persistence=gateway.persistence(**changes),
+        backlog=backlog,
+    )
+
+    async def run() -> None:
+        try:
+            await shim.run(TrioBytes(far), destination, settings)
+        except GatewayError as error:
+            ends.append(type(error))
+        else:
+            ends.append(None)
+
+    with trio.fail_after(100_000):
+        async with trio.open_nursery() as nursery:
+            await nursery.start(gateway.run)
+            async with trio.open_nursery() as work:
+                work.start_soon(run)
+                yield Editor(near)
+            nursery.cancel_scope.cancel()
+    assert ends == [raises]
+
+
+def is_error(answer: dict[str, Any], raw_id: object, reason: str) -> bool:
+    return answer["id"] == raw_id and bool(answer["error"]["data"]["reason"] == reason)
+
+
+# Messages
+
+
+async def test_messages_pass_both_ways_and_the_editors_end_ends_it_with_a_goodbye(
+    gateway: FakeGateway, autojump_clock: MockClock
+) -> None:
+    async with shimmed(gateway) as editor:
+        await editor.send({"method": "up"})
+        await gateway.hear("up")
+        gateway.say(method="down")
+        assert (await editor.receive())["method"] == "down"
+        link = gateway.link
+        await editor.close()
+    assert link.left
+
+
+async def test_what_the_editor_said_last_is_passed_on_without_its_line_end(
+    gateway: FakeGateway, autojump_clock: MockClock
+) -> None:
+    async with shimmed(gateway) as editor:
+        await editor.send(b'{"last":1}')
+        await editor.close()
+    assert gateway.heard == [{"last": 1}]
+
+
+async def test_a_line_that_is_not_utf8_is_answered_here_and_the_rest_goes_on(
+    gateway: FakeGateway, autojump_clock: MockClock
+) -> None:
+    async with shimmed(gateway) as editor:
+        await editor.send(b'{"a":"\xff"}\n{"method":"b"}\n')
+        answer = await editor.receive()
+        assert answer["id"] is None
+        assert answer["error"]["code"] == -32700
+        await gateway.hear("b")
+        await editor.close()
+    assert len(gateway.heard) == 1
+
+
+async def test_a_line_that_is_too_long_is_answered_and_ends_it(gateway: FakeGateway, autojump_clock: MockClock) -> None:
+    async with shimmed(gateway, raises=ProtocolError) as editor:
+        await editor.start()
+        await editor.send({"id": 3, "method": "session/prompt", "params": {"sessionId": "s"}})
+        await editor.send(b'{"a":"' + b"x" * 5000 + b'"}\n')
+        assert "--max-message-size" in str((await editor.receive())["error"])
+        assert is_error(await editor.receive(), 3, "protocol")
+
+
+async def test_methods_of_the_gateways_own_never_leave(gateway: FakeGateway, autojump_clock: MockClock) -> None:
+    async with shimmed(gateway) as editor:
+        await editor.send({"id": 5, "method": "_acp-gateway/goodbye"}, {"method": "up"})
+        assert (await editor.receive())["error"]["code"] == -32601
+        await gateway.hear("up")
+        assert not gateway.link.left
+        await editor.close()
+    assert gateway.heard == [{"method": "up"}]
+
+
+async def test_paths_are_translated_both_ways(gateway: FakeGateway, autojump_clock: MockClock) -> None:
+    async with shimmed(gateway, maps=PathMaps([("/laptop/proj", "/srv/proj")])) as editor:
+        await editor.send({"id": 1, "method": "session/new", "params": {"cwd": "/laptop/proj"}})
+        assert (await gateway.hear("session/new"))["params"]["cwd"] == "/srv/proj"
+        await editor.receive()
+        gateway.say(id=7, method="fs/read_text_file", params={"path": "/srv/proj/x"})
+        assert (await editor.receive())["params"] == {"path": "/laptop/proj/x"}
+        await editor.close()
+
+
+async def test_a_map_that_leads_nowhere_is_named_instead_of_a_second_one(
+    gateway: FakeGateway, autojump_clock: MockClock
+) -> None:
+    refusal = {"code": -32602, "message": "x", "data": {"reason": "no_such_directory", "cwd": "/srv/porj"}}
+    gateway.answers["session/new"] = lambda _: {"error": refusal}
+    async with shimmed(gateway, maps=PathMaps([("/laptop/proj", "/srv/porj")])) as editor:
+        await editor.send({"id": "a", "method": "session/new", "params": {"cwd": "/laptop/proj"}})
+        answer = await editor.receive()
+        assert answer["id"] == "a"
+        assert "which is what your map makes of /laptop/proj" in str(answer["error"])
+        await editor.close()
+
+
+# Before the first success
+
+
+async def test_an_editor_that_leaves_while_the_gateway_is_looked_for_ends_it(
+    gateway: FakeGateway, autojump_clock: MockClock
+) -> None:
+    gateway.hangs = True
+    # Nobody waits for it any more; what it is checked for by a script is whether it answers.
+    async with shimmed(gateway, raises=Unreachable, known_timeout=300.0, knows=lambda _: True) as editor:
+        await trio.sleep(1)
+        await editor.close()
+    assert trio.current_time() == 15
+
+
+@pytest.mark.parametrize("words", [b"", INITIALIZE])
+async def test_an_editor_that_leaves_a_gateway_that_is_waited_for_in_vain_ends_it(
+    gateway: FakeGateway, autojump_clock: MockClock, words: bytes
+) -> None:
+    gateway.down = True
+    async with shimmed(gateway, raises=Unreachable, known_timeout=300.0, knows=lambda _: True) as editor:
+        await editor.send(words)
+        await trio.sleep(100)
+        await editor.close()
+    assert trio.current_time() == 100
+
+
+async def test_who_says_nothing_finds_out_that_the_gateway_can_be_reached(
+    gateway: FakeGateway, autojump_clock: MockClock
+) -> None:
+    gateway.refusals = [Unreachable("not yet")] * 3
+    async with shimmed(gateway) as editor:
+        await editor.close()
+    assert len(gateway.connections) == 1
+    gateway.refusals = [Forbidden("no")]
+    async with shimmed(gateway, raises=Forbidden) as editor:
+        await editor.close()
+
+
+async def test_a_gateway_that_was_reached_before_is_waited_for_and_initialize_answered_late(
+    gateway: FakeGateway, autojump_clock: MockClock
+) -> None:
+    gateway.down = True
+    noted: list[str] = []
+    changes: dict[str, Any] = {"known_timeout": 300.0, "knows": lambda address: "box.example" in address}
+    async with shimmed(gateway, reached=noted.append, **changes) as editor:
+        await editor.send(INITIALIZE)
+        await trio.sleep(240)
+        assert noted == []
+        gateway.down = False
+        assert "result" in await editor.receive()
+        assert noted == ["tcp://box.example:7443"]
+        await editor.close()
+    assert trio.current_time() < 243
+
+
+async def test_a_gateway_that_is_not_there_is_an_answer_to_initialize(
+    gateway: FakeGateway, autojump_clock: MockClock
+) -> None:
+    gateway.down = True
+    async with shimmed(gateway, raises=Unreachable) as editor:
+        await editor.send(INITIALIZE)
+        answer = await editor.receive()
+        assert is_error(answer, 1, "unreachable")
+        assert "nobody answers (tried for 15 s)" in answer["error"]["message"]
+
+
+async def test_a_refusal_waits_a_moment_for_the_question(gateway: FakeGateway, autojump_clock: MockClock) -> None:
+    gateway.refusals = [Unauthorized("no")]
+    async with shimmed(gateway, raises=Unauthorized) as editor:
+        await trio.sleep(1)
+        await editor.send(INITIALIZE)
+        assert is_error(await editor.receive(), 1, "unauthorized")
+
+
+async def test_an_error_before_the_first_attempt_answers_the_editor_under_its_ids_spelling(
+    autojump_clock: MockClock,
+) -> None:
+    near, far = memory_stream_pair()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(shim.refuse, TrioBytes(far), ConfigError("the file is wrong"))
+        await near.send_all(INITIALIZE.replace(b"1,", b"1e0,") + b'[]\nnonsense\n"\xff"\n')
+        answer = bytes(await near.receive_some())
+        await near.send_eof()
+    assert answer.startswith(b'{"jsonrpc":"2.0","id":1e0,"error":')
+    assert json.loads(answer)["error"]["data"] == {"reason": "configuration"}
+
+
+async def test_a_gateway_that_knows_nothing_of_resuming_and_hangs_up_ends_it(
+    gateway: FakeGateway, autojump_clock: MockClock
+) -> None:
+    gateway.resumes = False
+    gateway.answers.clear()
+    async with shimmed(gateway, raises=Unreachable) as editor:
+        await editor.send(INITIALIZE)
+        await gateway.hear("initialize")
+        await gateway.last.far.aclose()
+        answer = await editor.receive()
+        assert is_error(answer, 1, "unreachable")
+        assert "closed the connection" in str(answer["error"])
+
+
+async def test_a_gateway_that_hangs_up_when_it_has_refused_ends_it(
+    gateway: FakeGateway, autojump_clock: MockClock
+) -> None:
+    gateway.answers["initialize"] = lambda _: {"error": {"code": -32603, "message": "not found"}}
+    async with shimmed(gateway, raises=Unreachable) as editor:
+        await editor.send(INITIALIZE)
+        assert (await editor.receive())["error"]["message"] == "not found"
+        await gateway.last.far.aclose()
+    assert len(gateway.attempts) == 1
+
+
+async def test_a_connection_that_is_lost_during_the_first_initialize_is_resumed(
+    gateway: FakeGateway, autojump_clock: MockClock
+) -> None:
+    answer = gateway.answers.pop("initialize")
+    async with shimmed(gateway) as editor:
+        await editor.send(INITIALIZE)
+        request = await gateway.hear("initialize")
+        gateway.last.cut()
+        gateway.say(id=request["id"], **(answer(request) or {}))
+        assert "result" in await editor.receive()
+        await editor.close()
+    assert [resume for _, resume in gateway.attempts] == [Resume(), Resume("c1", 0)]
+    assert len(gateway.heard) == 1
+
+
+@pytest.mark.parametrize("heard", [True, False])
+async def test_a_link_that_is_gone_during_the_first_initialize_is_replaced(
+    gateway: FakeGateway, autojump_clock: MockClock, heard: bool
+) -> None:
+    answer = gateway.answers.pop("initialize")
+    async with shimmed(gateway) as editor:
+        await trio.testing.wait_all_tasks_blocked()
+        if heard:
+            await editor.send(INITIALIZE)
+            await gateway.hear("initialize")
+        gateway.forget()
+        gateway.answers["initialize"] = answer
+        if not heard:
+            await wait_all_tasks_blocked()
+            await editor.send(INITIALIZE)
+        assert "result" in await editor.receive()
+        await editor.close()
+    assert [message["id"] for message in gateway.heard] == [1] * (2 if heard else 1)
+
+
+# Losses
+
+
+async def test_each_message_arrives_once_in_both_directions_over_many_losses(
+    gateway: FakeGateway, autojump_clock: MockClock
+) -> None:
+    async with shimmed(gateway) as editor:
+        await editor.start()
+        for number in range(100):
+            await editor.send({"method": "up", "params": number})
+            gateway.say(method="down", params=number)
+            if number % 3 == 0:
+                await wait_all_tasks_blocked()
+            if number % 8 == 5:
+                gateway.last.cut()
+                await gateway.attempted(len(gateway.attempts) + 1)
+        received = [(await editor.receive())["params"] for _ in range(100)]
+        await gateway.hear("up", 100)
+        await editor.close()
+    assert received == list(range(100))
+    assert [message["params"] for message in gateway.heard if message["method"] == "up"] == list(range(100))
+
+
+async def test_the_answer_of_a_turn_that_ended_without_a_connection_comes_after_it(
+    gateway: FakeGateway, autojump_clock: MockClock
+) -> None:
+    async with shimmed(gateway) as editor:
+        await editor.start()
+        await editor.send({"id": 3, "method": "session/prompt", "params": {"sessionId": "s"}})
+        await gateway.hear("session/prompt")
+        gateway.down = True
+        gateway.last.cut()
+        await trio.sleep(3600)
+        gateway.say(id=3, result={"stopReason": "end_turn"})
+        gateway.down = False
+        assert (await editor.receive())["result"] == {"stopReason": "end_turn"}
+        await editor.close()
+
+
+async def test_what_the_editor_says_without_a_connection_makes_it_dial_at_once(
+    gateway: FakeGateway, autojump_clock: MockClock
+) -> None:
+    async with shimmed(gateway) as editor:
+        await editor.start()
+        gateway.down = True
+        gateway.last.cut()
+        await gateway.attempted(10)
+        await trio.sleep(1)
+        gateway.down = False
+        now = trio.current_time()
+        await editor.send({"method": "up"})
+        await gateway.hear("up")
+        assert trio.current_time() == now
+        await editor.close()
+
+
+async def test_an_editor_that_floods_without_a_connection_is_not_read_any_more(
+    gateway: FakeGateway, autojump_clock: MockClock
+) -> None:
+    sent = 0
+
+    async def flood() -> None:
+        nonlocal sent
+        for number in range(1000):
+            await editor.send({"method": "up", "params": [number, "x" * 1000]})
+            sent += 1
+
+    async with shimmed(gateway, backlog=100_000, lockstep=True) as editor:
+        await editor.start()
+        gateway.down = True
+        gateway.last.cut()
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(flood)
+            await trio.sleep(100)
+            assert 90 <= sent <= 110
+            gateway.down = False
+        await gateway.hear("up", 1000)
+        await editor.close()
+    assert [message["params"][0] for message in gateway.heard if message["method"] == "up"] == list(range(1000))
+
+
+async def test_an_editor_that_reads_nothing_stops_the_gateway_and_not_the_link(
+    gateway: FakeGateway, autojump_clock: MockClock
+) -> None:
+    async with shimmed(gateway, lockstep=True) as editor:
+        await editor.start()
+        for number in range(400):
+            gateway.say(method="down", params=[number, "x" * 100_000])
+        await trio.sleep(1000)
+        assert len(gateway.attempts) == 1
+        held = gateway.link.outbox.unconfirmed_bytes - gateway.link.outbox.unwritten_bytes
+        assert WINDOW <= held <= WINDOW + 200_000
+        await editor.send({"method": "up"})
+        await gateway.hear("up")
+        received = [(await editor.receive())["params"][0] for _ in range(400)]
+        assert received == list(range(400))
+        await editor.close()
+
+
+async def test_a_dead_link_is_found_out_when_nothing_is_said(gateway: FakeGateway, autojump_clock: MockClock) -> None:
+    async with shimmed(gateway, keepalive=20.0) as editor:
+        await editor.start()
+        await trio.sleep(1000)
+        assert len(gateway.attempts) == 1
+        gateway.last.scope.cancel()
+        await trio.sleep(21)
+        assert len(gateway.attempts) == 2
+        await editor.close()
+
+
+async def test_a_refusal_answers_what_is_open_and_ends_it(gateway: FakeGateway, autojump_clock: MockClock) -> None:
+    async with shimmed(gateway, raises=Forbidden) as editor:
+        await editor.start()
+        await editor.send({"id": 3, "method": "session/prompt", "params": {"sessionId": "s"}})
+        await gateway.hear("session/prompt")
+        gateway.refusals = [Unreachable("not yet"), Forbidden("the token was revoked")]
+        gateway.last.cut()
+        answer = await editor.receive()
+        assert is_error(answer, 3, "forbidden")
+        assert "revoked" in answer["error"]["message"]
+
+
+async def test_files_are_read_anew_for_each_attempt_and_may_be_flawed_for_a_while(
+    gateway: FakeGateway, autojump_clock: MockClock
+) -> None:
+    asked = 0
+
+    def destination() -> Destination:
+        nonlocal asked
+        asked += 1
+        if asked == 2:
+            raise ConfigError("being edited")
+        return DESTINATION
+
+    async with shimmed(gateway, destination=destination) as editor:
+        await editor.start()
+        gateway.last.cut()
+        await gateway.attempted(2)
+        await editor.close()
+    assert asked == 3
+
+
+# Recoveries
+
+
+async def test_a_forgotten_link_is_recovered_and_an_adopted_prompt_goes_on(
+    gateway: FakeGateway, autojump_clock: MockClock
+) -> None:
+    gateway.answers["session/load"] = lambda _: {
+        "result": {"_meta": {"acp-gateway": {"prompts": [3], "questions": []}}}
+    }
+    async with shimmed(gateway) as editor:
+        await editor.start()
+        gateway.link.send([acknowledgement(0, {"s": ("e", 7)})])
+        await editor.send({"id": 3, "method": "session/prompt", "params": {"sessionId": "s"}})
+        await gateway.hear("session/prompt")
+        gateway.forget()
+        load = await gateway.hear("session/load")
+        told = load["params"]["_meta"]["acp-gateway"]
+        assert (told["connection"], told["prompts"]) == ("c1", [3])
+        assert load["params"]["cwd"] == "/proj"
+        gateway.say(id=3, result={"stopReason": "end_turn"})
+        # Where it is was not answered with the epoch that was told.
+        assert MAY_BE_MISSING in str(await editor.receive_any())
+        assert (await editor.receive()) == {"jsonrpc": "2.0", "id": 3, "result": {"stopReason": "end_turn"}}
+        await editor.close()
+    assert [resume.connection_id for _, resume in gateway.attempts] == [None, "c1", None]
+
+
+async def test_a_forgotten_prompt_ends_cancelled_and_other_requests_with_an_error_that_names_the_outage(
+    gateway: FakeGateway, autojump_clock: MockClock
+) -> None:
+    async with shimmed(gateway) as editor:
+        await editor.start()
+        await editor.send({"id": 3, "method": "session/prompt", "params": {"sessionId": "s"}})
+        await editor.send({"id": 4, "method": "session/list"})
+        await gateway.hear("session/list")
+        gateway.forget()
+        answer = await editor.receive()
+        assert is_error(answer, 4, "outage")
+        assert "no such link" in answer["error"]["message"]
+        assert (await editor.receive())["result"] == {"stopReason": "cancelled"}
+        await editor.close()
+    assert sum(message.get("method") == "session/prompt" for message in gateway.heard) == 1
+
+
+async def test_what_the_editor_says_in_a_recovery_waits_for_its_end_in_order(
+    gateway: FakeGateway, autojump_clock: MockClock
+) -> None:
+    answer = gateway.answers.pop("session/load")
+    async with shimmed(gateway) as editor:
+        await editor.start()
+        gateway.down = True
+        gateway.forget()
+        await trio.sleep(10)
+        await editor.send({"id": 5, "method": "one"})
+        await trio.sleep(10)
+        gateway.down = False
+        load = await gateway.hear("session/load")
+        await editor.send({"id": 6, "method": "two"}, {"method": "three"})
+        await trio.sleep(10)
+        assert gateway.heard[-1] == load
+        gateway.say(id=load["id"], **(answer(load) or {}))
+        await gateway.hear("three")
+        gateway.say(id=6, result={})
+        assert (await editor.receive())["id"] == 6
+        await editor.send(b"")
+        gateway.say(id=5, result={})
+        await editor.receive()
+        await editor.close()
+    assert [message["method"] for message in gateway.heard[-3:]] == ["one", "two", "three"]
+
+
+async def test_an_editor_that_floods_in_a_recovery_is_not_read_any_more(
+    gateway: FakeGateway, autojump_clock: MockClock
+) -> None:
+    answer = gateway.answers.pop("session/load")
+    sent = 0
+
+    async def flood() -> None:
+        nonlocal sent
+        for number in range(1000):
+            await editor.send({"method": "up", "params": [number, "x" * 1000]})
+            sent += 1
+
+    async with shimmed(gateway, backlog=100_000, lockstep=True) as editor:
+        await editor.start()
+        gateway.forget()
+        load = await gateway.hear("session/load")
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(flood)
+            await trio.sleep(100)
+            assert 90 <= sent <= 110
+            gateway.say(id=load["id"], **(answer(load) or {}))
+        await gateway.hear("up", 1000)
+        await editor.close()
+
+
+async def test_a_new_link_that_is_lost_in_a_recovery_is_resumed(
+    gateway: FakeGateway, autojump_clock: MockClock
+) -> None:
+    answer = gateway.answers.pop("session/load")
+    async with shimmed(gateway) as editor:
+        await editor.start()
+        gateway.forget()
+        load = await gateway.hear("session/load")
+        gateway.last.cut()
+        gateway.say(id=load["id"], **(answer(load) or {}))
+        await editor.send({"method": "up"})
+        await gateway.hear("up")
+        await editor.close()
+    assert gateway.attempts[-1][1].connection_id == "c1"
+    assert sum(message.get("method") == "session/load" for message in gateway.heard) == 1
+
+
+async def test_a_new_link_that_is_forgotten_in_a_recovery_is_recovered_again(
+    gateway: FakeGateway, autojump_clock: MockClock
+) -> None:
+    answer = gateway.answers.pop("session/load")
+    async with shimmed(gateway) as editor:
+        await editor.start()
+        await editor.send({"id": 3, "method": "session/prompt", "params": {"sessionId": "s"}})
+        await gateway.hear("session/prompt")
+        gateway.refusals = [LinkExpired("away for too long")]
+        gateway.last.cut()
+        await gateway.hear("session/load")
+        await editor.send({"method": "held"})
+        gateway.answers["session/load"] = answer
+        gateway.forget()
+        assert (await editor.receive())["result"] == {"stopReason": "cancelled"}
+        load = await gateway.hear("session/load", 2)
+        assert load["params"]["_meta"]["acp-gateway"]["connection"] == "c1"
+        await gateway.hear("held")
+        await editor.close()
+
+
+async def test_an_agent_that_cant_be_started_again_is_tried_again_when_the_editor_wants_something(
+    gateway: FakeGateway, autojump_clock: MockClock
+) -> None:
+    answer = gateway.answers["initialize"]
+    async with shimmed(gateway) as editor:
+        await editor.start()
+        await editor.send({"id": 3, "method": "session/prompt", "params": {"sessionId": "s"}})
+        await gateway.hear("session/prompt")
+        error = {"code": -32603, "message": "not found", "data": {"reason": "agent_not_started"}}
+        gateway.answers["initialize"] = lambda _: {"error": error}
+        gateway.forget()
+        answered = await editor.receive()
+        assert is_error(answered, 3, "agent_not_started")
+        assert answered["error"]["message"] == "not found"
+        attempts = len(gateway.attempts)
+        await trio.sleep(1000)
+        assert len(gateway.attempts) == attempts
+        await editor.send({"id": 4, "method": "session/prompt", "params": {"sessionId": "s"}})
+        assert is_error(await editor.receive(), 4, "agent_not_started")
+        gateway.answers["initialize"] = answer
+        await editor.send({"id": 5, "method": "session/prompt", "params": {"sessionId": "s"}})
+        assert (await gateway.hear("session/prompt", 2))["id"] == 5
+        gateway.say(id=5, result={})
+        assert (await editor.receive())["id"] == 5
+        await editor.close()
+
+
+async def test_an_agent_that_ends_is_started_again_only_when_the_editor_wants_something(
+    gateway: FakeGateway, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ended = Loss("the agent has ended", 1011, closed=True)
+    monkeypatch.setattr("acp_gateway.client.uplink.how_closed", lambda _: ended)
+    async with shimmed(gateway) as editor:
+        await editor.start()
+        for number in range(1, 4):
+            gateway.last.cut(trio.EndOfChannel())
+            await trio.sleep(1000)
+            assert len(gateway.attempts) == number
+            await editor.send({"id": 10 + number, "method": "session/prompt", "params": {"sessionId": "s"}})
+            assert (await gateway.hear("session/prompt", number))["id"] == 10 + number
+            gateway.say(id=10 + number, result={"stopReason": "end_turn"})
+            assert (await editor.receive())["id"] == 10 + number
+        await editor.close()
+
+
+async def test_an_editor_that_waits_when_the_agent_ends_is_answered(
+    gateway: FakeGateway, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ended = Loss("the agent has ended", 1011, closed=True)
+    monkeypatch.setattr("acp_gateway.client.uplink.how_closed", lambda _: ended)
+    async with shimmed(gateway) as editor:
+        await editor.start()
+        await editor.send({"id": 3, "method": "session/prompt", "params": {"sessionId": "s"}})
+        await gateway.hear("session/prompt")
+        gateway.last.cut(trio.EndOfChannel())
+        assert (await editor.receive())["result"] == {"stopReason": "cancelled"}
+        await editor.close()
+
+
+async def test_in_a_recovery_the_agent_gets_the_answer_that_it_waits_for(
+    gateway: FakeGateway, autojump_clock: MockClock
+) -> None:
+    answer = gateway.answers.pop("session/load")
+    async with shimmed(gateway) as editor:
+        await editor.start()
+        gateway.forget()
+        load = await gateway.hear("session/load")
+        gateway.say(id=1, method="x/ask", params={})
+        assert (await editor.receive())["method"] == "x/ask"
+        await editor.send({"id": 1, "result": "yes"})
+        await gateway.until(lambda: gateway.heard[-1] == {"id": 1, "result": "yes"})
+        gateway.say(id=load["id"], **(answer(load) or {}))
+        await editor.close()
+
+
+async def test_a_gateway_that_knows_nothing_of_resuming_is_recovered_after_a_loss(
+    gateway: FakeGateway, autojump_clock: MockClock
+) -> None:
+    gateway.resumes = False
+    async with shimmed(gateway) as editor:
+        await editor.start()
+        await editor.send({"id": 3, "method": "session/prompt", "params": {"sessionId": "s"}})
+        await gateway.hear("session/prompt")
+        await gateway.last.far.aclose()
+        load = await gateway.hear("session/load")
+        assert load["params"]["_meta"]["acp-gateway"]["connection"] == ""
+        assert (await editor.receive())["result"] == {"stopReason": "cancelled"}
+        await editor.close()
+
+
+# The end
+
+
+async def test_a_script_that_ends_its_input_still_gets_its_answers(
+    gateway: FakeGateway, autojump_clock: MockClock
+) -> None:
+    gateway.refusals = [Unreachable("not yet")]
+    async with shimmed(gateway) as editor:
+        await editor.send(INITIALIZE, {"id": 2, "method": "session/new"})
+        await editor.close()
+        assert (await editor.receive())["id"] == 1
+        assert (await editor.receive())["id"] == 2
+
+
+async def test_an_answer_that_never_comes_is_not_waited_for_for_ever(
+    gateway: FakeGateway, autojump_clock: MockClock
+) -> None:
+    async with shimmed(gateway, connect_timeout=15.0) as editor:
+        await editor.send({"id": 2, "method": "never"})
+        await editor.close()
+    assert trio.current_time() == 15
+
+
+async def test_the_end_of_the_editor_is_not_put_off_by_a_turn(gateway: FakeGateway, autojump_clock: MockClock) -> None:
+    async with shimmed(gateway) as editor:
+        await editor.send({"id": 1, "method": "session/prompt", "params": {}})
+        await editor.close()
+    assert trio.current_time() == 0
+
+
+async def test_without_a_connection_the_end_of_the_editor_is_the_end_at_once(
+    gateway: FakeGateway, autojump_clock: MockClock
+) -> None:
+    async with shimmed(gateway) as editor:
+        await editor.start()
+        gateway.down = True
+        gateway.last.cut()
+        await trio.sleep(100)
+        await editor.send({"id": 3, "method": "session/list"})
+        await wait_all_tasks_blocked()
+        now = trio.current_time()
+        await editor.close()
+    assert trio.current_time() == now
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+async def test_a_signal_ends_it_with_a_goodbye(
+    gateway: FakeGateway, autojump_clock: MockClock, number: signal.Signals
+) -> None:
+    async with shimmed(gateway) as editor:
+        await editor.start()
+        await editor.send({"id": 3, "method": "session/prompt", "params": {"sessionId": "s"}})
+        await gateway.hear("session/prompt")
+        link = gateway.link
+        os.kill(os.getpid(), number)
+    assert link.left
+
+
+async def test_an_editor_that_takes_nothing_any_more_ends_it(gateway: FakeGateway, autojump_clock: MockClock) -> None:
+    async with shimmed(gateway) as editor:
+        await editor.start()
+        link = gateway.link
+        await editor.stop_reading()
+        gateway.say(method="down")
+    assert link.left
+
+
+async def test_sixty_losses_leave_no_tasks_behind(gateway: FakeGateway, autojump_clock: MockClock) -> None:
+    async with shimmed(gateway) as editor:
+        await editor.start()
+        await wait_all_tasks_blocked()
+        before = trio.lowlevel.current_statistics().tasks_living
+        for count in range(1, 61):
+            (gateway.forget if count % 3 == 0 else gateway.last.cut)()
+            await gateway.attempted(len(gateway.attempts) + 1)
+            await editor.send({"method": "up"})
+            await gateway.hear("up", count)
+        await wait_all_tasks_blocked()
+        assert trio.lowlevel.current_statistics().tasks_living == before
+        await editor.close()
+
+
+async def test_the_log_tells_of_recoveries_and_never_what_was_said(
+    gateway: FakeGateway, autojump_clock: MockClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    async with shimmed(gateway) as editor:
+        await editor.start()
+        await editor.send({"id": 3, "method": "session/prompt", "params": {"sessionId": "s", "text": "secret"}})
+        await gateway.hear("session/prompt")
+        gateway.refusals = [LinkGone("no such link")]
+        gateway.last.cut()
+        await editor.receive()
+        await editor.close()
+    text = "\n".join(caplog.messages)
+    assert "beginning anew on a new link: after 0 s it can't be resumed: no such link" in text
+    assert "session s is open again: 1 of 1 prompts cancelled" in text
+    assert "recovered" in text
+    assert caplog.messages[-1] == "the end"
+    assert "secret" not in text

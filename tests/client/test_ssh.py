@@ -1,0 +1,381 @@
+"""What ssh is told and given, and what is made of what it says; in its place are a few lines of shell."""
+
+import os
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+import trio
+
+from acp_gateway.client import ssh
+from acp_gateway.client.ssh import Way, find_host_name, mark, open_relay, remote_command, start_command
+from acp_gateway.config.addresses import parse_target
+from acp_gateway.errors import (
+    AccessError,
+    ConfigError,
+    GatewayError,
+    ProtocolError,
+    TrustError,
+    Unreachable,
+    UsageError,
+)
+from tests.doubles import PATIENCE
+
+BOX = Way(parse_target("ssh://ann@box"))
+
+NONCE = 'nonce=${last##*"--nonce "}; nonce=${nonce%% *}; '
+"""For a stand-in, the number that it has to say."""
+
+
+@pytest.fixture
+def stand_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> "StandIn":
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    return StandIn(tmp_path)
+
+
+class StandIn:
+    """A program that is called ssh."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+
+    def does(self, lines: str) -> None:
+        """Have it do this, in the shell's language; `$last` is the command, and `$nonce` the number in it."""
+        path = self.directory / "ssh"
+        path.write_text(f"#!/bin/sh\nfor last; do :; done; {NONCE}\n{lines}\n")
+        path.chmod(0o755)
+
+    async def failure(self, way: Way = BOX) -> GatewayError:
+        """What a relay fails with."""
+        with trio.fail_after(PATIENCE), pytest.raises(GatewayError) as caught:
+            await open_relay(way)
+        assert "\n" not in str(caught.value)
+        return caught.value
+
+
+# The command
+
+
+def test_the_host_is_behind_all_options_and_can_be_none() -> None:
+    way = Way(parse_target("ssh://ann@box:2222/run/socket"), options=("User=bob", "BatchMode=no"))
+    arguments = way.arguments()
+    assert arguments[-2:] == ["--", "box"]
+    assert arguments[-6:-2] == ["-p", "2222", "-l", "ann"]
+    options = [arguments[index + 1] for index, word in enumerate(arguments) if word == "-o"]
+    # Of each the first one counts.
+    assert options.index("BatchMode=yes") < options.index("BatchMode=no") < options.index("ServerAliveInterval=10")
+    assert "-T" in arguments
+    assert Way(parse_target("ssh://box")).arguments()[-3] != "-l"
+    asking = Way(parse_target("ssh://box"), asks=True).arguments()
+    assert "BatchMode=yes" not in asking
+    assert "RemoteCommand=none" in asking
+
+
+@pytest.mark.parametrize("text", ["ssh://-oProxyCommand=x", "ssh://-x@box", "ssh://[-x]", "ssh://--"])
+def test_nothing_that_looks_like_an_option_can_be_a_host(text: str) -> None:
+    with pytest.raises(UsageError):
+        parse_target(text)
+
+
+def test_the_command_has_nothing_in_it_that_shells_read_differently() -> None:
+    assert not set(remote_command("/opt/x", ["relay", "--nonce", "ab"]).removeprefix("sh -c '")) & set("!\\\n\r")
+    assert remote_command(None, []).count("'") == 4
+
+
+def run_there(command: str, home: Path, path: str = "/usr/bin:/bin") -> subprocess.CompletedProcess[str]:
+    """Run what ssh would pass to the login shell."""
+    return subprocess.run(
+        ["/bin/sh", "-c", command], env={"HOME": str(home), "PATH": path}, capture_output=True, text=True, check=False
+    )
+
+
+def make_program(path: Path) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text('#!/bin/sh\nprintf "%s\\n" "$0" "$@"\n')
+    path.chmod(0o755)
+    return path
+
+
+def test_the_program_is_found_at_usual_places_when_the_path_is_short(tmp_path: Path) -> None:
+    later = make_program(tmp_path / ".venv/bin/acp-gateway")
+    assert run_there(remote_command(None, ["a b", "it's"]), tmp_path).stdout == f"{later}\na b\nit's\n"
+    program = make_program(tmp_path / ".local/bin/acp-gateway")
+    assert run_there(remote_command(None, []), tmp_path).stdout == f"{program}\n"
+    on_path = make_program(tmp_path / "bin/acp-gateway")
+    assert run_there(remote_command(None, []), tmp_path, f"/bin:{tmp_path}/bin").stdout == f"{on_path}\n"
+
+
+def test_a_path_that_is_given_is_taken_and_its_home_expanded(tmp_path: Path) -> None:
+    program = make_program(tmp_path / "my tools/acp-gateway")
+    make_program(tmp_path / ".local/bin/acp-gateway")
+    assert run_there(remote_command(str(program), []), tmp_path).stdout == f"{program}\n"
+    assert run_there(remote_command("~/my tools/acp-gateway", []), tmp_path).stdout == f"{program}\n"
+    assert run_there(remote_command("/nowhere", []), tmp_path).returncode == 127
+
+
+def test_a_program_that_is_nowhere_is_what_a_shell_says_of_one(tmp_path: Path) -> None:
+    (tmp_path / "acp-gateway").touch()
+    done = run_there(remote_command(None, []), tmp_path, f"/bin:{tmp_path}")
+    assert (done.returncode, done.stdout) == (127, "")
+
+
+# The stream
+
+
+RELAY = 'printf "hello\\r\\nno end of a line"; echo "=== acp-gateway relay 1 BEGIN $nonce ==="; '
+
+
+async def test_a_stream_begins_behind_the_mark_and_goes_both_ways(stand_in: StandIn) -> None:
+    stand_in.does(RELAY + "exec cat")
+    with trio.fail_after(PATIENCE):
+        stream = await open_relay(BOX)
+        await stream.send_some(memoryview(b"over"))
+        assert await stream.receive_some() == b"over"
+        await stream.send_eof()
+        assert await stream.receive_some() == b""
+        await stream.aclose()
+        with pytest.raises(trio.ClosedResourceError):
+            stream.send_nowait(memoryview(b"x"))
+        await stream.aclose()
+
+
+async def test_what_comes_at_once_with_the_mark_is_not_lost(stand_in: StandIn) -> None:
+    stand_in.does(f"said=$({RELAY} printf 'more\\nof it'); printf '%s' \"$said\"; cat")
+    with trio.fail_after(PATIENCE):
+        stream = await open_relay(BOX)
+        came = b""
+        while len(came) < 10:
+            came += await stream.receive_some()
+        assert came == b"more\nof it"
+        await stream.aclose()
+
+
+async def test_a_mark_with_another_number_is_none(stand_in: StandIn) -> None:
+    stand_in.does('echo "=== acp-gateway relay 1 BEGIN $nonce"; echo "=== acp-gateway relay 1 BEGIN 0 ==="')
+    assert isinstance(await stand_in.failure(), ProtocolError)
+
+
+async def test_the_command_names_the_socket_and_no_variable_has_the_token(
+    stand_in: StandIn, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ACP_GATEWAY_TOKEN", "acpgw_secret")
+    monkeypatch.setenv("ACP_GATEWAY_TOKEN_FILE", "/secret")
+    stand_in.does(f'printf "%s\\n" "$@" > {stand_in.directory}/arguments; env > {stand_in.directory}/env; {RELAY}')
+    with trio.fail_after(PATIENCE):
+        stream = await open_relay(Way(parse_target("ssh://box/run/my socket"), "/opt/acp-gateway"))
+        await stream.aclose()
+    last = (stand_in.directory / "arguments").read_text().splitlines()[-1]
+    assert re.search(r" acp-gateway /opt/acp-gateway relay --nonce [0-9a-f]{32} --socket '/run/my socket'$", last)
+    assert "secret" not in (stand_in.directory / "env").read_text()
+
+
+async def test_closing_ends_ssh_even_if_it_does_not_mind_being_told(
+    stand_in: StandIn, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ssh, "TERM_GRACE", 0.01)
+    stand_in.does(f'trap "" TERM; echo $$ > {stand_in.directory}/pid; {RELAY} while :; do read x || sleep 0.01; done')
+    with trio.fail_after(PATIENCE):
+        stream = await open_relay(BOX)
+        with trio.CancelScope() as scope:
+            scope.cancel()
+            await stream.aclose()
+    with pytest.raises(ProcessLookupError):
+        os.kill(int((stand_in.directory / "pid").read_text()), 0)
+
+
+async def test_an_attempt_that_is_given_up_leaves_nothing_behind(stand_in: StandIn) -> None:
+    os.mkfifo(stand_in.directory / "pid")
+    stand_in.does(f"echo $$ > {stand_in.directory}/pid; exec sleep 1000")
+    with trio.fail_after(PATIENCE):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(open_relay, BOX)
+            pid = int(await trio.Path(stand_in.directory / "pid").read_text())
+            nursery.cancel_scope.cancel()
+    with pytest.raises(ProcessLookupError):
+        os.kill(pid, 0)
+
+
+async def test_ssh_that_is_killed_is_a_lost_connection_with_its_last_words(stand_in: StandIn) -> None:
+    stand_in.does(RELAY + "read x; echo first >&2; echo last$(printf '\\033') >&2; kill -9 $$")
+    with trio.fail_after(PATIENCE):
+        stream = await open_relay(BOX)
+        await stream.send_some(memoryview(b"\n"))
+        with pytest.raises(trio.BrokenResourceError, match=r"ssh was ended by SIGKILL: last\\x1b$"):
+            await stream.receive_some()
+        await stream.aclose()
+
+
+async def test_much_on_stderr_stops_nothing_and_its_end_is_kept(stand_in: StandIn) -> None:
+    stand_in.does(RELAY + "i=0; while [ $i -lt 40000 ]; do echo $i; i=$((i+1)); done >&2; echo done; read x; exit 255")
+    with trio.fail_after(PATIENCE):
+        stream = await open_relay(BOX)
+        assert await stream.receive_some() == b"done\n"
+        await stream.send_eof()
+        with pytest.raises(trio.BrokenResourceError, match=r"exit code 255: 39999$"):
+            await stream.receive_some()
+        await stream.aclose()
+
+
+async def test_the_end_is_waited_for_when_everything_is_said(stand_in: StandIn) -> None:
+    stand_in.does(RELAY + f"sleep 0.05; cat > {stand_in.directory}/heard; echo too late")
+    with trio.fail_after(PATIENCE):
+        stream = await open_relay(BOX)
+        await stream.send_some(memoryview(b"goodbye"))
+        await stream.finish()
+        await stream.aclose()
+    assert (stand_in.directory / "heard").read_bytes() == b"goodbye"
+
+
+# Failures
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "kind", "text"),
+    [
+        ("ssh: connect to host box port 22: Connection refused", 255, Unreachable, "Connection refused"),
+        ("", 255, Unreachable, "ssh -v"),
+        (
+            "ann@box: Permission denied (publickey,password).",
+            255,
+            AccessError,
+            "Set up a key for ssh (ssh-copy-id ann@box)",
+        ),
+        ("Received disconnect from 192.0.2.1 port 22:2: Too many authentication failures", 255, AccessError, "key"),
+        (
+            "@ REMOTE HOST IDENTIFICATION HAS CHANGED! @\nis\nSHA256:a+b/9.\nHost key verification failed.",
+            255,
+            TrustError,
+            "another host key than it did before, SHA256:a+b/9: either",
+        ),
+        ("@ WARNING: REMOTE HOST IDENTIFICATION HAS CHANGED! @", 255, TrustError, "than it did before: either"),
+        ("No key is known for box.\nHost key verification failed.", 255, TrustError, "not known here yet; log in once"),
+        (
+            "sh: 1: exec: /opt/x: not found",
+            127,
+            ConfigError,
+            "acp-gateway is not found there: install it there (`pipx install .`",
+        ),
+        ("sh: 1: exec: /opt/x: Permission denied", 126, ConfigError, "can't be executed there"),
+        ("Usage: acp-gateway [OPTIONS]\n\nError: No such command 'relay'.", 2, ProtocolError, "too old"),
+        ("acp-gateway: /c.toml:1: x: no", 3, ConfigError, "ssh to ann@box: /c.toml:1: x: no"),
+        ("acp-gateway: cannot reach /s: no such file", 6, Unreachable, "ssh to ann@box: cannot reach /s"),
+        (
+            "This account is currently not available.",
+            1,
+            ProtocolError,
+            "ssh logged in, but the shell there ended before acp-gateway had answered (exit code 1); it said: This",
+        ),
+        ("\x1b[31mred\x1b[0m\r\n\r\n", 1, ProtocolError, r"(exit code 1); it said: \x1b[31mred\x1b[0m"),
+        # What a shell prints may be on stdout.
+        ("", 0, ProtocolError, "(exit code 0); it said: a greeting"),
+    ],
+)
+async def test_a_failure_is_one_line_of_its_own_kind(
+    stand_in: StandIn, words: str, code: int, kind: type[GatewayError], text: str
+) -> None:
+    (stand_in.directory / "words").write_text(words)
+    stand_in.does(f"echo a greeting; cat {stand_in.directory}/words >&2; exit {code}")
+    error = await stand_in.failure()
+    assert type(error) is kind
+    assert text in str(error)
+
+
+async def test_ssh_that_is_killed_at_once_is_tried_again(stand_in: StandIn) -> None:
+    stand_in.does("kill -9 $$")
+    error = await stand_in.failure()
+    assert isinstance(error, Unreachable)
+    assert "SIGKILL" in str(error)
+
+
+async def test_ssh_that_closes_its_output_and_stays_is_not_waited_for(
+    stand_in: StandIn, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ssh, "LAST_WORDS", 0.01)
+    stand_in.does("exec >&- 2>&-; exec sleep 1000")
+    assert "ssh has closed its output" in str(await stand_in.failure())
+
+
+async def test_the_program_that_is_not_found_is_named(stand_in: StandIn) -> None:
+    stand_in.does("exit 127")
+    assert "/opt/x is not found there" in str(await stand_in.failure(Way(BOX.address, "/opt/x")))
+
+
+async def test_a_greeting_has_an_end(stand_in: StandIn, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ssh, "SAID_SIZE", 10_000)
+    stand_in.does("exec yes")
+    assert "more than 10000 bytes" in str(await stand_in.failure())
+
+
+async def test_without_ssh_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(ConfigError, match="install OpenSSH"):
+        await open_relay(BOX)
+
+
+async def test_an_ssh_that_cannot_be_started_is_an_error_in_words(stand_in: StandIn) -> None:
+    stand_in.does("")
+    (stand_in.directory / "ssh").write_text("#!/nowhere/sh\n")
+    assert "ssh cannot be started" in str(await stand_in.failure())
+
+
+# Questions
+
+
+async def answer(*lines: str) -> list[bytes]:
+    """What a command answers at first, and to each of these lines."""
+    with trio.fail_after(PATIENCE):
+        command = await start_command(BOX, "pairing", ["pair-here"])
+        try:
+            return [(await command.read_answer()).strip(), *[(await command.ask(line)).strip() for line in lines]]
+        finally:
+            await command.aclose()
+
+
+async def test_an_answer_is_what_stands_between_the_marks(stand_in: StandIn) -> None:
+    stand_in.does(
+        "printf 'hi\\r\\nthere'; echo; "
+        'printf "=== acp-gateway pairing 1 BEGIN $nonce ===\\r\\nyes\\r\\n"; '
+        'echo "=== acp-gateway pairing 1 END $nonce ==="; '
+        "echo bye; exec sleep 1000"
+    )
+    assert await answer() == [b"yes"]
+
+
+async def test_each_line_has_an_answer_of_its_own(stand_in: StandIn) -> None:
+    begin, end = (f'echo "=== acp-gateway pairing 1 {edge} $nonce ==="; ' for edge in ("BEGIN", "END"))
+    say = f'{begin} echo "$x!"; {end}'
+    stand_in.does(f"x=hi; {say} while read x; do {say} done")
+    assert await answer("keep", "a b") == [b"hi!", b"keep!", b"a b!"]
+
+
+async def test_a_command_that_ends_instead_of_answering_is_an_error(stand_in: StandIn) -> None:
+    say = 'echo "=== acp-gateway pairing 1 BEGIN $nonce ==="; echo "=== acp-gateway pairing 1 END $nonce ==="; '
+    stand_in.does(f"{say} echo gone >&2; exit 255")
+    with pytest.raises(Unreachable, match="gone"):
+        await answer("keep")
+
+
+async def test_half_an_answer_is_none(stand_in: StandIn) -> None:
+    stand_in.does('echo "=== acp-gateway pairing 1 BEGIN $nonce ==="; echo yes; exit 255')
+    with pytest.raises(Unreachable):
+        await answer()
+
+
+async def test_an_error_of_usage_there_is_one_here(stand_in: StandIn) -> None:
+    stand_in.does('echo "acp-gateway: there is no agent x" >&2; exit 2')
+    with pytest.raises(UsageError, match="ssh to ann@box: there is no agent x"):
+        await answer()
+
+
+async def test_the_name_of_the_host_is_what_ssh_makes_of_it(stand_in: StandIn) -> None:
+    stand_in.does(f'printf "%s\\n" "$@" > {stand_in.directory}/arguments; printf "user ann\\nhostname 192.0.2.1\\n"')
+    assert await find_host_name(BOX) == "192.0.2.1"
+    arguments = (stand_in.directory / "arguments").read_text().splitlines()
+    assert arguments == ["-G", *BOX.arguments()]
+    stand_in.does("exit 255")
+    assert await find_host_name(BOX) == "box"
+
+
+def test_a_mark_is_one_line_that_nobody_else_writes() -> None:
+    assert mark("relay", "BEGIN", "ab") == "=== acp-gateway relay 1 BEGIN ab ==="

@@ -1,0 +1,728 @@
+"""The uplink between an owner of the test's own and a gateway in memory; pauses pass in no time."""
+
+import itertools
+import logging
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+import trio
+from trio.testing import MockClock, memory_stream_pair
+from websockets.uri import WebSocketURI
+
+from acp_gateway.client.dialing import Destination, Resume
+from acp_gateway.client.uplink import (
+    FIRST_PAUSE,
+    LONGEST_PAUSE,
+    Loss,
+    Uplink,
+    close_at_once,
+    final_error,
+    how_closed,
+    pause_after,
+)
+from acp_gateway.errors import (
+    AgentError,
+    ConfigError,
+    Forbidden,
+    GatewayError,
+    LinkExpired,
+    LinkGone,
+    ProtocolError,
+    TooFarBehind,
+    TrustError,
+    Unauthorized,
+    UnknownAgent,
+    UnknownSession,
+    Unreachable,
+    UsageError,
+)
+from acp_gateway.protocol.methods import GOODBYE
+from acp_gateway.transports.streams import CloseReason, MessageStream, MessageTooLarge, TrioBytes
+from acp_gateway.transports.websocket import Timing, connect_websocket
+from acp_gateway.transports.websocket_server import Accept, accept_websocket
+from tests.doubles import FAIL
+from tests.fake_gateway import DESTINATION, FakeGateway
+
+REFUSALS = (Unauthorized, Forbidden, UnknownAgent, UnknownSession)
+
+
+class Speaker:
+    """An owner that has had its first success, and keeps what it is told."""
+
+    def __init__(self) -> None:
+        self.started = True
+        self.waiting = False
+        self.heard: list[bytes] = []
+        self.anew: list[tuple[str, list[bytes], str]] = []
+        self.without_agent: list[tuple[str, list[bytes], str]] = []
+        self.given_up: list[str] = []
+        self.waited_for = 0
+        self.changes = trio.lowlevel.ParkingLot()
+        self.uplink: Uplink | None = None
+
+    def receive(self, batch: list[bytes]) -> None:
+        self.heard += batch
+        assert self.uplink is not None
+        self.uplink.link.settle()
+        self.changes.unpark_all()
+
+    def start_over(self, connection_id: str, unsent: list[bytes], why: str) -> None:
+        self.anew.append((connection_id, unsent, why))
+
+    def lose_agent(self, connection_id: str, unsent: list[bytes], why: str) -> None:
+        self.without_agent.append((connection_id, unsent, why))
+
+    def give_up(self, error: GatewayError) -> None:
+        self.given_up.append(str(error))
+
+    async def taken(self) -> None:
+        self.waited_for += 1
+
+    def changed(self) -> None:
+        self.changes.unpark_all()
+
+    async def until(self, condition: Callable[[], bool]) -> None:
+        while not condition():
+            await self.changes.park()
+
+
+@asynccontextmanager
+async def kept_up(
+    gateway: FakeGateway,
+    *,
+    ends: type[GatewayError] | None = None,
+    owner: Speaker | None = None,
+    destination: Callable[[], Destination] = lambda: DESTINATION,
+    **changes: Any,
+) -> AsyncIterator[tuple[Uplink, Speaker]]:
+    """An uplink at work; it must end by itself with this error, or else is cancelled at the end."""
+    owner = owner or Speaker()
+    outcomes: list[GatewayError] = []
+    with trio.fail_after(3600):
+        async with trio.open_nursery() as nursery:
+            await nursery.start(gateway.run)
+            owner.uplink = uplink = Uplink(owner, destination, gateway.persistence(**changes))
+            async with trio.open_nursery() as work:
+
+                async def run() -> None:
+                    outcomes.append(await uplink.run())
+
+                work.start_soon(run)
+                yield uplink, owner
+                if ends is None:
+                    await trio.testing.wait_all_tasks_blocked()
+                    work.cancel_scope.cancel()
+            nursery.cancel_scope.cancel()
+    assert list(map(type, outcomes)) == ([ends] if ends else [])
+
+
+@pytest.fixture
+def gateway() -> FakeGateway:
+    return FakeGateway()
+
+
+def pauses(gateway: FakeGateway, first: int = 0) -> list[float]:
+    """Seconds between attempts, from that one on."""
+    times = [at for at, _ in gateway.attempts[first:]]
+    return [round(later - earlier, 6) for earlier, later in itertools.pairwise(times)]
+
+
+async def connected(gateway: FakeGateway, uplink: Uplink, owner: Speaker, count: int = 1) -> None:
+    await owner.until(lambda: len(gateway.connections) >= count and uplink.up)
+
+
+# Pauses
+
+
+def test_pauses_double_up_to_the_longest() -> None:
+    assert [pause_after(failures, 15.0, 1.0) for failures in range(9)] == [0.2, 0.4, 0.8, 1.6, 3.2, 6.4, 12.8, 15, 15]
+    assert pause_after(10**9, 15.0, 1.0) == 15
+
+
+def test_half_of_a_pause_is_left_to_chance() -> None:
+    assert pause_after(20, LONGEST_PAUSE, 0.0) == 7.5
+    assert pause_after(20, LONGEST_PAUSE, 0.5) == 11.25
+
+
+async def test_after_a_loss_attempts_follow_with_growing_pauses(
+    gateway: FakeGateway, autojump_clock: MockClock
+) -> None:
+    async with kept_up(gateway) as (uplink, owner):
+        await connected(gateway, uplink, owner)
+        lost_at = trio.current_time()
+        gateway.down = True
+        gateway.last.cut()
+        await gateway.attempted(11)
+    assert gateway.attempts[1][0] - lost_at == pytest.approx(0.4)
+    assert pauses(gateway, 1) == [0.8, 1.6, 3.2, 6.4, 12.8, 15, 15, 15, 15]
+
+
+async def test_a_connection_that_led_somewhere_begins_the_pauses_anew(
+    gateway: FakeGateway, autojump_clock: MockClock
+) -> None:
+    async with kept_up(gateway) as (uplink, owner):
+        await connected(gateway, uplink, owner)
+        gateway.refusals = [Unreachable("not yet")] * 5
+        gateway.last.cut()
+        await connected(gateway, uplink, owner, 2)
+        gateway.say(method="news")
+        await owner.until(lambda: bool(owner.heard))
+        lost_at = trio.current_time()
+        gateway.last.cut()
+        await gateway.attempted(8)
+    assert gateway.attempts[7][0] - lost_at == pytest.approx(FIRST_PAUSE)
+
+
+async def test_a_gateway_that_accepts_and_hangs_up_each_time_is_not_stormed(
+    gateway: FakeGateway, autojump_clock: MockClock
+) -> None:
+    async with kept_up(gateway) as (uplink, owner):
+        for count in range(1, 12):
+            await connected(gateway, uplink, owner, count)
+            gateway.last.cut()
+    assert max(pauses(gateway)) > 10
+
+
+async def test_the_owner_wakes_it_but_not_more_often_than_so(gateway: FakeGateway, autojump_clock: MockClock) -> None:
+    async with kept_up(gateway) as (uplink, owner):
+        await connected(gateway, uplink, owner)
+        gateway.down = True
+        gateway.last.cut()
+        await gateway.attempted(9)
+        await trio.sleep(1)
+        count, now = len(gateway.attempts), trio.current_time()
+        uplink.wake()
+        await gateway.attempted(count + 1)
+        assert trio.current_time() == now
+        for _ in range(3):
+            uplink.wake()
+            uplink.wake()
+            count = len(gateway.attempts)
+            await gateway.attempted(count + 1)
+    assert pauses(gateway, 9) == pytest.approx([FIRST_PAUSE] * 3)
+
+
+async def test_waking_it_says_nothing_while_there_is_a_connection(
+    gateway: FakeGateway, autojump_clock: MockClock
+) -> None:
+    async with kept_up(gateway) as (uplink, owner):
+        await connected(gateway, uplink, owner)
+        await trio.sleep(60)
+        uplink.wake()
+        lost_at = trio.current_time()
+        gateway.last.cut()
+        await gateway.attempted(2)
+        assert trio.current_time() - lost_at == pytest.approx(FIRST_PAUSE)
+
+
+async def test_when_the_machine_has_slept_a_connection_is_replaced_at_once(
+    gateway: FakeGateway, autojump_clock: MockClock
+) -> None:
+    async with kept_up(gateway) as (uplink, owner):
+        await connected(gateway, uplink, owner)
+        await trio.sleep(100.5)
+        gateway.wall_clock.sleep(6)
+        await gateway.attempted(2)
+        assert trio.current_time() == 101
+        assert gateway.attempts[1][1] == Resume("c1", 0)
+
+
+async def test_a_connection_that_is_given_up_is_not_closed_as_by_a_goodbye(
+    gateway: FakeGateway, autojump_clock: MockClock
+) -> None:
+    async with kept_up(gateway) as (uplink, owner):
+        await connected(gateway, uplink, owner)
+        gateway.wall_clock.sleep(60)
+        await connected(gateway, uplink, owner, 2)
+        closed_with = gateway.connections[0].near.closed_with
+        assert closed_with is not None
+        assert closed_with[0] is CloseReason.GOING_AWAY
+        assert not gateway.link.left
+
+
+async def test_when_the_machine_has_slept_a_pause_and_an_attempt_that_hangs_are_cut_short(
+    gateway: FakeGateway, autojump_clock: MockClock
+) -> None:
+    async with kept_up(gateway) as (uplink, owner):
+        await connected(gateway, uplink, owner)
+        gateway.refusals = [Unreachable("not yet")] * 8
+        gateway.last.cut()
+        await gateway.attempted(9)
+        gateway.hangs = True
+        now = trio.current_time()
+        gateway.wall_clock.sleep(3600)
+        await gateway.attempted(10)
+        assert trio.current_time() - now <= 1
+        gateway.wall_clock.sleep(3600)
+        await gateway.attempted(11)
+        assert trio.current_time() - now <= 2
+
+
+async def test_a_clock_that_is_a_little_late_or_set_back_is_no_sleep(
+    gateway: FakeGateway, autojump_clock: MockClock
+) -> None:
+    async with kept_up(gateway) as (uplink, owner):
+        await connected(gateway, uplink, owner)
+        for seconds in (4.9, -3600.0):
+            gateway.wall_clock.sleep(seconds)
+            await trio.sleep(10)
+    assert len(gateway.attempts) == 1
+
+
+async def test_sleep_leaves_a_connection_alone_that_could_not_be_resumed(
+    gateway: FakeGateway, autojump_clock: MockClock
+) -> None:
+    gateway.resumes = False
+    async with kept_up(gateway) as (uplink, owner):
+        await connected(gateway, uplink, owner)
+        gateway.wall_clock.sleep(3600)
+        await trio.sleep(10)
+    assert len(gateway.attempts) == 1
+
+
+async def test_an_attempt_that_gets_no_answer_is_given_up(gateway: FakeGateway, autojump_clock: MockClock) -> None:
+    async with kept_up(gateway) as (uplink, owner):
+        await connected(gateway, uplink, owner)
+        gateway.hangs = True
+        gateway.last.cut()
+        await gateway.attempted(4)
+    assert pauses(gateway, 1) == pytest.approx([15.8, 16.6])
+
+
+# Losses
+
+
+async def test_what_was_lost_is_sent_again_in_both_directions_exactly_once(
+    gateway: FakeGateway, autojump_clock: MockClock
+) -> None:
+    async with kept_up(gateway) as (uplink, owner):
+        await connected(gateway, uplink, owner)
+        for number in range(60):
+            uplink.link.send([b'{"method":"up","params":%d}' % number])
+            gateway.say(method="down", params=number)
+            if number % 3 == 0:
+                await trio.testing.wait_all_tasks_blocked()
+            if number % 10 == 5:
+                count = len(gateway.connections)
+                gateway.last.cut()
+                await connected(gateway, uplink, owner, count + 1)
+        await owner.until(lambda: len(owner.heard) == 60)
+        await gateway.hear("up", 60)
+    assert [message["params"] for message in gateway.heard] == list(range(60))
+    assert [int(message.split(b'"params": ')[1][:-1]) for message in owner.heard] == list(range(60))
+    assert owner.anew == []
+
+
+async def test_a_link_that_goes_silent_is_found_out_and_resumed(
+    gateway: FakeGateway, autojump_clock: MockClock
+) -> None:
+    async with kept_up(gateway, keepalive=30.0) as (uplink, owner):
+        await connected(gateway, uplink, owner)
+        await trio.sleep(1000)
+        assert len(gateway.attempts) == 1
+        last_heard = trio.current_time()
+        gateway.last.scope.cancel()
+        await gateway.attempted(2)
+        assert 20 <= trio.current_time() - last_heard <= 31
+
+
+async def test_a_gateway_that_closes_is_a_loss_as_any_other(gateway: FakeGateway, autojump_clock: MockClock) -> None:
+    async with kept_up(gateway) as (uplink, owner):
+        await connected(gateway, uplink, owner)
+        await gateway.last.far.aclose()
+        await connected(gateway, uplink, owner, 2)
+    assert gateway.attempts[1][1] == Resume("c1", 0)
+
+
+async def test_a_message_that_is_too_large_ends_it_as_it_would_come_again(
+    gateway: FakeGateway, autojump_clock: MockClock
+) -> None:
+    async with kept_up(gateway, ends=ProtocolError) as (uplink, owner):
+        await connected(gateway, uplink, owner)
+        gateway.last.near.receive_error = MessageTooLarge("larger than --max-message-size")
+        gateway.last.cut()
+        gateway.last.near.receive_error = MessageTooLarge("larger than --max-message-size")
+
+
+@pytest.mark.parametrize("kind", [Unauthorized, Forbidden, UnknownAgent])
+async def test_a_refusal_of_the_gateways_ends_it(
+    gateway: FakeGateway, autojump_clock: MockClock, kind: type[GatewayError]
+) -> None:
+    async with kept_up(gateway, ends=kind) as (uplink, owner):
+        await connected(gateway, uplink, owner)
+        gateway.refusals = [kind("no")]
+        gateway.last.cut()
+
+
+async def test_everything_else_is_tried_again(gateway: FakeGateway, autojump_clock: MockClock) -> None:
+    # A guest's session is not open before its owner has come back.
+    kinds = (TrustError, ProtocolError, Unreachable, AgentError, GatewayError, UnknownSession)
+    async with kept_up(gateway) as (uplink, owner):
+        await connected(gateway, uplink, owner)
+        gateway.refusals = [kind("a hotel") for kind in kinds]
+        gateway.last.cut()
+        await connected(gateway, uplink, owner, 2)
+    assert gateway.attempts[-1][1] == Resume("c1", 0)
+    assert owner.anew == []
+    # Nobody knows when that will be, so who asks something is told.
+    assert owner.given_up == ["a hotel"]
+
+
+async def test_after_the_end_of_its_agent_there_is_no_link_before_one_is_wanted(
+    gateway: FakeGateway, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ended = Loss("the agent has ended", 1011, closed=True)
+    monkeypatch.setattr("acp_gateway.client.uplink.how_closed", lambda _: ended)
+    async with kept_up(gateway) as (uplink, owner):
+        await connected(gateway, uplink, owner)
+        uplink.link.send([b"has left"])
+        gateway.last.cut(trio.EndOfChannel())
+        await owner.until(lambda: bool(owner.without_agent))
+        uplink.wake()
+        await trio.sleep(1000)
+        assert len(gateway.attempts) == 1
+        uplink.begin()
+        await connected(gateway, uplink, owner, 2)
+    assert owner.without_agent == [("c1", [], "the agent has ended")]
+    assert gateway.attempts[-1][1] == Resume(None, 0)
+
+
+async def test_what_is_said_while_a_lost_connection_is_being_closed_has_not_left(
+    gateway: FakeGateway, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def close(stream: MessageStream) -> None:
+        uplink.link.send([b"said meanwhile"])
+        await close_at_once(stream)
+
+    monkeypatch.setattr(
+        "acp_gateway.client.uplink.how_closed", lambda _: Loss("the agent has ended", 1011, closed=True)
+    )
+    monkeypatch.setattr("acp_gateway.client.uplink.close_at_once", close)
+    async with kept_up(gateway) as (uplink, owner):
+        await connected(gateway, uplink, owner)
+        gateway.last.cut(trio.EndOfChannel())
+        await owner.until(lambda: bool(owner.without_agent))
+    assert owner.without_agent == [("c1", [b"said meanwhile"], "the agent has ended")]
+
+
+async def test_what_ends_a_turn_is_sent_again_where_nobody_knows_whether_it_has_arrived(
+    gateway: FakeGateway, autojump_clock: MockClock
+) -> None:
+    cancel = b'{"jsonrpc":"2.0","method":"session/cancel","params":{"sessionId":"s"}}'
+    prompt = b'{"jsonrpc":"2.0","id":1,"method":"session/prompt","params":{"text":"what is session/cancel?"}}'
+    async with kept_up(gateway) as (uplink, owner):
+        await connected(gateway, uplink, owner)
+        uplink.link.send([prompt, cancel])
+        gateway.forget()
+        await owner.until(lambda: bool(owner.anew))
+    ((_, unsent, _),) = owner.anew
+    assert unsent == [cancel]
+
+
+@pytest.mark.parametrize("kind", [ConfigError, Unauthorized, UsageError])
+async def test_a_file_that_is_flawed_for_a_while_is_read_again(
+    gateway: FakeGateway, autojump_clock: MockClock, kind: type[GatewayError]
+) -> None:
+    asked = 0
+
+    def destination() -> Destination:
+        nonlocal asked
+        asked += 1
+        if asked in (2, 3):
+            raise kind("being edited")
+        return DESTINATION
+
+    async with kept_up(gateway, destination=destination) as (uplink, owner):
+        await connected(gateway, uplink, owner)
+        gateway.last.cut()
+        await connected(gateway, uplink, owner, 2)
+    assert asked == 4
+
+
+@pytest.mark.parametrize("kind", [LinkGone, LinkExpired, TooFarBehind])
+async def test_a_link_that_is_gone_is_replaced_by_a_new_one(
+    gateway: FakeGateway, autojump_clock: MockClock, kind: type[GatewayError]
+) -> None:
+    async with kept_up(gateway) as (uplink, owner):
+        await connected(gateway, uplink, owner)
+        old = uplink.link
+        gateway.refusals = [Unreachable("not yet"), kind("no such link")]
+        gateway.last.cut()
+        uplink.link.disconnect()
+        uplink.link.send([b'{"method":"late"}'])
+        await connected(gateway, uplink, owner, 2)
+        assert uplink.link is not old
+    ((connection_id, unsent, why),) = owner.anew
+    assert (connection_id, unsent) == ("c1", [b'{"method":"late"}'])
+    assert "no such link" in why
+    assert gateway.attempts[-1][1] == Resume()
+
+
+async def test_a_gateway_that_has_counted_otherwise_is_begun_with_anew(
+    gateway: FakeGateway, autojump_clock: MockClock
+) -> None:
+    async with kept_up(gateway) as (uplink, owner):
+        await connected(gateway, uplink, owner)
+        gateway.link.received = 5
+        gateway.last.cut()
+        await connected(gateway, uplink, owner, 3)
+        assert gateway.connections[1].near.closed_with is not None
+    assert len(owner.anew) == 1
+
+
+async def test_a_gateway_that_knows_nothing_of_resuming_is_begun_with_anew_after_each_loss(
+    gateway: FakeGateway,
+    autojump_clock: MockClock,
+) -> None:
+    gateway.resumes = False
+    async with kept_up(gateway) as (uplink, owner):
+        uplink.link.send([b'{"method":"early"}'])
+        await connected(gateway, uplink, owner)
+        await gateway.hear("early")
+        await trio.sleep(120)
+        gateway.last.cut()
+        await connected(gateway, uplink, owner, 2)
+    assert [connection_id for connection_id, _, _ in owner.anew] == [""]
+    assert [resume for _, resume in gateway.attempts] == [Resume(), Resume()]
+    assert [message["method"] for message in gateway.heard] == ["early"]
+
+
+async def test_at_rest_it_does_not_dial_before_it_is_told_to(gateway: FakeGateway, autojump_clock: MockClock) -> None:
+    async with kept_up(gateway) as (uplink, owner):
+        await connected(gateway, uplink, owner)
+        uplink.rest("nothing to do")
+        await trio.sleep(1000)
+        gateway.wall_clock.sleep(1000)
+        await trio.sleep(1000)
+        assert not uplink.up
+        assert len(gateway.attempts) == 1
+        uplink.begin()
+        uplink.wake()
+        await connected(gateway, uplink, owner, 2)
+    assert gateway.attempts[1][1] == Resume()
+    assert owner.anew == []
+
+
+async def test_cancelled_it_says_goodbye(gateway: FakeGateway, autojump_clock: MockClock) -> None:
+    async with kept_up(gateway) as (uplink, owner):
+        await connected(gateway, uplink, owner)
+        uplink.link.send([b'{"method":"last"}'])
+        link = gateway.link
+    assert link.left
+    assert gateway.heard == [{"method": "last"}]
+    assert gateway.last.near.closed_with == (CloseReason.NORMAL, "")
+
+
+async def test_a_gateway_that_knows_nothing_of_resuming_is_told_no_goodbye(
+    gateway: FakeGateway, autojump_clock: MockClock
+) -> None:
+    gateway.resumes = False
+    async with kept_up(gateway) as (uplink, owner):
+        await connected(gateway, uplink, owner)
+    assert GOODBYE not in str(gateway.heard)
+    assert gateway.last.near.closed_with == (CloseReason.NORMAL, "")
+
+
+async def test_sixty_reconnects_leave_nothing_behind(gateway: FakeGateway, autojump_clock: MockClock) -> None:
+    async with kept_up(gateway) as (uplink, owner):
+        await connected(gateway, uplink, owner)
+        await trio.testing.wait_all_tasks_blocked()
+        before = trio.lowlevel.current_statistics().tasks_living
+        for count in range(2, 62):
+            uplink.link.send([b'{"method":"up"}'])
+            await gateway.hear("up", count - 1)
+            gateway.last.cut()
+            await connected(gateway, uplink, owner, count)
+        await trio.testing.wait_all_tasks_blocked()
+        assert trio.lowlevel.current_statistics().tasks_living == before
+        assert all(connection.near.closed_with and not connection.near.runs for connection in gateway.connections[:-1])
+
+
+async def test_the_log_tells_losses_failures_and_resumes_with_counts(
+    gateway: FakeGateway, autojump_clock: MockClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    async with kept_up(gateway) as (uplink, owner):
+        await connected(gateway, uplink, owner)
+        gateway.say(method="down")
+        await owner.until(lambda: bool(owner.heard))
+        gateway.refusals = [Unreachable("nobody answers")]
+        gateway.last.link.disconnect()
+        gateway.last.scope.cancel()
+        await trio.testing.wait_all_tasks_blocked()
+        uplink.link.send([b"{}", b"{}"])
+        gateway.last.near.receive_error = trio.BrokenResourceError("cut")
+        gateway.last.far.send_nowait([FAIL])
+        await owner.until(lambda: not uplink.up)
+        uplink.link.send([b"{}"])
+        await connected(gateway, uplink, owner, 2)
+    assert "lost the connection: cut" in caplog.messages
+    assert "no connection: nobody answers" in caplog.messages
+    assert "resumed after 0.6 s: 1 messages had come, 2 are sent again and 1 for the first time" in caplog.messages
+
+
+# Before the first success
+
+
+def beginner(*, waiting: bool = False) -> Speaker:
+    """An owner that has had no success yet."""
+    owner = Speaker()
+    owner.started, owner.waiting = False, waiting
+    return owner
+
+
+async def test_at_first_it_is_tried_for_so_long_and_the_last_failure_is_told(
+    gateway: FakeGateway, autojump_clock: MockClock
+) -> None:
+    gateway.down = True
+    async with kept_up(gateway, ends=Unreachable, owner=beginner(), connect_timeout=15.0):
+        pass
+    assert trio.current_time() == 15
+    assert pauses(gateway) == pytest.approx([0.4, 0.8, 1.6, 2, 2, 2, 2, 2, 2])
+
+
+@pytest.mark.parametrize(
+    ("known", "known_timeout", "seconds"), [(True, 300.0, 300), (False, 300.0, 15), (True, 0.0, 15), (True, 5.0, 15)]
+)
+async def test_at_first_a_gateway_that_was_reached_before_is_tried_for_longer(
+    gateway: FakeGateway, autojump_clock: MockClock, known: bool, known_timeout: float, seconds: float
+) -> None:
+    gateway.down = True
+    noted: list[str] = []
+    uplink = Uplink(
+        beginner(),
+        lambda: DESTINATION,
+        gateway.persistence(known_timeout=known_timeout, knows=lambda _: known, reached=noted.append),
+    )
+    outcome = await uplink.run()
+    assert f"(tried for {seconds} s)" in str(outcome)
+    assert (trio.current_time(), noted) == (seconds, [])
+
+
+async def test_other_errors_than_that_nobody_answers_end_it_also_where_the_gateway_was_reached_before(
+    gateway: FakeGateway, autojump_clock: MockClock
+) -> None:
+    gateway.refusals = [Unreachable("no"), TrustError("another pin")]
+    async with kept_up(gateway, ends=TrustError, owner=beginner(), known_timeout=300.0, knows=lambda _: True):
+        pass
+    assert trio.current_time() < 1
+
+
+async def test_at_first_a_gateway_that_says_nothing_is_told_as_such(
+    gateway: FakeGateway, autojump_clock: MockClock
+) -> None:
+    gateway.hangs = True
+    outcome: list[GatewayError] = []
+    uplink = Uplink(beginner(), lambda: DESTINATION, gateway.persistence(connect_timeout=3.0))
+    outcome.append(await uplink.run())
+    assert "tcp://box.example:7443: no answer" in str(outcome[0])
+    assert "(tried for 3 s)" in str(outcome[0])
+
+
+@pytest.mark.parametrize("kind", [*REFUSALS, TrustError, ProtocolError])
+async def test_at_first_every_other_error_ends_it_at_once(
+    gateway: FakeGateway, autojump_clock: MockClock, kind: type[GatewayError]
+) -> None:
+    gateway.refusals = [kind("no")]
+    async with kept_up(gateway, ends=kind, owner=beginner()):
+        pass
+    assert trio.current_time() == 0
+
+
+@pytest.mark.parametrize("kind", [ConfigError, Unauthorized, UsageError])
+async def test_at_first_a_flawed_file_ends_it_at_once(
+    gateway: FakeGateway, autojump_clock: MockClock, kind: type[GatewayError]
+) -> None:
+    def destination() -> Destination:
+        raise kind("flawed")
+
+    async with kept_up(gateway, ends=kind, owner=beginner(), destination=destination):
+        pass
+    assert gateway.attempts == []
+
+
+async def test_a_connection_that_is_lost_before_the_first_success_is_resumed_within_the_time(
+    gateway: FakeGateway,
+    autojump_clock: MockClock,
+) -> None:
+    owner = beginner(waiting=True)
+    async with kept_up(gateway, ends=Unreachable, owner=owner, connect_timeout=10.0) as (uplink, _):
+        await connected(gateway, uplink, owner)
+        await trio.sleep(100)
+        gateway.last.cut()
+        await connected(gateway, uplink, owner, 2)
+        assert gateway.attempts[1][1] == Resume("c1", 0)
+        await trio.sleep(100)
+        gateway.down = True
+        gateway.last.cut()
+    assert 210 <= trio.current_time() <= 211
+
+
+@pytest.mark.parametrize(
+    ("loss", "resumable", "waiting", "kind"),
+    [
+        (Loss("cut"), True, True, None),
+        (Loss("cut"), True, False, None),
+        (Loss("closed", closed=True), True, True, None),
+        (Loss("closed", 1001, closed=True), True, True, None),
+        (Loss("closed", closed=True), True, False, Unreachable),
+        (Loss("closed", 1001, closed=True), True, False, Unreachable),
+        (Loss("closed", 1008, closed=True), True, True, Forbidden),
+        (Loss("closed", 1009, closed=True), True, True, ProtocolError),
+        (Loss("closed", 1011, closed=True), True, True, AgentError),
+        (Loss("cut"), False, True, Unreachable),
+        (Loss("closed", 1011, closed=True), False, True, AgentError),
+    ],
+)
+def test_what_a_loss_before_the_first_success_means(
+    loss: Loss, *, resumable: bool, waiting: bool, kind: type[GatewayError] | None
+) -> None:
+    error = final_error(loss, resumable=resumable, waiting=waiting)
+    assert (None if error is None else type(error)) is kind
+
+
+async def test_the_gateways_close_code_and_its_words_are_understood(autojump_clock: MockClock) -> None:
+    near, far = memory_stream_pair()
+    uri = WebSocketURI(False, "box", 80, "/acp", "")
+    how: list[Loss] = []
+
+    async def client() -> None:
+        stream = await connect_websocket(TrioBytes(near), uri, {}, max_message_size=4096, timing=Timing())
+        with pytest.raises(trio.EndOfChannel):
+            await stream.receive_batch()
+        how.append(how_closed(stream))
+        await stream.aclose()
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(client)
+        server = await accept_websocket(TrioBytes(far), lambda _: Accept(), max_message_size=4096, timing=Timing())
+        assert server is not None
+        await server.aclose(CloseReason.AGENT_GONE, "the agent\x1b[31m has ended")
+    assert how == [Loss("the gateway closed the connection: the agent\\x1b[31m has ended", 1011, closed=True)]
+
+
+async def test_what_was_too_large_for_the_gateway_is_not_sent_again(
+    gateway: FakeGateway, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("acp_gateway.client.uplink.how_closed", lambda _: Loss("too large", 1009, closed=True))
+    async with kept_up(gateway) as (uplink, owner):
+        await connected(gateway, uplink, owner)
+        await gateway.last.far.aclose()
+        await connected(gateway, uplink, owner, 2)
+    assert [connection_id for connection_id, _, _ in owner.anew] == ["c1"]
+    assert gateway.attempts[1][1] == Resume()
+
+
+@pytest.mark.parametrize("resumes", [False, True])
+async def test_only_a_gateway_that_has_a_window_is_read_whatever_waits(
+    gateway: FakeGateway, autojump_clock: MockClock, *, resumes: bool
+) -> None:
+    gateway.resumes = resumes
+    async with kept_up(gateway) as (uplink, owner):
+        await connected(gateway, uplink, owner)
+        gateway.say(method="news")
+        await owner.until(lambda: bool(owner.heard))
+        await trio.testing.wait_all_tasks_blocked()
+    assert owner.waited_for == (0 if resumes else 1)

@@ -1,0 +1,635 @@
+import math
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from acp_gateway.config import load as config
+from acp_gateway.config.addresses import parse_address
+from acp_gateway.config.load import (
+    AgentSection,
+    Config,
+    Finding,
+    HooksSection,
+    agent_environment,
+    check_config,
+    default_config_path,
+    inherited_environment,
+    load_config,
+)
+from acp_gateway.errors import ConfigError
+
+LISTEN = '[[listen]]\nurl = "tcp://127.0.0.1:7443"\n'
+AGENT = '[agents.demo]\ncommand = ["demo"]\n'
+LISTEN_TLS = '[[listen]]\nurl = "wss://127.0.0.1:7443"\ncert = "c.pem"\nkey = "k.pem"\n'
+PRESENT_AGENT = f'[agents.demo]\ncommand = ["{sys.executable}", "agent.py"]\n'
+
+Write = Callable[[str], Path]
+
+
+@pytest.fixture
+def write(tmp_path: Path) -> Write:
+    def write_config(source: str) -> Path:
+        path = tmp_path / "config.toml"
+        path.write_text(source)
+        return path
+
+    return write_config
+
+
+def error_of(path: Path) -> str:
+    with pytest.raises(ConfigError) as caught:
+        load_config(path)
+    return str(caught.value).removeprefix(str(path))
+
+
+def texts(findings: list[Finding], path: Path) -> list[tuple[str, str]]:
+    return [(finding.severity, str(finding.error).removeprefix(str(path))) for finding in findings]
+
+
+def load(path: Path) -> Config:
+    assert [finding for finding in check_config(path) if finding.severity == "error"] == []
+    return load_config(path)
+
+
+def test_a_whole_configuration_is_read_into_its_structs(write: Write, tmp_path: Path) -> None:
+    path = write(
+        """
+        [gateway]
+        state_dir = "/var/lib/acp-gateway"
+        default_agent = "two"
+        ping_interval = 5
+        outbox_limit = 4
+        journal_limit = 3
+        memory_limit = 2
+        max_queued_prompts = 1
+        away_grace = "never"
+        away_grace_idle = 5
+        away_limit = 6
+        resume_window = 2097152
+        journal = "memory"
+        retention_days = 8
+        [[listen]]
+        url = "wss://0.0.0.0:7443"
+        cert = "tls/cert.pem"
+        key = "/etc/key.pem"
+        allowed_origins = ["https://editor.example", "vscode-webview://abc"]
+        [[listen]]
+        url = "unix:///run/acp/socket"
+        peer_uid = false
+        [agents.one]
+        command = ["./agent", "", "--flag"]
+        cwd = "/srv"
+        env = { A = "1" }
+        pass_env = ["KEY"]
+        env_file = "one.env"
+        scope = "connection"
+        idle_stop = "never"
+        max_restarts = 1
+        permission_timeout = 60
+        login = "one login"
+        client_fs = true
+        client_terminal = true
+        eof_grace = 0.5
+        term_grace = 1
+        [agents.two]
+        command = ["two"]
+        [hooks]
+        on_permission_waiting = ["notify", "--urgent"]
+        on_turn_end = ["notify"]
+        timeout = 5
+        """
+    )
+    read = load_config(path)
+    assert read.gateway.state_dir == Path("/var/lib/acp-gateway")
+    assert read.gateway.ping_interval == 5.0
+    gateway = read.gateway
+    limits = (gateway.outbox_limit, gateway.journal_limit, gateway.memory_limit, gateway.max_queued_prompts)
+    assert limits == (4, 3, 2, 1)
+    assert (gateway.away_grace, gateway.away_grace_idle, gateway.away_limit) == (math.inf, 5.0, 6)
+    assert (gateway.resume_window, gateway.journal, gateway.retention_days) == (2097152, "memory", 8)
+    assert read.default_agent == "two"
+    wss, unix = read.listen
+    assert (wss.cert, wss.key) == (tmp_path / "tls/cert.pem", Path("/etc/key.pem"))
+    assert wss.allowed_origins == ("https://editor.example", "vscode-webview://abc")
+    assert (unix.address.path, unix.peer_uid) == ("/run/acp/socket", False)
+    assert read.agents["one"] == AgentSection(
+        command=("./agent", "", "--flag"),
+        cwd=Path("/srv"),
+        env={"A": "1"},
+        pass_env=("KEY",),
+        env_file=tmp_path / "one.env",
+        scope="connection",
+        idle_stop=math.inf,
+        max_restarts=1,
+        permission_timeout=60.0,
+        login="one login",
+        client_fs=True,
+        client_terminal=True,
+        eof_grace=0.5,
+        term_grace=1.0,
+    )
+    assert read.agents["two"] == AgentSection(command=("two",))
+    assert read.hooks == HooksSection(
+        on_permission_waiting=("notify", "--urgent"), on_turn_end=("notify",), timeout=5.0
+    )
+
+
+def test_no_program_is_run_that_was_not_asked_for(write: Write) -> None:
+    hooks = load_config(write(LISTEN + AGENT)).hooks
+    assert (hooks.on_permission_waiting, hooks.on_turn_end) == (None, None)
+
+
+@pytest.mark.parametrize("journal", ["disk", "memory"])
+def test_a_history_is_on_disk_or_in_memory(journal: str, write: Write) -> None:
+    assert load(write(f'{LISTEN}{AGENT}[gateway]\njournal = "{journal}"')).gateway.journal == journal
+
+
+@pytest.mark.parametrize("scope", ["identity", "connection", "shared"])
+def test_an_agent_has_one_of_three_scopes(scope: str, write: Write) -> None:
+    assert load(write(f'{LISTEN}{AGENT}scope = "{scope}"')).agents["demo"].scope == scope
+
+
+def test_the_only_agent_is_the_default(write: Write) -> None:
+    assert load_config(write(LISTEN + AGENT)).default_agent == "demo"
+
+
+@pytest.mark.parametrize(
+    ("source", "error"),
+    [
+        (AGENT, ": listen: at least one [[listen]] section with a url is needed"),
+        ("listen = []\n" + AGENT, ":1: listen: at least one [[listen]] section with a url is needed"),
+        ('[listen]\nurl = "tcp://127.0.0.1"\n' + AGENT, ":1: listen: the header of a listener has two brackets"),
+        ("listen = [1]\n" + AGENT, ":1: listen[0]: expected a table, found a whole number"),
+        (LISTEN, ": agents: at least one [agents.NAME] section with a command is needed"),
+        ("agents = {}\n" + LISTEN, ":1: agents: at least one [agents.NAME] section with a command is needed"),
+        ("agents = { demo = 1 }\n" + LISTEN, ":1: agents.demo: expected a table, found a whole number"),
+        ("gateway = 1\n" + LISTEN + AGENT, ":1: gateway: expected a table, found a whole number"),
+        ("[agent]\n" + LISTEN + AGENT, ':1: agent: unknown option; did you mean "agents"?'),
+        (
+            "[gateway]\nping_timout = 1\n" + LISTEN + AGENT,
+            ':2: gateway.ping_timout: unknown option; did you mean "ping_timeout"?',
+        ),
+        ("[[listen]]\n" + AGENT, ":1: listen[0].url: this option is required"),
+        ("[[listen]]\nurl = 7443\n" + AGENT, ":2: listen[0].url: expected a URL, found a whole number"),
+        ("[agents.demo]\n" + LISTEN, ":1: agents.demo.command: this option is required"),
+        (LISTEN + '[agents."my agent"]\ncommand = ["x"]', ':3: agents."my agent": a name is 1 to 64 letters'),
+        (LISTEN + AGENT + "[gateway]\nstate_dir = 'here'", ":6: gateway.state_dir: expected an absolute path"),
+        (LISTEN + AGENT + "cwd = 'here'", ":5: agents.demo.cwd: expected an absolute path"),
+        (
+            LISTEN + AGENT + "scope = 'user'",
+            ':5: agents.demo.scope: expected "identity", "connection" or "shared", found "user"',
+        ),
+        (
+            LISTEN + AGENT + "scope = 'identiy'",
+            (
+                ':5: agents.demo.scope: expected "identity", "connection" or "shared", found "identiy"; did you mean '
+                '"identity"?'
+            ),
+        ),
+        (
+            LISTEN + AGENT + "scope = []",
+            ':5: agents.demo.scope: expected "identity", "connection" or "shared", found an',
+        ),
+        (LISTEN + AGENT + "max_restarts = 0", ":5: agents.demo.max_restarts: expected a whole number above 0, found 0"),
+        (
+            LISTEN + AGENT + "idle_stop = 'ever'",
+            ":5: agents.demo.idle_stop: expected a number of seconds above 0, or a",
+        ),
+        (LISTEN + AGENT + "[gateway]\njournal = 'none'", ':6: gateway.journal: expected "disk" or "memory"'),
+        (
+            LISTEN + AGENT + "[gateway]\njournal = 'dsk'",
+            ':6: gateway.journal: expected "disk" or "memory", found "dsk"; did you mean "disk"?',
+        ),
+        (
+            LISTEN + AGENT + "mcp_servers = 'alow'",
+            (
+                ':5: agents.demo.mcp_servers: expected "drop", "deny", "allow" or an array of the names that are '
+                'allowed, found "alow"; did you mean "allow"?'
+            ),
+        ),
+        (LISTEN + AGENT + "[gateway]\njournal = true", ':6: gateway.journal: expected "disk" or "memory"'),
+        (
+            LISTEN + AGENT + "[gateway]\nretention_days = 0",
+            ":6: gateway.retention_days: expected a whole number above 0",
+        ),
+        (LISTEN + AGENT + "[gateway]\naway_grace_idle = 'never'", ":6: gateway.away_grace_idle: expected a number of"),
+        ("hooks = 1\n" + LISTEN + AGENT, ":1: hooks: expected a table, found a whole number"),
+        (LISTEN + AGENT + "[hooks]\non_turn_end = []", ":6: hooks.on_turn_end: expected the program and its arguments"),
+        (LISTEN + AGENT + "[hooks]\non_turn_end = 'x'", ":6: hooks.on_turn_end: expected an array of strings"),
+        (LISTEN + AGENT + "[hooks]\ntimeout = 'never'", ":6: hooks.timeout: expected a number of seconds above 0"),
+        (
+            LISTEN + AGENT + "[hooks]\non_turn_ends = ['x']",
+            ':6: hooks.on_turn_ends: unknown option; did you mean "on_turn_end"?',
+        ),
+        (LISTEN + AGENT + "login = ''", ":5: agents.demo.login: expected a string that is not empty"),
+    ],
+)
+def test_what_is_wrong_with_a_section_is_said_with_its_line(source: str, error: str, write: Write) -> None:
+    assert error_of(write(source)).startswith(error)
+
+
+@pytest.mark.parametrize(
+    "command", ['"demo --acp"', "[]", '[""]', "[1]", '["demo", 1]', '["demo", "\\u0000"]', "[[]]", "{}"]
+)
+def test_a_command_is_a_program_and_its_arguments(command: str, write: Write) -> None:
+    assert error_of(write(f"{LISTEN}[agents.demo]\ncommand = {command}")).startswith(
+        ":4: agents.demo.command: expected"
+    )
+
+
+@pytest.mark.parametrize("origin", ["*", "null", "editor.example", "https://editor.example/", "https://Editor.example"])
+def test_an_origin_is_what_a_browser_sends(origin: str, write: Write) -> None:
+    source = f'[[listen]]\nurl = "ws://127.0.0.1:1"\nallowed_origins = ["https://a.example", "{origin}"]\n'
+    assert error_of(write(source + AGENT)).startswith(":3: listen[0].allowed_origins[1]: expected an origin")
+
+
+def test_a_url_that_cannot_be_read_is_an_error_without_the_token_in_it(write: Write) -> None:
+    error = error_of(write('[[listen]]\nurl = "wss://secret@box"\n' + AGENT))
+    assert error.startswith(":2: listen[0].url: the address 'wss://…@box' has user information")
+
+
+@pytest.mark.parametrize("url", ["ws://0.0.0.0:80", "tcp://box.example:7443", "tcp://[::]:7443", "ws://10.0.0.1"])
+def test_plaintext_off_loopback_is_refused_unless_it_was_asked_for(url: str, write: Write) -> None:
+    source = f'{AGENT}[[listen]]\nurl = "{url}"\n'
+    error = error_of(write(source))
+    assert error.startswith(":4: listen[0].url: everybody on the way could read tokens and code: use ")
+    assert ("wss://" if url.startswith("ws") else "tcp+tls://") in error
+    assert "insecure_plaintext = true" in error
+    assert load(write(source + "insecure_plaintext = true")).listen[0].url == url
+
+
+@pytest.mark.parametrize("url", ["ws://127.0.0.1:80", "tcp://[::1]:7443", "ws://localhost", "unix:///run/socket"])
+def test_plaintext_that_stays_on_this_machine_is_fine(url: str, write: Write) -> None:
+    assert load(write(f'{AGENT}[[listen]]\nurl = "{url}"\n')).listen[0].url == url
+
+
+@pytest.mark.parametrize("scheme", ["wss", "tcp+tls"])
+@pytest.mark.parametrize(("given", "missing"), [("cert", "key"), ("key", "cert")])
+def test_tls_needs_certificate_and_key(scheme: str, given: str, missing: str, write: Write) -> None:
+    error = error_of(write(f'{AGENT}[[listen]]\nurl = "{scheme}://127.0.0.1:1"\n{given} = "file.pem"'))
+    assert error == (f':4: listen[0].url: {scheme} needs "{missing}": make a pair with "acp-gateway certs create"')
+
+
+@pytest.mark.parametrize(
+    ("url", "option"),
+    [
+        ("ws://127.0.0.1:1", 'cert = "x"'),
+        ("tcp://127.0.0.1:1", 'key = "x"'),
+        ("unix:///s", 'cert = "x"'),
+        ("ws://127.0.0.1:1", "peer_uid = true"),
+        ("tcp://127.0.0.1:1", "peer_uid = false"),
+        ("tcp://127.0.0.1:1", "allowed_origins = []"),
+        ("unix:///s", 'allowed_origins = ["https://a.example"]'),
+    ],
+)
+def test_an_option_on_a_listener_that_has_no_use_for_it_is_an_error(url: str, option: str, write: Write) -> None:
+    error = error_of(write(f'{AGENT}[[listen]]\nurl = "{url}"\n{option}'))
+    name, scheme = option.partition(" ")[0], url.partition(":")[0]
+    assert error.startswith(f":5: listen[0].{name}: is for ")
+    assert error.endswith(f"this listener is {scheme}")
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        ("tcp://127.0.0.1:7443", "tcp://127.0.0.1:7443"),
+        ("tcp://127.0.0.1", "ws://127.0.0.1:7443"),
+        ("unix:///s", "unix:///s"),
+        ("unix:///a/../s", "unix:///s"),
+        ("tcp+tls://0.0.0.0:7443", "ws://127.0.0.1:7443"),
+        ("ws://127.0.0.1:7443", "ws://0.0.0.0:7443"),
+        ("ws://[::]:7443", "tcp://[::1]:7443"),
+        ("ws://localhost:7443", "tcp://localhost:7443"),
+    ],
+)
+def test_two_listeners_cannot_be_at_the_same_place(first: str, second: str, write: Write) -> None:
+    def options(url: str) -> str:
+        tls = '\ncert = "c"\nkey = "k"' if "tls" in url else ""
+        return f"\ninsecure_plaintext = true{tls}" if "//0." in url or "::" in url else tls
+
+    error = error_of(write("".join(f'[[listen]]\nurl = "{url}"{options(url)}\n' for url in (first, second)) + AGENT))
+    assert error.endswith(f": listen[1].url: listen[0], {parse_address(first)}, listens there already")
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        ("tcp://127.0.0.1:0", "tcp://127.0.0.1:0"),
+        ("tcp://127.0.0.1:1", "tcp://127.0.0.1:2"),
+        ("tcp://127.0.0.1:1", "tcp://[::1]:1"),
+        ("unix:///s", "unix:///t"),
+        ("unix:///s", "tcp://127.0.0.1:1"),
+    ],
+)
+def test_listeners_at_different_places_or_any_free_port_are_fine(first: str, second: str, write: Write) -> None:
+    path = write(f'{AGENT}[[listen]]\nurl = "{first}"\n[[listen]]\nurl = "{second}"')
+    assert [listener.url for listener in load(path).listen] == [first, second]
+
+
+def test_the_default_agent_must_exist(write: Write) -> None:
+    assert error_of(write(f'[gateway]\ndefault_agent = "demmo"\n{LISTEN}{AGENT}')) == (
+        ':2: gateway.default_agent: there is no agent "demmo"; did you mean "demo"?'
+    )
+    assert error_of(write(f'[gateway]\ndefault_agent = "zzz"\n{LISTEN}{AGENT}')) == (
+        ':2: gateway.default_agent: there is no agent "zzz"; there are: demo'
+    )
+
+
+def test_with_several_agents_one_must_be_the_default(write: Write) -> None:
+    error = error_of(write(f'{LISTEN}{AGENT}[agents.other]\ncommand = ["x"]'))
+    assert error == ": gateway.default_agent: with several agents, one of them is the default: demo, other"
+
+
+@pytest.mark.parametrize(
+    ("option", "key"),
+    [
+        ('env = { ACP_GATEWAY_TOKEN = "secret" }', "env.ACP_GATEWAY_TOKEN"),
+        ('pass_env = ["OK", "ACP_GATEWAY_TOKEN"]', "pass_env[1]"),
+    ],
+)
+def test_the_gateway_s_own_variables_cannot_be_given_to_an_agent(option: str, key: str, write: Write) -> None:
+    assert error_of(write(f"{LISTEN}{AGENT}{option}")) == (
+        f":5: agents.demo.{key}: variables that begin with ACP_GATEWAY_ are the gateway's own"
+    )
+
+
+@pytest.mark.parametrize("option", ['env = { "" = "x" }', 'env = { "A=B" = "x" }', 'pass_env = ["A=B"]'])
+def test_what_cannot_be_the_name_of_a_variable_is_refused(option: str, write: Write) -> None:
+    assert error_of(write(f"{LISTEN}{AGENT}{option}")).endswith("this cannot be the name of a variable")
+
+
+@pytest.mark.parametrize("named", [True, False])
+def test_on_a_laptop_it_is_said_where_the_command_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, named: bool
+) -> None:
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    monkeypatch.setattr(config, "SYSTEM_CONFIG", tmp_path / "none.toml")
+    (tmp_path / "acp-gateway").mkdir()
+    if named:
+        (tmp_path / "acp-gateway/hosts.toml").touch()
+    with pytest.raises(ConfigError) as caught:
+        load_config(None)
+    assert ("this command runs on the gateway's machine" in str(caught.value)) == named
+    assert "write one" in str(caught.value)
+
+
+def test_all_problems_are_found_at_once_in_the_order_of_the_file(write: Write) -> None:
+    path = write(
+        '[agents.demo]\ncomand = ["x"]\nenv = { ACP_GATEWAY_X = "1" }\n'
+        '[[listen]]\nurl = "ws://0.0.0.0"\n[[listen]]\nurl = "ssh://x"\n[gateway]\nping_timeout = "1"\nextra = 1'
+    )
+    findings = texts(check_config(path), path)
+    assert {severity for severity, _ in findings} == {"error"}
+    assert [text.split(": ")[:2] for _, text in findings] == [
+        [":2", "agents.demo.comand"],
+        [":5", "listen[0].url"],
+        [":7", "listen[1].url"],
+        [":9", "gateway.ping_timeout"],
+        [":10", "gateway.extra"],
+        [":1", "agents.demo.command"],
+    ]
+
+
+def test_an_unknown_option_is_told_before_the_one_that_is_missing_because_of_it(write: Write) -> None:
+    path = write(LISTEN + '[agents.demo]\ncomand = ["x"]\n')
+    assert error_of(path) == (
+        ':4: agents.demo.comand: unknown option; did you mean "command"? '
+        f"(`acp-gateway check-config --config {path}` lists all 2 problems)"
+    )
+
+
+def test_what_lists_all_problems_needs_no_path_where_the_file_is_the_default(
+    write: Write, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = write(LISTEN + '[agents.demo]\ncomand = ["x"]\n')
+    monkeypatch.setattr(config, "default_config_path", lambda: path)
+    with pytest.raises(ConfigError, match=r"\(`acp-gateway check-config` lists all 2 problems\)"):
+        load_config(None)
+
+
+def test_a_single_problem_is_told_without_another_command(write: Write) -> None:
+    assert "check-config" not in error_of(write(LISTEN + AGENT + "scop = 1"))
+
+
+def test_a_file_that_is_no_toml_is_one_finding(write: Write) -> None:
+    path = write("[gateway\n")
+    ((severity, text),) = texts(check_config(path), path)
+    assert (severity, text.startswith(":1: is not valid TOML")) == ("error", True)
+
+
+def test_an_agent_that_is_complete_has_no_findings(write: Write, tmp_path: Path) -> None:
+    (tmp_path / "agent.env").write_text("KEY=value")
+    (tmp_path / "agent.env").chmod(0o600)
+    path = write(f'{LISTEN}{PRESENT_AGENT}cwd = "{tmp_path}"\nenv_file = "agent.env"')
+    assert check_config(path) == []
+
+
+def test_a_command_that_starts_no_acp_agent_is_a_warning_that_names_the_likely_one(
+    write: Write, tmp_path: Path
+) -> None:
+    program = tmp_path / "opencode"
+    program.touch(0o755)
+    path = write(f'{LISTEN}[agents.demo]\ncommand = ["{program}"]\n')
+    assert texts(check_config(path), path) == [
+        ("warning", ":4: agents.demo.command: opencode is an ACP agent with: opencode acp")
+    ]
+    path = write(f'{LISTEN}[agents.demo]\ncommand = ["{program}", "acp"]\n')
+    assert check_config(path) == []
+
+
+def test_a_command_that_is_not_found_is_a_warning(write: Write) -> None:
+    path = write(f"{LISTEN}{AGENT}env = {{ PATH = '/nowhere' }}")
+    assert texts(check_config(path), path) == [
+        ("warning", ':4: agents.demo.command: no program "demo" is found: install it, or name it by its absolute path')
+    ]
+
+
+def test_a_command_is_looked_for_in_the_path_of_the_agent(write: Write, tmp_path: Path) -> None:
+    (tmp_path / "demo").write_text("#!/bin/sh\n")
+    (tmp_path / "demo").chmod(0o700)
+    assert check_config(write(f'{LISTEN}{AGENT}env = {{ PATH = "{tmp_path}" }}')) == []
+
+
+def test_a_relative_command_is_looked_for_in_the_folder_of_the_agent(write: Write, tmp_path: Path) -> None:
+    path = write(f'{LISTEN}[agents.demo]\ncommand = ["./demo"]\ncwd = "{tmp_path}"')
+    program = tmp_path / "demo"
+    program.write_text("#!/bin/sh\n")
+    program.chmod(0o600)
+    assert [finding.severity for finding in check_config(path)] == ["warning"]
+    program.chmod(0o700)
+    assert check_config(path) == []
+
+
+def test_a_hook_s_program_that_is_not_found_is_a_warning(
+    write: Write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program = tmp_path / "notify"
+    program.write_text("#!/bin/sh\n")
+    program.chmod(0o700)
+    path = write(
+        f'{LISTEN}{PRESENT_AGENT}[hooks]\non_turn_end = ["notify", "x"]\non_permission_waiting = ["{program}"]'
+    )
+    monkeypatch.setenv("PATH", "/nowhere")
+    assert texts(check_config(path), path) == [
+        ("warning", ':6: hooks.on_turn_end: no program "notify" is found: install it, or name it by its absolute path')
+    ]
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert check_config(path) == []
+    program.unlink()
+    assert [finding.severity for finding in check_config(path)] == ["warning", "warning"]
+
+
+def test_a_relative_program_of_a_hook_is_looked_for_where_the_gateway_is(
+    write: Write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "notify").write_text("#!/bin/sh\n")
+    (tmp_path / "notify").chmod(0o700)
+    path = write(f'{LISTEN}{PRESENT_AGENT}[hooks]\non_turn_end = ["./notify"]')
+    monkeypatch.chdir("/")
+    assert [finding.severity for finding in check_config(path)] == ["warning"]
+    monkeypatch.chdir(tmp_path)
+    assert check_config(path) == []
+
+
+def test_a_folder_that_is_missing_is_a_warning(write: Write) -> None:
+    path = write(f'{LISTEN}{PRESENT_AGENT}cwd = "/nowhere"')
+    assert texts(check_config(path), path) == [("warning", ":5: agents.demo.cwd: /nowhere is not a folder")]
+
+
+def test_an_env_file_that_cannot_be_used_is_an_error_of_the_check_only(write: Write, tmp_path: Path) -> None:
+    path = write(f'{LISTEN}{PRESENT_AGENT}env_file = "agent.env"')
+    assert load_config(path).agents["demo"].env_file == tmp_path / "agent.env"
+    (finding,) = check_config(path)
+    assert finding.severity == "error"
+    assert str(finding.error) == f"{tmp_path / 'agent.env'}: cannot be read: No such file or directory"
+
+
+def test_a_certificate_that_is_missing_is_an_error_of_the_check_only(write: Write, tmp_path: Path) -> None:
+    path = write(LISTEN_TLS + PRESENT_AGENT)
+    assert load_config(path).listen[0].cert == tmp_path / "c.pem"
+    assert texts(check_config(path), path) == [
+        ("error", f":3: listen[0].cert: {tmp_path / 'c.pem'} cannot be read: No such file or directory"),
+        ("error", f":4: listen[0].key: {tmp_path / 'k.pem'} cannot be read: No such file or directory"),
+    ]
+
+
+def test_a_credential_that_only_the_service_has_is_a_warning_elsewhere(
+    write: Write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = write(
+        '[[listen]]\nurl = "wss://127.0.0.1:7443"\ncert = "c.pem"\nkey = "credential:k.pem"\n'
+        f'{PRESENT_AGENT}env_file = "credential:agent.env"'
+    )
+    (tmp_path / "c.pem").touch()
+    monkeypatch.delenv("CREDENTIALS_DIRECTORY", raising=False)
+    key, env_file = texts(check_config(path), path)
+    assert key[0] == env_file[0] == "warning"
+    assert key[1].startswith(':4: listen[0].key: there is no "credential:k.pem" here, because systemd has handed over')
+    assert env_file[1].startswith(':7: agents.demo.env_file: there is no "credential:agent.env" here')
+    monkeypatch.setenv("CREDENTIALS_DIRECTORY", str(tmp_path))
+    (tmp_path / "k.pem").touch(0o440)
+    (tmp_path / "agent.env").touch(0o440)
+    assert check_config(path) == []
+
+
+def test_nobody_is_told_to_hide_a_certificate_that_stands_where_the_key_belongs(write: Write, tmp_path: Path) -> None:
+    (tmp_path / "c.pem").touch(0o600)
+    (tmp_path / "k.pem").write_text("-----BEGIN CERTIFICATE-----\n")
+    path = write(LISTEN_TLS + PRESENT_AGENT)
+    assert check_config(path) == []
+    (tmp_path / "k.pem").write_text("-----BEGIN CERTIFICATE-----\n-----BEGIN EC PRIVATE KEY-----\n")
+    assert [finding.severity for finding in check_config(path)] == ["warning"]
+
+
+def test_a_key_that_every_user_may_open_is_a_warning(write: Write, tmp_path: Path) -> None:
+    for name in ("c.pem", "k.pem"):
+        (tmp_path / name).write_text("x")
+        (tmp_path / name).chmod(0o644)
+    path = write(LISTEN_TLS + PRESENT_AGENT)
+    ((severity, text),) = texts(check_config(path), path)
+    assert severity == "warning"
+    assert text.startswith(":4: listen[0].key: every user of this machine may open it (mode 0644)")
+    (tmp_path / "k.pem").chmod(0o640)
+    assert check_config(path) == []
+
+
+def test_without_a_path_the_user_s_configuration_goes_before_the_system_s(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    user, system = tmp_path / "acp-gateway/config.toml", tmp_path / "system.toml"
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    monkeypatch.setattr(config, "SYSTEM_CONFIG", system)
+    with pytest.raises(ConfigError, match=f"there is no {user} and no {system}: write one"):
+        default_config_path()
+    system.write_text(LISTEN + AGENT)
+    assert default_config_path() == system
+    assert load_config(None).default_agent == "demo"
+    user.parent.mkdir()
+    user.write_text("")
+    assert default_config_path() == user
+
+
+def test_without_any_home_folder_there_is_still_the_system_s_configuration(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    system = tmp_path / "system.toml"
+    system.write_text(LISTEN + AGENT)
+    monkeypatch.delenv("XDG_CONFIG_HOME", raising=False)
+    monkeypatch.setattr(os.path, "expanduser", lambda text: text)
+    monkeypatch.setattr(config, "SYSTEM_CONFIG", system)
+    assert default_config_path() == system
+
+
+def test_a_configuration_under_something_that_is_no_folder_does_not_count(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    system = tmp_path / "system.toml"
+    system.write_text("")
+    not_a_folder = tmp_path / "file"
+    not_a_folder.write_text("")
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(not_a_folder))
+    monkeypatch.setattr(config, "SYSTEM_CONFIG", system)
+    assert default_config_path() == system
+
+
+def test_a_check_without_any_configuration_is_one_finding(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    monkeypatch.setattr(config, "SYSTEM_CONFIG", tmp_path / "none")
+    (finding,) = check_config(None)
+    assert finding.severity == "error"
+
+
+def test_an_agent_gets_a_small_part_of_the_environment() -> None:
+    base = {"HOME": "/h", "PATH": "/p", "LC_ALL": "C", "TZ": "UTC", "XDG_CONFIG_HOME": "/c"}
+    kept_back = {
+        "API_KEY": "k",
+        "SSH_AUTH_SOCK": "/s",
+        "CREDENTIALS_DIRECTORY": "/d",
+        "ACP_GATEWAY_TOKEN": "t",
+        "LCX": "",
+    }
+    assert agent_environment(AgentSection(command=("x",)), base | kept_back) == base
+    assert inherited_environment(base | kept_back) == base
+    assert inherited_environment(base | kept_back, ["API_KEY", "MISSING"]) == base | {"API_KEY": "k"}
+
+
+def test_env_wins_over_env_file_and_that_over_pass_env(tmp_path: Path) -> None:
+    env_file = tmp_path / "agent.env"
+    env_file.write_text("B=file\nC=file\nHOME=file")
+    env_file.chmod(0o600)
+    agent = AgentSection(command=("x",), env={"C": "env"}, env_file=env_file, pass_env=("A", "B", "C", "MISSING"))
+    base = {"A": "base", "B": "base", "C": "base", "HOME": "base"}
+    assert agent_environment(agent, base) == {"A": "base", "B": "file", "C": "env", "HOME": "file"}
+
+
+def test_no_way_of_naming_it_gives_an_agent_a_variable_of_the_gateway() -> None:
+    agent = AgentSection(command=("x",), env={"ACP_GATEWAY_A": "1"}, pass_env=("ACP_GATEWAY_B",))
+    assert agent_environment(agent, {"ACP_GATEWAY_B": "2"}) == {}
+
+
+def test_an_environment_that_cannot_be_made_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="cannot be read"):
+        agent_environment(AgentSection(command=("x",), env_file=tmp_path / "none"), {})

@@ -1,0 +1,286 @@
+"""What a client may say, whoever it is and whatever it came for."""
+
+import pytest
+
+from acp_gateway.core.access_rules import (
+    BLOCKS,
+    DIRECTORIES_LENGTH,
+    directories_of,
+    flaw_of_opening,
+    flaw_of_params,
+    objection_to_notification,
+    objection_to_request,
+)
+from acp_gateway.core.sessions import SESSION_ID_SIZE, Client, Role, Viewer
+from acp_gateway.protocol import jsonrpc, methods
+from acp_gateway.protocol.jsonrpc import Message, parse
+from tests.core.scene import encode
+
+CONTROLLER = Client("a", Viewer("me"))
+OBSERVER = Client("b", Viewer("me"), Role.OBSERVER)
+JOINED = Client("c", Viewer("me", "s"))
+GUEST = Client("d", Viewer("guest-1", "s", guest=True))
+
+ANY_METHOD = (*methods.CLIENT_METHODS, "authenticate", "logout", "providers/set", "_x/y", "session/unheard_of")
+LOOKING = {methods.INITIALIZE, methods.NEW, methods.LOAD, methods.RESUME, methods.LIST, methods.CLOSE}
+TAKING_PART = {methods.PROMPT, methods.SET_MODE, methods.SET_MODEL, methods.SET_CONFIG_OPTION}
+
+
+def request(method: str, **params: object) -> Message:
+    return parse(encode(id=1, method=method, params=params))
+
+
+def notification(method: str, **params: object) -> Message:
+    return parse(encode(method=method, params=params))
+
+
+@pytest.mark.parametrize("method", ANY_METHOD)
+def test_a_controller_may_ask_anything(method: str) -> None:
+    assert objection_to_request(CONTROLLER, request(method, sessionId="s")) is None
+    assert objection_to_request(CONTROLLER, request(method)) is None
+
+
+@pytest.mark.parametrize("method", ANY_METHOD)
+def test_an_observer_may_ask_what_never_reaches_the_agent(method: str) -> None:
+    objection = objection_to_request(OBSERVER, request(method, sessionId="s"))
+    assert (objection is None) == (method in LOOKING)
+    assert objection is None or objection[0] == jsonrpc.METHOD_NOT_FOUND
+
+
+@pytest.mark.parametrize("method", ANY_METHOD)
+def test_a_guest_may_ask_what_is_known_to_be_about_its_session(method: str) -> None:
+    objection = objection_to_request(GUEST, request(method, sessionId="s"))
+    assert (objection is None) == (method in LOOKING | TAKING_PART)
+    assert objection is None or objection[0] == jsonrpc.INVALID_REQUEST
+
+
+@pytest.mark.parametrize("method", ANY_METHOD)
+def test_who_is_kept_to_some_workspaces_may_ask_what_is_known_or_names_a_session(method: str) -> None:
+    limited = Client("e", Viewer("me", workspaces=("a",)))
+    assert objection_to_request(limited, request(method, sessionId="s")) is None
+    objection = objection_to_request(limited, request(method))
+    assert (objection is None) == (method in methods.CLIENT_METHODS or method == methods.AUTHENTICATE)
+    assert objection is None or objection[0] == jsonrpc.INVALID_REQUEST
+
+
+@pytest.mark.parametrize("method", ANY_METHOD)
+def test_who_came_for_one_session_may_ask_what_names_one_and_makes_or_removes_none(method: str) -> None:
+    assert (objection_to_request(JOINED, request(method, sessionId="s")) is None) == (
+        method not in (methods.FORK, methods.DELETE)
+    )
+    # An editor whose agent wants a login can't begin without one.
+    without = (methods.NEW, methods.LIST, methods.AUTHENTICATE)
+    assert (objection_to_request(JOINED, request(method)) is None) == (method in without)
+
+
+@pytest.mark.parametrize("client", [CONTROLLER, JOINED])
+def test_a_controller_may_tell_anything_about_a_session(client: Client) -> None:
+    assert objection_to_notification(client, notification("_x/y", sessionId="s")) is None
+    assert objection_to_notification(client, notification(methods.SESSION_CANCEL, sessionId="s")) is None
+
+
+def test_what_is_about_no_session_is_told_by_those_alone_who_came_for_all() -> None:
+    assert objection_to_notification(CONTROLLER, notification("_x/y")) is None
+    assert objection_to_notification(JOINED, notification("_x/y")) is not None
+
+
+def test_an_observer_may_tell_nothing() -> None:
+    assert objection_to_notification(OBSERVER, notification(methods.SESSION_CANCEL, sessionId="s")) is not None
+
+
+def test_a_guest_may_cancel_and_tell_nothing_else() -> None:
+    assert objection_to_notification(GUEST, notification(methods.SESSION_CANCEL, sessionId="s")) is None
+    assert objection_to_notification(GUEST, notification("_x/y", sessionId="s")) is not None
+
+
+def test_nobody_may_cancel_everything_by_naming_nothing() -> None:
+    assert objection_to_notification(CONTROLLER, notification(methods.SESSION_CANCEL)) is not None
+
+
+@pytest.mark.parametrize("method", methods.CLIENT_METHODS)
+def test_what_is_asked_may_not_be_told(method: str) -> None:
+    objection = objection_to_notification(CONTROLLER, notification(method, sessionId="s"))
+    assert objection == "it is a request, which has an id"
+
+
+@pytest.mark.parametrize("method", ["session/cancel", "$/cancel_request"])
+def test_what_is_told_may_not_be_asked(method: str) -> None:
+    for client in (CONTROLLER, JOINED):
+        objection = objection_to_request(client, request(method, sessionId="s"))
+        assert objection == (jsonrpc.INVALID_REQUEST, f"{method} is a notification, which has no id")
+
+
+@pytest.mark.parametrize(
+    "params",
+    [
+        {"session_id": "s"},
+        {"SessionId": "s"},
+        {"sessionID": "s"},
+        {"_sessionId_": "s"},
+        {"sessionId": ["s"]},
+        {"sessionId": {"id": "s"}},
+        {"sessionId": 5},
+        {"sessionId": True},
+        {"sessionId": "s", "session_id": "victim"},
+        {"sessionId": "s" * (SESSION_ID_SIZE + 1)},
+    ],
+)
+def test_a_session_that_others_might_read_into_a_message_must_be_the_one_that_is_checked(
+    params: dict[str, object],
+) -> None:
+    objection = objection_to_request(CONTROLLER, request("_x/y", **params))
+    assert objection is not None
+    assert objection[0] == jsonrpc.INVALID_PARAMS
+    assert objection_to_notification(CONTROLLER, notification("_x/y", **params)) is not None
+
+
+@pytest.mark.parametrize("params", [{}, {"sessionId": None}, {"sessionId": "s" * SESSION_ID_SIZE}, {"sessions": ["s"]}])
+def test_a_session_may_be_named_properly_or_not_at_all(params: dict[str, object]) -> None:
+    assert objection_to_request(CONTROLLER, request("_x/y", **params)) is None
+    assert objection_to_notification(CONTROLLER, notification("_x/y", **params)) is None
+
+
+# Where a session is to be opened
+
+
+@pytest.mark.parametrize(
+    ("params", "flaw"),
+    [
+        ({"Cwd": "/srv"}, "cwd must have that very name, not 'Cwd'"),
+        ({"c_w_d": "/srv"}, "cwd must have that very name, not 'c_w_d'"),
+        (
+            {"additional_directories": []},
+            "additionalDirectories must have that very name, not 'additional_directories'",
+        ),
+        ({"mcp_servers": []}, "mcpServers must have that very name, not 'mcp_servers'"),
+        ({"McpServers": []}, "mcpServers must have that very name, not 'McpServers'"),
+        ({"cwd": ["/srv"]}, "cwd must be a string"),
+        ({"cwd": {}}, "cwd must be a string"),
+        ({"cwd": 7}, "cwd must be a string"),
+        ({"cwd": True}, "cwd must be a string"),
+        *(
+            (
+                {"cwd": "/srv", "additionalDirectories": value},
+                "additionalDirectories must be an array of at most 64 strings",
+            )
+            for value in (
+                "/x",
+                {"0": "/x"},
+                7,
+                True,
+                [7],
+                ["/x", None],
+                ["/x", ["/y"]],
+                ["/x"] * (DIRECTORIES_LENGTH + 1),
+            )
+        ),
+        ({"additionalDirectories": ["/x"]}, "additionalDirectories need a cwd beside them"),
+        ({"cwd": None, "additionalDirectories": ["/x"]}, "additionalDirectories need a cwd beside them"),
+    ],
+)
+def test_where_a_session_is_to_be_opened_must_be_what_is_checked(params: dict[str, object], flaw: str) -> None:
+    message = request(methods.NEW, **params)
+    assert (flaw_of_params(message) or flaw_of_opening(message)) == flaw
+
+
+@pytest.mark.parametrize(
+    ("params", "directories"),
+    [
+        ({}, ()),
+        ({"cwd": None, "additionalDirectories": None}, ()),
+        ({"additionalDirectories": []}, ()),
+        ({"cwd": ""}, ("",)),
+        ({"cwd": "/srv", "mcpServers": 7, "cwds": 7, "_meta": {"Cwd": 7}}, ("/srv",)),
+        ({"additionalDirectories": ["/y", "/x"], "cwd": "/srv"}, ("/srv", "/y", "/x")),
+        ({"cwd": "/srv", "additionalDirectories": ["/x"] * DIRECTORIES_LENGTH}, ("/srv", *["/x"] * DIRECTORIES_LENGTH)),
+    ],
+)
+def test_the_directories_of_a_session_come_in_order(params: dict[str, object], directories: tuple[str, ...]) -> None:
+    opening = request(methods.NEW, **params)
+    assert flaw_of_opening(opening) is None
+    assert directories_of(opening) == directories
+
+
+def test_directories_are_what_they_mean_however_they_are_escaped() -> None:
+    params = rb'{"c\u0077d":"\/s\u0072v","additionalDirectories" : [ "/\ud83d" , "a\"b" ]}'
+    opening = parse(b'{"id":1,"method":"session/new","params":%b}' % params)
+    assert flaw_of_opening(opening) is None
+    assert directories_of(opening) == ("/srv", "/\ud83d", 'a"b')
+
+
+def test_a_request_without_parameters_names_no_directory() -> None:
+    opening = parse(b'{"id":1,"method":"session/new"}')
+    assert flaw_of_opening(opening) is None
+    assert directories_of(opening) == ()
+
+
+def test_a_list_of_directories_is_read_no_further_than_it_may_be_long() -> None:
+    opening = parse(
+        b'{"id":1,"method":"session/new","params":{"cwd":"/","additionalDirectories":[%b""]}}' % (b'"",' * 300_000)
+    )
+    assert flaw_of_opening(opening) is not None
+
+
+def test_who_is_kept_to_some_workspaces_may_tell_nothing_that_names_no_session() -> None:
+    limited = Client("e", Viewer("me", workspaces=("a",)))
+    assert objection_to_notification(limited, notification("_x/y", sessionId="s")) is None
+    for message in (notification("_x/y"), notification("_x/y", cwd="/etc"), notification("_x/y", sessionId=None)):
+        assert objection_to_notification(limited, message) is not None
+
+
+@pytest.mark.parametrize("method", [*methods.CLIENT_METHODS, "authenticate", "session/cancel", "$/cancel_request"])
+@pytest.mark.parametrize("params", [b'["/etc",[]]', b'"s"', b"5", b"true", b"[]"])
+def test_params_of_a_method_that_is_known_are_an_object(method: str, params: bytes) -> None:
+    message = parse(b'{"id":1,"method":"%b","params":%b}' % (method.encode(), params))
+    assert flaw_of_params(message) == "params must be an object"
+
+
+@pytest.mark.parametrize("params", [b"", b',"params":null'])
+def test_params_may_be_left_out_only_where_nothing_need_be_said(params: bytes) -> None:
+    for method in (*methods.CLIENT_METHODS, "authenticate", "session/cancel"):
+        message = parse(b'{"id":1,"method":"%b"%b}' % (method.encode(), params))
+        needed = None if method == methods.LIST else "params must be there, an object"
+        assert flaw_of_params(message) == needed
+
+
+@pytest.mark.parametrize(
+    ("method", "name", "meant"),
+    [
+        (methods.NEW, "CWD", "cwd"),
+        (methods.NEW, "mcp-servers", "mcpServers"),
+        (methods.LOAD, "MCP_SERVERS", "mcpServers"),
+        (methods.FORK, "additional_directories", "additionalDirectories"),
+        (methods.PROMPT, "Prompt", "prompt"),
+        (methods.PROMPT, "\u017fessionId", "sessionId"),
+        (methods.SET_MODE, "mode_id", "modeId"),
+        (methods.SET_MODEL, "modelID", "modelId"),
+        (methods.SET_CONFIG_OPTION, "config_id", "configId"),
+        (methods.SET_CONFIG_OPTION, "Value", "value"),
+        (methods.CANCEL_REQUEST, "request_id", "requestId"),
+        (methods.LIST, "Cursor", "cursor"),
+        (methods.INITIALIZE, "protocol_version", "protocolVersion"),
+    ],
+)
+@pytest.mark.parametrize("size", [0, 20_000])
+def test_a_member_that_is_checked_has_that_very_name(method: str, name: str, meant: str, size: int) -> None:
+    message = request(method, **{name: 1, "x": "x" * size})
+    assert flaw_of_params(message) == f"{meant} must have that very name, not {name!r}"
+
+
+def test_what_is_not_known_here_may_have_any_params_that_name_no_session_in_another_way() -> None:
+    assert flaw_of_params(parse(b'{"id":1,"method":"_x/y","params":["s"]}')) is None
+    assert flaw_of_params(request("_x/y", Cwd=1, mode_id=2, **{str(number): 1 for number in range(500)})) is None
+    assert flaw_of_params(request("_x/y", session_id="s")) is not None
+
+
+def test_a_method_that_is_known_has_few_members_and_a_prompt_not_too_many_blocks() -> None:
+    many = {str(number): 1 for number in range(methods.MEMBERS)}
+    assert flaw_of_params(request(methods.NEW, **many)) is None
+    flaw = f"params of session/new have at most {methods.MEMBERS} members"
+    assert flaw_of_params(request(methods.NEW, cwd="/", **many)) == flaw
+    assert flaw_of_params(request(methods.NEW, **{str(number): 1 for number in range(5000)})) == flaw
+    block = {"type": "text", "text": "a, b"}
+    assert flaw_of_params(request(methods.PROMPT, prompt=[block] * BLOCKS)) is None
+    for further in (block, "\ud83d"):
+        flaw = f"a prompt has at most {BLOCKS} blocks"
+        assert flaw_of_params(request(methods.PROMPT, prompt=[*([block] * BLOCKS), further])) == flaw

@@ -1,0 +1,1070 @@
+"""What an agent asks of its clients: who is asked, what decides it, and what becomes of everybody else's copy."""
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from acp_gateway.core.access_rules import OPTIONS
+from acp_gateway.core.agent_requests import LONG, Question
+from acp_gateway.core.output import Deed
+from acp_gateway.core.sessions import Role
+from acp_gateway.protocol.jsonrpc import parse
+from acp_gateway.protocol.methods import Audience
+from tests.core.scene import Peer, Scene, make_policy, news_params
+
+CANCELLED = {"outcome": {"outcome": "cancelled"}}
+LATE = 10 * 365 * 24 * 3600.0
+
+
+def selected(option: str) -> dict[str, Any]:
+    return {"outcome": {"outcome": "selected", "optionId": option}}
+
+
+def withdrawn(question: Any) -> dict[str, Any]:
+    return {"jsonrpc": "2.0", "method": "$/cancel_request", "params": {"requestId": question["id"]}}
+
+
+def answered(raw_id: Any, result: Any) -> dict[str, Any]:
+    return {"jsonrpc": "2.0", "id": raw_id, "result": result}
+
+
+def together(scene: Scene | None = None, **params: Any) -> tuple[Scene, Peer, Peer]:
+    """Two controllers of the session `s`; the first one's ids are ahead of the second one's."""
+    scene = scene or Scene()
+    ann = scene.join("ann", **params)
+    ann.new_session()
+    scene.agent.ask_permission("before")
+    ann.choose(ann.hears(), "yes")
+    scene.agent.hears()
+    bob = scene.join("bob", **params)
+    bob.load()
+    ann.heard()
+    return scene, ann, bob
+
+
+def elicit(scene: Scene, raw_id: Any = "e", **params: Any) -> None:
+    asked = {"sessionId": "s", "mode": "form", "message": "which one?", "requestedSchema": {}} | params
+    scene.agent.send(id=raw_id, method="elicitation/create", params=asked)
+
+
+# Who is asked.
+
+
+def test_every_controller_is_asked_under_an_id_of_its_own() -> None:
+    scene, ann, bob = together()
+    scene.agent.ask_permission("q")
+    at_ann, at_bob = ann.hears(), bob.hears()
+    assert (at_ann["id"], at_bob["id"]) == (2, 1)
+    assert at_ann | {"id": 0} == at_bob | {"id": 0}
+    assert at_ann["method"] == "session/request_permission"
+
+
+def test_but_for_its_id_a_question_is_what_the_agent_wrote() -> None:
+    scene, ann, bob = together()
+    question = b'{ "params":{"sessionId":"s","options":[],"_meta":{"n":1.10}},"id" : %b,"method":"%b", "jsonrpc":"2.0"}'
+    for method in (b"session/request_permission", b"elicitation/create"):
+        scene.agent.say(question % (b"1e0", method))
+    assert ann.heard_text() == [
+        question % (b"2", b"session/request_permission"),
+        question % (b"3", b"elicitation/create"),
+    ]
+    assert bob.heard_text() == [
+        question % (b"1", b"session/request_permission"),
+        question % (b"2", b"elicitation/create"),
+    ]
+
+
+def test_who_is_not_attached_is_not_asked() -> None:
+    scene, ann, bob = together()
+    stranger = scene.join("stranger")
+    scene.agent.ask_permission()
+    assert len(ann.heard()) == len(bob.heard()) == 1
+    assert stranger.heard() == []
+
+
+def test_an_observer_is_not_asked_whether_it_was_there_or_comes_later() -> None:
+    scene, _, _ = together()
+    early = scene.join("early", role=Role.OBSERVER)
+    early.load()
+    scene.agent.ask_permission()
+    assert early.heard() == []
+    late = scene.join("late", role=Role.OBSERVER)
+    assert [message.get("method") for message in late.load()] == [None]
+
+
+# What decides.
+
+
+def test_of_the_first_valid_result_what_decides_reaches_the_agent_and_nothing_else() -> None:
+    scene, _, bob = together()
+    scene.agent.ask_permission("q")
+    outcome = rb'{"optionId":"n\u006f","option_id":"yes","outcome":"selected","_meta":{"n":1.10},"x":1}'
+    bob.say(b'{"id": 1 ,"result":{"x":1,"outcome":%b,"_meta":{"m":1.10}},"Trace":2}' % outcome)
+    told = rb'{"outcome":{"outcome":"selected","optionId":"n\u006f","_meta":{"n":1.10}},"_meta":{"m":1.10}}'
+    assert scene.agent.heard_text() == [b'{"jsonrpc":"2.0","id":"q","result":%b}' % told]
+
+
+def test_a_dialog_that_was_cancelled_chooses_nothing_besides() -> None:
+    scene, _, bob = together()
+    scene.agent.ask_permission("q")
+    bob.say(b'{"id":1,"result":{"outcome":{"outcome":"cancelled","optionId":"yes"}}}')
+    assert scene.agent.hears() == answered("q", CANCELLED)
+
+
+def test_of_an_answer_to_an_elicitation_what_decides_reaches_the_agent_and_nothing_else() -> None:
+    scene, _, bob = together()
+    scene.agent.send(id="q", method="elicitation/create", params={"sessionId": "s", "mode": "form"})
+    bob.say(b'{"id":1,"result":{"outcome":{},"Action":"x","action":"accept","content":{"n":1.10},"_meta":{}}}')
+    assert scene.agent.heard() == []
+    scene.agent.send(id="r", method="elicitation/create", params={"sessionId": "s", "mode": "form"})
+    bob.say(b'{"id":2,"result":{"outcome":{},"action":"accept","content":{"n":1.10},"x":1,"_meta":{}}}')
+    told = b'{"action":"accept","content":{"n":1.10},"_meta":{}}'
+    assert scene.agent.heard_text() == [b'{"jsonrpc":"2.0","id":"r","result":%b}' % told]
+
+
+@pytest.mark.parametrize(
+    "more", ['"Method":"session/prompt","Params":{"sessionId":"t"}', '"method":"x"', '"params":[]']
+)
+def test_an_answer_that_some_would_take_for_a_request_reaches_no_agent(more: str) -> None:
+    scene, _, bob = together()
+    scene.agent.ask_permission("q")
+    bob.hears()
+    bob.say(f'{{"id":1,"result":{{"outcome":{{"outcome":"selected","optionId":"yes"}}}},{more}}}'.encode())
+    assert scene.agent.heard() == []
+    assert bob.hears()["error"]["code"] == -32600
+
+
+def test_a_question_with_more_options_than_anybody_reads_is_refused() -> None:
+    scene, ann, bob = together()
+    scene.agent.ask_permission("q", options=tuple(map(str, range(OPTIONS + 1))))
+    assert scene.agent.hears()["error"]["code"] == -32602
+    assert (ann.heard(), bob.heard()) == ([], [])
+    scene.agent.ask_permission("r", options=tuple(map(str, range(OPTIONS))))
+    ann.choose(ann.hears(), "255")
+    assert scene.agent.hears() == answered("r", selected("255"))
+
+
+@pytest.mark.parametrize("raw_id", ["0", "1", '"1"', '""', "1.0", "1e2", "9223372036854775808", "null", '"\\u0041"'])
+def test_the_agent_gets_its_id_back_as_it_spelled_it(raw_id: str) -> None:
+    scene, ann, _ = together()
+    params = '{"sessionId":"s","options":[{"optionId":"yes"}]}'
+    scene.agent.say(f'{{"id":{raw_id},"method":"session/request_permission","params":{params}}}'.encode())
+    ann.choose(ann.hears(), "yes")
+    (text,) = scene.agent.heard_text()
+    assert f'"id":{raw_id},'.encode() in text
+
+
+@pytest.mark.parametrize("spelling", [b"1.0", b"10e-1", b"1"])
+def test_a_client_may_spell_the_id_of_a_question_in_its_own_way(spelling: bytes) -> None:
+    scene, _, bob = together()
+    scene.agent.ask_permission("q")
+    bob.say(b'{"id":%b,"result":{"outcome":{"outcome":"selected","optionId":"yes"}}}' % spelling)
+    assert scene.agent.hears() == answered("q", selected("yes"))
+
+
+def test_that_a_person_cancelled_the_dialog_is_a_decision() -> None:
+    scene, ann, bob = together()
+    scene.agent.ask_permission("q")
+    question = bob.hears()
+    ann.send(id=ann.hears()["id"], result=CANCELLED)
+    assert scene.agent.hears() == answered("q", CANCELLED)
+    assert bob.hears() == withdrawn(question)
+
+
+def test_those_who_lose_are_told_under_their_own_id_and_who_won_is_not() -> None:
+    scene, ann, bob = together()
+    scene.agent.ask_permission()
+    at_ann, at_bob = ann.hears(), bob.hears()
+    ann.choose(at_ann, "yes")
+    assert bob.hears() == withdrawn(at_bob)
+    assert ann.heard() == []
+
+
+def test_the_late_answer_of_a_loser_is_swallowed() -> None:
+    scene, ann, bob = together()
+    scene.agent.ask_permission()
+    at_ann, at_bob = ann.hears(), bob.hears()
+    ann.choose(at_ann, "yes")
+    scene.agent.heard()
+    bob.choose(at_bob, "no")
+    assert scene.agent.heard() == []
+    assert scene.notes[-1] == "dropped a response of bob that nobody waits for"
+
+
+def test_a_second_answer_of_the_winner_is_swallowed_and_decides_no_later_question() -> None:
+    scene, ann, _ = together()
+    scene.agent.ask_permission(0)
+    first = ann.hears()
+    ann.choose(first, "yes")
+    scene.agent.ask_permission(0)
+    scene.agent.heard()
+    ann.choose(first, "yes")
+    assert scene.agent.heard() == []
+    assert len(scene.multiplexer.waiting(scene.multiplexer.sessions[0])) == 1
+
+
+@pytest.mark.parametrize("raw_id", [b"2", b'"1"', b"null", b"1.5", b"-1", b"true", b"99"])
+def test_an_id_that_the_client_was_not_given_answers_nothing(raw_id: bytes) -> None:
+    scene, _, bob = together()
+    scene.agent.ask_permission()  # At ann's it has the id 2.
+    bob.say(b'{"id":%b,"result":{"outcome":{"outcome":"selected","optionId":"yes"}}}' % raw_id)
+    assert scene.agent.heard() == []
+
+
+# What does not decide.
+
+
+def test_an_error_decides_for_nobody_else() -> None:
+    scene, ann, bob = together()
+    scene.agent.ask_permission("q")
+    question = ann.hears()
+    bob.fail(bob.hears())
+    assert scene.agent.heard() == []
+    assert ann.heard() == []
+    assert scene.notes[-1].startswith("bob did not answer session/request_permission with a decision")
+    ann.choose(question, "no")
+    assert scene.agent.hears() == answered("q", selected("no"))
+    assert bob.heard() == []
+
+
+@pytest.mark.parametrize(
+    "result",
+    [
+        selected("maybe"),
+        {"outcome": {"outcome": "selected"}},
+        {"outcome": {"outcome": "selected", "optionId": 0}},
+        {"outcome": {"outcome": "later", "optionId": "yes"}},
+        {"outcome": "selected", "optionId": "yes"},
+        {"outcome": None},
+        {},
+        None,
+        [],
+    ],
+)
+def test_a_result_that_chooses_nothing_that_was_offered_decides_nothing(result: Any) -> None:
+    scene, ann, bob = together()
+    scene.agent.ask_permission("q")
+    question = ann.hears()
+    bob.send(id=bob.hears()["id"], result=result)
+    assert scene.agent.heard() == []
+    ann.choose(question, "yes")
+    assert scene.agent.hears() == answered("q", selected("yes"))
+
+
+@pytest.mark.parametrize("options", ["", ',"options":{"optionId":"yes"}', ',"options":[{"name":"yes"},"yes",7]'])
+def test_where_nothing_was_offered_nothing_can_be_chosen(options: str) -> None:
+    scene, ann, _ = together()
+    params = f'{{"sessionId":"s"{options}}}'
+    scene.agent.say(f'{{"id":"q","method":"session/request_permission","params":{params}}}'.encode())
+    ann.choose(ann.hears(), "yes")
+    assert scene.agent.heard() == []
+
+
+def test_an_option_counts_however_it_is_escaped() -> None:
+    scene, ann, _ = together()
+    scene.agent.ask_permission("q", options=("ja/später",))
+    ann.say(b'{"id":2,"result":{"outcome":{"outcome":"selected","optionId":"ja\\/sp\\u00e4ter"}}}')
+    assert scene.agent.hears()["id"] == "q"
+
+
+def test_the_agent_gets_the_last_error_when_everybody_has_failed() -> None:
+    scene, ann, bob = together()
+    scene.agent.ask_permission("q")
+    ann.fail(ann.hears(), -32602, "first")
+    bob.fail(bob.hears(), -32601, "second")
+    assert scene.agent.hears() == {"jsonrpc": "2.0", "id": "q", "error": {"code": -32601, "message": "second"}}
+    assert not scene.multiplexer.busy
+
+
+def test_the_agent_gets_an_error_when_everybody_has_answered_and_nobody_validly() -> None:
+    scene, ann, bob = together()
+    scene.agent.ask_permission("q")
+    ann.fail(ann.hears())
+    bob.choose(bob.hears(), "maybe")
+    assert scene.agent.hears()["error"] == {"code": -32603, "message": "no client gave a valid answer"}
+
+
+@pytest.mark.parametrize("leave", [Peer.gone, lambda peer: peer.request("session/close", sessionId="s")])
+def test_a_decision_is_held_when_the_last_one_who_could_still_take_it_has_left(leave: Callable[[Peer], Any]) -> None:
+    scene, ann, bob = together()
+    scene.agent.ask_permission("q")
+    bob.fail(bob.hears(), -32602, "no dialog here")
+    leave(ann)
+    assert scene.agent.heard() == []
+    cleo = scene.join("cleo")
+    cleo.choose(cleo.load()[-1], "yes")
+    assert scene.agent.hears() == answered("q", selected("yes"))
+    assert bob.heard() == []
+
+
+def test_the_agent_gets_the_error_when_who_came_for_a_decision_that_was_held_fails_too() -> None:
+    scene, ann, bob = together()
+    scene.agent.ask_permission("q")
+    bob.fail(bob.hears(), -32602, "first")
+    ann.gone()
+    cleo = scene.join("cleo")
+    cleo.fail(cleo.load()[-1], -32601, "second")
+    assert scene.agent.hears()["error"] == {"code": -32601, "message": "second"}
+
+
+def test_a_decision_about_no_session_is_cancelled_when_all_who_were_asked_have_left() -> None:
+    scene = Scene()
+    ann = scene.join("ann")
+    scene.agent.send(id="q", method="session/request_permission", params={"options": [{"optionId": "yes"}]})
+    ann.gone()
+    assert scene.agent.hears() == answered("q", CANCELLED)
+
+
+def test_an_error_does_not_decide_while_somebody_may_return() -> None:
+    scene, ann, bob = together()
+    ann.away()
+    scene.agent.ask_permission("q")
+    bob.fail(bob.hears())
+    assert scene.agent.heard() == []
+    ann.back()
+    ann.choose(ann.hears(), "yes")
+    assert scene.agent.hears() == answered("q", selected("yes"))
+
+
+def test_a_question_that_was_failed_once_is_still_held_when_all_have_left() -> None:
+    scene, ann, bob = together()
+    scene.agent.ask_permission("q")
+    bob.fail(bob.hears())
+    bob.gone()
+    ann.gone()
+    assert scene.agent.heard() == []
+    cleo = scene.join("cleo")
+    cleo.choose(cleo.load()[-1], "yes")
+    assert scene.agent.hears() == answered("q", selected("yes"))
+
+
+# Nobody there.
+
+
+def test_a_question_that_nobody_is_there_for_is_held_for_who_comes_next() -> None:
+    scene, ann, bob = together()
+    ann.gone()
+    bob.gone()
+    scene.agent.ask_permission("q")
+    assert scene.agent.heard() == []
+    assert scene.notes[-1] == "session/request_permission waits: nobody is there to answer it"
+    cleo = scene.join("cleo")
+    loaded = cleo.load()
+    assert [message.get("method") for message in loaded] == [None, "session/request_permission"]
+    cleo.choose(loaded[-1], "yes")
+    assert scene.agent.hears() == answered("q", selected("yes"))
+
+
+def test_a_question_that_was_open_when_all_left_is_held_as_well() -> None:
+    scene, ann, bob = together()
+    scene.agent.ask_permission("q")
+    ann.gone()
+    bob.gone()
+    assert scene.agent.heard() == []
+    assert scene.multiplexer.busy
+    cleo = scene.join("cleo")
+    cleo.choose(cleo.load()[-1], "yes")
+    assert scene.agent.hears() == answered("q", selected("yes"))
+
+
+def test_observers_alone_are_nobody() -> None:
+    scene, ann, bob = together()
+    watcher = scene.join("watcher", role=Role.OBSERVER)
+    watcher.load()
+    scene.agent.ask_permission("q")
+    ann.gone()
+    bob.gone()
+    assert scene.agent.heard() == []
+    assert scene.multiplexer.busy
+
+
+def test_a_controller_that_attaches_gets_everything_that_is_open_after_the_history_and_the_response() -> None:
+    scene, _, bob = together()
+    scene.agent.update("history")
+    scene.agent.ask_permission("q1")
+    elicit(scene, "q2")
+    scene.agent.ask_permission("q3")
+    bob.choose(bob.heard()[-1], "yes")
+    cleo = scene.join("cleo")
+    update, response, first, second = cleo.load()
+    assert update["params"]["update"]["content"]["text"] == "history"
+    assert response["result"] == {}
+    assert first["method"] == "session/request_permission"
+    assert second["method"] == "elicitation/create"
+
+
+def test_who_resumes_gets_them_after_the_response_and_the_states() -> None:
+    scene, _, _ = together()
+    scene.agent.state("plan", entries=[])
+    scene.agent.ask_permission()
+    cleo = scene.join("cleo")
+    cleo.request("session/resume", sessionId="s", cwd="/srv")
+    assert [message.get("method") for message in cleo.heard()] == [None, "session/update", "session/request_permission"]
+
+
+def test_who_joins_gets_them_after_the_response_and_the_history() -> None:
+    scene, _, _ = together()
+    scene.agent.update("history")
+    scene.agent.ask_permission()
+    cleo = scene.join("cleo", only="s")
+    cleo.request("session/new", cwd="/elsewhere", mcpServers=[])
+    assert [message.get("method") for message in cleo.heard()] == [None, "session/update", "session/request_permission"]
+
+
+def test_what_is_asked_while_a_session_is_being_loaded_comes_after_the_agents_response() -> None:
+    scene = Scene(agentCapabilities={"loadSession": True})
+    ann = scene.join("ann")
+    own = ann.request("session/load", sessionId="s", cwd="/srv", mcpServers=[])
+    asked = scene.agent.takes("session/load")
+    scene.agent.update("history")
+    scene.agent.ask_permission("q")
+    assert len(ann.heard()) == 1
+    scene.agent.answer(asked)
+    response, question = ann.heard()
+    assert response["id"] == own
+    ann.choose(question, "yes")
+    assert scene.agent.hears() == answered("q", selected("yes"))
+
+
+def test_a_loader_that_left_meanwhile_is_not_asked() -> None:
+    scene = Scene(agentCapabilities={"loadSession": True})
+    ann = scene.join("ann")
+    ann.request("session/load", sessionId="s", cwd="/srv", mcpServers=[])
+    asked = scene.agent.takes("session/load")
+    scene.agent.ask_permission("q")
+    ann.gone()
+    scene.agent.answer(asked)
+    bob = scene.join("bob")
+    bob.fail(bob.load()[-1], -32602, "no dialog here")
+    assert scene.agent.hears()["error"]["message"] == "no dialog here"
+
+
+def test_what_is_asked_in_a_session_that_can_not_be_loaded_is_settled() -> None:
+    scene = Scene(agentCapabilities={"loadSession": True})
+    ann = scene.join("ann")
+    ann.request("session/load", sessionId="s", cwd="/srv", mcpServers=[])
+    asked = scene.agent.takes("session/load")
+    scene.agent.ask_permission("q")
+    scene.agent.send(id=asked["id"], error={"code": -32002, "message": "no such session"})
+    assert scene.agent.hears() == answered("q", CANCELLED)
+    assert ann.hears()["error"]["code"] == -32002
+    assert not scene.multiplexer.busy
+
+
+def test_what_one_client_is_asked_is_not_offered_to_who_comes_later() -> None:
+    scene, _, bob = together()
+    scene.agent.send(id="q", method="_vendor/ask", params={"sessionId": "s"})
+    assert len(bob.heard()) == 1
+    assert [message.get("method") for message in scene.join("cleo").load()] == [None]
+
+
+def test_what_was_answered_is_not_offered_any_more() -> None:
+    scene, ann, _ = together()
+    scene.agent.ask_permission()
+    ann.choose(ann.hears(), "yes")
+    assert [message.get("method") for message in scene.join("cleo").load()] == [None]
+
+
+def test_who_has_a_question_and_loads_again_is_not_asked_twice() -> None:
+    scene, ann, _ = together()
+    scene.agent.ask_permission()
+    ann.heard()
+    assert [message.get("method") for message in ann.load()] == [None]
+
+
+def test_who_gave_no_decision_and_attaches_again_is_asked_again() -> None:
+    scene, ann, _ = together()
+    scene.agent.ask_permission("q")
+    ann.fail(ann.hears())
+    ann.choose(ann.load()[-1], "yes")
+    assert scene.agent.hears() == answered("q", selected("yes"))
+
+
+# Links that are lost.
+
+
+def test_a_dialog_that_was_open_when_the_link_was_lost_can_be_answered_once_it_is_back() -> None:
+    scene, ann, bob = together()
+    bob.gone()
+    scene.agent.ask_permission("q")
+    question = ann.hears()
+    ann.away()
+    assert scene.agent.heard() == []
+    ann.back()
+    assert ann.heard() == []
+    ann.choose(question, "yes")
+    ann.choose(question, "yes")
+    assert scene.agent.hears() == answered("q", selected("yes"))
+
+
+def test_who_is_away_is_asked_and_told_when_somebody_else_decides() -> None:
+    scene, ann, bob = together()
+    ann.away()
+    scene.agent.ask_permission("q")
+    bob.choose(bob.hears(), "yes")
+    question, taken_back = ann.heard()
+    assert taken_back == withdrawn(question)
+
+
+def test_what_only_one_client_gets_waits_for_one_that_is_connected() -> None:
+    scene, ann, bob = together()
+    ann.away()
+    bob.away()
+    scene.agent.send(id="q", method="_vendor/ask", params={"sessionId": "s"})
+    assert ann.heard() == bob.heard() == []
+    bob.back()
+    question = bob.hears()
+    ann.back()
+    assert ann.heard() == []
+    bob.send(id=question["id"], result="done")
+    assert scene.agent.hears() == answered("q", "done")
+
+
+def test_whoever_closes_its_view_has_its_copy_taken_back() -> None:
+    scene, ann, bob = together()
+    scene.agent.ask_permission("q")
+    question = ann.hears()
+    own = ann.request("session/close", sessionId="s")
+    assert ann.heard() == [withdrawn(question), answered(own, {})]
+    ann.choose(question, "yes")
+    assert scene.agent.heard() == []
+    bob.choose(bob.hears(), "no")
+    assert scene.agent.hears() == answered("q", selected("no"))
+
+
+# What ends a question besides an answer.
+
+
+def test_the_end_of_a_turn_by_somebody_settles_everything_that_is_to_be_decided_in_the_session() -> None:
+    scene, ann, bob = together()
+    ann.prompt()
+    scene.agent.heard()
+    scene.agent.ask_permission("q1")
+    elicit(scene, "q2")
+    at_ann, at_bob = ann.heard(), bob.heard()[-2:]
+    bob.cancel()
+    assert scene.agent.heard() == [
+        {"jsonrpc": "2.0", "method": "session/cancel", "params": {"sessionId": "s"}},
+        answered("q1", CANCELLED),
+        answered("q2", {"action": "cancel"}),
+    ]
+    assert ann.heard() == [withdrawn(question) for question in at_ann]
+    assert bob.heard() == [withdrawn(question) for question in at_bob]
+    ann.choose(at_ann[0], "yes")
+    assert scene.agent.heard() == []
+
+
+def test_the_end_of_a_turn_settles_a_question_that_nobody_is_there_for() -> None:
+    scene, ann, bob = together()
+    watcher = scene.join("watcher")
+    scene.agent.ask_permission("q")
+    for peer in (ann, bob):
+        peer.gone()
+    watcher.load()
+    watcher.cancel()
+    assert scene.agent.heard()[1:] == [answered("q", CANCELLED)]
+
+
+def test_the_end_of_a_turn_leaves_other_sessions_and_what_is_no_decision_alone() -> None:
+    scene, ann, bob = together()
+    ann.new_session("t")
+    scene.agent.ask_permission("other", session_id="t")
+    scene.agent.send(id="deed", method="_vendor/do", params={"sessionId": "s"})
+    (question,), (deed,) = ann.heard(), bob.heard()
+    ann.cancel()
+    assert [message["method"] for message in scene.agent.heard()] == ["session/cancel"]
+    ann.choose(question, "yes")
+    bob.send(id=deed["id"], result=1)
+    assert scene.agent.heard() == [answered("other", selected("yes")), answered("deed", 1)]
+
+
+def test_one_sessions_open_question_does_not_hold_up_another_session() -> None:
+    scene, ann, _ = together()
+    ann.new_session("t")
+    scene.agent.ask_permission("first")
+    scene.agent.ask_permission("second", session_id="t")
+    _, second = ann.heard()
+    ann.choose(second, "no")
+    assert scene.agent.hears() == answered("second", selected("no"))
+    ann.prompt(session_id="t")
+    assert scene.agent.hears()["method"] == "session/prompt"
+
+
+def test_by_default_a_question_waits_for_ever() -> None:
+    scene, ann, _ = together()
+    scene.agent.ask_permission("q")
+    scene.pass_time(LATE)
+    assert scene.agent.heard() == []
+    ann.choose(ann.hears(), "yes")
+    assert scene.agent.hears() == answered("q", selected("yes"))
+
+
+def test_a_day_of_waiting_is_worth_one_line_in_the_log() -> None:
+    scene, _, _ = together()
+    scene.pass_time(1000)
+    scene.agent.ask_permission()
+    scene.agent.send(id="lost", method="_vendor/ask", params={"sessionId": "nobody's"})
+    scene.notes.clear()
+    scene.pass_time(1000 + LONG - 1)
+    assert scene.notes == []
+    scene.pass_time(1000 + LONG)
+    assert scene.notes == [
+        "session/request_permission of session s has been waiting for 24 h",
+        "_vendor/ask of no session that is known has been waiting for 24 h",
+    ]
+    scene.pass_time(1000 + 2 * LONG)
+    assert len(scene.notes) == 2
+
+
+def test_where_a_timeout_is_configured_what_was_not_decided_in_time_counts_as_cancelled() -> None:
+    scene, ann, bob = together(Scene(make_policy(permission_timeout=60)), **news_params())
+    scene.pass_time(1000)
+    scene.agent.ask_permission("q1")
+    elicit(scene, "q2")
+    scene.agent.send(id="deed", method="_vendor/do", params={"sessionId": "s"})
+    at_bob = bob.heard()
+    ann.heard()
+    scene.pass_time(1059)
+    assert scene.agent.heard() == []
+    scene.pass_time(1060)
+    assert scene.agent.heard() == [answered("q1", CANCELLED), answered("q2", {"action": "cancel"})]
+    assert scene.notes[-2:] == [
+        "session/request_permission was not decided within permission_timeout: cancelled",
+        "elicitation/create was not decided within permission_timeout: cancelled",
+    ]
+    first, taken_back, second, _ = bob.heard()
+    assert taken_back == withdrawn(at_bob[0])
+    assert first["params"] == {
+        "sessionId": "s",
+        "event": "decided",
+        "method": "session/request_permission",
+        "toolCallId": "call",
+        "decision": "timeout",
+        "by": None,
+    }
+    assert second["params"]["decision"] == "timeout"
+
+
+def test_a_timeout_counts_while_nobody_is_there_as_well() -> None:
+    scene, ann, bob = together(Scene(make_policy(permission_timeout=60)))
+    ann.gone()
+    bob.gone()
+    scene.agent.ask_permission("q")
+    scene.pass_time(60)
+    assert scene.agent.hears() == answered("q", CANCELLED)
+
+
+def test_an_agent_can_take_its_question_back_and_gets_an_answer_still() -> None:
+    scene, ann, bob = together()
+    scene.agent.ask_permission("q")
+    at_ann, at_bob = ann.hears(), bob.hears()
+    scene.agent.send(method="$/cancel_request", params={"requestId": "q"})
+    assert ann.hears() == withdrawn(at_ann)
+    assert bob.hears() == withdrawn(at_bob)
+    assert scene.agent.hears()["error"]["code"] == -32800
+    ann.choose(at_ann, "yes")
+    assert scene.agent.heard() == []
+
+
+@pytest.mark.parametrize("raw", ["1", '"2"', "2.0", "null", "[1]", '{"a":1}'])
+def test_what_an_agent_takes_back_must_be_a_question_of_its_own(raw: str) -> None:
+    scene, ann, _ = together()
+    scene.agent.ask_permission(2)
+    ann.heard()
+    scene.agent.say(f'{{"method":"$/cancel_request","params":{{"requestId":{raw}}}}}'.encode())
+    scene.agent.say(b'{"method":"$/cancel_request"}')
+    assert ann.heard() == scene.agent.heard() == []
+
+
+def test_the_end_of_the_agent_takes_everything_back() -> None:
+    scene, ann, _ = together()
+    scene.agent.ask_permission("q")
+    question = ann.hears()
+    scene.lose_agent()
+    assert ann.hears() == withdrawn(question)
+    ann.choose(question, "yes")
+    assert scene.agent.heard() == []
+    assert not scene.multiplexer.busy
+
+
+def test_before_the_agent_is_stopped_it_gets_an_answer_to_everything() -> None:
+    scene, _, bob = together()
+    scene.agent.ask_permission("q1")
+    elicit(scene, "q2")
+    scene.agent.send(id="deed", method="_vendor/do", params={"sessionId": "s"})
+    scene.multiplexer.end_turns()
+    scene.deliver()
+    first, second, third = scene.agent.heard()
+    assert first == answered("q1", CANCELLED)
+    assert second == answered("q2", {"action": "cancel"})
+    assert third["error"]["code"] == -32800
+    assert [message["method"] for message in bob.heard()][3:] == ["$/cancel_request"] * 3
+
+
+def test_the_end_of_a_session_settles_what_was_asked_in_it() -> None:
+    scene = Scene(agentCapabilities={"sessionCapabilities": {"close": {}}})
+    ann = scene.join("ann")
+    ann.new_session()
+    scene.agent.ask_permission("q1")
+    question = ann.hears()
+    ann.away()
+    scene.agent.send(id="q2", method="_vendor/do", params={"sessionId": "s"})
+    own = ann.request("session/close", sessionId="s")
+    scene.agent.answer(scene.agent.takes("session/close"))
+    first, second = scene.agent.heard()
+    assert first == answered("q1", CANCELLED)
+    assert second["id"] == "q2"
+    assert second["error"]["code"] == -32800
+    assert ann.heard() == [withdrawn(question), answered(own, {})]
+    assert not scene.multiplexer.busy
+
+
+# Ids of the agent's.
+
+
+def test_an_agent_may_use_an_id_again_after_the_answer() -> None:
+    scene, ann, bob = together()
+    for option in ("yes", "no"):
+        scene.agent.ask_permission(0)
+        ann.choose(ann.hears(), option)
+        assert scene.agent.hears() == answered(0, selected(option))
+    ids = [message["id"] for message in bob.heard() if "id" in message]
+    assert len(set(ids)) == 2
+
+
+def test_an_agent_may_use_an_id_again_before_the_answer() -> None:
+    scene, ann, _ = together()
+    scene.agent.ask_permission(0, options=("a",))
+    scene.agent.ask_permission(0, options=("b",))
+    first, second = ann.heard()
+    ann.choose(second, "b")
+    ann.choose(first, "a")
+    assert scene.agent.heard() == [answered(0, selected("b")), answered(0, selected("a"))]
+
+
+def test_of_two_questions_of_one_id_the_agent_takes_the_earlier_back() -> None:
+    scene, ann, _ = together()
+    scene.agent.ask_permission(0, options=("a",))
+    scene.agent.ask_permission(0, options=("b",))
+    first, second = ann.heard()
+    scene.agent.send(method="$/cancel_request", params={"requestId": 0})
+    assert ann.hears() == withdrawn(first)
+    scene.agent.heard()
+    ann.choose(second, "b")
+    assert scene.agent.hears() == answered(0, selected("b"))
+
+
+def test_ids_of_both_directions_do_not_meet() -> None:
+    scene, ann, _ = together()
+    scene.agent.ask_permission(0)
+    question = ann.hears()
+    ann.send(id=question["id"], method="_vendor/request", params={"sessionId": "s"})
+    asked = scene.agent.hears()
+    scene.agent.send(id=asked["id"], result="the client's")
+    assert ann.hears() == answered(question["id"], "the client's")
+    ann.choose(question, "yes")
+    assert scene.agent.hears() == answered(0, selected("yes"))
+
+
+# Who may not answer.
+
+
+def test_what_an_observer_answers_is_ignored() -> None:
+    scene, ann, _ = together()
+    watcher = scene.join("watcher", role=Role.OBSERVER)
+    watcher.load()
+    scene.agent.ask_permission("q")
+    for number in range(4):
+        watcher.choose({"id": number}, "yes")
+    assert scene.agent.heard() == []
+    assert scene.notes[-1] == "dropped a response of watcher, who may only look"
+    ann.choose(ann.hears(), "no")
+    assert scene.agent.hears() == answered("q", selected("no"))
+
+
+def test_a_guest_that_controls_decides_like_anybody() -> None:
+    scene, _, _ = together()
+    guest = scene.join("guest", "guest-1", only="s", guest=True)
+    guest.load()
+    scene.agent.ask_permission("q")
+    guest.choose(guest.hears(), "yes")
+    assert scene.agent.hears() == answered("q", selected("yes"))
+
+
+# Elicitations.
+
+
+@pytest.mark.parametrize("action", ["accept", "decline", "cancel"])
+def test_the_first_action_answers_an_elicitation(action: str) -> None:
+    scene, ann, bob = together()
+    elicit(scene)
+    question = ann.hears()
+    bob.send(id=bob.hears()["id"], result={"action": action, "content": {"n": 1}})
+    assert scene.agent.hears() == answered("e", {"action": action, "content": {"n": 1}})
+    assert ann.hears() == withdrawn(question)
+
+
+@pytest.mark.parametrize("result", [{}, {"action": "perhaps"}, {"action": None}, None, CANCELLED])
+def test_anything_else_does_not_answer_an_elicitation(result: Any) -> None:
+    scene, ann, bob = together()
+    elicit(scene)
+    bob.send(id=bob.hears()["id"], result=result)
+    assert scene.agent.heard() == []
+    ann.send(id=ann.hears()["id"], result={"action": "accept"})
+    assert scene.agent.hears() == answered("e", {"action": "accept"})
+
+
+# What others hear of it.
+
+
+def test_who_asked_for_news_hears_who_decided_what_and_nobody_else_does() -> None:
+    scene, ann, bob = together()
+    curious = scene.join("curious", role=Role.OBSERVER, **news_params())
+    curious.load()
+    scene.agent.ask_permission()
+    ann.choose(ann.hears(), "yes")
+    assert curious.hears() == {
+        "jsonrpc": "2.0",
+        "method": "_acp-gateway/news",
+        "params": {
+            "sessionId": "s",
+            "event": "decided",
+            "method": "session/request_permission",
+            "toolCallId": "call",
+            "decision": "yes",
+            "by": {"connection": "ann", "identity": "me", "role": "controller"},
+        },
+    }
+    assert ann.heard() == []
+    assert [message["method"] for message in bob.heard()] == ["session/request_permission", "$/cancel_request"]
+
+
+@pytest.mark.parametrize(("result", "decision"), [(CANCELLED, "cancelled"), ({"action": "decline"}, "decline")])
+def test_the_news_name_the_outcome_where_no_option_was_chosen(result: Any, decision: str) -> None:
+    scene, ann, _ = together(**news_params())
+    if "action" in result:
+        elicit(scene)
+    else:
+        scene.agent.ask_permission()
+    ann.send(id=ann.hears()["id"], result=result)
+    assert ann.hears()["params"]["decision"] == decision
+
+
+def test_the_news_name_who_ended_the_turn_in_which_there_was_something_to_decide() -> None:
+    scene, ann, bob = together(**news_params())
+    scene.agent.ask_permission()
+    scene.agent.send(id="v", method="_vendor/do", params={"sessionId": "s"})
+    question = ann.hears()
+    bob.heard()
+    bob.cancel()
+    taken_back, news = ann.heard()
+    assert taken_back == withdrawn(question)
+    assert news["params"] == {
+        "sessionId": "s",
+        "event": "decided",
+        "method": "session/request_permission",
+        "toolCallId": "call",
+        "decision": "cancelled",
+        "by": {"connection": "bob", "identity": "me", "role": "controller"},
+    }
+
+
+def test_what_is_no_decision_makes_no_news() -> None:
+    scene, ann, bob = together(**news_params())
+    scene.agent.send(id=1, method="_vendor/do", params={"sessionId": "s"})
+    bob.send(id=bob.hears()["id"], result=None)
+    assert ann.heard() == bob.heard() == []
+
+
+def test_what_waits_can_be_listed_with_what_it_is_about_and_since_when() -> None:
+    scene, _, _ = together()
+    (session,) = scene.multiplexer.sessions
+    scene.pass_time(5)
+    scene.agent.ask_permission("q1")
+    elicit(scene, "q2")
+    scene.agent.send(id="q3", method="_vendor/do", params={"sessionId": "s"})
+    scene.agent.send(id="q4", method="_vendor/do", params={"sessionId": "nobody's"})
+    waiting = scene.multiplexer.waiting(session)
+    assert [(question.title, question.since) for question in waiting] == [("do it", 5), ("which one?", 5), (None, 5)]
+    assert [question.id for question in scene.multiplexer.waiting(None)] == [b'"q4"']
+
+
+def test_a_question_that_is_odd_json_is_asked_and_answered_all_the_same() -> None:
+    scene, ann, _ = together()
+    options = '[{"optionId":"yes","name":"\\ud83d"}]'
+    scene.agent.say(
+        f'{{"id":"q","method":"session/request_permission","params":{{"sessionId":"s","options":{options}}}}}'.encode()
+    )
+    (text,) = ann.heard_text()
+    assert b"\\ud83d" in text
+    ann.choose(json.loads(text), "yes")
+    assert scene.agent.hears() == answered("q", selected("yes"))
+
+
+def test_who_leaves_one_session_is_asked_still_what_it_was_asked_in_another() -> None:
+    scene = Scene()
+    ann = scene.join("ann")
+    for session_id in ("s", "t"):
+        ann.new_session(session_id)
+    for session_id in ("s", "t"):
+        scene.agent.ask_permission(raw_id=session_id, session_id=session_id)
+    in_s, in_t = ann.heard()
+    ann.request("session/close", sessionId="s")
+    withdrawn, _ = ann.heard()
+    assert (withdrawn["method"], withdrawn["params"]) == ("$/cancel_request", {"requestId": in_s["id"]})
+    ann.choose(in_t, "yes")
+    assert scene.agent.hears()["id"] == "t"
+
+
+# What is written down of it
+
+
+def decided(scene: Scene) -> list[Deed]:
+    """What was decided since `together`."""
+    return [deed for deed in scene.deeds if deed.name.endswith("_decided")][1:]
+
+
+def test_each_decision_is_written_down_with_what_it_means_and_nothing_that_was_said() -> None:
+    scene, ann, _ = together()
+    options = [{"optionId": "a", "name": "s3cret", "kind": "allow_always"}, {"optionId": "b", "name": "No"}]
+    call = {"toolCallId": "c7", "title": "s3cret", "kind": "execute", "rawInput": {"command": "s3cret"}}
+    for number, choice in enumerate("ab"):
+        params = {"sessionId": "s", "toolCall": call, "options": options}
+        scene.agent.send(id=number, method="session/request_permission", params=params)
+        ann.choose(ann.heard()[-1], choice)
+    about = {"session": "s", "agent": "agent", "toolCallId": "c7", "kind": "execute"}
+    assert decided(scene) == [
+        Deed("permission_decided", ann.client, about | {"decision": "a", "optionKind": "allow_always"}),
+        Deed("permission_decided", ann.client, about | {"decision": "b", "optionKind": None}),
+    ]
+    assert "s3cret" not in repr(scene.deeds)
+
+
+@pytest.mark.parametrize(
+    ("outcome", "decision", "kind"),
+    [
+        ({"outcome": "cancelled"}, "cancelled", None),
+        ({"outcome": "cancelled", "optionId": "yes"}, "cancelled", None),
+        ({"outcome": "selected", "optionId": "no"}, "no", "allow_once"),
+    ],
+)
+def test_what_is_written_down_is_what_the_agent_takes_it_for(
+    outcome: dict[str, str], decision: str, kind: str | None
+) -> None:
+    scene, ann, _ = together(**news_params())
+    scene.agent.ask_permission()
+    ann.send(id=ann.hears()["id"], result={"outcome": outcome})
+    assert ann.hears()["params"]["decision"] == decision
+    (deed,) = decided(scene)
+    assert (deed.details["decision"], deed.details["optionKind"]) == (decision, kind)
+
+
+def test_what_was_not_decided_in_time_was_decided_by_nobody() -> None:
+    scene, _, _ = together(Scene(make_policy(permission_timeout=5)))
+    scene.agent.ask_permission()
+    scene.pass_time(5)
+    (deed,) = decided(scene)
+    assert (deed.client, deed.details["decision"]) == (None, "timeout")
+
+
+def test_who_ends_a_turn_has_decided_what_was_open_in_it() -> None:
+    scene, _, bob = together()
+    scene.agent.ask_permission()
+    bob.cancel()
+    (deed,) = decided(scene)
+    assert (deed.name, deed.client, deed.details["decision"]) == ("permission_decided", bob.client, "cancelled")
+
+
+@pytest.mark.parametrize("action", ["accept", "decline", "cancel"])
+def test_of_an_elicitation_the_action_is_written_down_and_not_the_content(action: str) -> None:
+    scene, ann, _ = together()
+    elicit(scene)
+    ann.send(id=ann.hears()["id"], result={"action": action, "content": {"name": "s3cret"}})
+    (deed,) = decided(scene)
+    assert (deed.name, deed.client, deed.details["decision"]) == ("elicitation_decided", ann.client, action)
+    assert deed.details["optionKind"] is None
+    assert "s3cret" not in repr(scene.deeds)
+
+
+def test_what_decides_nothing_is_not_written_down() -> None:
+    scene, ann, bob = together()
+    eve = scene.join("eve", role=Role.OBSERVER)
+    eve.load()
+    scene.agent.ask_permission()
+    ann.fail(ann.hears())
+    eve.send(id=1, result=selected("yes"))
+    question = bob.hears()
+    bob.choose(question, "never offered")
+    scene.agent.send(id=7, method="_vendor/do", params={"sessionId": "s"})
+    bob.send(id=bob.heard()[-1]["id"], result=None)
+    assert decided(scene) == []
+
+
+@pytest.mark.parametrize(
+    ("options", "kind"),
+    [
+        ('[{"optionId":"yes","kind":"reject_once"},{"optionId":"yes","kind":"allow_once"}]', "allow_once"),
+        ('[{"optionId":"yes","kind":7}]', None),
+        ('[{"optionId":"no","kind":"allow_once"}]', None),
+        ("{}", None),
+        ("null", None),
+    ],
+)
+def test_the_kind_of_an_option_is_what_the_agent_said(options: str, kind: str | None) -> None:
+    text = f'{{"id":1,"method":"session/request_permission","params":{{"options":{options}}}}}'
+    question = Question(parse(text.encode()), Audience.CONTROLLERS, None, 0)
+    assert question.kind_of("yes") == kind
+
+
+def test_an_option_with_a_word_of_the_protocol_for_its_id_is_not_taken_for_chosen() -> None:
+    scene, ann, _ = together()
+    options = [{"optionId": "cancelled", "name": "All of it", "kind": "allow_always"}]
+    for number in range(2):
+        params = {"sessionId": "s", "toolCall": {"toolCallId": "c7"}, "options": options}
+        scene.agent.send(id=number, method="session/request_permission", params=params)
+    for question, outcome in zip(ann.heard()[-2:], ({"outcome": "cancelled"}, {"outcome": "selected"}), strict=True):
+        ann.send(id=question["id"], result={"outcome": outcome | {"optionId": "cancelled"}})
+    assert [deed.details["optionKind"] for deed in decided(scene)] == [None, "allow_always"]
+
+
+@pytest.mark.parametrize(
+    "result",
+    [
+        '{"outcome":{"outcome":"selected","optionId":"no","optionId":"yes"}}',
+        '{"outcome":{"outcome":"cancelled"},"Outcome":{"outcome":"selected","optionId":"yes"}}',
+    ],
+)
+def test_a_decision_that_can_be_read_in_two_ways_is_none(result: str) -> None:
+    scene, ann, bob = together()
+    scene.agent.ask_permission("q")
+    at_ann, at_bob = ann.hears(), bob.hears()
+    ann.say(f'{{"jsonrpc":"2.0","id":{at_ann["id"]},"result":{result}}}'.encode())
+    assert not scene.agent.heard()
+    bob.choose(at_bob, "no")
+    assert scene.agent.hears() == answered("q", selected("no"))
+
+
+def test_who_has_a_question_is_not_asked_it_again() -> None:
+    scene, ann, _bob = together()
+    scene.agent.ask_permission()
+    ann.heard()
+    (question,) = scene.multiplexer.waiting(scene.session())
+    questions = scene.multiplexer._process.questions
+    questions.ask(question, [ann.client])
+    questions.offer(scene.session(), ann.client)
+    scene.deliver()
+    assert ann.heard() == []
+
+
+def test_a_question_for_one_client_is_offered_to_the_next_where_nobody_has_it() -> None:
+    scene, ann, bob = together()
+    question = Question(parse(b'{"jsonrpc":"2.0","id":1,"method":"fs/read"}'), Audience.HOST, scene.session(), 0)
+    questions = scene.multiplexer._process.questions
+    questions.add(question)
+    for peer, asked in ((ann, 1), (bob, 0)):
+        peer.heard()
+        questions.offer(scene.session(), peer.client)
+        scene.deliver()
+        assert len(peer.heard()) == asked

@@ -1,0 +1,456 @@
+"""An agent process as the core sees it: what goes to the agent under which id, and how each request is settled once."""
+
+import pytest
+
+from acp_gateway.core.agent_state import JUST_LOST, Process, Stage, who
+from acp_gateway.core.sessions import SESSION_ID_SIZE, Client, Registry, Request, Role, Viewer
+from acp_gateway.protocol import jsonrpc
+from acp_gateway.protocol.jsonrpc import ID_SIZE, Message
+from tests.core.scene import Scene, make_policy, news_params
+
+LIMIT = 1000
+"""Bytes that may wait."""
+
+
+class Alone:
+    """A process with one client, and nobody who decides."""
+
+    def __init__(self) -> None:
+        self.process = Process("agent", make_policy(max_open_requests=3, max_waiting_size=LIMIT), Registry("me"))
+        self.client = Client("ann", Viewer("me"))
+        self.settled: list[tuple[Request, Message]] = []
+
+    def asks(self, raw_id: bytes = b"1", more: bytes = b"") -> Request:
+        request = Request(self.client, jsonrpc.parse(b'{"id":%b,"method":"x/y"%b}' % (raw_id, more)))
+        self.client.requests[jsonrpc.id_key(request.id)] = request
+        return request
+
+    def settle(self, request: Request, response: Message) -> None:
+        self.settled.append((request, response))
+
+    def to_agent(self) -> list[bytes]:
+        return self.process.out.take().to_agent
+
+    def to_client(self) -> list[bytes]:
+        return list(self.process.out.take().to_clients.get(self.client, []))
+
+
+@pytest.fixture
+def alone() -> Alone:
+    return Alone()
+
+
+def test_a_process_begins_with_nothing(alone: Alone) -> None:
+    process = alone.process
+    assert (process.stage, process.lost, process.asked, process.live) == (Stage.ABSENT, None, {}, {})
+    assert process.deserted
+
+
+def test_each_request_gets_an_id_that_was_never_used(alone: Alone) -> None:
+    requests = [alone.asks(b"7", b',"params":{"n":1.10}') for _ in range(3)]
+    for request in requests:
+        alone.process.forward(request, alone.settle)
+    assert [request.agent_id for request in requests] == [1, 2, 3]
+    assert alone.to_agent() == [b'{"id":%d,"method":"x/y","params":{"n":1.10}}' % number for number in (1, 2, 3)]
+    alone.process.receive_response(jsonrpc.parse(b'{"id":2,"result":5}'))
+    again = alone.asks(b"7")
+    alone.process.forward(again, alone.settle)
+    assert again.agent_id == 4
+
+
+def test_another_text_can_go_in_place_of_the_requests_own(alone: Alone) -> None:
+    alone.process.forward(alone.asks(), alone.settle, b'{"method":"other","id":0}')
+    assert alone.to_agent() == [b'{"method":"other","id":1}']
+
+
+def test_a_response_comes_back_to_what_was_named_for_it_and_once(alone: Alone) -> None:
+    request = alone.asks()
+    alone.process.forward(request, alone.settle)
+    response = jsonrpc.parse(b'{"id":1.0,"result":5}')
+    for _ in range(2):
+        alone.process.receive_response(response)
+    assert alone.settled == [(request, response)]
+    assert request.agent_id is None
+    assert alone.process.out.take_notes() == ["dropped a response of the agent that nobody waits for"]
+
+
+def test_a_response_under_something_else_than_a_number_of_ours_is_dropped(alone: Alone) -> None:
+    alone.process.forward(alone.asks(), alone.settle)
+    for raw in (b'"1"', b"null", b"2", b"1.5", b"-1"):
+        alone.process.receive_response(jsonrpc.parse(b'{"id":%b,"result":5}' % raw))
+    assert alone.settled == []
+    assert len(alone.process.out.take_notes()) == 5
+
+
+def test_a_request_is_settled_under_its_own_id_which_is_free_then(alone: Alone) -> None:
+    process = alone.process
+    process.answer(alone.asks(b"1e0"), b'{"a":1.10}')
+    assert not alone.client.requests
+    process.refuse(alone.asks(b'"r"'), -32602, "no", {"x": 1})
+    process.fail(alone.asks(b"null"), "it ended", {"exitCode": 1})
+    process.respond(alone.asks(b"2"), jsonrpc.parse(b' {"result":1e999, "id":77}'))
+    assert alone.to_client() == [
+        b'{"jsonrpc":"2.0","id":1e0,"result":{"a":1.10}}',
+        b'{"jsonrpc":"2.0","id":"r","error":{"code":-32602,"message":"no","data":{"x":1}}}',
+        b'{"jsonrpc":"2.0","id":null,"error":{"code":-32603,"message":"it ended","data":{"exitCode":1}}}',
+        b' {"result":1e999, "id":2}',
+    ]
+    assert not alone.client.requests
+
+
+def test_what_the_gateway_asks_itself_is_answered_to_nobody(alone: Alone) -> None:
+    own = Request(None, jsonrpc.parse(b'{"id":0,"method":"x"}'))
+    alone.process.respond(own, jsonrpc.parse(b'{"id":1,"result":1}'))
+    alone.process.refuse(own, -32600, "no")
+    assert alone.process.out.take().to_clients == {}
+
+
+def test_an_id_of_reasonable_size_is_taken_while_there_is_room(alone: Alone) -> None:
+    def too_much(id_size: int, pending: int) -> str | None:
+        message = alone.asks(b'"%b"' % (b"x" * (id_size - 2))).message
+        return alone.process.too_much(message, pending, 0)
+
+    assert too_much(ID_SIZE, 2) is None
+    assert too_much(ID_SIZE + 1, 0) == "has an id of more than 1024 bytes"
+    assert too_much(ID_SIZE, 3) == "comes while max_open_requests (3) are not answered"
+
+
+def test_what_waits_is_bounded_in_bytes_but_for_a_single_message(alone: Alone) -> None:
+    message = alone.asks(b"1", b',"params":"%b"' % (b"x" * LIMIT)).message
+    assert alone.process.too_much(message, 0, 0) is None
+    small = alone.asks(b"2").message
+    assert alone.process.too_much(small, 1, LIMIT - len(small.text)) is None
+    assert (
+        alone.process.too_much(small, 1, LIMIT - len(small.text) + 1)
+        == "comes while 978 bytes of others wait already (outbox_limit is 1000)"
+    )
+
+
+def test_of_a_client_only_what_is_still_held_here_counts_as_waiting() -> None:
+    scene = Scene(make_policy(max_waiting_size=LIMIT))
+    ann = scene.join("ann")
+    ann.new_session()
+    for _ in range(3):
+        ann.request("x/y", text="x" * 600)
+    assert not ann.heard()
+    assert ann.client.waiting_size == 0
+    ann.prompt("x" * 600)
+    ann.prompt("x" * 600)
+    assert not ann.heard()
+    assert ann.client.waiting_size > 600
+    refused = ann.prompt("x" * 600)
+    answer = ann.hears()
+    assert (answer["id"], answer["error"]["code"]) == (refused, -32600)
+    ann.cancel()
+    assert "result" in ann.hears()
+    assert ann.client.waiting_size == 0
+    for asked in scene.agent.heard():
+        if "id" in asked:
+            scene.agent.send(id=asked["id"], result={})
+    assert (ann.client.waiting_size, ann.client.requests) == (0, {})
+
+
+def test_a_very_long_session_id_is_quoted_in_part() -> None:
+    scene = Scene()
+    ann = scene.join("ann")
+    for session_id in ("x" * SESSION_ID_SIZE, "\ud83d\n"):
+        ann.request("session/prompt", sessionId=session_id)
+        error = ann.hears()["error"]
+        assert error["data"] == {"sessionId": session_id}
+        assert len(error["message"]) < 150
+        assert error["message"].isprintable()
+
+
+def test_news_are_for_those_who_asked_for_them_and_name_who_did_it() -> None:
+    scene = Scene()
+    ann = scene.join("ann", **news_params())
+    bob = scene.join("bob", role=Role.OBSERVER, **news_params())
+    cem = scene.join("cem")
+    ann.new_session()
+    for peer in (bob, cem):
+        peer.load()
+    assert [message["params"] for message in ann.heard()] == [
+        {
+            "sessionId": "s",
+            "event": "attached",
+            "by": {"connection": name, "identity": "me", "role": role},
+        }
+        for name, role in (("bob", "observer"), ("cem", "controller"))
+    ]
+    assert who(None) == {"by": None}
+
+
+@pytest.mark.parametrize("value", [None, False])
+def test_who_says_no_to_news_gets_none(value: bool | None) -> None:
+    scene = Scene()
+    ann = scene.join("ann", clientCapabilities={"_meta": {"acp-gateway": value}})
+    ann.new_session()
+    scene.join("bob").load()
+    assert not ann.heard()
+
+
+def test_what_one_of_them_chooses_is_told_to_the_others_and_to_who_comes_later() -> None:
+    scene = Scene()
+    ann, bob = scene.join("ann"), scene.join("bob")
+    ann.new_session()
+    bob.load()
+    own = ann.request("session/set_mode", sessionId="s", modeId="plan")
+    scene.agent.answers("session/set_mode")
+    assert ann.hears()["id"] == own
+    told = bob.hears()
+    assert told["params"]["update"] == {"sessionUpdate": "current_mode_update", "currentModeId": "plan"}
+    assert scene.join("cem").load()[0] == told
+
+
+def test_a_decision_about_no_session_is_told_to_nobody() -> None:
+    scene = Scene()
+    ann = scene.join("ann", **news_params())
+    scene.agent.send(id=7, method="session/request_permission", params={"options": [{"optionId": "y"}]})
+    ann.choose(ann.hears(), "y")
+    assert scene.agent.hears()["id"] == 7
+    assert not ann.heard()
+
+
+def test_a_process_is_deserted_while_none_of_its_clients_is_connected() -> None:
+    scene = Scene()
+    ann, bob = scene.join("ann"), scene.join("bob")
+    process = scene.multiplexer.home
+    ann.away()
+    assert not process.deserted
+    bob.gone()
+    assert process.deserted
+    ann.back()
+    assert not process.deserted
+
+
+def test_a_session_that_is_over_keeps_nothing_but_whose_and_where_it_is() -> None:
+    scene = Scene()
+    ann = scene.join("ann")
+    ann.new_session(cwd="/srv/its", modes={"currentModeId": "m"})
+    scene.agent.update("text")
+    ann.prompt()
+    (session,) = scene.multiplexer.sessions
+    scene.retire()
+    assert (session.attached, session.turns, session.journal.size, session.host) == ({}, {}, 0, None)
+    assert (session.setup, session.cwd, session.result) == ({"cwd": b'"/srv/its"'}, "/srv/its", {})
+    assert (session.live, session.owner) == (False, "me")
+    assert list(scene.registry) == [session]
+
+
+def test_a_session_whose_agent_is_lost_while_it_is_loaded_keeps_nothing_either() -> None:
+    scene = Scene(agentCapabilities={"loadSession": True})
+    ann = scene.join("ann")
+    ann.request("session/load", sessionId="s", cwd="/srv", mcpServers=["secret"])
+    scene.agent.update("history")
+    scene.lose_agent()
+    (session,) = scene.registry
+    assert (session.recorded, session.replay_to, session.setup) == (None, None, {"cwd": b'"/srv"'})
+
+
+def test_a_session_that_could_not_be_loaded_keeps_nothing_either() -> None:
+    scene = Scene(agentCapabilities={"loadSession": True, "sessionCapabilities": {"close": {}}})
+    ann = scene.join("ann")
+    ann.new_session()
+    ann.request("session/close", sessionId="s")
+    scene.agent.answers("session/close")
+    ann.request("session/load", sessionId="s", cwd="/srv", mcpServers=["secret"])
+    scene.agent.refuses("session/load")
+    (session,) = scene.registry
+    assert (session.recorded, session.setup) == (None, {"cwd": b'"/srv"'})
+
+
+# Those who count.
+
+
+def test_whoever_counts_is_right_when_a_session_begins_and_at_every_update() -> None:
+    scene = Scene()
+    ann = scene.join("ann", link="l")
+    ann.new_session()
+    assert ann.marks == [{"s": scene.place()}]
+    for number in range(3):
+        scene.agent.update(f"talk {number}")
+        assert ann.seen["s"] == scene.place()
+    assert len(ann.marks) == 1
+
+
+def test_what_is_of_a_session_but_not_sent_under_its_name_is_counted_by_a_mark() -> None:
+    scene = Scene()
+    ann, bob, stock = scene.join("ann", link="a"), scene.join("bob", link="b"), scene.join("stock")
+    ann.new_session()
+    bob.load()
+    stock.load()
+    ann.prompt()
+    ann.prompt("queued")
+    assert ann.seen["s"] == bob.seen["s"] == scene.place()
+    scene.agent.update("of the child", "child")
+    assert ann.seen["s"] == bob.seen["s"] == scene.place()
+    scene.agent.answers("session/prompt", stopReason="end_turn")
+    ann.request("session/set_mode", sessionId="s", modeId="ask")
+    *_, asked = scene.agent.heard()
+    scene.agent.answer(asked)
+    assert ann.seen["s"] == bob.seen["s"] == scene.place()
+    assert scene.place()[1] == 4
+
+
+def test_whoever_asks_for_the_history_of_what_it_has_is_told_where_it_is_behind_it() -> None:
+    scene = Scene()
+    ann = scene.join("ann", link="l")
+    ann.new_session()
+    scene.agent.update("talk")
+    for method in ("session/load", "session/resume"):
+        ann.request(method, sessionId="s", cwd="/srv", mcpServers=[])
+        assert ann.seen["s"] == scene.place() == (scene.place()[0], 1)
+
+
+def test_a_session_that_is_opened_again_in_another_process_is_counted_on() -> None:
+    scene = Scene(agentCapabilities={"loadSession": True})
+    ann = scene.join("ann", link="l")
+    ann.new_session()
+    scene.agent.update("talk")
+    before = scene.place()
+    scene.lose_agent()
+    ann.prompt()
+    scene.agent.answers("initialize", **scene.welcome)
+    asked = scene.agent.takes("session/load")
+    scene.agent.update("talk")
+    scene.agent.state("plan", entries=[])
+    scene.agent.answer(asked)
+    assert ann.seen["s"] == scene.place() == (before[0], before[1] + 2)
+
+
+def test_who_has_a_fork_counts_in_that_anew() -> None:
+    scene = Scene()
+    ann = scene.join("ann", link="l")
+    ann.new_session()
+    scene.agent.update("talk")
+    ann.request("session/fork", sessionId="s", cwd="/srv", mcpServers=[])
+    scene.agent.answers("session/fork", sessionId="t")
+    scene.agent.update("talk", "t")
+    assert ann.seen == {"s": scene.place("s"), "t": scene.place("t")}
+    assert scene.place("t")[1] == 2
+
+
+# What a person is told who does not look.
+
+
+def test_a_decision_that_nobody_is_there_for_is_announced_once() -> None:
+    scene = Scene()
+    ann = scene.join("ann")
+    scene.join("watcher", role=Role.OBSERVER).request("session/list")
+    ann.new_session()
+    ann.away()
+    scene.pass_time(10)
+    scene.agent.ask_permission()
+    (event,) = scene.events
+    assert (event.name, event.session, event.age) == ("permission_waiting", scene.session(), 0)
+    call = {"toolCallId": "call", "title": "do it", "kind": None}
+    assert event.details == {"method": "session/request_permission", "tool": call, "connected": 0}
+    ann.back()
+    ann.away()
+    ann.gone()
+    assert len(scene.events) == 1
+
+
+@pytest.mark.parametrize("how", ["away", "gone", "closes"])
+def test_it_is_announced_when_the_last_who_could_decide_leaves(how: str) -> None:
+    scene = Scene()
+    ann, bob = scene.join("ann"), scene.join("bob")
+    scene.join("watcher", role=Role.OBSERVER)
+    ann.new_session()
+    bob.load()
+    scene.agent.ask_permission()
+    scene.pass_time(5)
+    bob.away()
+    assert scene.events == []
+    if how == "away":
+        ann.away()
+    elif how == "gone":
+        ann.gone()
+    else:
+        ann.request("session/close", sessionId="s")
+    # Somebody may be back in a moment.
+    assert scene.events == []
+    scene.pass_time(5 + JUST_LOST)
+    assert [(event.name, event.age) for event in scene.events] == [("permission_waiting", 5 + JUST_LOST)]
+
+
+def test_who_is_back_in_a_moment_is_told_by_nobody_else() -> None:
+    scene = Scene()
+    ann = scene.join("ann")
+    ann.new_session()
+    scene.agent.ask_permission()
+    for moment in range(1, 20):
+        ann.away()
+        scene.pass_time(moment)
+        ann.back()
+    assert scene.events == []
+
+
+def test_it_is_announced_when_it_is_found_out_whose_it_is() -> None:
+    scene = Scene()
+    ann, bob = scene.join("ann"), scene.join("bob")
+    ann.new_session("s")
+    bob.new_session("t")
+    ann.prompt(session_id="s")
+    (first,) = scene.agent.heard()
+    bob.prompt(session_id="t")
+    scene.agent.ask_permission(session_id="child")
+    ann.away()
+    assert scene.events == []
+    bob.away()
+    scene.pass_time(JUST_LOST)
+    scene.agent.answer(first)
+    assert [event.name for event in scene.events] == ["turn_end", "permission_waiting"]
+    assert scene.events[-1].session.id == "t"
+
+
+def test_what_no_person_decides_is_not_announced() -> None:
+    scene = Scene()
+    ann = scene.join("ann")
+    ann.new_session()
+    ann.away()
+    scene.agent.send(id=1, method="x/ask", params={"sessionId": "s"})
+    assert scene.events == []
+
+
+def test_the_end_of_a_turn_is_announced_with_how_long_it_took_and_who_is_there() -> None:
+    scene = Scene()
+    ann, bob = scene.join("ann"), scene.join("bob")
+    ann.new_session()
+    bob.load()
+    scene.pass_time(10)
+    ann.prompt()
+    scene.pass_time(72.5)
+    bob.away()
+    scene.agent.answers("session/prompt", stopReason="max_tokens")
+    (event,) = scene.events
+    assert (event.name, event.session) == ("turn_end", scene.session())
+    assert event.details == {"stopReason": "max_tokens", "seconds": 62.5, "connected": 1}
+
+
+def test_an_agent_that_ends_in_the_middle_of_a_turn_ends_that() -> None:
+    scene = Scene(agentCapabilities={"loadSession": True})
+    ann = scene.join("ann", **news_params())
+    ann.new_session()
+    ann.prompt()
+    ann.heard()
+    scene.pass_time(3)
+    scene.lose_agent()
+    (event,) = scene.events
+    assert event.name == "turn_end"
+    assert event.details == {"stopReason": None, "seconds": 3, "connected": 1}
+    assert "turn_ended" in [message["params"]["event"] for message in ann.heard() if "params" in message]
+
+
+def test_a_process_with_a_turn_of_one_that_is_away_is_not_deserted() -> None:
+    scene = Scene()
+    ann = scene.join("ann")
+    ann.new_session()
+    ann.prompt()
+    ann.away()
+    assert not scene.multiplexer.home.deserted
+    scene.agent.answers("session/prompt", stopReason="end_turn")
+    assert scene.multiplexer.home.deserted
+    ann.prompt()
+    ann.gone()
+    assert scene.multiplexer.home.deserted

@@ -1,0 +1,840 @@
+"""A client that takes up a session again over a new link: what it gets, what is its own again, what it may claim."""
+
+from typing import Any
+
+import pytest
+
+from acp_gateway.core.agent_state import Policy
+from acp_gateway.core.rejoining import LARGEST_ID, Return, last_id, with_own_meta, without_own_meta
+from acp_gateway.core.sessions import Registry, Role
+from acp_gateway.protocol.gaps import MAY_BE_MISSING, PART_MISSING
+from acp_gateway.protocol.jsonrpc import parse
+from tests.core.scene import Peer, Place, Scene, Shelf, encode, make_policy
+
+LOADS: dict[str, Any] = {"loadSession": True, "sessionCapabilities": {"close": {}}}
+RESUMES: dict[str, Any] = {"sessionCapabilities": {"resume": {}, "close": {}}}
+
+
+@pytest.fixture
+def scene() -> Scene:
+    return Scene(agentCapabilities=LOADS)
+
+
+@pytest.fixture
+def ann(scene: Scene) -> Peer:
+    ann = scene.join("ann", link="first")
+    ann.new_session()
+    return ann
+
+
+def texts(messages: list[Any]) -> list[str]:
+    """What the updates among messages say."""
+    updates = [message["params"]["update"] for message in messages if message.get("method") == "session/update"]
+    return [update["content"]["text"] for update in updates if "content" in update]
+
+
+def at(peer: Peer) -> dict[str, Any]:
+    """What a client says of how far it is."""
+    epoch, position = peer.seen["s"]
+    return {"epoch": epoch, "position": position}
+
+
+def taken_over(messages: list[Any]) -> Any:
+    """What the answer to a return says."""
+    (meta,) = [message["result"]["_meta"] for message in messages if "result" in message]
+    return meta["acp-gateway"]
+
+
+def said(**members: Any) -> Return | None:
+    return Return.read(parse(encode(id=1, method="session/load", params={"_meta": {"acp-gateway": members}})))
+
+
+# What is read.
+
+
+def test_a_client_says_where_it_was_and_what_it_waits_for() -> None:
+    text = (
+        b'{"id":1,"method":"session/load","params":{"_meta":{"acp-gateway":{"epoch":"e","position":12,"connection":"c",'
+        rb'"prompts":[4,"\u0041",1e2],"questions":[7,8.0]}}}}'
+    )
+    returned = Return.read(parse(text))
+    assert returned == Return("e", 12, "c", (b"4", rb'"\u0041"', b"1e2"), (7, 8))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("meta", [{}, {"acp-gateway": {}}, {"acp-gateway": 5}, {"acp-gateway": None}, 5, None, [1]])
+def test_who_says_nothing_of_another_link_does_not_return(meta: Any) -> None:
+    assert Return.read(parse(encode(id=1, method="session/load", params={"_meta": meta}))) is None
+    assert Return.read(parse(encode(id=1, method="session/load"))) is None
+
+
+@pytest.mark.parametrize("value", [None, True, -1, 1.5, "7", [], {}, [[]], LARGEST_ID + 1, 10**30, 1e300, "\ud83d"])
+def test_what_makes_no_sense_says_nothing(value: Any) -> None:
+    returned = said(position=value, connection="c")
+    assert returned is not None
+    assert returned.position == 0
+    for name in ("prompts", "questions"):
+        returned = said(**{name: value})
+        assert returned is not None
+        assert returned.questions == ()
+    returned = said(epoch=value if not isinstance(value, str) else 5, connection=5)
+    assert returned is not None
+    assert (returned.epoch, returned.connection) == (None, None)
+
+
+def test_of_a_list_of_questions_the_numbers_count() -> None:
+    returned = said(questions=[1, None, "2", True, {}, [3], 1.5, -4, 10**40, 5])
+    assert returned is not None
+    assert returned.questions == (1, -4, 5)
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [(7, 7), (7.0, 7), (0, 0), (-7, 0), (7.5, 0), ("7", 0), (None, 0), ([7], 0), (LARGEST_ID, LARGEST_ID), (10**18, 0)],
+)
+def test_only_a_number_that_can_have_been_minted_is_a_last_id(value: Any, expected: int) -> None:
+    assert last_id(parse(encode(id=1, method="initialize", params={"_meta": {"acp-gateway": {"lastId": value}}}))) == (
+        expected
+    )
+
+
+@pytest.mark.parametrize(
+    ("result", "expected"),
+    [
+        (b"null", b'{"_meta":{"acp-gateway":{"a":1}}}'),
+        (b"[]", b'{"_meta":{"acp-gateway":{"a":1}}}'),
+        (b'{"x":1.10}', b'{"x":1.10,"_meta":{"acp-gateway":{"a":1}}}'),
+        (b'{"_meta":5}', b'{"_meta":{"acp-gateway":{"a":1}}}'),
+        (b'{"_meta":{"y":2,"acp-gateway":{"b":2}}}', b'{"_meta":{"y":2,"acp-gateway":{"b":2,"a":1}}}'),
+    ],
+)
+def test_the_gateways_own_member_is_added_to_whatever_there_is(result: bytes, expected: bytes) -> None:
+    assert with_own_meta(result, b'{"a":1}') == expected
+
+
+@pytest.mark.parametrize(
+    ("meta", "left"),
+    [
+        (b'{"a":1.10,"acp-gateway":{"epoch":"e"}}', b'{"a":1.10}'),
+        (b'{"acp-gateway":5}', b"{}"),
+        (b'{"a" : 1}', b'{"a" : 1}'),
+        (b"5", b"5"),
+        (b"null", b"null"),
+    ],
+)
+def test_nothing_of_it_is_left_for_the_agent(meta: bytes, left: bytes) -> None:
+    text = b'{"id":1,"method":"session/load","params":{"sessionId":"s","_meta":%b}}'
+    assert without_own_meta(text % meta) == text % left
+    assert without_own_meta(b'{"id":1,"method":"session/load"}') == b'{"id":1,"method":"session/load"}'
+
+
+# A session that is live.
+
+
+@pytest.mark.parametrize("method", ["session/load", "session/resume"])
+def test_who_returns_to_a_live_session_gets_what_it_has_missed_once(scene: Scene, ann: Peer, method: str) -> None:
+    scene.agent.update("seen")
+    epoch, position = ann.seen["s"]
+    ann.gone()
+    scene.agent.update("missed")
+    back = scene.join("ann", link="second")
+    own = back.comes_back(method=method, epoch=epoch, position=position, connection="first")
+    messages = back.heard()
+    assert texts(messages) == ["missed"]
+    assert messages[-1] == {
+        "jsonrpc": "2.0",
+        "id": own,
+        "result": {"_meta": {"acp-gateway": {"prompts": [], "questions": []}}},
+    }
+    assert back.marks == [{"s": (epoch, position)}, {"s": scene.place()}]
+    assert back.seen["s"] == scene.place()
+    scene.agent.update("live")
+    assert texts(back.heard()) == ["live"]
+    assert scene.agent.heard() == []
+
+
+@pytest.mark.parametrize("place", [("other", 1), ("", 0), (None, 1)])
+def test_where_the_epoch_is_another_all_of_it_comes_and_no_mark_before_the_answer(
+    scene: Scene, ann: Peer, place: tuple[str | None, int]
+) -> None:
+    scene.agent.update("seen")
+    back = scene.join("ann again", link="second")
+    back.comes_back(method="session/load", epoch=place[0], position=place[1])
+    assert texts(back.heard()) == ["seen"]
+    assert back.marks == [{"s": scene.place()}]
+
+
+def test_what_was_cut_off_is_never_left_out_silently() -> None:
+    scene = Scene(make_policy(journal_limit=400), agentCapabilities=LOADS)
+    ann = scene.join("ann", link="first")
+    ann.new_session()
+    place: Place = ann.seen["s"]
+    for number in range(5):
+        scene.agent.update(f"talk {number}")
+    back = scene.join("ann again", link="second")
+    own = back.comes_back(method="session/load", epoch=place[0], position=place[1])
+    gap, *history, answer = back.heard()
+    assert gap["params"]["update"]["content"]["text"] == PART_MISSING
+    assert "talk 0" not in texts(history)
+    assert 0 < len(history) < 5
+    assert answer["id"] == own
+    assert answer["result"]["_meta"]["acp-gateway"]["truncated"] is True
+    epoch, end = scene.place()
+    before = {"s": (epoch, end - len(history))}
+    assert back.marks == [{"s": place}, before, {"s": (epoch, end)}]
+
+
+def test_who_comes_back_to_what_was_cut_off_gets_the_states_from_before_it() -> None:
+    scene = Scene(make_policy(journal_limit=400), agentCapabilities=LOADS)
+    ann = scene.join("ann", link="first")
+    ann.new_session()
+    place: Place = ann.seen["s"]
+    scene.agent.state("plan", entries=[])
+    for number in range(5):
+        scene.agent.update(f"talk {number}")
+    back = scene.join("ann again", link="second")
+    back.comes_back(method="session/resume", epoch=place[0], position=place[1])
+    _, state, *_ = back.heard()
+    assert state["params"]["update"]["sessionUpdate"] == "plan"
+
+
+def test_a_position_behind_the_end_proves_nothing(scene: Scene, ann: Peer) -> None:
+    scene.agent.update("seen")
+    back = scene.join("ann again", link="second")
+    back.comes_back(epoch=ann.seen["s"][0], position=50)
+    answer, *rest = back.heard()
+    assert "result" in answer
+    assert texts(rest) == [MAY_BE_MISSING]
+    assert back.marks == [{"s": scene.place()}]
+
+
+def test_a_sub_agents_words_among_what_was_missed_are_counted_by_a_mark(scene: Scene, ann: Peer) -> None:
+    ann.prompt()
+    epoch, position = ann.seen["s"]
+    scene.agent.update("own")
+    scene.agent.update("of the child", "child")
+    scene.agent.update("own again")
+    back = scene.join("ann again", link="second")
+    back.comes_back(epoch=epoch, position=position)
+    assert texts(back.heard()) == ["own", "of the child", "own again"]
+    counted = [mark["s"][1] - position for mark in back.marks]
+    assert counted == [0, 2, 3]
+    assert back.seen["s"] == scene.place()
+
+
+def test_who_does_not_count_gets_no_mark_and_all_of_it(scene: Scene, ann: Peer) -> None:
+    scene.agent.update("seen")
+    bob = scene.join("bob")
+    bob.comes_back(method="session/load", epoch=ann.seen["s"][0], position=1)
+    assert texts(bob.heard()) == ["seen"]
+
+
+def test_what_is_asked_for_again_and_again_waits_like_anything_else(scene: Scene, ann: Peer) -> None:
+    scene.agent.update("seen")
+    back = scene.join("ann again", link="second")
+    sizes: list[bool] = []
+    for _ in range(2):
+        text = encode(
+            id=len(sizes),
+            method="session/load",
+            params={
+                "sessionId": "s",
+                "cwd": "/srv",
+                "_meta": {"acp-gateway": {"epoch": ann.seen["s"][0], "position": 0}},
+            },
+        )
+        scene.multiplexer.receive_from_client(back.client, text)
+        sizes.append(bool(scene.multiplexer.take_deliveries().replayed))
+    assert sizes == [True, False]
+
+
+def test_an_observer_gets_what_it_has_missed_and_nothing_is_its_own(scene: Scene, ann: Peer) -> None:
+    watcher = scene.join("watcher", role=Role.OBSERVER, link="o")
+    watcher.load()
+    prompt = ann.prompt()
+    epoch, position = watcher.seen["s"]
+    ann.gone()
+    scene.agent.update("missed")
+    again = scene.join("watcher", role=Role.OBSERVER, link="p")
+    again.comes_back(epoch=epoch, position=position, connection="first", prompts=[prompt])
+    messages = again.heard()
+    assert texts(messages) == ["missed"]
+    assert taken_over(messages) == {"prompts": [], "questions": []}
+
+
+def test_a_guest_returns_to_the_session_that_was_granted(scene: Scene, ann: Peer) -> None:
+    guest = scene.join("guest", "guest-1", only="s", guest=True, link="g")
+    guest.load()
+    scene.agent.update("seen")
+    prompt = guest.prompt()
+    epoch, position = guest.seen["s"]
+    guest.gone()
+    scene.agent.update("missed")
+    again = scene.join("guest", "guest-1", only="s", guest=True, link="h")
+    again.comes_back(epoch=epoch, position=position, connection="g", prompts=[prompt])
+    messages = again.heard()
+    assert texts(messages) == ["missed"]
+    assert taken_over(messages)["prompts"] == [prompt]
+
+
+# What waits for an answer.
+
+
+def test_a_prompt_whose_turn_is_running_is_answered_on_the_new_link_under_its_id(scene: Scene, ann: Peer) -> None:
+    ann.say(rb'{"jsonrpc":"2.0","id":"\u0041","method":"session/prompt","params":{"sessionId":"s","prompt":[]}}')
+    asked = scene.agent.takes("session/prompt")
+    ann.gone()
+    back = scene.join("ann", link="second")
+    back.comes_back(**at(ann), connection="first", prompts=["A", "A", 99])
+    (answer,) = back.heard_text()
+    assert rb'"prompts":["\u0041"]' in answer
+    scene.agent.answer(asked, stopReason="end_turn")
+    assert back.heard_text() == [rb'{"jsonrpc": "2.0", "id": "\u0041", "result": {"stopReason": "end_turn"}}']
+
+
+def test_prompts_that_wait_are_given_back_as_well_and_not_told_to_who_sent_them(scene: Scene, ann: Peer) -> None:
+    first = ann.prompt("one")
+    asked = scene.agent.takes("session/prompt")
+    second = ann.prompt("two")
+    ann.gone()
+    back = scene.join("ann", link="second")
+    back.comes_back(connection="first", prompts=[second, first])
+    assert taken_over(back.heard())["prompts"] == [first, second]
+    scene.agent.answer(asked, stopReason="end_turn")
+    messages = back.heard()
+    assert [message["id"] for message in messages] == [first]
+    assert back.seen["s"] == scene.place()
+    scene.agent.answer(scene.agent.takes("session/prompt"), stopReason="end_turn")
+    assert back.hears()["id"] == second
+
+
+def test_a_prompt_whose_turn_is_over_is_not_given_back(scene: Scene, ann: Peer) -> None:
+    own = ann.prompt()
+    ann.gone()
+    scene.agent.answers("session/prompt", stopReason="end_turn")
+    back = scene.join("ann", link="second")
+    back.comes_back(connection="first", prompts=[own])
+    assert taken_over(back.heard())["prompts"] == []
+
+
+@pytest.mark.parametrize(
+    ("identity", "connection"), [("you", "first"), ("me", "other"), ("me", None), ("me", ""), ("me", 5)]
+)
+def test_knowing_an_id_is_no_authority(identity: str, connection: Any) -> None:
+    scene = Scene(agentCapabilities=LOADS)
+    ann = scene.join("ann", identity, link="first")
+    ann.new_session()
+    own = ann.prompt()
+    ann.gone()
+    # Somebody else who may see the session: a guest.
+    back = scene.join("eve", "me", only="s", guest=identity == "you", link="second")
+    back.comes_back(connection=connection, prompts=[own], questions=[1])
+    assert taken_over(back.heard()) == {"prompts": [], "questions": []}
+
+
+def test_a_link_that_is_there_or_away_keeps_what_it_has(scene: Scene, ann: Peer) -> None:
+    own = ann.prompt()
+    scene.agent.ask_permission()
+    ann.away()
+    back = scene.join("ann again", link="second")
+    back.comes_back(**at(ann), connection="first", prompts=[own], questions=[1])
+    answer, asked = back.heard()
+    assert taken_over([answer]) == {"prompts": [], "questions": []}
+    assert asked["id"] == 2
+
+
+def test_a_prompt_whose_id_is_in_use_on_the_new_link_is_not_given_back(scene: Scene, ann: Peer) -> None:
+    ann.send(id=7, method="session/prompt", params={"sessionId": "s", "prompt": []})
+    ann.gone()
+    back = scene.join("ann", link="second")
+    back.send(id=7, method="x/long", params={})
+    back.comes_back(connection="first", prompts=[7])
+    assert taken_over(back.heard())["prompts"] == []
+
+
+def test_over_a_chain_of_links_the_first_or_the_last_may_be_named(scene: Scene, ann: Peer) -> None:
+    own = ann.prompt()
+    asked = scene.agent.takes("session/prompt")
+    ann.gone()
+    for link, named in (("second", "first"), ("third", "first"), ("fourth", "third")):
+        back = scene.join("ann", link=link)
+        back.comes_back(connection=named, prompts=[own])
+        assert taken_over(back.heard())["prompts"] == [own]
+        assert back.client.former_links == {named}
+        last = back
+        if link != "fourth":
+            back.gone()
+    scene.agent.answer(asked, stopReason="end_turn")
+    assert last.hears()["id"] == own
+
+
+def test_nothing_is_remembered_of_a_link_that_nothing_was_taken_over_from(scene: Scene, ann: Peer) -> None:
+    back = scene.join("ann again", link="second")
+    back.comes_back(connection="x" * 1000)
+    assert back.client.former_links == set()
+
+
+def test_a_prompt_that_was_given_back_can_be_cancelled_in_both_ways(scene: Scene, ann: Peer) -> None:
+    own = ann.prompt()
+    asked = scene.agent.takes("session/prompt")
+    ann.gone()
+    back = scene.join("ann", link="second")
+    back.comes_back(connection="first", prompts=[own])
+    back.send(method="$/cancel_request", params={"requestId": own})
+    assert scene.agent.hears()["params"] == {"requestId": asked["id"]}
+    back.cancel()
+    assert scene.agent.hears()["method"] == "session/cancel"
+
+
+def test_a_question_is_open_again_under_the_id_that_it_had_and_counts_once(scene: Scene, ann: Peer) -> None:
+    ann.prompt()
+    scene.agent.ask_permission(raw_id=77)
+    (question,) = [message for message in ann.heard() if message.get("method") == "session/request_permission"]
+    ann.gone()
+    scene.agent.heard()
+    back = scene.join("ann", link="second")
+    back.comes_back(**at(ann), connection="first", questions=[question["id"], 99])
+    (answer,) = back.heard()
+    assert taken_over([answer])["questions"] == [question["id"]]
+    back.choose(question, "yes")
+    assert scene.agent.hears()["id"] == 77
+    back.choose(question, "no")
+    assert scene.agent.heard() == []
+    # Ids go on above those of the old link.
+    scene.agent.ask_permission(raw_id=78)
+    assert back.hears()["id"] > 99
+
+
+def test_a_question_that_was_given_back_is_withdrawn_under_its_id_when_somebody_else_answers(
+    scene: Scene, ann: Peer
+) -> None:
+    bob = scene.join("bob")
+    bob.load()
+    scene.agent.ask_permission()
+    question, his = ann.hears(), bob.hears()
+    ann.gone()
+    back = scene.join("ann", link="second")
+    back.comes_back(connection="first", questions=[question["id"]])
+    back.heard()
+    bob.choose(his, "yes")
+    assert back.hears() == {"jsonrpc": "2.0", "method": "$/cancel_request", "params": {"requestId": question["id"]}}
+
+
+def test_a_question_that_is_not_named_is_asked_anew_and_one_that_is_decided_is_not_open(
+    scene: Scene, ann: Peer
+) -> None:
+    bob = scene.join("bob")
+    bob.load()
+    scene.agent.ask_permission(raw_id=1)
+    scene.agent.ask_permission(raw_id=2)
+    decided, other = ann.heard()
+    ann.gone()
+    bob.choose(bob.heard()[0], "yes")
+    back = scene.join("ann", link="second", _meta={"acp-gateway": {"lastId": other["id"]}})
+    back.comes_back(**at(ann), connection="first", questions=[decided["id"]])
+    answer, asked = back.heard()
+    assert taken_over([answer])["questions"] == []
+    assert asked["id"] > other["id"]
+    assert asked["params"] == other["params"]
+
+
+def test_an_id_under_which_something_else_was_asked_on_the_new_link_is_not_given_back(scene: Scene, ann: Peer) -> None:
+    scene.agent.ask_permission(raw_id=1)
+    question = ann.hears()
+    ann.gone()
+    back = scene.join("ann", link="second")
+    back.new_session("t")
+    scene.agent.ask_permission(raw_id=2, session_id="t")
+    assert back.hears()["id"] == question["id"] == 1
+    back.comes_back(**at(ann), connection="first", questions=[1])
+    answer, asked = back.heard()
+    assert taken_over([answer])["questions"] == []
+    assert asked["id"] == 2
+
+
+@pytest.mark.parametrize(("said", "first"), [(41, 42), (41.0, 42), (-5, 1), (0, 1), ("41", 1), (10**30, 1), (None, 1)])
+def test_ids_begin_above_those_of_the_old_link(said: Any, first: int) -> None:
+    scene = Scene(agentCapabilities=LOADS)
+    ann = scene.join("ann", link="second", _meta={"acp-gateway": {"lastId": said}})
+    ann.new_session()
+    scene.agent.ask_permission()
+    assert ann.hears()["id"] == first
+
+
+def test_the_agent_of_one_client_does_not_see_what_is_the_gateways_in_initialize() -> None:
+    scene = Scene(make_policy(shared=False))
+    ann = scene.join("ann", link="second", initialize=False)
+    ann.request("initialize", protocolVersion=1, _meta={"acp-gateway": {"lastId": 4}, "other": 1})
+    assert scene.agent.takes("initialize")["params"]["_meta"] == {"other": 1}
+
+
+# A session that is not live.
+
+
+@pytest.fixture
+def shelf() -> Shelf:
+    return Shelf()
+
+
+def over(shelf: Shelf, capabilities: dict[str, Any] = LOADS, policy: Policy | None = None) -> tuple[Scene, Place]:
+    """A scene in which a session was left and closed."""
+    scene = Scene(policy, Registry("me", shelf, "run"), agentCapabilities=capabilities)
+    ann = scene.join("ann", link="first")
+    ann.new_session()
+    for text in ("one", "two", "three"):
+        scene.agent.update(text)
+    place = ann.seen["s"]
+    ann.request("session/close", sessionId="s")
+    scene.agent.answers("session/close")
+    ann.gone()
+    scene.agent.heard()
+    return scene, place
+
+
+@pytest.mark.parametrize(
+    ("method", "capabilities"), [("session/load", LOADS), ("session/resume", LOADS), ("session/resume", RESUMES)]
+)
+@pytest.mark.parametrize("result", ['"result":null', '"result":{}', '"result":{"_meta":{"x":1}}', '"error":null'])
+def test_who_returns_to_one_that_is_over_gets_what_it_has_missed_from_the_archive(
+    shelf: Shelf, method: str, result: str, capabilities: dict[str, Any]
+) -> None:
+    scene, (epoch, position) = over(shelf, capabilities)
+    back = scene.join("ann", link="second")
+    own = back.comes_back(method=method, more={"x": 2}, epoch=epoch, position=position - 1, connection="first")
+    assert scene.agent.heard() == []
+    scene.recall(shelf.read(scene.wanted[0]))
+    asked = scene.agent.hears()
+    assert asked["method"] == ("session/load" if capabilities is LOADS else "session/resume")
+    assert asked["params"]["_meta"] == {"x": 2}
+    scene.agent.update("all of it")
+    scene.agent.state("plan", entries=[])
+    assert back.heard() == []
+    scene.agent.say(b'{"jsonrpc":"2.0","id":%d,%b}' % (asked["id"], result.encode()))
+    *missed, answer = back.heard()
+    assert texts(missed) == ["three"]
+    assert missed[-1]["params"]["update"]["sessionUpdate"] == "plan"
+    assert answer["id"] == own
+    assert answer["result"]["_meta"].pop("acp-gateway") == {"prompts": [], "questions": []}
+    assert answer["result"] == {"_meta": {"x": 1} if '"x"' in result else {}}
+    assert back.marks[0] == {"s": (epoch, position - 1)}
+    assert back.seen["s"] == scene.place()
+    assert scene.place()[0] != epoch
+    kept = next(iter(shelf.journals.values()))
+    assert (kept.epoch, kept.position) == scene.place()
+    assert kept.replay() == scene.session().journal.replay()
+
+
+def test_of_a_session_that_is_not_opened_after_all_no_history_stays_in_memory(shelf: Shelf) -> None:
+    scene, (epoch, position) = over(shelf, policy=make_policy(max_sessions=1))
+    back = scene.join("ann", link="second")
+    own = back.comes_back(epoch=epoch, position=position)
+    (recalled,) = scene.wanted
+    written = shelf.journals[recalled].replay()
+    back.request("session/new", cwd="/srv", mcpServers=[])
+    scene.agent.answers("session/new", sessionId="other")
+    scene.recall(shelf.read(recalled))
+    refusal = next(message for message in back.heard() if message.get("id") == own)
+    assert "max_sessions" in refusal["error"]["message"]
+    assert (recalled.journal.epoch, recalled.journal.replay(), recalled.recalled) == ("", [], False)
+    assert shelf.journals[recalled].replay() == written
+
+
+def test_what_is_cut_in_memory_while_a_session_is_opened_stays_in_the_archive(shelf: Shelf) -> None:
+    scene, (epoch, position) = over(shelf)
+    back = scene.join("ann", link="second")
+    back.comes_back(epoch=epoch, position=position)
+    (recalled,) = scene.wanted
+    kept = shelf.journals[recalled]
+    written = kept.replay()
+    scene.recall(shelf.read(recalled))
+    recalled.journal.shrink(0)
+    scene.agent.answers("session/load")
+    assert recalled.journal.replay() == []
+    assert shelf.journals[recalled] is kept
+    assert kept.replay() == written
+    assert (kept.epoch, kept.position) == scene.place()
+
+
+def test_where_more_was_seen_than_was_written_nothing_comes_again(shelf: Shelf) -> None:
+    scene, (epoch, position) = over(shelf)
+    back = scene.join("ann", link="second")
+    back.comes_back(epoch=epoch, position=position + 10)
+    scene.recall(shelf.read(scene.wanted[0]))
+    scene.agent.answers("session/load")
+    assert texts(back.heard()) == []
+    assert back.marks == [{"s": (epoch, position + 10)}, {"s": scene.place()}, {"s": scene.place()}]
+
+
+def test_where_the_archive_has_nothing_the_agents_own_history_comes(shelf: Shelf) -> None:
+    scene, (epoch, position) = over(shelf)
+    back = scene.join("ann", link="second")
+    back.comes_back(method="session/load", epoch=epoch, position=position)
+    scene.recall(None)
+    asked = scene.agent.takes("session/load")
+    scene.agent.update("all of it")
+    assert texts(back.heard()) == ["all of it"]
+    scene.agent.answer(asked)
+    assert taken_over(back.heard()) == {"prompts": [], "questions": []}
+    assert back.marks == [{"s": scene.place()}]
+
+
+def test_an_unknown_epoch_of_one_that_is_over_brings_the_history_that_is_kept(shelf: Shelf) -> None:
+    scene, _ = over(shelf)
+    back = scene.join("ann", link="second")
+    back.comes_back(method="session/load", epoch="other", position=1)
+    scene.recall(shelf.read(scene.wanted[0]))
+    asked = scene.agent.takes("session/load")
+    scene.agent.update("all of it")
+    scene.agent.answer(asked)
+    assert texts(back.heard()) == ["one", "two", "three"]
+    assert back.marks == [{"s": scene.place()}]
+
+
+@pytest.mark.parametrize("place", [{"epoch": "other", "position": 1}, {}])
+@pytest.mark.parametrize("live", [True, False])
+def test_who_resumes_and_can_not_prove_what_it_has_seen_is_told_of_a_gap(
+    shelf: Shelf, place: dict[str, Any], *, live: bool
+) -> None:
+    scene, _ = over(shelf)
+    if live:
+        first = scene.join("bob", link="bob")
+        first.request("session/load", sessionId="s", cwd="/srv", mcpServers=[])
+        scene.agent.answers("session/load")
+    back = scene.join("ann", link="second")
+    own = back.comes_back(method="session/resume", connection="first", **place)
+    if not live:
+        scene.recall(shelf.read(scene.wanted[0]))
+        asked = scene.agent.takes("session/load")
+        scene.agent.update("all of it")
+        scene.agent.answer(asked)
+    answer, *rest = back.heard()
+    assert answer["id"] == own
+    # Behind the answer: what comes before it is history for a client that knows of no mark.
+    assert texts(rest) == [MAY_BE_MISSING]
+    assert back.seen["s"] == scene.place()
+
+
+def test_those_who_come_later_are_told_what_they_have_missed_though_the_first_could_prove_nothing(shelf: Shelf) -> None:
+    scene, (epoch, position) = over(shelf)
+    back = scene.join("ann", link="second")
+    back.comes_back(epoch="other", position=1)
+    scene.recall(shelf.read(scene.wanted[0]))
+    scene.agent.answers("session/load")
+    bob = scene.join("bob", link="bob")
+    bob.comes_back(epoch=epoch, position=position - 2)
+    assert texts(bob.heard()) == ["two", "three"]
+
+
+def test_a_place_beyond_what_reached_the_disk_is_never_taken_for_one_in_what_came_later(shelf: Shelf) -> None:
+    scene, (epoch, position) = over(shelf)
+    back = scene.join("ann", link="second")
+    back.comes_back(epoch=epoch, position=position)
+    scene.recall(shelf.read(scene.wanted[0]))
+    asked = scene.agent.takes("session/load")
+    scene.agent.state("plan", entries=[])
+    scene.agent.answer(asked)
+    scene.agent.update("four")
+    bob = scene.join("bob", link="bob")
+    # It has seen two more before the gateway was killed, which take the same positions.
+    bob.comes_back(epoch=epoch, position=position + 2)
+    plan, four, *_ = bob.heard()
+    assert plan["params"]["update"]["sessionUpdate"] == "plan"
+    assert texts([four]) == ["four"]
+
+
+def test_the_places_of_several_restarts_ago_are_known(shelf: Shelf) -> None:
+    scene, (epoch, position) = over(shelf)
+    for number in range(3):
+        back = scene.join("ann", link=f"link {number}")
+        back.comes_back(**(at(back) if "s" in back.seen else {"epoch": epoch, "position": position}))
+        scene.recall(shelf.read(scene.wanted[0]))
+        scene.agent.answers("session/load")
+        scene.agent.update(f"life {number}")
+        back.request("session/close", sessionId="s")
+        scene.agent.answers("session/close")
+        back.gone()
+    bob = scene.join("bob", link="bob")
+    bob.comes_back(epoch=epoch, position=position)
+    scene.recall(shelf.read(scene.wanted[0]))
+    scene.agent.answers("session/load")
+    assert texts(bob.heard()) == ["life 0", "life 1", "life 2"]
+
+
+@pytest.mark.parametrize("role", [Role.OBSERVER, Role.CONTROLLER])
+def test_who_may_not_open_a_session_waits_for_somebody_who_may_when_it_comes_back_first(
+    shelf: Shelf, role: Role
+) -> None:
+    scene, (epoch, position) = over(shelf)
+    guest = role is Role.CONTROLLER
+    watcher = scene.join("eve", "you" if guest else "me", role, only="s" if guest else None, guest=guest, link="eve")
+    own = watcher.comes_back(epoch=epoch, position=position - 1)
+    assert watcher.heard() == []
+    ann = scene.join("ann", link="second")
+    ann.comes_back(epoch=epoch, position=position)
+    scene.recall(shelf.read(scene.wanted[0]))
+    scene.agent.answers("session/load")
+    missed, answer = watcher.heard()
+    assert texts([missed]) == ["three"]
+    assert answer["id"] == own
+    scene.agent.update("live")
+    assert texts(watcher.heard()) == ["live"]
+
+
+def test_who_waits_for_a_session_can_take_that_back_and_leave(shelf: Shelf) -> None:
+    scene, _ = over(shelf)
+    watchers = [scene.join(f"eve {number}", role=Role.OBSERVER, link=f"eve {number}") for number in range(3)]
+    asked = [watcher.comes_back(epoch="e", position=0) for watcher in watchers]
+    watchers[0].send(method="$/cancel_request", params={"requestId": asked[0]})
+    assert "error" in watchers[0].hears()
+    watchers[1].gone()
+    scene.lose_agent()
+    assert "error" in watchers[2].hears()
+    ann = scene.join("ann", link="second")
+    ann.request("session/load", sessionId="s", cwd="/srv", mcpServers=[])
+    scene.agent.send(id=scene.agent.takes("initialize")["id"], result=scene.welcome)
+    scene.agent.answers("session/load")
+    assert [watcher.heard() for watcher in watchers] == [[], [], []]
+
+
+def test_memory_that_gets_short_meanwhile_takes_nothing_from_who_returns(shelf: Shelf) -> None:
+    scene, (epoch, position) = over(shelf)
+    back = scene.join("ann", link="second")
+    back.comes_back(method="session/load", epoch=epoch, position=position - 1)
+    scene.recall(shelf.read(scene.wanted[0]))
+    scene.session().journal.shrink(0)
+    scene.agent.answers("session/load")
+    assert texts(back.heard()) == ["three"]
+
+
+def test_a_return_that_fails_can_be_tried_again(shelf: Shelf) -> None:
+    scene, (epoch, position) = over(shelf)
+    back = scene.join("ann", link="second")
+    for well in (False, True):
+        own = back.comes_back(epoch=epoch, position=position - 1)
+        scene.recall(shelf.read(scene.wanted[0]))
+        if well:
+            scene.agent.answers("session/load")
+        else:
+            scene.agent.refuses("session/load")
+            assert back.hears()["error"] == {"code": -32603, "message": "no"}
+    *missed, answer = back.heard()
+    assert texts(missed) == ["three"]
+    assert answer["id"] == own
+
+
+def test_who_leaves_before_the_archive_was_read_or_the_agent_has_answered_is_not_waited_for(shelf: Shelf) -> None:
+    scene, (epoch, position) = over(shelf)
+    back = scene.join("ann", link="second")
+    back.comes_back(epoch=epoch, position=position)
+    back.gone()
+    scene.recall(shelf.read(scene.wanted[0]))
+    assert scene.agent.heard() == []
+    again = scene.join("ann", link="third")
+    again.comes_back(epoch=epoch, position=position)
+    scene.recall(shelf.read(scene.wanted[0]))
+    again.gone()
+    scene.agent.answers("session/load")
+    assert scene.session().attached == {}
+
+
+def test_a_journal_is_read_once_for_all_who_wait_for_it(shelf: Shelf) -> None:
+    scene, (epoch, position) = over(shelf)
+    clients = [scene.join(f"ann {number}", link=f"link {number}") for number in range(3)]
+    for client in clients:
+        client.comes_back(epoch=epoch, position=position)
+    assert len(scene.wanted) == 1
+    scene.recall(shelf.read(scene.wanted[0]))
+    scene.agent.answers("session/load")
+    assert len(scene.session().attached) == 3
+
+
+def test_what_a_client_asks_of_a_session_whose_journal_is_being_read_keeps_its_place(shelf: Shelf) -> None:
+    scene, (epoch, position) = over(shelf)
+    back = scene.join("ann", link="second")
+    loads = back.comes_back(epoch=epoch, position=position - 1)
+    again = back.request("session/load", sessionId="s", cwd="/srv", mcpServers=[])
+    prompts = back.prompt()
+    elsewhere = back.request("x/about", sessionId="other")
+    assert back.hears()["id"] == elsewhere
+    assert scene.agent.heard() == []
+    scene.recall(shelf.read(scene.wanted[0]))
+    scene.agent.answers("session/load")
+    assert [message["id"] for message in back.heard() if "id" in message] == [loads, again]
+    scene.agent.answers("session/prompt", stopReason="end_turn")
+    assert back.hears()["id"] == prompts
+
+
+def test_what_waits_behind_a_journal_can_be_taken_back(shelf: Shelf) -> None:
+    scene, (epoch, position) = over(shelf)
+    back = scene.join("ann", link="second")
+    back.comes_back(epoch=epoch, position=position)
+    prompts = back.prompt()
+    back.send(method="$/cancel_request", params={"requestId": prompts})
+    assert back.hears()["error"]["code"] == -32800
+    scene.recall(shelf.read(scene.wanted[0]))
+    scene.agent.answers("session/load")
+    assert scene.agent.heard() == []
+
+
+def test_others_do_not_wait_for_a_journal_that_somebody_wants(shelf: Shelf) -> None:
+    scene, (epoch, position) = over(shelf)
+    back, bob = scene.join("ann", link="second"), scene.join("bob")
+    back.comes_back(epoch=epoch, position=position)
+    bob.request("session/load", sessionId="s", cwd="/srv", mcpServers=[])
+    scene.agent.takes("session/load")
+
+
+def test_what_is_said_of_a_session_at_too_great_length_is_not_looked_at(shelf: Shelf) -> None:
+    scene, (epoch, position) = over(shelf)
+    back = scene.join("ann", link="second")
+    back.comes_back(epoch=epoch, position=position, questions=list(range(20_000)))
+    assert scene.wanted == []
+    scene.agent.answers("session/load")
+
+
+def test_after_a_restart_whoever_comes_second_gets_what_it_has_not_seen_as_well(shelf: Shelf) -> None:
+    scene, (epoch, position) = over(shelf)
+    first = scene.join("ann", link="second")
+    first.comes_back(epoch=epoch, position=position)
+    scene.recall(shelf.read(scene.wanted[0]))
+    scene.agent.answers("session/load")
+    scene.agent.update("after the restart")
+    first.heard()
+    second = scene.join("ann's phone", link="third")
+    second.comes_back(method="session/resume", epoch=epoch, position=position)
+    *missed, _ = second.heard()
+    assert second.marks[0] == {"s": (epoch, position)}
+    assert texts(missed)[-1] == "after the restart"
+    assert second.seen["s"] == scene.place()
+
+
+def test_a_journal_that_comes_when_the_session_is_live_already_is_not_taken(shelf: Shelf) -> None:
+    scene, (epoch, position) = over(shelf)
+    back = scene.join("ann", link="second")
+    back.comes_back(epoch=epoch, position=position)
+    bob = scene.join("bob")
+    bob.request("session/load", sessionId="s", cwd="/srv", mcpServers=[])
+    scene.agent.answers("session/load")
+    assert scene.wanted
+    scene.recall(shelf.read(scene.wanted[0]))
+    assert taken_over(back.heard()) == {"prompts": [], "questions": []}
+    assert back.marks == [{"s": scene.place()}]
+    assert scene.place()[1] == 0
+
+
+def test_who_returns_to_a_session_opens_it_again_later_without_what_was_the_gateways(shelf: Shelf) -> None:
+    scene, (epoch, position) = over(shelf)
+    back = scene.join("ann", link="second")
+    back.comes_back(more={"x": 2}, epoch=epoch, position=position)
+    scene.recall(shelf.read(scene.wanted[0]))
+    scene.agent.answers("session/load")
+    scene.lose_agent()
+    back.prompt()
+    scene.agent.answers("initialize", **scene.welcome)
+    assert scene.agent.takes("session/load")["params"]["_meta"] == {"x": 2}
+
+
+def test_an_id_that_is_too_long_gets_no_mark(scene: Scene) -> None:
+    ann = scene.join("ann", link="first")
+    ann.new_session("s" * 2000)
+    assert ann.marks == []
+    assert ann.client.positions() == {}

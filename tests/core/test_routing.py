@@ -1,0 +1,1011 @@
+"""What an agent sends of its own accord: which of the clients get it, and who never does."""
+
+from typing import Any
+
+import pytest
+
+from acp_gateway.core import routing
+from acp_gateway.core.sessions import Role
+from acp_gateway.protocol.methods import Capability
+from tests.core.scene import Peer, Scene, make_policy, news_params
+
+FS = frozenset({Capability.FS})
+
+
+def kinds_of(messages: list[Any]) -> list[str]:
+    """The methods of messages, or `response`."""
+    return [message.get("method", "response") for message in messages]
+
+
+def kinds(peer: Peer) -> list[str]:
+    """What a client has heard, as above."""
+    return kinds_of(peer.heard())
+
+
+def said(peer: Peer) -> list[str]:
+    """The words of the updates that a client has heard."""
+    return [message["params"]["update"]["content"]["text"] for message in peer.heard()]
+
+
+def strangers(**policy: Any) -> tuple[Scene, Peer, Peer]:
+    """Two identities on one process, each with a session of its own: `x` and `y`."""
+    scene = Scene(make_policy(**policy), agentCapabilities={"sessionCapabilities": {"close": {}}})
+    xena, yuri = scene.join("xena", "x"), scene.join("yuri", "y")
+    xena.new_session("x")
+    yuri.new_session("y")
+    return scene, xena, yuri
+
+
+def start_turn(scene: Scene, peer: Peer, session_id: str) -> Any:
+    """A prompt that the agent works on from now on; what it got."""
+    peer.prompt(session_id=session_id)
+    return scene.agent.takes("session/prompt")
+
+
+def end_turn(scene: Scene, peer: Peer, prompt: Any) -> None:
+    scene.agent.answer(prompt, stopReason="end_turn")
+    peer.inbox.clear()
+
+
+def subagent(scene: Scene, session_id: str, child: str) -> None:
+    scene.agent.state("subagent_update", session_id, sessionId=child)
+
+
+# Updates.
+
+
+def test_an_update_goes_to_everybody_in_its_session_verbatim_and_to_nobody_else() -> None:
+    scene = Scene()
+    ann = scene.join("ann")
+    ann.new_session()
+    others = [scene.join("bob"), scene.join("watcher", role=Role.OBSERVER)]
+    for other in others:
+        other.load()
+    outsiders = [scene.join("cleo"), scene.join("stranger", "someone else")]
+    content = b'{"sessionUpdate":"new","n":1e999,"s":"\\ud83d"}'
+    update = b'{"method" : "session/update","params":{"update":%b,"sessionId":"s"}}' % content
+    scene.agent.say(update)
+    assert [peer.heard_text() for peer in (ann, *others)] == [[update]] * 3
+    assert [peer.heard_text() for peer in outsiders] == [[]] * 2
+
+
+def test_updates_keep_their_order_and_precede_the_end_of_their_turn() -> None:
+    scene = Scene()
+    ann = scene.join("ann")
+    ann.new_session()
+    prompt = start_turn(scene, ann, "s")
+    scene.agent.update("one")
+    scene.agent.ask_permission()
+    scene.agent.update("two")
+    scene.agent.answer(prompt, stopReason="end_turn")
+    assert kinds(ann) == ["session/update", "session/request_permission", "session/update", "response"]
+
+
+def test_who_has_left_a_session_gets_nothing_of_it_any_more() -> None:
+    scene = Scene()
+    ann, bob = scene.join("ann"), scene.join("bob")
+    ann.new_session()
+    bob.load()
+    bob.request("session/close", sessionId="s")
+    bob.heard()
+    scene.agent.update("hello")
+    scene.agent.send(method="_vendor/news", params={"sessionId": "s"})
+    assert bob.heard() == []
+    assert len(ann.heard()) == 2
+
+
+def test_updates_that_come_before_the_response_that_names_their_session_reach_who_asked_for_it() -> None:
+    scene = Scene()
+    ann, yuri = scene.join("ann"), scene.join("yuri", "y")
+    own = [peer.request("session/new", cwd="/srv") for peer in (ann, yuri)]
+    asked = scene.agent.heard()
+    scene.agent.update("for yuri", "y")
+    scene.agent.update("for ann", "a")
+    scene.agent.update("for ann again", "a")
+    assert ann.heard() == yuri.heard() == []
+    scene.agent.answer(asked[0], sessionId="a")
+    first, second, response = ann.heard()
+    assert [first["params"]["update"]["content"]["text"], second["params"]["sessionId"]] == ["for ann", "a"]
+    assert response["id"] == own[0]
+    assert yuri.heard() == []
+    scene.agent.answer(asked[1], sessionId="y")
+    assert kinds(yuri) == ["session/update", "response"]
+    assert kinds(ann) == []
+
+
+def test_updates_that_came_early_are_there_for_late_joiners_too() -> None:
+    scene = Scene()
+    ann = scene.join("ann")
+    ann.request("session/new", cwd="/srv")
+    scene.agent.update("hello")
+    scene.agent.answer(scene.agent.heard()[0], sessionId="s")
+    assert scene.join("bob").load()[0]["params"]["update"]["content"]["text"] == "hello"
+
+
+def test_what_was_early_for_a_session_that_never_comes_is_dropped() -> None:
+    scene = Scene()
+    ann = scene.join("ann")
+    ann.new_session()
+    ann.request("session/new", cwd="/srv")
+    scene.agent.update("hello", "never")
+    scene.agent.send(id=scene.agent.heard()[0]["id"], error={"code": -32603, "message": "no"})
+    assert kinds(ann) == ["response"]
+    assert scene.notes == ["dropped an update of the agent for no session that is open"]
+
+
+def test_what_was_early_is_a_sub_agents_where_a_turn_is_running() -> None:
+    scene = Scene()
+    ann = scene.join("ann")
+    ann.new_session()
+    start_turn(scene, ann, "s")
+    ann.request("session/new", cwd="/srv")
+    scene.agent.update("hello", "child")
+    scene.agent.answer(scene.agent.heard()[0], sessionId="t")
+    assert kinds(ann) == ["response", "session/update"]
+
+
+def test_as_long_as_another_session_is_on_its_way_what_is_early_waits() -> None:
+    scene = Scene()
+    ann = scene.join("ann")
+    ann.request("session/new", cwd="/srv")
+    ann.request("session/new", cwd="/srv")
+    first, second = scene.agent.heard()
+    scene.agent.update("hello", "b")
+    scene.agent.answer(first, sessionId="a")
+    assert kinds(ann) == ["response"]
+    scene.agent.answer(second, sessionId="b")
+    assert kinds(ann) == ["session/update", "response"]
+
+
+def closed(scene: Scene, peer: Peer, session_id: str) -> None:
+    """The only client of a session closes it."""
+    peer.request("session/close", sessionId=session_id)
+    scene.agent.answers("session/close")
+    peer.heard()
+
+
+def test_what_is_said_of_a_session_that_has_ended_is_not_for_the_next_one_of_its_id() -> None:
+    scene, xena, yuri = strangers()
+    closed(scene, xena, "x")
+    yuri.request("session/new", cwd="/srv", mcpServers=[])
+    scene.agent.update("a secret of xena's", "x")
+    scene.agent.answers("session/new", sessionId="x")
+    assert kinds(yuri) == ["response"]
+    scene.agent.update("for yuri", "x")
+    assert said(yuri) == ["for yuri"]
+    assert scene.session("x").journal.position == 1
+
+
+@pytest.mark.parametrize("name", ["s", "child"])
+def test_what_is_said_of_a_session_that_has_ended_does_not_come_when_it_is_opened_again(name: str) -> None:
+    scene = Scene(agentCapabilities={"loadSession": True, "sessionCapabilities": {"close": {}}})
+    ann = scene.join("ann")
+    ann.new_session()
+    subagent(scene, "s", "child")
+    closed(scene, ann, "s")
+    ann.request("session/new", cwd="/srv", mcpServers=[])
+    new = scene.agent.takes("session/new")
+    scene.agent.update("it is in the history that is told anyway", name)
+    ann.request("session/load", sessionId="s", cwd="/srv", mcpServers=[])
+    scene.agent.answer(new, sessionId="n")
+    scene.agent.answers("session/load")
+    assert kinds(ann) == ["response", "response"]
+
+
+def test_what_was_early_is_not_for_a_session_that_is_loaded_under_the_id_of_another_one() -> None:
+    scene = Scene(agentCapabilities={"loadSession": True, "sessionCapabilities": {"close": {}}})
+    ann = scene.join("ann")
+    closed(scene, ann, ann.new_session("x"))
+    scene.registry.remove(scene.registry.find(ann.client.viewer, "agent", "x") or pytest.fail("it is known"))
+    ann.request("session/new", cwd="/srv", mcpServers=[])
+    asked = scene.agent.takes("session/new")
+    scene.agent.update("of the former one", "x")
+    ann.request("session/load", sessionId="x", cwd="/srv", mcpServers=[])
+    scene.agent.answers("session/load")
+    scene.agent.answer(asked, sessionId="n")
+    assert kinds(ann) == ["response", "response"]
+
+
+@pytest.mark.parametrize("well", [True, False])
+def test_what_is_asked_in_a_session_that_is_on_its_way_waits_for_it_whatever_turns_end_meanwhile(well: bool) -> None:
+    scene, xena, _ = strangers()
+    turn = start_turn(scene, xena, "x")
+    xena.request("session/new", cwd="/srv", mcpServers=[])
+    asked = scene.agent.takes("session/new")
+    scene.agent.ask_permission(5, "coming")
+    scene.agent.answer(turn, stopReason="end_turn")
+    assert scene.agent.heard() == []
+    xena.heard()
+    if well:
+        scene.agent.answer(asked, sessionId="coming")
+        assert kinds(xena) == ["response", "session/request_permission"]
+        assert scene.agent.heard() == []
+    else:
+        scene.agent.send(id=asked["id"], error={"code": -32603, "message": "no"})
+        assert kinds(xena) == ["response"]
+        assert scene.agent.heard() == [{"jsonrpc": "2.0", "id": 5, "result": {"outcome": {"outcome": "cancelled"}}}]
+
+
+def test_what_is_asked_in_a_session_that_has_ended_is_not_put_to_the_next_one_of_its_id() -> None:
+    scene, xena, yuri = strangers()
+    closed(scene, xena, "x")
+    scene.agent.ask_permission(5, "x")
+    scene.agent.ask_permission(6, "unknown")
+    assert scene.agent.heard() == []
+    yuri.request("session/new", cwd="/srv", mcpServers=[])
+    scene.agent.answers("session/new", sessionId="x")
+    assert kinds(yuri) == ["response"]
+    assert scene.agent.heard() == [{"jsonrpc": "2.0", "id": 5, "result": {"outcome": {"outcome": "cancelled"}}}]
+    assert len(scene.multiplexer.waiting(None)) == 1
+
+
+def test_a_sub_agent_of_a_session_that_has_ended_does_not_belong_to_the_next_one_of_its_id() -> None:
+    scene, xena, yuri = strangers()
+    scene.agent.state("subagent_update", "x", sessionId="child")
+    closed(scene, xena, "x")
+    yuri.request("session/new", cwd="/srv", mcpServers=[])
+    scene.agent.answers("session/new", sessionId="x")
+    yuri.heard()
+    scene.agent.update("a secret of xena's", "child")
+    scene.agent.ask_permission(5, "child")
+    assert yuri.heard() == []
+
+
+def test_a_sub_agent_of_a_session_that_is_open_again_belongs_to_it_as_before() -> None:
+    scene = Scene(agentCapabilities={"loadSession": True, "sessionCapabilities": {"close": {}}})
+    ann = scene.join("ann")
+    ann.new_session()
+    scene.agent.state("subagent_update", sessionId="child")
+    closed(scene, ann, "s")
+    scene.agent.ask_permission(5, "s")
+    ann.request("session/load", sessionId="s", cwd="/srv", mcpServers=[])
+    scene.agent.answers("session/load")
+    assert kinds(ann) == ["response", "session/request_permission"]
+    scene.agent.update("hello", "child")
+    assert said(ann) == ["hello"]
+
+
+def test_what_comes_early_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(routing, "EARLY_SIZE", 300)
+    scene = Scene()
+    ann = scene.join("ann")
+    ann.request("session/new", cwd="/srv")
+    scene.agent.update("first")
+    scene.agent.update("x" * 200)
+    scene.agent.update("third")
+    assert scene.notes == ["dropped an update of the agent: more than 300 bytes came before their session"] * 2
+    scene.agent.answer(scene.agent.heard()[0], sessionId="s")
+    assert kinds(ann) == ["session/update", "response"]
+
+
+@pytest.mark.parametrize("params", ['{"sessionId":"nobody\'s"}', "{}", '{"sessionId":7}', "[]"])
+def test_an_update_of_no_session_is_dropped(params: str) -> None:
+    scene = Scene()
+    ann = scene.join("ann")
+    ann.new_session()
+    scene.agent.say(f'{{"method":"session/update","params":{params}}}'.encode())
+    assert ann.heard() == []
+    assert scene.notes == ["dropped an update of the agent for no session that is open"]
+
+
+def test_what_an_agent_tells_of_a_session_that_is_loaded_goes_to_the_loader_verbatim_and_once() -> None:
+    scene = Scene(agentCapabilities={"loadSession": True})
+    ann, bob = scene.join("ann"), scene.join("bob")
+    ann.request("session/load", sessionId="s", cwd="/srv")
+    bob.request("session/load", sessionId="s", cwd="/srv")
+    scene.agent.update("history")
+    assert said(ann) == ["history"]
+    assert bob.heard() == []
+    scene.agent.answer(scene.agent.takes("session/load"))
+    assert kinds(ann) == ["response"]
+    assert kinds(bob) == ["session/update", "response"]
+
+
+def test_what_an_agent_tells_of_a_session_that_is_resumed_is_for_late_joiners_only() -> None:
+    scene = Scene(agentCapabilities={"loadSession": True})
+    ann = scene.join("ann")
+    ann.request("session/resume", sessionId="s", cwd="/srv")
+    asked = scene.agent.takes("session/load")
+    scene.agent.update("history")
+    scene.agent.answer(asked)
+    assert kinds(ann) == ["response"]
+    assert kinds_of(scene.join("bob").load()) == ["session/update", "response"]
+
+
+def test_what_an_agent_tells_of_a_session_that_is_opened_again_is_known_already() -> None:
+    scene = Scene(agentCapabilities={"loadSession": True})
+    ann = scene.join("ann")
+    ann.new_session()
+    scene.agent.update("history")
+    scene.lose_agent()
+    ann.prompt()
+    scene.agent.answer(scene.agent.takes("initialize"), **scene.welcome)
+    asked = scene.agent.takes("session/load")
+    scene.agent.update("history")
+    scene.agent.answer(asked)
+    assert said(ann) == ["history"]
+    assert kinds_of(scene.join("bob").load()) == ["session/update", "session/update", "response"]
+
+
+# Sessions of sub-agents.
+
+
+def test_a_sub_agent_that_was_announced_speaks_to_its_parents_clients_whoever_has_a_turn() -> None:
+    scene, xena, yuri = strangers()
+    start_turn(scene, xena, "x")
+    start_turn(scene, yuri, "y")
+    subagent(scene, "x", "child")
+    xena.heard()
+    scene.agent.update("from below", "child")
+    scene.agent.ask_permission("q", session_id="child")
+    update, question = xena.heard()
+    assert update["params"]["sessionId"] == question["params"]["sessionId"] == "child"
+    assert yuri.heard() == []
+    xena.choose(question, "yes")
+    assert scene.agent.hears()["id"] == "q"
+
+
+def test_a_sub_agent_of_a_sub_agent_belongs_to_the_same_session() -> None:
+    scene, xena, yuri = strangers()
+    subagent(scene, "x", "child")
+    subagent(scene, "child", "grandchild")
+    xena.heard()
+    scene.agent.update("from far below", "grandchild")
+    assert said(xena) == ["from far below"]
+    assert yuri.heard() == []
+
+
+def test_a_sub_agent_that_was_not_announced_belongs_to_the_only_running_turn_and_stays_there() -> None:
+    scene, xena, yuri = strangers()
+    prompt = start_turn(scene, xena, "x")
+    scene.agent.ask_permission("q", session_id="child")
+    question = xena.hears()
+    assert question["params"]["sessionId"] == "child"
+    xena.choose(question, "yes")
+    assert scene.agent.hears()["id"] == "q"
+    end_turn(scene, xena, prompt)
+    start_turn(scene, yuri, "y")
+    scene.agent.update("still here", "child")
+    assert said(xena) == ["still here"]
+    assert yuri.heard() == []
+
+
+def test_what_a_sub_agent_asks_counts_as_asked_in_its_parent() -> None:
+    scene, xena, _ = strangers()
+    start_turn(scene, xena, "x")
+    scene.agent.heard()
+    scene.agent.ask_permission("q", session_id="child")
+    xena.heard()
+    xena.cancel("x")
+    assert scene.agent.heard()[1]["result"] == {"outcome": {"outcome": "cancelled"}}
+
+
+def test_a_sub_agents_question_is_held_while_it_may_be_of_several() -> None:
+    scene, xena, yuri = strangers()
+    start_turn(scene, xena, "x")
+    start_turn(scene, yuri, "y")
+    scene.agent.ask_permission("q", session_id="child")
+    scene.agent.update("from below", "child")
+    assert xena.heard() == yuri.heard() == []
+    assert [question.id for question in scene.multiplexer.waiting(None)] == [b'"q"']
+    assert scene.notes == [
+        "session/request_permission waits: nobody is there to answer it",
+        "dropped an update of the agent for no session that is open",
+    ]
+
+
+def test_it_is_asked_as_soon_as_the_agent_says_whose_it_is() -> None:
+    scene, xena, yuri = strangers()
+    start_turn(scene, xena, "x")
+    start_turn(scene, yuri, "y")
+    scene.agent.ask_permission("q", session_id="child")
+    subagent(scene, "y", "child")
+    assert kinds(yuri) == ["session/update", "session/request_permission"]
+    assert xena.heard() == []
+
+
+def test_of_two_turns_of_one_identity_the_one_that_is_left_gets_it() -> None:
+    scene = Scene()
+    ann = scene.join("ann")
+    ann.new_session("a")
+    ann.new_session("b")
+    prompt = start_turn(scene, ann, "a")
+    start_turn(scene, ann, "b")
+    scene.agent.ask_permission("q", session_id="child")
+    assert ann.heard() == []
+    scene.agent.answer(prompt, stopReason="end_turn")
+    assert kinds(ann) == ["response", "session/request_permission"]
+    assert [len(scene.multiplexer.waiting(session)) for session in scene.multiplexer.sessions] == [0, 1]
+
+
+def test_of_two_turns_of_two_identities_the_one_that_is_left_does_not_get_it() -> None:
+    scene, xena, yuri = strangers()
+    prompt = start_turn(scene, xena, "x")
+    start_turn(scene, yuri, "y")
+    scene.agent.ask_permission("q", session_id="child")
+    xena.cancel("x")
+    scene.agent.heard()
+    end_turn(scene, xena, prompt)
+    scene.agent.update("from below", "child")
+    assert yuri.heard() == []
+    assert len(scene.multiplexer.waiting(None)) == 1
+
+
+@pytest.mark.parametrize("how", ["ends", "is closed"])
+def test_a_decision_is_cancelled_when_nobody_who_could_be_meant_has_a_turn_any_more(how: str) -> None:
+    scene, xena, yuri = strangers()
+    first, second = start_turn(scene, xena, "x"), start_turn(scene, yuri, "y")
+    scene.agent.ask_permission("q", session_id="child")
+    end_turn(scene, xena, first)
+    assert scene.agent.heard() == []
+    if how == "ends":
+        end_turn(scene, yuri, second)
+    else:
+        yuri.request("session/close", sessionId="y")
+        scene.agent.answer(scene.agent.takes("session/close"))
+    decided = scene.agent.hears()
+    assert (decided["id"], decided["result"]) == ("q", {"outcome": {"outcome": "cancelled"}})
+    assert scene.multiplexer.waiting(None) == []
+
+
+def test_a_turn_of_somebody_else_keeps_no_decision_waiting() -> None:
+    scene, xena, yuri = strangers()
+    zoe = scene.join("zoe", "z")
+    zoe.new_session("z")
+    prompts = [start_turn(scene, xena, "x"), start_turn(scene, yuri, "y")]
+    scene.agent.ask_permission("q", session_id="child")
+    start_turn(scene, zoe, "z")
+    for prompt in prompts:
+        end_turn(scene, xena, prompt)
+    assert scene.agent.hears()["id"] == "q"
+    assert zoe.heard() == []
+
+
+def test_what_was_asked_while_no_turn_was_running_does_not_end_with_somebodys_turn() -> None:
+    scene, xena, _ = strangers()
+    scene.agent.ask_permission("q", session_id="child of x")
+    end_turn(scene, xena, start_turn(scene, xena, "x"))
+    assert scene.agent.heard() == []
+    assert len(scene.multiplexer.waiting(None)) == 1
+
+
+def test_what_was_asked_while_no_turn_was_running_is_not_for_who_prompts_next() -> None:
+    scene, xena, yuri = strangers()
+    prompt = start_turn(scene, xena, "x")
+    end_turn(scene, xena, prompt)
+    scene.agent.ask_permission("q", session_id="child of x")
+    start_turn(scene, yuri, "y")
+    assert yuri.heard() == []
+    subagent(scene, "x", "child of x")
+    assert kinds(xena) == ["session/update", "session/request_permission"]
+
+
+def test_where_there_is_one_identity_only_who_prompts_next_gets_it() -> None:
+    scene = Scene()
+    ann = scene.join("ann")
+    ann.new_session()
+    scene.agent.ask_permission("q", session_id="child")
+    assert ann.heard() == []
+    start_turn(scene, ann, "s")
+    assert kinds(ann) == ["session/request_permission"]
+
+
+def test_what_an_agent_still_says_of_a_session_that_was_closed_is_for_nobody() -> None:
+    scene, xena, yuri = strangers()
+    subagent(scene, "x", "child")
+    xena.request("session/close", sessionId="x")
+    scene.agent.answer(scene.agent.takes("session/close"))
+    xena.heard()
+    start_turn(scene, yuri, "y")
+    for session_id in ("x", "child"):
+        scene.agent.update("secret", session_id)
+        scene.agent.send(method="_vendor/news", params={"sessionId": session_id})
+        scene.agent.ask_permission(session_id, session_id=session_id)
+    assert xena.heard() == yuri.heard() == []
+    assert len(scene.multiplexer.waiting(None)) == 2
+
+
+@pytest.mark.parametrize("named", ["y", "", None])
+def test_a_sub_agent_is_no_session_that_there_is_and_needs_a_name(named: str | None) -> None:
+    scene, xena, yuri = strangers()
+    scene.agent.state("subagent_update", "x", **({} if named is None else {"sessionId": named}))
+    assert len(xena.heard()) == 1
+    scene.agent.update("for yuri", "y")
+    assert said(yuri) == ["for yuri"]
+    assert xena.heard() == []
+
+
+def test_a_sub_agents_state_is_not_its_parents() -> None:
+    scene = Scene()
+    ann = scene.join("ann")
+    ann.new_session(modes={"currentModeId": "ask"})
+    subagent(scene, "s", "child")
+    scene.agent.state("current_mode_update", "child", currentModeId="code")
+    scene.agent.state("session_info_update", "child", title="a part of it")
+    assert len(ann.heard()) == 3
+    *history, response = scene.join("bob").load()
+    assert len(history) == 3
+    assert response["result"] == {"modes": {"currentModeId": "ask"}}
+    assert scene.multiplexer.sessions[0].title is None
+
+
+def test_only_so_many_sub_agents_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(routing, "STRANGERS", 2)
+    scene, xena, _ = strangers()
+    for child in ("one", "two", "three"):
+        subagent(scene, "x", child)
+    xena.heard()
+    for child in ("one", "two", "three"):
+        scene.agent.update(child, child)
+    assert said(xena) == ["two", "three"]
+
+
+# Notifications.
+
+
+def test_a_notification_goes_to_who_is_in_its_session_verbatim() -> None:
+    scene, xena, yuri = strangers()
+    text = b'{"params":{"n":1.10,"sessionId":"x"}, "method":"_vendor/news"}'
+    scene.agent.say(text)
+    assert xena.heard_text() == [text]
+    assert yuri.heard() == []
+
+
+STATUS = b'{"method":"_auth/status_update","params":{"n":1.10}}'
+
+
+def test_a_notification_without_a_session_goes_to_all_of_the_only_identity_but_for_who_came_for_one_session() -> None:
+    scene = Scene()
+    ann, bob = scene.join("ann"), scene.join("bob")
+    watcher = scene.join("watcher", role=Role.OBSERVER)
+    ann.new_session("x")
+    guest = scene.join("guest", "guest-1", only="x", guest=True)
+    phone = scene.join("phone", only="x")
+    late = scene.join("late", initialize=False)
+    scene.agent.say(STATUS)
+    assert [peer.heard_text() for peer in (ann, bob, watcher)] == [[STATUS]] * 3
+    assert guest.heard() == phone.heard() == late.heard() == []
+
+
+def test_a_notification_without_a_session_is_of_the_only_identity_with_a_turn() -> None:
+    scene, xena, yuri = strangers()
+    watcher = scene.join("watcher", "someone else", Role.OBSERVER)
+    start_turn(scene, xena, "x")
+    scene.agent.say(STATUS)
+    assert xena.heard_text() == [STATUS]
+    assert yuri.heard() == watcher.heard() == []
+
+
+@pytest.mark.parametrize("running", [(), ("x", "y")])
+def test_a_notification_without_a_session_that_may_be_of_several_identities_is_dropped(
+    running: tuple[str, ...],
+) -> None:
+    scene, xena, yuri = strangers()
+    for session_id in running:
+        start_turn(scene, {"x": xena, "y": yuri}[session_id], session_id)
+    scene.agent.say(STATUS)
+    assert xena.heard() == yuri.heard() == []
+    assert scene.notes == ["dropped a notification of the agent that may be of more than one identity"]
+
+
+def test_whose_session_lives_counts_although_nobody_of_theirs_is_there() -> None:
+    scene, xena, yuri = strangers()
+    xena.gone()
+    scene.agent.say(STATUS)
+    assert yuri.heard() == []
+
+
+def test_a_notification_for_no_session_that_is_open_is_dropped() -> None:
+    scene, xena, yuri = strangers()
+    scene.agent.send(method="_vendor/news", params={"sessionId": "nobody's"})
+    assert xena.heard() == yuri.heard() == []
+    assert scene.notes == ["dropped a notification of the agent for no session that is open"]
+
+
+def test_the_gateways_own_methods_are_nothing_that_an_agent_can_say() -> None:
+    scene = Scene()
+    ann = scene.join("ann", **news_params())
+    ann.new_session()
+    scene.agent.send(method="_acp-gateway/news", params={"sessionId": "s"})
+    assert scene.agent.heard() == []
+    scene.agent.send(id=3, method="_acp-gateway/anything", params={"sessionId": "s"})
+    assert scene.agent.hears()["error"]["code"] == -32601
+    assert ann.heard() == []
+
+
+# Requests that one client is asked.
+
+
+def test_a_method_that_the_gateway_does_not_know_is_asked_of_who_began_the_turn() -> None:
+    scene = Scene()
+    ann, bob = scene.join("ann"), scene.join("bob")
+    ann.new_session()
+    bob.load()
+    start_turn(scene, ann, "s")
+    bob.heard()
+    scene.agent.send(id="q", method="craft/ask", params={"sessionId": "s"})
+    assert bob.heard() == []
+    ann.send(id=ann.hears()["id"], error={"code": 1, "message": "no"})
+    assert scene.agent.hears() == {"jsonrpc": "2.0", "id": "q", "error": {"code": 1, "message": "no"}}
+
+
+def test_without_a_turn_it_is_asked_of_the_host() -> None:
+    scene = Scene()
+    ann, bob = scene.join("ann"), scene.join("bob")
+    ann.new_session()
+    bob.load()
+    scene.agent.send(id="q", method="craft/ask", params={"sessionId": "s"})
+    assert kinds(bob) == ["craft/ask"]
+    assert ann.heard() == []
+
+
+def test_where_neither_is_connected_it_is_asked_of_any_controller_that_is() -> None:
+    scene = Scene()
+    ann, bob = scene.join("ann"), scene.join("bob")
+    ann.new_session()
+    bob.load()
+    watcher = scene.join("watcher", role=Role.OBSERVER)
+    watcher.load()
+    start_turn(scene, bob, "s")
+    for peer in (ann, watcher):
+        peer.heard()
+    bob.away()
+    scene.agent.send(id="q", method="craft/ask", params={"sessionId": "s"})
+    assert kinds(ann) == ["craft/ask"]
+    assert bob.heard() == watcher.heard() == []
+
+
+def test_who_began_the_turn_and_has_left_is_not_asked() -> None:
+    scene = Scene()
+    ann, bob = scene.join("ann"), scene.join("bob")
+    ann.new_session()
+    bob.load()
+    start_turn(scene, bob, "s")
+    ann.heard()
+    bob.gone()
+    scene.agent.send(id="q", method="craft/ask", params={"sessionId": "s"})
+    assert kinds(ann) == ["craft/ask"]
+
+
+def test_when_the_one_who_was_asked_leaves_the_agent_gets_an_error_for_it_may_have_been_done_already() -> None:
+    scene = Scene()
+    ann, bob = scene.join("ann"), scene.join("bob")
+    ann.new_session()
+    bob.load()
+    scene.agent.send(id="q", method="craft/ask", params={"sessionId": "s"})
+    bob.gone()
+    assert scene.agent.hears()["error"]["code"] == -32800
+    assert ann.heard() == []
+
+
+# Requests about no session.
+
+
+def test_what_is_asked_about_no_session_is_asked_where_the_only_turn_is_running() -> None:
+    scene, xena, yuri = strangers()
+    start_turn(scene, yuri, "y")
+    scene.agent.send(id="q", method="craft/ask", params={})
+    assert kinds(yuri) == ["craft/ask"]
+    assert xena.heard() == []
+
+
+def test_without_a_turn_it_is_asked_of_the_only_identity_that_there_is() -> None:
+    scene = Scene()
+    ann, bob = scene.join("ann"), scene.join("bob")
+    scene.join("watcher", role=Role.OBSERVER)
+    scene.join("guest", "guest-1", only="s", guest=True)
+    ann.away()
+    scene.agent.send(id="q", method="craft/ask", params={})
+    assert kinds(bob) == ["craft/ask"]
+    assert ann.heard() == []
+
+
+def test_of_several_identities_nobody_is_asked() -> None:
+    scene, xena, yuri = strangers()
+    scene.agent.send(id="q", method="craft/ask", params={})
+    assert xena.heard() == yuri.heard() == []
+    assert len(scene.multiplexer.waiting(None)) == 1
+    start_turn(scene, yuri, "y")
+    assert yuri.heard() == []
+
+
+def test_where_somebodys_session_lives_that_is_not_there_nobody_else_is_asked() -> None:
+    scene, xena, yuri = strangers()
+    xena.gone()
+    scene.agent.send(id="q", method="craft/ask", params={})
+    assert yuri.heard() == []
+    assert len(scene.multiplexer.waiting(None)) == 1
+
+
+def test_it_is_asked_once_somebody_is_there() -> None:
+    scene = Scene()
+    ann = scene.join("ann")
+    ann.new_session()
+    ann.away()
+    scene.agent.send(id="q1", method="craft/ask", params={})
+    assert ann.heard() == []
+    ann.back()
+    assert kinds(ann) == ["craft/ask"]
+    ann.gone()
+    scene.agent.heard()
+    scene.agent.send(id="q2", method="craft/ask", params={})
+    bob = scene.join("bob", initialize=False)
+    bob.request("initialize", protocolVersion=1)
+    assert kinds(bob) == ["response", "craft/ask"]
+
+
+def test_a_decision_about_no_session_is_put_to_everybody_of_the_only_identity() -> None:
+    scene = Scene()
+    ann, bob = scene.join("ann"), scene.join("bob")
+    scene.agent.send(id="q", method="session/request_permission", params={"options": [{"optionId": "yes"}]})
+    question, other = ann.hears(), bob.hears()
+    ann.choose(question, "yes")
+    assert scene.agent.hears()["id"] == "q"
+    assert bob.hears()["params"] == {"requestId": other["id"]}
+
+
+# The host.
+
+
+@pytest.mark.parametrize("method", ["fs/read_text_file", "fs/new_in_some_version", "terminal/create", "terminal/x"])
+def test_what_was_not_offered_is_refused_without_asking_anybody(method: str) -> None:
+    scene, xena, _ = strangers()
+    scene.agent.send(id="q", method=method, params={"sessionId": "x", "path": "/secret"})
+    assert scene.agent.hears()["error"]["code"] == -32601
+    assert xena.heard() == []
+    assert scene.notes == [
+        f"refused a message of the agent: {method!r} was not offered: the client works on another machine"
+    ]
+
+
+def test_files_are_asked_for_at_the_host_only_who_loaded_the_session_last() -> None:
+    scene = Scene(make_policy(serves=FS))
+    ann, bob = scene.join("ann"), scene.join("bob")
+    ann.new_session()
+    scene.agent.send(id=1, method="fs/read_text_file", params={"sessionId": "s", "path": "/a"})
+    ann.send(id=ann.hears()["id"], result={"content": "ann's"})
+    bob.load()
+    scene.agent.send(id=2, method="fs/write_text_file", params={"sessionId": "s", "path": "/a"})
+    bob.send(id=bob.hears()["id"], result=None)
+    assert ann.heard() == []
+    assert [message["result"] for message in scene.agent.heard()] == [{"content": "ann's"}, None]
+
+
+def test_neither_an_observer_nor_a_guest_nor_a_prompt_makes_a_host() -> None:
+    scene = Scene(make_policy(serves=FS))
+    ann = scene.join("ann")
+    ann.new_session()
+    watcher = scene.join("watcher", role=Role.OBSERVER)
+    guest = scene.join("guest", "guest-1", only="s", guest=True)
+    for peer in (watcher, guest):
+        peer.load()
+    start_turn(scene, guest, "s")
+    for peer in (ann, watcher, guest):
+        peer.heard()
+    scene.agent.send(id=1, method="fs/read_text_file", params={"sessionId": "s", "path": "/a"})
+    assert kinds(ann) == ["fs/read_text_file"]
+    assert watcher.heard() == guest.heard() == []
+
+
+def test_when_the_host_has_gone_the_agent_is_told_so_and_nobody_else_is_asked() -> None:
+    scene = Scene(make_policy(serves=FS))
+    ann, bob = scene.join("ann"), scene.join("bob")
+    bob.new_session()
+    ann.load()
+    scene.agent.send(id=1, method="fs/read_text_file", params={"sessionId": "s", "path": "/a"})
+    ann.gone()
+    assert scene.agent.hears()["error"]["code"] == -32800
+    scene.agent.send(id=2, method="fs/read_text_file", params={"sessionId": "s", "path": "/a"})
+    assert scene.agent.hears()["error"] == {
+        "code": -32603,
+        "message": "the client that serves files and terminals for this session has gone",
+        "data": {"reason": "host_gone"},
+    }
+    assert bob.heard() == []
+
+
+def test_a_host_that_is_away_is_still_the_host() -> None:
+    scene = Scene(make_policy(serves=FS))
+    ann = scene.join("ann")
+    ann.new_session()
+    ann.away()
+    scene.agent.send(id=1, method="fs/read_text_file", params={"sessionId": "s", "path": "/a"})
+    ann.back()
+    ann.send(id=ann.hears()["id"], result={"content": ""})
+    assert scene.agent.hears()["result"] == {"content": ""}
+
+
+def test_an_error_of_the_host_is_the_answer() -> None:
+    scene = Scene(make_policy(serves=FS))
+    ann = scene.join("ann")
+    ann.new_session()
+    scene.agent.send(id=1, method="fs/read_text_file", params={"sessionId": "s", "path": "/a"})
+    ann.fail(ann.hears(), -32002, "no such file")
+    assert scene.agent.hears()["error"] == {"code": -32002, "message": "no such file"}
+
+
+def test_files_of_a_sub_agent_are_its_parents_hosts() -> None:
+    scene, xena, yuri = strangers(serves=FS)
+    subagent(scene, "x", "child")
+    xena.heard()
+    scene.agent.send(id=1, method="fs/read_text_file", params={"sessionId": "child", "path": "/a"})
+    assert kinds(xena) == ["fs/read_text_file"]
+    assert yuri.heard() == []
+
+
+def test_files_of_a_session_that_nobody_knows_are_refused() -> None:
+    scene, xena, yuri = strangers(serves=FS)
+    scene.agent.send(id=1, method="fs/read_text_file", params={"sessionId": "nobody's", "path": "/a"})
+    assert scene.agent.hears()["error"]["code"] == -32800
+    assert xena.heard() == yuri.heard() == []
+
+
+def test_files_of_a_session_whose_response_is_on_its_way_are_asked_for_when_it_has_come() -> None:
+    scene = Scene(make_policy(serves=FS))
+    ann = scene.join("ann")
+    ann.request("session/new", cwd="/srv")
+    asked = scene.agent.takes("session/new")
+    scene.agent.send(id=1, method="fs/read_text_file", params={"sessionId": "s", "path": "/a"})
+    assert ann.heard() == scene.agent.heard() == []
+    scene.agent.answer(asked, sessionId="s")
+    assert kinds(ann) == ["response", "fs/read_text_file"]
+
+
+def test_a_server_of_tools_that_names_no_session_is_the_only_clients() -> None:
+    scene = Scene()
+    ann = scene.join("ann")
+    scene.agent.send(id=1, method="mcp/connect", params={"serverId": "tools"})
+    assert kinds(ann) == ["mcp/connect"]
+    scene.join("bob")
+    scene.agent.send(id=2, method="mcp/connect", params={"serverId": "tools"})
+    assert scene.agent.hears()["error"]["code"] == -32800
+
+
+def test_more_than_may_be_open_is_refused() -> None:
+    scene = Scene(make_policy(max_open_requests=2))
+    ann = scene.join("ann")
+    ann.new_session()
+    for number in range(3):
+        scene.agent.ask_permission(number)
+    refused = scene.agent.hears()
+    assert (refused["id"], refused["error"]["code"]) == (2, -32600)
+    assert len(ann.heard()) == 2
+
+
+# Elicitations.
+
+
+def test_an_elicitation_because_of_a_request_goes_to_its_sender_under_the_senders_id() -> None:
+    scene = Scene()
+    ann, bob = scene.join("ann"), scene.join("bob")
+    for peer in (ann, bob):
+        peer.say(b'{"id":"own","method":"authenticate","params":{}}')
+    first, _ = scene.agent.heard()
+    text = b'{"id":9,"method":"elicitation/create","params":{"requestId":%b ,"message":"who?"}}'
+    scene.agent.say(text % (b"%d.0" % first["id"]))
+    assert ann.heard_text() == [(text % b'"own"').replace(b'"id":9', b'"id":1')]
+    assert bob.heard() == []
+    ann.send(id=1, result={"action": "accept"})
+    assert scene.agent.hears() == {"jsonrpc": "2.0", "id": 9, "result": {"action": "accept"}}
+
+
+def test_an_error_of_the_sender_is_the_answer_for_nobody_else_could_give_one() -> None:
+    scene = Scene()
+    ann = scene.join("ann")
+    ann.request("authenticate")
+    asked = scene.agent.hears()
+    scene.agent.send(id=9, method="elicitation/create", params={"requestId": asked["id"]})
+    ann.fail(ann.hears(), -32601, "what?")
+    assert scene.agent.hears()["error"] == {"code": -32601, "message": "what?"}
+
+
+@pytest.mark.parametrize("params", [{}, {"requestId": 99}, {"requestId": "1"}, {"requestId": None}])
+def test_an_elicitation_because_of_no_request_that_is_open_counts_as_cancelled(params: Any) -> None:
+    scene = Scene()
+    ann = scene.join("ann")
+    scene.agent.send(id=9, method="elicitation/create", params=params)
+    assert scene.agent.hears()["result"] == {"action": "cancel"}
+    assert ann.heard() == []
+
+
+def test_an_elicitation_because_of_the_gateways_own_request_counts_as_cancelled() -> None:
+    scene = Scene()
+    ann = scene.join("ann", initialize=False)
+    ann.request("initialize", protocolVersion=1)
+    asked = scene.agent.takes("initialize")
+    scene.agent.send(id=9, method="elicitation/create", params={"requestId": asked["id"]})
+    assert scene.agent.hears()["result"] == {"action": "cancel"}
+    assert ann.heard() == []
+
+
+def test_an_elicitation_whose_sender_is_gone_counts_as_cancelled_whether_it_was_asked_or_not() -> None:
+    scene = Scene()
+    ann = scene.join("ann")
+    ann.request("authenticate")
+    asked = scene.agent.hears()
+    scene.agent.send(id=8, method="elicitation/create", params={"requestId": asked["id"]})
+    ann.gone()
+    scene.agent.send(id=9, method="elicitation/create", params={"requestId": asked["id"]})
+    assert [(message["id"], message["result"]) for message in scene.agent.heard()] == [
+        (8, {"action": "cancel"}),
+        (9, {"action": "cancel"}),
+    ]
+
+
+def visit(scene: Scene, **params: Any) -> None:
+    """The agent asks somebody to look at a page."""
+    scene.agent.send(
+        id=9, method="elicitation/create", params={"mode": "url", "elicitationId": "page", "url": "https://a"} | params
+    )
+
+
+def visited(scene: Scene) -> None:
+    scene.agent.send(method="elicitation/complete", params={"elicitationId": "page"})
+
+
+def test_that_a_page_was_visited_is_told_once_to_the_controllers_of_its_session_late_ones_as_well() -> None:
+    scene = Scene()
+    ann, outsider = scene.join("ann"), scene.join("outsider")
+    ann.new_session()
+    visit(scene, sessionId="s")
+    late, watcher = scene.join("late"), scene.join("watcher", role=Role.OBSERVER)
+    late.load()
+    watcher.load()
+    ann.send(id=ann.hears()["id"], result={"action": "accept"})
+    for peer in (late, watcher):
+        peer.heard()
+    visited(scene)
+    visited(scene)
+    assert kinds(ann) == kinds(late) == ["elicitation/complete"]
+    assert watcher.heard() == outsider.heard() == []
+
+
+def test_who_has_left_the_session_is_not_told() -> None:
+    scene = Scene()
+    ann, bob = scene.join("ann"), scene.join("bob")
+    ann.new_session()
+    bob.load()
+    visit(scene, sessionId="s")
+    bob.request("session/close", sessionId="s")
+    bob.heard()
+    visited(scene)
+    assert bob.heard() == []
+    assert kinds(ann) == ["elicitation/create", "elicitation/complete"]
+
+
+def test_that_the_page_of_a_request_was_visited_is_told_its_sender() -> None:
+    scene = Scene()
+    ann, bob = scene.join("ann"), scene.join("bob")
+    ann.request("authenticate")
+    visit(scene, requestId=scene.agent.hears()["id"])
+    visited(scene)
+    assert kinds(ann) == ["elicitation/create", "elicitation/complete"]
+    assert bob.heard() == []
+
+
+@pytest.mark.parametrize("params", [{"elicitationId": "other"}, {}, {"elicitationId": 7}])
+def test_that_any_other_page_was_visited_is_told_nobody(params: Any) -> None:
+    scene = Scene()
+    ann = scene.join("ann")
+    ann.new_session()
+    visit(scene, sessionId="s")
+    ann.heard()
+    scene.agent.send(method="elicitation/complete", params=params)
+    assert ann.heard() == []
+
+
+def test_what_was_asked_of_an_agent_that_has_ended_says_nothing_about_the_next_one() -> None:
+    scene = Scene(agentCapabilities={"loadSession": True})
+    ann = scene.join("ann")
+    ann.new_session()
+    subagent(scene, "s", "child")
+    visit(scene, sessionId="s")
+    scene.lose_agent()
+    ann.prompt()
+    scene.agent.answer(scene.agent.heard()[-1], **scene.welcome)
+    scene.agent.answer(scene.agent.takes("session/load"))
+    scene.agent.answer(scene.agent.takes("session/prompt"), stopReason="end_turn")
+    ann.heard()
+    visited(scene)
+    scene.agent.update("from below", "child")
+    assert ann.heard() == []

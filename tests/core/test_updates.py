@@ -1,0 +1,215 @@
+"""The updates that the gateway writes itself, and what it reads in those of an agent."""
+
+import json
+from typing import Any
+
+import pytest
+
+from acp_gateway.core import updates
+from acp_gateway.core.journal import Journal
+from acp_gateway.core.sessions import Session
+from acp_gateway.protocol.gaps import GAP
+from acp_gateway.protocol.jsonrpc import parse
+from tests.core.scene import Scene, make_policy
+
+MODES = b'{"availableModes":[{"id":"ask"}], "currentModeId" : "ask" ,"n":1.10}'
+
+
+def session(limit: int = 1_000_000, **result: bytes) -> Session:
+    it = Session("agent", "s/\u00e9", "me", Journal(limit))
+    it.result = dict(result)
+    return it
+
+
+def prompt(params: bytes) -> list[bytes]:
+    return updates.user_chunks("s", parse(b'{"id":1,"method":"session/prompt","params":%b}' % params))
+
+
+def said(kind: str, **members: Any) -> Any:
+    """An update of the agent's."""
+    params = {"sessionId": "s", "update": {"sessionUpdate": kind, **members}}
+    return parse(json.dumps({"method": "session/update", "params": params}).encode())
+
+
+def test_what_is_said_in_a_session_is_found_at_one_look() -> None:
+    assert updates.session_of_talk(said("agent_message_chunk", text="caf\u00e9").text) == "s"
+    assert (
+        updates.session_of_talk('{"method":"session/update","params":{"sessionId":"caf\u00e9"}}'.encode())
+        == "caf\u00e9"
+    )
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *[said(kind).text for kind in ("plan", "current_mode_update", "subagent_update")],
+        b'{"id":1,"method":"session/update","params":{"sessionId":"s"}}',
+        b'{"method":"session/updates","params":{"sessionId":"s"}}',
+        b'{"method":"session/update","params":{"sessionId":"s","text":"\xff"}}',
+        b'{"method":"session/update","params":{"sessionId":"s\xff","update":{}}}',
+        b'{"method":"session/update","params":{"sessionId":"s","update":{"sessionUpdate":"\xff"}}}',
+        b'{"method":"caf\xe9","params":{}}',
+        b'{"method":"session/update","params":{"sessionId":1}}',
+        b'{"method":"session/update","params":{}}',
+        b'{"method":"session/update"}',
+        b'{"result":{},"id":1}',
+        b"banner",
+        b"[" * 100_000,
+    ],
+)
+def test_whatever_else_an_agent_writes_needs_a_closer_look(text: bytes) -> None:
+    assert updates.session_of_talk(text) is None
+
+
+def test_an_update_is_a_notification_whose_members_stay_verbatim() -> None:
+    assert updates.session_update('a"b', "kind", content=b'{"n" : 1e999}') == (
+        b'{"jsonrpc":"2.0","method":"session/update","params":{"sessionId":"a\\"b",'
+        b'"update":{"sessionUpdate":"kind","content":{"n" : 1e999}}}}'
+    )
+
+
+def test_each_block_of_a_prompt_is_a_chunk_with_the_message_s_id_where_it_has_one() -> None:
+    chunks = [
+        json.loads(chunk)["params"]["update"] for chunk in prompt(b'{"prompt":[{"a":1},{"b":2}],"messageId":"m"}')
+    ]
+    assert chunks == [
+        {"sessionUpdate": "user_message_chunk", "content": {"a": 1}, "messageId": "m"},
+        {"sessionUpdate": "user_message_chunk", "content": {"b": 2}, "messageId": "m"},
+    ]
+
+
+@pytest.mark.parametrize("params", [b"{}", b"[]", b'{"prompt":"hello"}', b'{"prompt":null}', b'{"prompt":[]}'])
+def test_a_prompt_without_blocks_has_no_chunks(params: bytes) -> None:
+    assert prompt(params) == []
+
+
+def test_another_mode_is_told_and_kept_in_its_place() -> None:
+    it = session(modes=MODES)
+    assert json.loads(updates.mode_update(it, "code"))["params"] == {
+        "sessionId": "s/\u00e9",
+        "update": {"sessionUpdate": "current_mode_update", "currentModeId": "code"},
+    }
+    assert it.result == {"modes": MODES.replace(b'"currentModeId" : "ask"', b'"currentModeId" : "code"')}
+
+
+@pytest.mark.parametrize("result", [{}, {"modes": b"null"}, {"modes": b"{}"}, {"modes": b"[]"}])
+def test_where_no_choice_was_offered_there_is_none_to_change(result: dict[str, bytes]) -> None:
+    it = session()
+    it.result = dict(result)
+    updates.mode_update(it, "code")
+    assert it.result == result
+
+
+def test_other_options_are_told_and_kept_verbatim() -> None:
+    it = session(configOptions=b"[]")
+    text = updates.config_update(it, b'[{"n":1.10}]')
+    assert text.endswith(b'"update":{"sessionUpdate":"config_option_update","configOptions":[{"n":1.10}]}}}')
+    assert it.result == {"configOptions": b'[{"n":1.10}]'}
+
+
+# What the agent says about the session as a whole.
+
+
+def test_the_mode_that_the_agent_tells_of_is_the_sessions() -> None:
+    it = session(modes=MODES)
+    updates.read_state(it, said("current_mode_update", currentModeId="code"))
+    assert json.loads(it.result["modes"])["currentModeId"] == "code"
+
+
+def test_the_options_that_the_agent_tells_of_are_the_sessions() -> None:
+    it = session()
+    updates.read_state(it, said("config_option_update", configOptions=[{"id": "effort"}]))
+    assert json.loads(it.result["configOptions"]) == [{"id": "effort"}]
+
+
+def test_a_title_and_a_time_are_kept_until_others_come() -> None:
+    it = session()
+    updates.read_state(it, said("session_info_update", title="first", updatedAt="2026-01-01T00:00:00Z"))
+    updates.read_state(it, said("session_info_update", title="second"))
+    assert (it.title, it.updated_at) == ("second", "2026-01-01T00:00:00Z")
+
+
+@pytest.mark.parametrize("kind", ["current_mode_update", "config_option_update", "session_info_update", "plan"])
+def test_a_state_that_says_nothing_changes_nothing(kind: str) -> None:
+    it = session(modes=MODES)
+    updates.read_state(it, said(kind, title=None, currentModeId=7))
+    assert (it.result, it.title, it.updated_at) == ({"modes": MODES}, None, None)
+
+
+def test_what_an_agent_told_in_a_session_is_what_a_late_joiner_is_told() -> None:
+    scene = Scene()
+    ann = scene.join("ann")
+    ann.new_session(modes={"currentModeId": "ask"})
+    scene.agent.state("current_mode_update", currentModeId="code")
+    scene.agent.state("session_info_update", title="about things")
+    assert scene.join("bob").load()[-1]["result"] == {"modes": {"currentModeId": "code"}}
+    assert scene.multiplexer.sessions[0].title == "about things"
+
+
+def test_what_an_agent_tells_while_a_session_is_loaded_is_known_as_well() -> None:
+    scene = Scene(agentCapabilities={"loadSession": True})
+    ann = scene.join("ann")
+    ann.request("session/load", sessionId="s", cwd="/srv")
+    scene.agent.state("session_info_update", title="about things")
+    scene.agent.state("current_mode_update", currentModeId="old")
+    scene.agent.answer(scene.agent.takes("session/load"), modes={"currentModeId": "code"})
+    assert scene.multiplexer.sessions[0].title == "about things"
+    assert scene.join("bob").load()[-1]["result"] == {"modes": {"currentModeId": "code"}}
+
+
+# What a late joiner gets.
+
+
+def test_who_opens_a_live_session_gets_its_result_as_it_is_now() -> None:
+    it = session(modes=MODES)
+    assert updates.opening_result(it, with_id=False) == b'{"modes":%b}' % MODES
+    assert updates.opening_result(it, with_id=True) == b'{"sessionId":"s/\\u00e9","modes":%b}' % MODES
+    assert updates.opening_result(session(), with_id=False) == b"{}"
+
+
+def test_a_history_whose_beginning_is_missing_is_said_to_be_so_twice() -> None:
+    it = session(limit=10, _meta=b'{"own":1.10}')
+    it.journal.append(b"more than ten bytes")
+    it.journal.append(b"ten bytes!")
+    assert updates.opening_result(it, with_id=False) == b'{"_meta":{"own":1.10,"acp-gateway":{"truncated":true}}}'
+    gap, *kept = updates.history(it)
+    assert json.loads(gap)["params"]["update"] == {
+        "sessionUpdate": "agent_message_chunk",
+        "content": {"type": "text", "text": GAP},
+    }
+    assert kept == [b"ten bytes!"]
+
+
+@pytest.mark.parametrize("meta", [b"null", b"7", b"[]"])
+def test_what_is_said_of_the_gap_needs_nothing_of_the_agents(meta: bytes) -> None:
+    it = session(_meta=meta)
+    it.journal.begin_truncated()
+    assert updates.opening_result(it, with_id=False) == b'{"_meta":{"acp-gateway":{"truncated":true}}}'
+
+
+def test_a_whole_history_has_nothing_added() -> None:
+    it = session()
+    it.journal.append(b"one")
+    assert updates.history(it) == [b"one"]
+
+
+def test_who_loads_what_is_not_kept_any_more_is_told_of_the_gap_and_nobody_else_is() -> None:
+    scene = Scene(make_policy(journal_limit=400))
+    ann = scene.join("ann")
+    ann.new_session()
+    for _ in range(10):
+        scene.agent.update("x" * 50)
+    assert GAP not in str(ann.heard())
+    gap, *_, response = scene.join("bob").load()
+    assert gap["params"]["update"]["content"]["text"] == GAP
+    assert response["result"] == {"_meta": {"acp-gateway": {"truncated": True}}}
+
+
+def test_a_fork_s_history_is_under_its_own_name() -> None:
+    text = b'{"method":"session/update","params":{"n":1.10,"sessionId" : "s","update":{"sessionId":"child"}}}'
+    assert updates.under_session(text, "s", "f") == text.replace(b'"sessionId" : "s"', b'"sessionId" : "f"')
+
+
+@pytest.mark.parametrize("text", [b'{"params":{}}', b'{"params":{"sessionId":"a sub-agent"}}'])
+def test_what_a_sub_agent_said_stays_its_own_in_a_fork(text: bytes) -> None:
+    assert updates.under_session(text, "s", "f") == text

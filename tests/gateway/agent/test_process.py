@@ -1,0 +1,709 @@
+"""One agent process: real ones, from their start to their end."""
+
+import logging
+import os
+import resource
+import signal
+import sys
+import threading
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+import pytest
+import trio
+
+from acp_gateway.errors import AgentError
+from acp_gateway.gateway.agent import hardening
+from acp_gateway.gateway.agent import process as agent_module
+from acp_gateway.gateway.agent.orphans import Ledger
+from acp_gateway.gateway.agent.process import (
+    STDERR_KEPT_SIZE,
+    STDERR_LINE_SIZE,
+    STDERR_LOG_SIZE,
+    STDERR_TAIL_LINES,
+    Agent,
+    Launch,
+    Spawner,
+    run_agent,
+)
+from acp_gateway.transports import framing
+from acp_gateway.transports.streams import MessageTooLarge
+from tests.doubles import PATIENCE, Watch, open_descriptors, python
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")
+
+LONG = 1000.0
+"""A grace that no test waits for: what ends an agent is what the test is about."""
+
+SHORT = 0.01
+"""A grace that no test minds."""
+
+IGNORE_EOF = "import sys, time\nprint('ready', flush=True)\nsys.stdin.read()\nwhile True: time.sleep(1000)"
+
+IGNORE_SIGTERM = (
+    "import signal, time\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\nprint('ready', flush=True)\n"
+    "while True: time.sleep(1000)"
+)
+
+# Starts a process that keeps to the group and tells its id; what comes after it is the wrapper's own life.
+WRAP = (
+    "import subprocess, sys\n"
+    "real = subprocess.Popen(['sleep', '1000'], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL{stderr})\n"
+    "print(real.pid, flush=True)\n"
+)
+WRAPPER = WRAP.format(stderr=", stderr=subprocess.DEVNULL")
+
+
+def make_launch(command: tuple[str, ...]) -> Launch:
+    return Launch(
+        name="test",
+        command=command,
+        environment={"PATH": os.environ["PATH"]},
+        cwd=None,
+        max_message_size=1 << 20,
+        eof_grace=LONG,
+        term_grace=LONG,
+    )
+
+
+@pytest.fixture
+def ledger(tmp_path: Path) -> Ledger:
+    return Ledger(tmp_path / "ledger")
+
+
+@pytest.fixture
+def spawner(ledger: Ledger) -> Iterator[Spawner]:
+    with Spawner(ledger) as spawner:
+        yield spawner
+
+
+@pytest.fixture
+def hurry(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Don't wait for the last words of those who have none."""
+    monkeypatch.setattr(agent_module, "LAST_WORDS", SHORT)
+
+
+@asynccontextmanager
+async def running(launch: Launch, spawner: Spawner) -> AsyncIterator[Agent]:
+    """An agent that is stopped at the end of the block."""
+    with trio.fail_after(PATIENCE):
+        async with trio.open_nursery() as nursery:
+            agent = await nursery.start(partial(run_agent, launch, spawner))
+            yield agent
+            nursery.cancel_scope.cancel()
+
+
+async def read_all(agent: Agent) -> list[bytes]:
+    return [message async for batch in agent.messages for message in batch]
+
+
+def ended_by(agent: Agent) -> object:
+    data = agent.describe_end()[1]
+    return data.get("signal", data.get("exitCode"))
+
+
+# Starting
+
+
+async def test_messages_go_both_ways(spawner: Spawner) -> None:
+    async with running(make_launch(("cat",)), spawner) as agent:
+        agent.messages.send_nowait([b'{"id":1}', b'{"id":2}'])
+        assert [await agent.messages.receive(), await agent.messages.receive()] == [b'{"id":1}', b'{"id":2}']
+
+
+async def test_an_agent_has_the_environment_that_it_was_given_and_nothing_else(spawner: Spawner) -> None:
+    launch = replace(make_launch(("/usr/bin/env",)), environment={"NAME": "value", "OTHER": "ü"})
+    async with running(launch, spawner) as agent:
+        assert sorted(await read_all(agent)) == [b"NAME=value", "OTHER=ü".encode()]
+
+
+async def test_an_agent_keeps_the_locale_that_it_was_given(spawner: Spawner) -> None:
+    launch = replace(make_launch(("/usr/bin/env",)), environment={"LC_CTYPE": "C.UTF-8"})
+    async with running(launch, spawner) as agent:
+        assert await read_all(agent) == [b"LC_CTYPE=C.UTF-8"]
+
+
+async def test_an_agent_ignores_the_signals_that_the_gateway_would_ignore_in_a_shell_and_no_others(
+    spawner: Spawner,
+) -> None:
+    async with running(make_launch(("grep", "SigIgn", "/proc/self/status")), spawner) as agent:
+        (ignored,) = await read_all(agent)
+    mask = int(ignored.split()[1], 16)
+    assert not mask & 1 << signal.SIGPIPE - 1, "a pipeline of the agent's would never end"
+    assert not mask & 1 << signal.SIGXFSZ - 1
+
+
+async def test_an_agent_has_the_limits_that_the_gateway_was_started_with_and_not_those_it_has_made_for_itself(
+    spawner: Spawner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    monkeypatch.setitem(hardening._inherited, resource.RLIMIT_NOFILE, 77)
+    async with running(make_launch(("sh", "-c", "ulimit -Sn; ulimit -Hn")), spawner) as agent:
+        soft, still_hard = await read_all(agent)
+    assert soft == b"77"
+    assert still_hard in (str(hard).encode(), b"unlimited")
+
+
+async def test_an_agent_leads_a_session_and_a_group_of_its_own(spawner: Spawner) -> None:
+    async with running(make_launch(("cat",)), spawner) as agent:
+        assert os.getsid(agent.pid) == os.getpgid(agent.pid) == agent.pid != os.getsid(0)
+
+
+async def test_the_command_line_is_the_configured_one(spawner: Spawner) -> None:
+    launch = make_launch(python("import sys; print(open('/proc/self/cmdline').read().replace(chr(0), ' '))"))
+    async with running(launch, spawner) as agent:
+        assert await read_all(agent) == [" ".join(launch.command).encode() + b" "]
+
+
+async def test_an_agent_runs_in_its_own_directory(spawner: Spawner, tmp_path: Path) -> None:
+    async with running(replace(make_launch(("pwd",)), cwd=str(tmp_path)), spawner) as agent:
+        assert await read_all(agent) == [bytes(tmp_path)]
+
+
+@pytest.mark.parametrize("command", ["./bin/tool", "bin/tool", "tool"])
+async def test_a_command_is_found_as_a_shell_in_the_agents_directory_would(
+    command: str, spawner: Spawner, tmp_path: Path
+) -> None:
+    tool = tmp_path / "bin" / "tool"
+    tool.parent.mkdir()
+    tool.write_text("#!/bin/sh\necho found\n")
+    tool.chmod(0o755)
+    launch = replace(make_launch((command,)), cwd=str(tmp_path), environment={"PATH": "nowhere:bin"})
+    async with running(launch, spawner) as agent:
+        assert await read_all(agent) == [b"found"]
+
+
+async def refusal(launch: Launch, spawner: Spawner) -> str:
+    before = open_descriptors()
+    with trio.fail_after(PATIENCE), pytest.raises(AgentError) as refused:
+        await run_agent(launch, spawner)
+    assert open_descriptors() == before
+    return str(refused.value)
+
+
+async def test_a_command_that_is_not_found_is_refused_and_the_search_path_named(spawner: Spawner) -> None:
+    launch = replace(make_launch(("no-such-agent",)), environment={"PATH": "/bin:/usr/bin"})
+    assert await refusal(launch, spawner) == (
+        "the agent test cannot be started: the command no-such-agent is not found on PATH (/bin:/usr/bin)"
+    )
+
+
+async def test_a_path_that_is_not_there_is_refused(spawner: Spawner, tmp_path: Path) -> None:
+    launch = make_launch((str(tmp_path / "agent"),))
+    assert await refusal(launch, spawner) == (
+        f"the agent test cannot be started: the command {tmp_path}/agent is not found"
+    )
+
+
+async def test_a_file_that_is_not_executable_is_refused(spawner: Spawner, tmp_path: Path) -> None:
+    (tmp_path / "agent").write_text("#!/bin/sh\n")
+    launch = replace(make_launch(("./agent",)), cwd=str(tmp_path))
+    assert await refusal(launch, spawner) == ("the agent test cannot be started: the command ./agent is not executable")
+
+
+@pytest.mark.parametrize("kind", ["missing", "file"])
+async def test_a_cwd_that_is_no_directory_is_refused(kind: str, spawner: Spawner, tmp_path: Path) -> None:
+    cwd = tmp_path / "cwd"
+    if kind == "file":
+        cwd.touch()
+    launch = replace(make_launch(("cat",)), cwd=str(cwd))
+    assert await refusal(launch, spawner) == f"the agent test cannot be started: its cwd {cwd} is not a directory"
+
+
+async def test_a_gateway_whose_own_directory_is_gone_says_so(
+    spawner: Spawner, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    os.rmdir(tmp_path)
+    assert await refusal(make_launch(("cat",)), spawner) == (
+        "the agent test cannot be started: No such file or directory"
+    )
+
+
+async def test_a_command_that_the_system_refuses_is_an_error_of_the_agent(spawner: Spawner) -> None:
+    launch = make_launch(("cat", "x" * 1_000_000))
+    assert (await refusal(launch, spawner)).endswith("Argument list too long")
+
+
+async def test_an_agent_for_which_no_descriptor_is_left_is_refused_and_none_is_lost(spawner: Spawner) -> None:
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    # Enough for one pipe and a half.
+    taken = {int(descriptor) for descriptor in open_descriptors()}
+    free = [number for number in range(max(taken) + 5) if number not in taken]
+    await spawner.run(lambda: None)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (free[3], limits[1]))
+    try:
+        with trio.fail_after(PATIENCE), pytest.raises(AgentError, match="Too many open files"):
+            await run_agent(make_launch(("cat",)), spawner)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+    assert {int(descriptor) for descriptor in open_descriptors()} == taken
+
+
+async def test_a_file_that_is_no_program_ends_with_the_reason_on_stderr(spawner: Spawner, tmp_path: Path) -> None:
+    (tmp_path / "agent").write_bytes(b"\x7fNOT")
+    (tmp_path / "agent").chmod(0o755)
+    async with running(make_launch((str(tmp_path / "agent"),)), spawner) as agent:
+        await agent.ended.wait()
+        assert agent.describe_end()[0] == "the agent test ended with exit code 1"
+        assert agent.last_lines() == [f"cannot execute {tmp_path}/agent: Exec format error"]
+
+
+async def test_what_starts_the_agent_ends_where_the_gateway_has_ended_meanwhile() -> None:
+    command = [sys.executable, "-c", agent_module._DIE_WITH_PARENT, "1", "True", "/bin/echo", "echo", "started"]
+    done = await trio.run_process(command, capture_stdout=True, check=False)
+    assert (done.returncode, done.stdout) == (1, b"")
+
+
+async def test_a_start_that_is_cancelled_leaves_nothing_behind(spawner: Spawner) -> None:
+    await spawner.run(lambda: None)
+    before = open_descriptors()
+    with trio.fail_after(PATIENCE), trio.CancelScope() as scope:
+        scope.cancel()
+        await run_agent(make_launch(("cat",)), spawner)
+    assert open_descriptors() == before
+    assert spawner.ancestors == {os.getpid()}
+
+
+async def test_a_launch_does_not_show_the_environment() -> None:
+    launch = replace(make_launch(("cat",)), environment={"KEY": "a secret"})
+    assert "a secret" not in repr(launch)
+
+
+# Ending by itself
+
+
+async def test_an_agent_that_exits_at_once_is_reported_with_its_exit_code(spawner: Spawner) -> None:
+    async with running(make_launch(python("")), spawner) as agent:
+        assert await read_all(agent) == []
+        await agent.ended.wait()
+        assert agent.describe_end() == (
+            "the agent test ended with exit code 0",
+            {"reason": "agent_ended", "agent": "test", "exitCode": 0},
+        )
+        assert agent.last_lines() == []
+
+
+@pytest.mark.parametrize(
+    ("number", "name"), [(signal.SIGSEGV, "SIGSEGV"), (signal.SIGRTMIN + 1, f"signal {signal.SIGRTMIN + 1}")]
+)
+async def test_an_agent_that_a_signal_ended_is_reported_with_its_name(number: int, name: str, spawner: Spawner) -> None:
+    async with running(make_launch(python(f"import os; os.kill(os.getpid(), {int(number)})")), spawner) as agent:
+        await agent.ended.wait()
+        assert agent.describe_end()[0] == f"the agent test was ended by {name}"
+        assert ended_by(agent) == name
+
+
+async def test_an_agent_that_dies_in_mid_line_is_read_to_the_last_byte(spawner: Spawner) -> None:
+    code = """import os; os.write(1, b'{"id":1}\\n{"id":'); os._exit(3)"""
+    async with running(make_launch(python(code)), spawner) as agent:
+        await agent.ended.wait()
+        assert await read_all(agent) == [b'{"id":1}', b'{"id":']
+        assert ended_by(agent) == 3
+
+
+async def test_what_an_agent_wrote_is_read_although_it_died_with_its_input_unread(spawner: Spawner) -> None:
+    code = "import os, sys; sys.stdin.readline(); print('last words', flush=True); os._exit(0)"
+    async with running(make_launch(python(code)), spawner) as agent:
+        agent.messages.send_nowait([b"go", b" " * (1 << 20) + b"x"])
+        await agent.ended.wait()
+        assert agent.messages.pending_bytes
+        await trio.testing.wait_all_tasks_blocked()
+        assert await read_all(agent) == [b"last words"]
+
+
+async def test_an_agent_that_closes_its_stdin_is_read_to_its_last_words_and_given_up(
+    spawner: Spawner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(framing, "LAST_WORDS", SHORT)
+    code = "import os, time; input(); print('bye', flush=True); os.close(0); time.sleep(1000)"
+    async with running(replace(make_launch(python(code)), eof_grace=SHORT), spawner) as agent:
+        agent.messages.send_nowait([b"go", b"x" * (1 << 20)])
+        assert await agent.messages.receive() == b"bye"
+        with pytest.raises(trio.BrokenResourceError):
+            await agent.messages.receive()
+        assert not agent.ended.is_set()
+
+
+async def test_what_could_not_be_written_at_once_is_written_by_and_by(spawner: Spawner) -> None:
+    code = "import sys; sys.stdin.readline(); print(len(sys.stdin.readline()), flush=True); sys.stdin.read()"
+    async with running(make_launch(python(code)), spawner) as agent:
+        agent.messages.send_nowait([b"go"])
+        agent.messages.send_nowait([b"x" * (1 << 20)])
+        assert agent.messages.pending_bytes
+        assert await agent.messages.receive() == b"1048577"
+        assert agent.messages.pending_bytes == 0
+
+
+async def test_a_line_above_the_limit_is_an_error_that_names_the_setting(spawner: Spawner) -> None:
+    launch = replace(make_launch(python("print('x' * 1001, flush=True); input()")), max_message_size=1000)
+    async with running(launch, spawner) as agent:
+        with pytest.raises(MessageTooLarge, match="max_message_size"):
+            await agent.messages.receive()
+
+
+# stderr
+
+
+async def stderr_of(code: str, spawner: Spawner) -> list[str]:
+    async with running(make_launch(python("import os\n" + code)), spawner) as agent:
+        await agent.ended.wait()
+        return agent.last_lines()
+
+
+async def test_the_last_lines_of_stderr_are_kept(spawner: Spawner) -> None:
+    code = "os.write(2, b''.join(b'line %d\\n' % n for n in range(1000)))"
+    assert await stderr_of(code, spawner) == [f"line {n}" for n in range(1000 - STDERR_TAIL_LINES, 1000)]
+
+
+async def test_a_last_line_of_stderr_without_its_end_is_kept(spawner: Spawner) -> None:
+    assert await stderr_of("os.write(2, b'one\\ntwo')", spawner) == ["one", "two"]
+
+
+async def test_blank_lines_on_stderr_are_passed_over(spawner: Spawner) -> None:
+    assert await stderr_of("os.write(2, b'\\n  \\none\\r\\n\\n')", spawner) == ["one"]
+
+
+async def test_lines_of_stderr_are_cut(spawner: Spawner) -> None:
+    code = "os.write(2, b'a' * 399 + b'b' * 10 + b'\\n' + b'c' * 400 + b'\\n')"
+    assert await stderr_of(code, spawner) == ["a" * 399 + "b …", "c" * STDERR_LINE_SIZE]
+
+
+async def test_stderr_that_is_no_text_is_shown_as_far_as_it_is(spawner: Spawner) -> None:
+    code = r"os.write(2, b'\x1b[31mred\x1b[0m \xff \x07bell\x1b]0;title\xe2\x80\xa8\n')"
+    assert await stderr_of(code, spawner) == ["red \ufffd \\x07bell\\x1b]0;title"]
+
+
+async def test_ten_megabytes_on_stderr_delay_nothing_and_fill_neither_the_log_nor_the_memory(
+    spawner: Spawner, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    code = (
+        "import os, sys\nfor _ in range(100): os.write(2, (b'y' * 49 + b'\\n') * 2000)\n"
+        "os.write(2, b'the end\\n'); print('done', flush=True); sys.stdin.read()"
+    )
+    async with running(replace(make_launch(python(code)), log_stderr=True), spawner) as agent:
+        assert await agent.messages.receive() == b"done"
+    assert agent.last_lines() == ["y" * 49] * (STDERR_TAIL_LINES - 1) + ["the end"]
+    logged = [record for record in caplog.records if f"({agent.pid}) stderr: " in record.getMessage()]
+    assert STDERR_LOG_SIZE <= 49 * len(logged) < STDERR_LOG_SIZE + 49
+    warnings = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
+    assert warnings == [f"agent test ({agent.pid}) writes much to stderr; no more of it is logged"]
+
+
+async def test_a_line_of_ten_megabytes_on_stderr_is_kept_as_a_short_one(spawner: Spawner) -> None:
+    code = "for _ in range(100): os.write(2, b'z' * 100_000)"
+    assert await stderr_of(code, spawner) == ["z" * STDERR_LINE_SIZE + " …"]
+
+
+KEY = b"-----BEGIN RSA PRIVATE KEY-----\n" + b"c2VjcmV0\n" * 8 + b"-----END RSA PRIVATE KEY-----\n"
+
+
+@pytest.mark.parametrize(
+    ("written", "lines"),
+    [
+        (b"cannot log in with acpgw_0123456789\n", ["cannot log in with acpgw_…"]),
+        (b"GET /?api_key=\x1b[31mhunter2\x1b[0m&x=1\n", ["GET /?api_key=…&x=1"]),
+        (b"before\n" + KEY + b"after\n", ["before", "…", "after"]),
+        (b"x\n" * 20 + KEY + b"after\n" * 15, ["…", *["after"] * 15]),
+        (b"." * 395 + b"sk-0123456789abcdef0123456789\n", ["." * 395 + "…"]),
+        (b"." * (STDERR_KEPT_SIZE - 10) + b"sk-0123456789abcdef0123456789\n", ["." * STDERR_LINE_SIZE + " …"]),
+        (b"a\xe2\x80\xaeb\xc2\x9b31m\xe2\x80\x8bc\n", ["a\\u202eb\\x9b31m\\u200bc"]),
+    ],
+    ids=["token", "colours within", "key", "end of a key", "at the cut", "at the end of what is kept", "marks"],
+)
+async def test_what_is_shown_of_stderr_is_redacted_and_escaped(
+    written: bytes, lines: list[str], spawner: Spawner
+) -> None:
+    assert await stderr_of(f"os.write(2, {written!r})", spawner) == lines
+
+
+async def test_stderr_is_logged_only_where_that_is_asked_for_and_redacted(
+    spawner: Spawner, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    launch = make_launch(python(f"import os; os.write(2, b'acpgw_0123\\n' + {KEY!r} + b'\\x1b[2Jend\\n')"))
+    async with running(launch, spawner) as agent:
+        await agent.ended.wait()
+    assert "stderr: " not in caplog.text
+    assert "ended with exit code 0; what it wrote to stderr is logged with log_stderr = true in [agents.test]" in (
+        caplog.text
+    )
+    for level, asked in ((logging.INFO, True), (logging.DEBUG, False)):
+        caplog.clear()
+        caplog.set_level(level)
+        async with running(replace(launch, log_stderr=asked), spawner) as agent:
+            await agent.ended.wait()
+        logged = [record.getMessage().partition(" stderr: ")[2] for record in caplog.records]
+        assert [text for text in logged if text] == ["acpgw_…", "…", "end"]
+        assert "log_stderr" not in caplog.text
+
+
+# The ladder
+
+
+async def test_the_end_of_its_input_ends_an_agent_that_minds_it(spawner: Spawner) -> None:
+    async with running(make_launch(("cat",)), spawner) as agent:
+        pass
+    assert ended_by(agent) == 0
+
+
+async def test_an_agent_reads_all_its_input_before_the_end_of_it(spawner: Spawner, tmp_path: Path) -> None:
+    code = f"import sys; open({str(tmp_path / 'size')!r}, 'w').write(str(len(sys.stdin.read())))"
+    async with running(make_launch(python(code)), spawner) as agent:
+        agent.messages.send_nowait([b"x" * 1_000_000])
+    assert ended_by(agent) == 0
+    assert (tmp_path / "size").read_text() == "1000001"
+
+
+async def test_an_agent_that_ignores_the_end_of_its_input_gets_sigterm(spawner: Spawner) -> None:
+    async with running(replace(make_launch(python(IGNORE_EOF)), eof_grace=SHORT), spawner) as agent:
+        assert await agent.messages.receive() == b"ready"
+    assert ended_by(agent) == "SIGTERM"
+
+
+async def test_an_agent_that_ignores_sigterm_is_killed(spawner: Spawner) -> None:
+    launch = replace(make_launch(python(IGNORE_SIGTERM)), eof_grace=SHORT, term_grace=SHORT)
+    async with running(launch, spawner) as agent:
+        assert await agent.messages.receive() == b"ready"
+    assert ended_by(agent) == "SIGKILL"
+
+
+async def test_an_agent_has_its_time_between_sigterm_and_sigkill(spawner: Spawner) -> None:
+    code = (
+        "import signal, sys, time\nsignal.signal(signal.SIGTERM, lambda *_: sys.exit(7))\n"
+        "print('ready', flush=True)\nwhile True: time.sleep(1000)"
+    )
+    async with running(replace(make_launch(python(code)), eof_grace=SHORT), spawner) as agent:
+        assert await agent.messages.receive() == b"ready"
+    assert ended_by(agent) == 7
+
+
+async def test_an_agent_that_does_not_read_its_input_gets_sigterm(spawner: Spawner) -> None:
+    launch = replace(make_launch(python("import time; time.sleep(1000)")), eof_grace=SHORT)
+    async with running(launch, spawner) as agent:
+        agent.messages.send_nowait([b"x" * 1_000_000])
+    assert ended_by(agent) == "SIGTERM"
+
+
+async def test_an_agent_that_blocks_on_its_full_stdout_gets_rid_of_it_and_ends_at_the_end_of_its_input(
+    spawner: Spawner,
+) -> None:
+    # One line, longer than what is allowed: what is thrown away is no message.
+    code = "import os, sys; os.write(1, b'.'); sys.stdout.write('x' * 5_000_000 + '\\n' * 5); sys.stdin.read()"
+    async with running(replace(make_launch(python(code)), max_message_size=10), spawner) as agent:
+        with pytest.raises(MessageTooLarge):
+            await read_all(agent)
+    assert ended_by(agent) == 0
+
+
+async def test_an_agent_that_reads_only_when_its_output_is_drained_does_not_deadlock(spawner: Spawner) -> None:
+    code = (
+        "import sys\nfor _ in range(100): print('x' * 50_000)\nsys.stdout.flush()\n"
+        "print(len(sys.stdin.readline()), flush=True)\nsys.stdin.read()"
+    )
+    async with running(make_launch(python(code)), spawner) as agent:
+        agent.messages.send_nowait([b"y" * 5_000_000])
+        assert [len(await agent.messages.receive()) for _ in range(100)] == [50_000] * 100
+        assert await agent.messages.receive() == b"5000001"
+
+
+async def test_what_an_agent_wrote_is_read_when_it_has_ended_already(spawner: Spawner) -> None:
+    async with running(make_launch(python("print('one\\ntwo')")), spawner) as agent:
+        await agent.ended.wait()
+        assert await read_all(agent) == [b"one", b"two"]
+
+
+# What an agent started itself
+
+
+async def pid_of_the_real_agent(wrapper: Agent) -> int:
+    return int(await wrapper.messages.receive())
+
+
+async def test_the_grandchild_behind_a_wrapper_ends_with_the_ladder(spawner: Spawner) -> None:
+    async with running(make_launch(python(WRAPPER + "sys.stdin.read()")), spawner) as agent:
+        real = Watch(await pid_of_the_real_agent(agent))
+    await real.gone()
+
+
+async def test_the_grandchild_behind_a_wrapper_has_time_to_save_although_the_wrapper_ends_at_once(
+    spawner: Spawner, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(agent_module, "LAST_WORDS", PATIENCE)
+    saved = tmp_path / "saved"
+    real = (
+        f"import pathlib, signal, sys, time\n"
+        f"def end(*_):\n    time.sleep(0.2)  # Saving takes its time.\n"
+        f"    pathlib.Path({str(saved)!r}).touch(); sys.exit()\n"
+        f"signal.signal(signal.SIGTERM, end)\nprint('ready', flush=True)\nwhile True: time.sleep(1000)"
+    )
+    wrapper = f"import subprocess, time\nsubprocess.Popen({list(python(real))!r})\ntime.sleep(1000)"
+    async with running(replace(make_launch(python(wrapper)), eof_grace=SHORT), spawner) as agent:
+        assert await agent.messages.receive() == b"ready"
+    assert saved.exists()
+
+
+async def test_the_grandchild_of_an_agent_that_has_ended_is_killed(spawner: Spawner) -> None:
+    async with running(make_launch(python(WRAPPER + "sys.stdin.readline()")), spawner) as agent:
+        real = Watch(await pid_of_the_real_agent(agent))
+        agent.messages.send_nowait([b"end"])
+        await real.gone()
+        await agent.ended.wait()
+
+
+async def test_a_grandchild_with_a_group_of_its_own_in_the_agents_session_is_killed_too(spawner: Spawner) -> None:
+    code = (
+        "import subprocess, sys\nfar = subprocess.Popen(['sleep', '1000'], process_group=0,"
+        " stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)\n"
+        "print(far.pid, flush=True)\nsys.stdin.readline()"
+    )
+    async with running(make_launch(python(code)), spawner) as agent:
+        far = Watch(await pid_of_the_real_agent(agent))
+        agent.messages.send_nowait([b"end"])
+        await far.gone()
+
+
+async def test_a_grandchild_that_holds_stderr_open_is_killed_after_the_last_words(
+    spawner: Spawner, hurry: None
+) -> None:
+    async with running(make_launch(python(WRAP.format(stderr="") + "sys.stdin.readline()")), spawner) as agent:
+        real = Watch(await pid_of_the_real_agent(agent))
+        agent.messages.send_nowait([b"end"])
+        await real.gone()
+        await agent.ended.wait()
+
+
+async def test_a_process_that_left_the_group_and_holds_the_pipes_does_not_hold_up_the_end(
+    spawner: Spawner, hurry: None
+) -> None:
+    code = (
+        "import subprocess, sys\nfar = subprocess.Popen(['sleep', '1000'], start_new_session=True)\n"
+        "print(far.pid, flush=True)\nsys.stdin.readline()"
+    )
+    pid = None
+    try:
+        async with running(make_launch(python(code)), spawner) as agent:
+            pid = await pid_of_the_real_agent(agent)
+            agent.messages.send_nowait([b"end", b"x" * 1_000_000])
+            await agent.ended.wait()
+            # What is still to be written to it is not waited for.
+            agent.messages.send_nowait([b"more"])
+    finally:
+        if pid is not None:
+            os.kill(pid, signal.SIGKILL)
+
+
+# Being known
+
+
+async def test_an_agent_is_in_the_ledger_for_as_long_as_it_runs(spawner: Spawner, tmp_path: Path) -> None:
+    async with running(make_launch(("cat",)), spawner) as agent:
+        (entry,) = (tmp_path / "ledger").iterdir()
+        assert entry.name.startswith(f"{agent.pid}_")
+    assert list((tmp_path / "ledger").iterdir()) == []
+
+
+async def test_an_agent_counts_as_an_ancestor_of_agents_for_as_long_as_it_runs(spawner: Spawner) -> None:
+    assert spawner.ancestors == {os.getpid()}
+    async with running(make_launch(("cat",)), spawner) as agent:
+        assert spawner.ancestors == {os.getpid(), agent.pid}
+        agent.messages.send_nowait([b"end"])
+    assert spawner.ancestors == {os.getpid()}
+
+
+async def test_agents_leave_no_descriptor_open(spawner: Spawner) -> None:
+    async with running(make_launch(("cat",)), spawner):
+        pass
+    before = open_descriptors()
+    for command in [("cat",), python(""), python(IGNORE_EOF)]:
+        async with running(replace(make_launch(command), eof_grace=SHORT), spawner):
+            pass
+    assert open_descriptors() == before
+
+
+@pytest.mark.parametrize("missing", [("pidfd_open",), ("pidfd_open", "waitid")])
+async def test_an_agent_is_waited_for_in_a_thread_where_the_system_has_no_other_way(
+    missing: Sequence[str], spawner: Spawner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in missing:
+        monkeypatch.delattr(os, name)
+    async with running(make_launch(("cat",)), spawner) as agent:
+        pass
+    assert ended_by(agent) == 0
+
+
+async def test_a_bug_while_an_agent_is_attended_to_does_not_leave_it_behind(
+    spawner: Spawner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def keep(*_: object) -> None:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(agent_module._Process, "_keep", keep)
+    with pytest.raises(ExceptionGroup) as raised:
+        async with running(make_launch(python("import sys; print('x', file=sys.stderr); sys.stdin.read()")), spawner):
+            await trio.sleep_forever()
+    assert raised.group_contains(ZeroDivisionError)
+    assert spawner.ancestors == {os.getpid()}
+
+
+# The thread
+
+
+async def test_everything_is_spawned_from_one_thread_which_ends_with_the_block(ledger: Ledger) -> None:
+    with Spawner(ledger) as spawner:
+        first, second = await spawner.run(threading.current_thread), await spawner.run(threading.current_thread)
+        assert first is second is not threading.current_thread()
+        assert first.is_alive()
+    assert not first.is_alive()
+
+
+async def test_what_the_thread_started_is_known_also_to_those_who_were_cancelled(spawner: Spawner) -> None:
+    with trio.CancelScope() as scope:
+        scope.cancel()
+        assert await spawner.run(lambda: 7) == 7
+
+
+async def test_everything_else_goes_on_while_the_thread_is_busy(spawner: Spawner) -> None:
+    go_on = threading.Event()
+    released: list[bool] = []
+
+    async def wait_in_thread() -> None:
+        released.append(await spawner.run(partial(go_on.wait, PATIENCE)))
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(wait_in_thread)
+        await trio.testing.wait_all_tasks_blocked()
+        go_on.set()
+    assert released == [True]
+
+
+async def test_an_error_in_the_thread_is_an_error_here(spawner: Spawner) -> None:
+    with pytest.raises(FileNotFoundError):
+        await spawner.run(lambda: os.close(os.open("/no such file", os.O_RDONLY)))
+
+
+async def test_the_kernel_kills_an_agent_when_the_thread_that_started_it_ends(ledger: Ledger) -> None:
+    # What makes the thread's long life necessary.
+    with trio.fail_after(PATIENCE):
+        async with trio.open_nursery() as nursery:
+            with Spawner(ledger) as spawner:
+                launch = make_launch(python(IGNORE_SIGTERM))
+                agent: Agent = await nursery.start(partial(run_agent, launch, spawner))
+                assert await agent.messages.receive() == b"ready"
+            await agent.ended.wait()
+            nursery.cancel_scope.cancel()
+    assert ended_by(agent) == "SIGKILL"
+
+
+@pytest.mark.slow
+async def test_an_agent_that_was_idle_for_fifteen_seconds_is_still_alive(spawner: Spawner) -> None:
+    # Threads of Trio's own end when they have been idle for ten.
+    async with running(make_launch(("cat",)), spawner) as agent:
+        await trio.sleep(15)
+        agent.messages.send_nowait([b"still there?"])
+        assert await agent.messages.receive() == b"still there?"
+    assert ended_by(agent) == 0

@@ -1,0 +1,296 @@
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+import trio
+import trio.testing
+
+from acp_gateway.core.journal import Journal
+from acp_gateway.core.sessions import Home, Registry, Session
+from acp_gateway.gateway.storage.archive import StoredArchive
+from acp_gateway.gateway.storage.store import Storage
+
+LIMIT = 1000
+
+HOME = cast("Home", object())
+
+
+class Clock:
+    """Says the time, in seconds since 1970."""
+
+    def __init__(self) -> None:
+        self.now = 1_000_000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+class Life:
+    """One process of a gateway, as far as it keeps sessions."""
+
+    def __init__(self, path: Path, clock: Clock, **options: Any) -> None:
+        settings = {"journal": True, "retention_days": 30} | options
+        self.storage = Storage(path, journal_limit=LIMIT, now=clock, **settings)
+        self.archive = StoredArchive(self.storage, journals=settings["journal"], now=clock)
+        self.registry = Registry("me", self.archive, "run")
+        self.restored = self.archive.restore(LIMIT)
+        for session in self.restored:
+            self.registry.restore(session)
+
+    def begin(self, name: str = "s", owner: str = "me") -> Session:
+        """A session that is live."""
+        session = Session("agent", name, owner, Journal(LIMIT, self.registry.new_epoch()))
+        session.cwd = "/work"
+        self.registry.add(session, HOME)
+        return session
+
+    def end(self, session: Session) -> None:
+        """The agent's process has ended, and with it all that is in memory of the session."""
+        session.forget_content()
+        self.registry.end(session)
+
+    async def journal(self, session: Session) -> Journal:
+        """What is kept of its history."""
+        journal = await self.archive.read(session, LIMIT)
+        assert journal is not None
+        return journal
+
+
+def written(path: Path) -> bytes:
+    """All that is in the files of a directory."""
+    return b"".join(file.read_bytes() for file in path.iterdir())
+
+
+@asynccontextmanager
+async def life(path: Path, clock: Clock | None = None, **options: Any) -> AsyncIterator[Life]:
+    one = Life(path / "sessions.db", clock or Clock(), **options)
+    async with trio.open_nursery() as nursery:
+        await nursery.start(one.storage.run)
+        yield one
+        nursery.cancel_scope.cancel()
+
+
+async def test_a_session_is_known_to_the_next_process_with_what_a_list_shows_of_it(tmp_path: Path) -> None:
+    async with life(tmp_path) as first:
+        session = first.begin()
+        session.setup = {"cwd": b'"/work"', "mcpServers": b'[{"env":"secret"}]'}
+        session.title = "Fix it"
+        session.updated_at = "2026-11-22T00:00:00Z"
+        first.registry.end(session)
+    async with life(tmp_path) as second:
+        (found,) = second.restored
+    assert (found.agent, found.id, found.owner, found.live) == ("agent", "s", "me", False)
+    assert (found.cwd, found.title, found.updated_at) == ("/work", "Fix it", "2026-11-22T00:00:00Z")
+    assert found.setup == {"cwd": b'"/work"'}
+    assert b"secret" not in written(tmp_path)
+
+
+async def test_a_history_goes_on_in_the_next_process_where_it_was(tmp_path: Path) -> None:
+    async with life(tmp_path) as first:
+        session = first.begin()
+        session.write(b"one")
+        session.write(b"mode", "current_mode_update")
+        session.end_turn()
+        session.write(b"two")
+        epoch = session.journal.epoch
+    async with life(tmp_path) as second:
+        (found,) = second.restored
+        assert second.archive.holds(found)
+        journal = await second.journal(found)
+    assert (journal.epoch, journal.position) == (epoch, 3)
+    assert journal.replay() == [b"one", b"mode", b"two"]
+    assert journal.since(1) == [b"mode", b"two"]
+    assert journal.runs() == [([b"one", b"mode"], {1: "current_mode_update"}, True), ([b"two"], {}, False)]
+    assert journal.states() == [b"mode"]
+
+
+async def test_what_replaces_a_history_is_kept_with_the_states_that_were_cut_off(tmp_path: Path) -> None:
+    async with life(tmp_path) as first:
+        session = first.begin()
+        session.write(b"old")
+        journal = Journal(LIMIT, "another")
+        journal.append(b"mode", "current_mode_update")
+        journal.turn_ended()
+        journal.append(b"x" * LIMIT)
+        session.take_journal(journal)
+    async with life(tmp_path) as second:
+        (found,) = second.restored
+        kept = await second.journal(found)
+    assert (kept.epoch, kept.position, kept.truncated) == ("another", 2, journal.truncated)
+    assert kept.aside() == journal.aside() == [(b"mode", "current_mode_update")]
+    assert kept.replay() == journal.replay()
+
+
+async def test_a_removed_session_and_its_history_are_not_there_any_more(tmp_path: Path) -> None:
+    async with life(tmp_path) as first:
+        session = first.begin()
+        session.write(b"said in confidence")
+        first.registry.remove(session)
+        assert not first.archive.holds(session)
+        assert await first.archive.read(session, LIMIT) is None
+    async with life(tmp_path) as second:
+        assert second.restored == []
+
+
+async def test_a_session_that_takes_the_place_of_one_of_its_name_takes_it_on_the_disk_too(tmp_path: Path) -> None:
+    async with life(tmp_path) as first:
+        old = first.begin()
+        first.registry.end(old)
+        new = first.begin()
+        new.write(b"new")
+    async with life(tmp_path) as second:
+        (found,) = second.restored
+        assert (await second.journal(found)).replay() == [b"new"]
+
+
+async def test_without_histories_sessions_are_kept_alone(tmp_path: Path) -> None:
+    async with life(tmp_path, journal=False) as first:
+        session = first.begin()
+        session.write(b"one")
+        session.end_turn()
+    async with life(tmp_path, journal=False) as second:
+        (found,) = second.restored
+        assert not second.archive.holds(found)
+        assert await second.archive.read(found, LIMIT) is None
+
+
+async def test_a_session_that_ends_in_its_process_keeps_its_history_on_the_disk(tmp_path: Path) -> None:
+    async with life(tmp_path) as first:
+        session = first.begin()
+        session.write(b"one")
+        first.end(session)
+        assert (await first.journal(session)).replay() == [b"one"]
+
+
+async def test_a_history_that_was_removed_is_told_from_one_that_is_kept_and_from_none(tmp_path: Path) -> None:
+    async with life(tmp_path / "a") as first:
+        kept, removed = first.begin("kept"), first.begin("removed")
+        for session in (kept, removed):
+            session.write(b"one")
+            first.end(session)
+        first.storage.forget_journal(first.archive._keys[removed][0])
+        assert [first.archive.has_removed(session) for session in (kept, removed)] == [False, True]
+    async with life(tmp_path / "b", journal=False) as second:
+        session = second.begin()
+        second.end(session)
+        assert not second.archive.has_removed(session)
+
+
+async def test_a_history_that_was_given_up_is_kept_again_from_the_end_of_the_turn_on(tmp_path: Path) -> None:
+    async with life(tmp_path) as first:
+        session = first.begin()
+        session.write(b"one")
+        first.storage.forget_journal(first.archive._keys[session][0])
+        session.write(b"two")
+        assert not first.archive.holds(session)
+        session.end_turn()
+        assert (await first.journal(session)).replay() == [b"one", b"two"]
+
+
+async def test_a_history_that_was_given_up_is_kept_again_though_the_file_was_damaged_before(tmp_path: Path) -> None:
+    (tmp_path / "sessions.db").write_bytes(b"no database at all, " * 500)
+    async with life(tmp_path) as first:
+        session = first.begin()
+        session.write(b"one")
+        await first.journal(session)
+        first.storage.forget_journal(first.archive._keys[session][0])
+        session.end_turn()
+        assert (await first.journal(session)).replay() == [b"one"]
+
+
+async def test_of_a_stream_that_is_faster_than_the_disk_the_end_is_kept(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with life(tmp_path) as first:
+        session = first.begin()
+        session.write(b"mode", "current_mode_update")
+        for number in range(100):
+            session.extend([b"%d " % number * 10] * 5)
+            session.write(b"%d" % number)
+            if number == 90:
+                session.end_turn()
+        waiting = first.storage._backlog.size
+        session.extend([b"end"])
+        assert first.storage._backlog.size == waiting
+        assert (await first.journal(session)).replay() == session.journal.replay()
+        session.extend([b"later"])
+    async with life(tmp_path) as second:
+        (found,) = second.restored
+        kept = await second.journal(found)
+    assert (kept.epoch, kept.position, kept.truncated) == (session.journal.epoch, 603, True)
+    assert kept.runs() == session.journal.runs()
+    assert kept.states() == [b"mode"]
+    assert caplog.records == []
+
+
+async def test_the_end_of_such_a_stream_is_kept_though_the_session_ends_before_it_is_written(tmp_path: Path) -> None:
+    async with life(tmp_path) as first:
+        session = first.begin()
+        session.extend([b"x" * LIMIT, b"x" * LIMIT, b"end"])
+        had = session.journal.replay()
+        first.end(session)
+        assert not first.archive.has(first.archive._keys[session][0])
+    async with life(tmp_path) as second:
+        (found,) = second.restored
+        assert (await second.journal(found)).replay() == had == [b"end"]
+
+
+async def test_what_is_in_memory_is_so_until_the_session_is_removed_or_its_content_is_forgotten(tmp_path: Path) -> None:
+    async with life(tmp_path) as first:
+        removed, forgotten = first.begin("a"), first.begin("b")
+        keys = [first.archive._keys[session][0] for session in (removed, forgotten)]
+        assert all(map(first.archive.has, keys))
+        first.registry.remove(removed)
+        removed.forget_content()
+        forgotten.forget_content()
+        assert not any(map(first.archive.has, keys))
+    async with life(tmp_path) as second:
+        (found,) = second.restored
+        assert not second.archive.has(second.archive._keys[found][0])
+
+
+async def test_a_history_that_was_replaced_while_it_was_asked_for_is_not_what_is_read(tmp_path: Path) -> None:
+    async with life(tmp_path) as first:
+        session = first.begin()
+        session.write(b"before")
+        first.end(session)
+        assert (await first.journal(session)).replay() == [b"before"]
+        read: list[Journal] = []
+
+        async def ask() -> None:
+            read.append(await first.journal(session))
+
+        # The disk is slow; meanwhile the session is opened by another connection, and ends again.
+        async with trio.open_nursery() as nursery, first.storage._limiter:
+            nursery.start_soon(ask)
+            await trio.testing.wait_all_tasks_blocked()
+            first.registry.add(session, HOME)
+            session.take_journal(Journal(LIMIT, first.registry.new_epoch()))
+            session.write(b"after")
+            epoch = session.journal.epoch
+            first.end(session)
+        (journal,) = read
+    assert (journal.epoch, journal.position, journal.replay()) == (epoch, 1, [b"after"])
+
+
+async def test_those_that_were_used_last_are_restored_last(tmp_path: Path) -> None:
+    clock = Clock()
+    async with life(tmp_path, clock) as first:
+        sessions = [first.begin(name) for name in "abc"]
+        for session in (sessions[1], sessions[0]):
+            clock.now += 100
+            session.end_turn()
+    async with life(tmp_path, clock) as second:
+        assert [session.id for session in second.restored] == ["c", "b", "a"]
+
+
+async def test_the_sessions_that_nobody_has_used_for_long_are_named(tmp_path: Path) -> None:
+    clock = Clock()
+    async with life(tmp_path, clock) as first:
+        old, young = first.begin("old"), first.begin("young")
+        assert first.archive.expired() == []
+        clock.now += 31 * 86400
+        young.end_turn()
+        assert first.archive.expired() == [old]

@@ -1,0 +1,458 @@
+"""Connections that have come in: how many there may be, how fast they may speak, and what ends them."""
+
+import logging
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+import trio
+
+from acp_gateway.config.options import LimitsSection
+from acp_gateway.errors import Busy
+from acp_gateway.gateway.access import Access
+from acp_gateway.gateway.attachment import Farewell
+from acp_gateway.gateway.connections import CROWDED, ENDED, REVOKED, ROTATED, Connections
+from acp_gateway.gateway.rate_limits import LONGEST_PAUSE
+from acp_gateway.security.token_store import Token, TokenStore
+from acp_gateway.transports.streams import Flooded
+
+
+class Scene:
+    """Connections, and the time of day."""
+
+    def __init__(self, tmp_path: Path) -> None:
+        self.now = 1_800_000_000.0
+        self.tokens = TokenStore(tmp_path / "state", lambda: self.now)
+        self.connections = self.limited()
+
+    def limited(self, **limits: int) -> Connections:
+        """With other limits."""
+        return Connections(LimitsSection(**limits), self.tokens, lambda: self.now)
+
+    def access(self, identity: str = "ann", **options: Any) -> Access:
+        """With a token of this identity."""
+        return Access.of(self.tokens.create("laptop", identity, None, **options)[0])
+
+    def rotate(self, access: Access, **options: Any) -> Access:
+        """Give a token a new secret; what who presents that has."""
+        assert access.token is not None
+        return Access.of(self.tokens.rotate(access.token.id, **options)[0])
+
+    def revoke(self, access: Access) -> None:
+        """Nobody gets in with this token any more."""
+        assert access.token is not None
+        self.tokens.revoke(access.token.id)
+
+
+class Guarded:
+    """A connection that is watched, and what became of it."""
+
+    def __init__(self, access: Access, *, resumes: bool = False) -> None:
+        self.access = access
+        self.farewells: list[Farewell] = []
+        self.losses = 0
+        self.away_since: float | None = None
+        self._resumes = resumes
+
+    def watched(self, connections: Connections, stack: ExitStack) -> "Guarded":
+        stack.enter_context(connections.watched(self))
+        return self
+
+    def close(self, farewell: Farewell) -> None:
+        self.farewells.append(farewell)
+
+    def lose(self) -> bool:
+        self.losses += self._resumes
+        return self._resumes
+
+
+@pytest.fixture
+def scene(tmp_path: Path) -> Scene:
+    return Scene(tmp_path)
+
+
+@pytest.fixture
+def stack() -> Iterator[ExitStack]:
+    with ExitStack() as stack:
+        yield stack
+
+
+# How many
+
+
+def test_an_identity_has_only_so_many_and_the_error_names_the_limit(scene: Scene, stack: ExitStack) -> None:
+    connections = scene.limited(connections_per_identity=2)
+    ann, also_ann, bob = scene.access(), Access("ann", None), scene.access("bob")
+    for access in (ann, also_ann):
+        connections.make_room(Access("ann", None))
+        Guarded(access).watched(connections, stack)
+    with pytest.raises(Busy, match=r"^connections_per_identity \(2\) are there already; try later$"):
+        connections.make_room(Access("ann", None))
+    connections.make_room(Access("bob", None))
+    Guarded(bob).watched(connections, stack)
+    assert len(connections) == 3
+
+
+def test_all_together_are_only_so_many_and_the_error_names_the_limit(scene: Scene, stack: ExitStack) -> None:
+    connections = scene.limited(max_connections=2)
+    for identity in ("ann", "bob"):
+        connections.make_room(Access(identity, None))
+        Guarded(scene.access(identity)).watched(connections, stack)
+    with pytest.raises(Busy, match=r"^max_connections \(2\) are there already; try later$"):
+        connections.make_room(Access("carol", None))
+
+
+def test_who_leaves_makes_room_however_it_ended(scene: Scene) -> None:
+    connections = scene.limited(connections_per_identity=1)
+    access = scene.access()
+    for error in (None, ValueError(), trio.EndOfChannel()):
+        connections.make_room(Access("ann", None))
+        try:
+            with connections.watched(Guarded(access)):
+                if error is not None:
+                    raise error
+        except (ValueError, trio.EndOfChannel):
+            pass
+    assert len(connections) == 0
+    connections.make_room(Access("ann", None))
+
+
+def test_a_connection_counts_for_who_it_was_begun_by(scene: Scene) -> None:
+    connections = scene.limited(connections_per_identity=1)
+    guarded = Guarded(scene.access())
+    with ExitStack() as stack:
+        guarded.watched(connections, stack)
+        guarded.access = scene.access("bob")
+        connections.make_room(Access("bob", None))
+    connections.make_room(Access("ann", None))
+
+
+def test_to_ask_for_room_takes_none(scene: Scene) -> None:
+    connections = scene.limited(connections_per_identity=1, max_connections=1)
+    for _ in range(3):
+        connections.make_room(Access("ann", None))
+        connections.make_room(Access("bob", None))
+
+
+def guest_access(scene: Scene, identity: str = "ann") -> Access:
+    """With a token for one session of this identity."""
+    return scene.access(identity, session="s")
+
+
+def test_guests_do_not_count_with_the_owner_of_their_session(scene: Scene, stack: ExitStack) -> None:
+    connections = scene.limited(connections_per_identity=1, connections_per_guest=2)
+    guest, other = guest_access(scene), guest_access(scene)
+    for access in (guest, guest, other, scene.access("ann")):
+        connections.make_room(access)
+        Guarded(access).watched(connections, stack)
+    with pytest.raises(Busy, match=r"^connections_per_guest \(2\) are there already; try later$"):
+        connections.make_room(guest)
+    connections.make_room(other)
+    with pytest.raises(Busy, match=r"^connections_per_identity \(1\)"):
+        connections.make_room(scene.access("ann"))
+
+
+def test_some_room_is_reserved_for_identities_that_have_none_yet(scene: Scene, stack: ExitStack) -> None:
+    connections = scene.limited(max_connections=5, reserved_connections=2)
+    ann, guest = scene.access("ann"), guest_access(scene)
+    for _ in range(3):
+        connections.make_room(ann)
+        Guarded(ann).watched(connections, stack)
+    why = r"^max_connections \(5\) but for reserved_connections are there already; try later$"
+    for access in (ann, guest):
+        with pytest.raises(Busy, match=why):
+            connections.make_room(access)
+    for name in ("bob", "carol"):
+        access = scene.access(name)
+        connections.make_room(access)
+        Guarded(access).watched(connections, stack)
+    with pytest.raises(Busy, match=r"^max_connections \(5\) are there already; try later$"):
+        connections.make_room(scene.access("dave"))
+
+
+def test_where_it_is_full_the_one_that_has_most_gives_up_what_is_away_for_longest(
+    scene: Scene, stack: ExitStack
+) -> None:
+    connections = scene.limited(max_connections=6, reserved_connections=1)
+    ann, bob = scene.access("ann"), scene.access("bob")
+    his = [Guarded(bob, resumes=True).watched(connections, stack) for _ in range(2)]
+    hers = [Guarded(ann, resumes=True).watched(connections, stack) for _ in range(4)]
+    his[0].away_since = 1.0
+    hers[1].away_since, hers[3].away_since = 3.0, 2.0
+    connections.make_room(scene.access("carol"))
+    assert [each.farewells for each in hers] == [[], [], [], [CROWDED]]
+    assert [each.farewells for each in his] == [[], []]
+    # It counts no more, though it may still be about to leave.
+    connections.make_room(scene.access("carol"))
+    assert len(connections) == 5
+    connections.make_room(bob)
+    assert hers[1].farewells == [CROWDED]
+    connections.make_room(bob)
+    assert len(connections) == 4
+
+
+def test_where_it_is_full_nobody_takes_from_those_that_have_as_little_or_less(scene: Scene, stack: ExitStack) -> None:
+    connections = scene.limited(max_connections=5, reserved_connections=1)
+    ann, bob = scene.access("ann"), scene.access("bob")
+    his = Guarded(bob, resumes=True).watched(connections, stack)
+    hers = [Guarded(ann, resumes=True).watched(connections, stack) for _ in range(3)]
+    his.away_since = 1.0
+    with pytest.raises(Busy, match="max_connections"):
+        connections.make_room(ann)
+    assert his.farewells == []
+    # What it has away itself goes first, however long the other one has been away.
+    hers[0].away_since = 2.0
+    connections.make_room(ann)
+    assert (his.farewells, hers[0].farewells) == ([], [CROWDED])
+
+
+def test_a_guest_that_has_its_part_gives_up_what_it_has_away_and_an_identity_does_not(
+    scene: Scene, stack: ExitStack
+) -> None:
+    connections = scene.limited(connections_per_guest=2, connections_per_identity=1)
+    ann, bob = guest_access(scene), scene.access("bob")
+    his = Guarded(bob, resumes=True).watched(connections, stack)
+    hers = [Guarded(ann, resumes=True).watched(connections, stack) for _ in range(2)]
+    his.away_since, hers[1].away_since = 1.0, 2.0
+    with pytest.raises(Busy, match="connections_per_identity"):
+        connections.make_room(bob)
+    connections.make_room(ann)
+    assert (his.farewells, hers[0].farewells, hers[1].farewells) == ([], [], [CROWDED])
+    assert len(connections) == 2
+
+
+# How fast
+
+
+async def test_the_clients_of_an_identity_speak_so_fast_together(
+    scene: Scene, autojump_clock: trio.testing.MockClock
+) -> None:
+    connections = scene.limited(messages_per_second=10, message_burst=50)
+    with ExitStack() as stack:
+        for _ in range(2):
+            Guarded(Access("ann", None)).watched(connections, stack)
+        one, other, bob = (connections.rate_limiter(identity).charge for identity in ("ann", "ann", "bob"))
+        assert [one(25), other(25)] == [0, 0]
+        assert bob(50) == 0
+        pause = one(20)
+        assert pause == pytest.approx(2)
+        assert other(10) == pytest.approx(2)
+        await trio.sleep(pause)
+        assert one(0) == pytest.approx(1)
+        await trio.sleep(2)
+        assert one(10) == pytest.approx(0)
+        assert bob(0) == 0
+
+
+async def test_who_speaks_slowly_is_read_on_while_others_of_the_identity_are_too_fast(
+    scene: Scene, autojump_clock: trio.testing.MockClock
+) -> None:
+    connections = scene.limited(messages_per_second=10, message_burst=50)
+    with ExitStack() as stack:
+        for _ in range(10):
+            Guarded(Access("ann", None)).watched(connections, stack)
+        *floods, editor = [connections.rate_limiter("ann").charge for _ in range(10)]
+        assert {flood(10_000) for flood in floods} == {LONGEST_PAUSE}
+        assert [editor(1) for _ in range(5)] == [0] * 5
+        # Not for as long as the others: only until it has kept to its part again.
+        assert editor(1) == pytest.approx(1)
+
+
+async def test_a_clients_part_is_one_of_as_many_as_are_there_now(
+    scene: Scene, autojump_clock: trio.testing.MockClock
+) -> None:
+    connections = scene.limited(messages_per_second=10, message_burst=50)
+    with ExitStack() as stack:
+        Guarded(Access("ann", None)).watched(connections, stack)
+        editor = connections.rate_limiter("ann").charge
+        with ExitStack() as others:
+            for _ in range(9):
+                Guarded(Access("ann", None)).watched(connections, others)
+            flood = connections.rate_limiter("ann").charge
+            assert flood(10_000) == LONGEST_PAUSE
+            # A tenth of the burst, though it was here before the others.
+            assert [editor(5), editor(1)] == [0, pytest.approx(1)]
+        # All of the rate again, and in a second as much as that gives.
+        await trio.sleep(1)
+        assert [editor(9), editor(1)] == [0, pytest.approx(0.1)]
+
+
+async def test_guests_have_a_rate_of_their_own(scene: Scene, autojump_clock: trio.testing.MockClock) -> None:
+    connections = scene.limited(messages_per_second=10, message_burst=50)
+    guest = connections.rate_limiter("ann", guest=True)
+    owner = connections.rate_limiter("ann")
+    assert guest.charge(10_000) == LONGEST_PAUSE
+    assert owner.charge(50) == 0
+
+
+async def test_to_come_again_gains_nothing(scene: Scene, autojump_clock: trio.testing.MockClock) -> None:
+    connections = scene.limited(messages_per_second=10, message_burst=50)
+    assert connections.rate_limiter("ann").charge(60) == pytest.approx(1)
+    again = connections.rate_limiter("ann")
+    assert again.charge(1) == pytest.approx(0.1)
+    assert connections.rate_limiter("bob").charge(50) == 0
+
+
+async def test_bytes_and_time_are_limited_as_configured(scene: Scene, autojump_clock: trio.testing.MockClock) -> None:
+    connections = Connections(
+        LimitsSection(
+            messages_per_second=10, message_burst=20, bytes_per_second=1000, loop_share=0.5, frames_without_message=5
+        ),
+        scene.tokens,
+    )
+    ann, bob, carol = (connections.rate_limiter(name) for name in ("ann", "bob", "carol"))
+    assert [ann.charge(1, 2000), ann.charge(1, 1000)] == [0, pytest.approx(1)]
+    assert [bob.charge(1, 10, 1.0), bob.charge(1, 10, 0.5)] == [0, pytest.approx(1)]
+    assert carol.charge(frames=5) == 0
+    with pytest.raises(Flooded, match=r"frames_without_message \(5\)"):
+        carol.charge(frames=1)
+
+
+# For how long
+
+
+def test_a_connection_stays_while_its_credential_is_valid(scene: Scene, stack: ExitStack) -> None:
+    certificate = Access("ann", None, "laptop", expires=scene.now + 1)
+    kinds = (scene.access(), scene.access(lifetime=60), Access("me", None), certificate)
+    guarded = [Guarded(access, resumes=True).watched(scene.connections, stack) for access in kinds]
+    scene.connections.enforce()
+    assert [(each.farewells, each.losses) for each in guarded] == [([], 0)] * 4
+
+
+@pytest.mark.parametrize("resumes", [False, True])
+def test_a_revoked_token_closes_for_good_what_it_let_in_once(
+    resumes: bool, scene: Scene, stack: ExitStack, caplog: pytest.LogCaptureFixture
+) -> None:
+    access = scene.access()
+    revoked = Guarded(access, resumes=resumes).watched(scene.connections, stack)
+    kept = Guarded(scene.access(), resumes=resumes).watched(scene.connections, stack)
+    scene.revoke(access)
+    for _ in range(3):
+        scene.connections.enforce()
+    assert (revoked.farewells, revoked.losses) == ([REVOKED], 0)
+    assert (kept.farewells, kept.losses) == ([], 0)
+    assert [record.levelno for record in caplog.records] == [logging.WARNING]
+    assert caplog.messages == [f"{access.credential} is not valid any more: closing its connection"]
+
+
+def test_an_expired_token_closes_what_it_let_in(scene: Scene, stack: ExitStack) -> None:
+    guarded = Guarded(scene.access(lifetime=60), resumes=True).watched(scene.connections, stack)
+    scene.now += 59
+    scene.connections.enforce()
+    assert guarded.farewells == []
+    scene.now += 1
+    scene.connections.enforce()
+    assert (guarded.farewells, guarded.losses) == ([REVOKED], 0)
+
+
+def test_an_expired_certificate_closes_what_it_let_in(
+    scene: Scene, stack: ExitStack, caplog: pytest.LogCaptureFixture
+) -> None:
+    access = Access("ann", None, "laptop", expires=scene.now + 60)
+    guarded = Guarded(access, resumes=True).watched(scene.connections, stack)
+    scene.now += 59.5
+    scene.connections.enforce()
+    assert guarded.farewells == []
+    scene.now += 0.5
+    scene.connections.enforce()
+    scene.connections.enforce()
+    assert (guarded.farewells, guarded.losses) == ([ENDED], 0)
+    assert caplog.messages == ["certificate laptop is not valid any more: closing its connection"]
+
+
+def test_a_rotated_token_closes_what_cannot_come_back(scene: Scene, stack: ExitStack) -> None:
+    access = scene.access()
+    guarded = Guarded(access).watched(scene.connections, stack)
+    scene.rotate(access)
+    scene.connections.enforce()
+    scene.connections.enforce()
+    assert guarded.farewells == [ROTATED]
+
+
+def test_a_rotated_token_takes_its_connection_from_what_can_come_back(
+    scene: Scene, stack: ExitStack, caplog: pytest.LogCaptureFixture
+) -> None:
+    access = scene.access()
+    guarded = Guarded(access, resumes=True).watched(scene.connections, stack)
+    now = scene.rotate(access)
+    scene.connections.enforce()
+    assert (guarded.farewells, guarded.losses) == ([], 1)
+    guarded.access = now
+    scene.connections.enforce()
+    assert (guarded.farewells, guarded.losses, caplog.messages) == ([], 1, [])
+    scene.revoke(now)
+    scene.connections.enforce()
+    assert guarded.farewells == [REVOKED]
+
+
+def test_what_does_not_come_back_ends_with_the_token(scene: Scene, stack: ExitStack) -> None:
+    access = scene.access()
+    guarded = Guarded(access, resumes=True).watched(scene.connections, stack)
+    scene.rotate(access)
+    scene.connections.enforce()
+    scene.revoke(access)
+    scene.connections.enforce()
+    assert guarded.farewells == [REVOKED]
+
+
+def test_a_rotated_token_counts_until_the_grace_is_over(scene: Scene, stack: ExitStack) -> None:
+    access = scene.access()
+    guarded = Guarded(access, resumes=True).watched(scene.connections, stack)
+    scene.rotate(access, grace=10)
+    scene.connections.enforce()
+    assert guarded.losses == 0
+    scene.now += 10
+    scene.connections.enforce()
+    assert (guarded.farewells, guarded.losses) == ([], 1)
+
+
+def test_who_was_somebody_else_before_a_rotation_does_not_come_back(scene: Scene, stack: ExitStack) -> None:
+    access = scene.access()
+    assert access.token is not None
+    other = replace(access, token=msgspec.structs.replace(access.token, role="observer"))
+    guarded = Guarded(other, resumes=True).watched(scene.connections, stack)
+    scene.rotate(access)
+    scene.connections.enforce()
+    assert (guarded.farewells, guarded.losses) == ([REVOKED], 0)
+
+
+def test_each_credential_is_looked_at_once_however_many_show_it(
+    scene: Scene, stack: ExitStack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept, revoked = scene.access(), scene.access()
+    looked_at: list[str] = []
+    is_current = scene.tokens.is_current
+
+    def look(token: Token) -> bool:
+        looked_at.append(token.id)
+        return is_current(token)
+
+    monkeypatch.setattr(scene.tokens, "is_current", look)
+    guarded = [Guarded(access).watched(scene.connections, stack) for access in (kept, revoked, kept, revoked)]
+    scene.revoke(revoked)
+    scene.connections.enforce()
+    assert len(looked_at) == len(set(looked_at)) == 2
+    assert [each.farewells for each in guarded] == [[], [REVOKED], [], [REVOKED]]
+
+
+def test_the_end_of_one_while_others_are_looked_at_harms_nobody(scene: Scene) -> None:
+    access = scene.access()
+    stacks = [ExitStack(), ExitStack()]
+    closed: list[Farewell] = []
+
+    class Closing(Guarded):
+        def close(self, farewell: Farewell) -> None:
+            closed.append(farewell)
+            for stack in stacks:
+                stack.close()
+
+    for stack in stacks:
+        Closing(access).watched(scene.connections, stack)
+    scene.revoke(access)
+    scene.connections.enforce()
+    assert len(scene.connections) == 0
+    assert set(closed) == {REVOKED}

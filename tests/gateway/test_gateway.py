@@ -1,0 +1,1907 @@
+"""Which agent for whom: who may come in, the hub that each gets, and what ends a connection from the gateway's side."""
+
+import json
+import logging
+import math
+import os
+import re
+import threading
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Literal
+
+import pytest
+import trio
+
+from acp_gateway import __version__
+from acp_gateway.config.load import AgentSection, WorkspaceSection
+from acp_gateway.config.options import LimitsSection
+from acp_gateway.core.sessions import Findings, Role
+from acp_gateway.errors import (
+    AccessError,
+    Busy,
+    Forbidden,
+    LinkExpired,
+    LinkGone,
+    TooFarBehind,
+    Unauthorized,
+    UnknownSession,
+)
+from acp_gateway.gateway import gateway as gateway_module
+from acp_gateway.gateway.access import Access, Admission, Wish
+from acp_gateway.gateway.agent.orphans import Ledger
+from acp_gateway.gateway.agent.process import Spawner
+from acp_gateway.gateway.events.audit import NO_AUDIT, Audit
+from acp_gateway.gateway.events.hooks import Hooks
+from acp_gateway.gateway.gateway import LOOKING_PATIENCE, REVOCATION_INTERVAL, Gateway
+from acp_gateway.gateway.hub import Hub
+from acp_gateway.protocol.methods import Capability
+from acp_gateway.protocol.outbox import Mark, acknowledgement
+from acp_gateway.security.token_store import TokenStore
+from acp_gateway.transports.link import HEARTBEAT, Link
+from acp_gateway.transports.streams import CloseReason, MessageStream, memory_message_stream_pair
+from acp_gateway.transports.timers import Helpers
+from tests.doubles import (
+    INITIALIZE,
+    OBLIGING_AGENT,
+    PATIENCE,
+    Editor,
+    ServingAgents,
+    encode,
+    make_config,
+    open_descriptors,
+    python,
+)
+
+ENVIRONMENT = {
+    "PATH": os.environ["PATH"],
+    "HOME": "/home/ann",
+    "LC_ALL": "C.UTF-8",
+    "ACP_GATEWAY_TOKEN": "acpgw_of_the_gateway_itself",
+    "ACP_GATEWAY_TOKEN_FILE": "/run/token",
+    "API_KEY": "for some agents",
+    "SSH_AUTH_SOCK": "/run/agent",
+}
+
+Scope = Literal["connection", "identity", "shared"]
+SCOPES: tuple[Scope, ...] = ("connection", "identity", "shared")
+
+SESSION = {"cwd": "/", "mcpServers": []}
+
+
+def agent(scope: Scope = "identity", **options: Any) -> AgentSection:
+    """An agent of the tests' own."""
+    return AgentSection(command=OBLIGING_AGENT, scope=scope, **options)
+
+
+class Elsewhere:
+    """An agent process of a test's own invention that sessions live in."""
+
+    deserted = False
+
+
+async def at_once(look: Callable[[], Findings]) -> Findings:
+    """In this thread: a clock that jumps takes a wait for another one for idleness."""
+    await trio.lowlevel.checkpoint()
+    return look()
+
+
+class Reel:
+    """What one connection said and heard, in memory."""
+
+    def __init__(self) -> None:
+        self.written: list[tuple[str, str | None]] = []
+        self.closed = False
+
+    def write(self, direction: str, messages: Sequence[bytes]) -> None:
+        assert not self.closed
+        self.written += [(direction, json.loads(message).get("method")) for message in messages]
+
+    def close(self) -> None:
+        self.closed = True
+
+
+class Camera:
+    """Records in memory."""
+
+    def __init__(self) -> None:
+        self.reels: list[tuple[str, dict[str, Any], Reel]] = []
+
+    def open(self, connection: str, about: Mapping[str, Any]) -> Reel:
+        self.reels.append((connection, dict(about), Reel()))
+        return self.reels[-1][2]
+
+
+class Notebook(Audit):
+    """An audit in memory."""
+
+    def __init__(self) -> None:
+        self.entries: list[tuple[str, dict[str, Any]]] = []
+
+    def record(self, event: str, **details: Any) -> None:
+        self.entries.append((event, {name: value for name, value in details.items() if value is not None}))
+
+    def close(self) -> None: ...
+
+    def of(self, *events: str) -> list[tuple[str, dict[str, Any]]]:
+        """Those of some kinds."""
+        return [(event, details) for event, details in self.entries if event in events]
+
+
+class Scene:
+    """What gateways are made of."""
+
+    def __init__(self, tmp_path: Path) -> None:
+        self.state_dir = tmp_path / "state"
+        self._spawner = Spawner(Ledger(self.state_dir / "agents"))
+        self.now = 1_800_000_000.0
+        """What tokens take for the time."""
+        self.tokens = TokenStore(self.state_dir, lambda: self.now)
+
+    def close(self) -> None:
+        """End the spawner's thread."""
+        with self._spawner:
+            pass
+
+    def gateway(
+        self,
+        agents: dict[str, AgentSection] | None = None,
+        *,
+        audit: Audit = NO_AUDIT,
+        recorder: Camera | None = None,
+        limits: LimitsSection | None = None,
+        workspaces: dict[str, WorkspaceSection] | None = None,
+        **settings: Any,
+    ) -> Gateway:
+        """A gateway, with an agent for each identity where none are named, and sessions anywhere."""
+        config = make_config(self.state_dir, "tcp://127.0.0.1:0", agents=agents or {"fake": agent()}, **settings)
+        if limits is not None:
+            config = replace(config, limits=limits)
+        if workspaces is not None:
+            config = replace(config, workspaces=workspaces)
+        gateway = Gateway(config, self.tokens, self._spawner, ENVIRONMENT, audit, recorder)
+        gateway.in_thread = at_once
+        return gateway
+
+    def access(self, identity: str = "ann", *agents: str, **options: Any) -> Access:
+        """With a token of this identity."""
+        return Access.of(self.tokens.create("laptop", identity, agents or None, **options)[0])
+
+    def guest(self, session: str, role: Literal["controller", "observer"] = "controller") -> Access:
+        """With a token for one session."""
+        return Access.of(self.tokens.create_guest(session, role=role, lifetime=None)[0])
+
+    def revoke(self, access: Access) -> None:
+        """Nobody gets in with this token any more."""
+        assert access.token is not None
+        self.tokens.revoke(access.token.id)
+
+
+@pytest.fixture
+def scene(tmp_path: Path) -> Iterator[Scene]:
+    scene = Scene(tmp_path)
+    yield scene
+    scene.close()
+
+
+@pytest.fixture
+def agents(monkeypatch: pytest.MonkeyPatch) -> ServingAgents:
+    """All agents are in memory, and can load a session."""
+    agents = ServingAgents(loadSession=True)
+    monkeypatch.setattr(gateway_module, "run_agent", agents.run)
+    return agents
+
+
+@pytest.fixture(autouse=True)
+def no_bug_showed(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
+    """A gateway logs bugs and goes on: a test that provokes one clears the log."""
+    yield
+    assert not [record for record in caplog.get_records("call") if record.exc_info]
+
+
+class Overheard(MessageStream):
+    """The gateway's end of a connection in memory; what it was closed with is noted."""
+
+    def __init__(self, stream: MessageStream) -> None:
+        super().__init__()
+        self._stream = stream
+        self.closed_with: list[tuple[CloseReason, str]] = []
+
+    async def _receive_batch(self) -> list[bytes]:
+        return await self._stream.receive_batch()
+
+    def send_nowait(self, messages: Sequence[bytes]) -> None:
+        self._stream.send_nowait(messages)
+
+    @property
+    def pending_bytes(self) -> int:
+        return self._stream.pending_bytes
+
+    async def drain(self, below: int = 0) -> None:
+        await self._stream.drain(below)
+
+    async def run(self) -> None:
+        await self._stream.run()
+
+    def attend(self, helpers: Helpers | None) -> None:
+        self._stream.attend(helpers)
+
+    async def aclose(self, reason: CloseReason = CloseReason.NORMAL, text: str = "") -> None:
+        self.closed_with.append((reason, text))
+        await self._stream.aclose(reason, text)
+
+
+class Visit:
+    """A connection, from its admission until it is gone."""
+
+    def __init__(self, gateway: Gateway, access: Access, wish: Wish) -> None:
+        self._gateway = gateway
+        self.admission = gateway.admit(access, wish)
+        theirs, ours = memory_message_stream_pair()
+        self.editor = Editor(theirs)
+        self.stream = Overheard(ours)
+        self.ended = trio.Event()
+        self.bug: BaseException | None = None
+        """What came out of the gateway; a door would log it."""
+
+    @property
+    def closed_with(self) -> list[tuple[CloseReason, str]]:
+        """How the gateway closed it."""
+        return self.stream.closed_with
+
+    async def serve(self) -> None:
+        try:
+            await self._gateway.serve(self.stream, self.admission, "test")
+        except Exception as error:
+            self.bug = error
+        finally:
+            self.ended.set()
+
+    async def agent(self) -> int:
+        """The number of the agent that it works with; it is initialized by this."""
+        await self.editor.initialize()
+        number: int = (await self.editor.request("test/number"))["result"]
+        return number
+
+    async def new_session(self) -> str:
+        """Open one, which initializes."""
+        await self.editor.initialize()
+        session_id: str = (await self.editor.request("session/new", SESSION))["result"]["sessionId"]
+        return session_id
+
+    async def load(self, session_id: str) -> dict[str, Any]:
+        """The answer to loading one."""
+        return await self.editor.request("session/load", SESSION | {"sessionId": session_id})
+
+    async def leave(self) -> None:
+        """Go, and wait until that is noticed."""
+        await self.editor.stream.aclose()
+        await self.ended.wait()
+
+
+Enter = Callable[..., Visit]
+
+
+@asynccontextmanager
+async def running(gateway: Gateway) -> AsyncIterator[Enter]:
+    """A gateway that runs until the end of the block; what it yields lets a connection in, for what it wishes."""
+    with trio.fail_after(PATIENCE):
+        async with trio.open_nursery() as nursery:
+            await nursery.start(gateway.run)
+
+            def enter(access: Access, **wish: Any) -> Visit:
+                visit = Visit(gateway, access, Wish(**wish))
+                nursery.start_soon(visit.serve)
+                return visit
+
+            yield enter
+            nursery.cancel_scope.cancel()
+
+
+# Who may come in
+
+
+def test_who_is_let_in_is_judged_by_what_its_token_is_bound_to(scene: Scene) -> None:
+    gateway = scene.gateway({"a": agent(), "b": agent()}, default_agent="b")
+    admission = gateway.admit(scene.access("ann", "a", role="observer"), Wish())
+    assert (admission.agent, admission.role, admission.viewer.identity) == ("a", Role.OBSERVER, "ann")
+    assert refusal(gateway, scene.access("ann", "a"), agent="b")[0] is Forbidden
+
+
+def refusal(gateway: Gateway, access: Access, **wish: Any) -> tuple[type[AccessError], str]:
+    """The error that somebody is refused with."""
+    with pytest.raises(AccessError) as refused:
+        gateway.admit(access, Wish(**wish))
+    return type(refused.value), str(refused.value)
+
+
+# Which hub for whom
+
+
+@pytest.mark.parametrize(
+    ("scope", "numbers"), [("connection", [1, 2, 3]), ("identity", [1, 1, 2]), ("shared", [1, 1, 1])]
+)
+async def test_the_scope_says_who_shares_an_agent(
+    scope: Scope, numbers: list[int], scene: Scene, agents: ServingAgents
+) -> None:
+    gateway = scene.gateway({"fake": agent(scope)})
+    async with running(gateway) as enter:
+        ann, anns_phone, bob = enter(scene.access("ann")), enter(scene.access("ann")), enter(scene.access("bob"))
+        assert [await visit.agent() for visit in (ann, anns_phone, bob)] == numbers
+        assert len(gateway.hubs) == len(agents) == max(numbers)
+
+
+@pytest.mark.parametrize("scope", SCOPES)
+async def test_each_agent_of_the_configuration_has_processes_of_its_own(
+    scope: Scope, scene: Scene, agents: ServingAgents
+) -> None:
+    async with running(scene.gateway({"a": agent(scope), "b": agent(scope)}, default_agent="a")) as enter:
+        ann = scene.access()
+        assert [await enter(ann, agent=name).agent() for name in ("a", "b")] == [1, 2]
+        assert [started.launch.name for started in agents.started] == ["a", "b"]
+
+
+async def test_an_agent_of_a_connections_own_is_stopped_with_it(scene: Scene, agents: ServingAgents) -> None:
+    gateway = scene.gateway({"fake": agent("connection")})
+    async with running(gateway) as enter:
+        visit = enter(scene.access())
+        await visit.agent()
+        await visit.leave()
+        await trio.testing.wait_all_tasks_blocked()
+        assert gateway.hubs == []
+        assert agents[0].cancelled
+
+
+@pytest.mark.parametrize("scope", ["identity", "shared"])
+async def test_an_agent_that_is_shared_outlives_its_clients(scope: Scope, scene: Scene, agents: ServingAgents) -> None:
+    async with running(scene.gateway({"fake": agent(scope)})) as enter:
+        for _ in range(2):
+            visit = enter(scene.access())
+            assert await visit.agent() == 1
+            await visit.leave()
+        await trio.testing.wait_all_tasks_blocked()
+        assert not agents[0].cancelled
+
+
+async def test_an_agent_that_nobody_needs_any_more_makes_room_for_another(
+    scene: Scene, agents: ServingAgents, autojump_clock: trio.testing.MockClock
+) -> None:
+    gateway = scene.gateway({"fake": agent(idle_stop=4.0)})
+    async with running(gateway) as enter:
+        visit = enter(scene.access())
+        assert await visit.agent() == 1
+        await visit.leave()
+        await trio.sleep(10)
+        assert gateway.hubs == []
+        assert agents[0].cancelled
+        assert await enter(scene.access()).agent() == 2
+
+
+async def test_while_an_agent_is_being_stopped_whoever_comes_gets_another(scene: Scene, agents: ServingAgents) -> None:
+    gateway = scene.gateway()
+    agents.may_stop = trio.Event()
+    async with running(gateway) as enter:
+        visit = enter(scene.access())
+        await visit.agent()
+        gateway.hubs[0].end()
+        await visit.ended.wait()
+        assert await enter(scene.access()).agent() == 2
+        assert len(gateway.hubs) == 2
+        agents.may_stop.set()
+        await trio.testing.wait_all_tasks_blocked()
+        assert len(gateway.hubs) == 1
+        assert await enter(scene.access()).agent() == 2
+
+
+@pytest.mark.parametrize("scope", SCOPES)
+async def test_a_session_that_is_live_is_joined_where_it_lives(
+    scope: Scope, scene: Scene, agents: ServingAgents
+) -> None:
+    async with running(scene.gateway({"fake": agent(scope)})) as enter:
+        session = await enter(scene.access()).new_session()
+        for access, wish in (
+            (scene.access(), {"session": session}),
+            (scene.guest(session), {}),
+            (scene.guest(session, "observer"), {"session": session}),
+        ):
+            assert await enter(access, **wish).new_session() == session
+        assert len(agents) == 1
+        assert [message["method"] for message in agents[0].received] == ["initialize", "session/new"]
+
+
+@pytest.mark.parametrize("scope", SCOPES)
+async def test_a_session_that_is_not_live_any_more_is_opened_again_for_its_identity(
+    scope: Scope, scene: Scene, agents: ServingAgents
+) -> None:
+    gateway = scene.gateway({"fake": agent(scope)})
+    async with running(gateway) as enter:
+        visit = enter(scene.access())
+        session = await visit.new_session()
+        await visit.leave()
+        gateway.hubs[0].end()
+        await trio.testing.wait_all_tasks_blocked()
+        assert gateway.hubs == []
+        assert refusal(gateway, scene.guest(session))[0] is UnknownSession
+        assert await enter(scene.access(), session=session).new_session() == session
+        assert len(agents) == 2
+        assert (await agents[1].got("session/load"))["params"]["sessionId"] == session
+
+
+async def test_of_live_sessions_with_one_id_the_agents_name_decides_which_is_joined(
+    scene: Scene, agents: ServingAgents
+) -> None:
+    agents.session_id = "s"
+    gateway = scene.gateway({"a": agent(), "b": agent()}, default_agent="a")
+    async with running(gateway) as enter:
+        for name in ("a", "b"):
+            assert await enter(scene.access(), agent=name).new_session() == "s"
+        await enter(scene.access(), agent="b", session="s").new_session()
+        (hub,) = [hub for hub in gateway.hubs if hub.name == "b"]
+        assert [len(session.attached) for session in hub.multiplexer.sessions] == [2]
+
+
+async def test_a_guest_whose_session_has_gone_since_it_was_let_in_is_told_so(
+    scene: Scene, agents: ServingAgents
+) -> None:
+    gateway = scene.gateway({"fake": agent("connection")})
+    async with running(gateway) as enter:
+        owner = enter(scene.access())
+        guest = Visit(gateway, scene.guest(await owner.new_session()), Wish())
+        await owner.leave()
+        await guest.serve()
+        assert guest.closed_with == [(CloseReason.POLICY, "the session is not open any more")]
+        await trio.testing.wait_all_tasks_blocked()
+        assert len(agents) == 1
+        assert gateway.hubs == []
+
+
+async def test_while_the_agent_of_a_session_is_being_stopped_a_guest_is_told_that_the_session_has_gone(
+    scene: Scene, agents: ServingAgents
+) -> None:
+    gateway = scene.gateway({"fake": agent("connection")})
+    agents.may_stop = trio.Event()
+    async with running(gateway) as enter:
+        owner = enter(scene.access())
+        access = scene.guest(await owner.new_session())
+        await owner.leave()
+        await trio.testing.wait_all_tasks_blocked()
+        assert len(gateway.hubs) == 1
+        guest = enter(access)
+        await guest.ended.wait()
+        assert guest.closed_with == [(CloseReason.POLICY, "the session is not open any more")]
+        agents.may_stop.set()
+
+
+@pytest.mark.parametrize("scope", SCOPES)
+async def test_an_own_session_that_has_gone_since_one_was_let_in_is_opened_again(
+    scope: Scope, scene: Scene, agents: ServingAgents
+) -> None:
+    gateway = scene.gateway({"fake": agent(scope)})
+    async with running(gateway) as enter:
+        owner = enter(scene.access())
+        session = await owner.new_session()
+        phone = Visit(gateway, scene.access(), Wish(session=session))
+        await owner.leave()
+        gateway.hubs[0].end()
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(phone.serve)
+            assert await phone.new_session() == session
+            await phone.leave()
+        assert len(agents) == 2
+
+
+# Sessions of agents that each connection has its own of
+
+
+async def test_a_session_that_is_open_in_another_connection_is_not_loaded_again_but_how_to_join_it_is_told(
+    scene: Scene, agents: ServingAgents
+) -> None:
+    async with running(scene.gateway({"fake": agent("connection")})) as enter:
+        session = await enter(scene.access()).new_session()
+        other = enter(scene.access())
+        await other.editor.initialize()
+        for method in ("session/load", "session/resume"):
+            error = (await other.editor.request(method, SESSION | {"sessionId": session}))["error"]
+            assert error["code"] == -32002
+            assert error["data"] == {"sessionId": session}
+            assert f"acp-gateway connect TARGET --attach {session}" in error["message"]
+        assert "session/load" not in [message["method"] for message in agents[1].received]
+
+
+async def test_a_session_of_somebody_else_in_another_connection_is_as_if_it_were_not(
+    scene: Scene, agents: ServingAgents
+) -> None:
+    async with running(scene.gateway({"fake": agent("connection")})) as enter:
+        session = await enter(scene.access()).new_session()
+        bob = enter(scene.access("bob"))
+        await bob.editor.initialize()
+        theirs, nobodys = (await bob.load(session))["error"], (await bob.load("s9.9"))["error"]
+        assert theirs["code"] == nobodys["code"] == -32002
+        assert theirs["message"].replace(session, "s9.9") == nobodys["message"]
+
+
+async def test_a_session_whose_agent_is_being_stopped_is_loaded_once_that_has_ended(
+    scene: Scene, agents: ServingAgents
+) -> None:
+    agents.may_stop = trio.Event()
+    async with running(scene.gateway({"fake": agent("connection")})) as enter:
+        owner, other = enter(scene.access()), enter(scene.access())
+        session = await owner.new_session()
+        await other.editor.initialize()
+        await owner.leave()
+        await other.editor.send(id="load", method="session/load", params=SESSION | {"sessionId": session})
+        await trio.testing.wait_all_tasks_blocked()
+        assert agents[0].cancelled
+        assert [message["method"] for message in agents[1].received] == ["initialize"]
+        agents.may_stop.set()
+        answer = await other.editor.receive()
+        assert (answer["id"], "result" in answer) == ("load", True)
+        assert agents[1].received[-1]["method"] == "session/load"
+
+
+async def test_an_agent_whose_clients_are_all_away_is_stopped_for_whoever_loads_its_session(
+    scene: Scene, agents: ServingAgents
+) -> None:
+    gateway = scene.gateway({"fake": agent("connection")})
+    async with running(gateway) as enter:
+        owner, other = enter(scene.access()), enter(scene.access())
+        session = await owner.new_session()
+        await other.editor.initialize()
+        (hub,) = [hub for hub in gateway.hubs if hub.multiplexer.sessions]
+        (client,) = hub.multiplexer.clients
+        hub.multiplexer.client_away(client)
+        assert "result" in await other.load(session)
+        await owner.ended.wait()
+        assert owner.closed_with == [(CloseReason.AGENT_GONE, "the agent fake was stopped")]
+        assert agents[0].cancelled
+        assert len(gateway.hubs) == 1
+
+
+async def test_an_agent_that_has_clients_is_not_stopped_for_anybody(scene: Scene, agents: ServingAgents) -> None:
+    gateway = scene.gateway({"fake": agent("connection")})
+    async with running(gateway) as enter:
+        await enter(scene.access()).new_session()
+        (hub,) = gateway.hubs
+        gateway._stop_home(hub.multiplexer.home)
+        gateway._stop_home(Elsewhere())
+        assert not hub.over
+
+
+# What hubs are told of the configuration
+
+
+@pytest.mark.parametrize("scope", SCOPES)
+async def test_the_configuration_reaches_those_who_go_by_it(scope: Scope, scene: Scene, tmp_path: Path) -> None:
+    section = agent(
+        scope,
+        cwd=tmp_path / "proj",
+        client_fs=True,
+        permission_timeout=60.0,
+        idle_stop=50.0,
+        max_restarts=4,
+        initialize_timeout=45.0,
+        login="agent login",
+        eof_grace=1.5,
+        term_grace=2.5,
+    )
+    gateway = scene.gateway(
+        {"fake": section},
+        max_open_requests=11,
+        max_queued_prompts=12,
+        journal_limit=13,
+        write_high_water=14,
+        outbox_limit=15,
+        stall_timeout=16.0,
+        max_message_size=17,
+    )
+    policy = gateway._policy(section)
+    assert policy.shared == (scope != "connection")
+    assert policy.serves == {Capability.FS}
+    assert gateway._policy(agent(client_terminal=True)).serves == {Capability.TERMINAL}
+    assert (policy.max_open_requests, policy.max_queued_prompts, policy.journal_limit) == (11, 12, 13)
+    assert policy.max_waiting_size == 15
+    assert (policy.permission_timeout, policy.version) == (60.0, __version__)
+    assert "agent login" in policy.login_hint([])
+    async with trio.open_nursery() as gateway._nursery:
+        limits = gateway._start_hub("fake", section)._limits
+        gateway._nursery.cancel_scope.cancel()
+    assert (limits.write_high_water, limits.outbox_limit, limits.stall_timeout) == (14, 15, 16.0)
+    assert (limits.idle_stop, limits.max_restarts, limits.permission_timeout) == (50.0, 4, 60.0)
+    assert (limits.initialize_timeout, policy.common) == (45.0, scope == "shared")
+    launch = gateway._launch("fake", section)
+    assert (launch.cwd, launch.max_message_size) == (str(tmp_path / "proj"), 17)
+    assert (launch.eof_grace, launch.term_grace) == (1.5, 2.5)
+
+
+def test_by_default_nothing_is_served_by_clients_and_nothing_is_ever_too_late(scene: Scene) -> None:
+    policy = scene.gateway()._policy(agent())
+    assert policy.serves == frozenset()
+    assert policy.permission_timeout == math.inf
+
+
+async def test_what_is_kept_for_clients_is_reckoned_up_with_that_of_all_others(
+    scene: Scene, agents: ServingAgents, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[tuple[int, list[Hub]]] = []
+
+    gateway = scene.gateway()
+
+    def grown(size: int) -> None:
+        told.append((size, gateway._memory._hubs()))
+
+    monkeypatch.setattr(gateway._memory, "grown", grown)
+    async with running(gateway) as enter:
+        await enter(scene.access()).agent()
+        bob = enter(scene.access("bob"))
+        await bob.agent()
+        await bob.editor.request("test/number")
+        assert len({id(hub) for hub in told[-1][1]}) == 2
+        assert told[-1][0] == len(b'{"jsonrpc": "2.0", "id": 3, "result": 2}')
+
+
+async def test_a_session_in_a_directory_that_is_not_there_never_reaches_the_agent(
+    scene: Scene, agents: ServingAgents, tmp_path: Path
+) -> None:
+    (tmp_path / "proj").mkdir()
+    async with running(scene.gateway({"fake": agent(cwd=tmp_path / "proj")})) as enter:
+        editor = enter(scene.access()).editor
+        await editor.initialize()
+        error = (await editor.request("session/new", {"cwd": f"{tmp_path}/x/proj", "mcpServers": []}))["error"]
+        assert error["code"] == -32602
+        assert f"there is no directory {tmp_path}/x/proj" in error["message"]
+        assert "result" in await editor.request("session/new", {"cwd": str(tmp_path), "mcpServers": []})
+        assert [message["method"] for message in agents[0].received] == ["initialize", "session/new"]
+
+
+async def test_clients_are_logged_when_they_come_and_when_they_go_and_never_what_they_say(
+    scene: Scene, agents: ServingAgents, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG, logger="acp_gateway")
+    async with running(scene.gateway()) as enter:
+        for observe in (False, True):
+            visit = enter(scene.access(), observe=observe)
+            await visit.editor.initialize()
+            await visit.editor.request("session/list", {"secret": "a secret"})
+            await visit.leave()
+    messages = [record.getMessage() for record in caplog.records if record.name == "acp_gateway.gateway.gateway"]
+    assert messages == [
+        "test: attached to agent fake as ann",
+        "test: detached",
+        "test: attached to agent fake as ann, to observe",
+        "test: detached",
+    ]
+    assert "a secret" not in caplog.text
+
+
+# The desk
+
+
+async def list_sessions(visit: Visit) -> list[dict[str, Any]]:
+    sessions: list[dict[str, Any]] = (await visit.editor.request("_acp-gateway/sessions", {}))["result"]["sessions"]
+    return sessions
+
+
+async def test_who_asks_the_gateway_itself_starts_no_agent_and_hears_of_what_it_may_join(
+    scene: Scene, agents: ServingAgents
+) -> None:
+    gateway = scene.gateway({"a": agent(), "b": agent("connection")}, default_agent="a")
+    async with running(gateway) as enter:
+        asking = enter(scene.access(), control=True)
+        assert await list_sessions(asking) == []
+        assert (len(agents), gateway.hubs) == (0, [])
+        of_a = await enter(scene.access(), agent="a").new_session()
+        of_b = await enter(scene.access(), agent="b").new_session()
+        await enter(scene.access("bob"), agent="a").new_session()
+
+        async def seen(access: Access, **wish: Any) -> list[str]:
+            return [session["sessionId"] for session in await list_sessions(enter(access, control=True, **wish))]
+
+        assert [session["sessionId"] for session in await list_sessions(asking)] == [of_a, of_b]
+        assert await seen(scene.access(role="observer")) == [of_a, of_b]
+        assert await seen(scene.access(), session=of_b) == [of_b]
+        assert await seen(scene.access("ann", "b")) == [of_b]
+        assert await seen(scene.guest(of_a)) == [of_a]
+        assert await seen(scene.access("carol")) == []
+        await asking.leave()
+        assert asking.closed_with == [(CloseReason.NORMAL, "")]
+
+
+async def test_who_asks_the_gateway_itself_is_told_when_that_stops(scene: Scene) -> None:
+    async with running(scene.gateway()) as enter:
+        asking = enter(scene.access(), control=True)
+        await list_sessions(asking)
+    assert asking.closed_with == [(CloseReason.GOING_AWAY, "the gateway is stopping")]
+
+
+async def test_a_bug_in_answering_one_who_asks_the_gateway_ends_that_connection_only(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def bug(*arguments: object) -> None:
+        raise ZeroDivisionError
+
+    async with running(scene.gateway()) as enter:
+        one, other = enter(scene.access(), control=True), enter(scene.access(), control=True)
+        with monkeypatch.context() as patch:
+            patch.setattr("acp_gateway.gateway.control_channel.list_sessions", bug)
+            await one.editor.send(id=1, method="_acp-gateway/sessions")
+            await one.ended.wait()
+        assert one.bug is not None
+        assert one.closed_with == [(CloseReason.AGENT_GONE, "an error of the gateway's own")]
+        assert await list_sessions(other) == []
+
+
+# Links that are resumed
+
+
+class Trip:
+    """A client of a gateway whose link can be resumed, and which confirms what it takes."""
+
+    def __init__(self, gateway: Gateway, nursery: trio.Nursery, access: Access, **wish: Any) -> None:
+        self._gateway = gateway
+        self._nursery = nursery
+        self.link = Link(window=1 << 20, high_water=1 << 30)
+        self.stream, ours = memory_message_stream_pair()
+        self.link.connect(self.stream)
+        self.marks: list[dict[str, Any]] = []
+        """The positions that it was told."""
+        self.updates: list[Any] = []
+        """What it has heard besides answers."""
+        self.ended = trio.Event()
+        nursery.start_soon(self._serve, ours, gateway.admit(access, Wish(**wish)))
+
+    async def _serve(self, ours: MessageStream, admission: Admission) -> None:
+        try:
+            await self._gateway.serve(ours, admission, "ann", "the link")
+        finally:
+            self.ended.set()
+
+    async def request(self, method: str, params: Any = None) -> Any:
+        """The answer to a request."""
+        self.link.send([encode({"id": method, "method": method, "params": params})])
+        answers: list[Any] = []
+        while not answers:
+            for text in await self.link.receive_batch():
+                message = json.loads(text)
+                if type(text) is Mark:
+                    self.marks.append(message["params"]["positions"])
+                elif message.get("id") == method:
+                    answers.append(message)
+                else:
+                    self.updates.append(message)
+            self.link.settle()
+        return answers[0]
+
+    async def new_session(self) -> str:
+        """Open one, which initializes."""
+        await self.request("initialize", INITIALIZE)
+        session_id: str = (await self.request("session/new", SESSION))["result"]["sessionId"]
+        return session_id
+
+    async def lose(self) -> None:
+        """Its connection is lost, and the gateway notices."""
+        self.link.disconnect()
+        await self.stream.aclose()
+        await trio.testing.wait_all_tasks_blocked()
+
+    def resume(self, access: Access) -> None:
+        """Take the link up again; raises what the gateway says to that."""
+        resumption = self._gateway.resume(access, "the link", self.link.received)
+        self.stream, ours = memory_message_stream_pair()
+        self.link.disconnect()
+        self.link.connect(self.stream, resumption.received)
+        self._nursery.start_soon(self._gateway.serve_resumed, ours, resumption, "ann")
+
+
+@asynccontextmanager
+async def travelling(gateway: Gateway, access: Access, **wish: Any) -> AsyncIterator[Trip]:
+    """A gateway that runs until the end of the block, and a client."""
+    with trio.fail_after(PATIENCE):
+        async with trio.open_nursery() as nursery:
+            await nursery.start(gateway.run)
+            yield Trip(gateway, nursery, access, **wish)
+            nursery.cancel_scope.cancel()
+
+
+@pytest.mark.parametrize("scope", SCOPES)
+async def test_a_link_is_resumed_at_the_agent_that_it_was_begun_with(
+    scope: Scope, scene: Scene, agents: ServingAgents
+) -> None:
+    access = scene.access()
+    async with travelling(scene.gateway({"fake": agent(scope)}), access) as trip:
+        session = await trip.new_session()
+        for number in range(3):
+            await trip.lose()
+            await agents[0].send(method="session/update", params={"sessionId": session, "update": {}, "n": number})
+            trip.resume(access)
+            assert (await trip.request("test/number"))["result"] == 1
+        assert [update["params"]["n"] for update in trip.updates] == [0, 1, 2]
+        assert len(agents) == 1
+
+
+async def test_with_another_token_nobody_resumes_a_link_not_even_the_same_identity(
+    scene: Scene, agents: ServingAgents
+) -> None:
+    access = scene.access()
+    async with travelling(scene.gateway(), access) as trip:
+        await trip.new_session()
+        for other in (scene.access(), scene.access("bob"), Access("ann", None)):
+            with pytest.raises(LinkGone):
+                trip.resume(other)
+        assert (await trip.request("test/number"))["result"] == 1
+
+
+def change_token(scene: Scene, access: Access, **members: Any) -> Access:
+    """Change a token's entry in its file by hand; what who presents it has from then on."""
+    path = scene.state_dir / "tokens.json"
+    content = json.loads(path.read_text())
+    assert access.token is not None
+    (entry,) = [entry for entry in content["tokens"] if entry["id"] == access.token.id]
+    entry.update(members)
+    path.with_suffix(".edited").write_text(json.dumps(content))
+    path.with_suffix(".edited").chmod(0o600)
+    path.with_suffix(".edited").replace(path)
+    return Access.of(next(token for token in scene.tokens.tokens() if token.id == access.token.id))
+
+
+@pytest.mark.parametrize("away", [False, True])
+async def test_a_link_whose_token_allows_something_else_now_is_over(
+    away: bool, scene: Scene, agents: ServingAgents
+) -> None:
+    access = scene.access()
+    async with travelling(scene.gateway(), access) as trip:
+        await trip.new_session()
+        if away:
+            await trip.lose()
+        changed = change_token(scene, access, role="observer")
+        with pytest.raises(LinkGone, match="something else now"):
+            trip.resume(changed)
+        await trip.ended.wait()
+        with pytest.raises(LinkGone):
+            trip.resume(changed)
+
+
+async def test_a_link_whose_token_does_not_allow_the_agent_any_more_is_refused_and_ends(
+    scene: Scene, agents: ServingAgents, autojump_clock: trio.testing.MockClock
+) -> None:
+    access = scene.access()
+    async with travelling(scene.gateway(), access) as trip:
+        await trip.new_session()
+        await trip.lose()
+        with pytest.raises(Forbidden):
+            trip.resume(change_token(scene, access, agents=["another", "a third"]))
+        await trip.ended.wait()
+
+
+async def test_a_link_that_is_away_ends_when_its_token_is_revoked(
+    scene: Scene, agents: ServingAgents, autojump_clock: trio.testing.MockClock
+) -> None:
+    token, secret = scene.tokens.create("laptop", "ann", None)
+    access = Access.of(token)
+    async with travelling(scene.gateway(), access) as trip:
+        await trip.new_session()
+        await trip.lose()
+        scene.revoke(access)
+        with pytest.raises(Unauthorized):
+            scene.tokens.authenticate(secret)
+        await trip.ended.wait()
+        with pytest.raises(LinkGone):
+            trip.resume(access)
+
+
+async def test_a_link_that_is_away_ends_when_its_token_expires(
+    scene: Scene, agents: ServingAgents, autojump_clock: trio.testing.MockClock
+) -> None:
+    access = scene.access(lifetime=60)
+    async with travelling(scene.gateway(), access) as trip:
+        await trip.new_session()
+        await trip.lose()
+        scene.now += 59
+        await trio.sleep(3 * REVOCATION_INTERVAL)
+        assert not trip.ended.is_set()
+        scene.now += 1
+        await trip.ended.wait()
+
+
+async def test_a_guest_resumes_its_link_to_the_session_that_its_token_led_to(
+    scene: Scene, agents: ServingAgents
+) -> None:
+    gateway = scene.gateway()
+    async with running(gateway) as enter, trio.open_nursery() as nursery:
+        session = await enter(scene.access()).new_session()
+        access = scene.guest(session)
+        trip = Trip(gateway, nursery, access)
+        assert await trip.new_session() == session
+        await trip.lose()
+        trip.resume(access)
+        assert "error" in await trip.request("session/new", SESSION)
+        nursery.cancel_scope.cancel()
+
+
+async def test_a_client_that_missed_more_than_is_kept_is_told_so(scene: Scene, agents: ServingAgents) -> None:
+    access = scene.access()
+    async with travelling(scene.gateway(away_limit=1000), access) as trip:
+        session = await trip.new_session()
+        await trip.lose()
+        for _ in range(3):
+            await agents[0].send(method="session/update", params={"sessionId": session, "update": {"x": "x" * 1000}})
+        await trip.ended.wait()
+        with pytest.raises(TooFarBehind):
+            trip.resume(access)
+
+
+@pytest.mark.parametrize("scope", SCOPES)
+async def test_a_client_that_was_away_for_too_long_is_told_so(
+    scope: Scope, scene: Scene, agents: ServingAgents, autojump_clock: trio.testing.MockClock
+) -> None:
+    access = scene.access()
+    gateway = scene.gateway({"fake": agent(scope)}, away_grace=10.0)
+    async with travelling(gateway, access) as trip:
+        await trip.new_session()
+        await trip.lose()
+        await trio.sleep(9)
+        assert not trip.ended.is_set()
+        await trip.ended.wait()
+        with pytest.raises(LinkExpired):
+            trip.resume(access)
+
+
+async def test_a_connection_that_breaks_off_at_the_door_leaves_the_link_for_the_next(
+    scene: Scene, agents: ServingAgents
+) -> None:
+    access = scene.access()
+    gateway = scene.gateway()
+    async with travelling(gateway, access) as trip:
+        session = await trip.new_session()
+        gateway.resume(access, "the link", trip.link.received)
+        await trio.testing.wait_all_tasks_blocked()
+        await agents[0].send(method="session/update", params={"sessionId": session, "update": {}})
+        trip.resume(access)
+        assert (await trip.request("test/number"))["result"] == 1
+        assert len(trip.updates) == 1
+
+
+async def test_a_gateway_that_stops_waits_for_nobody_who_is_away(scene: Scene, agents: ServingAgents) -> None:
+    async with travelling(scene.gateway(), scene.access()) as trip:
+        await trip.new_session()
+        await trip.lose()
+    assert trip.ended.is_set()
+
+
+async def test_a_client_that_is_as_quiet_as_it_may_be_is_not_taken_for_lost(
+    scene: Scene, agents: ServingAgents, autojump_clock: trio.testing.MockClock
+) -> None:
+    async with travelling(scene.gateway(ping_interval=1.0, ping_timeout=1.0), scene.access()) as trip:
+        await trip.new_session()
+        for _ in range(2):
+            await trio.sleep(1.1 * HEARTBEAT)
+            trip.link.say(acknowledgement(trip.link.received))
+        assert trip.link.received == 2
+        assert (await trip.request("test/number"))["result"] == 1
+
+
+# What outlives a connection
+
+
+async def test_those_who_are_to_hear_of_what_waits_and_of_what_ends_get_what_the_documentation_says(
+    scene: Scene, agents: ServingAgents, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[tuple[str, Any]] = []
+    monkeypatch.setattr(Hooks, "fire", lambda _, event, details: told.append((event, details)))
+    monkeypatch.setattr("acp_gateway.core.agent_state.JUST_LOST", 0.0)
+    async with travelling(scene.gateway(), scene.access()) as trip:
+        session = await trip.new_session()
+        trip.link.send([encode({"id": 1, "method": "session/prompt", "params": {"sessionId": session, "prompt": []}})])
+        prompt = await agents[0].got("session/prompt")
+        await trip.lose()
+        call = {"toolCallId": "t7", "title": "Run make test", "kind": "execute", "rawInput": {"secret": 1}}
+        params = {"sessionId": session, "toolCall": call, "options": []}
+        await agents[0].send(id="?", method="session/request_permission", params=params)
+        await trio.testing.wait_all_tasks_blocked()
+        await agents[0].send(id=prompt["id"], result={"stopReason": "end_turn"})
+        await trio.testing.wait_all_tasks_blocked()
+    common = {"sessionId": session, "agent": "fake", "title": None, "identity": "ann", "connected": 0}
+    (asked, waiting), (ended, turn) = told[:2]
+    assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ", waiting.pop("since"))
+    tool = {"toolCallId": "t7", "title": "Run make test", "kind": "execute"}
+    assert (asked, waiting) == ("permission_waiting", common | {"method": "session/request_permission", "tool": tool})
+    assert turn.pop("seconds") >= 0
+    assert (ended, turn) == ("turn_end", common | {"stopReason": "end_turn"})
+
+
+@pytest.mark.parametrize("journal", ["disk", "memory"])
+async def test_who_comes_back_after_a_restart_gets_what_it_has_not_seen_from_the_stored_journal(
+    journal: str, scene: Scene, agents: ServingAgents
+) -> None:
+    access = scene.access()
+    async with travelling(scene.gateway(journal=journal), access) as trip:
+        session = await trip.new_session()
+        for number in range(3):
+            await agents[0].send(method="session/update", params={"sessionId": session, "update": {}, "n": number})
+        await trip.request("test/number")
+        epoch = trip.marks[0][session]["epoch"]
+        assert len(trip.updates) == 3
+    async with travelling(scene.gateway(journal=journal), access) as trip:
+        await trip.request("initialize", INITIALIZE)
+        meta = {"acp-gateway": {"epoch": epoch, "position": 1, "connection": "the link"}}
+        await trip.request("session/load", SESSION | {"sessionId": session, "_meta": meta})
+        kept = journal == "disk"
+        assert [update["params"]["n"] for update in trip.updates] == ([1, 2] if kept else [])
+        assert (trip.marks[0][session] == {"epoch": epoch, "position": 1}) is kept
+
+
+# Tokens that count no more
+
+
+REVOKED = CloseReason.POLICY, "the token is not valid any more"
+
+
+class SlowToClose(MessageStream):
+    """A client that takes its time to go, in a time that jumps."""
+
+    def __init__(self, *, gone: bool = False) -> None:
+        super().__init__()
+        self._gone = gone
+        self.closed_with: list[tuple[CloseReason, str]] = []
+
+    async def _receive_batch(self) -> list[bytes]:
+        if self._gone:
+            raise trio.EndOfChannel
+        return await trio.sleep_forever()
+
+    def send_nowait(self, messages: Sequence[bytes]) -> None:
+        raise AssertionError("nothing is to be sent")
+
+    @property
+    def pending_bytes(self) -> int:
+        return 0
+
+    async def drain(self, below: int = 0) -> None:
+        raise AssertionError("nothing is to be sent")
+
+    async def run(self) -> None:
+        await trio.sleep_forever()
+
+    def attend(self, helpers: Helpers | None) -> None:
+        pass
+
+    async def aclose(self, reason: CloseReason = CloseReason.NORMAL, text: str = "") -> None:
+        self.closed_with.append((reason, text))
+        await trio.sleep(10 * REVOCATION_INTERVAL)
+
+
+@pytest.mark.parametrize("control", [False, True])
+@pytest.mark.parametrize("scope", SCOPES)
+async def test_a_connection_whose_token_is_revoked_is_closed_once_and_no_other(
+    control: bool,
+    scope: Scope,
+    scene: Scene,
+    autojump_clock: trio.testing.MockClock,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    gateway = scene.gateway({"fake": agent(scope)})
+    revoked, kept, vouched_for = scene.access(), scene.access(), Access("ann", None)
+    clients = [SlowToClose(), SlowToClose(), SlowToClose()]
+    async with trio.open_nursery() as nursery:
+        await nursery.start(gateway.run)
+        for client, access in zip(clients, (revoked, kept, vouched_for), strict=True):
+            nursery.start_soon(gateway.serve, client, gateway.admit(access, Wish(control=control)), "test")
+        await trio.sleep(20 * REVOCATION_INTERVAL)
+        assert [client.closed_with for client in clients] == [[], [], []]
+        scene.revoke(revoked)
+        await trio.sleep(1.5 * REVOCATION_INTERVAL)
+        assert [client.closed_with for client in clients] == [[REVOKED], [], []]
+        await trio.sleep(30 * REVOCATION_INTERVAL)
+        assert [client.closed_with for client in clients] == [[REVOKED], [], []]
+        nursery.cancel_scope.cancel()
+    warnings = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
+    assert revoked.token is not None
+    assert warnings == [f"token {revoked.token.id} is not valid any more: closing its connection"]
+
+
+@pytest.mark.parametrize("control", [False, True])
+async def test_a_token_that_is_revoked_while_its_connection_is_being_closed_harms_nobody(
+    control: bool, scene: Scene, autojump_clock: trio.testing.MockClock
+) -> None:
+    gateway, access, gone = scene.gateway(), scene.access(), SlowToClose(gone=True)
+    async with trio.open_nursery() as nursery:
+        await nursery.start(gateway.run)
+        nursery.start_soon(gateway.serve, gone, gateway.admit(access, Wish(control=control)), "test")
+        await trio.testing.wait_all_tasks_blocked()
+        assert gone.closed_with == [(CloseReason.NORMAL, "")]
+        scene.revoke(access)
+        await trio.sleep(20 * REVOCATION_INTERVAL)
+        assert gone.closed_with == [(CloseReason.NORMAL, "")]
+        nursery.cancel_scope.cancel()
+
+
+@pytest.mark.parametrize("control", [False, True])
+async def test_a_connection_whose_token_has_expired_is_closed(
+    control: bool, scene: Scene, agents: ServingAgents, autojump_clock: trio.testing.MockClock
+) -> None:
+    async with running(scene.gateway()) as enter:
+        visit = enter(scene.access(lifetime=60), control=control)
+        scene.now += 59
+        await trio.sleep(3 * REVOCATION_INTERVAL)
+        assert not visit.ended.is_set()
+        scene.now += 1
+        await visit.ended.wait()
+        assert visit.closed_with == [REVOKED]
+
+
+async def test_a_guest_whose_token_is_revoked_is_closed_and_the_session_goes_on(
+    scene: Scene, agents: ServingAgents, autojump_clock: trio.testing.MockClock
+) -> None:
+    async with running(scene.gateway({"fake": agent("connection")})) as enter:
+        owner = enter(scene.access())
+        access = scene.guest(await owner.new_session())
+        guest = enter(access)
+        await guest.new_session()
+        scene.revoke(access)
+        await guest.ended.wait()
+        assert guest.closed_with == [REVOKED]
+        assert (await owner.editor.request("test/number"))["result"] == 1
+
+
+async def test_what_is_open_is_answered_when_a_token_counts_no_more(
+    scene: Scene, agents: ServingAgents, autojump_clock: trio.testing.MockClock
+) -> None:
+    async with running(scene.gateway()) as enter:
+        access = scene.access()
+        visit = enter(access)
+        session = await visit.new_session()
+        await visit.editor.send(id="turn", method="session/prompt", params={"sessionId": session, "prompt": []})
+        await agents[0].got("session/prompt")
+        scene.revoke(access)
+        (answer,) = await visit.editor.receive_rest()
+        assert answer["id"] == "turn"
+        assert answer["error"]["data"] == {"reason": "unauthorized"}
+
+
+async def test_an_agent_of_a_connections_own_is_stopped_when_its_token_counts_no_more(
+    scene: Scene, agents: ServingAgents, autojump_clock: trio.testing.MockClock
+) -> None:
+    gateway = scene.gateway({"fake": agent("connection")})
+    async with running(gateway) as enter:
+        access = scene.access()
+        visit = enter(access)
+        await visit.agent()
+        scene.revoke(access)
+        await visit.ended.wait()
+        await trio.testing.wait_all_tasks_blocked()
+        assert gateway.hubs == []
+        assert agents[0].cancelled
+
+
+# Bugs
+
+
+def bug(*arguments: object) -> None:
+    raise ZeroDivisionError("a bug")
+
+
+def clear(caplog: pytest.LogCaptureFixture) -> list[str]:
+    """The bugs that were logged; the log is empty then."""
+    messages = [record.getMessage() for record in caplog.records if record.exc_info]
+    caplog.clear()
+    return messages
+
+
+@pytest.mark.parametrize("scope", SCOPES)
+async def test_a_bug_in_one_hub_ends_that_one_and_no_other(
+    scope: Scope,
+    scene: Scene,
+    agents: ServingAgents,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    gateway = scene.gateway({"a": agent(scope), "b": agent(scope)}, default_agent="a")
+    async with running(gateway) as enter:
+        hit, other = enter(scene.access(), agent="a"), enter(scene.access(), agent="b")
+        session = await hit.new_session()
+        await other.agent()
+        (hub,) = [hub for hub in gateway.hubs if hub.name == "a"]
+        monkeypatch.setattr(hub.multiplexer, "receive_from_agent", bug)
+        await agents[0].send(method="any")
+        await hit.ended.wait()
+        assert hit.closed_with == [(CloseReason.AGENT_GONE, "an error of the gateway's own")]
+        await trio.testing.wait_all_tasks_blocked()
+        assert agents[0].cancelled
+        assert clear(caplog) == ["agent a: stopped by an error of the gateway's own"]
+        assert (await other.editor.request("test/number"))["result"] == 2
+        again = enter(scene.access(), agent="a")
+        assert await again.agent() == 3
+        assert "result" in await again.load(session)
+
+
+async def test_a_bug_that_shows_in_a_hub_when_another_has_ended_ends_neither_the_gateway_nor_a_third_one(
+    scene: Scene, agents: ServingAgents, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    gateway = scene.gateway({"a": agent("connection"), "b": agent(), "c": agent()}, default_agent="a")
+    async with running(gateway) as enter:
+        first, hit, third = [enter(scene.access(), agent=name) for name in ("a", "b", "c")]
+        for visit in (first, hit, third):
+            await visit.agent()
+        (hub,) = [hub for hub in gateway.hubs if hub.name == "b"]
+        monkeypatch.setattr(hub.multiplexer, "sessions_freed", bug)
+        await first.leave()
+        await hit.ended.wait()
+        await trio.testing.wait_all_tasks_blocked()
+        assert clear(caplog) == ["agent b: stopped by an error of the gateway's own"]
+        assert [hub.name for hub in gateway.hubs] == ["c"]
+        assert (await third.editor.request("test/number"))["result"] == 3
+
+
+# The end
+
+
+async def test_a_gateway_that_is_stopped_stops_all_agents_in_the_middle_of_their_turns(
+    scene: Scene, agents: ServingAgents
+) -> None:
+    gateway = scene.gateway({"a": agent("connection"), "b": agent(), "c": agent("shared")}, default_agent="a")
+    visits = []
+    async with running(gateway) as enter:
+        for number, name in enumerate(("a", "b", "c")):
+            visit = enter(scene.access(), agent=name)
+            session = await visit.new_session()
+            await visit.editor.send(id="turn", method="session/prompt", params={"sessionId": session, "prompt": []})
+            await agents[number].got("session/prompt")
+            visits.append(visit)
+    for started in agents.started:
+        assert started.cancelled
+        assert started.received[-1]["method"] == "session/cancel"
+    for visit in visits:
+        assert visit.closed_with == [(CloseReason.GOING_AWAY, "the gateway is stopping")]
+    assert gateway.hubs == []
+    assert not [session for session in gateway.registry if session.live]
+
+
+# Real processes
+
+
+def owner_of(gateway: Gateway) -> Access:
+    """The gateway's own user, to whom sessions belong that were never seen."""
+    return Access(gateway.registry.own_identity, None)
+
+
+async def test_the_processes_of_agents_are_known_while_they_run(scene: Scene) -> None:
+    gateway = scene.gateway({"fake": agent("connection")})
+    async with running(gateway) as enter:
+        visits = [enter(scene.access()) for _ in range(2)]
+        pids = set()
+        for visit in visits:
+            await visit.editor.initialize()
+            pids.add((await visit.editor.request("test/process"))["result"]["pid"])
+        assert len(pids) == 2
+        assert all(pid in gateway.agent_ancestors for pid in pids)
+    assert not any(pid in gateway.agent_ancestors for pid in pids)
+
+
+async def test_an_agent_gets_neither_the_gateways_secrets_nor_anything_that_is_not_for_it(scene: Scene) -> None:
+    async with running(scene.gateway()) as enter:
+        editor = enter(scene.access()).editor
+        await editor.initialize()
+        process = (await editor.request("test/process"))["result"]
+    assert process["environment"] == {name: ENVIRONMENT[name] for name in ("PATH", "HOME", "LC_ALL")}
+    assert not [word for word in process["command"] if "acpgw_" in word]
+
+
+async def test_an_agent_gets_the_variables_that_are_configured_for_it(scene: Scene, tmp_path: Path) -> None:
+    keys = tmp_path / "keys"
+    keys.write_text("FROM_FILE=file\nOVERRIDDEN=file\n")
+    keys.chmod(0o600)
+    section = agent(env_file=keys, env={"OVERRIDDEN": "env", "HOME": "/srv"}, pass_env=("API_KEY", "MISSING"))
+    async with running(scene.gateway({"fake": section})) as enter:
+        editor = enter(scene.access()).editor
+        await editor.initialize()
+        environment = (await editor.request("test/process"))["result"]["environment"]
+    assert environment == {
+        "PATH": ENVIRONMENT["PATH"],
+        "HOME": "/srv",
+        "LC_ALL": "C.UTF-8",
+        "API_KEY": "for some agents",
+        "FROM_FILE": "file",
+        "OVERRIDDEN": "env",
+    }
+
+
+@pytest.mark.parametrize("flaw", ["missing", "mode", "text"])
+async def test_an_env_file_that_cannot_be_used_is_an_answer_without_what_is_in_it(
+    flaw: str, scene: Scene, tmp_path: Path
+) -> None:
+    keys = tmp_path / "keys"
+    if flaw != "missing":
+        keys.write_text("KEY=secret\n" if flaw == "mode" else "secret\n")
+        keys.chmod(0o640 if flaw == "mode" else 0o600)
+    async with running(scene.gateway({"fake": agent(env_file=keys)})) as enter:
+        error = (await enter(scene.access()).editor.request("initialize", {"protocolVersion": 1}))["error"]
+    assert error["message"].startswith(f"the agent fake cannot be started: {keys}")
+    assert error["data"] == {"reason": "agent_not_started"}
+    assert "secret" not in json.dumps(error)
+
+
+async def test_an_agent_that_cannot_be_started_costs_nothing(scene: Scene) -> None:
+    gateway = scene.gateway({"fake": AgentSection(command=("no-such-agent",), scope="connection")})
+    async with running(gateway) as enter:
+        counts = []
+        for _ in range(2):
+            visit = enter(scene.access())
+            error = (await visit.editor.request("initialize", {"protocolVersion": 1}))["error"]
+            assert "no-such-agent is not found" in error["message"]
+            assert await visit.editor.receive_rest() == []
+            await visit.leave()
+            await trio.testing.wait_all_tasks_blocked()
+            assert gateway.hubs == []
+            counts.append(open_descriptors())
+        assert counts[0] == counts[1]
+
+
+async def test_an_agent_that_dies_is_reported_with_its_exit_code_and_its_last_words(scene: Scene) -> None:
+    gateway = scene.gateway({"fake": agent("connection")})
+    async with running(gateway) as enter:
+        visit = enter(owner_of(gateway))
+        await visit.editor.initialize()
+        await visit.load("s")
+        await visit.editor.request("test/stderr", "Traceback:\nZeroDivisionError\n")
+        await visit.editor.send(id="turn", method="session/prompt", params={"sessionId": "s", "prompt": []})
+        await visit.editor.send(id="exit", method="test/exit", params=3)
+        answers = await visit.editor.receive_rest()
+    assert {answer["id"] for answer in answers} == {"turn", "exit"}
+    for answer in answers:
+        assert answer["error"]["message"] == (
+            "the agent fake ended with exit code 3; the last it wrote to stderr: ZeroDivisionError"
+        )
+        assert answer["error"]["data"]["stderr"] == ["Traceback:", "ZeroDivisionError"]
+
+
+@pytest.mark.parametrize(
+    ("scope", "knows"),
+    [("connection", ["ann", "bob", "own"]), ("identity", ["ann", "bob", "own"]), ("shared", ["own"])],
+)
+async def test_the_last_words_of_an_agent_are_for_the_identity_whose_process_it_is(
+    scope: Scope, knows: list[str], scene: Scene
+) -> None:
+    gateway = scene.gateway({"fake": agent(scope)})
+    async with running(gateway) as enter:
+        for name, access in {"ann": scene.access(), "bob": scene.access("bob"), "own": owner_of(gateway)}.items():
+            visit = enter(access)
+            await visit.editor.initialize()
+            await visit.editor.request("test/stderr", "hunter2\n")
+            await visit.editor.send(id="exit", method="test/exit", params=3)
+            error = (await visit.editor.receive())["error"]
+            assert error["data"]["exitCode"] == 3
+            assert ("hunter2" in str(error)) == (name in knows)
+            await visit.leave()
+
+
+async def test_why_an_agent_cannot_be_started_is_for_the_identity_whose_process_it_is(scene: Scene) -> None:
+    gateway = scene.gateway({"fake": AgentSection(command=("no-such-agent",), scope="shared")})
+    async with running(gateway) as enter:
+        for access, told in ((scene.access("bob"), False), (owner_of(gateway), True)):
+            error = (await enter(access).editor.request("initialize", {"protocolVersion": 1}))["error"]
+            assert error["message"].startswith("the agent fake cannot be started")
+            assert ("no-such-agent" in str(error)) == told
+
+
+async def test_a_line_of_an_agents_above_max_message_size_ends_it(scene: Scene) -> None:
+    async with running(scene.gateway({"fake": agent("connection")}, max_message_size=1000)) as enter:
+        editor = enter(scene.access()).editor
+        await editor.initialize()
+        await editor.send(id=1, method="test/raw", params="x" * 900)
+        await editor.send(id=2, method="test/raw", params="x" * 900)
+        answers = await editor.receive_rest()
+    assert [answer["id"] for answer in answers] == [1, 2]
+    assert "larger than max_message_size (1000 bytes) allows" in answers[0]["error"]["message"]
+
+
+async def test_a_client_that_goes_in_the_middle_of_a_prompt_cancels_it_where_the_agent_is_its_own(
+    scene: Scene, tmp_path: Path
+) -> None:
+    section = AgentSection(
+        command=(*OBLIGING_AGENT, str(tmp_path / "received")), scope="connection", eof_grace=PATIENCE
+    )
+    gateway = scene.gateway({"fake": section})
+    async with running(gateway) as enter:
+        visit = enter(owner_of(gateway))
+        await visit.editor.initialize()
+        await visit.load("s")
+        await visit.editor.send(id="turn", method="session/prompt", params={"sessionId": "s", "prompt": []})
+        await visit.editor.request("session/list")
+        await visit.leave()
+    received = [json.loads(line) for line in (tmp_path / "received").read_text().splitlines()]
+    assert [message["method"] for message in received] == [
+        "initialize",
+        "session/load",
+        "session/prompt",
+        "session/cancel",
+    ]
+    assert received[-1]["params"] == {"sessionId": "s"}
+
+
+async def test_an_agent_that_ignores_everything_is_gone_at_last(scene: Scene) -> None:
+    code = (
+        "import json, signal, sys, time\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
+        "request = json.loads(sys.stdin.readline())\n"
+        "print(json.dumps({'jsonrpc': '2.0', 'id': request['id'], 'result': {}}), flush=True)\n"
+        "while True: time.sleep(1000)"
+    )
+    section = AgentSection(command=python(code), eof_grace=0.01, term_grace=0.01)
+    async with running(scene.gateway({"fake": section})) as enter:
+        await enter(scene.access()).editor.initialize()
+
+
+async def test_an_agent_that_wants_a_login_is_explained_to_the_editor(scene: Scene) -> None:
+    key = {"id": "k", "name": "API key", "description": "Set ANTHROPIC_API_KEY"}
+    login = {"id": "m", "_meta": {"terminal-auth": {"command": "claude", "args": ["/login"]}}}
+    code = (
+        "import json, sys\n"
+        "def answer(**rest):\n"
+        "    request = json.loads(sys.stdin.readline())\n"
+        "    print(json.dumps({'jsonrpc': '2.0', 'id': request['id'], **rest}), flush=True)\n"
+        f"answer(result={{'protocolVersion': 1, 'authMethods': [{key!r}, {login!r}]}})\n"
+        "answer(error={'code': -32000, 'message': 'Authentication required.'})\nsys.stdin.read()"
+    )
+    async with running(scene.gateway({"fake": AgentSection(command=python(code))})) as enter:
+        editor = enter(scene.access()).editor
+        assert (await editor.initialize())["authMethods"] == [key]
+        error = (await editor.request("session/new", SESSION))["error"]
+    assert re.fullmatch(
+        r"Authentication required\. On the gateway's machine \(.+\): run `claude /login`, then try again\.",
+        error["message"],
+    )
+
+
+# Where sessions may be
+
+
+async def open_in(visit: Visit, cwd: Any, **params: Any) -> Any:
+    """The answer to a request for a session in a directory."""
+    named = {} if cwd is None else {"cwd": str(cwd)}
+    return await visit.editor.request("session/new", {**named, "mcpServers": [], **params})
+
+
+@pytest.fixture
+def folders(tmp_path: Path) -> Path:
+    """Two projects and something else."""
+    for name in ("a", "b", "c"):
+        (tmp_path / name).mkdir()
+    return tmp_path
+
+
+def fenced(scene: Scene, folders: Path, agents: dict[str, AgentSection] | None = None, **settings: Any) -> Gateway:
+    """A gateway with two workspaces."""
+    workspaces = {name: WorkspaceSection(root=folders / name) for name in ("a", "b")}
+    return scene.gateway(agents, workspaces=workspaces, **settings)
+
+
+async def test_sessions_are_opened_in_the_workspaces_of_the_token_and_nowhere_else(
+    scene: Scene, agents: ServingAgents, folders: Path
+) -> None:
+    async with running(fenced(scene, folders)) as enter:
+        unlimited, limited = enter(scene.access()), enter(scene.access(workspaces=["a", "gone"]))
+        for visit, allowed in ((unlimited, ["a", "b"]), (limited, ["a"])):
+            await visit.editor.initialize()
+            for name in ("a", "b", "c", "gone"):
+                answer = await open_in(visit, folders / name)
+                if name in allowed:
+                    assert "result" in answer
+                    continue
+                error = answer["error"]
+                assert (error["code"], error["data"]["reason"]) == (-32602, "outside_workspaces")
+                assert error["data"]["allowed"] == [str(folders / place) for place in allowed]
+                assert all(str(folders / place) in error["message"] for place in allowed)
+        assert "result" in await open_in(unlimited, None)
+        assert (await open_in(limited, None))["error"]["data"]["allowed"] == [str(folders / "a")]
+        assert "error" in await open_in(limited, folders / "a", additionalDirectories=[str(folders / "b")])
+        # Only a new session has to say where it is to be.
+        session = (await open_in(limited, folders / "a"))["result"]["sessionId"]
+        assert "result" in await limited.editor.request("session/load", {"sessionId": session})
+
+
+@pytest.mark.parametrize("limited", [False, True])
+async def test_without_workspaces_sessions_are_in_the_directory_of_their_agent(
+    limited: bool, scene: Scene, agents: ServingAgents, folders: Path
+) -> None:
+    both = {name: agent(cwd=folders / name) for name in ("a", "b")}
+    async with running(scene.gateway(both, default_agent="a", workspaces={})) as enter:
+        for name, other in (("a", "b"), ("b", "a")):
+            visit = enter(scene.access(workspaces=["a"] if limited else None), agent=name)
+            await visit.editor.initialize()
+            assert ("result" in await open_in(visit, folders / name)) is not limited
+            assert "error" in await open_in(visit, folders / other)
+
+
+async def test_a_session_of_another_workspace_is_nowhere_for_a_token(
+    scene: Scene, agents: ServingAgents, folders: Path
+) -> None:
+    async with running(fenced(scene, folders)) as enter:
+        ann = enter(scene.access())
+        await ann.editor.initialize()
+        of_a, of_b = [(await open_in(ann, folders / name))["result"]["sessionId"] for name in ("a", "b")]
+        limited = scene.access(workspaces=["a"])
+        visit, asking = enter(limited), enter(limited, control=True)
+        await visit.editor.initialize()
+        listed = (await visit.editor.request("session/list", {}))["result"]["sessions"]
+        assert [session["sessionId"] for session in listed] == [of_a]
+        assert [session["sessionId"] for session in await list_sessions(asking)] == [of_a]
+        for method in ("session/load", "session/resume"):
+            wanted = {"cwd": str(folders / "a"), "mcpServers": []}
+            assert "result" in await visit.editor.request(method, wanted | {"sessionId": of_a})
+            assert "error" in await visit.editor.request(method, wanted | {"sessionId": of_b})
+        assert await enter(limited, session=of_a).new_session() == of_a
+        with pytest.raises(UnknownSession):
+            enter(limited, session=of_b)
+
+
+async def test_after_a_restart_sessions_are_still_in_their_workspaces(
+    scene: Scene, agents: ServingAgents, folders: Path
+) -> None:
+    async with running(fenced(scene, folders)) as enter:
+        ann = enter(scene.access())
+        await ann.editor.initialize()
+        for name in ("a", "b"):
+            assert "result" in await open_in(ann, folders / name)
+    gateway = fenced(scene, folders)
+    async with running(gateway):
+        places = {session.cwd: session.workspace for session in gateway.registry}
+        assert places == {str(folders / "a"): "a", str(folders / "b"): "b"}
+
+
+async def test_a_session_that_no_workspace_has_any_more_is_not_opened_by_joining_it(
+    scene: Scene, agents: ServingAgents, folders: Path
+) -> None:
+    async with running(fenced(scene, folders)) as enter:
+        ann = enter(scene.access())
+        await ann.editor.initialize()
+        session = (await open_in(ann, folders / "b"))["result"]["sessionId"]
+    async with running(scene.gateway(workspaces={"a": WorkspaceSection(root=folders / "a")})) as enter:
+        visit = enter(scene.access(), session=session)
+        await visit.editor.initialize()
+        error = (await open_in(visit, folders / "a"))["error"]
+        assert (error["code"], error["data"]["cwd"]) == (-32602, str(folders / "b"))
+        assert [message["method"] for message in agents[1].received] == ["initialize"]
+
+
+async def test_a_disk_that_does_not_answer_is_waited_for_so_long_and_holds_up_nobody_else(
+    scene: Scene, agents: ServingAgents, folders: Path, autojump_clock: trio.testing.MockClock
+) -> None:
+    gateway = fenced(scene, folders)
+
+    async def never(look: Callable[[], Findings]) -> Findings:
+        return await trio.sleep_forever()
+
+    async with running(gateway) as enter:
+        slow, quick = enter(scene.access()), enter(scene.access())
+        for visit in (slow, quick):
+            await visit.editor.initialize()
+        gateway.in_thread = never
+        await slow.editor.send(id=7, method="session/new", params={"cwd": str(folders / "a"), "mcpServers": []})
+        await trio.testing.wait_all_tasks_blocked()
+        gateway.in_thread = at_once
+        began = trio.current_time()
+        assert "result" in await open_in(quick, folders / "a")
+        assert trio.current_time() - began < LOOKING_PATIENCE
+        answer = await slow.editor.receive()
+        assert (answer["id"], answer["error"]["data"]) == (7, {"reason": "slow"})
+        assert "did not say in time" in answer["error"]["message"]
+        assert trio.current_time() - began == pytest.approx(LOOKING_PATIENCE)
+
+
+async def test_directories_are_looked_at_in_threads_of_their_own(
+    scene: Scene, agents: ServingAgents, folders: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gateway = fenced(scene, folders)
+    gateway.in_thread = Gateway(gateway.config, scene.tokens, gateway._spawner, ENVIRONMENT).in_thread
+    threads = set()
+
+    def looks(*arguments: Any, **options: Any) -> Findings:
+        threads.add(threading.get_ident())
+        return Findings()
+
+    monkeypatch.setattr(gateway_module, "survey", looks)
+    async with running(gateway) as enter:
+        visit = enter(scene.access())
+        await visit.editor.initialize()
+        assert "result" in await open_in(visit, folders / "a")
+    assert threads
+    assert threading.get_ident() not in threads
+
+
+@pytest.mark.parametrize("place", [(Hub, "surveyed"), (gateway_module, "survey")])
+async def test_a_bug_in_a_look_or_in_going_on_after_it_ends_that_hub_and_no_other(
+    place: tuple[object, str],
+    scene: Scene,
+    agents: ServingAgents,
+    folders: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    def bug(*arguments: object, **options: object) -> None:
+        raise ZeroDivisionError
+
+    async with running(fenced(scene, folders)) as enter:
+        ann, bob = enter(scene.access("ann")), enter(scene.access("bob"))
+        for visit in (ann, bob):
+            await visit.editor.initialize()
+        with monkeypatch.context() as patch:
+            patch.setattr(*place, bug)
+            await ann.editor.send(id=1, method="session/new", params={"cwd": str(folders / "a"), "mcpServers": []})
+            await ann.ended.wait()
+        assert "result" in await open_in(bob, folders / "a")
+    assert [record.message for record in caplog.records if record.exc_info] == [
+        "agent fake: stopped by an error of the gateway's own"
+    ]
+    caplog.clear()
+
+
+# How many and how fast
+
+
+async def test_limits_of_the_configuration_reach_those_who_go_by_them(scene: Scene, agents: ServingAgents) -> None:
+    limits = LimitsSection(
+        connections_per_identity=3, max_connections=4, reserved_connections=1, sessions_per_identity=1
+    )
+    async with running(scene.gateway({"fake": agent("connection")}, limits=limits)) as enter:
+        visits = [enter(scene.access()), enter(scene.access(), control=True), enter(Access("ann", None))]
+        await trio.testing.wait_all_tasks_blocked()
+        with pytest.raises(Busy, match="connections_per_identity"):
+            enter(scene.access())
+        enter(scene.access("bob"))
+        await trio.testing.wait_all_tasks_blocked()
+        with pytest.raises(Busy, match="max_connections"):
+            enter(scene.access("carol"))
+        await visits[0].new_session()
+        await visits[2].editor.initialize()
+        error = (await visits[2].editor.request("session/new", SESSION))["error"]
+        assert error["data"] == {"reason": "too_many_sessions"}
+        await visits[1].leave()
+        enter(scene.access("carol"))
+
+
+@pytest.mark.parametrize(("role", "limited"), [("controller", False), ("observer", True)])
+async def test_messages_of_clients_that_only_look_are_small(
+    role: Literal["controller", "observer"], limited: bool, scene: Scene, agents: ServingAgents
+) -> None:
+    bounds: list[tuple[int, str]] = []
+    limits = LimitsSection(observer_message_size=1000, message_timeout=7.0)
+    async with running(scene.gateway(limits=limits)) as enter:
+        ann = enter(scene.access(role=role))
+        ann.stream.limit = lambda *bound: bounds.append(bound)  # type: ignore[method-assign]
+        await trio.testing.wait_all_tasks_blocked()
+        assert ann.stream.message_timeout == 7.0
+        assert bounds == ([(1000, "observer_message_size")] if limited else [])
+
+
+async def test_guests_take_neither_room_nor_speed_from_the_owner_of_their_session(
+    scene: Scene, agents: ServingAgents, autojump_clock: trio.testing.MockClock
+) -> None:
+    limits = LimitsSection(
+        connections_per_identity=2, connections_per_guest=2, messages_per_second=10, message_burst=60
+    )
+    async with running(scene.gateway(limits=limits)) as enter:
+        owner = enter(scene.access("ann"))
+        session = await owner.new_session()
+        token = scene.guest(session)
+        guests = [enter(token), enter(token)]
+        await trio.testing.wait_all_tasks_blocked()
+        with pytest.raises(Busy, match="connections_per_guest"):
+            enter(token)
+        enter(scene.access("ann"))
+        began = trio.current_time()
+        for guest in guests:
+            await guest.editor.stream.send_batch([b"{}"] * 100)
+        await trio.testing.wait_all_tasks_blocked()
+        for _ in range(10):
+            await owner.editor.request("test/number")
+        assert trio.current_time() - began < 0.5
+
+
+async def test_a_client_that_is_away_takes_up_room_and_may_come_back_when_there_is_none(
+    scene: Scene, agents: ServingAgents
+) -> None:
+    access = scene.access()
+    gateway = scene.gateway(limits=LimitsSection(connections_per_identity=1))
+    async with travelling(gateway, access) as trip:
+        await trip.new_session()
+        await trip.lose()
+        with pytest.raises(Busy):
+            gateway.admit(access, Wish())
+        trip.resume(access)
+        assert (await trip.request("test/number"))["result"] == 1
+
+
+async def test_the_clients_of_an_identity_are_read_so_fast_together_and_others_as_before(
+    scene: Scene, agents: ServingAgents, autojump_clock: trio.testing.MockClock
+) -> None:
+    limits = LimitsSection(messages_per_second=10, message_burst=20)
+    async with running(scene.gateway(limits=limits)) as enter:
+        ann, also_ann, bob = enter(scene.access("ann")), enter(scene.access("ann")), enter(scene.access("bob"))
+        for visit in (ann, also_ann, bob):
+            await visit.editor.initialize()
+        began = trio.current_time()
+        await ann.editor.stream.send_batch([encode({"id": n, "method": "test/number"}) for n in range(38)])
+        heard = [await ann.editor.receive() for _ in range(38)]
+        assert [message["id"] for message in heard] == list(range(38))
+        await bob.editor.request("test/number")
+        assert trio.current_time() - began < 0.5
+        # Two seconds of silence for 20 messages too many; then it is read again.
+        await ann.editor.request("test/number")
+        assert trio.current_time() - began == pytest.approx(2, abs=0.3)
+        await also_ann.editor.request("test/number")
+        await also_ann.editor.request("test/number")
+        assert trio.current_time() - began < 3
+
+
+# Tokens that were rotated
+
+
+ROTATED = CloseReason.POLICY, "the token was rotated: show the new one"
+
+
+async def test_a_link_whose_token_was_rotated_comes_back_with_the_new_one_alone(
+    scene: Scene, agents: ServingAgents, autojump_clock: trio.testing.MockClock
+) -> None:
+    token, secret = scene.tokens.create("laptop", "ann", None)
+    async with travelling(scene.gateway(), Access.of(token)) as trip:
+        session = await trip.new_session()
+        rotated, new_secret = scene.tokens.rotate(token.id)
+        with pytest.raises(trio.EndOfChannel):
+            await trip.link.receive_batch()
+        assert not trip.ended.is_set()
+        with pytest.raises(Unauthorized):
+            scene.tokens.authenticate(secret)
+        await agents[0].send(method="session/update", params={"sessionId": session, "update": {}, "n": 1})
+        await trio.sleep(3 * REVOCATION_INTERVAL)
+        trip.resume(Access.of(scene.tokens.authenticate(new_secret)))
+        assert (await trip.request("test/number"))["result"] == 1
+        assert [update["params"]["n"] for update in trip.updates] == [1]
+        await trio.sleep(3 * REVOCATION_INTERVAL)
+        assert (await trip.request("test/number"))["result"] == 1
+        scene.tokens.revoke(rotated.id)
+        await trip.ended.wait()
+
+
+async def test_what_was_on_its_way_when_a_token_was_rotated_is_not_lost(
+    scene: Scene, agents: ServingAgents, autojump_clock: trio.testing.MockClock
+) -> None:
+    token, _ = scene.tokens.create("laptop", "ann", None)
+    async with travelling(scene.gateway(), Access.of(token)) as trip:
+        session = await trip.new_session()
+        prompt = {"sessionId": session, "prompt": []}
+        trip.link.send([encode({"id": "turn", "method": "session/prompt", "params": prompt})])
+        await agents[0].got("session/prompt")
+        rotated, _ = scene.tokens.rotate(token.id)
+        await trio.sleep(2 * REVOCATION_INTERVAL)
+        assert not trip.ended.is_set()
+        trip.resume(Access.of(rotated))
+        trip.link.send([encode({"method": "session/cancel", "params": {"sessionId": session}})])
+        assert (await trip.request("test/number"))["result"] == 1
+        (answer,) = [message for message in trip.updates if message.get("id") == "turn"]
+        assert answer["result"] == {"stopReason": "cancelled"}
+
+
+@pytest.mark.parametrize("control", [False, True])
+async def test_a_connection_that_cannot_come_back_is_told_that_its_token_was_rotated(
+    control: bool, scene: Scene, agents: ServingAgents, autojump_clock: trio.testing.MockClock
+) -> None:
+    token, _ = scene.tokens.create("laptop", "ann", None)
+    async with running(scene.gateway()) as enter:
+        visit = enter(Access.of(token), control=control)
+        scene.tokens.rotate(token.id)
+        await visit.ended.wait()
+        assert visit.closed_with == [ROTATED]
+
+
+async def test_a_connection_whose_certificate_has_expired_is_closed(
+    scene: Scene, agents: ServingAgents, autojump_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gateway = scene.gateway()
+    monkeypatch.setattr(gateway.connections, "_now", lambda: scene.now)
+    async with running(gateway) as enter:
+        visit = enter(Access("ann", None, "laptop", expires=scene.now + 60))
+        scene.now += 59
+        await trio.sleep(3 * REVOCATION_INTERVAL)
+        assert not visit.ended.is_set()
+        scene.now += 1
+        await visit.ended.wait()
+        assert visit.closed_with == [(CloseReason.POLICY, "the client certificate has expired")]
+
+
+# What is written down
+
+
+async def test_who_was_here_and_what_was_opened_and_decided_is_written_down_and_nothing_that_was_said(
+    scene: Scene, agents: ServingAgents, folders: Path
+) -> None:
+    notebook = Notebook()
+    gateway = fenced(scene, folders, {"fake": agent(mcp_servers="drop")}, audit=notebook)
+    access = scene.access()
+    server = {"name": "files", "command": "s3cret", "args": ["s3cret"], "env": [{"name": "s3cret", "value": "s3cret"}]}
+    async with running(gateway) as enter:
+        visit = enter(access)
+        await visit.editor.initialize()
+        await open_in(visit, "/nowhere")
+        session = (await open_in(visit, folders / "a", mcpServers=[server]))["result"]["sessionId"]
+        options = [{"optionId": "yes", "name": "s3cret", "kind": "allow_once"}]
+        call = {"toolCallId": "c", "title": "s3cret", "kind": "execute", "rawInput": "s3cret"}
+        params = {"sessionId": session, "toolCall": call, "options": options}
+        await agents[0].send(id="q", method="session/request_permission", params=params)
+        question = await visit.editor.receive()
+        await visit.editor.send(id=question["id"], result={"outcome": {"outcome": "selected", "optionId": "yes"}})
+        await visit.editor.request("s3cret/method", {"s3cret": 1})
+        await visit.leave()
+    who = {"connection": "test", "identity": "ann"}
+    assert notebook.entries == [
+        ("attached", who | {"agent": "fake", "credential": access.credential, "role": "controller"}),
+        ("agent_started", {"agent": "fake", "pid": 4711}),
+        ("cwd_refused", who | {"agent": "fake", "path": "/nowhere", "reason": "outside_workspaces"}),
+        ("mcp_server_dropped", who | {"agent": "fake", "name": "files", "kind": "stdio"}),
+        ("session_joined", who | {"session": session, "agent": "fake", "owner": "ann"}),
+        (
+            "permission_decided",
+            who
+            | {"session": session, "agent": "fake", "toolCallId": "c", "kind": "execute"}
+            | {"decision": "yes", "optionKind": "allow_once"},
+        ),
+        ("session_left", who | {"session": session, "agent": "fake"}),
+        ("detached", who | {"why": "left"}),
+        ("agent_ended", {"agent": "fake", "pid": 4711, "signal": "SIGTERM"}),
+    ]
+    assert "s3cret" not in repr(notebook.entries)
+
+
+async def test_why_a_connection_has_ended_is_written_down(
+    scene: Scene, agents: ServingAgents, autojump_clock: trio.testing.MockClock
+) -> None:
+    notebook = Notebook()
+    gateway = scene.gateway(audit=notebook)
+    async with running(gateway) as enter:
+        revoked, stays = scene.access(), enter(scene.access(role="observer"))
+        visit = enter(revoked)
+        await visit.editor.initialize()
+        await stays.editor.initialize()
+        scene.revoke(revoked)
+        await visit.ended.wait()
+    assert notebook.of("detached") == [
+        ("detached", {"connection": "test", "identity": "ann", "why": "the token is not valid any more"}),
+        ("detached", {"connection": "test", "identity": "ann", "why": "stopped"}),
+    ]
+    assert {details["role"] for _, details in notebook.of("attached")} == {"observer", "controller"}
+
+
+# Recordings
+
+
+async def test_what_each_connection_says_and_hears_is_recorded_to_its_end(scene: Scene, agents: ServingAgents) -> None:
+    camera = Camera()
+    async with running(scene.gateway(recorder=camera)) as enter:
+        for identity in ("ann", "bob"):
+            visit = enter(scene.access(identity))
+            await visit.agent()
+            await visit.leave()
+    for (connection, about, reel), identity in zip(camera.reels, ("ann", "bob"), strict=True):
+        assert (connection, about) == ("test", {"connection": "test", "agent": "fake", "identity": identity})
+        assert reel.closed
+        assert reel.written == [
+            ("from_client", "initialize"),
+            ("to_client", None),
+            ("from_client", "test/number"),
+            ("to_client", None),
+        ]
+
+
+async def test_a_link_that_is_resumed_is_one_recording(scene: Scene, agents: ServingAgents) -> None:
+    camera, access = Camera(), scene.access()
+    async with travelling(scene.gateway(recorder=camera), access) as trip:
+        await trip.new_session()
+        await trip.lose()
+        trip.resume(access)
+        await trip.request("test/number")
+        (_, _, reel) = camera.reels[0]
+        assert [method for direction, method in reel.written if direction == "from_client"] == [
+            *("initialize", "session/new", "test/number")
+        ]
+        assert not reel.closed
+    assert len(camera.reels) == 1
+    assert reel.closed

@@ -1,0 +1,359 @@
+"""The limit for all hubs together: when it is looked at, what counts, and who has to give up something."""
+
+import logging
+from typing import Any
+
+import pytest
+
+from acp_gateway.core.journal import Journal
+from acp_gateway.core.sessions import Session, State
+from acp_gateway.gateway.attachment import Seat
+from acp_gateway.gateway.hub import Hub
+from acp_gateway.gateway.memory_limit import LOOKS, Memory
+from acp_gateway.transports.streams import CloseReason, memory_message_stream_pair
+from tests.core import scene as core
+from tests.core.scene import Peer, make_policy
+from tests.hub_scene import make_limits
+
+LIMIT = 100_000
+
+LIMITS = make_limits(write_high_water=0, outbox_limit=1_000_000)
+
+
+async def no_agent(**_: Any) -> None:
+    raise AssertionError("no agent is to be started")
+
+
+class Place:
+    """A hub whose clients take nothing: what they are sent waits in their seats."""
+
+    def __init__(self, *clients: str) -> None:
+        self.core = core.Scene(make_policy())
+        self.hub = Hub("agent", shared=True, run_agent=no_agent, multiplexer=self.core.multiplexer, limits=LIMITS)
+        self.peers: list[Peer] = []
+        for name in clients:
+            self.join(name)
+
+    def sends(self, peer: Peer, size: int) -> None:
+        """Have a client have sent so much that nothing was done about yet."""
+        self.hub.seats[peer.client].unhandled = size
+
+    def leaves(self, peer: Peer) -> None:
+        """A client is gone for good."""
+        peer.gone()
+        del self.hub.seats[peer.client]
+        self.peers.remove(peer)
+
+    @property
+    def agent(self) -> core.Agent:
+        return self.core.agent
+
+    @property
+    def session(self) -> Session:
+        """The one that there is."""
+        (session,) = self.core.multiplexer.sessions
+        return session
+
+    def join(self, name: str, **who: Any) -> Peer:
+        """Another client, in the session."""
+        peer = self.core.join(name, **who)
+        if self.core.multiplexer.sessions:
+            peer.load()
+        else:
+            peer.new_session()
+        self.peers.append(peer)
+        _, ours = memory_message_stream_pair()
+        seat = self.hub.seats[peer.client] = Seat(peer.client, high_water=0, progressed=lambda: None)
+        seat.connect(ours)
+        return peer
+
+    def say(self, size: int, count: int = 1) -> None:
+        """Have the agent say so much, so many times: it stands in the history, and waits for each client."""
+        for _ in range(count):
+            self.agent.update("x" * size)
+        for peer in self.peers:
+            if seat := self.hub.seats.get(peer.client):
+                seat.send(peer.heard_text())
+
+    def send(self, peer: Peer, size: int) -> None:
+        """Send a message to one client only."""
+        self.hub.seats[peer.client].send([b"x" * size])
+
+    def detached(self) -> list[str]:
+        """The names of those who were detached."""
+        return [seat.client.name for seat in self.hub.seats.values() if seat.farewell is not None]
+
+
+def look(*places: Place, limit: int = LIMIT, size: int = LIMIT) -> None:
+    """Have a limit looked at."""
+    Memory(limit, lambda: [place.hub for place in places]).grown(size)
+
+
+async def test_within_the_limit_nobody_notices() -> None:
+    place = Place("ann", "bob")
+    place.say(LIMIT // 10)
+    look(place)
+    assert place.detached() == []
+    assert not place.session.journal.truncated
+
+
+async def test_the_client_with_the_most_waiting_is_detached_and_told_of_the_setting(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    place, other = Place("ann", "bob"), Place("carol")
+    ann, bob = place.peers
+    place.send(ann, LIMIT // 4)
+    place.send(bob, LIMIT // 2)
+    other.send(other.peers[0], LIMIT // 3)
+    look(place, other)
+    assert (place.detached(), other.detached()) == (["bob"], [])
+    farewell = place.hub.seats[bob.client].farewell
+    assert farewell is not None
+    assert (farewell.reason, farewell.word) == (CloseReason.POLICY, "too_slow")
+    assert f"memory_limit ({LIMIT} bytes)" in farewell.text
+    assert caplog.messages == [f"bob: detached: {farewell.text}"]
+
+
+async def test_the_client_that_has_been_away_for_the_longest_is_detached_before_any_other(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    place, other = Place("ann", "bob"), Place("carol", "dave")
+    ann, bob = place.peers
+    carol, dave = other.peers
+    for where, peer, size, since in (
+        (place, ann, LIMIT * 98 // 100, None),
+        (place, bob, LIMIT // 100, 20.0),
+        (other, carol, LIMIT // 50, 10.0),
+        (other, dave, 0, 5.0),
+    ):
+        if size:
+            where.send(peer, size)
+        where.hub.seats[peer.client].away_since = since
+    look(place, other)
+    assert (place.detached(), other.detached()) == ([], ["carol"])
+    farewell = other.hub.seats[carol.client].farewell
+    assert farewell is not None
+    assert farewell.word == "too_slow"
+    assert f"memory_limit ({LIMIT} bytes)" in farewell.text
+    assert caplog.messages == [f"carol: detached: {farewell.text}"]
+    look(place, other, limit=LIMIT // 2)
+    assert (place.detached(), other.detached()) == (["ann", "bob"], ["carol"])
+
+
+async def test_who_is_away_and_holds_what_it_has_not_confirmed_is_detached_as_well() -> None:
+    place = Place("ann", "bob")
+    ann, bob = place.peers
+    place.send(ann, 2 * LIMIT)
+    seat = place.hub.seats[bob.client] = Seat(bob.client, high_water=1, window=LIMIT, progressed=lambda: None)
+    seat.connect(memory_message_stream_pair()[0])
+    place.send(bob, LIMIT)
+    assert not seat.behind
+    seat.lose(1.0)
+    look(place, limit=2 * LIMIT)
+    assert place.detached() == ["bob"]
+
+
+@pytest.mark.parametrize("waits", ["its turn runs", "its prompt waits"])
+async def test_who_is_away_and_waits_for_a_turn_is_detached_after_others_that_are_away(waits: str) -> None:
+    place = Place("ann", "bob", "carol")
+    ann, bob, carol = place.peers
+    if waits == "its prompt waits":
+        carol.prompt()
+    ann.prompt()
+    for since, peer in enumerate((ann, bob)):
+        place.send(peer, LIMIT * 2 // 3)
+        place.hub.seats[peer.client].away_since = float(since)
+    look(place)
+    assert place.detached() == ["bob"]
+    look(place, limit=LIMIT // 2)
+    assert place.detached() == ["ann", "bob"]
+
+
+async def test_a_history_is_cut_when_nobody_is_away_any_more() -> None:
+    place = Place("ann")
+    place.say(LIMIT // 100, count=120)
+    place.hub.seats[place.peers[0].client].away_since = 1.0
+    look(place)
+    assert place.detached() == ["ann"]
+    assert place.session.journal.size <= LIMIT
+
+
+async def test_as_many_are_detached_as_it_takes() -> None:
+    place, other = Place("ann", "bob"), Place("carol")
+    for number, (where, peer) in enumerate([(place, place.peers[0]), (place, place.peers[1]), (other, other.peers[0])]):
+        where.send(peer, LIMIT + 1 + number)
+    look(place, other)
+    assert place.detached() + other.detached() == ["ann", "bob", "carol"]
+
+
+async def test_what_waits_for_several_and_stands_in_a_history_is_there_once() -> None:
+    place = Place(*"abcdefgh")
+    place.say(LIMIT // 100, count=80)
+    look(place)
+    assert place.detached() == []
+    assert not place.session.journal.truncated
+
+
+async def test_what_is_the_same_by_chance_is_there_twice() -> None:
+    place = Place("ann", "bob")
+    for peer in place.peers:
+        place.send(peer, LIMIT * 2 // 3)
+    look(place)
+    assert len(place.detached()) == 1
+
+
+async def test_where_nobody_waits_for_anything_the_longest_history_is_cut(caplog: pytest.LogCaptureFixture) -> None:
+    place, other = Place(), Place()
+    for where, count in ((place, 80), (other, 40)):
+        where.join("ann")
+        where.say(LIMIT // 100, count=count)
+        for seat in where.hub.seats.values():
+            seat.outbox.clear()
+    before = other.session.journal.size
+    look(place, other)
+    assert (place.detached(), other.detached()) == ([], [])
+    assert place.session.journal.truncated
+    assert place.session.journal.size <= LIMIT // 2
+    assert other.session.journal.size == before
+    assert [record.levelno for record in caplog.records] == [logging.WARNING]
+    assert f"memory_limit ({LIMIT} bytes)" in caplog.text
+
+
+async def test_histories_that_are_too_much_by_themselves_are_cut_without_a_look_at_each_message(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    place = Place("ann")
+    place.say(LIMIT // 100, count=120)
+    place.hub.seats[place.peers[0].client].outbox.clear()
+    # With millions of messages that would take seconds, in which nobody is served.
+    monkeypatch.delattr(Journal, "replay")
+    look(place)
+    assert place.session.journal.truncated
+
+
+async def test_a_client_stays_where_a_history_is_what_takes_the_memory() -> None:
+    place = Place("ann")
+    place.say(LIMIT // 100, count=120)
+    place.hub.seats[place.peers[0].client].outbox.clear()
+    place.send(place.peers[0], LIMIT // 10)
+    look(place)
+    assert place.detached() == []
+    assert place.session.journal.truncated
+
+
+async def test_histories_are_cut_after_the_clients_are_detached_and_as_often_as_it_takes() -> None:
+    place = Place("ann")
+    place.say(LIMIT // 100, count=100)
+    look(place, limit=LIMIT // 10)
+    assert place.detached() == ["ann"]
+    assert 0 < place.session.journal.size <= LIMIT // 10
+
+
+async def test_a_history_that_is_being_recorded_counts_and_is_cut() -> None:
+    place = Place("ann")
+    place.peers[0].request("session/load", sessionId="other", cwd="/srv", mcpServers=[])
+    recorded = next(session for session in place.core.multiplexer.sessions if session.state is State.OPENING).recorded
+    assert recorded is not None
+    for _ in range(100):
+        recorded.append(bytes(LIMIT // 50))
+    look(place)
+    assert recorded.size <= LIMIT
+
+
+@pytest.mark.parametrize("cut", ["cut before", "not cut yet"])
+async def test_a_look_ends_where_nothing_is_left_but_states_that_a_late_joiner_needs(cut: str) -> None:
+    place = Place("ann")
+    place.agent.state("plan", entries=["x" * LIMIT])
+    place.agent.state("usage_update", text="x" * LIMIT)
+    if cut == "cut before":
+        place.session.journal.shrink(0)
+    look(place)
+    assert place.session.journal.size > 2 * LIMIT
+    assert not place.session.journal.truncated
+
+
+async def test_a_shorter_history_is_cut_where_the_longest_has_only_states_left() -> None:
+    place, other = Place("ann"), Place("bob")
+    place.agent.state("plan", entries=["x" * 2 * LIMIT])
+    other.say(LIMIT // 100, count=50)
+    for where in (place, other):
+        for seat in where.hub.seats.values():
+            seat.outbox.clear()
+    look(place, other)
+    assert other.session.journal.size == 0
+
+
+async def test_a_look_ends_where_there_is_nothing_at_all() -> None:
+    look(Place(), limit=0, size=1)
+
+
+async def test_memory_is_looked_at_again_only_after_a_part_of_the_limit_was_added() -> None:
+    place = Place("ann")
+    memory = Memory(LIMIT, lambda: [place.hub])
+    for name in ("ann", "bob"):
+        place.send(place.peers[-1], 2 * LIMIT)
+        for _ in range(3):
+            memory.grown(LIMIT // LOOKS // 4)
+            assert name not in place.detached()
+        memory.grown(LIMIT // LOOKS // 4 + 1)
+        assert name in place.detached()
+        place.join("bob")
+
+
+# What clients have sent
+
+
+async def test_what_clients_have_sent_counts_and_the_identity_with_most_of_it_goes_first() -> None:
+    place = Place("ann", "also ann")
+    other = Place()
+    bobs = [other.join(f"bob {number}", identity="bob") for number in range(4)]
+    for number, peer in enumerate(bobs):
+        other.sends(peer, LIMIT // 4 + number)
+    # The largest of all is somebody else's.
+    place.sends(place.peers[0], LIMIT // 3)
+    look(place, other)
+    assert (place.detached(), other.detached()) == ([], ["bob 2", "bob 3"])
+    farewell = other.hub.seats[bobs[3].client].farewell
+    assert farewell is not None
+    assert farewell.text == f"memory_limit ({LIMIT} bytes) is reached, and nobody has sent more that is still kept"
+
+
+async def test_who_is_away_and_what_was_said_are_not_given_up_for_what_somebody_else_has_sent() -> None:
+    place, other = Place("ann", "also ann"), Place()
+    place.say(LIMIT // 10)
+    place.hub.seats[place.peers[1].client].away_since = 1.0
+    other.sends(other.join("bob", identity="bob"), LIMIT)
+    look(place, other)
+    assert (place.detached(), other.detached()) == ([], ["bob"])
+    assert not place.session.journal.truncated
+
+
+async def test_prompts_that_were_left_behind_count_and_are_dropped_before_anybody_is_detached(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    place = Place("ann", "also ann")
+    leaver = place.join("leaver", identity="me")
+    for _ in range(4):
+        leaver.prompt("x" * (LIMIT // 3))
+    place.leaves(leaver)
+    # The first is a turn, of which nothing is kept here.
+    assert len(place.session.queue) == 3
+    place.session.journal.clear()
+    look(place)
+    assert list(place.session.queue) == []
+    assert place.detached() == []
+    assert caplog.messages == [
+        f"agent: memory_limit ({LIMIT} bytes) is reached: prompts that me has left behind are dropped"
+    ]
+
+
+async def test_an_agent_for_which_most_waits_is_stopped(caplog: pytest.LogCaptureFixture) -> None:
+    place, other = Place("ann"), Place("bob")
+    other.hub._early.append(b"x" * 2 * LIMIT)
+    place.sends(place.peers[0], LIMIT // 10)
+    look(place, other)
+    assert other.hub.outgoing_bytes == 0
+    assert (place.detached(), place.hub.over) == ([], False)
+    assert caplog.messages == [
+        f"agent: memory_limit ({LIMIT} bytes) is reached, and most of it waits for the agent agent"
+    ]

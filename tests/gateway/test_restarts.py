@@ -1,0 +1,47 @@
+"""When an agent that keeps ending is started again."""
+
+import pytest
+
+from acp_gateway.gateway.restarts import LONGEST_BACKOFF, WINDOW, Restarts, TooOften
+
+
+def test_an_agent_that_has_not_ended_starts_at_once() -> None:
+    assert Restarts(5).next_start(100.0) == 100.0
+
+
+def test_each_end_doubles_the_pause_up_to_a_bound() -> None:
+    restarts = Restarts(100)
+    pauses = []
+    for _ in range(8):
+        restarts.ended(10.0, "it ended")
+        pauses.append(restarts.next_start(10.0) - 10.0)
+    assert pauses == [1.0, 2.0, 4.0, 8.0, 16.0, LONGEST_BACKOFF, LONGEST_BACKOFF, LONGEST_BACKOFF]
+
+
+def test_a_pause_counts_from_the_end_and_not_from_the_next_request() -> None:
+    restarts = Restarts(5)
+    restarts.ended(10.0, "it ended")
+    assert restarts.next_start(500.0) == 11.0
+
+
+def test_one_end_too_many_is_refused_with_the_reason_the_setting_and_when_to_try_again() -> None:
+    restarts = Restarts(2)
+    for moment in (10.0, 20.0, 30.5):
+        restarts.ended(moment, f"it ended at {moment}")
+    with pytest.raises(TooOften, match=r"it ended at 30\.5; .* 3 times within 10 min \(max_restarts is 2\)") as caught:
+        restarts.next_start(31.5)
+    assert caught.value.retry_after == 579
+
+
+def test_whoever_comes_back_when_told_finds_it_may_start() -> None:
+    restarts = Restarts(1)
+    restarts.ended(10.0, "it ended")
+    restarts.ended(20.0, "it ended")
+    assert restarts.next_start(10.0 + WINDOW) == 21.0
+
+
+def test_what_is_long_past_is_forgotten() -> None:
+    restarts = Restarts(1)
+    restarts.ended(10.0, "it ended")
+    restarts.ended(20.0, "it ended")
+    assert restarts.next_start(1000.0) == 1000.0

@@ -1,0 +1,158 @@
+"""What is read of a message and edited in it, while the rest stays as it was."""
+
+import json
+
+import pytest
+
+from acp_gateway.protocol import json_text
+from acp_gateway.protocol.json_text import Envelope
+from acp_gateway.protocol.spans import MalformedJson
+
+BROKEN = [b"", b"junk", b"[]", b'"id"', b"\xff", b'{"id":1', b'{"id":1,"\xff":2}', b'{"id":1,"method":7}']
+
+
+# Envelopes
+
+
+@pytest.mark.parametrize(
+    ("message", "envelope"),
+    [
+        (b'{"id":1,"method":"m"}', Envelope(b"1", "m", False)),
+        (b' { "method" : "m" , "id" : 1.0 } ', Envelope(b"1.0", "m", False)),
+        (b'{"\\u0069d":"\\u0031","\\u006dethod":"a\\/b"}', Envelope(b'"\\u0031"', "a/b", False)),
+        (b'{"method":"n","params":{"id":1,"error":2}}', Envelope(None, "n", False)),
+        (b'{"id":null,"result":{"method":"m"}}', Envelope(b"null", None, False)),
+        (b'{"id":1,"error":{}}', Envelope(b"1", None, True)),
+        (b'{"id":1,"result":1,"error":null}', Envelope(b"1", None, False)),
+        (b'{"id":1,"id":2}', Envelope(b"2", None, False)),
+        (b"{}", json_text.NOTHING),
+    ],
+)
+def test_an_envelope_is_what_stands_at_the_top(message: bytes, envelope: Envelope) -> None:
+    assert json_text.read_envelope(message) == envelope
+
+
+@pytest.mark.parametrize("message", BROKEN)
+def test_what_is_no_message_has_no_envelope(message: bytes) -> None:
+    assert json_text.read_envelope(message) is None
+
+
+@pytest.mark.parametrize("raw_id", [b"null", b'""', b"0", b"-1", b"1e2"])
+def test_strings_numbers_and_null_can_be_ids(raw_id: bytes) -> None:
+    assert json_text.may_be_id(raw_id)
+
+
+@pytest.mark.parametrize("raw_id", [b"{}", b"[1]", b"true", b"false"])
+def test_other_values_can_not(raw_id: bytes) -> None:
+    assert not json_text.may_be_id(raw_id)
+
+
+def test_the_ids_of_requests_and_of_responses_are_told_apart() -> None:
+    messages = [b'{"id":1,"method":"m"}', b'{"id":"2","result":1}', b'{"method":"n"}', b"junk", b'{"id":3,"error":{}}']
+    assert json_text.ids_in(messages) == ({b"1"}, {b'"2"', b"3"})
+
+
+# Values
+
+
+NESTED = b'{ "a": {"b" :[1.10, "x"] , "c":"\\u0064", "e":1e999} }'
+
+
+def test_a_value_is_returned_as_it_is_spelled() -> None:
+    assert json_text.raw_at(NESTED, "a", "e") == b"1e999"
+    assert json_text.object_at(NESTED, "a") == b'{"b" :[1.10, "x"] , "c":"\\u0064", "e":1e999}'
+    assert json_text.elements_at(NESTED, "a", "b") == {b"1.10", b'"x"'}
+
+
+def test_a_string_is_decoded() -> None:
+    assert json_text.text_at(NESTED, "a", "c") == "d"
+
+
+@pytest.mark.parametrize("path", [("x",), ("a", "x"), ("a", "b", "x")])
+def test_what_is_not_there_is_not_found(path: tuple[str, ...]) -> None:
+    assert json_text.raw_at(NESTED, *path) is None
+    assert json_text.text_at(NESTED, *path) is None
+    assert json_text.object_at(NESTED, *path) == b"{}"
+    assert json_text.elements_at(NESTED, *path) == set()
+
+
+def test_what_is_of_another_kind_is_not_found() -> None:
+    assert json_text.text_at(NESTED, "a", "e") is None
+    assert json_text.object_at(NESTED, "a", "b") == b"{}"
+    assert json_text.elements_at(NESTED, "a") == set()
+
+
+@pytest.mark.parametrize("text", [b"", b"junk", b'{"a":', b'{"a":"x"', b'{"a\\q":1,"a":"x"}'])
+def test_nothing_is_found_in_what_is_no_json(text: bytes) -> None:
+    assert json_text.raw_at(text, "a") is None
+    assert json_text.text_at(text, "a") is None
+
+
+@pytest.mark.parametrize(
+    ("raw", "number"),
+    [(b"0", 0), (b"41", 41), (b"-7", -7), (b"9" * 18, 10**18 - 1)],
+)
+def test_a_whole_number_is_one(raw: bytes, number: int) -> None:
+    assert json_text.whole_number(raw) == number
+
+
+@pytest.mark.parametrize("raw", [None, b"", b"-", b'"7"', b"7.0", b"7e0", b"null", b"1" + b"0" * 18, b"9" * 10_000])
+def test_other_values_and_absurd_numbers_are_none(raw: bytes | None) -> None:
+    assert json_text.whole_number(raw) is None
+
+
+# Edits
+
+
+@pytest.mark.parametrize(
+    ("text", "edited"),
+    [
+        (b"{}", b'{"n":1}'),
+        (b" { } ", b' {"n":1 } '),
+        (b'{ "a":1.10}', b'{"n":1, "a":1.10}'),
+        (b'{"a":1e999 , "n" : {"x":2}, "b":3}', b'{"a":1e999 , "n" : 1, "b":3}'),
+        (b'{"\\u006e":0}', b'{"\\u006e":1}'),
+        (b'{"a":{"n":0}}', b'{"n":1,"a":{"n":0}}'),
+    ],
+)
+def test_one_member_is_added_or_replaced_and_the_rest_stays(text: bytes, edited: bytes) -> None:
+    assert json_text.with_member(text, "n", b"1") == edited
+
+
+def test_a_name_is_encoded() -> None:
+    assert json.loads(json_text.with_member(b"{}", 'ü"', b"1")) == {'ü"': 1}
+
+
+def test_what_is_broken_is_not_edited() -> None:
+    with pytest.raises(MalformedJson):
+        json_text.with_member(b'{"a":', "n", b"1")
+
+
+@pytest.mark.parametrize(
+    ("params", "again"),
+    [
+        (b'{"_meta":{"acp-gateway":{"x":1} , "a":2}}', b'{"_meta":{"acp-gateway":7 , "a":2}}'),
+        (b'{"b":1.10, "_meta":{"a":1e999}}', b'{"b":1.10, "_meta":{"acp-gateway":7,"a":1e999}}'),
+        (b'{"_meta":null}', b'{"_meta":{"acp-gateway":7}}'),
+        (b"{ }", b'{"_meta":{"acp-gateway":7} }'),
+    ],
+)
+def test_only_the_gateways_own_member_of_the_meta_data_is_added_or_replaced(params: bytes, again: bytes) -> None:
+    assert json_text.with_own_meta(params, b"7") == again
+
+
+# Messages of our own
+
+
+def test_an_error_has_the_id_as_it_was_spelled() -> None:
+    assert json_text.error(b"1.0", -32601, "no") == (
+        b'{"jsonrpc":"2.0","id":1.0,"error":{"code":-32601,"message":"no"}}'
+    )
+
+
+def test_an_error_may_have_a_reason() -> None:
+    assert json.loads(json_text.error(b"1", -1, "no", "outage"))["error"]["data"] == {"reason": "outage"}
+
+
+def test_what_can_not_be_utf8_is_escaped() -> None:
+    assert json_text.encode(["\ud83d", "\u2028"]) == b'["\\ud83d","\\u2028"]'

@@ -1,0 +1,554 @@
+"""Those who are not in yet: whose room they take, whose time, and that they lock nobody out."""
+
+import errno
+import itertools
+import logging
+import os
+import socket
+import ssl
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+import trio.testing
+
+from acp_gateway.config.load import LimitsSection
+from acp_gateway.errors import Unauthorized
+from acp_gateway.gateway.events.audit import NO_AUDIT
+from acp_gateway.security.tls import client_context, create_certificate, server_context
+from acp_gateway.server.handshake_limits import (
+    ANSWER_PATIENCE,
+    ARRIVAL_COST,
+    BRIEF_VISIT,
+    COMPLAINT_INTERVAL,
+    CREDIT,
+    FREE_COST,
+    FREE_STEPS,
+    FULL_PATIENCE,
+    FULL_PAUSE,
+    LARGEST_DEBT,
+    SHARE,
+    STEP_COST,
+    Doorstep,
+    Entrance,
+    Guest,
+    GuestBytes,
+    Turnstile,
+    shake_hands,
+)
+from acp_gateway.transports.sockets import start_tls
+from tests.doubles import PATIENCE, make_config
+
+
+@pytest.fixture
+def entrance(tmp_path: Path) -> Entrance:
+    return make(tmp_path)
+
+
+def make(tmp_path: Path, **limits: Any) -> Entrance:
+    config = make_config(tmp_path, "tcp://127.0.0.1:0")
+    object.__setattr__(config, "limits", LimitsSection(**limits))
+    return Entrance(config, NO_AUDIT)
+
+
+def guest(room: str = "a", *, limited: bool = True, name: str = "c1") -> Guest:
+    return Guest(name=name, address=room, listener="tcp://gpu:1", room=room, limited=limited)
+
+
+@asynccontextmanager
+async def staying(entrance: Entrance, *guests: Guest) -> AsyncIterator[None]:
+    """Guests who come one after another and stay until the block is over, or they are shown out."""
+
+    async def stay(guest: Guest) -> None:
+        with entrance.hosting(guest):
+            await trio.sleep_forever()
+
+    async with trio.open_nursery() as nursery:
+        for each in guests:
+            nursery.start_soon(stay, each)
+            await trio.testing.wait_all_tasks_blocked()
+        yield
+        nursery.cancel_scope.cancel()
+
+
+# Room
+
+
+async def test_of_one_address_the_oldest_goes_when_there_is_one_too_many(tmp_path: Path) -> None:
+    entrance = make(tmp_path, handshakes_per_address=2)
+    guests = [guest("a"), guest("b"), guest("a"), guest("a"), guest("b")]
+    async with staying(entrance, *guests):
+        assert [each.shown_out for each in guests] == [True, False, False, False, False]
+        assert guests[0].scope.cancelled_caught
+
+
+async def test_in_all_the_oldest_goes_of_those_addresses_that_have_most(tmp_path: Path) -> None:
+    entrance = make(tmp_path, max_handshakes=4)
+    guests = [guest("a"), guest("b"), guest("b"), guest("c"), guest("d"), guest("d")]
+    async with staying(entrance, *guests):
+        # The last but one finds two of b, the last one one of each but two of its own.
+        assert [each.shown_out for each in guests] == [False, True, False, False, True, False]
+
+
+async def test_what_was_begun_comes_to_its_end_however_many_come(tmp_path: Path) -> None:
+    entrance = make(tmp_path, handshakes_per_address=2)
+    served = [guest(), guest()]
+    async with staying(entrance, *served):
+        for each in served:
+            await entrance.step(each)
+        late = [guest(), guest(), guest()]
+        async with staying(entrance, *late):
+            assert [each.shown_out for each in [*served, *late]] == [False, False, True, True, True]
+
+
+async def test_whose_turn_has_not_come_yet_is_not_to_blame(
+    tmp_path: Path, autojump_clock: trio.testing.MockClock
+) -> None:
+    entrance = make(tmp_path, handshakes_per_address=1)
+    waiting = guest()
+    async with staying(entrance, waiting), trio.open_nursery() as nursery:
+        entrance._turnstile = Turnstile(1e-6)
+        entrance._turnstile.charge(1.0)
+        nursery.start_soon(entrance.step, waiting)
+        await trio.sleep(5 * ANSWER_PATIENCE)
+        late = guest()
+        async with staying(entrance, late):
+            assert (waiting.shown_out, late.shown_out) == (False, True)
+        nursery.cancel_scope.cancel()
+
+
+async def test_who_does_not_go_on_is_not_waited_for(tmp_path: Path, autojump_clock: trio.testing.MockClock) -> None:
+    entrance = make(tmp_path, handshakes_per_address=2)
+    slow, quick = guest(), guest()
+    async with staying(entrance, slow, quick):
+        await entrance.step(slow)
+        await trio.sleep(2 * ANSWER_PATIENCE)
+        await entrance.step(quick)
+        late = guest()
+        async with staying(entrance, late):
+            assert [each.shown_out for each in (slow, quick, late)] == [True, False, False]
+
+
+async def test_who_needs_more_steps_than_anybody_is_taken_for_idle(tmp_path: Path) -> None:
+    entrance = make(tmp_path, handshakes_per_address=2)
+    trickling, quick = guest(), guest()
+    async with staying(entrance, trickling, quick):
+        await entrance.step(quick)
+        for _ in range(FREE_STEPS + 1):
+            await entrance.step(trickling)
+        async with staying(entrance, guest()):
+            assert (trickling.shown_out, quick.shown_out) == (True, False)
+
+
+async def test_a_fleet_that_comes_back_comes_in_one_after_another(tmp_path: Path) -> None:
+    entrance = make(tmp_path, max_handshakes=4)
+    fleet = [guest(f"laptop {number}") for number in range(4)]
+    async with staying(entrance, *fleet):
+        for each in fleet:
+            await entrance.step(each)
+        late = guest("laptop 5")
+        async with staying(entrance, late):
+            assert late.shown_out
+            assert not any(each.shown_out for each in fleet)
+
+
+async def test_who_was_refused_takes_no_room_of_the_address(tmp_path: Path) -> None:
+    entrance = make(tmp_path, handshakes_per_address=2, max_handshakes=5)
+    refused = [guest(), guest(), guest()]
+    async with staying(entrance, *refused[:2]):
+        for each in refused[:2]:
+            entrance.refuse(each, Unauthorized("no"))
+        async with staying(entrance, guest(), guest()):
+            assert not any(each.shown_out for each in refused)
+
+
+async def test_who_was_refused_goes_first_where_there_is_no_room_at_all(tmp_path: Path) -> None:
+    entrance = make(tmp_path, max_handshakes=3)
+    guests = [guest("a"), guest("b"), guest("c")]
+    async with staying(entrance, *guests):
+        entrance.refuse(guests[2], Unauthorized("no"))
+        entrance.refuse(guests[1], Unauthorized("no"))
+        async with staying(entrance, guest("d")):
+            assert [each.shown_out for each in guests] == [False, False, True]
+    assert entrance._refused == {}
+
+
+async def test_who_comes_through_a_proxy_or_a_unix_socket_is_not_limited_by_the_address(tmp_path: Path) -> None:
+    entrance = make(tmp_path, handshakes_per_address=2)
+    guests = [guest("proxy", limited=False) for _ in range(5)]
+    async with staying(entrance, *guests):
+        assert not any(each.shown_out for each in guests)
+
+
+async def test_who_has_come_in_takes_no_room_and_stays(tmp_path: Path) -> None:
+    entrance = make(tmp_path, handshakes_per_address=2, max_handshakes=2)
+    inside = [guest(), guest()]
+    async with staying(entrance, *inside):
+        for each in inside:
+            entrance.admit(each)
+        guests = [guest(), guest()]
+        async with staying(entrance, *guests):
+            assert not any(each.shown_out for each in [*inside, *guests])
+
+
+async def test_who_leaves_leaves_nothing_behind(tmp_path: Path) -> None:
+    entrance = make(tmp_path, handshakes_per_address=2)
+    async with staying(entrance, *(guest(room) for room in "aaaabbc")):
+        pass
+    assert entrance._rooms == {}
+    assert entrance._guests == 0
+
+
+async def test_there_may_be_nobody_to_make_room(entrance: Entrance) -> None:
+    entrance.make_room()
+
+
+# Time
+
+
+async def test_nobody_waits_as_long_as_little_is_charged(autojump_clock: trio.testing.MockClock) -> None:
+    turnstile = Turnstile(0.5)
+    for _ in range(10):
+        await turnstile.turn()
+        turnstile.charge(CREDIT / 10)
+    assert trio.current_time() == 0.0
+
+
+async def test_in_the_long_run_what_is_charged_is_a_share_of_the_time(autojump_clock: trio.testing.MockClock) -> None:
+    turnstile = Turnstile(0.25)
+    for _ in range(1000):
+        await turnstile.turn()
+        turnstile.charge(0.001)
+    assert trio.current_time() == pytest.approx((1.0 - CREDIT) / 0.25, rel=0.01)
+
+
+async def test_a_time_without_anybody_is_not_saved_up_for_ever(autojump_clock: trio.testing.MockClock) -> None:
+    turnstile = Turnstile(0.5)
+    await trio.sleep(1000)
+    turnstile.charge(CREDIT)
+    turnstile.charge(0.01)
+    await turnstile.turn()
+    assert trio.current_time() == pytest.approx(1000.02)
+
+
+async def test_what_many_owe_together_is_not_waited_for_for_ever(autojump_clock: trio.testing.MockClock) -> None:
+    turnstile = Turnstile(0.5)
+    for _ in range(1000):
+        turnstile.charge(0.001)
+    await turnstile.turn()
+    assert trio.current_time() == pytest.approx(LARGEST_DEBT / 0.5)
+
+
+async def test_what_one_step_took_is_paid_for_however_long_it_was(autojump_clock: trio.testing.MockClock) -> None:
+    turnstile = Turnstile(0.25)
+    for _ in range(10):
+        await turnstile.turn()
+        turnstile.charge(100 * LARGEST_DEBT)
+        turnstile.charge(0.0)
+    await turnstile.turn()
+    assert trio.current_time() == pytest.approx((10 * 100 * LARGEST_DEBT - CREDIT) / 0.25)
+
+
+async def test_a_debt_that_is_too_small_for_the_clock_ends(autojump_clock: trio.testing.MockClock) -> None:
+    turnstile = Turnstile(0.5)
+    autojump_clock.jump(1e9)
+    turnstile.charge(CREDIT + 1e-12)
+    with trio.fail_after(1):
+        await turnstile.turn()
+
+
+async def test_one_passes_at_a_turn_in_the_order_in_which_they_came() -> None:
+    turnstile = Turnstile(0.5)
+    passed: list[int] = []
+    alone: list[int] = []
+
+    async def come(number: int) -> None:
+        await turnstile.turn()
+        passed.append(number)
+
+    class Watch(trio.abc.Instrument):
+        def before_io_wait(self, timeout: float) -> None:
+            alone.append(len(passed))
+
+    watch = Watch()
+    async with trio.open_nursery() as nursery:
+        for number in range(20):
+            nursery.start_soon(come, number)
+            await trio.lowlevel.cancel_shielded_checkpoint()
+            if number == 0:
+                trio.lowlevel.add_instrument(watch)
+    trio.lowlevel.remove_instrument(watch)
+    assert max(after - before for before, after in itertools.pairwise(alone)) == 1
+    assert passed == sorted(passed)
+
+
+async def test_only_who_came_for_nothing_is_paid_for(
+    entrance: Entrance, autojump_clock: trio.testing.MockClock
+) -> None:
+    async def come(*, is_let_in: bool) -> None:
+        visitor = guest()
+        with entrance.hosting(visitor):
+            for _ in range(4):
+                await entrance.step(visitor)
+            if is_let_in:
+                entrance.admit(visitor)
+
+    for _ in range(1000):
+        await come(is_let_in=True)
+    assert trio.current_time() == 0.0
+    for _ in range(1000):
+        await come(is_let_in=False)
+    charged = 1000 * (ARRIVAL_COST + 4 * STEP_COST)
+    assert trio.current_time() == pytest.approx((charged - CREDIT) / SHARE, rel=0.01)
+
+
+async def test_who_comes_in_and_leaves_at_once_is_paid_for_as_well(
+    entrance: Entrance, autojump_clock: trio.testing.MockClock
+) -> None:
+    async def visit(seconds: float) -> float:
+        """How long the next one at the doors waits when somebody has been in for so long."""
+        visitor = guest()
+        with entrance.hosting(visitor):
+            entrance.admit(visitor)
+        came = trio.current_time()
+        await trio.sleep(seconds)
+        entrance.see_off(10 * CREDIT, came)
+        began = trio.current_time()
+        await entrance.step(guest())
+        return trio.current_time() - began
+
+    assert await visit(BRIEF_VISIT) == 0
+    assert await visit(0.0) > CREDIT
+
+
+async def test_who_sends_byte_after_byte_pays_before_leaving(
+    entrance: Entrance, autojump_clock: trio.testing.MockClock
+) -> None:
+    visitor = guest()
+    with entrance.hosting(visitor):
+        for _ in range(FREE_STEPS + 1000):
+            await entrance.step(visitor)
+        assert trio.current_time() == pytest.approx((1000 * STEP_COST - CREDIT) / SHARE, rel=0.01)
+
+
+async def test_the_work_for_a_guest_is_measured(entrance: Entrance, monkeypatch: pytest.MonkeyPatch) -> None:
+    times = iter([10.0, 10.0 + FREE_COST / 2])
+    monkeypatch.setattr("time.perf_counter", lambda: next(times))
+    visitor = guest()
+    with pytest.raises(ZeroDivisionError), entrance.measured(visitor):
+        raise ZeroDivisionError
+    assert visitor.cost == pytest.approx(ARRIVAL_COST + FREE_COST / 2)
+
+
+async def test_who_costs_more_than_anybody_who_comes_in_pays_before_leaving(
+    entrance: Entrance, monkeypatch: pytest.MonkeyPatch, autojump_clock: trio.testing.MockClock
+) -> None:
+    times = iter([10.0, 10.0 + 3 * CREDIT])
+    monkeypatch.setattr("time.perf_counter", lambda: next(times))
+    visitor = guest()
+    with entrance.measured(visitor):
+        pass
+    monkeypatch.undo()
+    await entrance.step(visitor)
+    assert trio.current_time() == pytest.approx((3 * CREDIT + ARRIVAL_COST + STEP_COST - CREDIT) / SHARE, rel=0.05)
+
+
+@pytest.mark.parametrize("how", ["refused", "not understood"])
+async def test_who_was_refused_pays_at_once_and_not_when_they_choose_to_leave(
+    how: str, entrance: Entrance, autojump_clock: trio.testing.MockClock
+) -> None:
+    visitors = [guest(str(number)) for number in range(200)]
+    async with staying(entrance, *visitors):
+        for visitor in visitors:
+            await entrance.step(visitor)
+            if how == "refused":
+                entrance.refuse(visitor, Unauthorized("no"))
+            else:
+                entrance.complain(visitor, "what?")
+        await entrance.step(guest())
+        charged = 200 * (ARRIVAL_COST + STEP_COST)
+        assert trio.current_time() == pytest.approx((charged - CREDIT) / SHARE, rel=0.05)
+
+
+async def test_where_it_is_full_the_next_is_expected_when_one_has_gone(
+    tmp_path: Path, autojump_clock: trio.testing.MockClock
+) -> None:
+    entrance = make(tmp_path, max_handshakes=2)
+    first = guest()
+    async with staying(entrance, first, guest()), trio.open_nursery() as nursery:
+        nursery.start_soon(entrance.expect)
+        await trio.sleep(FULL_PATIENCE / 2)
+        entrance.admit(first)
+    assert trio.current_time() == FULL_PATIENCE / 2
+
+
+async def test_where_it_stays_full_the_next_is_expected_all_the_same(
+    tmp_path: Path, autojump_clock: trio.testing.MockClock
+) -> None:
+    entrance = make(tmp_path, max_handshakes=2)
+    async with staying(entrance, guest(), guest()):
+        await entrance.expect()
+    assert trio.current_time() == FULL_PATIENCE
+
+
+# Accepting
+
+
+class Crowded(trio.abc.Listener[trio.SocketStream]):
+    """A listener whose system has no room for the first so many connections."""
+
+    def __init__(self, *errors: int) -> None:
+        self._errors = list(errors)
+
+    async def accept(self) -> trio.SocketStream:
+        await trio.lowlevel.checkpoint()
+        if self._errors:
+            raise OSError(self._errors.pop(0), "no")
+        here, there = trio.socket.socketpair()
+        there.close()
+        return trio.SocketStream(here)
+
+    async def aclose(self) -> None:
+        raise ZeroDivisionError
+
+
+async def test_where_the_system_is_full_it_is_asked_again_and_the_log_has_it_once(
+    entrance: Entrance, caplog: pytest.LogCaptureFixture, autojump_clock: trio.testing.MockClock
+) -> None:
+    doorstep = Doorstep(Crowded(*[errno.EMFILE, errno.ENFILE] * 5), entrance)  # type: ignore[arg-type]
+    oldest, next_one = guest("a"), guest("a")
+    async with staying(entrance, oldest, next_one):
+        await (await doorstep.accept()).aclose()
+        assert oldest.shown_out
+    assert trio.current_time() == pytest.approx(10 * FULL_PAUSE)
+    (record,) = caplog.records
+    assert record.levelno == logging.ERROR
+    assert record.getMessage() == (
+        "no further connection can be accepted: too many open files; those that are open go on"
+    )
+    assert record.exc_info is None
+
+
+async def test_the_log_has_it_again_when_that_is_long_ago(
+    entrance: Entrance, caplog: pytest.LogCaptureFixture, autojump_clock: trio.testing.MockClock
+) -> None:
+    for _ in range(3):
+        doorstep = Doorstep(Crowded(errno.EMFILE), entrance)  # type: ignore[arg-type]
+        await (await doorstep.accept()).aclose()
+        await trio.sleep(COMPLAINT_INTERVAL)
+    assert len(caplog.records) == 3
+
+
+async def test_another_error_of_a_listener_is_not_passed_over(entrance: Entrance) -> None:
+    with pytest.raises(OSError, match="no"):
+        await Doorstep(Crowded(errno.EBADF), entrance).accept()  # type: ignore[arg-type]
+
+
+async def test_a_doorstep_closes_its_listener(entrance: Entrance) -> None:
+    with pytest.raises(ZeroDivisionError):
+        await Doorstep(Crowded(), entrance).aclose()  # type: ignore[arg-type]
+
+
+# Connections
+
+
+def pair() -> tuple[socket.socket, socket.socket]:
+    here, there = socket.socketpair()
+    here.setblocking(False)
+    there.setblocking(False)
+    return here, there
+
+
+async def test_what_a_guest_sends_is_read_in_turns_until_they_are_in(entrance: Entrance) -> None:
+    here, there = pair()
+    visitor = guest()
+    stream = GuestBytes(here, visitor, entrance)
+    for data in (b"a", b"b"):
+        there.send(data)
+        assert await stream.receive_some() == data
+    assert visitor.steps == 2
+    stream.let_in()
+    there.send(b"c")
+    assert await stream.receive_some() == b"c"
+    assert visitor.steps == 2
+    await stream.aclose()
+    there.close()
+
+
+@pytest.fixture(scope="module")
+def contexts(tmp_path_factory: pytest.TempPathFactory) -> tuple[ssl.SSLContext, ssl.SSLContext]:
+    created = create_certificate(["localhost"], tmp_path_factory.mktemp("tls"))
+    return server_context(created.cert_path, created.key_path), client_context(ca=created.cert_path, pin=None)
+
+
+async def test_hands_are_shaken_a_step_at_a_time(
+    entrance: Entrance, contexts: tuple[ssl.SSLContext, ssl.SSLContext]
+) -> None:
+    here, there = pair()
+    visitor = guest()
+    ends: list[Any] = []
+
+    async def serve() -> None:
+        ends.append(GuestBytes(await shake_hands(here, contexts[0], visitor, entrance), visitor, entrance))
+
+    with trio.fail_after(PATIENCE):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(serve)
+            ends.append(await start_tls(there, contexts[1], server_hostname="localhost"))
+            await ends[0].send_some(memoryview(b"hello"))
+        client, server = sorted(ends, key=lambda end: isinstance(end, GuestBytes))
+        assert await server.receive_some() == b"hello"
+    assert 2 <= visitor.steps <= 5
+    assert visitor.cost > ARRIVAL_COST + visitor.steps * STEP_COST
+    await client.aclose()
+    await server.aclose()
+
+
+async def test_for_who_says_nothing_nothing_is_set_up(
+    entrance: Entrance, contexts: tuple[ssl.SSLContext, ssl.SSLContext]
+) -> None:
+    here, there = pair()
+    visitor = guest()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(shake_hands, here, contexts[0], visitor, entrance)
+        await trio.testing.wait_all_tasks_blocked()
+        nursery.cancel_scope.cancel()
+    assert visitor.steps == 0
+    assert here.fileno() == -1
+    there.close()
+
+
+@pytest.mark.parametrize("said", [b"hello\r\n\r\n", b"\x16\x03\x01\xff\xff", b""])
+async def test_who_speaks_no_tls_is_an_error_and_the_socket_closed(
+    said: bytes, entrance: Entrance, contexts: tuple[ssl.SSLContext, ssl.SSLContext]
+) -> None:
+    before = len(os.listdir("/proc/self/fd"))
+    here, there = pair()
+    there.send(said)
+    there.shutdown(socket.SHUT_WR)
+    with pytest.raises(OSError), trio.fail_after(PATIENCE):  # noqa: PT011 - whichever OpenSSL finds fitting
+        await shake_hands(here, contexts[0], guest(), entrance)
+    there.close()
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
+async def test_doors_that_share_an_entrance_tell_once(tmp_path: Path, autojump_clock: trio.testing.MockClock) -> None:
+    entrance = make(tmp_path)
+    told = 0
+
+    async def report() -> None:
+        nonlocal told
+        told += 1
+        await trio.sleep_forever()
+
+    entrance.refusals.report = report  # type: ignore[method-assign]
+    for _ in range(2):
+        async with trio.open_nursery() as nursery:
+            for _ in range(3):
+                nursery.start_soon(entrance.run)
+            await trio.testing.wait_all_tasks_blocked()
+            nursery.cancel_scope.cancel()
+    assert told == 2

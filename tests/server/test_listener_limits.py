@@ -1,0 +1,773 @@
+"""What those who are not in yet can't do: at real doors, over real sockets."""
+
+import ipaddress
+import json
+import logging
+import os
+import re
+import resource
+import socket
+import ssl
+import zlib
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import pytest
+import trio
+import trio.testing
+from websockets.uri import WebSocketURI
+
+from acp_gateway.config.load import CertificateSection, LimitsSection, ListenSection
+from acp_gateway.errors import Busy, ConfigError
+from acp_gateway.gateway.agent.orphans import Ledger
+from acp_gateway.gateway.agent.process import Spawner
+from acp_gateway.gateway.connections import REVOKED_CERTIFICATE
+from acp_gateway.security.tls import certificate_end, client_context, create_certificate, spki_pin
+from acp_gateway.security.token_format import mint
+from acp_gateway.server.listener import Door, open_door
+from acp_gateway.transports.ndjson import LineStream
+from acp_gateway.transports.sockets import SocketBytes, connect_tcp
+from acp_gateway.transports.websocket import Timing, WebSocketStream, connect_websocket
+from acp_gateway.transports.websocket_server import HEAD_SIZE
+from tests.authority import ANN, END, Authority, name
+from tests.doubles import PATIENCE, open_descriptors
+from tests.server.test_listener import (
+    PING,
+    TCP,
+    WS,
+    EchoingGateway,
+    answer_to,
+    ask,
+    bearer,
+    connected,
+    hello,
+    listening,
+    open_next,
+    port_of,
+    upgrade,
+    with_tls,
+)
+from tests.server.test_refusals import Book
+from tests.transports.frames import TEXT, frame
+
+WSS = "wss://127.0.0.1:0"
+TLS = "tcp+tls://127.0.0.1:0"
+
+Shown: TypeAlias = tuple[Path, Path]
+"""A client's certificate and its key."""
+
+
+@pytest.fixture
+def spawner(tmp_path: Path) -> Iterator[Spawner]:
+    with Spawner(Ledger(tmp_path / "state" / "agents")) as spawner:
+        yield spawner
+
+
+@pytest.fixture
+def gateway(tmp_path: Path, spawner: Spawner) -> EchoingGateway:
+    return EchoingGateway(tmp_path / "state", spawner)
+
+
+@pytest.fixture(autouse=True)
+def no_bug_showed(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
+    """Doors log bugs and go on: a test that provokes an error clears the log."""
+    yield
+    assert not [record for record in caplog.get_records("call") if record.levelno >= logging.ERROR]
+
+
+@pytest.fixture(scope="module")
+def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("certificate")
+    create_certificate(["127.0.0.1"], folder)
+    return folder
+
+
+@pytest.fixture
+def book(gateway: EchoingGateway) -> Book:
+    """The gateway's audit."""
+    gateway.audit = Book()
+    return gateway.audit
+
+
+@pytest.fixture
+def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Answers that come late come soon."""
+    monkeypatch.setattr("acp_gateway.server.refusals.REFUSAL_DELAY", 0.001)
+
+
+def limit(gateway: EchoingGateway, **limits: Any) -> None:
+    """Give a gateway other limits, before its doors open."""
+    gateway.config = replace(gateway.config, limits=LimitsSection(**limits))
+
+
+async def is_let_in(lines: LineStream, **params: Any) -> bool:
+    """Whether a hello opens the door; a message passes then."""
+    await lines.send(hello(**params))
+    if "error" in json.loads(await lines.receive()):
+        return False
+    await lines.send(PING)
+    return await lines.receive() == PING
+
+
+# Names
+
+
+@pytest.mark.parametrize("url", [WS, WSS])
+@pytest.mark.parametrize("path", ["/acp", "/healthz"])
+@pytest.mark.parametrize("host", ["evil.example", "127.0.0.1.evil.example:7443", "localhost\r\nHost: localhost"])
+async def test_a_page_that_has_its_own_name_resolve_to_loopback_gets_nothing(
+    url: str,
+    path: str,
+    host: str,
+    gateway: EchoingGateway,
+    certificate: Path,
+) -> None:
+    token = gateway.token()
+    async with listening(with_tls(url, certificate), gateway) as door:
+        if url == WS:
+            response = await ask(door, path, *upgrade(bearer(token)), host=host)
+            assert (response.status, response.headers["acp-gateway"]) == (403, ["forbidden"])
+        else:
+            answer = await ask_over_tls(door, certificate, path, *upgrade(bearer(token)), host=host)
+            assert answer.startswith("HTTP/1.1 403 ")
+    assert gateway.served == []
+
+
+async def ask_over_tls(
+    door: Door, authority: Path, target: str, *headers: str, host: str = "localhost", shown: Shown | None = None
+) -> str:
+    """The answer to one HTTP request, up to the end or to where the frames begin."""
+    stream = await secure(door, authority, shown)
+    lines = [f"GET {target} HTTP/1.1", f"Host: {host}", *headers, "", ""]
+    await stream.send_some(memoryview("\r\n".join(lines).encode()))
+    received = b""
+    while not received.startswith(b"HTTP/1.1 101") or b"\r\n\r\n" not in received:
+        try:
+            data = await stream.receive_some()
+        except trio.BrokenResourceError:
+            break
+        if not data:
+            break
+        received += data
+    await stream.aclose()
+    return received.decode()
+
+
+async def secure(door: Door, authority: Path, shown: Shown | None = None) -> SocketBytes:
+    """A TLS connection to a door, whose certificate is in this folder."""
+    cert, key = shown or (None, None)
+    context = client_context(ca=authority / "cert.pem", pin=None, cert=cert, key=key)
+    return await connect_tcp("127.0.0.1", port_of(door), context)
+
+
+async def test_a_name_that_is_listed_is_one_of_the_gateways(gateway: EchoingGateway) -> None:
+    section = ListenSection(url=WS, allowed_hosts=("gpu.example",))
+    async with listening(section, gateway) as door:
+        for host in ("gpu.example:7443", "localhost", "127.0.0.1:1"):
+            assert (await ask(door, "/acp", *upgrade(bearer(gateway.token())), host=host)).status == 101
+
+
+# Refusals
+
+
+async def test_nothing_tells_one_wrong_token_from_another(
+    gateway: EchoingGateway,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    revoked, once = gateway.tokens.create("a", "ann", None)
+    _, over = gateway.tokens.create("b", "ann", None, lifetime=1)
+    gateway.tokens.revoke(revoked.id)
+    now = gateway.tokens._now()
+    monkeypatch.setattr(gateway.tokens, "_now", lambda: now + 10)
+    answers = set()
+    shown = [once, over, mint(), mint("observer"), mint("guest"), "acpgw_x", "x", "", gateway.token()[:-1]]
+    async with listening(WS, gateway) as door, open_next(TCP, gateway) as lines:
+        for token in shown:
+            response = await ask(door, "/acp", *upgrade(bearer(token)))
+            response.headers.pop("date")
+            by_line = (await answer_to(lines, hello(token=token)))["error"]
+            answers.add((response.status, str(response.headers), response.body, str(by_line)))
+    assert len(answers) == 1
+
+
+@pytest.mark.usefixtures("hasty")
+async def test_a_flood_of_wrong_tokens_does_not_lock_out_a_right_one(
+    gateway: EchoingGateway,
+    book: Book,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    limit(gateway, failed_attempts=3)
+    token = gateway.token()
+    async with listening(WS, gateway) as door:
+        answers = [await ask(door, "/acp", *upgrade(bearer(mint()))) for _ in range(50)]
+        assert [answer.status for answer in answers] == [401] * 3 + [429] * 47
+        assert answers[3].headers["acp-gateway"] == ["too_many_attempts"]
+        assert (await ask(door, "/acp", *upgrade(bearer(token)))).status == 101
+        assert (await ask(door, "/acp", *upgrade(bearer(mint())))).status == 429
+    assert [entry["event"] for entry in book.entries] == ["refused"] * 3 + ["authenticated", "refused"]
+    assert book.entries[-1]["count"] == 48
+    assert len(caplog.records) == 4
+
+
+@pytest.mark.usefixtures("hasty")
+async def test_a_flood_of_wrong_hellos_does_not_lock_out_a_right_one(
+    gateway: EchoingGateway,
+) -> None:
+    limit(gateway, failed_attempts=3)
+    async with listening(TCP, gateway) as door:
+        answers = [await answer_to(door, hello(token=mint())) for _ in range(10)]
+        assert [answer["error"]["code"] for answer in answers] == [401] * 3 + [429] * 7
+        assert answers[-1]["error"]["data"] == {"reason": "too_many_attempts"}
+        async with connected(door) as lines:
+            assert await is_let_in(lines, token=gateway.token())
+
+
+@pytest.mark.usefixtures("hasty")
+async def test_a_right_token_that_asks_for_the_wrong_thing_is_slowed_down_alone(
+    gateway: EchoingGateway,
+) -> None:
+    limit(gateway, failed_attempts=2)
+    token, other = gateway.token("first"), gateway.token("first")
+    async with listening(TCP, gateway) as door:
+        codes = [
+            (await answer_to(door, hello(token=each, agent=agent)))["error"]["code"]
+            for each, agent in ((token, "second"), (token, "none"), (token, "second"), (other, "second"))
+        ]
+        assert codes == [403, 404, 429, 403]
+        async with connected(door) as lines:
+            assert await is_let_in(lines, token=token)
+
+
+async def test_the_answer_waits_and_the_socket_is_idle_meanwhile(
+    gateway: EchoingGateway,
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    limit(gateway, failed_attempts=1)
+    async with listening(TCP, gateway) as door:
+        assert (await answer_to(door, hello(token="x")))["error"]["code"] == 401
+        began = trio.current_time()
+        assert (await answer_to(door, hello(token="x")))["error"]["code"] == 429
+        assert 1.0 <= trio.current_time() - began < 1.5
+
+
+@pytest.mark.usefixtures("hasty")
+async def test_behind_a_proxy_that_is_trusted_everybody_is_counted_alone(
+    tmp_path: Path,
+    spawner: Spawner,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    proxies = (ipaddress.ip_network("127.0.0.1"),)
+    gateway = EchoingGateway(tmp_path / "state", spawner, trusted_proxies=proxies)
+    gateway.audit = book = Book()
+    limit(gateway, failed_attempts=2, handshakes_per_address=1)
+    async with listening(WS, gateway) as door, connected(door), connected(door):
+
+        async def wrong(address: str) -> int:
+            return (await ask(door, "/acp", *upgrade(f"X-Forwarded-For: {address}"))).status
+
+        assert [await wrong("made up, 192.0.2.1") for _ in range(3)] == [401, 401, 429]
+        assert await wrong("192.0.2.2") == 401
+        assert await wrong("nonsense") == 401
+        response = await ask(door, "/acp", *upgrade(bearer(gateway.token()), "X-Forwarded-For: 192.0.2.1"))
+        assert response.status == 101
+    addresses = [entry["address"] for entry in book.entries]
+    assert addresses == ["192.0.2.1", "192.0.2.1", "192.0.2.2", "127.0.0.1", "192.0.2.1", "192.0.2.1"]
+    assert re.search(r"\w{8} \(192\.0\.2\.1 by way of 127\.0\.0\.1:\d+\): refused: no valid token", caplog.text)
+
+
+@pytest.mark.usefixtures("hasty")
+async def test_who_is_no_trusted_proxy_does_not_choose_an_address(gateway: EchoingGateway) -> None:
+    limit(gateway, failed_attempts=1)
+    async with listening(WS, gateway) as door:
+        answers = [await ask(door, "/acp", *upgrade(f"X-Forwarded-For: 192.0.2.{number}")) for number in range(3)]
+    assert [answer.status for answer in answers] == [401, 429, 429]
+
+
+async def test_a_gateway_that_is_full_says_so_with_the_same_number_on_either_way(
+    gateway: EchoingGateway,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def admit(*_: object) -> None:
+        raise Busy("max_connections (2) are connected")
+
+    monkeypatch.setattr(gateway, "admit", admit)
+    token = gateway.token()
+    async with listening(WS, gateway) as door, open_next(TCP, gateway) as lines:
+        by_upgrade = await ask(door, "/acp", *upgrade(bearer(token)))
+        by_line = (await answer_to(lines, hello(token=token)))["error"]
+    assert (by_upgrade.status, by_upgrade.headers["acp-gateway"]) == (503, ["busy"])
+    assert (by_line["code"], by_line["data"]) == (503, {"reason": "busy"})
+
+
+# Audit
+
+
+async def test_the_audit_knows_who_came_in_and_who_did_not(
+    gateway: EchoingGateway,
+    book: Book,
+    tmp_path: Path,
+) -> None:
+    entry, token = gateway.tokens.create("laptop", "ann", None, role="observer")
+    async with listening(WS, gateway) as door, open_next(f"unix://{tmp_path}/socket", gateway) as local:
+        await ask(door, "/acp", *upgrade(bearer(token)))
+        await ask(door, "/acp?agent=none", *upgrade(bearer(token)))
+        await ask(door, "/acp", *upgrade(bearer("wrong")))
+        await ask(door, "/healthz")
+        async with connected(local) as lines:
+            await lines.send(hello())
+            await lines.receive()
+    first, second, third, fourth = book.entries
+    assert first == {
+        "event": "authenticated",
+        "connection": gateway.served[0].name,
+        "address": "127.0.0.1",
+        "listener": door.urls[0],
+        "credential": f"token {entry.id}",
+        "identity": "ann",
+        "role": "observer",
+    }
+    assert (second["event"], second["reason"], second["credential"]) == (
+        "refused",
+        "unknown_agent",
+        f"token {entry.id}",
+    )
+    assert (third["event"], third["reason"]) == ("refused", "unauthorized")
+    assert "credential" not in third
+    assert (fourth["event"], fourth["address"], fourth["credential"]) == ("authenticated", "unix", "the system")
+    assert token not in str(book.entries)
+
+
+async def test_a_link_that_goes_on_is_known_to_the_audit_by_its_name(
+    gateway: EchoingGateway,
+    book: Book,
+) -> None:
+    gateway.links["the-links-id"] = 7
+    headers = ["Acp-Connection-Id: the-links-id", "Acp-Gateway-Resume: 3"]
+    async with listening(WS, gateway) as door:
+        await ask(door, "/acp", *upgrade(bearer(gateway.token()), *headers))
+    (entry,) = book.entries
+    assert entry["connection"] == gateway.resumed[0].name
+    assert entry["connection"].startswith("the-link (127.0.0.1:")
+
+
+# Room
+
+
+@contextmanager
+def many_descriptors() -> Iterator[None]:
+    """Room for a thousand sockets and more."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, 4096), hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+@asynccontextmanager
+async def silent(door: Door, count: int, said: bytes = b"") -> AsyncIterator[list[trio.SocketStream]]:
+    """So many connections that say no more than this."""
+    streams = []
+    for _ in range(count):
+        stream = await trio.open_tcp_stream("127.0.0.1", port_of(door))
+        streams.append(stream)
+        try:
+            await stream.send_all(said)
+        except trio.BrokenResourceError:
+            pass  # Others needed the room already.
+    try:
+        yield streams
+    finally:
+        for stream in streams:
+            await trio.aclose_forcefully(stream)
+
+
+async def is_closed(stream: trio.SocketStream) -> bool:
+    """Whether the other end has closed a connection."""
+    try:
+        return not await stream.receive_some()
+    except trio.BrokenResourceError:
+        return True
+
+
+@pytest.mark.parametrize("url", [TCP, WS, WSS])
+async def test_a_thousand_sockets_that_say_nothing_lock_out_nobody(
+    url: str,
+    gateway: EchoingGateway,
+    certificate: Path,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.INFO)
+    count = 1000 if url == TCP else 200
+    token = gateway.token()
+    before = len(open_descriptors())
+    with many_descriptors():
+        async with listening(TCP, gateway) as lines_door, connected(lines_door) as inside:
+            assert await is_let_in(inside, token=token)
+            async with open_next(with_tls(url, certificate), gateway) as door, silent(door, count) as streams:
+                async with connected(lines_door) as newcomer:
+                    assert await is_let_in(newcomer, token=token)
+                if url == WS:
+                    assert (await ask(door, "/acp", *upgrade(bearer(token)))).status == 101
+                if url == WSS:
+                    answer = await ask_over_tls(door, certificate, "/acp", *upgrade(bearer(token)))
+                    assert answer.startswith("HTTP/1.1 101 ")
+                for stream in streams[: count - 40]:
+                    assert await is_closed(stream)
+                await inside.send(PING)
+                assert await inside.receive() == PING
+                # Theirs, and of the gateway's own ends as many as one address may have.
+                assert len(open_descriptors()) - before < count + 60
+    assert len(caplog.records) < 40
+
+
+async def test_of_an_address_with_too_many_the_oldest_is_closed_at_once(
+    gateway: EchoingGateway,
+) -> None:
+    limit(gateway, handshakes_per_address=2)
+    async with listening(TCP, gateway) as door, silent(door, 3) as streams:
+        assert await is_closed(streams[0])
+        for stream in streams[1:]:
+            lines = LineStream(SocketBytes(detached(stream)), max_message_size=1 << 20)
+            assert await is_let_in(lines, token=gateway.token())
+            await lines.aclose()
+
+
+def detached(stream: trio.SocketStream) -> socket.socket:
+    sock = socket.socket(fileno=stream.socket.detach())
+    sock.setblocking(False)
+    return sock
+
+
+async def test_who_has_come_in_is_never_closed_for_others(gateway: EchoingGateway) -> None:
+    limit(gateway, handshakes_per_address=2, max_handshakes=2)
+    token = gateway.token()
+    async with listening(TCP, gateway) as door, connected(door) as one, connected(door) as other:
+        assert await is_let_in(one, token=token)
+        assert await is_let_in(other, token=token)
+        async with silent(door, 20):
+            for lines in (one, other):
+                await lines.send(PING)
+                assert await lines.receive() == PING
+
+
+async def test_where_the_system_has_no_more_descriptors_those_who_are_in_go_on(
+    gateway: EchoingGateway,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    token = gateway.token()
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    async with listening(TCP, gateway) as door, connected(door) as inside:
+        assert await is_let_in(inside, token=token)
+        newcomer = socket.socket()
+        free = os.dup(0)
+        os.close(free)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (free, hard))
+        try:
+            newcomer.connect(("127.0.0.1", port_of(door)))
+            while not caplog.records:
+                await inside.send(PING)
+                assert await inside.receive() == PING
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        newcomer.setblocking(False)
+        lines = LineStream(SocketBytes(newcomer), max_message_size=1 << 20)
+        assert await is_let_in(lines, token=token)
+        await lines.aclose()
+    assert caplog.messages == ["no further connection can be accepted: too many open files; those that are open go on"]
+    caplog.clear()
+
+
+# Time
+
+
+@pytest.mark.parametrize(
+    ("url", "said"),
+    [
+        (TCP, b'{"jsonrpc":"2.0","id":1,"method":"_acp-gateway/hello","params":{"token":"' + b"x" * 100),
+        (WS, b"GET /acp HTTP/1.1\r\nHost: localhost\r\nX: " + b"x" * 100),
+        (WSS, b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + b"x" * 100),
+        (TLS, b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + b"x" * 100),
+    ],
+)
+async def test_who_sends_byte_after_byte_is_closed_in_time(
+    url: str,
+    said: bytes,
+    gateway: EchoingGateway,
+    certificate: Path,
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    async with listening(with_tls(url, certificate), gateway) as door:
+        stream = await trio.open_tcp_stream("127.0.0.1", port_of(door))
+        with pytest.raises(trio.BrokenResourceError):
+            await trickle(stream, said)
+        assert 10 <= trio.current_time() <= 13
+        await stream.aclose()
+
+
+async def trickle(stream: trio.SocketStream, data: bytes) -> None:
+    """Send a byte a second."""
+    for byte in data:
+        await trio.sleep(1)
+        await stream.send_all(bytes([byte]))
+
+
+# Bytes
+
+
+HEADERS = {
+    "a line that is too long": ([f"Cookie: {'x' * 9000}"], 431),
+    "too many headers": ([f"X-{number}: x" for number in range(200)], 431),
+    "too much in all": ([f"X-{number}: {'x' * 8000}" for number in range(20)], 431),
+}
+
+
+@pytest.mark.parametrize(("headers", "status"), HEADERS.values(), ids=HEADERS)
+async def test_a_request_that_is_too_large_is_refused_before_it_is_read_to_its_end(
+    headers: list[str],
+    status: int,
+    gateway: EchoingGateway,
+) -> None:
+    token = gateway.token()
+    async with listening(WS, gateway) as door:
+        assert (await ask(door, "/acp", *upgrade(bearer(token)), *headers)).status == status
+        assert (await ask(door, "/" + "x" * 9000)).status == 414
+        # A head of the size that all the token's and editors' headers together may have.
+        small = [f"X-{number}: {'x' * 5000}" for number in range(HEAD_SIZE // 6000)]
+        assert (await ask(door, "/acp", *upgrade(bearer(token)), *small)).status == 101
+    assert len(gateway.served) == 1
+
+
+async def test_nothing_is_unpacked_that_a_client_has_packed(gateway: EchoingGateway) -> None:
+    packer = zlib.compressobj(wbits=-15)
+    bomb = packer.compress(bytes(100 << 20)) + packer.flush(zlib.Z_SYNC_FLUSH)
+    offer = {"Sec-WebSocket-Extensions": "permessage-deflate; client_max_window_bits"}
+    used = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    async with listening(WS, gateway) as door:
+        websocket = await connect_websocket(
+            await connect_tcp("127.0.0.1", port_of(door)),
+            WebSocketURI(False, "127.0.0.1", port_of(door), "/acp", ""),
+            {"Authorization": f"Bearer {gateway.token()}"} | offer,
+            max_message_size=1 << 20,
+            timing=Timing(),
+        )
+        assert "sec-websocket-extensions" not in {name.lower() for name in websocket.headers}
+        assert await last_words(websocket, frame(TEXT, bomb, masked=True, first=0x40)) == 1002
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - used < 50_000
+
+
+async def last_words(websocket: WebSocketStream, data: bytes) -> int | None:
+    """The code with which the other end closes when it gets this."""
+    view = memoryview(data)
+    while view:
+        view = view[await websocket.bytes.send_some(view) :]
+    with pytest.raises((trio.EndOfChannel, trio.BrokenResourceError)):
+        await websocket.receive()
+    code = websocket.close_code
+    await websocket.aclose()
+    return code
+
+
+# Certificates of clients
+
+
+@pytest.fixture(scope="module")
+def authority() -> Authority:
+    return Authority("the clients' authority")
+
+
+@pytest.fixture
+def vouched(
+    gateway: EchoingGateway,
+    authority: Authority,
+    certificate: Path,
+    tmp_path: Path,
+) -> ListenSection:
+    """A listener where Ann's certificate is as good as a token."""
+    known = CertificateSection(subject="CN=ann,O=Example", identity="ann", role="observer", agents=("second",))
+    gateway.config = replace(gateway.config, certificates={"laptop": known})
+    return replace(with_tls(WSS, certificate), client_ca=authority.write(tmp_path / "clients.pem"))
+
+
+async def test_a_certificate_is_as_good_as_a_token(
+    gateway: EchoingGateway,
+    book: Book,
+    vouched: ListenSection,
+    authority: Authority,
+    certificate: Path,
+    tmp_path: Path,
+) -> None:
+    async with listening(vouched, gateway) as door:
+        answer = await ask_over_tls(door, certificate, "/acp", *upgrade(), shown=authority.issue(tmp_path / "ann", ANN))
+    assert answer.startswith("HTTP/1.1 101 ")
+    (served,) = gateway.served
+    assert (served.access.identity, served.access.role, served.agent) == ("ann", "observer", "second")
+    assert served.access.credential == "certificate laptop"
+    assert served.access.expires == END.timestamp()
+    assert (book.entries[0]["event"], book.entries[0]["credential"]) == ("authenticated", "certificate laptop")
+
+
+async def test_a_certificate_opens_a_door_for_lines_as_well(
+    gateway: EchoingGateway,
+    vouched: ListenSection,
+    authority: Authority,
+    certificate: Path,
+    tmp_path: Path,
+) -> None:
+    async with listening(replace(vouched, url=TLS), gateway) as door:
+        stream = await secure(door, certificate, shown=authority.issue(tmp_path / "ann", ANN))
+        lines = LineStream(stream, max_message_size=1 << 20)
+        assert await is_let_in(lines)
+        await lines.aclose()
+    assert gateway.served[0].access.certificate == "laptop"
+
+
+async def test_a_token_goes_before_the_certificate_that_is_shown_with_it(
+    gateway: EchoingGateway,
+    vouched: ListenSection,
+    authority: Authority,
+    certificate: Path,
+    tmp_path: Path,
+) -> None:
+    ann = authority.issue(tmp_path / "ann", ANN)
+    token = gateway.tokens.create("phone", "bob", None)[1]
+    async with listening(vouched, gateway) as door:
+        right = await ask_over_tls(door, certificate, "/acp", *upgrade(bearer(token)), shown=ann)
+        wrong = await ask_over_tls(door, certificate, "/acp", *upgrade(bearer(mint())), shown=ann)
+    assert (right.split()[1], wrong.split()[1]) == ("101", "401")
+    (served,) = gateway.served
+    assert (served.access.identity, served.access.certificate, served.access.expires) == ("bob", None, None)
+
+
+async def test_a_certificate_that_nobody_has_listed_is_no_token(
+    gateway: EchoingGateway,
+    vouched: ListenSection,
+    authority: Authority,
+    certificate: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    stranger = authority.issue(tmp_path / "stranger", name())
+    ann = authority.issue(tmp_path / "ann", ANN)
+    async with listening(vouched, gateway) as door:
+        answers = [
+            await ask_over_tls(door, certificate, "/acp", *upgrade()),
+            await ask_over_tls(door, certificate, "/acp", *upgrade(), shown=stranger),
+            await ask_over_tls(door, certificate, "/acp", *upgrade(bearer(mint())), shown=stranger),
+        ]
+        # One whose time is over, in a TLS session that began before.
+        monkeypatch.setattr("acp_gateway.server.listener.certificate_end", lambda der: min(certificate_end(der), 1.0))
+        answers.append(await ask_over_tls(door, certificate, "/acp", *upgrade(), shown=ann))
+    assert {re.sub("Date: .*", "", answer) for answer in answers} == {re.sub("Date: .*", "", answers[0])}
+    assert answers[0].startswith("HTTP/1.1 401 ")
+    assert gateway.served == []
+
+
+async def test_a_revoked_certificate_opens_nothing_and_a_reload_ends_what_it_has_open(
+    gateway: EchoingGateway,
+    vouched: ListenSection,
+    authority: Authority,
+    tmp_path: Path,
+    certificate: Path,
+) -> None:
+    ann, again = authority.issue(tmp_path / "ann", ANN), authority.issue(tmp_path / "again", ANN)
+    crl = authority.revoke(tmp_path / "revoked.pem")
+    section = replace(vouched, client_crl=crl)
+    async with listening(section, gateway) as door:
+        assert (await ask_over_tls(door, certificate, "/acp", *upgrade(), shown=ann)).startswith("HTTP/1.1 101 ")
+        (served,) = gateway.served
+        assert gateway.connections._objection(served.access) is None
+        authority.revoke(crl, ann[0])
+        door.reload()
+        assert gateway.connections._objection(served.access) is REVOKED_CERTIFICATE
+        refused = await ask_over_tls(door, certificate, "/acp", *upgrade(), shown=ann)
+        assert refused.startswith("HTTP/1.1 401 ")
+        assert "this client certificate was revoked" in refused
+        # A token beside it still counts, and so does a certificate of the same name with another number.
+        answers = [
+            await ask_over_tls(door, certificate, "/acp", *upgrade(bearer(gateway.token())), shown=ann),
+            await ask_over_tls(door, certificate, "/acp", *upgrade(), shown=again),
+        ]
+        assert [answer[:13] for answer in answers] == ["HTTP/1.1 101 "] * 2
+        crl.write_bytes(b"")
+        with pytest.raises(ConfigError, match="holds no certificate revocation list"):
+            door.reload()
+        assert gateway.connections._objection(served.access) is REVOKED_CERTIFICATE
+
+
+async def test_a_certificate_of_another_authority_opens_nothing(
+    gateway: EchoingGateway,
+    vouched: ListenSection,
+    certificate: Path,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.INFO)
+    other = Authority("the clients' authority").issue(tmp_path / "other", ANN)
+    async with listening(vouched, gateway) as door:
+        assert await ask_over_tls(door, certificate, "/acp", *upgrade(), shown=other) == ""
+    assert gateway.served == []
+    assert "no TLS handshake" in caplog.text
+
+
+# The door's own certificate
+
+
+async def test_a_certificate_that_is_read_again_counts_for_those_who_come_and_drops_nobody(
+    gateway: EchoingGateway,
+    tmp_path: Path,
+) -> None:
+    token = gateway.token()
+    pins = {folder: create_certificate(["127.0.0.1"], tmp_path / folder).pin for folder in ("old", "new")}
+    used = tmp_path / "used"
+    used.symlink_to("old")
+    section = ListenSection(url=TLS, cert=used / "cert.pem", key=used / "key.pem")
+    pins = {
+        folder: spki_pin(ssl.PEM_cert_to_DER_cert((tmp_path / folder / "cert.pem").read_text()))
+        for folder in ("old", "new")
+    }
+    async with listening(section, gateway) as door:
+        before = await secure(door, tmp_path / "old")
+        assert spki_pin(before.peer_certificate or b"") == pins["old"]
+        inside = LineStream(before, max_message_size=1 << 20)
+        assert await is_let_in(inside, token=token)
+        used.unlink()
+        used.symlink_to("nowhere")
+        with pytest.raises(ConfigError, match=r"cert\.pem: cannot be read"):
+            door.reload()
+        await (await secure(door, tmp_path / "old")).aclose()
+        used.unlink()
+        used.symlink_to("new")
+        door.reload()
+        after = await secure(door, tmp_path / "new")
+        assert spki_pin(after.peer_certificate or b"") == pins["new"]
+        lines = LineStream(after, max_message_size=1 << 20)
+        assert await is_let_in(lines, token=token)
+        await inside.send(PING)
+        assert await inside.receive() == PING
+        await lines.aclose()
+        await inside.aclose()
+
+
+async def test_a_door_without_tls_has_nothing_to_read_again(gateway: EchoingGateway) -> None:
+    async with listening(TCP, gateway) as door:
+        door.reload()
+        async with connected(door) as lines:
+            assert await is_let_in(lines, token=gateway.token())
+
+
+async def test_a_door_listens_on_a_socket_that_it_was_given(gateway: EchoingGateway) -> None:
+    given = socket.create_server(("127.0.0.1", 0))
+    url = f"tcp://127.0.0.1:{given.getsockname()[1]}"
+    door = await open_door(ListenSection(url=url), gateway, [given])
+    assert door.urls == [url]
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(door.run, nursery)
+        with trio.fail_after(PATIENCE):
+            async with connected(door) as lines:
+                assert await is_let_in(lines, token=gateway.token())
+        nursery.cancel_scope.cancel()

@@ -1,0 +1,854 @@
+"""The gateway as a program: what it is when it starts, and what is left when it stops, or is killed."""
+
+import errno
+import json
+import logging
+import os
+import signal
+import socket
+import ssl
+import subprocess
+import sys
+import threading
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any, Literal
+from urllib.parse import urlsplit
+
+import pytest
+import trio
+from websockets.uri import WebSocketURI
+
+from acp_gateway.config.load import AgentSection, Config, ListenSection, load_config
+from acp_gateway.errors import CannotListen, ConfigError
+from acp_gateway.gateway import gateway as gateway_module
+from acp_gateway.security.tls import create_certificate
+from acp_gateway.security.token_store import TokenStore
+from acp_gateway.server import systemd as systemd_module
+from acp_gateway.server.serve import problems_with_files, serve
+from acp_gateway.transports.ndjson import LineStream
+from acp_gateway.transports.sockets import connect_tcp, connect_unix
+from acp_gateway.transports.websocket import Timing, WebSocketStream, connect_websocket
+from tests.doubles import (
+    OBLIGING_AGENT,
+    PATIENCE,
+    Editor,
+    ServingAgents,
+    Watch,
+    encode,
+    make_config,
+    open_descriptors,
+    python,
+)
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")
+
+TCP = "tcp://127.0.0.1:0"
+WS = "ws://127.0.0.1:0"
+
+
+@pytest.fixture
+def state_dir(tmp_path: Path) -> Path:
+    return tmp_path / "state"
+
+
+@pytest.fixture
+def token(state_dir: Path) -> str:
+    return TokenStore(state_dir).create("laptop", "ann", None)[1]
+
+
+async def connect_lines(url: str, token: str | None = None) -> Editor:
+    """An editor that is through the door."""
+    parts = urlsplit(url)
+    if parts.scheme == "unix":
+        stream = await connect_unix(parts.path)
+    else:
+        assert parts.hostname is not None
+        assert parts.port is not None
+        stream = await connect_tcp(parts.hostname, parts.port)
+    lines = LineStream(stream, max_message_size=1 << 20)
+    params = {} if token is None else {"token": token}
+    await lines.send(encode({"id": "h", "method": "_acp-gateway/hello", "params": params}))
+    assert "result" in json.loads(await lines.receive())
+    return Editor(lines)
+
+
+async def connect_web(url: str, token: str, query: str = "") -> WebSocketStream:
+    """A WebSocket that is through the door. Nobody runs it: it sends no pings."""
+    port = urlsplit(url).port
+    assert port is not None
+    return await connect_websocket(
+        await connect_tcp("127.0.0.1", port),
+        WebSocketURI(False, "127.0.0.1", port, "/acp", query),
+        {"Authorization": f"Bearer {token}"},
+        max_message_size=1 << 20,
+        timing=Timing(),
+    )
+
+
+# In this process
+
+
+@asynccontextmanager
+async def serving(config: Config, environment: dict[str, str] | None = None) -> AsyncIterator[list[str]]:
+    """The URLs of a gateway that is stopped at the end of the block, if it has not ended by then."""
+    if environment is None:
+        environment = dict(os.environ)
+    with trio.fail_after(PATIENCE):
+        async with trio.open_nursery() as nursery:
+            yield await nursery.start(partial(serve, config, environment))
+            nursery.cancel_scope.cancel()
+
+
+async def test_a_gateway_listens_where_it_is_configured_to(state_dir: Path, token: str) -> None:
+    async with serving(make_config(state_dir, WS, TCP, f"unix://{state_dir}/socket")) as urls:
+        assert [urlsplit(url).scheme for url in urls] == ["ws", "tcp", "unix"]
+        await (await connect_web(urls[0], token)).aclose()
+        await (await connect_lines(urls[1], token)).stream.aclose()
+        await (await connect_lines(urls[2])).stream.aclose()
+
+
+async def test_the_state_directory_is_made_for_its_owner_alone(state_dir: Path) -> None:
+    async with serving(make_config(state_dir / "deep", TCP)):
+        assert (state_dir / "deep").stat().st_mode & 0o777 == 0o700
+
+
+async def test_without_tokens_a_gateway_starts_and_says_that_nobody_gets_in(
+    state_dir: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with serving(make_config(state_dir, TCP)):
+        pass
+    (warning,) = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
+    assert "there are no tokens yet" in warning
+
+
+async def test_a_gateway_whose_sessions_of_before_cannot_be_read_says_so_and_serves_all_the_same(
+    state_dir: Path, token: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    database = state_dir / "sessions.db"
+    database.mkdir()
+    (database / "file").touch()
+    async with serving(make_config(state_dir, TCP)) as (url,):
+        (error,) = [record.getMessage() for record in caplog.records if record.levelno == logging.ERROR]
+        assert str(database) in error
+        editor = await connect_lines(url, token)
+        await editor.initialize()
+        assert "result" in await editor.request("session/new", {"cwd": "/", "mcpServers": []})
+        await editor.stream.aclose()
+
+
+async def test_a_token_that_is_created_while_the_gateway_runs_counts(state_dir: Path) -> None:
+    async with serving(make_config(state_dir, TCP)) as (url,):
+        token = TokenStore(state_dir).create("laptop", "ann", None)[1]
+        await (await connect_lines(url, token)).stream.aclose()
+
+
+async def test_a_token_that_is_revoked_while_its_connection_is_open_closes_it(
+    state_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gateway_module, "REVOCATION_INTERVAL", 0.001)
+    token, secret = TokenStore(state_dir).create("laptop", "ann", None)
+    async with serving(make_config(state_dir, WS)) as (url,):
+        websocket = await connect_web(url, secret)
+        TokenStore(state_dir).revoke(token.id)
+        await Editor(websocket).leave()
+    assert (websocket.close_code, websocket.close_text) == (1008, "the token is not valid any more")
+
+
+@pytest.mark.parametrize("scope", ["connection", "identity", "shared"])
+async def test_a_gateway_that_stops_says_so_to_its_clients_and_stops_their_agents(
+    scope: Literal["connection", "identity", "shared"], state_dir: Path, tmp_path: Path
+) -> None:
+    token = TokenStore(state_dir).create("laptop", None, None)[1]
+    received = tmp_path / "received"
+    agents = {"a": AgentSection(command=(*OBLIGING_AGENT, str(received)), scope=scope, eof_grace=PATIENCE)}
+    async with trio.open_nursery() as clients, serving(make_config(state_dir, WS, agents=agents)) as (url,):
+        websocket = await connect_web(url, token)
+        editor = Editor(websocket)
+        await editor.initialize()
+        agent = Watch((await editor.request("test/process"))["result"]["pid"])
+        await editor.request("session/load", {"sessionId": "s", "cwd": "/", "mcpServers": []})
+        await editor.send(id="turn", method="session/prompt", params={"sessionId": "s", "prompt": []})
+        await editor.request("test/process")
+        clients.start_soon(editor.leave)
+    await agent.gone()
+    assert json.loads(received.read_text().splitlines()[-1])["method"] == "session/cancel"
+    assert (websocket.close_code, websocket.close_text) == (1001, "the gateway is stopping")
+
+
+async def test_clients_of_a_gateway_that_stops_do_not_wait_for_their_agents(
+    state_dir: Path, token: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    agents = ServingAgents()
+    agents.may_stop = trio.Event()
+    monkeypatch.setattr(gateway_module, "run_agent", agents.run)
+    async with trio.open_nursery() as nursery:
+        (url,) = await nursery.start(partial(serve, make_config(state_dir, WS), dict(os.environ)))
+        try:
+            with trio.fail_after(PATIENCE) as patience:
+                editor = Editor(await connect_web(url, token))
+                await editor.initialize()
+                patience.shield = True
+                nursery.cancel_scope.cancel()
+                await editor.leave()
+                await trio.testing.wait_all_tasks_blocked()
+                assert agents[0].cancelled
+        finally:
+            agents.may_stop.set()
+
+
+async def test_a_gateway_that_stops_says_so_to_who_asks_the_gateway_itself(state_dir: Path, token: str) -> None:
+    async with trio.open_nursery() as clients, serving(make_config(state_dir, WS)) as (url,):
+        websocket = await connect_web(url, token, "control=1")
+        editor = Editor(websocket)
+        assert (await editor.request("_acp-gateway/sessions"))["result"] == {"sessions": []}
+        clients.start_soon(editor.leave)
+    assert (websocket.close_code, websocket.close_text) == (1001, "the gateway is stopping")
+
+
+async def test_clients_of_one_identity_share_an_agent_whichever_door_they_come_by(state_dir: Path, token: str) -> None:
+    async with serving(make_config(state_dir, WS, TCP)) as (web, lines):
+        editors = [Editor(await connect_web(web, token)), await connect_lines(lines, token)]
+        pids = []
+        for editor in editors:
+            await editor.initialize()
+            pids.append((await editor.request("test/process"))["result"]["pid"])
+        assert pids[0] == pids[1]
+        for editor in editors:
+            await editor.stream.aclose()
+
+
+async def test_a_gateway_that_stops_leaves_no_socket_no_thread_and_no_descriptor(state_dir: Path, token: str) -> None:
+    async with serving(make_config(state_dir, TCP)):
+        pass
+    before = open_descriptors()
+    config = make_config(state_dir, WS, TCP, f"unix://{state_dir}/socket")
+    async with trio.open_nursery() as clients, serving(config) as urls:
+        editor = await connect_lines(urls[2])
+        await editor.initialize()
+        assert [thread for thread in threading.enumerate() if thread.name.startswith("spawner")]
+        clients.start_soon(editor.leave)
+    assert not (state_dir / "socket").exists()
+    assert not [thread for thread in threading.enumerate() if thread.name.startswith("spawner")]
+    assert open_descriptors() == before
+
+
+@pytest.mark.parametrize("url", [WS, TCP])
+async def test_a_gateway_stops_while_handshakes_are_under_way(url: str, state_dir: Path) -> None:
+    async with serving(make_config(state_dir, url, handshake_timeout=1000)) as (real_url,):
+        port = urlsplit(real_url).port
+        assert port is not None
+        silent = await trio.open_tcp_stream("127.0.0.1", port)
+        halfway = await trio.open_tcp_stream("127.0.0.1", port)
+        await halfway.send_all(b"G" if url == WS else b'{"json')
+        await trio.testing.wait_all_tasks_blocked()
+    for stream in (silent, halfway):
+        try:
+            assert await stream.receive_some() == b""
+        except trio.BrokenResourceError:
+            pass  # Reset, because of what it had sent.
+        await stream.aclose()
+
+
+STOPPING = (signal.SIGTERM, signal.SIGINT)
+
+
+@pytest.fixture
+def signals_as_before() -> Iterator[None]:
+    before = {number: signal.getsignal(number) for number in (*STOPPING, signal.SIGHUP)}
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+@pytest.mark.parametrize("number", STOPPING)
+async def test_a_gateway_stops_at_a_signal_and_a_second_one_would_end_it_at_once(
+    number: signal.Signals, state_dir: Path, token: str, signals_as_before: None, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    with trio.fail_after(PATIENCE):
+        async with trio.open_nursery() as nursery:
+            (url,) = await nursery.start(partial(serve, make_config(state_dir, WS), dict(os.environ)))
+            websocket = await connect_web(url, token)
+            signal.raise_signal(number)
+            await Editor(websocket).leave()
+    assert websocket.close_code == 1001
+    assert {signal.getsignal(any_of_them) for any_of_them in STOPPING} == {signal.SIG_DFL}
+    assert said(caplog) == [f"received {number.name}", "stopping", "stopped"]
+
+
+async def test_a_hangup_while_the_gateway_stops_does_not_end_it(
+    state_dir: Path, signals_as_before: None, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    async with trio.open_nursery() as nursery:
+        await nursery.start(partial(serve, make_config(state_dir, TCP), {}))
+        # As a session that ends sends them.
+        signal.raise_signal(signal.SIGTERM)
+        signal.raise_signal(signal.SIGHUP)
+    signal.raise_signal(signal.SIGHUP)
+    assert said(caplog)[-3:] == ["received SIGTERM", "stopping", "stopped"]
+
+
+# Reading again
+
+
+RELOADING = ["received SIGHUP: reading tokens and certificates again", "reloaded"]
+
+
+def said(caplog: pytest.LogCaptureFixture) -> list[str]:
+    """What the server itself has logged."""
+    return [record.getMessage() for record in caplog.records if record.name == "acp_gateway.server.serve"]
+
+
+async def reload(caplog: pytest.LogCaptureFixture) -> list[str]:
+    """Send SIGHUP and wait until that is done; what was logged meanwhile, but for that it was done."""
+    caplog.set_level(logging.INFO)
+    caplog.clear()
+    signal.raise_signal(signal.SIGHUP)
+    with trio.fail_after(PATIENCE):
+        while "reloaded" not in said(caplog):
+            await trio.testing.wait_all_tasks_blocked()
+    first, *between, last = said(caplog)
+    assert [first, last] == RELOADING
+    return between
+
+
+def secure(directory: Path, *urls: str) -> Config:
+    """A configuration with a certificate, made anew."""
+    for name in ("cert.pem", "key.pem"):
+        (directory / name).unlink(missing_ok=True)
+    create_certificate(["127.0.0.1"], directory)
+    config = make_config(directory, *urls)
+    cert, key = directory / "cert.pem", directory / "key.pem"
+    return replace(config, listen=tuple(replace(section, cert=cert, key=key) for section in config.listen))
+
+
+async def certificate_at(url: str) -> bytes:
+    """The certificate that is shown to a new client."""
+    port = urlsplit(url).port
+    assert port is not None
+    context = ssl.create_default_context()
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE
+    stream = await trio.open_ssl_over_tcp_stream("127.0.0.1", port, ssl_context=context)
+    await stream.do_handshake()
+    shown: bytes = stream.getpeercert(binary_form=True)
+    await trio.aclose_forcefully(stream)
+    return shown
+
+
+async def test_at_a_hangup_new_clients_see_the_new_certificate_and_nobody_is_dropped(
+    state_dir: Path, token: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    config = secure(state_dir, "tcp+tls://127.0.0.1:0", "wss://127.0.0.1:0")
+    lines = ListenSection(url=TCP)
+    async with serving(replace(config, listen=(*config.listen, lines))) as (first, second, plain):
+        editor = await connect_lines(plain, token)
+        await editor.initialize()
+        before = [await certificate_at(first), await certificate_at(second)]
+        secure(state_dir)
+        assert await reload(caplog) == []
+        after = [await certificate_at(first), await certificate_at(second)]
+        assert before[0] == before[1] != after[0] == after[1]
+        assert "result" in await editor.request("test/process")
+        await editor.stream.aclose()
+    (entry,) = [entry for entry in audited(state_dir) if entry["event"] == "reloaded"]
+    assert set(entry) == {"time", "event"}
+
+
+def audited(state_dir: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (state_dir / "audit.jsonl").read_text().splitlines()]
+
+
+async def test_a_certificate_that_cannot_be_read_again_is_an_error_of_the_log_and_the_old_one_stays(
+    state_dir: Path, token: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with serving(secure(state_dir, "tcp+tls://127.0.0.1:0")) as (url,):
+        before = await certificate_at(url)
+        (state_dir / "cert.pem").write_text("torn")
+        (problem,) = await reload(caplog)
+        assert problem.startswith(f"{url} goes on with the certificate that it had: {state_dir}/cert.pem")
+        assert await certificate_at(url) == before
+    levels = [record.levelname for record in caplog.records if record.getMessage() == problem]
+    assert levels == ["ERROR"]
+    (entry,) = [entry for entry in audited(state_dir) if entry["event"] == "reloaded"]
+    assert entry["problems"] == [problem.partition("had: ")[2]]
+
+
+async def test_a_token_that_was_revoked_closes_its_connections_at_a_hangup(
+    state_dir: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gateway_module, "REVOCATION_INTERVAL", PATIENCE)
+    token, secret = TokenStore(state_dir).create("laptop", "ann", None)
+    async with serving(make_config(state_dir, WS)) as (url,):
+        websocket = await connect_web(url, secret)
+        TokenStore(state_dir).revoke(token.id)
+        assert await reload(caplog) == []
+        await Editor(websocket).leave()
+    assert (websocket.close_code, websocket.close_text) == (1008, "the token is not valid any more")
+
+
+async def test_a_token_file_that_cannot_be_trusted_is_told_at_a_hangup(
+    state_dir: Path, token: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with serving(make_config(state_dir, TCP)):
+        (state_dir / "tokens.json").chmod(0o644)
+        (problem,) = await reload(caplog)
+    assert problem.startswith(f"no client is accepted: {state_dir}/tokens.json: ")
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    """A configuration in a file."""
+    path = tmp_path / "config.toml"
+    path.write_text(
+        f'[gateway]\nstate_dir = "{tmp_path}/state"\n[[listen]]\nurl = "{TCP}"\n[agents.a]\ncommand = ["cat"]\n'
+    )
+    return path
+
+
+@pytest.mark.parametrize(
+    ("addition", "expected"),
+    [
+        ("", []),
+        ("# only a comment\n", []),
+        ("idle_stop = 60\n", ["FILE has changed: what is new there needs a restart; agents end with it"]),
+        ("zebra = 1\n", ["with this the gateway would not start again: FILE:7: agents.a.zebra: unknown option"]),
+    ],
+)
+async def test_what_has_changed_in_the_configuration_is_told_to_need_a_restart(
+    addition: str, expected: list[str], file: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with trio.open_nursery() as nursery:
+        await nursery.start(partial(serve, load_config(file), {}, file=file))
+        with file.open("a") as text:
+            text.write(addition)
+        told = await reload(caplog)
+        nursery.cancel_scope.cancel()
+    assert [line.replace(str(file), "FILE").partition("; known")[0] for line in told] == expected
+
+
+async def test_a_hangup_that_is_ignored_from_the_start_stays_ignored(
+    state_dir: Path, signals_as_before: None, caplog: pytest.LogCaptureFixture
+) -> None:
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    caplog.set_level(logging.INFO)
+    async with serving(make_config(state_dir, TCP)):
+        signal.raise_signal(signal.SIGHUP)
+        await trio.testing.wait_all_tasks_blocked()
+        assert signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
+        signal.raise_signal(signal.SIGTERM)
+        await trio.testing.wait_all_tasks_blocked()
+    assert signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
+    assert said(caplog)[-3:] == ["received SIGTERM", "stopping", "stopped"]
+    assert not any("SIGHUP" in line for line in said(caplog))
+
+
+async def test_a_gateway_that_is_cancelled_leaves_the_signals_as_they_were(state_dir: Path) -> None:
+    numbers = (*STOPPING, signal.SIGHUP)
+    before = [signal.getsignal(number) for number in numbers]
+    async with serving(make_config(state_dir, TCP)):
+        pass
+    assert [signal.getsignal(number) for number in numbers] == before
+
+
+# Under systemd
+
+
+FIRST = 500
+"""The descriptor that stands for the first that systemd hands over, because those are in use in this process."""
+
+
+def handed_over(*sockets: socket.socket) -> dict[str, str]:
+    """The environment of a process that has got these, whose own copies are closed."""
+    for number, sock in enumerate(sockets, FIRST):
+        with sock:
+            os.dup2(sock.fileno(), number)
+    return {"LISTEN_PID": str(os.getpid()), "LISTEN_FDS": str(len(sockets))}
+
+
+async def test_a_gateway_listens_on_the_sockets_that_systemd_hands_over_and_on_its_own(
+    state_dir: Path, token: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(systemd_module, "FIRST_DESCRIPTOR", FIRST)
+    theirs = socket.create_server(("127.0.0.1", 0))
+    local = socket.socket(socket.AF_UNIX)
+    local.bind(str(tmp_path / "socket"))
+    local.listen()
+    port = theirs.getsockname()[1]
+    environment = handed_over(local, theirs)
+    config = make_config(state_dir, TCP, f"ws://127.0.0.1:{port}", f"unix://{tmp_path}/socket")
+    async with serving(config, environment) as urls:
+        assert environment == {}
+        assert urls[1:] == [f"ws://127.0.0.1:{port}/acp", f"unix://{tmp_path}/socket"]
+        await (await connect_lines(urls[0], token)).stream.aclose()
+        await (await connect_web(urls[1], token)).aclose()
+        await (await connect_lines(urls[2])).stream.aclose()
+    assert (tmp_path / "socket").exists()
+
+
+async def test_a_socket_of_systemds_that_no_section_is_about_is_an_error_that_names_it_and_what_there_is(
+    state_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(systemd_module, "FIRST_DESCRIPTOR", FIRST)
+    before = open_descriptors()
+    theirs = socket.create_server(("127.0.0.1", 0))
+    port = theirs.getsockname()[1]
+    with pytest.raises(ConfigError) as refused:
+        await serve(make_config(state_dir, TCP, WS), handed_over(theirs))
+    assert str(refused.value) == (
+        f"listen: systemd listens at 127.0.0.1:{port}, which is the address of no [[listen]] section; "
+        f"there are: {TCP}, {WS}"
+    )
+    assert refused.value.exit_code == 3
+    assert open_descriptors() == before
+
+
+async def test_a_manager_hears_how_the_gateway_is_doing(
+    state_dir: Path, token: str, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(systemd_module, "STATUS_INTERVAL", 0.001)
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
+        manager.bind(str(tmp_path / "notify"))
+        manager.settimeout(PATIENCE)
+        environment = {"NOTIFY_SOCKET": str(tmp_path / "notify"), "WATCHDOG_USEC": "3600000000"}
+
+        async def told() -> str:
+            return (await trio.to_thread.run_sync(manager.recv, 4096)).decode()
+
+        async with serving(make_config(state_dir, TCP), environment) as (url,):
+            assert await told() == "READY=1"
+            assert {await told(), await told()} == {"WATCHDOG=1", "STATUS=0 connections, 0 agents"}
+            editor = await connect_lines(url, token)
+            await editor.initialize()
+            status = await told()
+            while status != "STATUS=1 connection, 1 agent":
+                assert status.startswith("STATUS=")
+                status = await told()
+            await reload(caplog)
+            assert (await told()).startswith("RELOADING=1\nMONOTONIC_USEC=")
+            assert await told() == "READY=1"
+            await editor.stream.aclose()
+            signal.raise_signal(signal.SIGTERM)
+            while (last := await told()).startswith("STATUS="):
+                pass
+            assert last == "STOPPING=1\nSTATUS=stopping"
+    assert environment == {}
+
+
+async def test_a_credential_that_systemd_has_not_handed_over_keeps_the_gateway_from_starting(state_dir: Path) -> None:
+    key = ListenSection(url="wss://127.0.0.1:0", cert=state_dir / "cert.pem", key=Path("credential:key.pem"))
+    config = make_config(state_dir, TCP)
+    with pytest.raises(ConfigError, match=r'listen wss://127.0.0.1:0: there is no "credential:key.pem" here'):
+        await serve(replace(config, listen=(key,)), {})
+    agents = {"a": AgentSection(command=("cat",), env_file=Path("credential:agent.env"))}
+    with pytest.raises(ConfigError, match=r'agents.a.env_file: there is no "credential:agent.env" here'):
+        await serve(make_config(state_dir, TCP, agents=agents), {})
+
+
+async def test_a_state_directory_that_cannot_be_is_an_error_of_the_configuration(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(ConfigError, match=r"gateway.state_dir: cannot make the state directory .*/file/state"):
+        await serve(make_config(tmp_path / "file" / "state", TCP), {})
+
+
+async def test_a_token_file_that_others_may_read_keeps_the_gateway_from_starting(state_dir: Path, token: str) -> None:
+    (state_dir / "tokens.json").chmod(0o644)
+    with pytest.raises(ConfigError, match="others may use it"):
+        await serve(make_config(state_dir, TCP), {})
+
+
+async def test_a_gateway_that_cannot_listen_everywhere_listens_nowhere(state_dir: Path, token: str) -> None:
+    path = state_dir / "socket"
+    before = open_descriptors()
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        url = f"tcp://127.0.0.1:{taken.getsockname()[1]}"
+        with pytest.raises(CannotListen, match="cannot listen on"):
+            await serve(make_config(state_dir, f"unix://{path}", url), {})
+    assert not path.exists()
+    assert open_descriptors() == before
+
+
+# Beforehand
+
+
+def flaws(config: Config) -> list[str]:
+    return [f"{finding.severity}: {finding.error}" for finding in problems_with_files(config)]
+
+
+def test_a_configuration_whose_files_are_as_they_should_be_has_no_flaw(state_dir: Path, token: str) -> None:
+    create_certificate(["127.0.0.1"], state_dir)
+    secure = ListenSection(url="wss://127.0.0.1:0", cert=state_dir / "cert.pem", key=state_dir / "key.pem")
+    config = make_config(state_dir, f"unix://{state_dir}/socket", TCP)
+    assert flaws(replace(config, listen=(*config.listen, secure))) == []
+    assert flaws(make_config(state_dir / "not" / "yet", TCP)) == []
+
+
+def test_all_flaws_of_the_files_that_are_named_are_found(state_dir: Path, token: str) -> None:
+    (state_dir / "tokens.json").chmod(0o644)
+    secure = ListenSection(url="wss://127.0.0.1:0", cert=state_dir / "cert.pem", key=state_dir / "key.pem")
+    config = make_config(state_dir, f"unix://{state_dir}/no/socket")
+    certificate, folder, tokens = flaws(replace(config, listen=(secure, *config.listen)))
+    assert "cert.pem" in certificate
+    assert folder == f"error: listen unix://{state_dir}/no/socket: there is no directory {state_dir}/no for the socket"
+    assert "others may use it" in tokens
+
+
+def test_a_key_that_only_the_service_is_given_is_no_flaw_elsewhere(state_dir: Path, token: str) -> None:
+    create_certificate(["127.0.0.1"], state_dir)
+    key = Path("credential:key.pem")
+    secure = ListenSection(url="wss://127.0.0.1:0", cert=state_dir / "cert.pem", key=key)
+    assert flaws(replace(make_config(state_dir, TCP), listen=(secure,))) == []
+
+
+def test_an_authority_for_clients_that_is_none_is_a_flaw(state_dir: Path, token: str) -> None:
+    config = secure(state_dir, "wss://127.0.0.1:0")
+    (state_dir / "clients.pem").write_text("torn")
+    (flaw,) = flaws(replace(config, listen=(replace(config.listen[0], client_ca=state_dir / "clients.pem"),)))
+    assert "clients.pem" in flaw
+
+
+def test_a_state_directory_that_cannot_be_made_is_a_flaw(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    (flaw,) = flaws(make_config(tmp_path / "file" / "state", TCP))
+    assert flaw.startswith("error: gateway.state_dir: ")
+    assert not (tmp_path / "file" / "state").exists()
+
+
+def test_a_state_directory_that_cannot_be_looked_at_is_a_flaw_with_its_reason(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    locked, look = tmp_path / "locked", Path.stat
+
+    def refuse(path: Path, *, follow_symlinks: bool = True) -> os.stat_result:
+        if locked in path.parents:
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+        return look(path, follow_symlinks=follow_symlinks)
+
+    # The mode of a folder keeps nobody out who is root.
+    monkeypatch.setattr(Path, "stat", refuse)
+    (flaw,) = flaws(make_config(locked / "state", TCP))
+    assert flaw == f"error: gateway.state_dir: {locked / 'state'} cannot be opened: Permission denied"
+
+
+async def test_a_state_directory_that_others_may_write_to_is_refused(state_dir: Path, token: str) -> None:
+    os.chmod(state_dir, 0o770)  # noqa: S103 - it is what is refused
+    flaw = f"gateway.state_dir: other users may replace what is in {state_dir} (mode 0770): chmod 700 {state_dir}"
+    assert flaws(make_config(state_dir, TCP)) == [f"error: {flaw}"]
+    with pytest.raises(ConfigError) as refused:
+        await serve(make_config(state_dir, TCP), {})
+    assert str(refused.value) == flaw
+
+
+@pytest.mark.parametrize("name", ["sessions.db", "sessions.db-wal", "tokens.json"])
+async def test_a_state_file_that_is_a_link_is_refused(name: str, state_dir: Path, token: str, tmp_path: Path) -> None:
+    (state_dir / name).unlink(missing_ok=True)
+    (state_dir / name).symlink_to(tmp_path / "elsewhere")
+    flaw = f"{state_dir / name}: is a link, which is not followed: move the file itself here, or remove the link"
+    assert f"error: {flaw}" in flaws(make_config(state_dir, TCP))
+    with pytest.raises(ConfigError) as refused:
+        await serve(make_config(state_dir, TCP), {})
+    assert str(refused.value) == flaw
+    assert not (tmp_path / "elsewhere").exists()
+
+
+async def test_two_sections_at_one_address_by_two_names_are_refused(state_dir: Path, token: str) -> None:
+    config = make_config(state_dir, "tcp://127.0.0.1:7443", "ws://localhost:7443")
+    flaw = "listen: tcp://127.0.0.1:7443 and ws://localhost:7443/acp are the same address: remove one of the sections"
+    assert flaws(config) == [f"error: {flaw}"]
+    with pytest.raises(ConfigError) as refused:
+        await serve(config, {})
+    assert str(refused.value) == flaw
+
+
+async def test_a_second_gateway_on_the_same_state_directory_is_refused(state_dir: Path, token: str) -> None:
+    config = make_config(state_dir, TCP)
+    async with serving(config):
+        with pytest.raises(ConfigError, match=rf"another acp-gateway runs on .* \(process {os.getpid()}\)"):
+            await serve(config, {})
+        (flaw,) = flaws(config)
+        assert flaw.startswith(
+            f"warning: gateway.state_dir: an acp-gateway runs on {state_dir} (process {os.getpid()})"
+        )
+    async with serving(config):
+        pass
+
+
+def test_sessions_of_before_that_cannot_be_read_are_a_flaw_that_a_gateway_can_live_with(
+    state_dir: Path, token: str
+) -> None:
+    database = state_dir / "sessions.db"
+    database.write_bytes(b"")
+    assert flaws(make_config(state_dir, TCP)) == []
+    database.write_bytes(b"SQLite format 2")
+    damaged = f"warning: {database}: is damaged; `serve` will put it aside and begin a new one"
+    assert flaws(make_config(state_dir, TCP)) == [damaged]
+    database.unlink()
+    database.mkdir()
+    unusable = f"warning: {database}: Is a directory; sessions will not outlive a restart"
+    assert flaws(make_config(state_dir, TCP)) == [unusable]
+
+
+async def test_sessions_that_a_gateway_has_written_are_no_flaw(state_dir: Path, token: str) -> None:
+    config = make_config(state_dir, TCP)
+    async with serving(config):
+        assert [flaw for flaw in flaws(config) if "sessions.db" in flaw] == []
+    assert (state_dir / "sessions.db").exists()
+    assert flaws(config) == []
+
+
+# As a process of its own
+
+
+RUN = """
+import logging, os, sys, trio
+from pathlib import Path
+from acp_gateway.config import load_config
+from acp_gateway.server import serve
+logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(message)s")
+trio.run(serve, load_config(Path(sys.argv[1])), dict(os.environ))
+"""
+
+# Answers initialize with the id of a process that it has started, and minds neither EOF nor SIGTERM.
+STUBBORN_WRAPPER = """
+import json, os, signal, subprocess, sys, time
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+null = subprocess.DEVNULL
+real = subprocess.Popen(["sleep", "1000"], stdin=null, stdout=null, stderr=null)
+request = json.loads(sys.stdin.readline())
+result = {"pid": os.getpid(), "real": real.pid}
+print(json.dumps({"jsonrpc": "2.0", "id": request["id"], "result": result}), flush=True)
+while True: time.sleep(1000)
+"""
+
+
+class Program:
+    """A gateway in a process of its own."""
+
+    def __init__(self, process: trio.Process) -> None:
+        self.process = process
+        self._buffer = b""
+
+    async def logged(self, text: str) -> str:
+        """Read its log up to the line with this text, and return that."""
+        assert self.process.stderr is not None
+        with trio.fail_after(PATIENCE):
+            while True:
+                line, newline, rest = self._buffer.partition(b"\n")
+                if newline:
+                    self._buffer = rest
+                    if text in line.decode():
+                        return line.decode()
+                    continue
+                data = await self.process.stderr.receive_some()
+                assert data, f"it ended without saying {text!r}"
+                self._buffer += data
+
+    async def url(self) -> str:
+        """Where it listens."""
+        return (await self.logged("listening on ")).removeprefix("listening on ")
+
+    async def end(self, number: signal.Signals) -> int:
+        """Send a signal and return the exit code."""
+        self.process.send_signal(number)
+        with trio.fail_after(PATIENCE):
+            code: int = await self.process.wait()
+        return code
+
+
+@asynccontextmanager
+async def program(tmp_path: Path, command: tuple[str, ...], **agent: Any) -> AsyncIterator[Program]:
+    """A gateway on `tmp_path/socket`, with this agent; killed at the end of the block if it runs."""
+    config = tmp_path / "config.toml"
+    options = "".join(f"{name} = {json.dumps(value)}\n" for name, value in agent.items())
+    config.write_text(
+        f"[gateway]\nstate_dir = {json.dumps(str(tmp_path / 'state'))}\n"
+        f"[[listen]]\nurl = {json.dumps(f'unix://{tmp_path}/socket')}\n"
+        f"[agents.a]\ncommand = {json.dumps(command)}\n{options}"
+    )
+    process = await trio.lowlevel.open_process(
+        [sys.executable, "-c", RUN, str(config)], stderr=subprocess.PIPE, cwd=Path(__file__).parents[2]
+    )
+    try:
+        with trio.fail_after(PATIENCE):
+            yield Program(process)
+    finally:
+        process.kill()
+        with trio.CancelScope(shield=True):
+            await process.wait()
+        assert process.stderr is not None
+        await process.stderr.aclose()
+
+
+async def test_a_gateway_that_gets_sigterm_stops_everything_and_ends_well(tmp_path: Path) -> None:
+    async with program(tmp_path, OBLIGING_AGENT) as gateway:
+        editor = await connect_lines(await gateway.url())
+        await editor.initialize()
+        agent = Watch((await editor.request("test/process"))["result"]["pid"])
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(editor.leave)
+            assert await gateway.end(signal.SIGTERM) == 0
+        await agent.gone()
+        assert (await gateway.logged("stopped")) == "stopped"
+    assert not (tmp_path / "socket").exists()
+    assert list((tmp_path / "state" / "agents").iterdir()) == []
+
+
+async def test_a_second_signal_ends_a_gateway_at_once_and_no_agent_outlives_it(tmp_path: Path) -> None:
+    async with program(tmp_path, python(STUBBORN_WRAPPER), eof_grace=1000, term_grace=1000) as gateway:
+        editor = await connect_lines(await gateway.url())
+        pids = await editor.initialize()
+        agent, real = Watch(pids["pid"]), Watch(pids["real"])
+        try:
+            gateway.process.send_signal(signal.SIGTERM)
+            await gateway.logged("stopping")
+            assert await gateway.end(signal.SIGTERM) == -signal.SIGTERM
+            await agent.gone()
+        finally:
+            os.kill(pids["real"], signal.SIGKILL)
+        await real.gone()
+        await editor.stream.aclose()
+
+
+async def test_no_agent_outlives_a_gateway_that_was_killed_and_the_next_one_sweeps_what_is_behind_a_wrapper(
+    tmp_path: Path,
+) -> None:
+    async with program(tmp_path, python(STUBBORN_WRAPPER)) as gateway:
+        editor = await connect_lines(await gateway.url())
+        pids = await editor.initialize()
+        agent, real = Watch(pids["pid"]), Watch(pids["real"])
+        assert await gateway.end(signal.SIGKILL) == -signal.SIGKILL
+        await agent.gone()
+        await editor.stream.aclose()
+        os.kill(pids["real"], 0)  # It runs on.
+    assert (tmp_path / "socket").exists()
+    async with program(tmp_path, OBLIGING_AGENT) as gateway:
+        assert await gateway.logged("left behind") == (
+            f"ended process group {pids['pid']}, an agent's that an earlier gateway left behind"
+        )
+        await real.gone()
+        editor = await connect_lines(await gateway.url())
+        await editor.initialize()
+        await editor.stream.aclose()
+
+
+async def test_an_agent_is_refused_by_its_own_gateway_and_the_gateways_user_is_not(tmp_path: Path) -> None:
+    code = f"""
+import json, socket, sys
+request = json.loads(sys.stdin.readline())
+with socket.socket(socket.AF_UNIX) as sock:
+    sock.connect({str(tmp_path / "socket")!r})
+    sock.sendall(b'{{"jsonrpc":"2.0","id":"h","method":"_acp-gateway/hello","params":{{}}}}\\n')
+    answer = json.loads(sock.makefile("rb").readline())
+print(json.dumps({{"jsonrpc": "2.0", "id": request["id"], "result": answer}}), flush=True)
+sys.stdin.read()
+"""
+    async with program(tmp_path, python(code)) as gateway:
+        editor = await connect_lines(await gateway.url())
+        answer = await editor.initialize()
+        await editor.stream.aclose()
+    assert answer["error"]["code"] == 403

@@ -1,0 +1,224 @@
+"""The sockets of a door: bound, inherited, and what becomes of a unix socket's file."""
+
+import errno
+import os
+import re
+import socket
+import stat
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+import trio
+
+from acp_gateway.config.addresses import parse_address
+from acp_gateway.errors import CannotListen
+from acp_gateway.server import sockets as binding_module
+from acp_gateway.server.sockets import Bound, bind
+from tests.doubles import PATIENCE, open_descriptors
+
+TCP = "tcp://127.0.0.1:0"
+
+
+@pytest.fixture
+def unix(tmp_path: Path) -> str:
+    return f"unix://{tmp_path}/socket"
+
+
+@asynccontextmanager
+async def binding(url: str, *inherited: socket.socket) -> AsyncIterator[Bound]:
+    """What listens there, for as long as it does."""
+    bound = await bind(parse_address(url), inherited)
+    try:
+        yield bound
+    finally:
+        bound.close()
+
+
+async def greet(bound: Bound) -> bytes:
+    """What somebody hears who connects there and is greeted."""
+    (listener,) = bound.listeners
+    with trio.fail_after(PATIENCE), socket.socket(listener.socket.family) as client:
+        client.connect(listener.socket.getsockname())
+        stream = await listener.accept()
+        await stream.send_all(b"hello")
+        await stream.aclose()
+        return client.recv(100)
+
+
+async def test_where_it_is_can_be_learned_when_the_system_has_chosen() -> None:
+    async with binding(TCP) as bound:
+        (url,) = bound.urls
+        assert re.fullmatch(r"tcp://127\.0\.0\.1:[1-9][0-9]*", url)
+        assert await greet(bound) == b"hello"
+
+
+async def test_an_address_that_is_taken_is_an_error_of_its_own() -> None:
+    async with binding(TCP) as bound:
+        with pytest.raises(CannotListen, match=f"cannot listen on {re.escape(bound.urls[0])}: .*in use"):
+            await bind(parse_address(bound.urls[0]))
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="it is /proc that tells")
+async def test_the_process_that_has_taken_an_address_is_named() -> None:
+    async with binding(TCP) as bound:
+        with pytest.raises(CannotListen, match=rf"address already in use by process {os.getpid()} \(\S.*\)$"):
+            await bind(parse_address(bound.urls[0]))
+
+
+async def test_where_nothing_tells_who_has_taken_an_address_another_gateway_is_suspected(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(binding_module, "PROC", str(tmp_path))
+    async with binding(TCP) as bound:
+        with pytest.raises(CannotListen, match=r"address already in use; is another acp-gateway running\?$"):
+            await bind(parse_address(bound.urls[0]))
+
+
+@pytest.mark.parametrize(
+    ("url", "error", "reason"),
+    [
+        (
+            "tcp://nosuchhost:7557",
+            socket.gaierror(socket.EAI_AGAIN, "try again"),
+            "nosuchhost is no name or address of this machine (it does not resolve)",
+        ),
+        (
+            "wss://10.99.99.99:7443",
+            OSError(errno.EADDRNOTAVAIL, "?"),
+            "this machine does not have the address 10.99.99.99: use one that it has, or 0.0.0.0 for all",
+        ),
+        (
+            "wss://0.0.0.0:443",
+            PermissionError(errno.EACCES, "?"),
+            "ports below 1024 are for root: use 7443, or a socket unit (`acp-gateway files systemd/README.md`)",
+        ),
+        ("wss://0.0.0.0:7443", PermissionError(errno.EACCES, "?"), "permission denied"),
+    ],
+)
+async def test_what_the_system_refuses_is_told_with_its_cause(
+    url: str, error: OSError, reason: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def refuse(*_arguments: object, **_options: object) -> None:
+        raise error
+
+    monkeypatch.setattr(trio, "open_tcp_listeners", refuse)
+    address = parse_address(url)
+    with pytest.raises(CannotListen) as caught:
+        await bind(address)
+    assert str(caught.value) == f"cannot listen on {address}: {reason}"
+
+
+async def test_the_socket_is_its_owners_alone(unix: str, tmp_path: Path) -> None:
+    before = os.umask(0o022)
+    try:
+        async with binding(unix):
+            assert stat.S_IMODE((tmp_path / "socket").stat().st_mode) == 0o600
+            assert os.umask(0o022) == 0o022
+    finally:
+        os.umask(before)
+
+
+async def test_the_file_goes_with_the_socket(unix: str, tmp_path: Path) -> None:
+    async with binding(unix) as bound:
+        assert bound.urls == [unix]
+        assert (tmp_path / "socket").exists()
+    assert not (tmp_path / "socket").exists()
+
+
+async def test_what_is_closed_twice_does_not_remove_the_next_ones_file(unix: str, tmp_path: Path) -> None:
+    async with binding(unix) as first:
+        pass
+    async with binding(unix):
+        first.close()
+        assert (tmp_path / "socket").exists()
+
+
+async def test_a_socket_that_a_dead_gateway_left_behind_is_replaced(unix: str, tmp_path: Path) -> None:
+    with socket.socket(socket.AF_UNIX) as left_behind:
+        left_behind.bind(str(tmp_path / "socket"))
+    async with binding(unix) as bound:
+        assert await greet(bound) == b"hello"
+
+
+async def test_a_socket_on_which_another_gateway_listens_is_left_alone(unix: str) -> None:
+    async with binding(unix) as bound:
+        with pytest.raises(CannotListen, match="another gateway is listening"):
+            await bind(parse_address(unix))
+        # Who has knocked there, to see whether somebody listens, is gone.
+        await (await bound.listeners[0].accept()).aclose()
+        assert await greet(bound) == b"hello"
+
+
+async def test_a_gateway_that_is_too_busy_to_answer_is_not_waited_for(unix: str, tmp_path: Path) -> None:
+    with socket.socket(socket.AF_UNIX) as busy:
+        busy.bind(str(tmp_path / "socket"))
+        busy.listen(0)
+        with socket.socket(socket.AF_UNIX) as waiting:
+            waiting.connect(str(tmp_path / "socket"))
+            with pytest.raises(CannotListen, match="another gateway is listening"):
+                await bind(parse_address(unix))
+    assert (tmp_path / "socket").exists()
+
+
+async def test_a_file_that_is_no_socket_is_left_alone(unix: str, tmp_path: Path) -> None:
+    (tmp_path / "socket").write_text("precious")
+    with pytest.raises(CannotListen, match="exists and is not a socket"):
+        await bind(parse_address(unix))
+    assert (tmp_path / "socket").read_text() == "precious"
+
+
+async def test_a_socket_of_another_kind_is_left_alone(unix: str, tmp_path: Path) -> None:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as datagrams:
+        datagrams.bind(str(tmp_path / "socket"))
+        with pytest.raises(CannotListen, match="wrong type"):
+            await bind(parse_address(unix))
+    assert (tmp_path / "socket").exists()
+
+
+async def test_a_socket_in_a_directory_that_is_not_there_is_an_error(tmp_path: Path) -> None:
+    before = open_descriptors()
+    with pytest.raises(CannotListen, match=r"there is no directory .*/no for the socket"):
+        await bind(parse_address(f"unix://{tmp_path}/no/socket"))
+    assert open_descriptors() == before
+
+
+async def test_a_socket_that_cannot_be_removed_is_logged(
+    unix: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with binding(unix):
+        (tmp_path / "socket").unlink()
+        (tmp_path / "socket").mkdir()
+    assert f"cannot remove {tmp_path}/socket" in caplog.text
+
+
+# Inherited sockets
+
+
+async def test_an_inherited_socket_is_used_and_its_file_stays(unix: str, tmp_path: Path) -> None:
+    given = socket.socket(socket.AF_UNIX)
+    given.bind(str(tmp_path / "socket"))
+    given.listen()
+    async with binding(unix, given) as bound:
+        assert bound.urls == [unix]
+        assert await greet(bound) == b"hello"
+    assert given.fileno() == -1
+    assert (tmp_path / "socket").is_socket()
+
+
+async def test_an_inherited_port_is_used() -> None:
+    given = socket.create_server(("127.0.0.1", 0))
+    url = f"ws://127.0.0.1:{given.getsockname()[1]}/acp"
+    async with binding(url, given) as bound:
+        assert bound.urls == [url]
+        assert await greet(bound) == b"hello"
+
+
+async def test_of_inherited_sockets_only_those_of_the_address_are_taken(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        async with binding(TCP, other) as bound:
+            assert await greet(bound) == b"hello"
+            assert str(other.getsockname()[1]) not in bound.urls[0]
+        assert other.fileno() >= 0

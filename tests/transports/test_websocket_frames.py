@@ -1,0 +1,102 @@
+"""Text frames without the library, by themselves; `test_websocket` holds them against it."""
+
+import pytest
+
+from acp_gateway.transports.websocket_frames import (
+    MOST_FRAMES,
+    MOST_MESSAGES,
+    SMALL_FRAME,
+    BegunFrame,
+    FrameCounter,
+    whole_texts,
+)
+from tests.transports.frames import CONT, PING, TEXT, frame
+from tests.transports.wires import MIB
+
+HEADER = {0: 2, 125: 2, 126: 4, 65535: 4, 65536: 10}
+"""Bytes of the header of a frame that is not masked, by the size of its payload."""
+
+
+@pytest.mark.parametrize("masked", [True, False])
+@pytest.mark.parametrize("size", HEADER)
+def test_messages_are_taken_up_to_the_first_that_is_not_complete(masked: bool, size: int) -> None:
+    whole = frame(TEXT, b"x" * size, masked=masked)
+    header = HEADER[size] + (4 if masked else 0)
+    cuts = {cut for cut in (0, 1, 2, 3, *range(header - 4, header + 1), len(whole) - 1) if 0 <= cut < len(whole)}
+    for cut in cuts:
+        missing = len(whole) - cut if cut >= header else 0
+        assert whole_texts(whole + whole[:cut], MIB, masked=masked) == ([b"x" * size], len(whole), missing)
+        assert whole_texts(whole[:cut], MIB, masked=masked) == ([], 0, missing)
+
+
+@pytest.mark.parametrize("masked", [True, False])
+@pytest.mark.parametrize(
+    "behind",
+    [
+        frame(PING, b"p" * 100, masked=True),
+        frame(TEXT, b"x" * 100, masked=True, fin=False),
+        frame(TEXT, b"x" * 100, masked=True, first=0x40),
+        frame(TEXT, b"x" * 1001, masked=True),
+        frame(TEXT, b"x" * 65536, masked=True),
+    ],
+    ids=["ping", "fragment", "reserved bit", "too large", "much too large"],
+)
+def test_of_what_is_for_the_library_nothing_is_waited_for(masked: bool, behind: bytes) -> None:
+    whole = frame(TEXT, b"{}", masked=masked)
+    for cut in (1, 2, 20, len(behind)):
+        assert whole_texts(whole + behind[:cut], 1000, masked=masked) == ([b"{}"], len(whole), 0)
+
+
+def test_the_mask_of_a_frame_is_its_sender_s_choice() -> None:
+    masked, plain = frame(TEXT, b"x" * 100, masked=True), frame(TEXT, b"x" * 100, masked=False)
+    assert whole_texts(masked[:50], 1000, masked=False) == whole_texts(plain[:50], 1000, masked=True) == ([], 0, 0)
+
+
+def test_without_a_limit_a_frame_may_be_as_large_as_it_says() -> None:
+    assert whole_texts(b"\x81\x7f" + (2**40).to_bytes(8), None, masked=False) == ([], 0, 2**40)
+
+
+@pytest.mark.parametrize("kind", [bytes, bytearray])
+@pytest.mark.parametrize("masked", [True, False])
+def test_messages_are_bytes_whatever_they_were_read_from(masked: bool, kind: type[bytes | bytearray]) -> None:
+    messages, _, _ = whole_texts(kind(frame(TEXT, b"{}", masked=masked)), MIB, masked=masked)
+    assert [type(message) for message in messages] == [bytes]
+
+
+def test_a_frame_is_complete_with_its_last_byte_and_what_is_behind_that_comes_along() -> None:
+    begun = BegunFrame(b"ab", 3)
+    assert begun.complete(b"cd") == b""
+    assert begun.missing == 1
+    assert begun.complete(b"efgh") == b"abcdefgh"
+
+
+def test_only_so_many_messages_are_taken_at_once() -> None:
+    empty = frame(TEXT, masked=True)
+    messages, end, missing = whole_texts(empty * (MOST_MESSAGES + 5), MIB, masked=True)
+    assert (len(messages), end, missing) == (MOST_MESSAGES, MOST_MESSAGES * len(empty), 0)
+
+
+# What the library is given
+
+
+@pytest.mark.parametrize("masked", [True, False])
+def test_the_library_is_given_so_many_frames_at_once_and_small_ones_are_counted(masked: bool) -> None:
+    counter = FrameCounter()
+    ping, large = frame(PING, masked=masked), frame(CONT, b"x" * SMALL_FRAME, masked=masked)
+    data = ping * MOST_FRAMES + large
+    end = counter.cut(data)
+    assert (end, counter.small) == (len(ping) * MOST_FRAMES, MOST_FRAMES)
+    counter.small = 0
+    assert counter.cut(data[end:]) == len(large)
+    assert counter.small == 0
+
+
+@pytest.mark.parametrize("size", [0, 125, 126, 65535, 65536])
+def test_a_frame_is_given_as_it_comes_but_for_a_header_that_is_not_complete(size: int) -> None:
+    whole = frame(PING if size < 126 else CONT, b"x" * size, masked=False)
+    for cut in {0, 1, *range(HEADER[size] + 1), len(whole) // 2, len(whole) - 1, len(whole)} & {*range(len(whole) + 1)}:
+        counter = FrameCounter()
+        first = counter.cut(whole[:cut])
+        assert first == (cut if HEADER[size] <= cut else 0)
+        assert counter.cut(whole[first:] + whole) == 2 * len(whole) - first
+        assert counter.small == 2 * (size < SMALL_FRAME)
