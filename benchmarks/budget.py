@@ -18,8 +18,8 @@ from acp_gateway.core import access_rules, updates
 from acp_gateway.core.agent_state import Policy
 from acp_gateway.core.journal import Journal
 from acp_gateway.core.multiplexer import Multiplexer
-from acp_gateway.core.output import Deliveries
-from acp_gateway.core.sessions import Client, Findings, Registry, Viewer
+from acp_gateway.core.output import Output
+from acp_gateway.core.sessions import Client, DirectoryCheckResult, Registry, SessionScope
 from acp_gateway.gateway.storage.database import Database
 from acp_gateway.gateway.storage.records import Run, StoredJournal, StoredSession
 from acp_gateway.protocol import jsonrpc
@@ -95,7 +95,7 @@ def steps_of_update(directory: Path) -> list[Step]:
         outbox.extend(lines)
         outbox.take(ROOM)
 
-    def through_core() -> Deliveries:
+    def through_core() -> Output:
         multiplexer.receive_from_agent(lines)
         return multiplexer.take_deliveries()
 
@@ -112,7 +112,7 @@ def steps_of_update(directory: Path) -> list[Step]:
     return [
         ("written to a pipe and read from it", through_pipe),
         ("split into lines", lambda: data.split(b"\n")),
-        ("parsed: one pass of msgspec", lambda: list(map(updates.session_of_talk, lines))),
+        ("parsed: one pass of msgspec", lambda: list(map(updates.session_of_passthrough, lines))),
         ("appended to the journal", lambda: journal.extend(lines)),
         ("the whole core, with the two steps above", through_core),
         ("through the outbox", through_outbox),
@@ -155,7 +155,7 @@ def in_session() -> tuple[Multiplexer, Client]:
         max_waiting_size=JOURNAL,
         journal_limit=JOURNAL,
     )
-    multiplexer, client = Multiplexer("agent", policy, Registry("me")), Client("client", Viewer("me"))
+    multiplexer, client = Multiplexer("agent", policy, Registry("me")), Client("client", SessionScope("me"))
     multiplexer.attach(client)
     multiplexer.receive_from_client(
         client, b'{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":1}}'
@@ -163,8 +163,8 @@ def in_session() -> tuple[Multiplexer, Client]:
     (asked,) = multiplexer.take_deliveries().to_agent
     answer(multiplexer, asked, b'{"protocolVersion":1}')
     multiplexer.receive_from_client(client, b'{"jsonrpc":"2.0","id":2,"method":"session/new","params":{"cwd":"/"}}')
-    (survey,) = multiplexer.take_deliveries().surveys
-    multiplexer.surveyed(survey, Findings())
+    (directory_check,) = multiplexer.take_deliveries().directory_checks
+    multiplexer.directories_checked(directory_check, DirectoryCheckResult())
     (asked,) = multiplexer.take_deliveries().to_agent
     answer(multiplexer, asked, b'{"sessionId":"%b"}' % SESSION.encode())
     return multiplexer, client

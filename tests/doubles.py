@@ -17,9 +17,9 @@ from acp_gateway.gateway.gateway import DATABASE
 from acp_gateway.gateway.storage.database import Database
 from acp_gateway.gateway.storage.records import StoredSession
 from acp_gateway.transports.streams import CloseReason, MessageStream, memory_message_stream_pair
-from acp_gateway.transports.timers import Helpers
+from acp_gateway.transports.timers import TaskSpawner
 
-PATIENCE = 30.0
+TIMEOUT = 30.0
 """Seconds after which a test that waits has failed. None of them should come near."""
 
 OBLIGING_AGENT = (sys.executable, "-I", "-S", str(Path(__file__).parent / "agents" / "obliging_agent.py"))
@@ -147,7 +147,7 @@ class FragileStream(MessageStream):
         finally:
             self.runs = False
 
-    def attend(self, helpers: Helpers | None) -> None:
+    def attend(self, helpers: TaskSpawner | None) -> None:
         self.runs = helpers is not None
         self._stream.attend(helpers)
 
@@ -357,6 +357,6 @@ class Watch:
 
     async def gone(self) -> None:
         """Wait for its end."""
-        with trio.fail_after(PATIENCE):
+        with trio.fail_after(TIMEOUT):
             await trio.lowlevel.wait_readable(self._descriptor)
         os.close(self._descriptor)

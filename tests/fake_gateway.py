@@ -8,7 +8,7 @@ from typing import Any
 import trio
 
 from acp_gateway.client.dialing import Destination, Dialed, Resume
-from acp_gateway.client.uplink import Persistence
+from acp_gateway.client.uplink import ReconnectSettings
 from acp_gateway.config.addresses import Address
 from acp_gateway.errors import GatewayError, LinkGone, Unreachable
 from acp_gateway.transports.link import WINDOW, Link
@@ -91,9 +91,11 @@ class FakeGateway:
         """The newest connection's link."""
         return self.last.link
 
-    def persistence(self, **changes: Any) -> Persistence:
+    def persistence(self, **changes: Any) -> ReconnectSettings:
         """What a shim needs to come here: without chance, pauses are as long as they may be."""
-        settings = Persistence(connect_timeout=15.0, dial=self.dial, chance=lambda: 1.0, wall_clock=self.wall_clock)
+        settings = ReconnectSettings(
+            connect_timeout=15.0, dial=self.dial, chance=lambda: 1.0, wall_clock=self.wall_clock
+        )
         return settings._replace(**changes)
 
     async def run(self, *, task_status: trio.TaskStatus[None]) -> None:

@@ -11,18 +11,18 @@ import trio
 from trio.testing import wait_all_tasks_blocked
 
 from acp_gateway.core.multiplexer import Multiplexer
-from acp_gateway.core.output import Deed, Event
-from acp_gateway.core.sessions import Client, Home, Registry, Role, Viewer
-from acp_gateway.gateway.access import Access, Admission, Wish
-from acp_gateway.gateway.attachment import BLANK, Farewell
+from acp_gateway.core.output import AuditEvent, HookEvent
+from acp_gateway.core.sessions import AgentHandle, Client, Registry, Role, SessionScope
+from acp_gateway.gateway.access import Access, ConnectRequest, Grant
+from acp_gateway.gateway.attachment import BLANK, Disconnect
 from acp_gateway.gateway.events.recording import Tape
 from acp_gateway.gateway.hub import Hub, Limits, RunAgent
-from acp_gateway.gateway.resumption import Resumable, Resumption, claim, serve_resumed
+from acp_gateway.gateway.resumption import ResumableLink, ResumeClaim, claim, serve_resumed
 from acp_gateway.protocol.outbox import Mark
 from acp_gateway.transports.link import Link
 from acp_gateway.transports.streams import Charge, CloseReason, MessageStream, memory_message_stream_pair
 from tests.core.scene import make_policy
-from tests.doubles import FAIL, INITIALIZE, PATIENCE, Editor, FakeAgent, FakeAgents, FragileStream, encode
+from tests.doubles import FAIL, INITIALIZE, TIMEOUT, Editor, FakeAgent, FakeAgents, FragileStream, encode
 
 HIGH_WATER = 10_000
 
@@ -38,14 +38,14 @@ LOADS: dict[str, Any] = {"loadSession": True}
 
 HOUR = 3600.0
 
-ADMISSION = Admission(Access("me", None), Wish(), "fake", Viewer("me"), Role.CONTROLLER)
+ADMISSION = Grant(Access("me", None), ConnectRequest(), "fake", SessionScope("me"), Role.CONTROLLER)
 """As what those were let in whose links can be resumed."""
 
 OPEN: dict[str, Any] = {"cwd": "/srv", "mcpServers": []}
 """Parameters of `session/new`."""
 
 
-class Visitor(Editor):
+class Peer(Editor):
     """A client of a hub, from the outside; `ours` is the hub's end of its connection."""
 
     def __init__(self, client: Client) -> None:
@@ -57,7 +57,7 @@ class Visitor(Editor):
         self.ours = FragileStream(ours)
         self.scope = trio.CancelScope()
         self.gone = trio.Event()
-        self.farewell: Farewell | None = None
+        self.disconnect: Disconnect | None = None
         """What came of its being served."""
 
     @property
@@ -87,16 +87,16 @@ class Visitor(Editor):
         return [json.loads(message) for message in heard]
 
 
-class Traveller(Visitor):
+class Traveller(Peer):
     """A client whose link can be resumed. It confirms what it takes."""
 
     def __init__(self, scene: "Scene", client: Client) -> None:
         super().__init__(client)
         assert client.link is not None
         # What there is to send leaves at once, within the window.
-        self.link = Link(window=WINDOW, high_water=1 << 40, allowance=WINDOW)
+        self.link = Link(window=WINDOW, high_water=1 << 40, receive_window=WINDOW)
         self.link.connect(self.stream)
-        self.ticket = Resumable(ADMISSION, scene.hub, client, client.link)
+        self.ticket = ResumableLink(ADMISSION, scene.hub, client, client.link)
         """What it is known by where links are resumed."""
         self.marks: list[Any] = []
         """The positions that it was told, in order."""
@@ -154,7 +154,7 @@ class Traveller(Visitor):
         self._scene.nursery.start_soon(self._resumed, self.ours, resumption, self.doors[-1])
         await wait_all_tasks_blocked()
 
-    async def _resumed(self, stream: MessageStream, resumption: Resumption, over: trio.Event) -> None:
+    async def _resumed(self, stream: MessageStream, resumption: ResumeClaim, over: trio.Event) -> None:
         try:
             await serve_resumed(stream, resumption)
         finally:
@@ -185,11 +185,11 @@ class Scene:
         self.output = FragileStream(self.agent.agent.messages)
         self.agent.agent.messages = self.output
         self.registry = registry or Registry("me")
-        self.stopped: list[Home] = []
+        self.stopped: list[AgentHandle] = []
         """Other processes that were to be stopped."""
-        self.events: list[Event] = []
+        self.events: list[HookEvent] = []
         """What a person may want to hear of."""
-        self.deeds: list[Deed] = []
+        self.audit_events: list[AuditEvent] = []
         """For the audit."""
         self.pauses: dict[Client, float] = {}
         """For how many seconds a client is not to be read now, once for what it has sent last."""
@@ -211,13 +211,13 @@ class Scene:
             stop_home=self.stopped.append,
             grown=self._grow,
             notify=self.events.append,
-            audit=self.deeds.append,
+            audit=self.audit_events.append,
             charge=self._charge,
             clock=self._tell_time,
         )
         self.scope = trio.CancelScope()
         self.ended = trio.Event()
-        self.editor: Visitor
+        self.editor: Peer
         """The first client."""
         self.nursery: trio.Nursery
 
@@ -245,44 +245,44 @@ class Scene:
 
     def join(
         self, name: str = "me", identity: str = "me", *, role: Role = Role.CONTROLLER, guest: bool = False
-    ) -> Visitor:
+    ) -> Peer:
         """Another client, which has said nothing yet; a guest is one of session "s"."""
-        visitor = Visitor(Client(name, Viewer(identity, "s" if guest else None, guest), role))
+        visitor = Peer(Client(name, SessionScope(identity, "s" if guest else None, guest), role))
         self.nursery.start_soon(self._serve, visitor)
         return visitor
 
     def travel(self, name: str, **how: Any) -> Traveller:
         """A client whose link can be resumed, and which has said nothing yet."""
-        traveller = Traveller(self, Client(name, Viewer("me"), link=f"the link of {name}", **how))
+        traveller = Traveller(self, Client(name, SessionScope("me"), link=f"the link of {name}", **how))
         self.nursery.start_soon(self._serve, traveller)
         return traveller
 
-    async def _serve(self, visitor: Visitor) -> None:
+    async def _serve(self, visitor: Peer) -> None:
         try:
             with visitor.scope:
-                visitor.farewell = await self.hub.serve(visitor.ours, visitor.client, visitor.tape)
+                visitor.disconnect = await self.hub.serve(visitor.ours, visitor.client, visitor.tape)
         finally:
             visitor.gone.set()
 
-    async def initialize(self, visitor: Visitor, **capabilities: Any) -> None:
+    async def initialize(self, visitor: Peer, **capabilities: Any) -> None:
         """Initialize the agent and its first client."""
         await visitor.send_request(0, "initialize", **INITIALIZE)
         await self.agent.answer_initialize(**capabilities)
         assert (await visitor.receive())["id"] == 0
 
-    async def enter(self, name: str, **how: Any) -> Visitor:
+    async def enter(self, name: str, **how: Any) -> Peer:
         """Another client of an agent that is initialized; it takes part in session "s"."""
         visitor = self.join(name, **how)
         await visitor.initialize()
         await visitor.load()
         return visitor
 
-    async def open_session(self, visitor: Visitor, session_id: str = "s") -> None:
+    async def open_session(self, visitor: Peer, session_id: str = "s") -> None:
         await visitor.send_request("new", "session/new", **OPEN)
         await self.agent.answer("session/new", {"sessionId": session_id})
         assert (await visitor.receive())["id"] == "new"
 
-    async def open_turn(self, visitor: Visitor | None = None, agent: FakeAgent | None = None) -> Any:
+    async def open_turn(self, visitor: Peer | None = None, agent: FakeAgent | None = None) -> Any:
         """Begin a turn in session "s"; the id that the agent knows the prompt by."""
         visitor, agent = visitor or self.editor, agent or self.agent
         await visitor.send_request("turn", "session/prompt", sessionId="s", prompt=[])
@@ -307,7 +307,7 @@ def make_limits(**changes: Any) -> Limits:
         "initialize_timeout": math.inf,
         "permission_timeout": math.inf,
         "window": WINDOW,
-        "allowance": WINDOW,
+        "receive_window": WINDOW,
         "patience": math.inf,
         "away_limit": OUTBOX_LIMIT,
         "away_grace": math.inf,
@@ -359,7 +359,7 @@ async def fill(stream: MessageStream, *messages: bytes) -> int:
 
 
 @asynccontextmanager
-async def running(scene: Scene, patience: float = PATIENCE) -> AsyncIterator[Scene]:
+async def running(scene: Scene, patience: float = TIMEOUT) -> AsyncIterator[Scene]:
     """A hub with one client, which has to end by itself within the block."""
     with trio.fail_after(patience):
         async with trio.open_nursery() as scene.nursery:
@@ -380,8 +380,8 @@ async def in_conversation(**how: Any) -> AsyncIterator[Scene]:
 
 @asynccontextmanager
 async def sharing(
-    capabilities: dict[str, Any] = LOADS, patience: float = PATIENCE, **how: Any
-) -> AsyncIterator[tuple[Scene, Visitor]]:
+    capabilities: dict[str, Any] = LOADS, patience: float = TIMEOUT, **how: Any
+) -> AsyncIterator[tuple[Scene, Peer]]:
     """A hub that outlives its clients, and the first of them, ann, who has opened session "s". Cancelled at the end."""
     scene = Scene(shared=True, **how)
     with trio.fail_after(patience):
@@ -396,7 +396,7 @@ async def sharing(
 
 @asynccontextmanager
 async def resuming(
-    *, shared: bool = True, patience: float = PATIENCE, **how: Any
+    *, shared: bool = True, patience: float = TIMEOUT, **how: Any
 ) -> AsyncIterator[tuple[Scene, Traveller]]:
     """A hub and its only client, ann, who has opened session "s" over a link that resumes. Cancelled at the end."""
     scene = Scene(shared=shared, **how)

@@ -14,7 +14,7 @@ ANSWERS_KEPT: Final = 1000
 more than anybody answers while a link is down."""
 
 
-class Asked:
+class PendingRequests:
     """The questions that one editor is asked."""
 
     def __init__(self) -> None:

@@ -25,9 +25,9 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
-from acp_gateway.client.pending_requests import Asked
+from acp_gateway.client.pending_requests import PendingRequests
 from acp_gateway.client.positions import Positions, updated_session
-from acp_gateway.client.reopening import Reopening, way_back
+from acp_gateway.client.reopening import SessionRestore, restore_method
 from acp_gateway.protocol.gaps import MAY_BE_MISSING, SESSION_LOST, gap
 from acp_gateway.protocol.json_text import (
     INTERNAL_ERROR,
@@ -104,7 +104,7 @@ class _Request:
     """How often its id was used again, for which an error is the answer."""
 
 
-class Conversation:
+class RecoveryState:
     """What one editor has open with its agent.
 
     Messages come and go in the names of one side: where paths are translated on the way, all of it is done on the same
@@ -122,14 +122,14 @@ class Conversation:
         # What the editor has asked, by id, the oldest first.
         self._open: dict[bytes, _Request] = {}
         # What the editor is asked.
-        self._asked = Asked()
+        self._asked = PendingRequests()
         # The sessions that the editor has open: the params that it opened each with, an object.
         self._sessions: dict[str, bytes] = {}
         self._positions = Positions()
         # In a recovery: the id of the `initialize` that waits for its answer, the sessions that are not open again, the
         # connection that was lost, and how many sessions were ever opened again.
         self._initializing: bytes | None = None
-        self._reopening: dict[str, Reopening] = {}
+        self._reopening: dict[str, SessionRestore] = {}
         self._lost_connection = ""
         self._reopened = 0
 
@@ -322,7 +322,7 @@ class Conversation:
         self._initializing = self.failure = None
         self._abandon()
         self._reopening = {
-            session_id: Reopening(session_id, self._positions.at(session_id))
+            session_id: SessionRestore(session_id, self._positions.at(session_id))
             for session_id in (self._sessions if self.started else ())
         }
         requests, answers = ids_in(unsent)
@@ -408,7 +408,7 @@ class Conversation:
             self.failure = _failure(response)
             self._abandon()
             return
-        method = way_back(response)
+        method = restore_method(response)
         for session_id, reopening in list(self._reopening.items()):
             if method is None or session_id not in self._sessions:
                 outcome.notes.append(f"session {session_id:.80} is lost: the agent can't open a session again")

@@ -14,7 +14,7 @@ from acp_gateway.protocol.methods import LOAD, RESUME
 
 
 @dataclass(slots=True)
-class Reopening:
+class SessionRestore:
     """A session that is not open again yet."""
 
     session_id: str
@@ -25,7 +25,7 @@ class Reopening:
     questions: list[bytes] = field(default_factory=list)
     """The ids of those that the editor has not answered, or whose answers have not left."""
     method: str = ""
-    """By which it is opened, as `way_back` says."""
+    """By which it is opened, as `restore_method` says."""
     raw_id: bytes = b""
     """Of the request that opens it; empty before there was one."""
     marked: bool = False
@@ -40,7 +40,7 @@ class Reopening:
 
         Args:
             raw_id: the id that the request gets.
-            method: see `way_back`.
+            method: see `restore_method`.
             params: what the editor has opened it with, an object.
             connection_id: of the link that was lost.
         """
@@ -71,7 +71,7 @@ class Reopening:
         return True
 
 
-def way_back(response: bytes) -> str | None:
+def restore_method(response: bytes) -> str | None:
     """Return the method by which sessions can be opened again, from the answer to `initialize`; None for no way."""
     resumes = raw_at(response, "result", "agentCapabilities", "sessionCapabilities", "resume")
     if resumes not in (None, b"null", b"false"):

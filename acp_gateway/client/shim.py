@@ -22,8 +22,8 @@ from typing import Final, NamedTuple
 import trio
 
 from acp_gateway.client.dialing import Destination
-from acp_gateway.client.recovery import Conversation, Outcome
-from acp_gateway.client.uplink import Persistence, Uplink
+from acp_gateway.client.recovery import Outcome, RecoveryState
+from acp_gateway.client.uplink import ReconnectSettings, Uplink
 from acp_gateway.errors import GatewayError, ProtocolError
 from acp_gateway.protocol import json_text, spans
 from acp_gateway.protocol.methods import PROMPT
@@ -34,7 +34,7 @@ from acp_gateway.transports.streams import ByteStream, MessageTooLarge, is_utf8
 
 log = logging.getLogger(__name__)
 
-PATIENCE_FOR_EDITOR: Final = 2.0
+EDITOR_TIMEOUT: Final = 2.0
 """Seconds that the editor's first message is waited for when there is only an error to answer it with."""
 
 REFUSED_SIZE: Final = 1024 * 1024
@@ -57,7 +57,7 @@ class Settings(NamedTuple):
     maps: PathMaps
     max_message_size: int
     """Bytes of one message from the editor."""
-    persistence: Persistence
+    persistence: ReconnectSettings
     backlog: int = BACKLOG
 
 
@@ -97,7 +97,7 @@ async def refuse(stdio: ByteStream, error: GatewayError) -> None:
     log.error("%s", error)
     editor = LineStream(stdio, max_message_size=REFUSED_SIZE)
     try:
-        await _answer_first_request(editor, Conversation(), error)
+        await _answer_first_request(editor, RecoveryState(), error)
     finally:
         await editor.aclose()
 
@@ -110,7 +110,7 @@ class _Shim:
         self._maps = settings.maps
         self._backlog = settings.backlog
         self._patience = settings.persistence.connect_timeout
-        self._conversation = Conversation()
+        self._conversation = RecoveryState()
         self._uplink = Uplink(self, destination, settings.persistence)
         # Whether the editor has said anything, and whether it takes nothing any more.
         self._heard = False
@@ -372,10 +372,10 @@ def _explain_missing(message: bytes, maps: PathMaps) -> bytes:
     return json_text.error(to, code, why, "no_such_directory", cwd=local, remote=remote)
 
 
-async def _answer_first_request(editor: LineStream, conversation: Conversation, error: GatewayError) -> None:
+async def _answer_first_request(editor: LineStream, conversation: RecoveryState, error: GatewayError) -> None:
     """Answer what the editor is about to ask first with the reason why there is no agent for it."""
     try:
-        with trio.move_on_after(PATIENCE_FOR_EDITOR):
+        with trio.move_on_after(EDITOR_TIMEOUT):
             conversation.from_editor(await editor.receive_batch())
         await editor.send_batch(conversation.give_up(str(error), error.reason))
     except (trio.EndOfChannel, *LOST):

@@ -10,7 +10,7 @@ A connection is taken for dead when the gateway has not been heard for a while, 
 jumped: then the machine slept, and finding out what the other side made of that would take longer than resuming.
 
 A link that the gateway does not have any more can't be resumed. There is a new one then, and the owner begins anew on
-it, see `Owner.start_over`.
+it, see `UplinkHandler.start_over`.
 """
 
 import logging
@@ -44,7 +44,7 @@ from acp_gateway.transports.websocket import Timing, WebSocketStream
 
 log = logging.getLogger(__name__)
 
-FIRST_PAUSE: Final = 0.2
+BACKOFF_MIN: Final = 0.2
 """Seconds before an attempt at most, after the first failure; and between the beginnings of two attempts at least."""
 
 LONGEST_FIRST_PAUSE: Final = 2.0
@@ -78,7 +78,7 @@ _ERRORS: Final[dict[int | None, type[GatewayError]]] = {
 Dial = Callable[[Destination, Timing, Resume], Awaitable[Dialed]]
 
 
-class Persistence(NamedTuple):
+class ReconnectSettings(NamedTuple):
     """How a link is kept up."""
 
     connect_timeout: float
@@ -99,7 +99,7 @@ class Persistence(NamedTuple):
     """Seconds since whenever, going on while the machine sleeps."""
 
 
-class Owner(Protocol):
+class UplinkHandler(Protocol):
     """Who speaks over the link."""
 
     @property
@@ -149,7 +149,7 @@ class Loss(NamedTuple):
 
 def pause_after(failures: int, longest: float, chance: float) -> float:
     """Seconds until the next attempt, after so many in a row that led nowhere."""
-    pause = min(FIRST_PAUSE * 2.0 ** min(failures, 16), longest)
+    pause = min(BACKOFF_MIN * 2.0 ** min(failures, 16), longest)
     return pause / 2 + pause / 2 * chance
 
 
@@ -172,7 +172,9 @@ class Uplink:
         settings: the rest.
     """
 
-    def __init__(self, owner: Owner, destination: Callable[[], Destination], settings: Persistence) -> None:
+    def __init__(
+        self, owner: UplinkHandler, destination: Callable[[], Destination], settings: ReconnectSettings
+    ) -> None:
         self._owner = owner
         self._destination = destination
         self._settings = settings
@@ -289,7 +291,7 @@ class Uplink:
         """Wait for the next attempt's time: after a pause, or when it is wanted."""
         with trio.move_on_after(pause_after(self._failures, longest, self._settings.chance())):
             await self._wanted.wait()
-        await trio.sleep_until(self._attempted_at + FIRST_PAUSE)
+        await trio.sleep_until(self._attempted_at + BACKOFF_MIN)
         self._wanted = trio.Event()
         self._attempted_at = trio.current_time()
 

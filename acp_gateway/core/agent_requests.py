@@ -32,7 +32,7 @@ REMEMBERED: Final = 16
 _TOOL_CALL: Final = ("toolCallId", "title", "kind")
 
 
-class Question:
+class AgentRequest:
     """A request of the agent that is not answered yet."""
 
     def __init__(self, message: Message, audience: Audience, session: Session | None, since: float) -> None:
@@ -40,7 +40,7 @@ class Question:
         self.audience = audience
         self.session = session
         """Whose clients are asked; None while that is not clear, or where it is a client's own affair."""
-        self.suspects: frozenset[str] = frozenset()
+        self.candidates: frozenset[str] = frozenset()
         """The identities that it may be of, where it names no session."""
         self.in_turn = False
         """Whether a turn was running when it was asked."""
@@ -50,7 +50,7 @@ class Question:
         """Whom it was asked of, and under which id."""
         self.refused: Message | None = None
         """The last answer that did not count."""
-        self.asked_as = message
+        self.forwarded_ids = message
         """The message as clients get it, but for its id."""
         self.translate: Callable[[Client, bytes], bytes] | None = None
         """What has to be done to the answer on its way to the agent."""
@@ -126,13 +126,13 @@ class Question:
         }
 
 
-class Questions:
+class AgentRequests:
     """All questions of one agent process that are open."""
 
     def __init__(self, out: Outgoing) -> None:
         self._out = out
         # The earliest first. An agent may use an id again before it is answered.
-        self._open: dict[Question, None] = {}
+        self._open: dict[AgentRequest, None] = {}
 
     @property
     def size(self) -> int:
@@ -142,32 +142,32 @@ class Questions:
     def __len__(self) -> int:
         return len(self._open)
 
-    def __iter__(self) -> Iterator[Question]:
+    def __iter__(self) -> Iterator[AgentRequest]:
         return iter(list(self._open))
 
-    def __contains__(self, question: Question) -> bool:
+    def __contains__(self, question: AgentRequest) -> bool:
         return question in self._open
 
-    def of(self, session: Session | None) -> list[Question]:
+    def of(self, session: Session | None) -> list[AgentRequest]:
         """The open questions of a session, the earliest first; for None those that belong to no session."""
         return [question for question in self._open if question.session is session]
 
-    def unplaced(self) -> list[Question]:
+    def unrouted(self) -> list[AgentRequest]:
         """Those that nobody could be found for."""
         return [question for question in self._open if question.session is None and not question.copies]
 
-    def add(self, question: Question) -> None:
+    def add(self, question: AgentRequest) -> None:
         """The agent has asked something."""
         self._open[question] = None
 
-    def ask(self, question: Question, clients: Iterable[Client]) -> None:
+    def ask(self, question: AgentRequest, clients: Iterable[Client]) -> None:
         """Put a question to clients that don't have it yet."""
         for client in clients:
             if client not in question.copies:
                 minted = client.mint_id()
                 question.copies[client] = minted
                 client.questions[minted] = question
-                self._out.client(client, jsonrpc.with_id(question.asked_as, RawId(b"%d" % minted)))
+                self._out.client(client, jsonrpc.with_id(question.forwarded_ids, RawId(b"%d" % minted)))
 
     def offer(self, session: Session, client: Client) -> None:
         """Put everything that is open in a session to a client that takes part now."""
@@ -175,7 +175,7 @@ class Questions:
             if question.audience is Audience.CONTROLLERS or not question.copies:
                 self.ask(question, [client])
 
-    def answer(self, client: Client, response: Message) -> Question | None:
+    def answer(self, client: Client, response: Message) -> AgentRequest | None:
         """A client has answered: the question, if that settles it. Whoever else was asked is told."""
         minted = jsonrpc.id_number(response.id)
         question = None if minted is None else client.questions.pop(minted, None)
@@ -197,12 +197,12 @@ class Questions:
         self._reconsider(question)
         return None
 
-    def settle(self, question: Question, answer: bytes) -> None:
+    def settle(self, question: AgentRequest, answer: bytes) -> None:
         """Give the agent its answer and take the question back from everybody who still has it."""
         self._out.agent(answer)
         self._close(question)
 
-    def settle_undecided(self, question: Question) -> None:
+    def settle_undecided(self, question: AgentRequest) -> None:
         """Give the agent the answer for a question that will not be decided."""
         self.settle(question, undecided(question))
 
@@ -213,7 +213,7 @@ class Questions:
         if question is not None:
             self.settle(question, jsonrpc.error(question.id, jsonrpc.REQUEST_CANCELLED, "cancelled"))
 
-    def turn_cancelled(self, session: Session) -> list[Question]:
+    def turn_cancelled(self, session: Session) -> list[AgentRequest]:
         """Somebody has ended the turns of a session: there is nothing left to decide in it. What there was."""
         decisions = [question for question in self.of(session) if question.is_decision]
         for question in decisions:
@@ -267,7 +267,7 @@ class Questions:
         for question in list(self._open):
             self._close(question)
 
-    def overdue(self, now: float, timeout: float) -> list[Question]:
+    def overdue(self, now: float, timeout: float) -> list[AgentRequest]:
         """The decisions that have waited for `timeout` seconds; those that wait for a day are mentioned in the log."""
         late = []
         for question in self._open:
@@ -280,12 +280,12 @@ class Questions:
                 late.append(question)
         return late
 
-    def _left(self, question: Question) -> None:
+    def _left(self, question: AgentRequest) -> None:
         """One of those who were asked has left, which is no answer: a decision waits for the next to come."""
         if not question.copies and (question.session is None or question.audience is not Audience.CONTROLLERS):
             self.settle_undecided(question)
 
-    def _reconsider(self, question: Question) -> None:
+    def _reconsider(self, question: AgentRequest) -> None:
         """One of those who were asked can't decide: if all can't, the agent hears of it."""
         assert question.refused is not None
         if question.copies:
@@ -296,18 +296,18 @@ class Questions:
             why = "no client gave a valid answer"
             self.settle(question, jsonrpc.error(question.id, jsonrpc.INTERNAL_ERROR, why))
 
-    def _close(self, question: Question) -> None:
+    def _close(self, question: AgentRequest) -> None:
         self._open.pop(question, None)
         for client, minted in list(question.copies.items()):
             self._take_back(question, client, minted)
 
-    def _take_back(self, question: Question, client: Client, minted: int) -> None:
+    def _take_back(self, question: AgentRequest, client: Client, minted: int) -> None:
         del question.copies[client]
         client.questions.pop(minted, None)
         self._out.client(client, jsonrpc.notification(CANCEL_REQUEST, {"requestId": minted}))
 
 
-def decision(question: Question, answer: Message) -> bytes:
+def decision(question: AgentRequest, answer: Message) -> bytes:
     """What the agent gets of an answer that decides: what was looked at here, and nothing else that a client wrote."""
     result = jsonrpc.members_at(answer.text, "result")
     if question.method == CREATE_ELICITATION:
@@ -323,7 +323,7 @@ def _only(members: dict[str, bytes], *names: str) -> dict[str, bytes]:
     return {name: members[name] for name in names if name in members}
 
 
-def undecided(question: Question) -> bytes:
+def undecided(question: AgentRequest) -> bytes:
     """What the agent gets where nobody will answer: a decision where the protocol has one for that."""
     if question.method == REQUEST_PERMISSION:
         return jsonrpc.result(question.id, {"outcome": {"outcome": "cancelled"}})

@@ -12,13 +12,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from acp_gateway.core import capabilities
-from acp_gateway.core.agent_requests import Question, Questions
+from acp_gateway.core.agent_requests import AgentRequest, AgentRequests
 from acp_gateway.core.capabilities import Abilities
 from acp_gateway.core.cut_turns import cut_turn
 from acp_gateway.core.journal import Journal
-from acp_gateway.core.mcp_servers import ToolPolicy
-from acp_gateway.core.output import Event, Outgoing
-from acp_gateway.core.sessions import SESSION_ID_SIZE, Client, Registry, Request, Session, State, Survey
+from acp_gateway.core.mcp_servers import McpPolicy
+from acp_gateway.core.output import HookEvent, Outgoing
+from acp_gateway.core.sessions import SESSION_ID_SIZE, Client, DirectoryCheck, Registry, Request, Session, State
 from acp_gateway.core.terminals import Terminals
 from acp_gateway.core.unopened import Unopened
 from acp_gateway.protocol import jsonrpc, methods, spans
@@ -27,7 +27,7 @@ from acp_gateway.protocol.methods import Capability
 from acp_gateway.protocol.outbox import Mark, acknowledgement
 
 if TYPE_CHECKING:
-    from acp_gateway.core.rejoining import Return
+    from acp_gateway.core.rejoining import Rejoin
 
 JUST_LOST: Final = 5.0
 """Seconds after a loss in which nobody is told elsewhere of what waits: most networks are back by then."""
@@ -39,7 +39,7 @@ Then: TypeAlias = Callable[[Request, Message], None]
 """What to do with the agent's response to a request."""
 
 
-class Stage(enum.Enum):
+class AgentPhase(enum.Enum):
     """How far the agent process is."""
 
     ABSENT = enum.auto()
@@ -70,7 +70,7 @@ class Policy:
     """Bytes of a session's history that are kept."""
     permission_timeout: float = math.inf
     """Seconds after which a decision that nobody takes counts as cancelled."""
-    mcp_servers: ToolPolicy = "allow"
+    mcp_servers: McpPolicy = "allow"
     """What becomes of tool servers that would run on the gateway's machine, or mean it."""
     max_sessions: float = math.inf
     """Sessions of all agents that may be live at a time."""
@@ -84,7 +84,7 @@ class Policy:
     """Whether the process is for clients of several identities."""
 
 
-class Process:
+class AgentState:
     """An agent process, its clients and its sessions."""
 
     def __init__(self, agent: str, policy: Policy, registry: Registry) -> None:
@@ -93,14 +93,14 @@ class Process:
         self.policy = policy
         self.registry = registry
         self.out = Outgoing()
-        self.questions = Questions(self.out)
+        self.questions = AgentRequests(self.out)
         """What it has asked of its clients."""
         self.terminals = Terminals()
         self.clients: dict[Client, None] = {}
         """The earliest first."""
         self.live: dict[str, Session] = {}
         """The sessions that live in it, by id."""
-        self.stage = Stage.ABSENT
+        self.stage = AgentPhase.ABSENT
         self.lost: tuple[Refusal, Refusal] | None = None
         """Why there will not be another process: for all clients, and for those that may see its output."""
         self.abilities = Abilities()
@@ -111,11 +111,11 @@ class Process:
         """What it has and has not answered, by the id that it got."""
         self.held: list[Request] = []
         """What was asked of it while it has to be started again first."""
-        self.recalling: dict[Session, list[Request]] = {}
+        self.loading_journals: dict[Session, list[Request]] = {}
         """What waits until the journal of a session was read from the archive."""
         self.returned: dict[str, list[Request]] = {}
         """What waits until somebody has opened a session again who may, by its id."""
-        self.surveying: dict[Request, Survey] = {}
+        self.checking_directories: dict[Request, DirectoryCheck] = {}
         """What waits until somebody has looked at the directories that it names."""
         self.unopened = Unopened()
         """The sessions that it could not open."""
@@ -126,7 +126,7 @@ class Process:
         self._last_id = 0
 
     @property
-    def deserted(self) -> bool:
+    def abandoned(self) -> bool:
         """Whether no client is connected, nor at work here while it is away."""
         return not any(client.connected for client in self.clients) and not any(
             session.turns or session.queue for session in self.live.values() if not self._left(session)
@@ -159,12 +159,12 @@ class Process:
         """Where what a client asks has to wait now, if it has to: its requests reach the agent in order."""
         session_id = request.message.session
         # What it has asked since then does not count: this one may have waited already, for something else.
-        for earlier in client.requests.values() if self.surveying else ():
+        for earlier in client.requests.values() if self.checking_directories else ():
             if earlier is request:
                 break
-            if earlier in self.surveying:
-                return self.surveying[earlier].behind
-        for session, waiting in self.recalling.items():
+            if earlier in self.checking_directories:
+                return self.checking_directories[earlier].behind
+        for session, waiting in self.loading_journals.items():
             if session.id == session_id and any(other.client is client for other in waiting):
                 return waiting
         seen = self.seen(client, session_id)
@@ -202,7 +202,7 @@ class Process:
         del self.live[session.id]
         self.registry.end(session)
 
-    def take_part(self, session: Session, client: Client, *, hosts: bool, returning: "Return | None" = None) -> None:
+    def take_part(self, session: Session, client: Client, *, hosts: bool, returning: "Rejoin | None" = None) -> None:
         """A client is attached to a session from now on.
 
         Args:
@@ -216,7 +216,7 @@ class Process:
             cut = cut_turn(session, returning)
             if cut is not None and client.wants_news:
                 self._tell([client], session, "turn_ended", {"stopReason": None, "reason": cut})
-            self.out.deed("session_joined", client, session=session.id, agent=self.agent, owner=session.owner)
+            self.out.audit_event("session_joined", client, session=session.id, agent=self.agent, owner=session.owner)
             session.attached[client] = None
             client.sessions[session] = None
         if hosts and client.controls and not client.viewer.guest and client.viewer.identity == session.owner:
@@ -252,7 +252,7 @@ class Process:
         self.mark(session, (client for client in session.attached if client is sender))
 
     def detach(self, session: Session, client: Client) -> None:
-        self.out.deed("session_left", client, session=session.id, agent=self.agent)
+        self.out.audit_event("session_left", client, session=session.id, agent=self.agent)
         session.attached.pop(client, None)
         client.sessions.pop(session, None)
         # If it came for this one, it may come for it again.
@@ -348,7 +348,7 @@ class Process:
             self.out.clients(listeners, jsonrpc.notification(methods.NEWS, params))
 
     def tell_decision(
-        self, question: Question, client: Client | None, decision: str | None, *, chosen: str | None = None
+        self, question: AgentRequest, client: Client | None, decision: str | None, *, chosen: str | None = None
     ) -> None:
         """Tell how something was decided; `chosen` is the option, where it was one: its id may be any word."""
         call = jsonrpc.text_param(question.message, "toolCall", "toolCallId")
@@ -358,7 +358,7 @@ class Process:
         name = "permission_decided" if question.method == methods.REQUEST_PERMISSION else "elicitation_decided"
         kind = jsonrpc.text_param(question.message, "toolCall", "kind")
         session = question.message.session if question.session is None else question.session.id
-        self.out.deed(
+        self.out.audit_event(
             name,
             client,
             session=session,
@@ -391,7 +391,7 @@ class Process:
         self.tell(session, "turn_ended", stopReason=reason, **({} if why is None else {"reason": why}))
         connected = sum(client.connected for client in session.controllers())
         self.out.event(
-            Event("turn_end", session, {"stopReason": reason, "seconds": self.now - began, "connected": connected})
+            HookEvent("turn_end", session, {"stopReason": reason, "seconds": self.now - began, "connected": connected})
         )
 
     def announce_waiting(self) -> None:
@@ -402,7 +402,7 @@ class Process:
                 continue
             if not any(self._may_look(client) for client in session.controllers()):
                 question.announced = True
-                self.out.event(Event("permission_waiting", session, question.describe(), self.now - question.since))
+                self.out.event(HookEvent("permission_waiting", session, question.describe(), self.now - question.since))
 
     def _may_look(self, client: Client) -> bool:
         """Whether somebody is there, or has only just been lost: many a link is back in a moment."""

@@ -13,7 +13,7 @@ from acp_gateway.protocol import jsonrpc
 from acp_gateway.protocol.methods import USER_CHUNK
 
 if TYPE_CHECKING:
-    from acp_gateway.core.rejoining import Return
+    from acp_gateway.core.rejoining import Rejoin
 
 AGENT_ENDED: Final = "agent_ended"
 AGENT_STOPPED: Final = "agent_stopped"
@@ -40,7 +40,7 @@ def turn_begins(session: Session) -> None:
     session.restored = False
 
 
-def cut_turn(session: Session, returning: "Return | None") -> str | None:
+def cut_turn(session: Session, returning: "Rejoin | None") -> str | None:
     """Return what has cut off the last turn, for a client that comes to the session; None where nothing has.
 
     Whose epoch is the present one was told when the session was opened again, or has come later. Where the history is
@@ -53,7 +53,7 @@ def cut_turn(session: Session, returning: "Return | None") -> str | None:
     return GATEWAY_RESTARTED if session.restored and returning.prompts else session.cut
 
 
-def told_cut(session: Session, returning: "Return") -> bytes:
+def told_cut(session: Session, returning: "Rejoin") -> bytes:
     """Return the same as members of an answer's `_meta`, which are JSON text."""
     cut = cut_turn(session, returning)
     return b"{}" if cut is None else jsonrpc.encode({"cut": cut})

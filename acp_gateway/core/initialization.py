@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 from acp_gateway.core import capabilities
-from acp_gateway.core.agent_state import Process, Stage
+from acp_gateway.core.agent_state import AgentPhase, AgentState
 from acp_gateway.core.opening import Openings
 from acp_gateway.core.rejoining import last_id, without_own_meta
 from acp_gateway.core.routing import Routing
@@ -12,11 +12,11 @@ from acp_gateway.protocol import jsonrpc
 from acp_gateway.protocol.jsonrpc import Message
 
 
-class Lifecycle:
+class Initialization:
     """Where one agent process is between its start and its end."""
 
     def __init__(
-        self, process: Process, routing: Routing, openings: Openings, dispatch: Callable[[Request], None]
+        self, process: AgentState, routing: Routing, openings: Openings, dispatch: Callable[[Request], None]
     ) -> None:
         self._process = process
         self._routing = routing
@@ -43,7 +43,7 @@ class Lifecycle:
                 self._greet(request)
                 return
             self._waiters.append(request)
-            if self._process.stage is Stage.ABSENT:
+            if self._process.stage is AgentPhase.ABSENT:
                 self.begin(request.message if client.controls else None)
 
     def begin(self, proposal: Message | None = None) -> None:
@@ -54,7 +54,7 @@ class Lifecycle:
             else:
                 self._proposal, serves = proposal, self._process.policy.serves
                 self._first = jsonrpc.parse(capabilities.mask_capabilities(without_own_meta(proposal.text), serves))
-        self._process.stage = Stage.STARTING
+        self._process.stage = AgentPhase.STARTING
         self._process.forward(Request(None, self._first), self._initialized)
 
     def clear(self, reason: str | None = None) -> None:
@@ -67,16 +67,16 @@ class Lifecycle:
         process = self._process
         process.asked.clear()
         process.held.clear()
-        process.recalling.clear()
+        process.loading_journals.clear()
         # What waits for a session goes on waiting, unless it was answered because of this.
         for waiting in process.returned.values():
             waiting[:] = [
                 request for request in waiting if request.client and request in request.client.requests.values()
             ]
-        process.surveying.clear()
+        process.checking_directories.clear()
         process.questions.agent_lost()
         process.terminals.clear()
-        process.stage = Stage.ABSENT
+        process.stage = AgentPhase.ABSENT
         self._waiters.clear()
         self._routing.clear()
         if self._welcome is None:
@@ -108,7 +108,7 @@ class Lifecycle:
         held, self._process.held = self._process.held, []
         self._process.auth_methods = capabilities.auth_methods(response.text)
         if response.error:
-            self._process.stage = Stage.ABSENT
+            self._process.stage = AgentPhase.ABSENT
             if self._welcome is None:
                 self._first = None
             for request in [*waiters, *held]:
@@ -116,7 +116,7 @@ class Lifecycle:
                     request.client.phase = Phase.NEW
                 self._process.respond(request, response)
             return
-        self._process.stage = Stage.READY
+        self._process.stage = AgentPhase.READY
         self._process.abilities = capabilities.abilities(response.text)
         text = capabilities.strip_terminal_logins(response.text)
         self._welcome = jsonrpc.parse(capabilities.advertise(text) if self._process.policy.shared else text)

@@ -24,7 +24,7 @@ from urllib.parse import unquote
 
 from acp_gateway.protocol import jsonrpc, methods, spans
 
-ToolPolicy = Literal["drop", "deny", "allow"] | tuple[str, ...]
+McpPolicy = Literal["drop", "deny", "allow"] | tuple[str, ...]
 """What becomes of local servers; a tuple holds the names that are passed on, and the others are dropped."""
 
 LIST: Final = "mcpServers"
@@ -64,7 +64,7 @@ _EMPTY: Final = {b"{": b"{}", b"[": b"[]"}
 
 
 @dataclass(frozen=True, slots=True)
-class ToolServer:
+class McpServer:
     """A server that means the machine where it is started, and not the client's."""
 
     name: str
@@ -78,8 +78,8 @@ class Screened:
     """A request to open a session, as the policy lets it through."""
 
     text: bytes
-    dropped: tuple[ToolServer, ...] = ()
-    refused: tuple[ToolServer, ...] = ()
+    dropped: tuple[McpServer, ...] = ()
+    refused: tuple[McpServer, ...] = ()
     """If there are any, the request is not to be passed on."""
 
 
@@ -87,7 +87,7 @@ class NotUnderstood(ValueError):
     """The servers are not what they have to be; the text says what they have to be."""
 
 
-def screen(text: bytes, policy: ToolPolicy) -> Screened:
+def screen(text: bytes, policy: McpPolicy) -> Screened:
     """What is left of a request's tool servers. Raises `NotUnderstood` where it can be read in more than one way."""
     if policy == "allow":
         return Screened(text)
@@ -95,7 +95,7 @@ def screen(text: bytes, policy: ToolPolicy) -> Screened:
     edits = [(start, end, _EMPTY.get(text[start : start + 1], b"null")) for start, end in nested]
     plain = spans.splice(text, edits) if edits else text
     kept, local = _sort(plain, policy)
-    found = (*local, ToolServer("_meta", NESTED)) if nested else tuple(local)
+    found = (*local, McpServer("_meta", NESTED)) if nested else tuple(local)
     if policy == "deny" and found:
         return Screened(text, refused=found)
     if local:
@@ -105,7 +105,7 @@ def screen(text: bytes, policy: ToolPolicy) -> Screened:
     return Screened(plain, dropped=found)
 
 
-def _sort(text: bytes, policy: ToolPolicy) -> tuple[list[bytes], list[ToolServer]]:
+def _sort(text: bytes, policy: McpPolicy) -> tuple[list[bytes], list[McpServer]]:
     """The servers that are passed on, as text, and those that are not."""
     servers = jsonrpc.raw_at(text, "params", LIST)
     if servers is None or servers == b"null":
@@ -115,7 +115,7 @@ def _sort(text: bytes, policy: ToolPolicy) -> tuple[list[bytes], list[ToolServer
     if len(servers) > LIST_SIZE:
         raise NotUnderstood(f"{LIST} has at most {LIST_SIZE} bytes")
     kept: list[bytes] = []
-    local: list[ToolServer] = []
+    local: list[McpServer] = []
     for start, end in spans.elements(servers):
         server = servers[start:end]
         if server[:1] != b"{":
@@ -127,7 +127,7 @@ def _sort(text: bytes, policy: ToolPolicy) -> tuple[list[bytes], list[ToolServer
         if kind is None or (isinstance(policy, tuple) and name in policy):
             kept.append(server)
         else:
-            local.append(ToolServer(name, kind))
+            local.append(McpServer(name, kind))
     return kept, local
 
 

@@ -2,8 +2,8 @@
 
 Feed it what happened, one verb for each thing that can happen (`attach`, `receive_from_client`, `client_away`,
 `client_back`, `client_gone`, `dismiss`, `receive_from_agent`, `agent_lost`, `agent_stopped`, `end_turns`, `retire`,
-`pass_time`; `recalled` and `surveyed` bring what was asked for); the verbs never raise and never wait. Then take from
-it what is to be sent to whom (`take_deliveries`) and what a person should know (`take_notes`).
+`pass_time`; `journal_loaded` and `directories_checked` bring what was asked for); the verbs never raise and never
+wait. Then take from it what is to be sent to whom (`take_deliveries`) and what a person should know (`take_notes`).
 
 Ids. Each request of a client goes to the agent under a whole number that is never used twice; the response gets the
 client's own spelling back. Each request of the agent goes to each of its recipients under an id of that recipient's
@@ -32,25 +32,25 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from acp_gateway.core import access_rules, updates
-from acp_gateway.core.agent_requests import Question
-from acp_gateway.core.agent_state import Policy, Process, Stage
+from acp_gateway.core.agent_requests import AgentRequest
+from acp_gateway.core.agent_state import AgentPhase, AgentState, Policy
 from acp_gateway.core.capabilities import Abilities
 from acp_gateway.core.cut_turns import AGENT_ENDED, AGENT_STOPPED
-from acp_gateway.core.initialization import Lifecycle
+from acp_gateway.core.initialization import Initialization
 from acp_gateway.core.journal import Journal
 from acp_gateway.core.opening import Openings
-from acp_gateway.core.output import Deliveries
+from acp_gateway.core.output import Output
 from acp_gateway.core.routing import Routing
 from acp_gateway.core.sessions import (
+    AgentHandle,
     Client,
-    Findings,
-    Home,
+    DirectoryCheck,
+    DirectoryCheckResult,
     Phase,
     Presence,
     Registry,
     Request,
     Session,
-    Survey,
 )
 from acp_gateway.core.turns import Turns
 from acp_gateway.protocol import jsonrpc, methods, spans
@@ -63,11 +63,11 @@ class Multiplexer:
     """The decisions for one agent process and the clients that it works for."""
 
     def __init__(self, agent: str, policy: Policy, registry: Registry) -> None:
-        self._process = Process(agent, policy, registry)
+        self._process = AgentState(agent, policy, registry)
         self._routing = Routing(self._process)
         self._turns = Turns(self._process, self._routing)
         self._openings = Openings(self._process, self._routing, self._turns, self._dispatch)
-        self._lifecycle = Lifecycle(self._process, self._routing, self._openings, self._dispatch)
+        self._lifecycle = Initialization(self._process, self._routing, self._openings, self._dispatch)
         self._handlers: dict[str, Callable[[Client, Request], None]] = {
             methods.NEW: self._openings.new,
             methods.LOAD: self._openings.load,
@@ -82,7 +82,7 @@ class Multiplexer:
             methods.SET_CONFIG_OPTION: self._turns.set_option,
         }
 
-    def take_deliveries(self) -> Deliveries:
+    def take_deliveries(self) -> Output:
         """What is to be sent since the last call; the caller's from now on."""
         return self._process.out.take()
 
@@ -108,15 +108,15 @@ class Multiplexer:
     @property
     def wants_agent(self) -> bool:
         """Whether there is something for the agent: from here on there must be one, or `agent_lost`."""
-        return self._process.stage in (Stage.STARTING, Stage.READY)
+        return self._process.stage in (AgentPhase.STARTING, AgentPhase.READY)
 
     @property
     def initializing(self) -> bool:
         """Whether the agent was asked to `initialize` and has not answered."""
-        return self._process.stage is Stage.STARTING
+        return self._process.stage is AgentPhase.STARTING
 
     @property
-    def home(self) -> Home:
+    def home(self) -> AgentHandle:
         """What the registry knows this process by."""
         return self._process
 
@@ -141,14 +141,14 @@ class Multiplexer:
         process = self._process
         # What somebody asked who has gone keeps nobody busy, but for turns: those go on.
         asked = any(request.client is None or not request.client.gone for request in process.asked.values())
-        return bool(asked or process.held or process.surveying or len(process.questions)) or any(
+        return bool(asked or process.held or process.checking_directories or len(process.questions)) or any(
             session.turns or session.queue or session.held for session in process.live.values()
         )
 
-    def waiting(self, session: Session | None) -> list[Question]:
+    def waiting(self, session: Session | None) -> list[AgentRequest]:
         """What the agent has asked in a session and nobody has answered; for None what no session was found for."""
         questions = self._process.questions
-        return questions.unplaced() if session is None else questions.of(session)
+        return questions.unrouted() if session is None else questions.of(session)
 
     @property
     def asked_bytes(self) -> int:
@@ -193,7 +193,7 @@ class Multiplexer:
 
     def receive_from_agent(self, lines: Iterable[bytes]) -> None:
         """The agent wrote lines. What it says in one session, line after line, is taken together."""
-        for session_id, group in groupby(lines, updates.session_of_talk):
+        for session_id, group in groupby(lines, updates.session_of_passthrough):
             talk = list(group)
             if session_id is None or not self._routing.talk(session_id, talk):
                 for line in talk:
@@ -239,10 +239,10 @@ class Multiplexer:
         self._process.terminals.client_gone(client)
         self._lifecycle.client_gone(client)
         self._process.held = [request for request in self._process.held if request.client is not client]
-        for waiting in (*self._process.recalling.values(), *self._process.returned.values()):
+        for waiting in (*self._process.loading_journals.values(), *self._process.returned.values()):
             waiting[:] = [request for request in waiting if request.client is not client]
-        for request in [request for request in self._process.surveying if request.client is client]:
-            del self._process.surveying[request]
+        for request in [request for request in self._process.checking_directories if request.client is client]:
+            del self._process.checking_directories[request]
         for request in self._process.asked.values():
             if request.client is client:
                 request.forget_most()
@@ -290,7 +290,7 @@ class Multiplexer:
         self._lifecycle.clear(data.get("reason", AGENT_ENDED))
         if not self._process.policy.shared:
             self.retire()
-            self._process.stage, self._process.lost = Stage.LOST, reasons
+            self._process.stage, self._process.lost = AgentPhase.LOST, reasons
 
     def agent_stopped(self) -> None:
         """The agent was stopped because nobody needed it: as if it had ended, and nothing was open."""
@@ -324,31 +324,31 @@ class Multiplexer:
 
     def sessions_freed(self) -> None:
         """Another process has ended: sessions that it had can be loaded here now."""
-        if self._process.stage is not Stage.READY:
+        if self._process.stage is not AgentPhase.READY:
             return  # What is held waits for this process, which sees to it then.
         held, self._process.held = self._process.held, []
         for request in held:
             self._dispatch(request)
 
-    def recalled(self, session: Session, journal: Journal | None) -> None:
+    def journal_loaded(self, session: Session, journal: Journal | None) -> None:
         """The archive has been asked for the journal of a session: what waited for that goes on."""
-        waiting = self._process.recalling.pop(session, [])
+        waiting = self._process.loading_journals.pop(session, [])
         # If whoever wanted it has gone, it would be in memory for nobody.
         if not session.live and waiting:
-            session.recalled = True
+            session.journal_loaded = True
             if journal is not None:
                 session.journal = journal
         for request in waiting:
             self._dispatch(request)
-        if session.recalled and not session.live:
+        if session.journal_loaded and not session.live:
             # It was not opened after all: nobody would count what is in memory of it.
             session.forget_content()
 
-    def surveyed(self, survey: Survey, findings: Findings) -> None:
+    def directories_checked(self, directory_check: DirectoryCheck, findings: DirectoryCheckResult) -> None:
         """Somebody has looked at the directories of a request: it goes on, if it still waits for that."""
-        survey.findings = findings
-        if self._process.surveying.pop(survey.request, None) is not None:
-            for request in (survey.request, *survey.behind):
+        directory_check.findings = findings
+        if self._process.checking_directories.pop(directory_check.request, None) is not None:
+            for request in (directory_check.request, *directory_check.behind):
                 self._dispatch(request)
 
     def _request_from_client(self, client: Client, message: Message) -> None:
@@ -387,9 +387,9 @@ class Multiplexer:
             self._process.refuse(request, *objection)
         elif self._process.lost is not None:
             self._process.refuse(request, *self._process.lost[self._process.may_see_output(client)])
-        elif client.controls and self._process.stage is not Stage.READY:
+        elif client.controls and self._process.stage is not AgentPhase.READY:
             self._process.held.append(request)
-            if self._process.stage is Stage.ABSENT:
+            if self._process.stage is AgentPhase.ABSENT:
                 self._lifecycle.begin()
         elif (queue := self._process.queue_for(client, request)) is not None:
             queue.append(request)
@@ -413,7 +413,7 @@ class Multiplexer:
             self._process.out.note(f"dropped a notification of {client.name} for a session that it is not attached to")
         elif message.method == methods.SESSION_CANCEL:
             self._turns.cancel(client, message)
-        elif self._process.stage is Stage.READY:
+        elif self._process.stage is AgentPhase.READY:
             self._process.out.agent(message.text)
 
     def _cancel_request(self, client: Client, message: Message) -> None:
@@ -433,17 +433,17 @@ class Multiplexer:
 
     def _withdraw(self, request: Request) -> bool:
         """Take back what the agent has not got yet; False for what can't be."""
-        survey = self._process.surveying.pop(request, None)
-        if survey is not None:
-            for behind in survey.behind:
+        directory_check = self._process.checking_directories.pop(request, None)
+        if directory_check is not None:
+            for behind in directory_check.behind:
                 self._dispatch(behind)
             return True
         queues: list[Any] = [
             self._process.held,
-            *self._process.recalling.values(),
+            *self._process.loading_journals.values(),
             *self._process.returned.values(),
         ]
-        queues += [survey.behind for survey in self._process.surveying.values()]
+        queues += [directory_check.behind for directory_check in self._process.checking_directories.values()]
         for session in self._process.live.values():
             queues += [session.held, session.queue]
         for queue in queues:

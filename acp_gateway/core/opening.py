@@ -12,13 +12,13 @@ from functools import partial
 from typing import Final
 
 from acp_gateway.core import access_rules, session_list, updates
-from acp_gateway.core.agent_state import Process
+from acp_gateway.core.agent_state import AgentState
 from acp_gateway.core.cut_turns import note_cut, told_cut
 from acp_gateway.core.mcp_servers import NotUnderstood, screen
-from acp_gateway.core.rejoining import Return, adopt, missed, with_own_meta, without_own_meta
+from acp_gateway.core.rejoining import Rejoin, adopt, missed, with_own_meta, without_own_meta
 from acp_gateway.core.routing import Routing
 from acp_gateway.core.session_list import Query
-from acp_gateway.core.sessions import Client, Request, Session, State, Survey
+from acp_gateway.core.sessions import Client, DirectoryCheck, Request, Session, State
 from acp_gateway.core.turns import Turns
 from acp_gateway.protocol import jsonrpc, methods, spans
 from acp_gateway.protocol.gaps import MAY_BE_MISSING, gap
@@ -46,7 +46,9 @@ class _GoingOn:
 class Openings:
     """The way in and out for the sessions of one agent process."""
 
-    def __init__(self, process: Process, routing: Routing, turns: Turns, dispatch: Callable[[Request], None]) -> None:
+    def __init__(
+        self, process: AgentState, routing: Routing, turns: Turns, dispatch: Callable[[Request], None]
+    ) -> None:
         self._process = process
         self._routing = routing
         self._turns = turns
@@ -78,16 +80,16 @@ class Openings:
         if session is not None:
             self._take_up(session, client, request)
             return
-        returning = Return.read(message)
+        returning = Rejoin.read(message)
         if returning is not None and self._waits_for_owner(client, message.session, request):
             return
         session = self._to_open(client, message.session, request)
         if session is None or not self._has_room(request) or not self._may_open(client, request, session):
             return
-        if returning is not None and not session.recalled and session.archive.holds(session):
-            if session not in self._process.recalling:
-                self._process.out.recall(session)
-            self._process.recalling.setdefault(session, []).append(request)
+        if returning is not None and not session.journal_loaded and session.archive.holds(session):
+            if session not in self._process.loading_journals:
+                self._process.out.load_journal(session)
+            self._process.loading_journals.setdefault(session, []).append(request)
             return
         message = request.message
         session.keep_setup(jsonrpc.parse(without_own_meta(message.text)))
@@ -96,7 +98,7 @@ class Openings:
         resumes = message.method == methods.RESUME
         withheld = resumes and self._process.abilities.load
         going_on = None
-        if returning is not None and client.counts and session.recalled and session.journal.epoch:
+        if returning is not None and client.counts and session.journal_loaded and session.journal.epoch:
             # The history goes on for all who have seen a part of it, whether this client can say which or not. What
             # it is called has to be new before anything is added: others may have seen more than reached the disk.
             session.journal.rename(self._process.registry.new_epoch())
@@ -111,7 +113,7 @@ class Openings:
         client.joined = True
         resumes = request.message.method == methods.RESUME
         result = updates.opening_result(session, with_id=False)
-        returning = Return.read(request.message)
+        returning = Rejoin.read(request.message)
         tail = missed(session, client, returning)
         if returning is not None:
             result = with_own_meta(result, adopt(self._process, session, client, returning))
@@ -242,10 +244,10 @@ class Openings:
             session = self._to_open(client, session_id, request)
             if session is None or not self._has_room(request):
                 return
-            if request.survey is None:
+            if request.directory_check is None:
                 # Of a session that was opened before it is known where, and nothing else is asked of the client.
                 cwd = session.cwd if session.setup else jsonrpc.text_param(request.message, access_rules.CWD)
-                request.survey = Survey(request, () if cwd is None else (cwd,))
+                request.directory_check = DirectoryCheck(request, () if cwd is None else (cwd,))
             if self._is_surveyed(request) and self._has_place(session, client, request):
                 session.held.append(request)
                 method = methods.LOAD if self._process.abilities.load else methods.RESUME
@@ -301,28 +303,28 @@ class Openings:
 
         `past` is one that is not live, and is opened again.
         """
-        if request.survey is None and not self._screen(client, request):
+        if request.directory_check is None and not self._screen(client, request):
             return False
         if (
-            request.survey is None
+            request.directory_check is None
             and client.viewer.workspaces is not None
             and past is not None
             and past.cwd is not None
         ):
             # Of an earlier process of the gateway only the text of where it was is known, and links lead elsewhere.
-            request.survey = Survey(request, (*access_rules.directories_of(request.message), past.cwd))
+            request.directory_check = DirectoryCheck(request, (*access_rules.directories_of(request.message), past.cwd))
         return self._is_surveyed(request) and not self._is_out_of_place(client, request)
 
     def _is_out_of_place(self, client: Client, request: Request) -> bool:
         """Whether the survey of a request has found something; then it is refused."""
-        assert request.survey is not None
-        assert request.survey.findings is not None
-        problem = request.survey.findings.problem
+        assert request.directory_check is not None
+        assert request.directory_check.findings is not None
+        problem = request.directory_check.findings.problem
         if problem is not None:
             self._process.refuse(request, jsonrpc.INVALID_PARAMS, problem.message, problem.data)
             reason, path = problem.data.get("reason"), problem.data.get("cwd")
             told = None if path is None else in_one_line(path, PATH_TOLD)
-            self._process.out.deed("cwd_refused", client, agent=self._process.agent, path=told, reason=reason)
+            self._process.out.audit_event("cwd_refused", client, agent=self._process.agent, path=told, reason=reason)
             self._process.out.note(f"{client.name}: refused a session in {told}: {reason}")
         return problem is not None
 
@@ -342,9 +344,9 @@ class Openings:
         name = "mcp_server_refused" if screened.refused else "mcp_server_dropped"
         for server in found[:SERVERS_TOLD]:
             told = {"name": _told(server.name), "kind": _told(server.kind)}
-            self._process.out.deed(name, client, agent=self._process.agent, **told)
+            self._process.out.audit_event(name, client, agent=self._process.agent, **told)
         if len(found) > SERVERS_TOLD:
-            self._process.out.deed(name, client, agent=self._process.agent, count=len(found) - SERVERS_TOLD)
+            self._process.out.audit_event(name, client, agent=self._process.agent, count=len(found) - SERVERS_TOLD)
         if screened.refused:
             why = f"tool servers that would run on the gateway's machine are not allowed here: {names:.200}"
             self._process.refuse(request, jsonrpc.INVALID_PARAMS, why, {"reason": "mcp_servers"})
@@ -356,12 +358,12 @@ class Openings:
 
     def _is_surveyed(self, request: Request) -> bool:
         """Whether somebody has looked at the directories that a request names; if not, it waits for that."""
-        if request.survey is None:
-            request.survey = Survey(request, access_rules.directories_of(request.message))
-        if request.survey.findings is None:
-            self._process.surveying[request] = request.survey
-            self._process.out.survey(request.survey)
-        return request.survey.findings is not None
+        if request.directory_check is None:
+            request.directory_check = DirectoryCheck(request, access_rules.directories_of(request.message))
+        if request.directory_check.findings is None:
+            self._process.checking_directories[request] = request.directory_check
+            self._process.out.directory_check(request.directory_check)
+        return request.directory_check.findings is not None
 
     def _replay(self, session: Session, client: Client, history: Sequence[bytes]) -> None:
         """Give a client a session's history up to now, as it would have seen it."""
@@ -379,7 +381,7 @@ class Openings:
         translations = self._process.terminals.translations
         return [translations(update).get(client, update) for update in history]
 
-    def _tell_how_it_is(self, session: Session, client: Client, returning: Return | None) -> None:
+    def _tell_how_it_is(self, session: Session, client: Client, returning: Rejoin | None) -> None:
         """Tell a client that has resumed a session how it is now, and one that was here before what it may have missed.
 
         It comes behind the answer, where nobody takes it for history.
@@ -404,7 +406,7 @@ class Openings:
         """The session that is not live and that a client may have opened here; None where it was refused, or waits."""
         session = self._process.registry.find(client.viewer, self._process.agent, session_id)
         if session is not None and session.home is not None:
-            if session.home.deserted and client.controls and not client.viewer.guest:
+            if session.home.abandoned and client.controls and not client.viewer.guest:
                 self._process.out.stop(session.home)
                 self._process.held.append(request)
             else:
@@ -434,7 +436,7 @@ class Openings:
         *,
         replay_to: Client | None,
         as_load: bool = False,
-        returning: Return | None = None,
+        returning: Rejoin | None = None,
         going_on: _GoingOn | None = None,
     ) -> None:
         """Have the agent open a session, and record what it tells of it."""
@@ -460,7 +462,7 @@ class Openings:
         response: Message,
         *,
         first: bool,
-        returning: Return | None,
+        returning: Rejoin | None,
         going_on: _GoingOn | None,
     ) -> None:
         """A session that was not live was opened, or could not be."""
@@ -595,15 +597,15 @@ class Openings:
 
 def _workspace(request: Request) -> str | None:
     """The workspace that a survey has found a request's directory in."""
-    findings = None if request.survey is None else request.survey.findings
+    findings = None if request.directory_check is None else request.directory_check.findings
     return None if findings is None else findings.workspace
 
 
 def _place(request: Request) -> tuple[str, str | None] | None:
     """The directory and workspace for a session that nobody here has opened before: as asked, if that may be."""
     cwd = jsonrpc.text_param(request.message, "cwd")
-    assert request.survey is not None
-    findings = request.survey.findings
+    assert request.directory_check is not None
+    findings = request.directory_check.findings
     assert findings is not None
     return findings.instead if cwd is None or findings.problem is not None else (cwd, findings.workspace)
 

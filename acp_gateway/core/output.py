@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
-from acp_gateway.core.sessions import Client, Home, Session, Survey
+from acp_gateway.core.sessions import AgentHandle, Client, DirectoryCheck, Session
 from acp_gateway.printable import printable
 from acp_gateway.protocol import jsonrpc
 from acp_gateway.protocol.outbox import Batch
@@ -16,7 +16,7 @@ NOTE_SIZE: Final = 1000
 
 
 @dataclass(frozen=True, slots=True)
-class Event:
+class HookEvent:
     """Something that a person may want to be told who is not looking."""
 
     name: EventName
@@ -28,7 +28,7 @@ class Event:
 
 
 @dataclass(frozen=True, slots=True)
-class Deed:
+class AuditEvent:
     """Something that somebody may want to look up later; never what was said."""
 
     name: str
@@ -40,21 +40,21 @@ class Deed:
 
 
 @dataclass(slots=True)
-class Deliveries:
+class Output:
     """Messages to be sent, in order for each recipient."""
 
     to_agent: list[bytes] = field(default_factory=list)
     to_clients: dict[Client, Sequence[bytes]] = field(default_factory=dict)
     replayed: dict[Client, int] = field(default_factory=dict)
     """How many of a client's bytes are history: no reason to call it slow."""
-    deserted: list[Home] = field(default_factory=list)
+    abandoned: list[AgentHandle] = field(default_factory=list)
     """Processes that hold a session which is wanted elsewhere, and that nobody uses: to be stopped."""
-    events: list[Event] = field(default_factory=list)
+    events: list[HookEvent] = field(default_factory=list)
     wanted: list[Session] = field(default_factory=list)
-    """Sessions whose journal is to be read from the archive, for the core to go on; see `Multiplexer.recalled`."""
-    surveys: list[Survey] = field(default_factory=list)
-    """Directories that are to be looked at, for the core to go on; see `Multiplexer.surveyed`."""
-    deeds: list[Deed] = field(default_factory=list)
+    """Sessions whose journal is to be read from the archive; see `Multiplexer.journal_loaded`."""
+    directory_checks: list[DirectoryCheck] = field(default_factory=list)
+    """Directories that are to be looked at, for the core to go on; see `Multiplexer.directories_checked`."""
+    audit_events: list[AuditEvent] = field(default_factory=list)
     """For the audit."""
 
 
@@ -62,7 +62,7 @@ class Outgoing:
     """Where decisions are collected until the driver takes them."""
 
     def __init__(self) -> None:
-        self._deliveries = Deliveries()
+        self._deliveries = Output()
         self._notes: list[str] = []
 
     @property
@@ -70,9 +70,9 @@ class Outgoing:
         """Whether a history is among what is to be sent."""
         return bool(self._deliveries.replayed)
 
-    def take(self) -> Deliveries:
+    def take(self) -> Output:
         """What is to be sent since the last call; the caller's from now on."""
-        taken, self._deliveries = self._deliveries, Deliveries()
+        taken, self._deliveries = self._deliveries, Output()
         return taken
 
     def take_notes(self) -> list[str]:
@@ -121,26 +121,26 @@ class Outgoing:
         """Answer a client under the id null."""
         self.client(client, jsonrpc.error(jsonrpc.NO_ID, code, why, data))
 
-    def stop(self, home: Home) -> None:
+    def stop(self, home: AgentHandle) -> None:
         """Have a deserted process stopped."""
-        if home not in self._deliveries.deserted:
-            self._deliveries.deserted.append(home)
+        if home not in self._deliveries.abandoned:
+            self._deliveries.abandoned.append(home)
 
-    def event(self, event: Event) -> None:
+    def event(self, event: HookEvent) -> None:
         """Tell a person, if that was asked for."""
         self._deliveries.events.append(event)
 
-    def recall(self, session: Session) -> None:
+    def load_journal(self, session: Session) -> None:
         """Have a session's journal read."""
         self._deliveries.wanted.append(session)
 
-    def survey(self, survey: Survey) -> None:
+    def directory_check(self, directory_check: DirectoryCheck) -> None:
         """Have directories looked at."""
-        self._deliveries.surveys.append(survey)
+        self._deliveries.directory_checks.append(directory_check)
 
-    def deed(self, name: str, client: Client | None, /, **details: Any) -> None:
+    def audit_event(self, name: str, client: Client | None, /, **details: Any) -> None:
         """Write something down in the audit."""
-        self._deliveries.deeds.append(Deed(name, client, details))
+        self._deliveries.audit_events.append(AuditEvent(name, client, details))
 
     def note(self, text: str) -> None:
         """Queue a log message. Names chosen by peers are escaped: they may contain terminal control sequences."""

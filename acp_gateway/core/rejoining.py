@@ -16,7 +16,7 @@ authority: prompts and questions are given back within one identity only.
 from dataclasses import dataclass
 from typing import Final, Self
 
-from acp_gateway.core.agent_state import Process
+from acp_gateway.core.agent_state import AgentState
 from acp_gateway.core.sessions import Client, Session
 from acp_gateway.protocol import jsonrpc, spans
 from acp_gateway.protocol.gaps import PART_MISSING, gap
@@ -33,7 +33,7 @@ LARGEST_ID: Final = 10**15
 
 
 @dataclass(frozen=True, slots=True)
-class Return:
+class Rejoin:
     """What a client says of its time on another link."""
 
     epoch: str | None = None
@@ -64,7 +64,7 @@ def last_id(initialize: Message) -> int:
     return _number(jsonrpc.param(initialize, "_meta", META, "lastId"))
 
 
-def missed(session: Session, client: Client, returning: Return | None) -> list[bytes] | None:
+def missed(session: Session, client: Client, returning: Rejoin | None) -> list[bytes] | None:
     """What a client has not seen of a session, behind a mark that says so; None where that can't be told.
 
     What is not held any more is named: there is never a silent gap.
@@ -98,7 +98,7 @@ def missed(session: Session, client: Client, returning: Return | None) -> list[b
     return marked
 
 
-def adopt(process: Process, session: Session, client: Client, returning: Return) -> bytes:
+def adopt(process: AgentState, session: Session, client: Client, returning: Rejoin) -> bytes:
     """Give a client back what it waits for in a session and is asked there; what the answer says of it in _meta."""
     prompts: list[RawId] = []
     questions: list[int] = []

@@ -11,8 +11,8 @@ from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
 from acp_gateway.core import access_rules, updates
-from acp_gateway.core.agent_requests import Question
-from acp_gateway.core.agent_state import Process
+from acp_gateway.core.agent_requests import AgentRequest
+from acp_gateway.core.agent_state import AgentState
 from acp_gateway.core.journal import Journal
 from acp_gateway.core.sessions import Client, Phase, Session, State
 from acp_gateway.protocol import jsonrpc, methods, spans
@@ -31,7 +31,7 @@ _USER_CHUNK: Final = methods.USER_CHUNK.encode()
 class Routing:
     """Where the messages of one agent process go."""
 
-    def __init__(self, process: Process) -> None:
+    def __init__(self, process: AgentState) -> None:
         self._process = process
         self.openings = 0
         """Requests whose response will name a new session."""
@@ -64,7 +64,7 @@ class Routing:
         if former is session:
             return
         self._early.pop(session.id, None)
-        for question in self._process.questions.unplaced():
+        for question in self._process.questions.unrouted():
             if question.message.session == session.id:
                 self._process.questions.settle_undecided(question)
 
@@ -74,7 +74,7 @@ class Routing:
         self.route_again()
 
     def talk(self, session_id: str, lines: Sequence[bytes]) -> bool:
-        """Updates in one session that `updates.session_of_talk` has found; False where each needs a look of its own."""
+        """Pass on updates that `session_of_passthrough` found in one session; False where each needs a closer look."""
         session = self._process.live.get(session_id)
         if session is None or session.state in (State.OPENING, State.DELETING) or len(self._process.terminals):
             return False
@@ -133,12 +133,12 @@ class Routing:
             self._process.out.clients(clients if session is None else session.controllers(), message.text)
             return
         if message.session is None:
-            suspects = self._suspects()
-            if len(suspects) > 1:
+            candidates = self._candidates()
+            if len(candidates) > 1:
                 self._process.out.note("dropped a notification of the agent that may be of more than one identity")
                 return
             ready = [c for c in self._process.clients if c.phase is Phase.READY and c.viewer.sees_all]
-            self._process.out.clients((c for c in ready if c.viewer.identity in suspects), message.text)
+            self._process.out.clients((c for c in ready if c.viewer.identity in candidates), message.text)
             return
         session = self._session_of(message.session)
         if session is None:
@@ -155,8 +155,8 @@ class Routing:
         elif flaw := access_rules.flaw_of_question(message):
             self.refuse(message, f"can't be understood: {flaw}", jsonrpc.INVALID_PARAMS)
         else:
-            question = Question(message, rules.audience, None, self._process.now)
-            question.suspects = self._suspects()
+            question = AgentRequest(message, rules.audience, None, self._process.now)
+            question.candidates = self._candidates()
             question.in_turn = any(session.turns for session in self._process.live.values())
             self._process.questions.add(question)
             self._route(question)
@@ -176,14 +176,14 @@ class Routing:
 
     def route_again(self) -> None:
         """What nobody could be found for may belong somewhere now."""
-        for question in self._process.questions.unplaced():
+        for question in self._process.questions.unrouted():
             self._route(question)
         running = {session.owner for session in self._process.live.values() if session.turns}
-        for question in self._process.questions.unplaced():
+        for question in self._process.questions.unrouted():
             if self.openings and question.message.session is not None:
                 continue  # It may be of the session that is about to be named.
             # Nobody whose turn it could have been has one any more.
-            if question.in_turn and not question.suspects & running:
+            if question.in_turn and not question.candidates & running:
                 self._process.questions.settle_undecided(question)
         self._process.announce_waiting()
 
@@ -193,7 +193,7 @@ class Routing:
         if known is not None or session_id in self._parents:
             return known or self._if_live(self._parents[session_id])
         if session_id not in self._unclear:
-            _remember(self._unclear, session_id, self._suspects())
+            _remember(self._unclear, session_id, self._candidates())
         session = None if self.openings else self._only_running(self._unclear[session_id])
         if session is not None:
             _remember(self._parents, session_id, session)
@@ -203,16 +203,16 @@ class Routing:
         """The session itself, if it is here: its id may be another one's by now."""
         return session if self._process.live.get(session.id) is session else None
 
-    def _suspects(self) -> frozenset[str]:
+    def _candidates(self) -> frozenset[str]:
         """The identities that something of the agent's, said now, may be of: those with a turn, or else all."""
         running = {session.owner for session in self._process.live.values() if session.turns}
         owners = {session.owner for session in self._process.live.values()}
         return frozenset(running or owners | {client.viewer.identity for client in self._unbound()})
 
-    def _only_running(self, suspects: frozenset[str]) -> Session | None:
+    def _only_running(self, candidates: frozenset[str]) -> Session | None:
         """The only session in which a turn is running, if it is of the only suspect."""
         running = [session for session in self._process.live.values() if session.turns]
-        return running[0] if len(running) == 1 and suspects <= {running[0].owner} else None
+        return running[0] if len(running) == 1 and candidates <= {running[0].owner} else None
 
     def _unbound(self) -> list[Client]:
         """Those that control and see all that is their identity's."""
@@ -236,7 +236,7 @@ class Routing:
             self._early_size += len(message.text)
             self._early.setdefault(message.session, []).append(message)
 
-    def _route(self, question: Question) -> None:
+    def _route(self, question: AgentRequest) -> None:
         """Find out whom a question is for, and ask; where that is not clear it is held."""
         message = question.message
         if question.method == methods.CREATE_ELICITATION and message.session is None:
@@ -245,7 +245,7 @@ class Routing:
         if message.session is not None:
             session = self._session_of(message.session)
         else:
-            session = self._only_running(question.suspects)
+            session = self._only_running(question.candidates)
             if session is None:
                 self._ask_only_identity(question)
                 return
@@ -255,7 +255,7 @@ class Routing:
         elif question.audience is Audience.HOST and not self.openings:
             self._process.questions.settle_undecided(question)
 
-    def _ask_in(self, session: Session, question: Question) -> None:
+    def _ask_in(self, session: Session, question: AgentRequest) -> None:
         if question.audience is Audience.CONTROLLERS:
             self._ask(question, session.controllers())
         elif question.audience is Audience.HOST:
@@ -265,7 +265,7 @@ class Routing:
             near = [client for client in [*origins, session.host, *session.controllers()] if client is not None]
             self._ask(question, [client for client in near if client.connected][:1])
 
-    def _ask_host(self, session: Session, question: Question) -> None:
+    def _ask_host(self, session: Session, question: AgentRequest) -> None:
         """Ask the machine that the session works with, or the one that has the terminal that this is about."""
         host = session.host
         if self._process.terminals.names_one(question.message):
@@ -273,7 +273,7 @@ class Routing:
             host = None
             if terminal is not None and terminal.client in session.attached:
                 host = terminal.client
-                question.asked_as = self._process.terminals.for_client(question.message, terminal)
+                question.forwarded_ids = self._process.terminals.for_client(question.message, terminal)
         if host is None:
             why = "the client that serves files and terminals for this session has gone"
             error = jsonrpc.error(question.id, jsonrpc.INTERNAL_ERROR, why, {"reason": "host_gone"})
@@ -283,7 +283,7 @@ class Routing:
             question.translate = self._process.terminals.created
         self._ask(question, [host])
 
-    def _ask_requester(self, question: Question) -> None:
+    def _ask_requester(self, question: AgentRequest) -> None:
         """An elicitation because of a request, which only its sender understands; its id is the sender's there."""
         text = question.message.text
         at = spans.find(text, "params", "requestId")
@@ -293,13 +293,13 @@ class Routing:
             self._process.questions.settle_undecided(question)
             return
         question.audience = Audience.ONE
-        question.asked_as = jsonrpc.parse(spans.splice(text, [(*at, request.id)]))
+        question.forwarded_ids = jsonrpc.parse(spans.splice(text, [(*at, request.id)]))
         self._ask(question, [request.client])
 
-    def _ask_only_identity(self, question: Question) -> None:
+    def _ask_only_identity(self, question: AgentRequest) -> None:
         """A question about no session: for the clients there are, if they are all one person's."""
         clients = self._unbound()
-        if len({client.viewer.identity for client in clients} | question.suspects) != 1:
+        if len({client.viewer.identity for client in clients} | question.candidates) != 1:
             clients = []
         if question.audience is Audience.CONTROLLERS:
             self._ask(question, clients)
@@ -310,7 +310,7 @@ class Routing:
         else:
             self._process.questions.settle_undecided(question)
 
-    def _ask(self, question: Question, clients: Iterable[Client]) -> None:
+    def _ask(self, question: AgentRequest, clients: Iterable[Client]) -> None:
         self._process.questions.ask(question, clients)
         if question.method == methods.CREATE_ELICITATION:
             name = jsonrpc.text_param(question.message, "elicitationId")

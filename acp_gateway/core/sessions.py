@@ -20,7 +20,7 @@ from acp_gateway.protocol import jsonrpc
 from acp_gateway.protocol.jsonrpc import IdKey, Message, RawId
 
 if TYPE_CHECKING:
-    from acp_gateway.core.agent_requests import Question
+    from acp_gateway.core.agent_requests import AgentRequest
     from acp_gateway.core.echoes import Echo
 
 REMEMBERED: Final = 10_000
@@ -64,7 +64,7 @@ class Phase(enum.Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Viewer:
+class SessionScope:
     """Who looks at the sessions, and which of them there are for this one."""
 
     identity: str
@@ -120,7 +120,9 @@ class Client:
         "wants_news",
     )
 
-    def __init__(self, name: str, viewer: Viewer, role: Role = Role.CONTROLLER, *, link: str | None = None) -> None:
+    def __init__(
+        self, name: str, viewer: SessionScope, role: Role = Role.CONTROLLER, *, link: str | None = None
+    ) -> None:
         self.name = name
         self.viewer = viewer
         self.link = link
@@ -138,7 +140,7 @@ class Client:
         """Whether its first `session/new` was answered with the session that it came for."""
         self.requests: dict[IdKey, Request] = {}
         """What it has asked and is not answered yet."""
-        self.questions: dict[int, Question] = {}
+        self.questions: dict[int, AgentRequest] = {}
         """What it was asked and has not answered yet, by the id that was minted for it."""
         self.replays: dict[Session, None] = {}
         """Whose history is on its way to it; whoever sends it says when it has arrived."""
@@ -202,7 +204,7 @@ class Client:
 class Request:
     """A request of a client, or of the gateway itself, from its arrival until its answer."""
 
-    __slots__ = ("agent_id", "client", "message", "session", "survey", "then")
+    __slots__ = ("agent_id", "client", "directory_check", "message", "session", "then")
 
     def __init__(self, client: Client | None, message: Message, session: "Session | None" = None) -> None:
         self.client = client
@@ -214,7 +216,7 @@ class Request:
         """Its id at the agent, while it is there."""
         self.then: Callable[[Request, Message], None] | None = None
         """What to do with the agent's response."""
-        self.survey: Survey | None = None
+        self.directory_check: DirectoryCheck | None = None
         """What was found out of the directories that it names, or will be."""
 
     @property
@@ -254,7 +256,7 @@ class Problem:
 
 
 @dataclass(frozen=True, slots=True)
-class Findings:
+class DirectoryCheckResult:
     """What only the gateway's machine can tell of the directories of a session that is to be opened."""
 
     problem: Problem | None = None
@@ -265,14 +267,14 @@ class Findings:
     """A directory and its workspace for a session that names none, or none that may be; None where there is none."""
 
 
-class Survey:
+class DirectoryCheck:
     """Directories that a request names, and what was found out of them."""
 
     def __init__(self, request: Request, directories: tuple[str, ...]) -> None:
         self.request = request
         self.directories = directories
         """`cwd` first, then the additional ones."""
-        self.findings: Findings | None = None
+        self.findings: DirectoryCheckResult | None = None
         """None until somebody has looked."""
         self.behind: list[Request] = []
         """What the same client asks meanwhile."""
@@ -292,11 +294,11 @@ class State(enum.Enum):
     """The process has ended, the clients are still attached: the next request opens it again in a new one."""
 
 
-class Home(Protocol):
+class AgentHandle(Protocol):
     """The multiplexer of the process that a session lives in."""
 
     @property
-    def deserted(self) -> bool:
+    def abandoned(self) -> bool:
         """Whether none of its clients is connected."""
 
 
@@ -363,7 +365,7 @@ class Session:
         self.journal = journal
         self.archive: Archive = _NO_ARCHIVE
         """What keeps it, once it is registered."""
-        self.home: Home | None = None
+        self.home: AgentHandle | None = None
         self.state = State.OPENING
         self.host: Client | None = None
         """The owner's connection that created or last loaded it: its machine serves files and terminals."""
@@ -398,7 +400,7 @@ class Session:
         """Whether it is of an earlier process of the gateway, and nothing is known of its last turn."""
         self.cut: str | None = None
         """The word for what has cut off its last turn, where it was opened again after that."""
-        self.recalled = False
+        self.journal_loaded = False
         """While it is not live: whether its journal was read from the archive, as far as there is one."""
 
     def __repr__(self) -> str:
@@ -454,7 +456,7 @@ class Session:
         """Keep what a list shows and what opening it again takes, and nothing else of what was said in it."""
         self.archive.settle(self)
         self.journal.clear()
-        self.recalled = False
+        self.journal_loaded = False
         self.recorded = self.replay_to = self.host = None
         self.setup = {name: value for name, value in self.setup.items() if name == "cwd"}
         self.result = {}
@@ -509,7 +511,7 @@ class Registry:
         self._enlist(session)
         self._put_by(session)
 
-    def add(self, session: Session, home: Home) -> None:
+    def add(self, session: Session, home: AgentHandle) -> None:
         """A session is live from now on."""
         self._live.setdefault(session.owner, {})[session] = None
         session.home = home
@@ -546,7 +548,7 @@ class Registry:
         of_each = self._live.values() if owner is None else [self._live.get(owner, {})]
         return sum(len(session.queue) for sessions in of_each for session in sessions)
 
-    def find(self, viewer: Viewer, agent: str, session_id: str) -> Session | None:
+    def find(self, viewer: SessionScope, agent: str, session_id: str) -> Session | None:
         """The session of that id that exists for this viewer, a live one first.
 
         None as well where several would do for a guest: a counted id must not open somebody else's session.
@@ -561,18 +563,18 @@ class Registry:
             return None
         return seen[0] if seen else None
 
-    def live(self, viewer: Viewer) -> list[Session]:
+    def live(self, viewer: SessionScope) -> list[Session]:
         """The live sessions that exist for this viewer, the longest so first.
 
         What others have takes no time, nor does what is over: who may only look may ask often.
         """
         return self._seen(viewer, self._live)
 
-    def past(self, viewer: Viewer) -> list[Session]:
+    def past(self, viewer: SessionScope) -> list[Session]:
         """Those that are not live, the longest so first."""
         return self._seen(viewer, self._past)
 
-    def _seen(self, viewer: Viewer, by_owner: Mapping[str, dict[Session, None]]) -> list[Session]:
+    def _seen(self, viewer: SessionScope, by_owner: Mapping[str, dict[Session, None]]) -> list[Session]:
         if viewer.only is None:
             return [session for session in by_owner.get(viewer.identity, ()) if viewer.sees(session)]
         same_id = self._by_id.get(viewer.only, ())
@@ -582,7 +584,7 @@ class Registry:
         """Whether a session of that id was ever registered, for whomever."""
         return (agent, session_id) in self._sessions
 
-    def may_exist(self, viewer: Viewer, agent: str, session_id: str) -> bool:
+    def may_exist(self, viewer: SessionScope, agent: str, session_id: str) -> bool:
         """Whether a session that is not registered would be this viewer's, if the agent has it."""
         if viewer.guest or (viewer.only is not None and viewer.only != session_id):
             return False

@@ -3,7 +3,7 @@
 from collections import deque
 
 from acp_gateway.core import updates
-from acp_gateway.core.agent_state import Process, Stage, Then, who
+from acp_gateway.core.agent_state import AgentPhase, AgentState, Then, who
 from acp_gateway.core.cut_turns import turn_begins
 from acp_gateway.core.echoes import Echo
 from acp_gateway.core.routing import Routing
@@ -15,7 +15,7 @@ from acp_gateway.protocol.jsonrpc import Message
 class Turns:
     """The turns of the sessions of one agent process."""
 
-    def __init__(self, process: Process, routing: Routing) -> None:
+    def __init__(self, process: AgentState, routing: Routing) -> None:
         self._process = process
         self._routing = routing
 
@@ -47,7 +47,7 @@ class Turns:
         assert message.session is not None
         session = self._process.live[message.session]
         # While it is, no session is dormant.
-        if self._process.stage is Stage.READY:
+        if self._process.stage is AgentPhase.READY:
             self._process.out.agent(message.text)
         for question in self._process.questions.turn_cancelled(session):
             self._process.tell_decision(question, client, "cancelled")
@@ -57,7 +57,7 @@ class Turns:
         """Answer the prompts that the agent has not got yet."""
         waiting = list(session.queue)
         session.queue.clear()
-        behind = (survey.behind for survey in self._process.surveying.values())
+        behind = (directory_check.behind for directory_check in self._process.checking_directories.values())
         for held in (session.held, self._process.held, *behind):
             waiting += [
                 request

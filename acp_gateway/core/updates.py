@@ -13,7 +13,7 @@ from acp_gateway.protocol.methods import CONFIG_UPDATE, META, MODE_UPDATE, SESSI
 _NO_TALK: Final = methods.STATE_UPDATES | {methods.SUBAGENT_UPDATE}
 
 
-def session_of_talk(text: bytes) -> str | None:
+def session_of_passthrough(text: bytes) -> str | None:
     """The session that an agent's line says something in which is only passed on and written down, as nearly all do.
 
     None for whatever needs a closer look, be it no message at all.

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Self
 
 from acp_gateway.config.options import CertificateSection
-from acp_gateway.core.sessions import Role, Viewer
+from acp_gateway.core.sessions import Role, SessionScope
 from acp_gateway.security.revocations import CertificateId
 from acp_gateway.security.token_store import Role as AccessRole
 from acp_gateway.security.token_store import Token
@@ -64,7 +64,7 @@ class Access:
 
 
 @dataclass(frozen=True, slots=True)
-class Wish:
+class ConnectRequest:
     """What a connection asks for when it comes in."""
 
     agent: str | None = None
@@ -78,12 +78,12 @@ class Wish:
 
 
 @dataclass(frozen=True, slots=True)
-class Admission:
+class Grant:
     """A connection that was let in: who it is, and what for."""
 
     access: Access
-    wish: Wish
+    wish: ConnectRequest
     agent: str
     """Empty for a control connection."""
-    viewer: Viewer
+    viewer: SessionScope
     role: Role

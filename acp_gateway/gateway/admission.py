@@ -5,9 +5,9 @@ from typing import Final
 
 from acp_gateway.config.load import Config
 from acp_gateway.config.toml_file import suggestion
-from acp_gateway.core.sessions import Registry, Role, Session, Viewer
+from acp_gateway.core.sessions import Registry, Role, Session, SessionScope
 from acp_gateway.errors import AccessError, Forbidden, UnknownAgent, UnknownSession
-from acp_gateway.gateway.access import Access, Admission, Wish
+from acp_gateway.gateway.access import Access, ConnectRequest, Grant
 from acp_gateway.gateway.storage.store import Storage
 from acp_gateway.protocol.redaction import redact_text
 from acp_gateway.security.token_store import Token
@@ -16,7 +16,7 @@ _AGENTS_TOLD: Final = 20
 """Names of agents in an error, of those that the token allows: more than a line of text holds help nobody."""
 
 
-class Admissions:
+class Authorizer:
     """Judges what connections ask for.
 
     Args:
@@ -30,7 +30,7 @@ class Admissions:
         self._registry = registry
         self._storage = storage
 
-    def judge(self, access: Access, wish: Wish) -> Admission:
+    def authorize(self, access: Access, wish: ConnectRequest) -> Grant:
         """What a connection is let in for that asks for this; what its token is bound to goes before that.
 
         Raises `UnknownAgent` and `UnknownSession` where there is none of that name, or none for this token, and
@@ -41,7 +41,7 @@ class Admissions:
             self._storage.token_used(token.id)
         if bound is not None and wish.session not in (None, bound):
             raise _unknown_session(wish.session)
-        viewer = Viewer(
+        viewer = SessionScope(
             access.identity,
             wish.session if bound is None else bound,
             bound is not None,
@@ -65,14 +65,14 @@ class Admissions:
                 if session is None or not session.live:
                     # Its process would be another one than the session's, where nobody will ever open that.
                     raise _unknown_session(viewer.only)
-        return Admission(access, wish, agent, viewer, role)
+        return Grant(access, wish, agent, viewer, role)
 
     def _granted_by(self, token: Token) -> str | None:
         """Whose session a guest's token has led to: agents that count give an id to the next one as well."""
         use = self._storage.token_uses().get(token.id)
         return None if use is None else use.granted_by
 
-    def _bind(self, access: Access, viewer: Viewer, agent: str) -> Viewer:
+    def _bind(self, access: Access, viewer: SessionScope, agent: str) -> SessionScope:
         """A guest's token is for the session that it leads to first, and for no later one of the same id."""
         if access.token is None or not viewer.guest or viewer.granted_by is not None:
             return viewer
@@ -99,7 +99,7 @@ class Admissions:
             raise Forbidden(f"this token does not allow the agent {name}")
         return name
 
-    def _agent_of_session(self, access: Access, wish: Wish, viewer: Viewer) -> str:
+    def _agent_of_session(self, access: Access, wish: ConnectRequest, viewer: SessionScope) -> str:
         """The agent whose session is to be joined: a live one, or one that the agent can open again.
 
         Which session that is, nobody learns from an agent that is not there, or not for this token: it is looked for
@@ -118,7 +118,7 @@ class Admissions:
             raise _unknown_session(viewer.only)
         return agent
 
-    def find_session(self, access: Access, viewer: Viewer, agent: str | None) -> Session | None:
+    def find_session(self, access: Access, viewer: SessionScope, agent: str | None) -> Session | None:
         """The session that a connection came for, if it is just one; a guest's has to be live.
 
         Ids are one agent's at the most: where several have one of the same, the connection has to name the agent.

@@ -19,7 +19,7 @@ from acp_gateway.gateway.events.recording import Direction, Tape
 from acp_gateway.protocol.outbox import Mark, Outbox, acknowledgement
 from acp_gateway.transports.link import WINDOW, Link
 from acp_gateway.transports.streams import Charge, CloseReason, MessageStream, free
-from acp_gateway.transports.timers import Args, Helpers, Signal
+from acp_gateway.transports.timers import Args, Signal, TaskSpawner
 
 MARK_MESSAGES: Final = 1024
 MARK_BYTES: Final = 1024 * 1024
@@ -29,7 +29,7 @@ SESSIONS_PER_MARK: Final = 32
 """Positions told at once: a mark with ids of a thousand characters is still small."""
 
 
-class Farewell:
+class Disconnect:
     """How a client's connection ends."""
 
     __slots__ = ("reason", "text", "word")
@@ -46,8 +46,8 @@ TOO_SLOW: Final = "too_slow"
 EXPIRED: Final = "away_too_long"
 """Words for the two ends that a client which comes back is told apart."""
 
-STOPPING: Final = Farewell(CloseReason.GOING_AWAY, "the gateway is stopping", "gateway_stopping")
-BUG: Final = Farewell(CloseReason.AGENT_GONE, "an error of the gateway's own", "internal")
+STOPPING: Final = Disconnect(CloseReason.GOING_AWAY, "the gateway is stopping", "gateway_stopping")
+BUG: Final = Disconnect(CloseReason.AGENT_GONE, "an error of the gateway's own", "internal")
 
 
 class _Blank:
@@ -72,11 +72,11 @@ class Connection:
         self.given_up = False
         self.over = False
         """Whether nobody uses the stream any more."""
-        self.helpers: Helpers | None = None
+        self.helpers: TaskSpawner | None = None
         """Of whoever serves it; None before and afterwards."""
         self._ends = Signal()
 
-    def attend(self, helpers: Helpers) -> None:
+    def attend(self, helpers: TaskSpawner) -> None:
         """It is served now, with these helpers, until `leave_alone`; they are dismissed to have that come soon."""
         self.helpers = helpers
         self.stream.attend(helpers)
@@ -111,7 +111,7 @@ class Connection:
             await self._ends.wait()
 
 
-class Seat:
+class Attachment:
     """One client of a hub.
 
     Args:
@@ -137,11 +137,11 @@ class Seat:
         "charge",
         "client",
         "connection",
+        "discarding",
+        "disconnect",
+        "disconnect_due",
         "ended",
-        "farewell",
-        "farewell_due",
         "link",
-        "muted",
         "returning",
         "tape",
         "unhandled",
@@ -153,20 +153,26 @@ class Seat:
         *,
         high_water: int,
         window: int | None = None,
-        allowance: int = WINDOW,
+        receive_window: int = WINDOW,
         progressed: Callable[[], None],
         charge: Charge = free,
         grown: Callable[[int], None] = lambda _: None,
         tape: Tape = BLANK,
     ) -> None:
         self.client = client
-        self.link = Link(window=window, high_water=high_water, caught_up=self._catch_up, allowance=allowance, wary=True)
+        self.link = Link(
+            window=window,
+            high_water=high_water,
+            caught_up=self._catch_up,
+            receive_window=receive_window,
+            enforces_window=True,
+        )
         self.connection: Connection | None = None
         """The last one; whether it is still there, the link knows."""
         self.ended = False
         """Whether the client is not served any more, but for its goodbye."""
-        self.farewell: Farewell | None = None
-        self.farewell_due = inf
+        self.disconnect: Disconnect | None = None
+        self.disconnect_due = inf
         """When it is gone though it has not taken its last words, in seconds of Trio's clock, there or away."""
         self.away_since: float | None = None
         """When its connection was lost, in seconds of Trio's clock; None while it has one."""
@@ -174,7 +180,7 @@ class Seat:
         """Whether it has not been sent yet all that waited for it while it was away, or is away still."""
         self.ahead = 0
         """Bytes that were passed on to the agent while too much was pending for it."""
-        self.muted = False
+        self.discarding = False
         """Whether what it is sent is dropped, because something before it was."""
         self.charge = charge
         self.unhandled = 0
@@ -209,7 +215,7 @@ class Seat:
 
         Nobody changes `messages` from now on. Returns whether the peer is behind.
         """
-        if self.muted:
+        if self.discarding:
             return self.behind
         self.tape.write("to_client", messages)
         waited = False
@@ -249,9 +255,9 @@ class Seat:
         self.client.replays.clear()
         self._progressed()
 
-    def close(self, farewell: Farewell) -> None:
+    def close(self, disconnect: Disconnect) -> None:
         """End the connection at once. What is said first counts."""
-        self.farewell = self.farewell or farewell
+        self.disconnect = self.disconnect or disconnect
         self.end()
 
     def end(self) -> None:
@@ -261,20 +267,20 @@ class Seat:
         if self.connection is not None:
             self.connection.give_up()
 
-    def cut_off(self, farewell: Farewell) -> None:
+    def cut_off(self, disconnect: Disconnect) -> None:
         """End the connection at once, and forget what waits for the peer and what still comes: it has no place for it.
 
-        To have the end of all that told, take away `muted`.
+        To have the end of all that told, take away `discarding`.
         """
         self.outbox.clear()
         if self.connection is not None:
             self.connection.stream.abandon()
-        self.muted = True
-        self.close(farewell)
+        self.discarding = True
+        self.close(disconnect)
 
-    def close_after_last_words(self, farewell: Farewell) -> None:
+    def close_after_last_words(self, disconnect: Disconnect) -> None:
         """End the connection when the peer has taken what is there for it."""
-        self.farewell = self.farewell or farewell
+        self.disconnect = self.disconnect or disconnect
         self.link.finish()
         self.call_helper(self._send_waiting)
 
@@ -307,13 +313,13 @@ class Seat:
             await self._returns.wait()
         return not self.ended
 
-    def attend(self, helpers: Helpers) -> None:
+    def attend(self, helpers: TaskSpawner) -> None:
         """The connection is served now, and helpers send what has to wait, until `Connection.leave_alone`."""
         assert self.connection is not None
         self.connection.attend(helpers)
         if self.ended or self.connection.given_up:
             helpers.dismiss()
-        if self.behind or self.farewell is not None:
+        if self.behind or self.disconnect is not None:
             self.call_helper(self._send_waiting)
 
     def call_helper(self, work: Callable[[Unpack[Args]], Awaitable[None]], *args: *Args) -> None:

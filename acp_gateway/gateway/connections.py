@@ -12,7 +12,7 @@ import trio
 from acp_gateway.config.options import LimitsSection
 from acp_gateway.errors import Busy
 from acp_gateway.gateway.access import Access
-from acp_gateway.gateway.attachment import Farewell
+from acp_gateway.gateway.attachment import Disconnect
 from acp_gateway.gateway.rate_limits import RateLimiter, Rates, TokenBucket
 from acp_gateway.security.revocations import Revocations
 from acp_gateway.security.token_store import TokenStore
@@ -20,11 +20,11 @@ from acp_gateway.transports.streams import CloseReason
 
 log = logging.getLogger(__name__)
 
-REVOKED = Farewell(CloseReason.POLICY, "the token is not valid any more", "unauthorized")
-ROTATED = Farewell(CloseReason.POLICY, "the token was rotated: show the new one", "unauthorized")
-CROWDED = Farewell(CloseReason.POLICY, "others needed the room", "evicted")
-REVOKED_CERTIFICATE = Farewell(CloseReason.POLICY, "the client certificate was revoked", "unauthorized")
-ENDED = Farewell(CloseReason.POLICY, "the client certificate has expired", "unauthorized")
+REVOKED = Disconnect(CloseReason.POLICY, "the token is not valid any more", "unauthorized")
+ROTATED = Disconnect(CloseReason.POLICY, "the token was rotated: show the new one", "unauthorized")
+CROWDED = Disconnect(CloseReason.POLICY, "others needed the room", "evicted")
+REVOKED_CERTIFICATE = Disconnect(CloseReason.POLICY, "the client certificate was revoked", "unauthorized")
+ENDED = Disconnect(CloseReason.POLICY, "the client certificate has expired", "unauthorized")
 
 
 class Connection(Protocol):
@@ -38,7 +38,7 @@ class Connection(Protocol):
     def away_since(self) -> float | None:
         """When it was lost, where it may come back; None while it is there."""
 
-    def close(self, farewell: Farewell) -> None:
+    def close(self, disconnect: Disconnect) -> None:
         """End it for good."""
 
     def lose(self) -> bool:
@@ -183,21 +183,21 @@ class Connections:
     def enforce(self) -> None:
         """End the connections whose token or certificate is not valid any more."""
         # One look for each credential: right after a change, each reads the file of tokens again.
-        objections: dict[Access, Farewell | None] = {}
+        objections: dict[Access, Disconnect | None] = {}
         for watch in list(self._watches):
             access = watch.connection.access
             if access not in objections:
                 objections[access] = self._objection(access)
-            farewell = objections[access]
-            if farewell is None or watch.ended:
+            disconnect = objections[access]
+            if disconnect is None or watch.ended:
                 continue
-            if farewell is ROTATED and watch.connection.lose():
+            if disconnect is ROTATED and watch.connection.lose():
                 continue
             log.warning("%s is not valid any more: closing its connection", access.credential)
             watch.ended = True
-            watch.connection.close(farewell)
+            watch.connection.close(disconnect)
 
-    def _objection(self, access: Access) -> Farewell | None:
+    def _objection(self, access: Access) -> Disconnect | None:
         if access.expires is not None and self._now() >= access.expires:
             return ENDED
         if access.certificate_id is not None and access.certificate_id in self._revoked:

@@ -8,9 +8,9 @@ from typing import Any, Final
 
 import trio
 
-from acp_gateway.core.agent_requests import Question
-from acp_gateway.core.sessions import Presence, Registry, Session, Viewer
-from acp_gateway.gateway.attachment import Farewell
+from acp_gateway.core.agent_requests import AgentRequest
+from acp_gateway.core.sessions import Presence, Registry, Session, SessionScope
+from acp_gateway.gateway.attachment import Disconnect
 from acp_gateway.gateway.hub import Hub
 from acp_gateway.protocol import jsonrpc
 from acp_gateway.protocol.jsonrpc import InvalidMessage, Kind, Message
@@ -39,7 +39,7 @@ _UNSPECIFIED: Final = "the gateway's storage has a problem; its log says which"
 
 
 @dataclass(frozen=True, slots=True)
-class Office:
+class ControlContext:
     """What the desk has an answer from."""
 
     registry: Registry
@@ -52,13 +52,15 @@ class Office:
     """What is not stored at the moment and why, for the gateway's own user: it names files."""
 
 
-async def serve_desk(stream: MessageStream, viewer: Viewer, office: Office, charge: Charge = free) -> Farewell:
+async def serve_desk(
+    stream: MessageStream, viewer: SessionScope, office: ControlContext, charge: Charge = free
+) -> Disconnect:
     """Answer what a control connection asks, until it is gone; how to close it then, which is the caller's to do.
 
     `viewer` is who is told of the sessions that exist for this one. `charge` is called for each
     question, and says for how many seconds no further one is answered.
     """
-    farewell = Farewell(CloseReason.NORMAL, "")
+    disconnect = Disconnect(CloseReason.NORMAL, "")
     stream.charge = charge
     async with trio.open_nursery() as nursery:
         nursery.start_soon(stream.run)
@@ -72,20 +74,20 @@ async def serve_desk(stream: MessageStream, viewer: Viewer, office: Office, char
                     # What one read brings may be a thousand questions: others get their turn after each.
                     await trio.sleep(charge(WEIGHT, size, frames=frames))
         except MessageTooLarge as error:
-            farewell = Farewell(CloseReason.TOO_LARGE, str(error))
+            disconnect = Disconnect(CloseReason.TOO_LARGE, str(error))
             try:
                 stream.send_nowait([jsonrpc.error(jsonrpc.NO_ID, jsonrpc.INVALID_REQUEST, str(error))])
             except trio.BrokenResourceError:
                 pass  # A WebSocket says it in its own way.
         except (Flooded, Unfinished) as error:
-            farewell = Farewell(CloseReason.POLICY, str(error))
+            disconnect = Disconnect(CloseReason.POLICY, str(error))
         except trio.BrokenResourceError:
             pass  # It has gone.
         nursery.cancel_scope.cancel()
-    return farewell
+    return disconnect
 
 
-def _answer(text: bytes, viewer: Viewer, office: Office) -> bytes | None:
+def _answer(text: bytes, viewer: SessionScope, office: ControlContext) -> bytes | None:
     try:
         message: Message = jsonrpc.parse(text)
     except InvalidMessage as error:
@@ -97,7 +99,7 @@ def _answer(text: bytes, viewer: Viewer, office: Office) -> bytes | None:
     return jsonrpc.result(message.id, list_sessions(viewer, office))
 
 
-def list_sessions(viewer: Viewer, office: Office) -> dict[str, Any]:
+def list_sessions(viewer: SessionScope, office: ControlContext) -> dict[str, Any]:
     """The sessions that exist for a viewer, and what is wrong here, by the members of the answer; see `docs/wire.md`.
 
     First come those that are not live: in a terminal the live ones are what is seen without scrolling back.
@@ -114,7 +116,7 @@ def list_sessions(viewer: Viewer, office: Office) -> dict[str, Any]:
     return answer
 
 
-def _past_sessions(viewer: Viewer, office: Office) -> list[Session]:
+def _past_sessions(viewer: SessionScope, office: ControlContext) -> list[Session]:
     """Those that are not live and that a viewer can have opened again."""
     if viewer.guest:
         return []
@@ -128,7 +130,7 @@ def _past_sessions(viewer: Viewer, office: Office) -> list[Session]:
     ]
 
 
-def _live_sessions(viewer: Viewer, office: Office) -> list[dict[str, Any]]:
+def _live_sessions(viewer: SessionScope, office: ControlContext) -> list[dict[str, Any]]:
     """Those that are live and exist for a viewer, and what waits in them; the oldest first.
 
     What an agent has asked and no session was found for stands under the session that the agent named, for the one
@@ -148,8 +150,8 @@ def _live_sessions(viewer: Viewer, office: Office) -> list[dict[str, Any]]:
         is_mine = owners == {viewer.identity}
         is_anybodys = len(owners) != 1 and viewer.identity == registry.own_identity
         if viewer.only is None and viewer.workspaces is None and (is_mine or is_anybodys):
-            unplaced = hub.multiplexer.waiting(None)
-            listed += [_describe_unplaced(question, hub, viewer, titled=is_mine) for question in unplaced]
+            unrouted = hub.multiplexer.waiting(None)
+            listed += [_describe_unplaced(question, hub, viewer, titled=is_mine) for question in unrouted]
     return listed
 
 
@@ -172,7 +174,7 @@ def _describe(session: Session, hub: Hub | None = None) -> dict[str, Any]:
     }
 
 
-def _describe_unplaced(question: Question, hub: Hub, viewer: Viewer, *, titled: bool) -> dict[str, Any]:
+def _describe_unplaced(question: AgentRequest, hub: Hub, viewer: SessionScope, *, titled: bool) -> dict[str, Any]:
     return {
         "sessionId": question.message.session or "?",
         "agent": hub.name,
@@ -185,7 +187,7 @@ def _describe_unplaced(question: Question, hub: Hub, viewer: Viewer, *, titled: 
     }
 
 
-def _describe_question(question: Question, *, titled: bool = True) -> dict[str, Any]:
+def _describe_question(question: AgentRequest, *, titled: bool = True) -> dict[str, Any]:
     since = datetime.fromtimestamp(time.time() - (trio.current_time() - question.since), UTC)
     described = {"method": question.method, "since": since.strftime("%Y-%m-%dT%H:%M:%SZ")}
     if titled and question.title is not None:

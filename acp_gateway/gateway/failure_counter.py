@@ -28,7 +28,7 @@ class _Count:
     refusals: int = 0
 
 
-class Attempts:
+class FailureCounter:
     """The refusals of each of many within a window of time.
 
     Args:
@@ -56,7 +56,7 @@ class Attempts:
         return count.refusals > self._limit
 
 
-class Gathered(Generic[Topic]):
+class EventAggregator(Generic[Topic]):
     """How often what has happened that is told together, later. `rest` stands for what is one thing too many."""
 
     def __init__(self, rest: Topic, *, most: int = MOST_LINES) -> None:

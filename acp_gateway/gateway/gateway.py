@@ -14,35 +14,42 @@ from acp_gateway import __version__
 from acp_gateway.config.load import AgentSection, Config, agent_environment
 from acp_gateway.core.agent_state import Policy
 from acp_gateway.core.multiplexer import Multiplexer
-from acp_gateway.core.output import Deed, Event
+from acp_gateway.core.output import AuditEvent, HookEvent
 from acp_gateway.core.sessions import (
+    AgentHandle,
     Client,
-    Findings,
-    Home,
+    DirectoryCheck,
+    DirectoryCheckResult,
     Problem,
     Registry,
     Role,
     Session,
-    Survey,
 )
 from acp_gateway.errors import AgentError, ConfigError, LinkGone
-from acp_gateway.gateway.access import Access, Admission, Wish
-from acp_gateway.gateway.admission import Admissions
+from acp_gateway.gateway.access import Access, ConnectRequest, Grant
+from acp_gateway.gateway.admission import Authorizer
 from acp_gateway.gateway.advice import login_hint
 from acp_gateway.gateway.agent.process import Agent, Launch, Spawner, run_agent
-from acp_gateway.gateway.attachment import BLANK, BUG, STOPPING, Farewell
+from acp_gateway.gateway.attachment import BLANK, BUG, STOPPING, Disconnect
 from acp_gateway.gateway.connections import Connections
-from acp_gateway.gateway.control_channel import Office, serve_desk
+from acp_gateway.gateway.control_channel import ControlContext, serve_desk
 from acp_gateway.gateway.events.audit import NO_AUDIT, Audit
-from acp_gateway.gateway.events.audit_throttle import Bookkeeper
+from acp_gateway.gateway.events.audit_throttle import AuditThrottle
 from acp_gateway.gateway.events.hooks import Hooks
 from acp_gateway.gateway.events.recording import Recording, Tape
 from acp_gateway.gateway.hub import Hub, Limits
 from acp_gateway.gateway.memory_limit import Memory
-from acp_gateway.gateway.resumption import Attached, Links, Resumable, Resumption, claim, serve_resumed
+from acp_gateway.gateway.resumption import (
+    AttachedClient,
+    LinkRegistry,
+    ResumableLink,
+    ResumeClaim,
+    claim,
+    serve_resumed,
+)
 from acp_gateway.gateway.storage.archive import StoredArchive
 from acp_gateway.gateway.storage.store import Storage
-from acp_gateway.gateway.workspaces import Workspace, containing, survey, workspaces_of
+from acp_gateway.gateway.workspaces import Workspace, containing, directory_check, workspaces_of
 from acp_gateway.protocol.methods import NEW, Capability
 from acp_gateway.security.revocations import Revocations
 from acp_gateway.security.token_store import TokenStore, default_identity
@@ -54,10 +61,10 @@ log = logging.getLogger(__name__)
 DATABASE = "sessions.db"
 """In `state_dir`: what outlives this process."""
 
-READING_PATIENCE = 10.0
+READING_TIMEOUT = 10.0
 """Seconds that a history from the disk is waited for; whoever wants it goes on without it then."""
 
-LOOKING_PATIENCE = 10.0
+LOOKING_TIMEOUT = 10.0
 """Seconds that a disk may take to say whether a directory is there; a network's that has gone may never say it."""
 
 LOOKERS = 8
@@ -69,25 +76,25 @@ RETENTION_INTERVAL = 6 * 3600.0
 REVOCATION_INTERVAL = 1.0
 """Seconds between two looks at the token file for the sake of connections that are open; new ones look themselves."""
 
-InThread = Callable[[Callable[[], Findings]], Awaitable[Findings]]
+InThread = Callable[[Callable[[], DirectoryCheckResult]], Awaitable[DirectoryCheckResult]]
 """Runs something in a thread."""
 
 
-_CHANGED = Farewell(CloseReason.POLICY, "the token allows something else now", "changed")
+_CHANGED = Disconnect(CloseReason.POLICY, "the token allows something else now", "changed")
 _SESSION_GONE = "the session is not open any more"
 
 
-class _Asking:
+class _ControlConnection:
     """A connection that asks the gateway itself."""
 
     def __init__(self, access: Access) -> None:
         self.access = access
         self.away_since = None
-        self.farewell = STOPPING
+        self.disconnect = STOPPING
         self.scope = trio.CancelScope()
 
-    def close(self, farewell: Farewell) -> None:
-        self.farewell = farewell
+    def close(self, disconnect: Disconnect) -> None:
+        self.disconnect = disconnect
         self.scope.cancel()
 
     def lose(self) -> bool:
@@ -110,7 +117,7 @@ class Gateway:
         self.config = config
         self.tokens = tokens
         self.audit = audit
-        self._book = Bookkeeper(audit)
+        self._book = AuditThrottle(audit)
         self.revocations = Revocations()
         """The certificates of clients that were revoked."""
         self.connections = Connections(config.limits, tokens, revocations=self.revocations)
@@ -135,12 +142,12 @@ class Gateway:
         self._spawner = spawner
         # The gateway's own environment, of which agents get a part.
         self._environment = environment
-        self._hubs: dict[Home, Hub] = {}
+        self._hubs: dict[AgentHandle, Hub] = {}
         # The hubs that several connections share, by agent and, where each identity has its own, by identity.
         self._shared: dict[tuple[str, str | None], Hub] = {}
         self._memory = Memory(config.gateway.memory_limit, lambda: self.hubs)
-        self._links = Links()
-        self._admissions = Admissions(config, self.registry, self.storage)
+        self._links = LinkRegistry()
+        self._admissions = Authorizer(config, self.registry, self.storage)
         self._hooks = Hooks(config.hooks, environment)
         # Where the hubs run.
         self._nursery: trio.Nursery | None = None
@@ -185,19 +192,19 @@ class Gateway:
 
     # Who may come in
 
-    def admit(self, access: Access, wish: Wish) -> Admission:
+    def admit(self, access: Access, wish: ConnectRequest) -> Grant:
         """Let a connection in for what it asks; what its token is bound to goes before that.
 
         Raises `UnknownAgent` and `UnknownSession` where there is none of that name, or none for this token,
         `Forbidden` where the token does not allow the agent, and `Busy` where too many have come in already.
         """
-        admission = self._admissions.judge(access, wish)
+        admission = self._admissions.authorize(access, wish)
         self.connections.make_room(access)
         return admission
 
     # Serving
 
-    async def serve(self, stream: MessageStream, admission: Admission, name: str, link_id: str | None = None) -> None:
+    async def serve(self, stream: MessageStream, admission: Grant, name: str, link_id: str | None = None) -> None:
         """Serve a connection that was admitted until it is gone; the stream is closed then.
 
         With `link_id` it may be lost and come back under that id, by `resume`.
@@ -213,14 +220,14 @@ class Gateway:
             await stream.aclose(CloseReason.POLICY, _SESSION_GONE)
             return
         client = Client(name, admission.viewer, admission.role, link=link_id)
-        attached = Resumable(admission, hub, client, link_id) if link_id else Attached(admission, hub, client)
+        attached = ResumableLink(admission, hub, client, link_id) if link_id else AttachedClient(admission, hub, client)
         tape = self._begin(attached)
-        farewell = None
+        disconnect = None
         try:
             with self.connections.watched(attached):
-                farewell = await hub.serve(stream, client, tape)
+                disconnect = await hub.serve(stream, client, tape)
         finally:
-            self._end(attached, tape, farewell)
+            self._end(attached, tape, disconnect)
 
     def _bound(self, stream: MessageStream, role: Role) -> None:
         """Limit what comes over a connection to what its client may need."""
@@ -229,7 +236,7 @@ class Gateway:
         if role is Role.OBSERVER and size < self.config.gateway.max_message_size:
             stream.limit(size, "observer_message_size")
 
-    def _begin(self, attached: Attached) -> Tape:
+    def _begin(self, attached: AttachedClient) -> Tape:
         """A client has come; what it says and hears is to be written on the tape."""
         name, admission = attached.client.name, attached.admission
         about = {"connection": name, "agent": admission.agent, "identity": admission.access.identity}
@@ -237,63 +244,63 @@ class Gateway:
         tape = BLANK if self._recorder is None else self._recorder.open(name, about)
         observes = "" if attached.client.controls else ", to observe"
         log.info("%s: attached to agent %s as %s%s", name, admission.agent, admission.access.identity, observes)
-        if isinstance(attached, Resumable):
+        if isinstance(attached, ResumableLink):
             self._links.add(attached)
         return tape
 
-    def _end(self, attached: Attached, tape: Tape, farewell: Farewell | None) -> None:
+    def _end(self, attached: AttachedClient, tape: Tape, disconnect: Disconnect | None) -> None:
         """A client has gone."""
         name = attached.client.name
-        if isinstance(attached, Resumable):
-            self._links.end(attached, farewell)
+        if isinstance(attached, ResumableLink):
+            self._links.end(attached, disconnect)
         tape.close()
-        why = farewell.text or "left" if farewell else "stopped"
+        why = disconnect.text or "left" if disconnect else "stopped"
         self._book.record("detached", connection=name, identity=attached.access.identity, why=why)
         log.info("%s: detached", name)
 
-    def resume(self, access: Access, link_id: str, received: int) -> Resumption:
+    def resume(self, access: Access, link_id: str, received: int) -> ResumeClaim:
         """Let a client take its link up again that has received so many messages; evicts who has it now.
 
         What it may do is what its token allows now: where that is something else, the link is over. Raises what `admit`
         raises, `TooFarBehind`, `LinkExpired` and `LinkGone`.
         """
         link = self._links.find(link_id, access)
-        before, now = link.admission, self._admissions.judge(access, link.admission.wish)
+        before, now = link.admission, self._admissions.authorize(access, link.admission.wish)
         if (before.agent, before.role, before.viewer) != (now.agent, now.role, now.viewer):
-            seat = link.seat
-            if seat is not None:
-                seat.close(_CHANGED)
+            attachment = link.attachment
+            if attachment is not None:
+                attachment.close(_CHANGED)
             raise LinkGone("the token allows something else now; begin a new link")
         resumption = claim(link, received)
         # It may be another token by now, of the same id.
         link.admission = replace(before, access=access)
         return resumption
 
-    async def serve_resumed(self, stream: MessageStream, resumption: Resumption, name: str) -> None:
+    async def serve_resumed(self, stream: MessageStream, resumption: ResumeClaim, name: str) -> None:
         """Serve a link over this connection until that is lost or the client has gone; the stream is closed then."""
         log.info("%s: resumes the link of %s", name, resumption.link.client.name)
         self._bound(stream, resumption.link.client.role)
         await serve_resumed(stream, resumption)
 
-    async def _serve_control(self, stream: MessageStream, admission: Admission) -> None:
+    async def _serve_control(self, stream: MessageStream, admission: Grant) -> None:
         """Serve a connection that asks the gateway itself, about what its token may join."""
         access = admission.access
-        asking = _Asking(access)
+        asking = _ControlConnection(access)
         wanted = admission.wish.agent
         agents = {name for name in self.config.agents if access.may_use(name) and wanted in (None, name)}
-        office = Office(self.registry, agents, lambda: self.hubs, lambda: self.storage.problem)
+        office = ControlContext(self.registry, agents, lambda: self.hubs, lambda: self.storage.problem)
         try:
             with asking.scope, self.connections.watched(asking):
                 charge = self.connections.rate_limiter(access.identity, guest=admission.viewer.guest).charge
-                asking.farewell = await serve_desk(stream, admission.viewer, office, charge)
+                asking.disconnect = await serve_desk(stream, admission.viewer, office, charge)
         except Exception:
-            asking.farewell = BUG
+            asking.disconnect = BUG
             raise
         finally:
             with trio.CancelScope(shield=True):
-                await stream.aclose(asking.farewell.reason, asking.farewell.text)
+                await stream.aclose(asking.disconnect.reason, asking.disconnect.text)
 
-    def _find_hub(self, admission: Admission) -> Hub | None:
+    def _find_hub(self, admission: Grant) -> Hub | None:
         """The hub for a connection, a new one if need be; None where the session that it came for has gone."""
         viewer, agent = admission.viewer, admission.agent
         if viewer.only is not None:
@@ -339,8 +346,8 @@ class Gateway:
             stop_home=self._stop_home,
             grown=self._memory.grown,
             notify=self._notify,
-            recall=self._recall,
-            survey=self._survey,
+            load_journal=self._load_journal,
+            directory_check=self._directory_check,
             audit=self._audit,
             charge=self._charge,
         )
@@ -370,47 +377,49 @@ class Gateway:
                 log.exception("agent %s: stopped by an error of the gateway's own", other.name)
                 other.end()
 
-    def _stop_home(self, home: Home) -> None:
+    def _stop_home(self, home: AgentHandle) -> None:
         hub = self._hubs.get(home)
-        if hub is not None and home.deserted:
+        if hub is not None and home.abandoned:
             hub.end()
 
-    def _recall(self, hub: Hub, session: Session) -> None:
+    def _load_journal(self, hub: Hub, session: Session) -> None:
         assert self._nursery is not None
         self._nursery.start_soon(self._read_journal, hub, session)
 
     async def _read_journal(self, hub: Hub, session: Session) -> None:
         journal = None
         try:
-            with trio.move_on_after(READING_PATIENCE) as patience:
+            with trio.move_on_after(READING_TIMEOUT) as patience:
                 journal = await self._archive.read(session, self.config.gateway.journal_limit)
             if patience.cancelled_caught:
                 log.error("session %.80r of agent %s: its history could not be read in time", session.id, session.agent)
-            hub.recalled(session, journal)
+            hub.journal_loaded(session, journal)
         except Exception:
             log.exception("agent %s: stopped by an error of the gateway's own", hub.name)
             hub.end()
 
-    def _survey(self, hub: Hub, survey: Survey) -> None:
+    def _directory_check(self, hub: Hub, directory_check: DirectoryCheck) -> None:
         assert self._nursery is not None
-        self._nursery.start_soon(self._look_at, hub, survey)
+        self._nursery.start_soon(self._look_at, hub, directory_check)
 
-    async def _look_at(self, hub: Hub, wanted: Survey) -> None:
+    async def _look_at(self, hub: Hub, wanted: DirectoryCheck) -> None:
         """Look at the directories of a session that is to be opened, for so long and no longer."""
         message, client = wanted.request.message, wanted.request.client
         assert client is not None
         look = partial(
-            survey,
+            directory_check,
             wanted.directories,
             self._workspaces(hub.name),
             client.viewer.workspaces,
             required=message.method == NEW,
         )
-        findings = Findings(Problem("the disk did not say in time whether that directory is there", {"reason": "slow"}))
+        findings = DirectoryCheckResult(
+            Problem("the disk did not say in time whether that directory is there", {"reason": "slow"})
+        )
         try:
-            with trio.move_on_after(LOOKING_PATIENCE):
+            with trio.move_on_after(LOOKING_TIMEOUT):
                 findings = await self.in_thread(look)
-            hub.surveyed(wanted, findings)
+            hub.directories_checked(wanted, findings)
         except Exception:
             log.exception("agent %s: stopped by an error of the gateway's own", hub.name)
             hub.end()
@@ -418,13 +427,13 @@ class Gateway:
     def _workspaces(self, agent: str) -> tuple[Workspace, ...]:
         return workspaces_of(self.config.workspaces, self.config.agents[agent].cwd)
 
-    def _audit(self, deed: Deed) -> None:
+    def _audit(self, audit_event: AuditEvent) -> None:
         """Write down what somebody did."""
-        client = deed.client
+        client = audit_event.client
         who = {} if client is None else {"connection": client.name, "identity": client.viewer.identity}
-        self._book.record(deed.name, **who, **deed.details)
+        self._book.record(audit_event.name, **who, **audit_event.details)
 
-    def _notify(self, event: Event) -> None:
+    def _notify(self, event: HookEvent) -> None:
         """Run the hook for something that has happened, if there is one."""
         session = event.session
         about = {"sessionId": session.id, "agent": session.agent, "title": session.title, "identity": session.owner}

@@ -4,7 +4,7 @@ Pumps move batches. What a batch means is decided in `protocol.multiplexer`, and
 decided, without waiting and in one go: between something happening and its consequences no other task gets a turn, so
 there is no lock.
 
-Nobody waits for a slow client: what it does not take waits in its seat (`seats`), within a limit. There is one
+Nobody waits for a slow client: what it does not take waits in its seat (`attachments`), within a limit. There is one
 exception. A client that is alone with the agent slows it down instead of being detached, since nobody else is delayed
 by that. An agent that does not read slows down those who send it more, after a high-water mark: what a client that can
 come back has sent is not confirmed to it, others are not read. Of the latter nobody would notice the end then, so the
@@ -31,12 +31,12 @@ import trio
 
 from acp_gateway.core.journal import Journal
 from acp_gateway.core.multiplexer import Multiplexer
-from acp_gateway.core.output import Deed, Event
-from acp_gateway.core.sessions import Client, Findings, Home, Phase, Session, Survey
+from acp_gateway.core.output import AuditEvent, HookEvent
+from acp_gateway.core.sessions import AgentHandle, Client, DirectoryCheck, DirectoryCheckResult, Phase, Session
 from acp_gateway.errors import AgentError
 from acp_gateway.gateway.agent.process import LAST_WORDS, Agent
 from acp_gateway.gateway.agent.startup import Startup, Written
-from acp_gateway.gateway.attachment import BLANK, BUG, EXPIRED, STOPPING, TOO_SLOW, Connection, Farewell, Seat
+from acp_gateway.gateway.attachment import BLANK, BUG, EXPIRED, STOPPING, TOO_SLOW, Attachment, Connection, Disconnect
 from acp_gateway.gateway.events.recording import Tape
 from acp_gateway.gateway.restarts import Restarts, TooOften
 from acp_gateway.protocol import jsonrpc
@@ -50,7 +50,7 @@ from acp_gateway.transports.streams import (
     Unfinished,
     free,
 )
-from acp_gateway.transports.timers import Helpers, Timekeeper
+from acp_gateway.transports.timers import TaskSpawner, TimerQueue
 
 log = logging.getLogger(__name__)
 
@@ -70,7 +70,7 @@ STRANGER_GRACE: Final = 60.0
 """Seconds that a client may be away that has no session and asks for nothing: it has nothing to come back for, and
 begins anew unnoticed. It may not even know that it has a link, if what was lost was the answer to its first words."""
 
-_LEFT: Final = Farewell(CloseReason.NORMAL, "")
+_LEFT: Final = Disconnect(CloseReason.NORMAL, "")
 
 
 class RunAgent(Protocol):
@@ -108,7 +108,7 @@ class Limits:
     """Seconds that a client may be away."""
     away_grace_idle: float
     """The same where it has an agent of its own, and nothing is open there."""
-    allowance: int = WINDOW
+    receive_window: int = WINDOW
     """Bytes that may come over a link that resumes and are not passed on: what clients take for their window."""
 
 
@@ -123,10 +123,10 @@ class Hub:
         stop_home: stops the agent of another hub that nobody uses; `sessions_freed` says when that is done.
         grown: told of bytes that were kept, so that somebody can look at all hubs together.
         notify: told of what a person may want to hear of who is not looking.
-        recall: has the journal of a session read; `recalled` says when that is done.
-        survey: has directories looked at; `surveyed` says when that is done.
+        recall: has the journal of a session read; `journal_loaded` says when that is done.
+        survey: has directories looked at; `directories_checked` says when that is done.
         audit: told of what somebody may want to look up later.
-        charge: what charges a client for what it sends, as `Seat` has it.
+        charge: what charges a client for what it sends, as `Attachment` has it.
         clock: tells the time in seconds, for measuring how long messages take.
     """
 
@@ -138,26 +138,28 @@ class Hub:
         run_agent: RunAgent,
         multiplexer: Multiplexer,
         limits: Limits,
-        stop_home: Callable[[Home], None] = lambda _: None,
+        stop_home: Callable[[AgentHandle], None] = lambda _: None,
         grown: Callable[[int], None] = lambda _: None,
-        notify: Callable[[Event], None] = lambda _: None,
-        recall: Callable[["Hub", Session], None] = lambda hub, session: hub.recalled(session, None),
-        survey: Callable[["Hub", Survey], None] = lambda hub, survey: hub.surveyed(survey, Findings()),
-        audit: Callable[[Deed], None] = lambda _: None,
+        notify: Callable[[HookEvent], None] = lambda _: None,
+        load_journal: Callable[["Hub", Session], None] = lambda hub, session: hub.journal_loaded(session, None),
+        directory_check: Callable[["Hub", DirectoryCheck], None] = lambda hub, directory_check: hub.directories_checked(
+            directory_check, DirectoryCheckResult()
+        ),
+        audit: Callable[[AuditEvent], None] = lambda _: None,
         charge: Callable[[Client], Charge] = lambda _: free,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         self.name = name
         self.multiplexer = multiplexer
-        self.seats: dict[Client, Seat] = {}
+        self.attachments: dict[Client, Attachment] = {}
         self._shared = shared
         self._run_agent = run_agent
         self._limits = limits
         self._stop_home = stop_home
         self._grown = grown
         self._notify = notify
-        self._recall = recall
-        self._survey = survey
+        self._load_journal = load_journal
+        self._directory_check = directory_check
         self._audit = audit
         self._charge = charge
         self._clock = clock
@@ -184,7 +186,7 @@ class Hub:
         self._notes = 0
         self._changed = trio.lowlevel.ParkingLot()
         # What is due for its clients.
-        self._timekeeper = Timekeeper()
+        self._timekeeper = TimerQueue()
         self._over = trio.Event()
 
     @property
@@ -198,220 +200,231 @@ class Hub:
 
     # A client
 
-    async def serve(self, stream: MessageStream, client: Client, tape: Tape = BLANK) -> Farewell:
+    async def serve(self, stream: MessageStream, client: Client, tape: Tape = BLANK) -> Disconnect:
         """Relay for a client until it is gone; then close its stream, and return why. `run` must be running.
 
         What is said is written down on the tape.
 
-        A client that counts what it receives may come back after its connection was lost: see `Seat.connect`.
+        A client that counts what it receives may come back after its connection was lost: see `Attachment.connect`.
 
         Cancelled, it says goodbye to the client and closes at once, bounded by the stream's own times.
         """
         window = self._limits.window if client.counts else None
-        seat = Seat(
+        attachment = Attachment(
             client,
             high_water=self._limits.write_high_water,
             window=window,
-            allowance=self._limits.allowance,
+            receive_window=self._limits.receive_window,
             progressed=self._wake,
             charge=self._charge(client),
             grown=self._grown,
             tape=tape,
         )
-        seat.connect(stream)
-        self.seats[client] = seat
+        attachment.connect(stream)
+        self.attachments[client] = attachment
         self.multiplexer.attach(client)
         self._wake()
         try:
-            while await self._serve_connection(seat) and await seat.returns():
-                self._take_back(seat)
-            seat.farewell = seat.farewell or _LEFT
+            while await self._serve_connection(attachment) and await attachment.returns():
+                self._take_back(attachment)
+            attachment.disconnect = attachment.disconnect or _LEFT
         except Exception:
-            seat.farewell = seat.farewell or BUG
+            attachment.disconnect = attachment.disconnect or BUG
             raise
         finally:
-            farewell = await self._say_goodbye(seat)
-        return farewell
+            disconnect = await self._say_goodbye(attachment)
+        return disconnect
 
-    async def _serve_connection(self, seat: Seat) -> bool:
+    async def _serve_connection(self, attachment: Attachment) -> bool:
         """Relay over the connection that a client has now; whether it may come back over another one."""
-        connection, left = seat.connection, False
+        connection, left = attachment.connection, False
         assert connection is not None
         connection.served = True
         try:
             async with trio.open_nursery() as nursery:
                 try:
-                    self._attend(seat, connection, Helpers(nursery))
-                    left = await self._pump_client(seat)
+                    self._attend(attachment, connection, TaskSpawner(nursery))
+                    left = await self._pump_client(attachment)
                 finally:
-                    seat.unhandled = 0
+                    attachment.unhandled = 0
                     connection.leave_alone()
         finally:
             # However this ends, a goodbye is said over the newest connection, and whoever waits for this one goes on.
-            if seat.connection is not connection:
+            if attachment.connection is not connection:
                 await connection.abort()
-        if left or seat.ended:
+        if left or attachment.ended:
             return False
         # Nothing more is to be said over it, and it may be dead: a polite end would take its time.
         await connection.abort()
         # A newer one may be there by now; or have come and gone already.
-        if seat.away_since is None and (seat.connection is connection or seat.link.stream is None):
-            seat.lose(trio.current_time())
+        if attachment.away_since is None and (attachment.connection is connection or attachment.link.stream is None):
+            attachment.lose(trio.current_time())
             self.multiplexer.pass_time(trio.current_time())
-            self.multiplexer.client_away(seat.client)
+            self.multiplexer.client_away(attachment.client)
             self._deliver()
-            log.info("%s: away, and kept for its return", seat.client.name)
+            log.info("%s: away, and kept for its return", attachment.client.name)
         return True
 
-    def _attend(self, seat: Seat, connection: Connection, helpers: Helpers) -> None:
+    def _attend(self, attachment: Attachment, connection: Connection, helpers: TaskSpawner) -> None:
         """Have helpers do all there is to do for a connection but read."""
-        seat.attend(helpers)
+        attachment.attend(helpers)
         self._timekeeper.keep(connection.stream.beat, helpers)
-        if seat.link.resumable:
-            self._timekeeper.keep(partial(self._watch_link, seat, connection), helpers)
+        if attachment.link.resumable:
+            self._timekeeper.keep(partial(self._watch_link, attachment, connection), helpers)
             # What came over an earlier connection may have to be settled before more is read.
-            self._settle(seat)
-        if seat.farewell is not None:
-            self._bound_farewell(seat)
+            self._settle(attachment)
+        if attachment.disconnect is not None:
+            self._bound_farewell(attachment)
 
-    def _take_back(self, seat: Seat) -> None:
+    def _take_back(self, attachment: Attachment) -> None:
         """A client has a connection again."""
-        since, seat.away_since = seat.away_since, None
+        since, attachment.away_since = attachment.away_since, None
         away = 0.0 if since is None else trio.current_time() - since
-        log.info("%s: back after %.1f s; %d messages were not confirmed", seat.client.name, away, len(seat.outbox))
-        self.multiplexer.client_back(seat.client)
+        log.info(
+            "%s: back after %.1f s; %d messages were not confirmed",
+            attachment.client.name,
+            away,
+            len(attachment.outbox),
+        )
+        self.multiplexer.client_back(attachment.client)
         self._deliver()
         # It may not be the only one any more that the agent waits for.
         self._wake()
 
-    async def _say_goodbye(self, seat: Seat) -> Farewell:
-        farewell = seat.farewell or STOPPING
+    async def _say_goodbye(self, attachment: Attachment) -> Disconnect:
+        disconnect = attachment.disconnect or STOPPING
         # What it has open is still answered, whatever else was left out.
-        seat.muted = False
+        attachment.discarding = False
         try:
-            if farewell.word is None or seat.link.resumable:
+            if disconnect.word is None or attachment.link.resumable:
                 # One that can come back finds out by itself what has become of what it asked.
-                self.multiplexer.client_gone(seat.client)
+                self.multiplexer.client_gone(attachment.client)
             else:
-                self.multiplexer.dismiss(seat.client, farewell.text, {"reason": farewell.word})
+                self.multiplexer.dismiss(attachment.client, disconnect.text, {"reason": disconnect.word})
             self._deliver()
-            seat.link.flush()
+            attachment.link.flush()
         finally:
-            del self.seats[seat.client]
+            del self.attachments[attachment.client]
             self._wake()
             # Guests don't keep an agent that is somebody's own.
-            if not self._shared and all(seat.client.viewer.guest for seat in self.seats.values()):
+            if not self._shared and all(attachment.client.viewer.guest for attachment in self.attachments.values()):
                 self.end()
-            assert seat.connection is not None
+            assert attachment.connection is not None
             with trio.CancelScope(shield=True):
-                await seat.connection.stream.aclose(farewell.reason, farewell.text)
-            seat.connection.end()
-        return farewell
+                await attachment.connection.stream.aclose(disconnect.reason, disconnect.text)
+            attachment.connection.end()
+        return disconnect
 
-    async def _pump_client(self, seat: Seat) -> bool:
+    async def _pump_client(self, attachment: Attachment) -> bool:
         """Client to agent, until the connection is over; whether the client has left for good."""
-        client, resumable = seat.client, seat.link.resumable
-        assert seat.connection is not None
-        stream = seat.connection.stream
+        client, resumable = attachment.client, attachment.link.resumable
+        assert attachment.connection is not None
+        stream = attachment.connection.stream
         try:
             while True:
-                batch = await seat.link.receive_batch()
-                size = seat.unhandled = sum(map(len, batch))
-                seat.tape.write("from_client", batch)
+                batch = await attachment.link.receive_batch()
+                size = attachment.unhandled = sum(map(len, batch))
+                attachment.tape.write("from_client", batch)
                 if not resumable:
-                    await self._hold_back(seat, size)
+                    await self._hold_back(attachment, size)
                 handled, surcharge, seconds = 0, 0, 0.0
                 while handled < len(batch):
                     if handled:
                         # What has come counts, whatever becomes of the connection: others get their turn, no more.
                         await trio.lowlevel.cancel_shielded_checkpoint()
                     began = self._clock()
-                    handled = self._take(seat, batch, handled, began + TURN)
+                    handled = self._take(attachment, batch, handled, began + TURN)
                     seconds += self._clock() - began
                     surcharge += self.multiplexer.take_surcharge()
                     if handled < 0:
                         return True  # It was cut off: the rest of what it asks is nobody's any more.
-                seat.unhandled = 0
+                attachment.unhandled = 0
                 self._grown(size)
                 if resumable:
-                    self._settle(seat)
+                    self._settle(attachment)
                 count = len(batch) + surcharge
                 # It may be large, and what comes next may be long in coming.
                 del batch
                 uncharged, frames = stream.take_uncharged()
-                pause = seat.charge(count, uncharged, seconds, frames)
+                pause = attachment.charge(count, uncharged, seconds, frames)
                 if pause:
                     await trio.sleep(pause)
         except trio.EndOfChannel:
             log.debug("%s: the client has closed the connection", client.name)
-            return seat.link.left
+            return attachment.link.left
         except MessageTooLarge as error:
             log.warning("%s: closed: %s", client.name, error)
-            seat.farewell = seat.farewell or Farewell(CloseReason.TOO_LARGE, str(error), "message_too_large")
-            seat.send([jsonrpc.error(jsonrpc.NO_ID, jsonrpc.INVALID_REQUEST, str(error))])
+            attachment.disconnect = attachment.disconnect or Disconnect(
+                CloseReason.TOO_LARGE, str(error), "message_too_large"
+            )
+            attachment.send([jsonrpc.error(jsonrpc.NO_ID, jsonrpc.INVALID_REQUEST, str(error))])
             return True
         except (Miscounted, Overrun) as error:
             log.warning("%s: closed: %s", client.name, error)
-            seat.farewell = seat.farewell or Farewell(CloseReason.POLICY, str(error), "miscounted")
+            attachment.disconnect = attachment.disconnect or Disconnect(CloseReason.POLICY, str(error), "miscounted")
             return True
         except Flooded as error:
             log.warning("%s: closed: %s", client.name, error)
-            seat.farewell = seat.farewell or Farewell(CloseReason.POLICY, str(error), "flooded")
+            attachment.disconnect = attachment.disconnect or Disconnect(CloseReason.POLICY, str(error), "flooded")
             return True
         except Unfinished as error:
             # A client that can come back may do better over another connection.
             log.warning("%s: %s: %s", client.name, "lost" if resumable else "closed", error)
             if not resumable:
-                seat.farewell = seat.farewell or Farewell(CloseReason.POLICY, str(error), "unfinished")
-            return seat.link.left
+                attachment.disconnect = attachment.disconnect or Disconnect(
+                    CloseReason.POLICY, str(error), "unfinished"
+                )
+            return attachment.link.left
         except trio.BrokenResourceError as error:
             log.info("%s: %s", client.name, error)
-            return seat.link.left
+            return attachment.link.left
 
-    def _take(self, seat: Seat, messages: Sequence[bytes], first: int, until: float) -> int:
+    def _take(self, attachment: Attachment, messages: Sequence[bytes], first: int, until: float) -> int:
         """Handle messages of a client from the first one on, but not for long; return the index of the next.
 
         Returns -1 where the client was cut off because of them.
         """
         self._note_time()
-        client, at = seat.client, first
+        client, at = attachment.client, first
         for at in range(first, min(first + AT_ONCE, len(messages))):
             self.multiplexer.receive_from_client(client, messages[at])
             if self.multiplexer.has_replay:
                 self._deliver()
-                if seat.ended:
+                if attachment.ended:
                     return -1
             if self._clock() >= until or self.multiplexer.surcharge:
                 break
         self._deliver()
         return at + 1
 
-    def _watch_link(self, seat: Seat, connection: Connection, now: float) -> float:
+    def _watch_link(self, attachment: Attachment, connection: Connection, now: float) -> float:
         """Confirm what has come, and give up a connection over which nothing comes any more; when to look again."""
-        due = seat.link.beat(now, self._limits.patience)
+        due = attachment.link.beat(now, self._limits.patience)
         if due is None:
-            log.info("%s: the connection was lost: nothing was heard for %g s", seat.client.name, self._limits.patience)
+            log.info(
+                "%s: the connection was lost: nothing was heard for %g s", attachment.client.name, self._limits.patience
+            )
             connection.give_up()
             return inf
         return due
 
-    def _settle(self, seat: Seat) -> None:
+    def _settle(self, attachment: Attachment) -> None:
         """Confirm to a client that can come back what it has sent, now or when the agent has taken enough of it."""
         if self._agent is None or self._agent.messages.pending_bytes <= self._limits.write_high_water:
-            seat.link.settle()
+            attachment.link.settle()
         else:
-            seat.call_helper(self._settle_later, seat)
+            attachment.call_helper(self._settle_later, attachment)
 
-    async def _settle_later(self, seat: Seat) -> None:
+    async def _settle_later(self, attachment: Attachment) -> None:
         agent = self._agent
         try:
             if agent is not None:
                 await agent.messages.drain(self._limits.write_high_water)
         except LOST:
             pass
-        seat.link.settle()
+        attachment.link.settle()
 
-    async def _hold_back(self, seat: Seat, size: int) -> None:
+    async def _hold_back(self, attachment: Attachment, size: int) -> None:
         """Wait with what a client has sent, so many bytes, while too much is pending for the agent already.
 
         Not before a high-water mark more was passed on: what comes right behind a big prompt may be its cancellation,
@@ -421,12 +434,12 @@ class Hub:
         high_water = self._limits.write_high_water
         agent = self._agent
         if agent is None or agent.messages.pending_bytes <= high_water:
-            seat.ahead = 0
+            attachment.ahead = 0
             return
-        seat.ahead += size
-        if seat.ahead <= high_water:
+        attachment.ahead += size
+        if attachment.ahead <= high_water:
             return
-        seat.ahead = 0
+        attachment.ahead = 0
         while self._agent is agent:
             taken = self._given - agent.messages.pending_bytes
             with trio.move_on_after(self._limits.stall_timeout):
@@ -446,14 +459,14 @@ class Hub:
         self.multiplexer.sessions_freed()
         self._deliver()
 
-    def recalled(self, session: Session, journal: Journal | None) -> None:
+    def journal_loaded(self, session: Session, journal: Journal | None) -> None:
         """The journal of a session was read, None where there is none: what waited for that goes on."""
-        self.multiplexer.recalled(session, journal)
+        self.multiplexer.journal_loaded(session, journal)
         self._deliver()
 
-    def surveyed(self, survey: Survey, findings: Findings) -> None:
+    def directories_checked(self, directory_check: DirectoryCheck, findings: DirectoryCheckResult) -> None:
         """Somebody has looked at the directories of a request: it goes on."""
-        self.multiplexer.surveyed(survey, findings)
+        self.multiplexer.directories_checked(directory_check, findings)
         self._deliver()
 
     # The agent
@@ -465,7 +478,7 @@ class Hub:
         """
         try:
             async with trio.open_nursery() as agents:
-                farewell = STOPPING
+                disconnect = STOPPING
                 try:
                     async with trio.open_nursery() as tasks:
                         tasks.start_soon(self._watch_time)
@@ -474,22 +487,24 @@ class Hub:
                         tasks.start_soon(self._keep_agent, agents)
                         await self._over.wait()
                         tasks.cancel_scope.cancel()
-                    farewell = Farewell(CloseReason.AGENT_GONE, f"the agent {self.name} was stopped", "agent_stopped")
+                    disconnect = Disconnect(
+                        CloseReason.AGENT_GONE, f"the agent {self.name} was stopped", "agent_stopped"
+                    )
                 except Exception:
-                    farewell = BUG
+                    disconnect = BUG
                     raise
                 finally:
                     # A bug where the agent is run shows here as the cancellation that it causes.
-                    self._close_all(BUG if agents.cancel_scope.cancel_called else farewell)
+                    self._close_all(BUG if agents.cancel_scope.cancel_called else disconnect)
         finally:
             self._note_end()
             self.multiplexer.retire()
 
-    def _close_all(self, farewell: Farewell) -> None:
+    def _close_all(self, disconnect: Disconnect) -> None:
         """Close the connections and stop the agent, which hears of its clients' end first."""
         self._over.set()
-        for seat in self.seats.values():
-            seat.close(farewell)
+        for attachment in self.attachments.values():
+            attachment.close(disconnect)
         try:
             self.multiplexer.end_turns()
             self._deliver()
@@ -516,11 +531,11 @@ class Hub:
             self._agent_lost(str(error), data, self._last_written)
             return False
         await trio.sleep_until(start)
-        if not self.seats:
+        if not self.attachments:
             # Whoever wanted it has left meanwhile.
             self.multiplexer.agent_stopped()
             self._early.clear()
-        return bool(self.seats)
+        return bool(self.attachments)
 
     async def _start(self, agents: trio.Nursery) -> Agent | None:
         """Start the agent. Where it can't be started, whoever waits for it is told."""
@@ -537,7 +552,7 @@ class Hub:
             return None
         self._agent = self._unended = agent
         self._needed = trio.CancelScope()
-        self._audit(Deed("agent_started", None, {"agent": self.name, "pid": agent.pid}))
+        self._audit(AuditEvent("agent_started", None, {"agent": self.name, "pid": agent.pid}))
         self._deliver()
         return agent
 
@@ -565,7 +580,7 @@ class Hub:
         if agent is not None and agent.ended.is_set():
             _, data = agent.describe_end()
             ended = {name: data.get(name) for name in ("exitCode", "signal")}
-            self._audit(Deed("agent_ended", None, {"agent": self.name, "pid": agent.pid} | ended))
+            self._audit(AuditEvent("agent_ended", None, {"agent": self.name, "pid": agent.pid} | ended))
 
     def _agent_died(
         self, agent: Agent, why: str, data: dict[str, Any], written: Written = MappingProxyType({})
@@ -617,11 +632,11 @@ class Hub:
         A viewer that looks on slowly must not slow down somebody else's agent, nor one session the other.
         """
         while True:
-            present = [seat for seat in self.seats.values() if seat.away_since is None]
+            present = [attachment for attachment in self.attachments.values() if attachment.away_since is None]
             if len(present) != 1:
                 return
-            (seat,) = present
-            if not seat.behind or seat.client.viewer.guest or not seat.client.controls:
+            (attachment,) = present
+            if not attachment.behind or attachment.client.viewer.guest or not attachment.client.controls:
                 return
             await self._changed.park()
 
@@ -642,25 +657,29 @@ class Hub:
         What the agent has written, and the words with all details, are for those who may see them.
         """
         # Those who have been initialized can go on with the next process.
-        leaving = [seat for seat in self.seats.values() if not self._shared or seat.client.phase is Phase.WAITING]
+        leaving = [
+            attachment
+            for attachment in self.attachments.values()
+            if not self._shared or attachment.client.phase is Phase.WAITING
+        ]
         self.multiplexer.agent_lost(why, data, written, details)
         self._early.clear()
         self._agent = None
         self._deliver()
-        for seat in leaving:
-            seat.close_after_last_words(Farewell(CloseReason.AGENT_GONE, why))
-            if seat.away_since is None:
-                self._bound_farewell(seat)
+        for attachment in leaving:
+            attachment.close_after_last_words(Disconnect(CloseReason.AGENT_GONE, why))
+            if attachment.away_since is None:
+                self._bound_farewell(attachment)
 
-    def _bound_farewell(self, seat: Seat) -> None:
+    def _bound_farewell(self, attachment: Attachment) -> None:
         """A client that can come back may have reasons not to take its last words, and finds out without them."""
-        if seat.link.resumable:
-            seat.farewell_due = min(seat.farewell_due, trio.current_time() + self._limits.stall_timeout)
-            seat.call_helper(self._end_at, seat, seat.farewell_due)
+        if attachment.link.resumable:
+            attachment.disconnect_due = min(attachment.disconnect_due, trio.current_time() + self._limits.stall_timeout)
+            attachment.call_helper(self._end_at, attachment, attachment.disconnect_due)
 
-    async def _end_at(self, seat: Seat, time: float) -> None:
+    async def _end_at(self, attachment: Attachment, time: float) -> None:
         await trio.sleep_until(time)
-        seat.end()
+        attachment.end()
 
     # Time
 
@@ -685,20 +704,20 @@ class Hub:
         """Give up the clients that have been away for too long."""
         limits = self._limits
         idle = not self._shared and not self.multiplexer.busy
-        for seat in list(self.seats.values()):
-            if seat.away_since is None:
+        for attachment in list(self.attachments.values()):
+            if attachment.away_since is None:
                 continue
-            if now >= seat.farewell_due:
-                seat.end()
+            if now >= attachment.disconnect_due:
+                attachment.end()
                 continue
-            away = now - seat.away_since
-            quiet = now - max(seat.away_since, self._last_said)
-            client = seat.client
-            wants = client.sessions or client.requests or client.questions or seat.farewell is not None
+            away = now - attachment.away_since
+            quiet = now - max(attachment.away_since, self._last_said)
+            client = attachment.client
+            wants = client.sessions or client.requests or client.questions or attachment.disconnect is not None
             stranger = away >= STRANGER_GRACE and not wants
             if stranger or away >= limits.away_grace or (idle and quiet >= limits.away_grace_idle):
-                log.info("%s: gone: it was away for %.0f s", seat.client.name, away)
-                seat.close(Farewell(CloseReason.POLICY, "it was away for too long", EXPIRED))
+                log.info("%s: gone: it was away for %.0f s", attachment.client.name, away)
+                attachment.close(Disconnect(CloseReason.POLICY, "it was away for too long", EXPIRED))
 
     def _stop_idle(self) -> None:
         """Nobody has said anything for long: stop the agent, unless somebody would lose a session by that."""
@@ -708,7 +727,7 @@ class Hub:
             self.multiplexer.agent_stopped()
             self._agent = None
             self._needed.cancel()
-        if self._agent is None and not self.seats:
+        if self._agent is None and not self.attachments:
             self.end()
 
     # All of it
@@ -732,34 +751,34 @@ class Hub:
             self._wake()
         self._startup.look(self._agent if self.multiplexer.initializing else None)
         for client, texts in deliveries.to_clients.items():
-            seat = self.seats.get(client)
-            if seat is not None and seat.send(texts, deliveries.replayed.get(client, 0)):
-                self._check(seat)
+            attachment = self.attachments.get(client)
+            if attachment is not None and attachment.send(texts, deliveries.replayed.get(client, 0)):
+                self._check(attachment)
         for event in deliveries.events:
             self._notify(event)
-        for deed in deliveries.deeds:
-            self._audit(deed)
+        for audit_event in deliveries.audit_events:
+            self._audit(audit_event)
         for session in deliveries.wanted:
-            self._recall(self, session)
-        for survey in deliveries.surveys:
-            self._survey(self, survey)
-        for home in deliveries.deserted:
+            self._load_journal(self, session)
+        for directory_check in deliveries.directory_checks:
+            self._directory_check(self, directory_check)
+        for home in deliveries.abandoned:
             self._stop_home(home)
 
     def _wake(self) -> None:
         """Something has changed that a task may wait for."""
         self._changed.unpark_all()
 
-    def _check(self, seat: Seat) -> None:
+    def _check(self, attachment: Attachment) -> None:
         """Detach a client that has too much waiting, unless it is about to leave anyway."""
         name, limit = "outbox_limit", self._limits.outbox_limit
         # What waited for one that was away is not what it is slow with when it is back.
-        if seat.away_since is not None or (seat.returning and self._limits.away_limit > limit):
+        if attachment.away_since is not None or (attachment.returning and self._limits.away_limit > limit):
             name, limit = "away_limit", self._limits.away_limit
         # What is on its way over a link that resumes has its own limit, and may be all of a history that was asked for.
-        on_its_way = self._limits.window if seat.link.resumable and seat.away_since is None else 0
-        if seat.excess > limit + on_its_way and seat.farewell is None:
-            self.detach(seat, f"more than {name} ({limit} bytes) wait for this client")
+        on_its_way = self._limits.window if attachment.link.resumable and attachment.away_since is None else 0
+        if attachment.excess > limit + on_its_way and attachment.disconnect is None:
+            self.detach(attachment, f"more than {name} ({limit} bytes) wait for this client")
 
     @property
     def outgoing_bytes(self) -> int:
@@ -778,7 +797,7 @@ class Hub:
             # It is not there yet: nothing of what waits for it leads anywhere.
             self._agent_lost(why, data)
 
-    def detach(self, seat: Seat, why: str) -> None:
+    def detach(self, attachment: Attachment, why: str) -> None:
         """End the connection of a client that is too slow."""
-        log.warning("%s: detached: %s", seat.client.name, why)
-        seat.cut_off(Farewell(CloseReason.POLICY, why, TOO_SLOW))
+        log.warning("%s: detached: %s", attachment.client.name, why)
+        attachment.cut_off(Disconnect(CloseReason.POLICY, why, TOO_SLOW))

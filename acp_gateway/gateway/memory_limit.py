@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 
 from acp_gateway.core.journal import Journal
-from acp_gateway.gateway.attachment import Seat
+from acp_gateway.gateway.attachment import Attachment
 from acp_gateway.gateway.hub import Hub
 
 log = logging.getLogger(__name__)
@@ -49,7 +49,7 @@ class Memory:
     def _is_exceeded(self, hubs: list[Hub]) -> bool:
         """Whether it is too much; what no look at single messages can change is found out without one."""
         histories = sum(journal.size for journal in _journals(hubs)) + _sent(hubs)
-        waiting = sum(seat.outbox.unconfirmed_bytes for _, seat in _seats(hubs))
+        waiting = sum(attachment.outbox.unconfirmed_bytes for _, attachment in _attachments(hubs))
         # Two histories have nothing in common.
         return histories > self._limit or (
             histories + waiting > self._limit and histories + _waiting_alone(hubs) > self._limit
@@ -60,23 +60,23 @@ class Memory:
         if self._give_up_incoming(hubs) or self._give_up_one_away(hubs):
             return True
         longest = max((journal.size for journal in _journals(hubs)), default=0)
-        waiting = [(hub, seat) for hub, seat in _seats(hubs) if seat.outbox.unconfirmed_bytes]
-        hub, seat = max(waiting, key=lambda place: place[1].outbox.unconfirmed_bytes, default=(None, None))
-        if hub is None or seat is None or seat.outbox.unconfirmed_bytes < longest:
+        waiting = [(hub, attachment) for hub, attachment in _attachments(hubs) if attachment.outbox.unconfirmed_bytes]
+        hub, attachment = max(waiting, key=lambda place: place[1].outbox.unconfirmed_bytes, default=(None, None))
+        if hub is None or attachment is None or attachment.outbox.unconfirmed_bytes < longest:
             by_size = sorted(_journals(hubs), key=lambda journal: journal.size, reverse=True)
             if any(map(self._cut, by_size)):
                 return True
-        if hub is None or seat is None:
+        if hub is None or attachment is None:
             return False
-        hub.detach(seat, f"memory_limit ({self._limit} bytes) is reached, and for nobody more is waiting")
+        hub.detach(attachment, f"memory_limit ({self._limit} bytes) is reached, and for nobody more is waiting")
         return True
 
     def _give_up_incoming(self, hubs: list[Hub]) -> bool:
         """Drop the largest part of what the identity that holds most has sent; False where there is more of others."""
         reached = f"memory_limit ({self._limit} bytes) is reached"
         incoming, waiting = _incoming(hubs), Counter[str]()
-        for _, seat in _seats(hubs):
-            waiting[seat.client.viewer.identity] += seat.outbox.unconfirmed_bytes
+        for _, attachment in _attachments(hubs):
+            waiting[attachment.client.viewer.identity] += attachment.outbox.unconfirmed_bytes
         most = max(incoming, key=lambda identity: incoming[identity] + waiting[identity], default="")
         held, others = incoming[most], max(waiting.values(), default=0)
         busiest = max(hubs, key=lambda hub: hub.outgoing_bytes)
@@ -91,9 +91,13 @@ class Memory:
             log.warning("%s: %s: prompts that %s has left behind are dropped", hub.name, reached, most)
             hub.multiplexer.forget_left_behind(most)
         if not behind:
-            mine = [(hub, seat) for hub, seat in _seats(hubs) if seat.client.viewer.identity == most and not seat.ended]
-            hub, seat = max(mine, key=lambda place: place[1].incoming_bytes)
-            hub.detach(seat, f"{reached}, and nobody has sent more that is still kept")
+            mine = [
+                (hub, attachment)
+                for hub, attachment in _attachments(hubs)
+                if attachment.client.viewer.identity == most and not attachment.ended
+            ]
+            hub, attachment = max(mine, key=lambda place: place[1].incoming_bytes)
+            hub.detach(attachment, f"{reached}, and nobody has sent more that is still kept")
         return True
 
     def _give_up_one_away(self, hubs: list[Hub]) -> bool:
@@ -102,19 +106,19 @@ class Memory:
         One of the identity for which most is kept: nobody can push out the others.
         """
         away = [
-            (_waits_for_turn(seat), seat.away_since, hub, seat)
-            for hub, seat in _seats(hubs)
-            if seat.away_since is not None and seat.outbox.unconfirmed_bytes
+            (_waits_for_turn(attachment), attachment.away_since, hub, attachment)
+            for hub, attachment in _attachments(hubs)
+            if attachment.away_since is not None and attachment.outbox.unconfirmed_bytes
         ]
         if not away:
             return False
         kept: Counter[str] = Counter()
-        for *_, seat in away:
-            kept[seat.client.viewer.identity] += seat.outbox.unconfirmed_bytes
+        for *_, attachment in away:
+            kept[attachment.client.viewer.identity] += attachment.outbox.unconfirmed_bytes
         ((identity, _),) = kept.most_common(1)
         mine = [place for place in away if place[-1].client.viewer.identity == identity]
-        *_, hub, seat = min(mine, key=lambda place: place[:2])
-        hub.detach(seat, f"memory_limit ({self._limit} bytes) is reached, and it has been away for long")
+        *_, hub, attachment = min(mine, key=lambda place: place[:2])
+        hub.detach(attachment, f"memory_limit ({self._limit} bytes) is reached, and it has been away for long")
         return True
 
     def _cut(self, journal: Journal) -> bool:
@@ -130,10 +134,10 @@ class Memory:
 def _incoming(hubs: list[Hub]) -> Counter[str]:
     """Count the bytes of what clients have sent and is kept, by identity."""
     sizes: Counter[str] = Counter()
-    for _, seat in _seats(hubs):
+    for _, attachment in _attachments(hubs):
         # Of a client that is about to leave all of it is about to be dropped.
-        if not seat.ended:
-            sizes[seat.client.viewer.identity] += seat.incoming_bytes
+        if not attachment.ended:
+            sizes[attachment.client.viewer.identity] += attachment.incoming_bytes
     for hub in hubs:
         sizes.update(hub.multiplexer.left_behind())
     return sizes
@@ -144,13 +148,13 @@ def _sent(hubs: list[Hub]) -> int:
     return _incoming(hubs).total() + sum(hub.outgoing_bytes for hub in hubs)
 
 
-def _seats(hubs: list[Hub]) -> Iterator[tuple[Hub, Seat]]:
-    return ((hub, seat) for hub in hubs for seat in hub.seats.values())
+def _attachments(hubs: list[Hub]) -> Iterator[tuple[Hub, Attachment]]:
+    return ((hub, attachment) for hub in hubs for attachment in hub.attachments.values())
 
 
-def _waits_for_turn(seat: Seat) -> bool:
-    prompts = (request for session in seat.client.sessions for request in (*session.turns, *session.queue))
-    return any(request.client is seat.client for request in prompts)
+def _waits_for_turn(attachment: Attachment) -> bool:
+    prompts = (request for session in attachment.client.sessions for request in (*session.turns, *session.queue))
+    return any(request.client is attachment.client for request in prompts)
 
 
 def _journals(hubs: list[Hub]) -> Iterator[Journal]:
@@ -165,9 +169,9 @@ def _waiting_alone(hubs: list[Hub]) -> int:
     """Bytes of the messages that wait for somebody, each once, and stand in no history."""
     total = 0
     for hub in hubs:
-        seats = [seat for seat in hub.seats.values() if seat.outbox.unconfirmed_bytes]
-        sizes = {id(message): len(message) for seat in seats for message in seat.outbox.messages()}
-        for session in {session for seat in seats for session in seat.client.sessions}:
+        attachments = [attachment for attachment in hub.attachments.values() if attachment.outbox.unconfirmed_bytes]
+        sizes = {id(message): len(message) for attachment in attachments for message in attachment.outbox.messages()}
+        for session in {session for attachment in attachments for session in attachment.client.sessions}:
             for message in session.journal.replay():
                 sizes.pop(id(message), None)
         total += sum(sizes.values())

@@ -7,24 +7,24 @@ import trio
 
 from acp_gateway.core.sessions import Client
 from acp_gateway.errors import AccessError, LinkExpired, LinkGone, TooFarBehind
-from acp_gateway.gateway.access import Access, Admission
-from acp_gateway.gateway.attachment import EXPIRED, TOO_SLOW, Farewell, Seat
+from acp_gateway.gateway.access import Access, Grant
+from acp_gateway.gateway.attachment import EXPIRED, TOO_SLOW, Attachment, Disconnect
 from acp_gateway.gateway.hub import Hub
 from acp_gateway.transports.streams import CloseReason, MessageStream
 
 REMEMBERED: Final = 10_000
 """Links that have ended and of which is known why: their clients come back within days, or never."""
 
-_MISCOUNTED: Final = Farewell(CloseReason.POLICY, "the client has counted otherwise", "miscounted")
+_MISCOUNTED: Final = Disconnect(CloseReason.POLICY, "the client has counted otherwise", "miscounted")
 
 _REASONS: Final[dict[str | None, type[AccessError]]] = {TOO_SLOW: TooFarBehind, EXPIRED: LinkExpired}
 
 
 @dataclass(slots=True, eq=False)
-class Attached:
+class AttachedClient:
     """A client that was let in to a hub."""
 
-    admission: Admission
+    admission: Grant
     hub: Hub
     client: Client
 
@@ -34,21 +34,21 @@ class Attached:
         return self.admission.access
 
     @property
-    def seat(self) -> Seat | None:
+    def attachment(self) -> Attachment | None:
         """None when its connection has ended, or is about to."""
-        seat = self.hub.seats.get(self.client)
-        return None if seat is None or seat.ended else seat
+        attachment = self.hub.attachments.get(self.client)
+        return None if attachment is None or attachment.ended else attachment
 
     @property
     def away_since(self) -> float | None:
         """When its connection was lost, if it may come back."""
-        seat = self.seat
-        return None if seat is None else seat.away_since
+        attachment = self.attachment
+        return None if attachment is None else attachment.away_since
 
-    def close(self, farewell: Farewell) -> None:
+    def close(self, disconnect: Disconnect) -> None:
         """End it for good, unless it is being told goodbye: that may take its time."""
-        if self.client in self.hub.seats:
-            self.hub.seats[self.client].close(farewell)
+        if self.client in self.hub.attachments:
+            self.hub.attachments[self.client].close(disconnect)
 
     def lose(self) -> bool:
         """Take its connection away so that it may come back; False where it can't."""
@@ -56,7 +56,7 @@ class Attached:
 
 
 @dataclass(slots=True, eq=False)
-class Resumable(Attached):
+class ResumableLink(AttachedClient):
     """One whose link can be resumed."""
 
     id: str
@@ -65,17 +65,17 @@ class Resumable(Attached):
     """How often somebody has come to resume it: only the last one does."""
 
     def lose(self) -> bool:
-        if self.client not in self.hub.seats:
+        if self.client not in self.hub.attachments:
             return False
-        self.hub.seats[self.client].evict()
+        self.hub.attachments[self.client].evict()
         return True
 
 
 @dataclass(frozen=True, slots=True)
-class Resumption:
+class ResumeClaim:
     """A connection that is about to take a link up again."""
 
-    link: Resumable
+    link: ResumableLink
     claim: int
     peer_received: int
     received: int
@@ -88,33 +88,33 @@ class _Ended:
     reason: type[AccessError]
 
 
-class Links:
+class LinkRegistry:
     """The links of a gateway that can be resumed."""
 
     def __init__(self) -> None:
-        self._links: dict[str, Resumable] = {}
+        self._links: dict[str, ResumableLink] = {}
         # What has become of others, the longest ended first.
         self._ended: dict[str, _Ended] = {}
 
-    def add(self, link: Resumable) -> None:
+    def add(self, link: ResumableLink) -> None:
         """A link begins."""
         self._links[link.id] = link
 
-    def end(self, link: Resumable, farewell: Farewell | None) -> None:
+    def end(self, link: ResumableLink, disconnect: Disconnect | None) -> None:
         """A link has ended for good."""
         del self._links[link.id]
-        reason = _REASONS.get(farewell.word if farewell else None, LinkGone)
+        reason = _REASONS.get(disconnect.word if disconnect else None, LinkGone)
         self._ended[link.id] = _Ended(link.admission.access, reason)
         while len(self._ended) > REMEMBERED:
             del self._ended[next(iter(self._ended))]
 
-    def find(self, link_id: str, access: Access) -> Resumable:
+    def find(self, link_id: str, access: Access) -> ResumableLink:
         """The link of that id, if it is the token's that is presented now.
 
         Raises `TooFarBehind`, `LinkExpired`, or `LinkGone` where there is none, or somebody else's.
         """
         link = self._links.get(link_id)
-        if link is not None and link.seat is not None and _same(link.admission.access, access):
+        if link is not None and link.attachment is not None and _same(link.admission.access, access):
             return link
         ended = self._ended.get(link_id)
         if ended is None or not _same(ended.access, access):
@@ -131,29 +131,29 @@ def _same(one: Access, other: Access) -> bool:
     return (one.identity, one.credential) == (other.identity, other.credential)
 
 
-def claim(link: Resumable, peer_received: int) -> Resumption:
+def claim(link: ResumableLink, peer_received: int) -> ResumeClaim:
     """Let a new connection have a link, and take it from whichever has it now: that one may long be dead.
 
     `peer_received`: how many messages of this side the client says it has. Raises `LinkGone` where that can't be.
     """
-    seat = link.seat
-    if seat is None or not seat.outbox.confirmed <= peer_received <= seat.outbox.written:
-        if seat is not None and seat.away_since is not None:
+    attachment = link.attachment
+    if attachment is None or not attachment.outbox.confirmed <= peer_received <= attachment.outbox.written:
+        if attachment is not None and attachment.away_since is not None:
             # Nobody else has it: its client will begin a new one, and take up there what is open here.
-            seat.close(_MISCOUNTED)
+            attachment.close(_MISCOUNTED)
         raise LinkGone("this link can't be resumed from there; begin a new one")
-    seat.evict()
+    attachment.evict()
     link.claims += 1
-    return Resumption(link, link.claims, peer_received, seat.link.received)
+    return ResumeClaim(link, link.claims, peer_received, attachment.link.received)
 
 
-async def serve_resumed(stream: MessageStream, resumption: Resumption) -> None:
+async def serve_resumed(stream: MessageStream, resumption: ResumeClaim) -> None:
     """Have a link served over this connection until it is lost or the client has gone; the stream is closed then."""
-    seat = resumption.link.seat
-    if seat is None or resumption.claim != resumption.link.claims:
+    attachment = resumption.link.attachment
+    if attachment is None or resumption.claim != resumption.link.claims:
         await stream.aclose(CloseReason.POLICY, "a newer connection has taken this link over")
         return
-    connection = seat.connect(stream, resumption.peer_received)
+    connection = attachment.connect(stream, resumption.peer_received)
     try:
         # Whoever began the link says goodbye as well where all are cancelled, and is bounded in that.
         with trio.CancelScope(shield=True):

@@ -16,7 +16,7 @@ from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import Any, Final
 
 from acp_gateway.config.load import WorkspaceSection
-from acp_gateway.core.sessions import Findings, Problem
+from acp_gateway.core.sessions import DirectoryCheckResult, Problem
 from acp_gateway.protocol.path_maps import suggest_map
 from acp_gateway.protocol.reasons import in_one_line
 
@@ -53,13 +53,13 @@ def workspaces_of(sections: Mapping[str, WorkspaceSection], agent_cwd: Path | No
     return () if home == "/" else (Workspace(None, home),)
 
 
-def survey(
+def directory_check(
     directories: Sequence[str],
     workspaces: Sequence[Workspace],
     allowed: Sequence[str] | None = None,
     *,
     required: bool = False,
-) -> Findings:
+) -> DirectoryCheckResult:
     """What there is to say of the directories of a session.
 
     Args:
@@ -71,15 +71,17 @@ def survey(
     usable = [workspace for workspace in workspaces if allowed is None or workspace.name in allowed]
     instead = (usable[0].root, usable[0].name) if usable else None
     if required and not directories and allowed is not None:
-        return Findings(_problem("a session needs a cwd, in a workspace of this token", usable), None, instead)
+        return DirectoryCheckResult(
+            _problem("a session needs a cwd, in a workspace of this token", usable), None, instead
+        )
     real = {workspace: os.path.realpath(workspace.root) for workspace in usable}
     found = []
     for directory in directories:
         workspace, problem = _look(directory, real)
         if problem is not None:
-            return Findings(problem, None, instead)
+            return DirectoryCheckResult(problem, None, instead)
         found.append(workspace)
-    return Findings(None, found[0].name if found and found[0] is not None else None, instead)
+    return DirectoryCheckResult(None, found[0].name if found and found[0] is not None else None, instead)
 
 
 def containing(path: str, workspaces: Sequence[Workspace]) -> str | None:

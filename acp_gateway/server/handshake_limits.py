@@ -30,7 +30,7 @@ import trio
 from acp_gateway.config.load import Config
 from acp_gateway.errors import AccessError
 from acp_gateway.gateway.events.audit import Audit
-from acp_gateway.server.refusals import Refusal, Refusals, Visitor
+from acp_gateway.server.refusals import Peer, Refusal, Refusals
 from acp_gateway.transports.sockets import SocketBytes
 from acp_gateway.transports.streams import MessageTooLarge
 
@@ -78,10 +78,10 @@ DISCARD_SIZE: Final = 1024
 DISCARD_COST: Final = 0.00003
 """Seconds that such a read takes."""
 
-ANSWER_PATIENCE: Final = 1.0
+ANSWER_TIMEOUT: Final = 1.0
 """Seconds after a step within which the next is to be expected: three times the way round the world and back."""
 
-FULL_PATIENCE: Final = 0.005
+FULL_TIMEOUT: Final = 0.005
 """Seconds for which, with `max_handshakes` at the doors, the next is not accepted unless one of them has gone. A fleet
 that comes back does so within half that: nobody has to go who is about to come in."""
 
@@ -98,7 +98,7 @@ _FULL: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOME
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
-class Guest(Visitor):
+class PendingConnection(Peer):
     """Somebody who has not come in yet."""
 
     connection_id: str = ""
@@ -108,13 +108,13 @@ class Guest(Visitor):
     limited: bool
     """Whether there is only so much of it for them."""
     scope: trio.CancelScope = field(default_factory=trio.CancelScope)
-    shown_out: bool = False
+    evicted: bool = False
     """Whether others needed the room."""
     came_in: bool = False
     number: int = 0
     """How many have come before."""
     steps: int = 0
-    heard_at: float = 0.0
+    last_received_at: float = 0.0
     """When the last step was made for them; infinite while they wait for the next."""
     cost: float = ARRIVAL_COST
     """Seconds that have been taken for them, and are not paid for."""
@@ -125,7 +125,7 @@ class Guest(Visitor):
         That is of those for whom nothing is being done, the oldest first. Of the rest the newest goes, so that what was
         begun comes to its end, however many come meanwhile.
         """
-        idle = self.steps == 0 or self.steps > FREE_STEPS or now - self.heard_at > ANSWER_PATIENCE
+        idle = self.steps == 0 or self.steps > FREE_STEPS or now - self.last_received_at > ANSWER_TIMEOUT
         return (0, self.number) if idle else (1, -self.number)
 
 
@@ -136,7 +136,7 @@ VISIT_COST: Final = 0.001
 """Seconds that it takes to let somebody in and see them off: a hub's tasks, the audit, a goodbye."""
 
 
-class Turnstile:
+class CpuBudget:
     """Lets one pass at a turn of the event loop, and makes pauses, so that what was charged is a share of the time."""
 
     def __init__(self, share: float) -> None:
@@ -166,20 +166,20 @@ class Turnstile:
             self.charge(0.0)
 
 
-class Entrance:
+class HandshakeLimiter:
     """What all doors of a gateway have in common. `run` has to run for it."""
 
     def __init__(self, config: Config, audit: Audit) -> None:
         self._limits = config.limits
         self.refusals = Refusals(config.gateway, config.limits, audit)
-        self._turnstile = Turnstile(SHARE)
+        self._turnstile = CpuBudget(SHARE)
         # Guests by their rooms, and how many these are.
-        self._rooms: dict[str, dict[Guest, None]] = {}
+        self._rooms: dict[str, dict[PendingConnection, None]] = {}
         # Whether somebody tells of those who were refused.
         self._is_run = False
         self._guests = 0
         # Those who were refused and are not gone yet.
-        self._refused: dict[Guest, None] = {}
+        self._refused: dict[PendingConnection, None] = {}
         # How many have come so far.
         self._arrivals = 0
         # Who waits for one of them to leave.
@@ -200,10 +200,10 @@ class Entrance:
     # Room
 
     @contextmanager
-    def hosting(self, guest: Guest) -> Iterator[None]:
+    def hosting(self, guest: PendingConnection) -> Iterator[None]:
         """Have room for somebody as long as they are in this block, or until `admit`.
 
-        Where others need the room more, the block is cancelled, and the guest knows that it was `shown_out`.
+        Where others need the room more, the block is cancelled, and the guest knows that it was `evicted`.
         """
         self._arrivals += 1
         guest.number = self._arrivals
@@ -222,7 +222,7 @@ class Entrance:
             if not guest.came_in:
                 self._charge(guest)
 
-    def see_off(self, cost: float, since: float) -> None:
+    def release(self, cost: float, since: float) -> None:
         """Somebody leaves who came in at that time, for whom so much had been taken until then.
 
         Who leaves at once has come for nothing, with a right token as well.
@@ -238,17 +238,17 @@ class Entrance:
             most = max(map(len, self._rooms.values()))
             self._make_room_among(guest for room in self._rooms.values() if len(room) == most for guest in room)
 
-    def _make_room_among(self, guests: Iterable[Guest]) -> None:
+    def _make_room_among(self, guests: Iterable[PendingConnection]) -> None:
         now = trio.current_time()
         self._show_out(min(guests, key=lambda guest: guest.claim(now)))
 
-    def _show_out(self, guest: Guest) -> None:
-        guest.shown_out = True
+    def _show_out(self, guest: PendingConnection) -> None:
+        guest.evicted = True
         guest.scope.cancel()
         # Now, and not when its task has noticed: more may come before that.
         self._leave(guest)
 
-    def _leave(self, guest: Guest) -> None:
+    def _leave(self, guest: PendingConnection) -> None:
         self._refused.pop(guest, None)
         room = self._rooms.get(guest.room, {})
         if guest in room:
@@ -264,22 +264,22 @@ class Entrance:
         """Wait until the next connection may be accepted."""
         await self._turnstile.pause()
         if self._guests >= self._limits.max_handshakes:
-            with trio.move_on_after(FULL_PATIENCE):
+            with trio.move_on_after(FULL_TIMEOUT):
                 await self._left.park()
 
-    async def step(self, guest: Guest) -> None:
+    async def step(self, guest: PendingConnection) -> None:
         """Wait until the next step may be made for a guest."""
         guest.steps += 1
         if guest.steps > FREE_STEPS:
             self._turnstile.charge(STEP_COST)
         else:
             guest.cost += STEP_COST
-        guest.heard_at = math.inf
+        guest.last_received_at = math.inf
         await self._turnstile.turn()
-        guest.heard_at = trio.current_time()
+        guest.last_received_at = trio.current_time()
 
     @contextmanager
-    def measured(self, guest: Guest) -> Iterator[None]:
+    def measured(self, guest: PendingConnection) -> Iterator[None]:
         """Count how long this takes, which waits for nothing."""
         began = time.perf_counter()
         try:
@@ -289,27 +289,27 @@ class Entrance:
             if guest.cost > FREE_COST or guest in self._refused:
                 self._charge(guest)
 
-    def _charge(self, guest: Guest) -> None:
+    def _charge(self, guest: PendingConnection) -> None:
         """Have what was taken for a guest be paid for."""
         self._turnstile.charge(guest.cost)
         guest.cost = 0.0
 
     # The end
 
-    def admit(self, guest: Guest, **details: str) -> None:
+    def admit(self, guest: PendingConnection, **details: str) -> None:
         """Let somebody in, who needs no room here any more; the details are for the audit."""
         guest.came_in = True
         self._leave(guest)
         self.refusals.admitted(guest, **details)
 
     def refuse(
-        self, guest: Guest, error: AccessError, *, shown: str | None = None, credential: str | None = None
+        self, guest: PendingConnection, error: AccessError, *, shown: str | None = None, credential: str | None = None
     ) -> Refusal:
         """As `Refusals.refuse`. Who has only the answer to wait for takes no room, as long as others don't need it."""
         self._turn_away(guest)
         return self.refusals.refuse(guest, error, shown=shown, credential=credential)
 
-    def complain(self, guest: Guest, text: str) -> float:
+    def complain(self, guest: PendingConnection, text: str) -> float:
         """As `Refusals.complain`, of a guest who is refused for it and takes no room any more."""
         self._turn_away(guest)
         return self.refusals.complain(guest, text)
@@ -318,7 +318,7 @@ class Entrance:
         """Have a read be paid for that was made behind a refusal."""
         self._turnstile.charge(DISCARD_COST)
 
-    def _turn_away(self, guest: Guest) -> None:
+    def _turn_away(self, guest: PendingConnection) -> None:
         self._leave(guest)
         self._refused[guest] = None
         # Now, and not when they have gone: they choose when that is, and many could choose the same moment.
@@ -333,10 +333,10 @@ class Entrance:
             log.error("no further connection can be accepted: %s; those that are open go on", why)
 
 
-class Doorstep(trio.abc.Listener[trio.SocketStream]):
+class ThrottledListener(trio.abc.Listener[trio.SocketStream]):
     """A listener that accepts no faster than the entrance can do with, and waits where the system has no more room."""
 
-    def __init__(self, listener: trio.SocketListener, entrance: Entrance) -> None:
+    def __init__(self, listener: trio.SocketListener, entrance: HandshakeLimiter) -> None:
         self._listener = listener
         self._entrance = entrance
 
@@ -359,7 +359,9 @@ class Doorstep(trio.abc.Listener[trio.SocketStream]):
         await self._listener.aclose()
 
 
-async def shake_hands(sock: socket.socket, context: ssl.SSLContext, guest: Guest, entrance: Entrance) -> ssl.SSLSocket:
+async def shake_hands(
+    sock: socket.socket, context: ssl.SSLContext, guest: PendingConnection, entrance: HandshakeLimiter
+) -> ssl.SSLSocket:
     """Do the TLS handshake with a guest, a step at a time.
 
     Raises `ssl.SSLError` and `OSError`. The socket is closed on failure, and when it is cancelled.
@@ -388,7 +390,7 @@ async def shake_hands(sock: socket.socket, context: ssl.SSLContext, guest: Guest
         raise
 
 
-class GuestBytes(SocketBytes):
+class ThrottledStream(SocketBytes):
     """The connection of somebody who has not come in yet: what they send is read in turns.
 
     Cancelled, it loses what it has read; nobody reads on then.
@@ -396,9 +398,9 @@ class GuestBytes(SocketBytes):
 
     __slots__ = ("_behind", "_discarded", "_entrance", "_guest")
 
-    def __init__(self, sock: socket.socket, guest: Guest, entrance: Entrance) -> None:
+    def __init__(self, sock: socket.socket, guest: PendingConnection, entrance: HandshakeLimiter) -> None:
         super().__init__(sock)
-        self._guest: Guest | None = guest
+        self._guest: PendingConnection | None = guest
         self._entrance = entrance
         # What came with the first line, and is behind it.
         self._behind = b""

@@ -16,7 +16,7 @@ from websockets.datastructures import Headers
 
 from acp_gateway.config.options import Network
 from acp_gateway.errors import Forbidden
-from acp_gateway.gateway.access import Wish
+from acp_gateway.gateway.access import ConnectRequest
 from acp_gateway.protocol import jsonrpc
 from acp_gateway.protocol.jsonrpc import RawId
 from acp_gateway.protocol.methods import HELLO
@@ -66,7 +66,7 @@ class BadHello(Exception):
         super().__init__(message)
 
 
-class LinkWish(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=True):
+class ResumeRequest(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=True):
     """What somebody wants who asks for a link that can be resumed: a new one, or one that there is."""
 
     connection_id: Annotated[str, msgspec.Meta(max_length=CONNECTION_ID_SIZE)] | None = None
@@ -87,15 +87,15 @@ class Hello(msgspec.Struct, forbid_unknown_fields=True):
     session: Annotated[str, msgspec.Meta(max_length=SESSION_ID_SIZE)] | None = None
     observe: bool = False
     control: bool = False
-    resume: LinkWish | None = None
+    resume: ResumeRequest | None = None
 
     def __repr__(self) -> str:
         return f"Hello({self.wish})"
 
     @property
-    def wish(self) -> Wish:
+    def wish(self) -> ConnectRequest:
         """What it asks for."""
-        return Wish(self.agent, self.session, self.observe, self.control)
+        return ConnectRequest(self.agent, self.session, self.observe, self.control)
 
 
 class _Request(msgspec.Struct, forbid_unknown_fields=True):
@@ -146,7 +146,7 @@ def read_hello(line: bytes) -> tuple[RawId, Hello]:
 _PLACE: Final = re.compile(r" - at `\$\.(params[a-z.]*)")
 """Where msgspec says that a flaw is."""
 
-_STRUCTS: Final[dict[str, type[msgspec.Struct]]] = {"params": Hello, "params.resume": LinkWish}
+_STRUCTS: Final[dict[str, type[msgspec.Struct]]] = {"params": Hello, "params.resume": ResumeRequest}
 
 
 def _explain(text: str, flaw: str) -> BadHello:
@@ -209,7 +209,7 @@ def read_bearer(headers: Headers) -> str | None:
     return tokens[0] if tokens and SUBPROTOCOL in offered else None
 
 
-def read_query(query: str) -> Wish:
+def read_query(query: str) -> ConnectRequest:
     """Read what an upgrade asks for. Other parameters are ignored. Raises `BadRequest`.
 
     A parameter whose name is nearly one of those that are known (`Observe`, `agent[]`) is refused: ignoring it would
@@ -233,7 +233,7 @@ def read_query(query: str) -> Wish:
             raise BadRequest(f"the query may have {name}=1 and no other {name}")
         return value is not None
 
-    wish = Wish(single("agent"), single("session"), flag("observe"), flag("control"))
+    wish = ConnectRequest(single("agent"), single("session"), flag("observe"), flag("control"))
     if wish.session is not None and len(wish.session) > SESSION_ID_SIZE:
         raise BadRequest(f"the session's id is longer than {SESSION_ID_SIZE} characters")
     return wish
@@ -246,7 +246,7 @@ def _parameters(query: str) -> dict[str, list[str]]:
         raise BadRequest(f"the query has more than {QUERY_FIELDS} parameters") from None
 
 
-def read_link(query: str, headers: Headers) -> LinkWish | None:
+def read_link(query: str, headers: Headers) -> ResumeRequest | None:
     """The link that an upgrade asks for; None where it is content with one that can't be resumed.
 
     Control connections have none that could be. Raises `BadRequest`.
@@ -262,10 +262,10 @@ def read_link(query: str, headers: Headers) -> LinkWish | None:
     if not ids:
         if received:
             raise BadRequest(f"{RESUME} without {CONNECTION_ID} must be 0")
-        return LinkWish()
+        return ResumeRequest()
     if len(ids[0]) > CONNECTION_ID_SIZE or not ids[0].isascii():
         raise BadRequest(f"{CONNECTION_ID} must be at most {CONNECTION_ID_SIZE} characters of ASCII")
-    return LinkWish(ids[0], received)
+    return ResumeRequest(ids[0], received)
 
 
 def asks_for_websocket(headers: Headers) -> bool:

@@ -30,19 +30,25 @@ from websockets.http11 import Request
 
 from acp_gateway.config.load import ListenSection
 from acp_gateway.errors import AccessError, Forbidden, ProtocolError, Unauthorized
-from acp_gateway.gateway.access import Access, Admission, Wish
+from acp_gateway.gateway.access import Access, ConnectRequest, Grant
 from acp_gateway.gateway.failure_counter import network_of
 from acp_gateway.gateway.gateway import Gateway
-from acp_gateway.gateway.resumption import Resumption
+from acp_gateway.gateway.resumption import ResumeClaim
 from acp_gateway.protocol import jsonrpc
 from acp_gateway.security.revocations import certificate_id
 from acp_gateway.security.tls import certificate_end, certificate_subject, server_context
 from acp_gateway.security.token_store import default_identity
-from acp_gateway.server.handshake_limits import Doorstep, Entrance, Guest, GuestBytes, shake_hands
+from acp_gateway.server.handshake_limits import (
+    HandshakeLimiter,
+    PendingConnection,
+    ThrottledListener,
+    ThrottledStream,
+    shake_hands,
+)
 from acp_gateway.server.hello import (
     BadHello,
     BadRequest,
-    LinkWish,
+    ResumeRequest,
     asks_for_websocket,
     check_host,
     check_origin,
@@ -89,7 +95,7 @@ class _Visit:
     """The link's id, where one is resumed."""
     received: int | None
     """How many messages of the link have been received here; None where it can't be resumed."""
-    purpose: Admission | Resumption
+    purpose: Grant | ResumeClaim
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +103,7 @@ class _Admitted:
     """What is known for as long as they stay."""
 
     stream: MessageStream
-    purpose: Admission | Resumption
+    purpose: Grant | ResumeClaim
     link_id: str | None
     """What the link can be resumed by."""
 
@@ -111,22 +117,22 @@ class _Admitted:
 class _Knock:
     """Somebody at the door."""
 
-    guest: Guest
+    guest: PendingConnection
     sock: socket.socket
-    stream: GuestBytes
+    stream: ThrottledStream
     shown: str | None = field(default=None, repr=False)
     """The token that they have shown, right or wrong."""
     access: Access | None = None
     """Who they are, when they have shown that."""
 
 
-async def open_door(
+async def open_listener(
     section: ListenSection,
     gateway: Gateway,
     inherited: Sequence[socket.socket] = (),
     *,
-    entrance: Entrance | None = None,
-) -> "Door":
+    entrance: HandshakeLimiter | None = None,
+) -> "Listener":
     """Listen at one address of the configuration: on those of the inherited sockets that do, else on new ones.
 
     Doors that share an `entrance` count together who has not come in yet, and who was refused. Raises `CannotListen`
@@ -135,17 +141,17 @@ async def open_door(
     context = _make_context(section)
     _load_revocations(section, gateway)
     bound = await bind(section.address, inherited)
-    return Door(section, gateway, entrance or Entrance(gateway.config, gateway.audit), context, bound)
+    return Listener(section, gateway, entrance or HandshakeLimiter(gateway.config, gateway.audit), context, bound)
 
 
-class Door:
-    """An address that is listened at, and what happens to whoever comes to it. Made by `open_door`."""
+class Listener:
+    """An address that is listened at, and what happens to whoever comes to it. Made by `open_listener`."""
 
     def __init__(
         self,
         section: ListenSection,
         gateway: Gateway,
-        entrance: Entrance,
+        entrance: HandshakeLimiter,
         context: ssl.SSLContext | None,
         bound: Bound,
     ) -> None:
@@ -174,7 +180,7 @@ class Door:
 
     async def _accept(self, listener: trio.SocketListener, connections: trio.Nursery) -> None:
         # Not by `trio.serve_listeners`, which has a second socket object and two coroutines for each connection.
-        async with Doorstep(listener, self._entrance) as doorstep:
+        async with ThrottledListener(listener, self._entrance) as doorstep:
             while True:
                 connections.start_soon(self.serve, take_socket(await doorstep.accept()))
 
@@ -204,14 +210,14 @@ class Door:
                 try:
                     await self._serve(admitted, name)
                 finally:
-                    self._entrance.see_off(cost, since)
+                    self._entrance.release(cost, since)
         except* Exception:
             # A bug ends the connection it shows in and no other, also while the gateway stops.
             log.exception("%s: closed by an error of the gateway's own", name)
         finally:
             sock.close()
 
-    async def _welcome(self, sock: socket.socket, guest: Guest) -> _Admitted | None:
+    async def _welcome(self, sock: socket.socket, guest: PendingConnection) -> _Admitted | None:
         """Find out who it is; None where nobody came in."""
         if self._address.scheme != "unix":
             keep_alive(sock, self._settings.ping_interval, self._settings.ping_timeout)
@@ -220,22 +226,22 @@ class Door:
         with self._entrance.hosting(guest):
             admitted = await self._admit(sock, guest)
         if guest.scope.cancelled_caught:
-            why = "others needed the room" if guest.shown_out else "not authenticated within handshake_timeout"
+            why = "others needed the room" if guest.evicted else "not authenticated within handshake_timeout"
             self._entrance.refusals.note(guest, why)
         if admitted is None and guest.came_in:
             # It went while it was being told so.
-            self._entrance.see_off(guest.cost, trio.current_time())
+            self._entrance.release(guest.cost, trio.current_time())
         return admitted
 
     def _serve(self, admitted: _Admitted, name: str) -> Awaitable[None]:
         """Serve whoever was let in."""
-        if isinstance(admitted.purpose, Admission):
+        if isinstance(admitted.purpose, Grant):
             return self._gateway.serve(admitted.stream, admitted.purpose, name, admitted.link_id)
         return self._gateway.serve_resumed(admitted.stream, admitted.purpose, name)
 
-    def _meet(self, sock: socket.socket) -> Guest:
+    def _meet(self, sock: socket.socket) -> PendingConnection:
         connection_id = secrets.token_urlsafe(16)
-        meet = partial(Guest, connection_id=connection_id, listener=self.urls[0])
+        meet = partial(PendingConnection, connection_id=connection_id, listener=self.urls[0])
         if self._address.scheme == "unix":
             return meet(name=f"{connection_id[:8]} (unix)", address="unix", room="unix", limited=False)
         try:
@@ -246,7 +252,7 @@ class Door:
         proxy = is_trusted(host, self._settings.trusted_proxies)
         return meet(name=f"{connection_id[:8]} ({peer})", address=host, room=network_of(host), limited=not proxy)
 
-    async def _admit(self, sock: socket.socket, guest: Guest) -> _Admitted | None:
+    async def _admit(self, sock: socket.socket, guest: PendingConnection) -> _Admitted | None:
         """Do TLS and authentication. None where the peer was refused, or gave up; the connection is closed then.
 
         Cancelled, it closes the connection.
@@ -258,7 +264,7 @@ class Door:
             except OSError as error:
                 self._entrance.refusals.note(guest, f"no TLS handshake: {describe(error)}")
                 return None
-        stream = GuestBytes(secured, guest, self._entrance)
+        stream = ThrottledStream(secured, guest, self._entrance)
         knock = _Knock(guest, secured, stream)
         try:
             admit = self._admit_websocket if self._address.websocket else self._admit_lines
@@ -300,7 +306,7 @@ class Door:
             raise Forbidden("an agent can't let itself in: a token is needed here")
         return Access(default_identity(self._settings.state_dir), None)
 
-    def _vouched_by_certificate(self, stream: GuestBytes) -> Access | None:
+    def _vouched_by_certificate(self, stream: ThrottledStream) -> Access | None:
         """Access for whose certificate was shown in the handshake, as long as it is good, and the configuration's."""
         certificate = stream.peer_certificate if self._section.client_ca is not None else None
         if certificate is None:
@@ -322,7 +328,7 @@ class Door:
                 )
         return None
 
-    def _let_in(self, knock: _Knock, access: Access, wish: Wish, link: LinkWish | None) -> _Visit:
+    def _let_in(self, knock: _Knock, access: Access, wish: ConnectRequest, link: ResumeRequest | None) -> _Visit:
         """Let somebody in, over a link that they resume or for a wish. Raises `AccessError`."""
         gateway = self._gateway
         guest = knock.guest
@@ -392,7 +398,7 @@ class Door:
         link = read_link(query, headers)
         # What a link is for was said when it was opened.
         resumes = link is not None and link.connection_id is not None
-        return self._let_in(knock, access, Wish() if resumes else read_query(query), link)
+        return self._let_in(knock, access, ConnectRequest() if resumes else read_query(query), link)
 
     # Lines
 

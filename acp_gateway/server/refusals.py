@@ -26,7 +26,7 @@ from acp_gateway.errors import (
     UnknownSession,
 )
 from acp_gateway.gateway.events.audit import Audit
-from acp_gateway.gateway.failure_counter import Attempts, Gathered, network_of
+from acp_gateway.gateway.failure_counter import EventAggregator, FailureCounter, network_of
 
 log = logging.getLogger(__name__)
 
@@ -49,7 +49,7 @@ _EVERYBODY: Final = "everybody"
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
-class Visitor:
+class Peer:
     """Somebody at a door."""
 
     name: str
@@ -88,18 +88,18 @@ class Refusals:
         self._delay = min(REFUSAL_DELAY, settings.handshake_timeout / 2)
         self._window = limits.failed_attempts_window
         # Refusals of those whom nobody knows, and by what was shown.
-        self._by_address = Attempts(limits.failed_attempts, self._window)
-        self._by_shown = Attempts(limits.failed_attempts, self._window)
+        self._by_address = FailureCounter(limits.failed_attempts, self._window)
+        self._by_shown = FailureCounter(limits.failed_attempts, self._window)
         # What else there is to tell about an address, or a token.
-        self._events = Attempts(limits.failed_attempts, self._window)
+        self._events = FailureCounter(limits.failed_attempts, self._window)
         # What has been told.
-        self._told = Attempts(SINGLE_LINES * limits.failed_attempts, self._window, remembered=1)
+        self._told = FailureCounter(SINGLE_LINES * limits.failed_attempts, self._window, remembered=1)
         # What comes in, by identity; and how often that was told together, by identity and credential.
-        self._entries = Attempts(SINGLE, self._window)
-        self._entered = Gathered(("various", "various"))
-        self._gathered = Gathered(_Event("many addresses", "any listener", "various"))
+        self._entries = FailureCounter(SINGLE, self._window)
+        self._entered = EventAggregator(("various", "various"))
+        self._gathered = EventAggregator(_Event("many addresses", "any listener", "various"))
 
-    def refuse(self, visitor: Visitor, error: AccessError, *, shown: str | None, credential: str | None) -> Refusal:
+    def refuse(self, visitor: Peer, error: AccessError, *, shown: str | None, credential: str | None) -> Refusal:
         """Count and tell that somebody is refused; what they are told.
 
         `shown` is the token that they have shown and that was not right, `credential` the name of what was.
@@ -122,19 +122,19 @@ class Refusals:
             return Refusal(error)
         return Refusal(TooManyAttempts("refused too often: check the token and what it is for, and wait"), self._delay)
 
-    def complain(self, visitor: Visitor, text: str) -> float:
+    def complain(self, visitor: Peer, text: str) -> float:
         """Log and audit what cannot be understood. Returns the seconds that its answer waits: none up to the count."""
         event = _Event(visitor.address, visitor.listener, "protocol")
         over = self._is_frequent(event)
         self._tell(event, visitor, text, together=over)
         return self._delay if over else 0.0
 
-    def note(self, visitor: Visitor, text: str) -> None:
+    def note(self, visitor: Peer, text: str) -> None:
         """Tell that somebody has come for nothing, which the audit need not know."""
         event = _Event(visitor.address, visitor.listener, "came for nothing", logging.INFO, audited=False)
         self._tell(event, visitor, text, together=self._is_frequent(event))
 
-    def admitted(self, visitor: Visitor, **details: str) -> None:
+    def admitted(self, visitor: Peer, **details: str) -> None:
         """Audit that a connection was authenticated: one by one, or together where one identity comes very often."""
         identity = details.get("identity", "")
         if self._entries.refused(identity, trio.current_time()):
@@ -164,9 +164,7 @@ class Refusals:
         who = credential or network_of(event.address)
         return self._events.refused(f"{event.level} {who}", trio.current_time())
 
-    def _tell(
-        self, event: _Event, visitor: Visitor, text: str, *, together: bool, credential: str | None = None
-    ) -> None:
+    def _tell(self, event: _Event, visitor: Peer, text: str, *, together: bool, credential: str | None = None) -> None:
         """Say it in the log and the audit: at once, or together with others of its kind."""
         if together or self._told.refused(_EVERYBODY, trio.current_time()):
             self._gathered.add(event)

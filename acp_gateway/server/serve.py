@@ -16,7 +16,7 @@ import trio
 from acp_gateway.config.load import Config, Finding, ListenSection, load_config
 from acp_gateway.config.schema import missing_credential
 from acp_gateway.errors import ConfigError
-from acp_gateway.gateway.agent.orphans import Ledger
+from acp_gateway.gateway.agent.orphans import ProcessRegistry
 from acp_gateway.gateway.agent.process import Spawner
 from acp_gateway.gateway.events import audit
 from acp_gateway.gateway.events.audit import Audit
@@ -26,8 +26,8 @@ from acp_gateway.gateway.storage.state_folder import check_state_folder, find_ho
 from acp_gateway.security.revocations import read_revocations
 from acp_gateway.security.tls import server_context
 from acp_gateway.security.token_store import TokenStore
-from acp_gateway.server.handshake_limits import Entrance
-from acp_gateway.server.listener import Door, open_door
+from acp_gateway.server.handshake_limits import HandshakeLimiter
+from acp_gateway.server.listener import Listener, open_listener
 from acp_gateway.server.sockets import find_overlap
 from acp_gateway.server.systemd import Notifier, describe, fits, take_sockets
 
@@ -89,8 +89,8 @@ async def serve(
     with ExitStack() as stack:
         stack.enter_context(holding(state_dir))
         tokens = TokenStore(state_dir)
-        ledger = Ledger(state_dir / "agents")
-        for group in ledger.sweep():
+        ledger = ProcessRegistry(state_dir / "agents")
+        for group in ledger.reap():
             log.warning("ended process group %d, an agent's that an earlier gateway left behind", group)
         if not tokens.tokens():
             log.warning("there are no tokens yet; create one with `acp-gateway token create --label NAME`")
@@ -102,10 +102,10 @@ async def serve(
         stack.callback(book.close)
         spawner = stack.enter_context(Spawner(ledger))
         gateway = Gateway(config, tokens, spawner, environment, book, recorder)
-        entrance = Entrance(config, book)
-        doors: list[Door] = []
+        entrance = HandshakeLimiter(config, book)
+        doors: list[Listener] = []
         for section, inherited in zip(config.listen, _assign(sockets, config.listen), strict=True):
-            door = await open_door(section, gateway, inherited, entrance=entrance)
+            door = await open_listener(section, gateway, inherited, entrance=entrance)
             stack.callback(door.close)
             doors.append(door)
 
@@ -219,7 +219,7 @@ def _has_terminal() -> bool | None:
     return True
 
 
-def _reload(file: Path | None, gateway: Gateway, doors: Sequence[Door], notifier: Notifier) -> None:
+def _reload(file: Path | None, gateway: Gateway, doors: Sequence[Listener], notifier: Notifier) -> None:
     """Read again what may change while the gateway runs; what can't be used is logged, and what was before stays."""
     log.info("received SIGHUP: reading tokens and certificates again")
     notifier.reloading()

@@ -26,7 +26,7 @@ FIRST_DESCRIPTOR: Final = 3
 STATUS_INTERVAL: Final = 5.0
 """Seconds between two lines of status at the least. They are for a person's eye, and each wakes systemd up."""
 
-PATIENCE: Final = 1.0
+TIMEOUT: Final = 1.0
 """Seconds for which the gateway stands still at most to say that it is ready or stops. The socket is a local one, and
 systemd reads it at once unless the machine is in trouble."""
 
@@ -134,16 +134,16 @@ class Notifier:
 
     def ready(self) -> None:
         """Everything listens; or a reload, of which `reloading` has told, is done."""
-        self._tell("READY=1", patience=PATIENCE)
+        self._tell("READY=1", patience=TIMEOUT)
 
     def reloading(self) -> None:
         """Files are read again; `ready` follows."""
         microseconds = time.clock_gettime_ns(time.CLOCK_MONOTONIC) // 1000
-        self._tell(f"RELOADING=1\nMONOTONIC_USEC={microseconds}", patience=PATIENCE)
+        self._tell(f"RELOADING=1\nMONOTONIC_USEC={microseconds}", patience=TIMEOUT)
 
     def stopping(self) -> None:
         """Nobody is accepted any more, and agents are being stopped."""
-        self._tell("STOPPING=1\nSTATUS=stopping", patience=PATIENCE)
+        self._tell("STOPPING=1\nSTATUS=stopping", patience=TIMEOUT)
 
     async def run(self, describe_state: Callable[[], str]) -> None:
         """Give signs of life, as often as the watchdog wants them, and show the state when it has changed.

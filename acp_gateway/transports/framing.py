@@ -23,7 +23,7 @@ from acp_gateway.transports.streams import (
     Stalled,
     Unfinished,
 )
-from acp_gateway.transports.timers import Helpers, Signal
+from acp_gateway.transports.timers import Signal, TaskSpawner
 
 GOODBYE_TIMEOUT: Final = 5.0
 """Seconds that closing waits for the peer to take what is pending and to end its own side."""
@@ -44,7 +44,7 @@ Failure: TypeAlias = trio.BrokenResourceError | trio.ClosedResourceError
 """Why nothing goes through a stream any more: lost, or closed on this side."""
 
 
-class Pieces:
+class ChunkBuffer:
     """The beginning of a message that comes in pieces, which are joined once."""
 
     __slots__ = ("_pieces", "size")
@@ -82,7 +82,7 @@ class Pieces:
         return whole
 
 
-class LastBatch:
+class CachedEncoder:
     """Encodes batches of messages, and the same one for many peers, one after the other, only once.
 
     For a single message, encoding it again is as fast.
@@ -272,7 +272,7 @@ class FramedStream(MessageStream):
         self.bytes = stream
         self._writer = ByteWriter(stream, stall_timeout=stall_timeout)
         # Who writes what can't be written at once; None: whoever drains.
-        self._helpers: Helpers | None = None
+        self._helpers: TaskSpawner | None = None
         # Which read a task is waiting in, counted from 1; 0: nobody reads at the moment.
         self._reading = 0
         self._reads = 0
@@ -294,7 +294,7 @@ class FramedStream(MessageStream):
         self._reading = self._reads
         try:
             data = await self.bytes.receive_some()
-            self.heard_at = trio.current_time()
+            self.last_received_at = trio.current_time()
             self.uncharged_bytes += len(data)
             if self._abandoned:
                 raise trio.ClosedResourceError
@@ -341,7 +341,7 @@ class FramedStream(MessageStream):
 
     async def run(self) -> None:
         async with trio.open_nursery() as nursery:
-            self.attend(Helpers(nursery))
+            self.attend(TaskSpawner(nursery))
             self._closes = closes = Signal()
             try:
                 while not self._closed:
@@ -350,7 +350,7 @@ class FramedStream(MessageStream):
             finally:
                 self.attend(None)
 
-    def attend(self, helpers: Helpers | None) -> None:
+    def attend(self, helpers: TaskSpawner | None) -> None:
         self._helpers = helpers
         if helpers is None:
             self._writer.stop_attending()

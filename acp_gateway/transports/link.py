@@ -65,21 +65,21 @@ class Link:
     """
 
     __slots__ = (
-        "_allowance",
         "_broken",
         "_carried_bytes",
         "_caught_up",
         "_changed",
+        "_enforces_window",
         "_finishing",
-        "_heard_at",
         "_high_water",
+        "_last_received_at",
+        "_receive_window",
         "_said_goodbye",
         "_settled",
         "_told",
         "_told_at",
         "_unsettled_bytes",
         "_untold_bytes",
-        "_wary",
         "_window",
         "outbox",
         "received",
@@ -92,8 +92,8 @@ class Link:
         window: int | None = None,
         high_water: int = CHUNK,
         caught_up: Callable[[], None] = lambda: None,
-        allowance: int = WINDOW,
-        wary: bool = False,
+        receive_window: int = WINDOW,
+        enforces_window: bool = False,
     ) -> None:
         self.outbox = Outbox(window)
         self.stream: MessageStream | None = None
@@ -105,8 +105,8 @@ class Link:
         self._window = window
         self._high_water = high_water
         self._caught_up = caught_up
-        self._allowance = allowance
-        self._wary = wary
+        self._receive_window = receive_window
+        self._enforces_window = enforces_window
         # Whether the stream is known to take nothing any more; that it has ended shows where it is read.
         self._broken = False
         # How many messages were passed on, and how many of these the peer was told of.
@@ -118,7 +118,7 @@ class Link:
         self._carried_bytes = 0
         self._untold_bytes = 0
         # When the peer was last heard of, and last told anything.
-        self._heard_at = 0.0
+        self._last_received_at = 0.0
         self._told_at = 0.0
         self._finishing = False
         self._changed = Signal()
@@ -153,14 +153,14 @@ class Link:
             raise ValueError(f"{peer_received} messages received, but {self.outbox.confirmed} were confirmed before")
         if self.resumable:
             self.outbox.rewind(peer_received)
-            stream.takes_torn_end = False
+            stream.accepts_unterminated_line = False
         waited = self.behind
         self.stream = stream
         self._broken = False
         self._told = self.received
         self._untold_bytes = 0
         self._carried_bytes = self._unsettled_bytes
-        self._heard_at = self._told_at = trio.current_time()
+        self._last_received_at = self._told_at = trio.current_time()
         self._push_waiting(waited=waited)
         self._changed.notify()
 
@@ -288,7 +288,7 @@ class Link:
                 return batch
             if self.stream is not stream:
                 raise trio.BrokenResourceError("there is a newer connection")
-            self._heard_at = trio.current_time()
+            self._last_received_at = trio.current_time()
             messages = self._count(batch)
             stream.uncharged_frames += len(batch) - len(messages)
             if messages:
@@ -301,16 +301,16 @@ class Link:
         self._unsettled_bytes = 0
         if self._carried_bytes:
             if self._blocked:
-                self._heard_at = trio.current_time()  # Until now nobody listened.
+                self._last_received_at = trio.current_time()  # Until now nobody listened.
             self._carried_bytes = 0
             self._changed.notify()
-        much = min(CONFIRM_BYTES, self._allowance // 4)
+        much = min(CONFIRM_BYTES, self._receive_window // 4)
         if self._settled - self._told >= CONFIRM_MESSAGES or self._untold_bytes >= much:
             self._tell()
 
     @property
     def _blocked(self) -> bool:
-        return self._carried_bytes >= self._allowance
+        return self._carried_bytes >= self._receive_window
 
     def _count(self, batch: list[bytes]) -> list[bytes]:
         messages: list[bytes] = []
@@ -334,8 +334,8 @@ class Link:
                 mark_bytes += len(message)
         count = len(messages) - marks
         # A sender stops as soon as that much is on its way, and what was carried over is on its way no more.
-        if count and self._wary and self._unsettled_bytes - self._carried_bytes >= self._allowance:
-            raise Overrun(f"more than {self._allowance} bytes were sent that were not confirmed")
+        if count and self._enforces_window and self._unsettled_bytes - self._carried_bytes >= self._receive_window:
+            raise Overrun(f"more than {self._receive_window} bytes were sent that were not confirmed")
         size = sum(map(len, messages)) - mark_bytes
         self.received += count
         self._unsettled_bytes += size
@@ -378,8 +378,8 @@ class Link:
         None where nothing was heard for `patience` seconds.
         """
         # What takes its time to arrive as a whole is heard in parts.
-        heard_at = max(self._heard_at, 0.0 if self.stream is None else self.stream.heard_at)
-        deadline = inf if self._blocked else heard_at + patience
+        last_received_at = max(self._last_received_at, 0.0 if self.stream is None else self.stream.last_received_at)
+        deadline = inf if self._blocked else last_received_at + patience
         if now >= deadline:
             return None
         if now >= self._told_at + HEARTBEAT:

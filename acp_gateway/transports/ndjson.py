@@ -10,7 +10,7 @@ from typing import Final
 
 import trio
 
-from acp_gateway.transports.framing import FramedStream, LastBatch, Pieces
+from acp_gateway.transports.framing import CachedEncoder, ChunkBuffer, FramedStream
 from acp_gateway.transports.streams import ByteStream, CloseReason, MessageTooLarge
 
 LARGEST_SCRAP: Final = 65536
@@ -40,7 +40,7 @@ class LineStream(FramedStream):
         self._max_message_size = max_message_size
         self._size_setting = size_setting
         # The line that has begun.
-        self._rest = Pieces()
+        self._rest = ChunkBuffer()
         # Why nothing behind the last message can be read.
         self._too_large: str | None = None
 
@@ -63,7 +63,7 @@ class LineStream(FramedStream):
             elif data:
                 lines = []
                 self._rest.add(data)
-            elif self._rest.size and not self.takes_torn_end:
+            elif self._rest.size and not self.accepts_unterminated_line:
                 raise trio.BrokenResourceError("the connection was lost: it ended in the middle of a message")
             elif self._rest.size:
                 line = self._rest.take().removesuffix(b"\r")
@@ -103,7 +103,7 @@ class LineStream(FramedStream):
         return list(itertools.takewhile(lambda message: len(message) <= self._max_message_size, messages))
 
     def _forget_unfinished(self) -> None:
-        self._rest = Pieces()
+        self._rest = ChunkBuffer()
 
     def send_nowait(self, messages: Sequence[bytes]) -> None:
         if not messages:
@@ -128,4 +128,4 @@ def encode_lines(messages: Sequence[bytes]) -> bytes:
     return b"\n".join((*messages, b""))
 
 
-_encode_once = LastBatch(encode_lines)
+_encode_once = CachedEncoder(encode_lines)

@@ -23,7 +23,7 @@ TLS_BURST: Final = 4 * TLS_RECORD
 """Bytes written at once by who has waited for it: to encrypt them takes as long as to hand over `WRITE_SIZE` plain."""
 
 KEEPALIVE_IDLE = 20.0
-KEEPALIVE_PATIENCE = 20.0
+KEEPALIVE_TIMEOUT = 20.0
 """Seconds of silence until a client's system probes the link, and until it gives it up; as the gateway's pings."""
 
 _CERTIFICATE_ALERT: Final = re.compile(r"ALERT_(\w*CERTIFICATE\w*|UNKNOWN_CA|ACCESS_DENIED|DECRYPT_ERROR)")
@@ -267,7 +267,7 @@ async def connect_tcp(host: str, port: int, context: ssl.SSLContext | None = Non
         raise Unreachable(f"cannot reach {host} port {port}: {why}{hint}") from error
     except UnicodeError:
         raise Unreachable(f"cannot reach {host} port {port}: no host can have that name") from None
-    keep_alive(sock, KEEPALIVE_IDLE, KEEPALIVE_PATIENCE)
+    keep_alive(sock, KEEPALIVE_IDLE, KEEPALIVE_TIMEOUT)
     if context is None:
         return SocketBytes(sock)
     try:

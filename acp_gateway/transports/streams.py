@@ -19,7 +19,7 @@ from typing import Any, Final, Protocol, Self
 
 import trio
 
-from acp_gateway.transports.timers import Helpers
+from acp_gateway.transports.timers import TaskSpawner
 
 READ_SIZE: Final = 65536
 """Bytes asked of the kernel at once; larger reads gain nothing, 16 KiB ones cost 1.4 times as much."""
@@ -161,18 +161,18 @@ class MessageStream(ABC):
 
     __slots__ = (
         "_left",
+        "accepts_unterminated_line",
         "charge",
-        "heard_at",
+        "last_received_at",
         "message_timeout",
-        "takes_torn_end",
         "uncharged_bytes",
         "uncharged_frames",
     )
 
     def __init__(self) -> None:
-        self.heard_at = 0.0
+        self.last_received_at = 0.0
         """When bytes last came, in seconds of Trio's clock, where the transport can tell: parts of a message count."""
-        self.takes_torn_end = True
+        self.accepts_unterminated_line = True
         """Whether what precedes the peer's end counts as a message though nothing ended it, as a last line can. Where
         the peer would send it again it must not."""
         self.charge: Charge | None = None
@@ -284,7 +284,7 @@ class MessageStream(ABC):
         """
 
     @abstractmethod
-    def attend(self, helpers: Helpers | None) -> None:
+    def attend(self, helpers: TaskSpawner | None) -> None:
         """Have these do the work of `run` whenever there is some, until this is called with None.
 
         `beat` is to be called meanwhile.
@@ -368,7 +368,7 @@ class _MemoryStream(MessageStream):
         while not (self.closed or self.peer.closed):
             await self.changed.park()
 
-    def attend(self, helpers: Helpers | None) -> None:
+    def attend(self, helpers: TaskSpawner | None) -> None:
         pass  # What is pending only waits for the peer to receive it.
 
     async def aclose(self, reason: CloseReason = CloseReason.NORMAL, text: str = "") -> None:

@@ -1,8 +1,8 @@
 """What many connections need now and then, without tasks of their own that wait for it.
 
 A task that waits takes two kilobytes, and so does a nursery around it, almost: a few per connection would be most of
-what an idle one costs. So an idle connection has one task, which reads. `Helpers` start another one when there is
-something to do, and a `Timekeeper` knows what is due when, for all connections.
+what an idle one costs. So an idle connection has one task, which reads. `TaskSpawner` start another one when there is
+something to do, and a `TimerQueue` knows what is due when, for all connections.
 """
 
 from collections.abc import Awaitable, Callable
@@ -43,7 +43,7 @@ class Signal:
             event.set()
 
 
-class Helpers:
+class TaskSpawner:
     """Tasks that are there only as long as they have something to do."""
 
     __slots__ = ("_at_work", "_nursery", "appointments")
@@ -53,8 +53,8 @@ class Helpers:
         self._nursery: trio.Nursery | None = nursery
         # What is being done.
         self._at_work: tuple[tuple[object, ...], ...] = ()
-        self.appointments: tuple[Appointment, ...] = ()
-        """What a `Timekeeper` has them do. As tuples, the two take next to no room."""
+        self.appointments: tuple[Timer, ...] = ()
+        """What a `TimerQueue` has them do. As tuples, the two take next to no room."""
 
     def call(self, work: Callable[[Unpack[Args]], Awaitable[None]], *args: *Args) -> None:
         """Have this done, unless the same is being done already: that finds what there is to do now as well."""
@@ -83,19 +83,19 @@ class Helpers:
                 appointment.cancel()
 
 
-class Appointment:
-    """That something is done when it is due. Made by a `Timekeeper`."""
+class Timer:
+    """That something is done when it is due. Made by a `TimerQueue`."""
 
     __slots__ = ("_number", "beat", "due", "helpers")
 
-    def __init__(self, beat: Beat, due: float, helpers: Helpers, number: int) -> None:
+    def __init__(self, beat: Beat, due: float, helpers: TaskSpawner, number: int) -> None:
         self.beat: Beat | None = beat
         self.due = due
-        self.helpers: Helpers | None = helpers
+        self.helpers: TaskSpawner | None = helpers
         # Of two that are due at the same time, which goes first.
         self._number = number
 
-    def __lt__(self, other: "Appointment") -> bool:
+    def __lt__(self, other: "Timer") -> bool:
         return (self.due, self._number) < (other.due, other._number)
 
     def cancel(self) -> None:
@@ -104,24 +104,24 @@ class Appointment:
         self.beat = self.helpers = None
 
 
-class Timekeeper:
+class TimerQueue:
     """Sees to it that things are done when they are due: one task for all of them, `run`."""
 
     def __init__(self) -> None:
         # A heap.
-        self._appointments: list[Appointment] = []
+        self._appointments: list[Timer] = []
         # How many there may be before those are looked for that were cancelled.
         self._many = MANY
         self._made = 0
         self._earlier = Signal()
 
-    def keep(self, beat: Beat, helpers: Helpers) -> None:
+    def keep(self, beat: Beat, helpers: TaskSpawner) -> None:
         """Call `beat` now, and then whenever it says, until the helpers are dismissed; who has them gets its errors."""
         due = beat(trio.current_time())
         if due == inf or helpers.dismissed:
             return
         self._made += 1
-        appointment = Appointment(beat, due, helpers, self._made)
+        appointment = Timer(beat, due, helpers, self._made)
         helpers.appointments += (appointment,)
         if len(self._appointments) >= self._many:
             self._appointments = [kept for kept in self._appointments if kept.beat is not None]
@@ -148,7 +148,7 @@ class Timekeeper:
                 await self._earlier.wait()
 
 
-def _keep(appointment: Appointment, now: float) -> float:
+def _keep(appointment: Timer, now: float) -> float:
     beat, helpers = appointment.beat, appointment.helpers
     if beat is None or helpers is None:
         return inf

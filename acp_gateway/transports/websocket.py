@@ -31,7 +31,7 @@ from websockets.uri import WebSocketURI
 
 from acp_gateway.errors import ProtocolError
 from acp_gateway.printable import printable
-from acp_gateway.transports.framing import GOODBYE_TIMEOUT, ByteWriter, FramedStream, LastBatch, Pieces
+from acp_gateway.transports.framing import GOODBYE_TIMEOUT, ByteWriter, CachedEncoder, ChunkBuffer, FramedStream
 from acp_gateway.transports.streams import ByteStream, CloseReason, MessageTooLarge, Stalled, is_utf8
 from acp_gateway.transports.websocket_frames import (
     FIN,
@@ -168,7 +168,7 @@ class WebSocketStream(FramedStream):
         # A frame that goes past the protocol object, and of which more is to come.
         self._begun: BegunFrame | None = None
         # A text message that has begun; None between messages and in a binary one.
-        self._fragments: Pieces | None = None
+        self._fragments: ChunkBuffer | None = None
         # Bytes of pongs handed over since something has been pending.
         self._pongs = 0
         # When the next ping is due; None before the first `beat`.
@@ -263,7 +263,7 @@ class WebSocketStream(FramedStream):
                 if frame.fin:
                     messages.append(bytes(frame.data))
                     continue
-                self._fragments = Pieces()
+                self._fragments = ChunkBuffer()
                 self._fragments.add(bytes(frame.data))
             elif frame.opcode is Opcode.CONT and self._fragments is not None:
                 self._fragments.add(bytes(frame.data))
@@ -359,7 +359,7 @@ class WebSocketStream(FramedStream):
                 return deadline
             # A pong can only be missed by somebody who was reading all the while: a peer whose messages are not read,
             # because the agent is busy, has done nothing wrong.
-            if self.heard_at < self._asked_at and self._left_while and self._reading == self._left_while:
+            if self.last_received_at < self._asked_at and self._left_while and self._reading == self._left_while:
                 self._lose(f"the connection was lost: no pong within {timing.ping_timeout:g} s")
                 return inf
             self._asked_at = None
@@ -497,7 +497,7 @@ def encode_text(messages: Iterable[bytes]) -> bytes:
     return b"".join(pieces)
 
 
-_encode_once: Final = LastBatch(encode_text)
+_encode_once: Final = CachedEncoder(encode_text)
 
 
 @lru_cache(maxsize=1024)

@@ -18,7 +18,7 @@ from acp_gateway import __version__
 from acp_gateway.cli import editor_settings
 from acp_gateway.cli.main import EDITORS, READER_GONE, main
 from acp_gateway.client import control
-from tests.doubles import PATIENCE
+from tests.doubles import TIMEOUT
 from tests.doubles import run_command as run
 
 
@@ -53,7 +53,7 @@ def test_a_command_whose_output_nobody_reads_any_more_ends_quietly(
     reader, writer = os.pipe()
     os.close(reader)
     program = [sys.executable, "-m", "acp_gateway", *command, *options]
-    done = subprocess.run(program, stdout=writer, stderr=subprocess.PIPE, cwd=tmp_path, check=False, timeout=PATIENCE)
+    done = subprocess.run(program, stdout=writer, stderr=subprocess.PIPE, cwd=tmp_path, check=False, timeout=TIMEOUT)
     os.close(writer)
     assert (done.returncode, done.stderr) == (READER_GONE, b"")
 
@@ -265,7 +265,7 @@ def gateway_of(tmp_path: Path) -> Iterator[Callable[..., str]]:
     def start(sessions: object, **besides: object) -> str:
         path = tmp_path / f"socket{len(threads)}"
         listener = socket.socket(socket.AF_UNIX)
-        listener.settimeout(PATIENCE)
+        listener.settimeout(TIMEOUT)
         listener.bind(str(path))
         listener.listen()
 

@@ -25,18 +25,18 @@ from acp_gateway.errors import (
     Unreachable,
 )
 from acp_gateway.gateway import gateway as gateway_module
-from acp_gateway.gateway.access import Access, Wish
-from acp_gateway.gateway.agent.orphans import Ledger
+from acp_gateway.gateway.access import Access, ConnectRequest
+from acp_gateway.gateway.agent.orphans import ProcessRegistry
 from acp_gateway.gateway.agent.process import Spawner
 from acp_gateway.gateway.gateway import Gateway
 from acp_gateway.protocol.methods import SESSIONS
 from acp_gateway.security.token_store import TokenStore
-from acp_gateway.server.listener import open_door
+from acp_gateway.server.listener import open_listener
 from acp_gateway.transports.sockets import SocketBytes, take_socket
 from acp_gateway.transports.streams import CloseReason, memory_message_stream_pair
 from acp_gateway.transports.websocket import Timing
 from acp_gateway.transports.websocket_server import Accept, accept_websocket
-from tests.doubles import PATIENCE, Editor, ServingAgents, make_config
+from tests.doubles import TIMEOUT, Editor, ServingAgents, make_config
 
 WELCOME = b'{"jsonrpc":"2.0","id":0,"result":{}}\n'
 
@@ -94,7 +94,7 @@ async def gateway(path: Path, handle: Callable[[Asker], Awaitable[None]]) -> Asy
             await stream.send_all(WELCOME)
             await handle(asker)
 
-    with trio.fail_after(PATIENCE):
+    with trio.fail_after(TIMEOUT):
         async with trio.open_nursery() as nursery:
             sock = socket.socket(socket.AF_UNIX)
             sock.bind(str(path / "socket"))
@@ -125,7 +125,7 @@ def listing(sessions: object, **besides: object) -> Callable[[Asker], Awaitable[
 
 async def list_ids(destination: Destination) -> list[str]:
     """The ids of the sessions that there are."""
-    return [session["sessionId"] for session in (await list_sessions(destination, patience=PATIENCE)).sessions]
+    return [session["sessionId"] for session in (await list_sessions(destination, patience=TIMEOUT)).sessions]
 
 
 async def test_one_request_is_made_on_a_control_connection_and_its_result_returned(tmp_path: Path) -> None:
@@ -139,7 +139,7 @@ async def test_one_request_is_made_on_a_control_connection_and_its_result_return
         assert await asker.rest() == b""
 
     async with gateway(tmp_path, handle) as destination:
-        assert await ask(destination, "_acp-gateway/x", {"y": "ü"}, patience=PATIENCE) == [1, None]
+        assert await ask(destination, "_acp-gateway/x", {"y": "ü"}, patience=TIMEOUT) == [1, None]
     hello, request = seen
     assert hello == {"control": True}
     assert (request["jsonrpc"], request["method"], request["params"]) == ("2.0", "_acp-gateway/x", {"y": "ü"})
@@ -147,7 +147,7 @@ async def test_one_request_is_made_on_a_control_connection_and_its_result_return
 
 async def test_a_result_may_be_null(tmp_path: Path) -> None:
     async with gateway(tmp_path, answering(b'{"id":1,"result":null}')) as destination:
-        assert await ask(destination, "x", {}, patience=PATIENCE) is None
+        assert await ask(destination, "x", {}, patience=TIMEOUT) is None
 
 
 async def test_what_else_comes_before_the_answer_is_passed_over(tmp_path: Path) -> None:
@@ -157,7 +157,7 @@ async def test_what_else_comes_before_the_answer_is_passed_over(tmp_path: Path) 
         await asker.rest()
 
     async with gateway(tmp_path, handle) as destination:
-        assert await ask(destination, "x", {}, patience=PATIENCE) == 1
+        assert await ask(destination, "x", {}, patience=TIMEOUT) == 1
 
 
 @pytest.mark.parametrize(
@@ -185,7 +185,7 @@ async def test_an_answer_that_is_no_result_is_an_error_in_words(
 ) -> None:
     async with gateway(tmp_path, answering(answer)) as destination:
         with pytest.raises(GatewayError) as caught:
-            await ask(destination, "x", {}, patience=PATIENCE)
+            await ask(destination, "x", {}, patience=TIMEOUT)
     assert type(caught.value) is kind
     assert words in str(caught.value)
     assert str(tmp_path) in str(caught.value)
@@ -197,7 +197,7 @@ async def test_a_gateway_that_hangs_up_instead_of_answering_is_an_error(tmp_path
 
     async with gateway(tmp_path, hang_up) as destination:
         with pytest.raises(Unreachable, match="closed without an answer"):
-            await ask(destination, "x", {}, patience=PATIENCE)
+            await ask(destination, "x", {}, patience=TIMEOUT)
 
 
 async def test_a_gateway_that_says_why_it_hangs_up_is_quoted() -> None:
@@ -209,13 +209,13 @@ async def test_a_gateway_that_says_why_it_hangs_up_is_quoted() -> None:
         await websocket.receive()
         await websocket.aclose(CloseReason.POLICY, "the token is not valid any more")
 
-    with trio.fail_after(PATIENCE):
+    with trio.fail_after(TIMEOUT):
         async with trio.open_nursery() as nursery:
             (listener,) = await trio.open_tcp_listeners(0, host="127.0.0.1")
             nursery.start_soon(trio.serve_listeners, serve, [listener])
             address = Address("ws", "127.0.0.1", listener.socket.getsockname()[1], "/acp")
             with pytest.raises(Unreachable, match="the token is not valid any more"):
-                await ask(Destination(address, None, "x", None, None, 1 << 20), "x", {}, patience=PATIENCE)
+                await ask(Destination(address, None, "x", None, None, 1 << 20), "x", {}, patience=TIMEOUT)
             nursery.cancel_scope.cancel()
 
 
@@ -232,7 +232,7 @@ async def test_patience_has_an_end_and_the_connection_as_well(
     async with gateway(tmp_path, say_nothing) as destination:
         with pytest.raises(Unreachable, match=r"no answer; .* \(tried for 7 s\)$"):
             await ask(destination, "x", {}, patience=7)
-        assert trio.current_time() < PATIENCE
+        assert trio.current_time() < TIMEOUT
         await closed.wait()
 
 
@@ -240,27 +240,27 @@ async def test_sessions_are_returned_as_the_gateway_tells_them(tmp_path: Path) -
     told = [SESSION | {"later": [1]}, SESSION | {"live": False}]
     told += [{name: SESSION[name] for name in SESSION if name not in ("title", "cwd", "updatedAt")}]
     async with gateway(tmp_path, listing(told, later=1)) as destination:
-        assert await list_sessions(destination, patience=PATIENCE) == Listing(told)
+        assert await list_sessions(destination, patience=TIMEOUT) == Listing(told)
 
 
 async def test_how_many_more_sessions_there_are_and_what_is_wrong_is_returned(tmp_path: Path) -> None:
     problems = ["the disk\nis \x1b[2Jfull", "x" * 2000]
     async with gateway(tmp_path, listing([SESSION], more=7, problems=problems)) as destination:
-        found = await list_sessions(destination, patience=PATIENCE)
+        found = await list_sessions(destination, patience=TIMEOUT)
     assert found == Listing([SESSION], 7, ("the disk is \\x1b[2Jfull", "x" * 1000))
 
 
 async def test_sessions_of_an_earlier_gateway_are_understood_which_has_live_ones_only(tmp_path: Path) -> None:
     told = [{name: SESSION[name] for name in SESSION if name not in ("live", "updatedAt")}]
     async with gateway(tmp_path, listing(told)) as destination:
-        assert await list_sessions(destination, patience=PATIENCE) == Listing(told)
+        assert await list_sessions(destination, patience=TIMEOUT) == Listing(told)
     (cells,) = session_rows(told, NOW)
     assert dict(zip(SESSION_COLUMNS, cells, strict=True)) == row()
 
 
 async def test_an_agents_sessions_are_asked_for_and_no_others_returned(tmp_path: Path) -> None:
     async with gateway(tmp_path, listing([SESSION, SESSION | {"agent": "other"}])) as destination:
-        assert await list_sessions(replace(destination, agent="demo"), patience=PATIENCE) == Listing([SESSION])
+        assert await list_sessions(replace(destination, agent="demo"), patience=TIMEOUT) == Listing([SESSION])
 
 
 @pytest.mark.parametrize(
@@ -288,7 +288,7 @@ async def test_an_agents_sessions_are_asked_for_and_no_others_returned(tmp_path:
 async def test_a_list_that_is_none_is_not_believed(sessions: object, tmp_path: Path) -> None:
     async with gateway(tmp_path, listing(sessions)) as destination:
         with pytest.raises(ProtocolError, match="not understood"):
-            await list_sessions(destination, patience=PATIENCE)
+            await list_sessions(destination, patience=TIMEOUT)
 
 
 @pytest.mark.parametrize(
@@ -299,13 +299,13 @@ async def test_what_is_said_besides_the_list_is_not_believed_if_it_is_something_
 ) -> None:
     async with gateway(tmp_path, listing([], **besides)) as destination:
         with pytest.raises(ProtocolError, match="not understood"):
-            await list_sessions(destination, patience=PATIENCE)
+            await list_sessions(destination, patience=TIMEOUT)
 
 
 async def test_a_result_without_a_list_is_not_believed(tmp_path: Path) -> None:
     async with gateway(tmp_path, answering(b'{"id":1,"result":[]}')) as destination:
         with pytest.raises(ProtocolError, match="not understood"):
-            await list_sessions(destination, patience=PATIENCE)
+            await list_sessions(destination, patience=TIMEOUT)
 
 
 # A gateway of the product's own
@@ -319,11 +319,11 @@ async def real_gateway(
     monkeypatch.setattr(gateway_module, "run_agent", ServingAgents().run)
     url = f"unix://{state_dir}/socket" if scheme == "unix" else f"{scheme}://127.0.0.1:0"
     config = make_config(state_dir, url)
-    with trio.fail_after(PATIENCE), Spawner(Ledger(state_dir / "agents")) as spawner:
+    with trio.fail_after(TIMEOUT), Spawner(ProcessRegistry(state_dir / "agents")) as spawner:
         gateway = Gateway(config, TokenStore(state_dir), spawner, {})
         async with trio.open_nursery() as nursery:
             await nursery.start(gateway.run)
-            door = await open_door(config.listen[0], gateway)
+            door = await open_listener(config.listen[0], gateway)
             nursery.start_soon(door.run, nursery)
             address = parse_address(door.urls[0])
             yield gateway, Destination(address, None, None, None, None, 1 << 20, control=True)
@@ -333,7 +333,7 @@ async def real_gateway(
 async def open_session(gateway: Gateway, identity: str, nursery: trio.Nursery) -> str:
     """Somebody is there with a session of its own; its id."""
     theirs, ours = memory_message_stream_pair()
-    nursery.start_soon(gateway.serve, ours, gateway.admit(Access(identity, None), Wish()), identity)
+    nursery.start_soon(gateway.serve, ours, gateway.admit(Access(identity, None), ConnectRequest()), identity)
     editor = Editor(theirs)
     await editor.initialize()
     session = await editor.request("session/new", {"cwd": "/", "mcpServers": []})
@@ -365,19 +365,19 @@ async def test_the_real_desk_is_asked_and_its_answer_understood(
             "turn": False,
             "waiting": [],
         }
-        assert await ask(ann, SESSIONS, {}, patience=PATIENCE) == {"sessions": [told]}
-        assert await list_sessions(ann, patience=PATIENCE) == Listing([told])
-        assert await list_sessions(replace(ann, session="another"), patience=PATIENCE) == Listing([])
+        assert await ask(ann, SESSIONS, {}, patience=TIMEOUT) == {"sessions": [told]}
+        assert await list_sessions(ann, patience=TIMEOUT) == Listing([told])
+        assert await list_sessions(replace(ann, session="another"), patience=TIMEOUT) == Listing([])
         with pytest.raises(UnknownAgent, match="no agent 'another'; there are: obliging"):
-            await list_sessions(replace(ann, agent="another"), patience=PATIENCE)
+            await list_sessions(replace(ann, agent="another"), patience=TIMEOUT)
         assert await list_ids(replace(ann, agent="obliging")) == [anns]
         assert await list_ids(guest) == [bobs]
         with pytest.raises(ProtocolError, match=f"refused with -32601: a control connection knows only {SESSIONS}"):
-            await ask(ann, "session/list", {}, patience=PATIENCE)
+            await ask(ann, "session/list", {}, patience=TIMEOUT)
         with pytest.raises(UnknownSession, match="no session 'another' is open here"):
-            await list_sessions(replace(guest, session="another"), patience=PATIENCE)
+            await list_sessions(replace(guest, session="another"), patience=TIMEOUT)
         with pytest.raises(Unauthorized):
-            await list_sessions(replace(destination, token="wrong"), patience=PATIENCE)
+            await list_sessions(replace(destination, token="wrong"), patience=TIMEOUT)
         editors.cancel_scope.cancel()
 
 
@@ -387,7 +387,7 @@ async def test_the_real_desk_tells_of_the_sessions_of_before(tmp_path: Path, mon
         await open_session(gateway, "ann", editors)
         editors.cancel_scope.cancel()
     async with real_gateway(tmp_path, "unix", monkeypatch) as (_, destination):
-        listed = await list_sessions(destination, patience=PATIENCE)
+        listed = await list_sessions(destination, patience=TIMEOUT)
     assert [(session["sessionId"], session["live"]) for session in listed.sessions] == [(own, False)]
     assert listed.problems == ()
 
@@ -398,9 +398,9 @@ async def test_the_real_desk_tells_what_is_wrong_with_the_storage(
     (tmp_path / "sessions.db").write_bytes(b"junk" * 1000)
     async with real_gateway(tmp_path, "unix", monkeypatch) as (gateway, destination):
         ann = replace(destination, token=gateway.tokens.create("laptop", "ann", None)[1])
-        (problem,) = (await list_sessions(destination, patience=PATIENCE)).problems
+        (problem,) = (await list_sessions(destination, patience=TIMEOUT)).problems
         assert f"{tmp_path}/sessions.db was damaged" in problem
-        (problem,) = (await list_sessions(ann, patience=PATIENCE)).problems
+        (problem,) = (await list_sessions(ann, patience=TIMEOUT)).problems
         assert problem == "the gateway's storage has a problem; its log says which"
 
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from acp_gateway.client.recovery import Conversation, Failure, Outcome
+from acp_gateway.client.recovery import Failure, Outcome, RecoveryState
 from acp_gateway.protocol.gaps import MAY_BE_MISSING, SESSION_LOST, gap
 from acp_gateway.protocol.outbox import Mark, acknowledgement
 
@@ -59,7 +59,7 @@ class Dialogue:
     """An editor and a gateway with the conversation between them."""
 
     def __init__(self) -> None:
-        self.conversation = Conversation()
+        self.conversation = RecoveryState()
         self.notes: list[str] = []
 
     def editor_says(self, *messages: bytes) -> list[bytes]:

@@ -13,7 +13,7 @@ from acp_gateway.client.ssh import mark, remote_command
 from acp_gateway.config.load import AgentSection, Config, GatewaySection, ListenSection
 from acp_gateway.errors import ConfigError, Unreachable
 from acp_gateway.transports.streams import TrioBytes
-from tests.doubles import PATIENCE
+from tests.doubles import TIMEOUT
 
 
 def config(*urls: str) -> Config:
@@ -57,7 +57,7 @@ async def relaying(path: Path) -> AsyncIterator[Scene]:
         await relay(TrioBytes(stdio), str(path), "ab12")
         scene.ended.set()
 
-    with trio.fail_after(PATIENCE), trio.socket.socket(trio.socket.AF_UNIX) as socket:
+    with trio.fail_after(TIMEOUT), trio.socket.socket(trio.socket.AF_UNIX) as socket:
         await socket.bind(str(path))
         socket.listen()
         async with trio.open_nursery() as nursery:

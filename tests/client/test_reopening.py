@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from acp_gateway.client.reopening import Reopening, way_back
+from acp_gateway.client.reopening import SessionRestore, restore_method
 
 
 def own_meta(request: bytes) -> Any:
@@ -17,7 +17,7 @@ def own_meta(request: bytes) -> Any:
 
 def test_a_session_is_opened_with_what_the_editor_has_opened_it_with() -> None:
     params = b'{ "cwd":"/x", "n":1.10,"_meta":{"own":1e999,"acp-gateway":1},"mcpServers":[{"name":"m"}]}'
-    assert Reopening("s", None).request(b'"r"', "session/resume", params, "c1") == (
+    assert SessionRestore("s", None).request(b'"r"', "session/resume", params, "c1") == (
         b'{"jsonrpc":"2.0","id":"r","method":"session/resume","params":{"sessionId":"s", "cwd":"/x", "n":1.10,'
         b'"_meta":{"own":1e999,"acp-gateway":{"prompts":[],"questions":[],"connection":"c1"}},'
         b'"mcpServers":[{"name":"m"}]}}'
@@ -25,12 +25,12 @@ def test_a_session_is_opened_with_what_the_editor_has_opened_it_with() -> None:
 
 
 def test_the_id_of_the_session_replaces_another() -> None:
-    request = Reopening("fork", None).request(b"1", "session/resume", b'{"sessionId":"origin"}', "c1")
+    request = SessionRestore("fork", None).request(b"1", "session/resume", b'{"sessionId":"origin"}', "c1")
     assert json.loads(request)["params"]["sessionId"] == "fork"
 
 
 def test_the_id_of_the_request_is_kept_for_its_answer() -> None:
-    reopening = Reopening("s", None)
+    reopening = SessionRestore("s", None)
     assert reopening.raw_id == b""
     reopening.request(b'"r"', "session/resume", b"{}", "c1")
     assert reopening.raw_id == b'"r"'
@@ -45,12 +45,12 @@ def test_the_id_of_the_request_is_kept_for_its_answer() -> None:
     ],
 )
 def test_a_load_always_names_servers(method: str, params: bytes, servers: Any) -> None:
-    request = Reopening("s", None).request(b"1", method, params, "c1")
+    request = SessionRestore("s", None).request(b"1", method, params, "c1")
     assert json.loads(request)["params"].get("mcpServers") == servers
 
 
 def test_the_gateway_is_told_what_the_editor_has_seen_and_what_is_open() -> None:
-    reopening = Reopening("s", ("e", 5), prompts=[b"1", b'"two"'], questions=[b"7.0"])
+    reopening = SessionRestore("s", ("e", 5), prompts=[b"1", b'"two"'], questions=[b"7.0"])
     request = reopening.request(b"1", "session/resume", b"{}", "c1")
     assert own_meta(request) == {
         "epoch": "e",
@@ -63,7 +63,7 @@ def test_the_gateway_is_told_what_the_editor_has_seen_and_what_is_open() -> None
 
 
 def test_a_position_that_is_unknown_is_left_out() -> None:
-    request = Reopening("s", None).request(b"1", "session/resume", b"{}", "c1")
+    request = SessionRestore("s", None).request(b"1", "session/resume", b"{}", "c1")
     assert own_meta(request) == {"connection": "c1", "prompts": [], "questions": []}
 
 
@@ -71,13 +71,13 @@ def test_a_position_that_is_unknown_is_left_out() -> None:
 
 
 def test_updates_are_swallowed_and_counted() -> None:
-    reopening = Reopening("s", ("e", 5))
+    reopening = SessionRestore("s", ("e", 5))
     assert [reopening.swallow(), reopening.swallow()] == [True, True]
     assert (reopening.swallowed, reopening.marked) == (2, False)
 
 
 def test_updates_pass_behind_a_mark_of_the_epoch_that_the_gateway_was_told() -> None:
-    reopening = Reopening("s", ("e", 5))
+    reopening = SessionRestore("s", ("e", 5))
     reopening.swallow()
     reopening.mark("e")
     assert reopening.marked
@@ -87,14 +87,14 @@ def test_updates_pass_behind_a_mark_of_the_epoch_that_the_gateway_was_told() -> 
 
 @pytest.mark.parametrize("told", [("e", 5), None])
 def test_updates_do_not_pass_behind_a_mark_of_another_epoch(told: tuple[str, int] | None) -> None:
-    reopening = Reopening("s", told)
+    reopening = SessionRestore("s", told)
     reopening.mark("f")
     assert reopening.marked
     assert reopening.swallow()
 
 
 def test_a_session_that_goes_on_goes_on_whatever_the_next_mark_says() -> None:
-    reopening = Reopening("s", ("e", 5))
+    reopening = SessionRestore("s", ("e", 5))
     reopening.mark("e")
     reopening.mark("f")
     assert not reopening.swallow()
@@ -118,4 +118,4 @@ def test_a_session_that_goes_on_goes_on_whatever_the_next_mark_says() -> None:
     ],
 )
 def test_a_session_is_resumed_where_the_agent_can_and_loaded_where_it_can_not(capabilities: Any, method: Any) -> None:
-    assert way_back(json.dumps({"id": 1, "result": {"agentCapabilities": capabilities}}).encode()) == method
+    assert restore_method(json.dumps({"id": 1, "result": {"agentCapabilities": capabilities}}).encode()) == method

@@ -20,7 +20,7 @@ from acp_gateway.errors import (
     Unreachable,
     UsageError,
 )
-from tests.doubles import PATIENCE
+from tests.doubles import TIMEOUT
 
 BOX = Way(parse_target("ssh://ann@box"))
 
@@ -48,7 +48,7 @@ class StandIn:
 
     async def failure(self, way: Way = BOX) -> GatewayError:
         """What a relay fails with."""
-        with trio.fail_after(PATIENCE), pytest.raises(GatewayError) as caught:
+        with trio.fail_after(TIMEOUT), pytest.raises(GatewayError) as caught:
             await open_relay(way)
         assert "\n" not in str(caught.value)
         return caught.value
@@ -128,7 +128,7 @@ RELAY = 'printf "hello\\r\\nno end of a line"; echo "=== acp-gateway relay 1 BEG
 
 async def test_a_stream_begins_behind_the_mark_and_goes_both_ways(stand_in: StandIn) -> None:
     stand_in.does(RELAY + "exec cat")
-    with trio.fail_after(PATIENCE):
+    with trio.fail_after(TIMEOUT):
         stream = await open_relay(BOX)
         await stream.send_some(memoryview(b"over"))
         assert await stream.receive_some() == b"over"
@@ -142,7 +142,7 @@ async def test_a_stream_begins_behind_the_mark_and_goes_both_ways(stand_in: Stan
 
 async def test_what_comes_at_once_with_the_mark_is_not_lost(stand_in: StandIn) -> None:
     stand_in.does(f"said=$({RELAY} printf 'more\\nof it'); printf '%s' \"$said\"; cat")
-    with trio.fail_after(PATIENCE):
+    with trio.fail_after(TIMEOUT):
         stream = await open_relay(BOX)
         came = b""
         while len(came) < 10:
@@ -162,7 +162,7 @@ async def test_the_command_names_the_socket_and_no_variable_has_the_token(
     monkeypatch.setenv("ACP_GATEWAY_TOKEN", "acpgw_secret")
     monkeypatch.setenv("ACP_GATEWAY_TOKEN_FILE", "/secret")
     stand_in.does(f'printf "%s\\n" "$@" > {stand_in.directory}/arguments; env > {stand_in.directory}/env; {RELAY}')
-    with trio.fail_after(PATIENCE):
+    with trio.fail_after(TIMEOUT):
         stream = await open_relay(Way(parse_target("ssh://box/run/my socket"), "/opt/acp-gateway"))
         await stream.aclose()
     last = (stand_in.directory / "arguments").read_text().splitlines()[-1]
@@ -175,7 +175,7 @@ async def test_closing_ends_ssh_even_if_it_does_not_mind_being_told(
 ) -> None:
     monkeypatch.setattr(ssh, "TERM_GRACE", 0.01)
     stand_in.does(f'trap "" TERM; echo $$ > {stand_in.directory}/pid; {RELAY} while :; do read x || sleep 0.01; done')
-    with trio.fail_after(PATIENCE):
+    with trio.fail_after(TIMEOUT):
         stream = await open_relay(BOX)
         with trio.CancelScope() as scope:
             scope.cancel()
@@ -187,7 +187,7 @@ async def test_closing_ends_ssh_even_if_it_does_not_mind_being_told(
 async def test_an_attempt_that_is_given_up_leaves_nothing_behind(stand_in: StandIn) -> None:
     os.mkfifo(stand_in.directory / "pid")
     stand_in.does(f"echo $$ > {stand_in.directory}/pid; exec sleep 1000")
-    with trio.fail_after(PATIENCE):
+    with trio.fail_after(TIMEOUT):
         async with trio.open_nursery() as nursery:
             nursery.start_soon(open_relay, BOX)
             pid = int(await trio.Path(stand_in.directory / "pid").read_text())
@@ -198,7 +198,7 @@ async def test_an_attempt_that_is_given_up_leaves_nothing_behind(stand_in: Stand
 
 async def test_ssh_that_is_killed_is_a_lost_connection_with_its_last_words(stand_in: StandIn) -> None:
     stand_in.does(RELAY + "read x; echo first >&2; echo last$(printf '\\033') >&2; kill -9 $$")
-    with trio.fail_after(PATIENCE):
+    with trio.fail_after(TIMEOUT):
         stream = await open_relay(BOX)
         await stream.send_some(memoryview(b"\n"))
         with pytest.raises(trio.BrokenResourceError, match=r"ssh was ended by SIGKILL: last\\x1b$"):
@@ -208,7 +208,7 @@ async def test_ssh_that_is_killed_is_a_lost_connection_with_its_last_words(stand
 
 async def test_much_on_stderr_stops_nothing_and_its_end_is_kept(stand_in: StandIn) -> None:
     stand_in.does(RELAY + "i=0; while [ $i -lt 40000 ]; do echo $i; i=$((i+1)); done >&2; echo done; read x; exit 255")
-    with trio.fail_after(PATIENCE):
+    with trio.fail_after(TIMEOUT):
         stream = await open_relay(BOX)
         assert await stream.receive_some() == b"done\n"
         await stream.send_eof()
@@ -219,7 +219,7 @@ async def test_much_on_stderr_stops_nothing_and_its_end_is_kept(stand_in: StandI
 
 async def test_the_end_is_waited_for_when_everything_is_said(stand_in: StandIn) -> None:
     stand_in.does(RELAY + f"sleep 0.05; cat > {stand_in.directory}/heard; echo too late")
-    with trio.fail_after(PATIENCE):
+    with trio.fail_after(TIMEOUT):
         stream = await open_relay(BOX)
         await stream.send_some(memoryview(b"goodbye"))
         await stream.finish()
@@ -324,7 +324,7 @@ async def test_an_ssh_that_cannot_be_started_is_an_error_in_words(stand_in: Stan
 
 async def answer(*lines: str) -> list[bytes]:
     """What a command answers at first, and to each of these lines."""
-    with trio.fail_after(PATIENCE):
+    with trio.fail_after(TIMEOUT):
         command = await start_command(BOX, "pairing", ["pair-here"])
         try:
             return [(await command.read_answer()).strip(), *[(await command.ask(line)).strip() for line in lines]]

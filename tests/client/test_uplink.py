@@ -13,7 +13,7 @@ from websockets.uri import WebSocketURI
 
 from acp_gateway.client.dialing import Destination, Resume
 from acp_gateway.client.uplink import (
-    FIRST_PAUSE,
+    BACKOFF_MIN,
     LONGEST_PAUSE,
     Loss,
     Uplink,
@@ -172,7 +172,7 @@ async def test_a_connection_that_led_somewhere_begins_the_pauses_anew(
         lost_at = trio.current_time()
         gateway.last.cut()
         await gateway.attempted(8)
-    assert gateway.attempts[7][0] - lost_at == pytest.approx(FIRST_PAUSE)
+    assert gateway.attempts[7][0] - lost_at == pytest.approx(BACKOFF_MIN)
 
 
 async def test_a_gateway_that_accepts_and_hangs_up_each_time_is_not_stormed(
@@ -201,7 +201,7 @@ async def test_the_owner_wakes_it_but_not_more_often_than_so(gateway: FakeGatewa
             uplink.wake()
             count = len(gateway.attempts)
             await gateway.attempted(count + 1)
-    assert pauses(gateway, 9) == pytest.approx([FIRST_PAUSE] * 3)
+    assert pauses(gateway, 9) == pytest.approx([BACKOFF_MIN] * 3)
 
 
 async def test_waking_it_says_nothing_while_there_is_a_connection(
@@ -214,7 +214,7 @@ async def test_waking_it_says_nothing_while_there_is_a_connection(
         lost_at = trio.current_time()
         gateway.last.cut()
         await gateway.attempted(2)
-        assert trio.current_time() - lost_at == pytest.approx(FIRST_PAUSE)
+        assert trio.current_time() - lost_at == pytest.approx(BACKOFF_MIN)
 
 
 async def test_when_the_machine_has_slept_a_connection_is_replaced_at_once(

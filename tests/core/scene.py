@@ -7,17 +7,17 @@ from typing import Any
 from acp_gateway.core.agent_state import Policy
 from acp_gateway.core.journal import Journal
 from acp_gateway.core.multiplexer import Multiplexer
-from acp_gateway.core.output import Deed, Event
+from acp_gateway.core.output import AuditEvent, HookEvent
 from acp_gateway.core.sessions import (
+    AgentHandle,
     Client,
-    Findings,
-    Home,
+    DirectoryCheck,
+    DirectoryCheckResult,
     Problem,
     Registry,
     Role,
     Session,
-    Survey,
-    Viewer,
+    SessionScope,
 )
 from acp_gateway.protocol.outbox import Mark
 
@@ -27,13 +27,15 @@ Place = tuple[str, int]
 HINT = "On the far machine: run `agent login`."
 
 
-def look(survey: Survey) -> Findings:
+def look(directory_check: DirectoryCheck) -> DirectoryCheckResult:
     """What is found out of directories: there are those in /srv, whose first part below that names a workspace."""
-    for directory in survey.directories:
+    for directory in directory_check.directories:
         if not directory.startswith("/srv"):
-            return Findings(Problem(f"no {directory} here", {"cwd": directory, "reason": "none"}), None, ("/srv", None))
-    workspace = next((directory.split("/")[2] for directory in survey.directories if directory[5:]), None)
-    return Findings(workspace=workspace, instead=("/srv", None))
+            return DirectoryCheckResult(
+                Problem(f"no {directory} here", {"cwd": directory, "reason": "none"}), None, ("/srv", None)
+            )
+    workspace = next((directory.split("/")[2] for directory in directory_check.directories if directory[5:]), None)
+    return DirectoryCheckResult(workspace=workspace, instead=("/srv", None))
 
 
 def make_policy(*, shared: bool = True, **changes: Any) -> Policy:
@@ -325,16 +327,16 @@ class Scene:
         """What the agent answers to `initialize`."""
         self.peers: dict[Client, Peer] = {}
         self.notes: list[str] = []
-        self.stopped: list[Home] = []
+        self.stopped: list[AgentHandle] = []
         """The processes that were to be stopped."""
-        self.events: list[Event] = []
+        self.events: list[HookEvent] = []
         self.wanted: list[Session] = []
         """The sessions whose journal is to be read."""
-        self.deeds: list[Deed] = []
+        self.audit_events: list[AuditEvent] = []
         """For the audit."""
-        self.look: Callable[[Survey], Findings] | None = look
+        self.look: Callable[[DirectoryCheck], DirectoryCheckResult] | None = look
         """Looks at directories at once; None where the test does."""
-        self.surveys: list[Survey] = []
+        self.directory_checks: list[DirectoryCheck] = []
         """The directories that nobody has looked at yet."""
 
     def join(
@@ -351,7 +353,7 @@ class Scene:
         **params: Any,
     ) -> Peer:
         """Another client, initialized unless it is told not to; one with a `link` counts."""
-        client = Client(name, Viewer(identity, only, guest, workspaces=workspaces), role, link=link)
+        client = Client(name, SessionScope(identity, only, guest, workspaces=workspaces), role, link=link)
         peer = self.peers[client] = Peer(self, client)
         self.multiplexer.attach(client)
         if initialize:
@@ -362,28 +364,28 @@ class Scene:
         """Carry out what was decided; only one that is `leaving` may be gone and hear something."""
         deliveries = self.multiplexer.take_deliveries()
         self.agent.inbox += deliveries.to_agent
-        self.stopped += deliveries.deserted
+        self.stopped += deliveries.abandoned
         self.events += deliveries.events
         self.wanted += deliveries.wanted
-        self.deeds += deliveries.deeds
+        self.audit_events += deliveries.audit_events
         for client, texts in deliveries.to_clients.items():
             assert not client.gone or client is leaving
             self.peers[client].receive(list(texts))
         self.notes += self.multiplexer.take_notes()
-        self.look_at(deliveries.surveys)
+        self.look_at(deliveries.directory_checks)
 
-    def look_at(self, surveys: list[Survey]) -> None:
+    def look_at(self, directory_checks: list[DirectoryCheck]) -> None:
         """Look at directories, or have the test do that."""
         if self.look is None:
-            self.surveys += surveys
-        elif surveys:
-            for survey in surveys:
-                self.multiplexer.surveyed(survey, self.look(survey))
+            self.directory_checks += directory_checks
+        elif directory_checks:
+            for directory_check in directory_checks:
+                self.multiplexer.directories_checked(directory_check, self.look(directory_check))
             self.deliver()
 
-    def survey(self, findings: Findings) -> None:
+    def directory_check(self, findings: DirectoryCheckResult) -> None:
         """Somebody has looked at the directories that were named first."""
-        self.multiplexer.surveyed(self.surveys.pop(0), findings)
+        self.multiplexer.directories_checked(self.directory_checks.pop(0), findings)
         self.deliver()
 
     def lose_agent(self, why: str = "the agent ended") -> None:
@@ -406,11 +408,11 @@ class Scene:
         self.multiplexer.retire()
         self.deliver()
 
-    def recall(self, journal: Journal | None) -> None:
+    def load_journal(self, journal: Journal | None) -> None:
         """The one journal that was wanted has been read."""
         (session,) = self.wanted
         self.wanted.clear()
-        self.multiplexer.recalled(session, journal)
+        self.multiplexer.journal_loaded(session, journal)
         self.deliver()
 
     def session(self, session_id: str = "s") -> Session:

@@ -11,15 +11,15 @@ from acp_gateway.core.access_rules import (
     objection_to_notification,
     objection_to_request,
 )
-from acp_gateway.core.sessions import SESSION_ID_SIZE, Client, Role, Viewer
+from acp_gateway.core.sessions import SESSION_ID_SIZE, Client, Role, SessionScope
 from acp_gateway.protocol import jsonrpc, methods
 from acp_gateway.protocol.jsonrpc import Message, parse
 from tests.core.scene import encode
 
-CONTROLLER = Client("a", Viewer("me"))
-OBSERVER = Client("b", Viewer("me"), Role.OBSERVER)
-JOINED = Client("c", Viewer("me", "s"))
-GUEST = Client("d", Viewer("guest-1", "s", guest=True))
+CONTROLLER = Client("a", SessionScope("me"))
+OBSERVER = Client("b", SessionScope("me"), Role.OBSERVER)
+JOINED = Client("c", SessionScope("me", "s"))
+GUEST = Client("d", SessionScope("guest-1", "s", guest=True))
 
 ANY_METHOD = (*methods.CLIENT_METHODS, "authenticate", "logout", "providers/set", "_x/y", "session/unheard_of")
 LOOKING = {methods.INITIALIZE, methods.NEW, methods.LOAD, methods.RESUME, methods.LIST, methods.CLOSE}
@@ -56,7 +56,7 @@ def test_a_guest_may_ask_what_is_known_to_be_about_its_session(method: str) -> N
 
 @pytest.mark.parametrize("method", ANY_METHOD)
 def test_who_is_kept_to_some_workspaces_may_ask_what_is_known_or_names_a_session(method: str) -> None:
-    limited = Client("e", Viewer("me", workspaces=("a",)))
+    limited = Client("e", SessionScope("me", workspaces=("a",)))
     assert objection_to_request(limited, request(method, sessionId="s")) is None
     objection = objection_to_request(limited, request(method))
     assert (objection is None) == (method in methods.CLIENT_METHODS or method == methods.AUTHENTICATE)
@@ -222,7 +222,7 @@ def test_a_list_of_directories_is_read_no_further_than_it_may_be_long() -> None:
 
 
 def test_who_is_kept_to_some_workspaces_may_tell_nothing_that_names_no_session() -> None:
-    limited = Client("e", Viewer("me", workspaces=("a",)))
+    limited = Client("e", SessionScope("me", workspaces=("a",)))
     assert objection_to_notification(limited, notification("_x/y", sessionId="s")) is None
     for message in (notification("_x/y"), notification("_x/y", cwd="/etc"), notification("_x/y", sessionId=None)):
         assert objection_to_notification(limited, message) is not None

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from acp_gateway.core.access_rules import OPTIONS
-from acp_gateway.core.agent_requests import LONG, Question
-from acp_gateway.core.output import Deed
+from acp_gateway.core.agent_requests import LONG, AgentRequest
+from acp_gateway.core.output import AuditEvent
 from acp_gateway.core.sessions import Role
 from acp_gateway.protocol.jsonrpc import parse
 from acp_gateway.protocol.methods import Audience
@@ -572,11 +572,11 @@ def test_the_end_of_a_turn_leaves_other_sessions_and_what_is_no_decision_alone()
     ann.new_session("t")
     scene.agent.ask_permission("other", session_id="t")
     scene.agent.send(id="deed", method="_vendor/do", params={"sessionId": "s"})
-    (question,), (deed,) = ann.heard(), bob.heard()
+    (question,), (audit_event,) = ann.heard(), bob.heard()
     ann.cancel()
     assert [message["method"] for message in scene.agent.heard()] == ["session/cancel"]
     ann.choose(question, "yes")
-    bob.send(id=deed["id"], result=1)
+    bob.send(id=audit_event["id"], result=1)
     assert scene.agent.heard() == [answered("other", selected("yes")), answered("deed", 1)]
 
 
@@ -921,9 +921,9 @@ def test_who_leaves_one_session_is_asked_still_what_it_was_asked_in_another() ->
 # What is written down of it
 
 
-def decided(scene: Scene) -> list[Deed]:
+def decided(scene: Scene) -> list[AuditEvent]:
     """What was decided since `together`."""
-    return [deed for deed in scene.deeds if deed.name.endswith("_decided")][1:]
+    return [audit_event for audit_event in scene.audit_events if audit_event.name.endswith("_decided")][1:]
 
 
 def test_each_decision_is_written_down_with_what_it_means_and_nothing_that_was_said() -> None:
@@ -936,10 +936,10 @@ def test_each_decision_is_written_down_with_what_it_means_and_nothing_that_was_s
         ann.choose(ann.heard()[-1], choice)
     about = {"session": "s", "agent": "agent", "toolCallId": "c7", "kind": "execute"}
     assert decided(scene) == [
-        Deed("permission_decided", ann.client, about | {"decision": "a", "optionKind": "allow_always"}),
-        Deed("permission_decided", ann.client, about | {"decision": "b", "optionKind": None}),
+        AuditEvent("permission_decided", ann.client, about | {"decision": "a", "optionKind": "allow_always"}),
+        AuditEvent("permission_decided", ann.client, about | {"decision": "b", "optionKind": None}),
     ]
-    assert "s3cret" not in repr(scene.deeds)
+    assert "s3cret" not in repr(scene.audit_events)
 
 
 @pytest.mark.parametrize(
@@ -957,24 +957,28 @@ def test_what_is_written_down_is_what_the_agent_takes_it_for(
     scene.agent.ask_permission()
     ann.send(id=ann.hears()["id"], result={"outcome": outcome})
     assert ann.hears()["params"]["decision"] == decision
-    (deed,) = decided(scene)
-    assert (deed.details["decision"], deed.details["optionKind"]) == (decision, kind)
+    (audit_event,) = decided(scene)
+    assert (audit_event.details["decision"], audit_event.details["optionKind"]) == (decision, kind)
 
 
 def test_what_was_not_decided_in_time_was_decided_by_nobody() -> None:
     scene, _, _ = together(Scene(make_policy(permission_timeout=5)))
     scene.agent.ask_permission()
     scene.pass_time(5)
-    (deed,) = decided(scene)
-    assert (deed.client, deed.details["decision"]) == (None, "timeout")
+    (audit_event,) = decided(scene)
+    assert (audit_event.client, audit_event.details["decision"]) == (None, "timeout")
 
 
 def test_who_ends_a_turn_has_decided_what_was_open_in_it() -> None:
     scene, _, bob = together()
     scene.agent.ask_permission()
     bob.cancel()
-    (deed,) = decided(scene)
-    assert (deed.name, deed.client, deed.details["decision"]) == ("permission_decided", bob.client, "cancelled")
+    (audit_event,) = decided(scene)
+    assert (audit_event.name, audit_event.client, audit_event.details["decision"]) == (
+        "permission_decided",
+        bob.client,
+        "cancelled",
+    )
 
 
 @pytest.mark.parametrize("action", ["accept", "decline", "cancel"])
@@ -982,10 +986,14 @@ def test_of_an_elicitation_the_action_is_written_down_and_not_the_content(action
     scene, ann, _ = together()
     elicit(scene)
     ann.send(id=ann.hears()["id"], result={"action": action, "content": {"name": "s3cret"}})
-    (deed,) = decided(scene)
-    assert (deed.name, deed.client, deed.details["decision"]) == ("elicitation_decided", ann.client, action)
-    assert deed.details["optionKind"] is None
-    assert "s3cret" not in repr(scene.deeds)
+    (audit_event,) = decided(scene)
+    assert (audit_event.name, audit_event.client, audit_event.details["decision"]) == (
+        "elicitation_decided",
+        ann.client,
+        action,
+    )
+    assert audit_event.details["optionKind"] is None
+    assert "s3cret" not in repr(scene.audit_events)
 
 
 def test_what_decides_nothing_is_not_written_down() -> None:
@@ -1014,7 +1022,7 @@ def test_what_decides_nothing_is_not_written_down() -> None:
 )
 def test_the_kind_of_an_option_is_what_the_agent_said(options: str, kind: str | None) -> None:
     text = f'{{"id":1,"method":"session/request_permission","params":{{"options":{options}}}}}'
-    question = Question(parse(text.encode()), Audience.CONTROLLERS, None, 0)
+    question = AgentRequest(parse(text.encode()), Audience.CONTROLLERS, None, 0)
     assert question.kind_of("yes") == kind
 
 
@@ -1026,7 +1034,7 @@ def test_an_option_with_a_word_of_the_protocol_for_its_id_is_not_taken_for_chose
         scene.agent.send(id=number, method="session/request_permission", params=params)
     for question, outcome in zip(ann.heard()[-2:], ({"outcome": "cancelled"}, {"outcome": "selected"}), strict=True):
         ann.send(id=question["id"], result={"outcome": outcome | {"optionId": "cancelled"}})
-    assert [deed.details["optionKind"] for deed in decided(scene)] == [None, "allow_always"]
+    assert [audit_event.details["optionKind"] for audit_event in decided(scene)] == [None, "allow_always"]
 
 
 @pytest.mark.parametrize(
@@ -1060,7 +1068,7 @@ def test_who_has_a_question_is_not_asked_it_again() -> None:
 
 def test_a_question_for_one_client_is_offered_to_the_next_where_nobody_has_it() -> None:
     scene, ann, bob = together()
-    question = Question(parse(b'{"jsonrpc":"2.0","id":1,"method":"fs/read"}'), Audience.HOST, scene.session(), 0)
+    question = AgentRequest(parse(b'{"jsonrpc":"2.0","id":1,"method":"fs/read"}'), Audience.HOST, scene.session(), 0)
     questions = scene.multiplexer._process.questions
     questions.add(question)
     for peer, asked in ((ann, 1), (bob, 0)):

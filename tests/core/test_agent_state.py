@@ -2,8 +2,8 @@
 
 import pytest
 
-from acp_gateway.core.agent_state import JUST_LOST, Process, Stage, who
-from acp_gateway.core.sessions import SESSION_ID_SIZE, Client, Registry, Request, Role, Viewer
+from acp_gateway.core.agent_state import JUST_LOST, AgentPhase, AgentState, who
+from acp_gateway.core.sessions import SESSION_ID_SIZE, Client, Registry, Request, Role, SessionScope
 from acp_gateway.protocol import jsonrpc
 from acp_gateway.protocol.jsonrpc import ID_SIZE, Message
 from tests.core.scene import Scene, make_policy, news_params
@@ -16,8 +16,8 @@ class Alone:
     """A process with one client, and nobody who decides."""
 
     def __init__(self) -> None:
-        self.process = Process("agent", make_policy(max_open_requests=3, max_waiting_size=LIMIT), Registry("me"))
-        self.client = Client("ann", Viewer("me"))
+        self.process = AgentState("agent", make_policy(max_open_requests=3, max_waiting_size=LIMIT), Registry("me"))
+        self.client = Client("ann", SessionScope("me"))
         self.settled: list[tuple[Request, Message]] = []
 
     def asks(self, raw_id: bytes = b"1", more: bytes = b"") -> Request:
@@ -42,8 +42,8 @@ def alone() -> Alone:
 
 def test_a_process_begins_with_nothing(alone: Alone) -> None:
     process = alone.process
-    assert (process.stage, process.lost, process.asked, process.live) == (Stage.ABSENT, None, {}, {})
-    assert process.deserted
+    assert (process.stage, process.lost, process.asked, process.live) == (AgentPhase.ABSENT, None, {}, {})
+    assert process.abandoned
 
 
 def test_each_request_gets_an_id_that_was_never_used(alone: Alone) -> None:
@@ -216,11 +216,11 @@ def test_a_process_is_deserted_while_none_of_its_clients_is_connected() -> None:
     ann, bob = scene.join("ann"), scene.join("bob")
     process = scene.multiplexer.home
     ann.away()
-    assert not process.deserted
+    assert not process.abandoned
     bob.gone()
-    assert process.deserted
+    assert process.abandoned
     ann.back()
-    assert not process.deserted
+    assert not process.abandoned
 
 
 def test_a_session_that_is_over_keeps_nothing_but_whose_and_where_it_is() -> None:
@@ -448,9 +448,9 @@ def test_a_process_with_a_turn_of_one_that_is_away_is_not_deserted() -> None:
     ann.new_session()
     ann.prompt()
     ann.away()
-    assert not scene.multiplexer.home.deserted
+    assert not scene.multiplexer.home.abandoned
     scene.agent.answers("session/prompt", stopReason="end_turn")
-    assert scene.multiplexer.home.deserted
+    assert scene.multiplexer.home.abandoned
     ann.prompt()
     ann.gone()
-    assert scene.multiplexer.home.deserted
+    assert scene.multiplexer.home.abandoned

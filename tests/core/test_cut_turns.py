@@ -57,7 +57,7 @@ class Gateways:
         said: dict[str, Any] = {} if place is None else {"epoch": place[0], "position": place[1]}
         peer.comes_back(connection=link, prompts=list(prompts), **said)
         for wanted in scene.wanted:
-            scene.recall(self.shelf.read(wanted))
+            scene.load_journal(self.shelf.read(wanted))
         scene.wanted.clear()
         if scene.agent.inbox:
             scene.agent.answers("session/load")

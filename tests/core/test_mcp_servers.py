@@ -13,9 +13,9 @@ from acp_gateway.core.mcp_servers import (
     LIST_LENGTH,
     LIST_SIZE,
     NESTED,
+    McpPolicy,
+    McpServer,
     NotUnderstood,
-    ToolPolicy,
-    ToolServer,
     may_be_loopback,
     screen,
 )
@@ -53,7 +53,7 @@ def with_server(**server: Any) -> bytes:
     ],
 )
 @pytest.mark.parametrize("policy", ["drop", "deny", ("files",), ()])
-def test_servers_elsewhere_pass_and_no_byte_changes(servers: str, policy: ToolPolicy) -> None:
+def test_servers_elsewhere_pass_and_no_byte_changes(servers: str, policy: McpPolicy) -> None:
     text = request(servers)
     screened = screen(text, policy)
     assert (screened.text, screened.dropped, screened.refused) == (text, (), ())
@@ -80,9 +80,9 @@ def test_dropped_servers_leave_the_others_and_all_else_as_they_were() -> None:
     screened = screen(request(servers, ',"_meta": { "n":1E400 }'), "drop")
     assert screened.text == request(f"[{ELSEWHERE},{CARRIED}]", ',"_meta": { "n":1E400 }')
     assert screened.dropped == (
-        ToolServer("files", "stdio"),
-        ToolServer("notes", "http"),
-        ToolServer("old", "sse"),
+        McpServer("files", "stdio"),
+        McpServer("notes", "http"),
+        McpServer("old", "sse"),
     )
     assert not screened.refused
 
@@ -97,7 +97,7 @@ def test_dropped_servers_are_named_and_nothing_else_of_them_is_told() -> None:
 def test_a_request_with_local_servers_is_refused_whole_where_they_are_denied() -> None:
     text = request(f"[{PROGRAM},{ELSEWHERE},{LOCAL_URL}]")
     screened = screen(text, "deny")
-    assert screened.refused == (ToolServer("files", "stdio"), ToolServer("notes", "http"))
+    assert screened.refused == (McpServer("files", "stdio"), McpServer("notes", "http"))
     assert not screened.dropped
 
 
@@ -119,7 +119,7 @@ def test_local_servers_of_certain_names_pass_and_the_others_are_dropped() -> Non
     text = request(f"[{PROGRAM},{OTHER_PROGRAM},{LOCAL_URL},{ELSEWHERE}]")
     screened = screen(text, ("git", "notes"))
     assert screened.text == request(f"[{OTHER_PROGRAM},{LOCAL_URL},{ELSEWHERE}]")
-    assert screened.dropped == (ToolServer("files", "stdio"),)
+    assert screened.dropped == (McpServer("files", "stdio"),)
 
 
 @pytest.mark.parametrize(
@@ -138,7 +138,7 @@ def test_a_name_is_the_string_that_the_client_means(server: str, *, passes: bool
 
 def test_a_server_without_a_name_is_named_by_none() -> None:
     assert screen(with_server(command="x"), ("files", "")).dropped == ()
-    assert screen(with_server(command="x"), ("files",)).dropped == (ToolServer("", "stdio"),)
+    assert screen(with_server(command="x"), ("files",)).dropped == (McpServer("", "stdio"),)
 
 
 # Which servers are local
@@ -176,7 +176,7 @@ def test_a_server_without_a_name_is_named_by_none() -> None:
     ],
 )
 def test_the_kind_of_a_local_server(server: dict[str, Any], kind: str | None) -> None:
-    expected = () if kind is None else (ToolServer("n", kind),)
+    expected = () if kind is None else (McpServer("n", kind),)
     assert screen(with_server(name="n", **server), "drop").dropped == expected
 
 
@@ -198,7 +198,7 @@ def test_the_kind_of_a_local_server(server: dict[str, Any], kind: str | None) ->
     ],
 )
 @pytest.mark.parametrize("policy", ["drop", "deny", ("git",)])
-def test_servers_that_can_be_read_in_more_than_one_way_are_refused(servers: str, policy: ToolPolicy) -> None:
+def test_servers_that_can_be_read_in_more_than_one_way_are_refused(servers: str, policy: McpPolicy) -> None:
     with pytest.raises(NotUnderstood):
         screen(request(servers), policy)
 
@@ -260,8 +260,8 @@ def test_lists_deeper_in_a_request_are_emptied(name: str, where: str, left: str)
     full, empty = f'"{name}"\t: {{"x":{PROGRAM}}}', f'"{name}"\t: {{}}'
     screened = screen(request(f"[{ELSEWHERE}]", where.format(full)), "drop")
     assert screened.text == request(f"[{ELSEWHERE}]", left.format(empty))
-    assert screened.dropped == (ToolServer("_meta", NESTED),)
-    assert screen(request("[]", where.format(full)), "deny").refused == (ToolServer("_meta", NESTED),)
+    assert screened.dropped == (McpServer("_meta", NESTED),)
+    assert screen(request("[]", where.format(full)), "deny").refused == (McpServer("_meta", NESTED),)
 
 
 @pytest.mark.parametrize(
@@ -294,7 +294,7 @@ def test_several_lists_are_all_emptied_and_told_of_once() -> None:
     screened = screen(request(f"[{PROGRAM}]", more), "drop")
     left = ',"_meta":{"a":{"mcpServers":[]},"mcpServers":{}},"x":{"mcp_servers":[]}'
     assert screened.text == request("[]", left)
-    assert screened.dropped == (ToolServer("files", "stdio"), ToolServer("_meta", NESTED))
+    assert screened.dropped == (McpServer("files", "stdio"), McpServer("_meta", NESTED))
 
 
 def test_a_list_in_a_server_that_passes_is_emptied() -> None:

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import event, given, settings
 from hypothesis import strategies as st
 
-from acp_gateway.core.output import Deed
+from acp_gateway.core.output import AuditEvent
 from acp_gateway.core.sessions import Role
 from acp_gateway.protocol.jsonrpc import parse
 from acp_gateway.protocol.methods import Capability
@@ -768,9 +768,9 @@ def test_a_client_that_is_away_misses_nothing_and_keeps_what_it_was_asked(scene:
     own = ann.hears()["id"]
     ann.away()
     scene.agent.update("meanwhile")
-    assert scene.multiplexer.home.deserted
+    assert scene.multiplexer.home.abandoned
     ann.back()
-    assert not scene.multiplexer.home.deserted
+    assert not scene.multiplexer.home.abandoned
     assert ann.hears()["method"] == "session/update"
     ann.send(id=own, result={"outcome": {"outcome": "selected", "optionId": "yes"}})
     assert scene.agent.hears()["id"] == 7
@@ -1160,20 +1160,20 @@ def test_who_takes_part_and_who_has_left_is_written_down_once(scene: Scene, ann:
     for peer in (bob, bob, eve):
         peer.load()
     about = {"session": "s", "agent": "agent"}
-    joined = [Deed("session_joined", peer.client, about | {"owner": "me"}) for peer in (ann, bob, eve)]
-    assert scene.deeds == joined
+    joined = [AuditEvent("session_joined", peer.client, about | {"owner": "me"}) for peer in (ann, bob, eve)]
+    assert scene.audit_events == joined
     bob.request("session/close", sessionId="s")
     bob.request("session/close", sessionId="s")
     eve.away()
     eve.gone()
     ann.dismissed()
-    assert scene.deeds[3:] == [Deed("session_left", peer.client, about) for peer in (bob, eve, ann)]
+    assert scene.audit_events[3:] == [AuditEvent("session_left", peer.client, about) for peer in (bob, eve, ann)]
 
 
 def test_who_was_in_a_session_when_it_ended_has_left_it(scene: Scene, ann: Peer) -> None:
     ann.new_session()
     scene.lose_agent()
-    assert [deed.name for deed in scene.deeds] == ["session_joined", "session_left"]
+    assert [audit_event.name for audit_event in scene.audit_events] == ["session_joined", "session_left"]
 
 
 def test_dear_requests_count_as_several_messages_whatever_becomes_of_them() -> None:

@@ -8,10 +8,10 @@ import pytest
 
 from acp_gateway.core.agent_state import Policy
 from acp_gateway.core.journal import Journal
-from acp_gateway.core.mcp_servers import ToolPolicy
+from acp_gateway.core.mcp_servers import McpPolicy
 from acp_gateway.core.opening import NAME_TOLD, SERVERS_TOLD
-from acp_gateway.core.output import Deed
-from acp_gateway.core.sessions import Findings, Problem, Registry, Role, Session, State
+from acp_gateway.core.output import AuditEvent
+from acp_gateway.core.sessions import DirectoryCheckResult, Problem, Registry, Role, Session, State
 from acp_gateway.protocol.gaps import GAP
 from acp_gateway.protocol.jsonrpc import parse
 from tests.core.scene import Peer, Place, Scene, Shelf, encode, make_policy, news_params
@@ -723,7 +723,7 @@ def test_one_process_is_stopped_once_for_all_who_want_its_sessions() -> None:
             bob.client,
             b'{"id":"%b","method":"session/delete","params":{"sessionId":"%b"}}' % ((session_id.encode(),) * 2),
         )
-    assert here.multiplexer.take_deliveries().deserted == [there.multiplexer.home]
+    assert here.multiplexer.take_deliveries().abandoned == [there.multiplexer.home]
 
 
 def test_a_process_that_somebody_came_back_to_meanwhile_keeps_its_session() -> None:
@@ -1249,12 +1249,14 @@ def test_what_is_said_under_the_id_of_a_session_that_is_only_being_deleted_is_no
 
 PROGRAM = {"name": "files", "command": "/bin/files", "args": ["s3cret"], "env": [{"name": "KEY", "value": "s3cret"}]}
 ELSEWHERE = {"type": "http", "name": "docs", "url": "https://example.com/mcp", "headers": []}
-FOUND = Findings()
+FOUND = DirectoryCheckResult()
 
 
-def outside(path: str = "/elsewhere") -> Findings:
+def outside(path: str = "/elsewhere") -> DirectoryCheckResult:
     """What is found out of a directory where no session may be."""
-    return Findings(Problem("not there", {"reason": "outside_workspaces", "cwd": path, "allowed": ["/srv"]}))
+    return DirectoryCheckResult(
+        Problem("not there", {"reason": "outside_workspaces", "cwd": path, "allowed": ["/srv"]})
+    )
 
 
 @pytest.fixture
@@ -1273,11 +1275,11 @@ def methods_of(scene: Scene) -> list[str | None]:
 def test_nothing_reaches_the_agent_before_somebody_has_looked(slow: Scene, method: str) -> None:
     ann = slow.join("ann")
     own = ann.request(method, sessionId="s", cwd="/srv/x", additionalDirectories=["/srv/y", "/z"], mcpServers=[])
-    (survey,) = slow.surveys
-    assert survey.directories == ("/srv/x", "/srv/y", "/z")
+    (directory_check,) = slow.directory_checks
+    assert directory_check.directories == ("/srv/x", "/srv/y", "/z")
     assert (slow.agent.inbox, ann.inbox, list(slow.registry)) == ([], [], [])
     assert slow.multiplexer.busy
-    slow.survey(FOUND)
+    slow.directory_check(FOUND)
     # What is resumed is loaded, where the agent can do that: so the history comes along.
     slow.agent.answers("session/load" if method == "session/resume" else method, sessionId="s")
     assert ann.hears()["id"] == own
@@ -1288,14 +1290,14 @@ def test_nothing_reaches_the_agent_before_somebody_has_looked(slow: Scene, metho
 def test_what_was_found_wrong_is_the_answer_and_written_down(slow: Scene, method: str) -> None:
     ann = slow.join("ann")
     ann.request(method, sessionId="s", cwd="/elsewhere", mcpServers=[])
-    slow.survey(outside())
+    slow.directory_check(outside())
     assert ann.hears()["error"] == {
         "code": -32602,
         "message": "not there",
         "data": {"reason": "outside_workspaces", "cwd": "/elsewhere", "allowed": ["/srv"]},
     }
-    assert slow.deeds == [
-        Deed("cwd_refused", ann.client, {"agent": "agent", "path": "/elsewhere", "reason": "outside_workspaces"})
+    assert slow.audit_events == [
+        AuditEvent("cwd_refused", ann.client, {"agent": "agent", "path": "/elsewhere", "reason": "outside_workspaces"})
     ]
     assert (slow.agent.inbox, list(slow.registry)) == ([], [])
     assert not slow.multiplexer.busy
@@ -1303,27 +1305,27 @@ def test_what_was_found_wrong_is_the_answer_and_written_down(slow: Scene, method
 
 def test_a_request_that_names_no_directory_is_looked_at_as_well(slow: Scene) -> None:
     slow.join("ann").request("session/new", mcpServers=[])
-    assert slow.surveys[0].directories == ()
+    assert slow.directory_checks[0].directories == ()
 
 
 def test_what_is_live_is_not_looked_at_again(slow: Scene) -> None:
     ann, bob = slow.join("ann"), slow.join("bob")
     ann.request("session/new", cwd="/srv", mcpServers=[])
-    slow.survey(FOUND)
+    slow.directory_check(FOUND)
     slow.agent.answers("session/new", sessionId="s")
     for method in ("session/load", "session/resume"):
         bob.request(method, sessionId="s", cwd="/nowhere", mcpServers=[PROGRAM], additionalDirectories=7)
     assert [message["result"] for message in bob.heard()] == [{}, {}]
-    assert (slow.surveys, slow.agent.inbox) == ([], [])
+    assert (slow.directory_checks, slow.agent.inbox) == ([], [])
 
 
 @pytest.mark.parametrize("found", [FOUND, outside()])
-def test_what_a_client_asks_meanwhile_comes_behind(slow: Scene, found: Findings) -> None:
+def test_what_a_client_asks_meanwhile_comes_behind(slow: Scene, found: DirectoryCheckResult) -> None:
     ann, bob = slow.join("ann"), slow.join("bob")
     own = [ann.request("session/new", cwd="/srv", mcpServers=[]), ann.request("session/list"), ann.request("_x/y")]
     bob.request("_of/another")
     assert methods_of(slow) == ["_of/another"]
-    slow.survey(found)
+    slow.directory_check(found)
     asked = slow.agent.heard()
     expected = ["session/new", "session/list", "_x/y"]
     assert [message["method"] for message in asked] == expected[found is not FOUND :]
@@ -1336,7 +1338,7 @@ def test_a_prompt_right_behind_a_load_is_for_what_was_loaded(slow: Scene) -> Non
     ann = slow.join("ann")
     ann.request("session/load", sessionId="s", cwd="/srv", mcpServers=[])
     ann.prompt()
-    slow.survey(FOUND)
+    slow.directory_check(FOUND)
     slow.agent.answers("session/load")
     slow.agent.answers("session/prompt", stopReason="end_turn")
     assert [message["result"] for message in ann.heard()] == [{}, {"stopReason": "end_turn"}]
@@ -1349,21 +1351,21 @@ def test_each_of_several_openings_is_looked_at_when_its_turn_comes(slow: Scene) 
         return ann.request("session/load", sessionId=session_id, cwd=cwd, mcpServers=[])
 
     own = [load("s", "/srv/1"), load("t", "/srv/2"), ann.request("session/close", sessionId="s"), load("s", "/srv/3")]
-    assert [survey.directories for survey in slow.surveys] == [("/srv/1",)]
-    slow.survey(FOUND)
+    assert [directory_check.directories for directory_check in slow.directory_checks] == [("/srv/1",)]
+    slow.directory_check(FOUND)
     assert methods_of(slow) == ["session/load"]
-    assert [survey.directories for survey in slow.surveys] == [("/srv/2",)]
+    assert [directory_check.directories for directory_check in slow.directory_checks] == [("/srv/2",)]
     slow.agent.send(id=2, result={})
     assert ann.hears()["id"] == own[0]
-    slow.survey(FOUND)
+    slow.directory_check(FOUND)
     first, closing = slow.agent.heard()
     assert [first["method"], closing["method"]] == ["session/load", "session/close"]
     slow.agent.answer(first)
     assert ann.hears()["id"] == own[1]
     slow.agent.answer(closing)
     assert ann.hears()["id"] == own[2]
-    assert [survey.directories for survey in slow.surveys] == [("/srv/3",)]
-    slow.survey(FOUND)
+    assert [directory_check.directories for directory_check in slow.directory_checks] == [("/srv/3",)]
+    slow.directory_check(FOUND)
     slow.agent.answers("session/load")
     assert ann.hears()["id"] == own[3]
 
@@ -1371,7 +1373,7 @@ def test_each_of_several_openings_is_looked_at_when_its_turn_comes(slow: Scene) 
 def test_what_was_asked_before_does_not_wait_until_somebody_has_looked(slow: Scene) -> None:
     ann, bob = slow.join("ann"), slow.join("bob")
     begin_load(bob)
-    slow.survey(FOUND)
+    slow.directory_check(FOUND)
     own = ann.request("session/load", sessionId="s", cwd="/srv", mcpServers=[])
     ann.request("session/new", cwd="/srv", mcpServers=[])
     slow.agent.answers("session/load")
@@ -1382,11 +1384,11 @@ def test_what_is_asked_in_a_session_that_another_is_opening_comes_behind_as_well
     ann, bob = slow.join("ann"), slow.join("bob")
     own = ann.request("session/load", sessionId="s", cwd="/srv", mcpServers=[])
     begin_load(bob)
-    slow.surveys.reverse()
-    slow.survey(FOUND)
+    slow.directory_checks.reverse()
+    slow.directory_check(FOUND)
     loading = slow.agent.takes("session/load")
     prompt = ann.prompt()
-    slow.survey(FOUND)
+    slow.directory_check(FOUND)
     slow.agent.answer(loading)
     assert ann.hears()["id"] == own
     slow.agent.answers("session/prompt", stopReason="end_turn")
@@ -1396,7 +1398,7 @@ def test_what_is_asked_in_a_session_that_another_is_opening_comes_behind_as_well
 def test_a_cancel_ends_the_prompts_that_wait_behind(slow: Scene) -> None:
     ann = slow.join("ann")
     ann.request("session/new", cwd="/srv", mcpServers=[])
-    slow.survey(FOUND)
+    slow.directory_check(FOUND)
     slow.agent.answers("session/new", sessionId="s")
     ann.heard()
     ann.request("session/new", cwd="/srv", mcpServers=[])
@@ -1404,7 +1406,7 @@ def test_a_cancel_ends_the_prompts_that_wait_behind(slow: Scene) -> None:
     ann.cancel()
     assert ann.hears() == {"jsonrpc": "2.0", "id": prompt, "result": {"stopReason": "cancelled"}}
     assert methods_of(slow) == ["session/cancel"]
-    slow.survey(FOUND)
+    slow.directory_check(FOUND)
     assert methods_of(slow) == ["session/new"]
 
 
@@ -1414,7 +1416,7 @@ def test_a_client_may_not_want_to_know_any_more(slow: Scene) -> None:
     behind = ann.request("_x/y")
     ann.send(method="$/cancel_request", params={"requestId": own})
     assert (ann.heard()[0]["id"], methods_of(slow)) == (own, ["_x/y"])
-    slow.survey(FOUND)
+    slow.directory_check(FOUND)
     assert (slow.agent.inbox, ann.inbox) == ([], [])
     slow.agent.send(id=2, result={})
     assert ann.hears()["id"] == behind
@@ -1428,7 +1430,7 @@ def test_a_client_may_not_want_to_know_of_what_waits_behind(slow: Scene) -> None
     ann.send(method="$/cancel_request", params={"requestId": behind[0]})
     error = ann.hears()
     assert (error["id"], error["error"]["code"]) == (behind[0], -32800)
-    slow.survey(FOUND)
+    slow.directory_check(FOUND)
     assert methods_of(slow) == ["session/new", "_x/2"]
 
 
@@ -1438,10 +1440,10 @@ def test_behind_what_was_cancelled_the_next_opening_is_looked_at(slow: Scene) ->
     ann.request("session/new", cwd="/srv/2", mcpServers=[])
     ann.request("_x/y")
     ann.send(method="$/cancel_request", params={"requestId": own})
-    assert [survey.directories for survey in slow.surveys] == [("/srv/1",), ("/srv/2",)]
-    slow.survey(FOUND)
+    assert [directory_check.directories for directory_check in slow.directory_checks] == [("/srv/1",), ("/srv/2",)]
+    slow.directory_check(FOUND)
     assert slow.agent.inbox == []
-    slow.survey(FOUND)
+    slow.directory_check(FOUND)
     assert methods_of(slow) == ["session/new", "_x/y"]
 
 
@@ -1451,9 +1453,9 @@ def test_what_a_client_that_leaves_wanted_is_never_opened(slow: Scene) -> None:
         client.request("session/new", cwd="/srv", mcpServers=[])
         client.request("_x/y")
     ann.gone()
-    slow.survey(FOUND)
+    slow.directory_check(FOUND)
     assert slow.agent.inbox == []
-    slow.survey(FOUND)
+    slow.directory_check(FOUND)
     assert methods_of(slow) == ["session/new", "_x/y"]
 
 
@@ -1469,8 +1471,8 @@ def test_who_is_dismissed_gets_one_answer_to_each_and_the_agent_nothing(slow: Sc
     answers = ann.heard()
     assert [message["id"] for message in answers] == own
     assert {message["error"]["message"] for message in answers} == {"it is slow"}
-    for _ in range(len(slow.surveys)):
-        slow.survey(FOUND)
+    for _ in range(len(slow.directory_checks)):
+        slow.directory_check(FOUND)
     assert slow.agent.inbox == []
 
 
@@ -1485,7 +1487,7 @@ def test_what_was_looked_at_for_an_agent_that_has_ended_is_not_opened_in_the_nex
     assert [message["id"] for message in answers] == (own if end is Scene.lose_agent else [])
     assert not slow.multiplexer.busy
     ann.request("_later/on")
-    slow.survey(FOUND)
+    slow.directory_check(FOUND)
     slow.agent.answers("initialize", **slow.welcome)
     assert methods_of(slow) == ["_later/on"]
     assert ann.heard() == []
@@ -1495,10 +1497,10 @@ def test_what_somebody_else_has_opened_meanwhile_is_joined(slow: Scene) -> None:
     ann, bob = slow.join("ann"), slow.join("bob")
     begin_load(ann)
     begin_load(bob)
-    slow.survey(FOUND)
+    slow.directory_check(FOUND)
     slow.agent.answers("session/load")
     assert ann.hears()["result"] == {}
-    slow.survey(outside())
+    slow.directory_check(outside())
     assert bob.hears()["result"] == {}
     assert list(the_session(slow).attached) == [ann.client, bob.client]
     assert slow.agent.inbox == []
@@ -1511,7 +1513,7 @@ def test_what_somebody_else_has_opened_elsewhere_meanwhile_is_refused(slow: Scen
     bob = there.join("bob")
     begin_load(bob)
     there.agent.answers("session/load")
-    slow.survey(FOUND)
+    slow.directory_check(FOUND)
     assert ann.hears()["error"]["code"] == -32002
     assert slow.agent.inbox == []
 
@@ -1534,10 +1536,10 @@ def closed_and_kept() -> tuple[Scene, Peer, Shelf, Place]:
 def test_a_load_that_waits_for_an_archive_is_looked_at_once() -> None:
     scene, ann, shelf, (epoch, position) = closed_and_kept()
     ann.comes_back(method="session/load", epoch=epoch, position=position)
-    scene.survey(FOUND)
-    assert (scene.surveys, scene.agent.inbox) == ([], [])
-    scene.recall(shelf.read(next(iter(shelf.journals))))
-    assert scene.surveys == []
+    scene.directory_check(FOUND)
+    assert (scene.directory_checks, scene.agent.inbox) == ([], [])
+    scene.load_journal(shelf.read(next(iter(shelf.journals))))
+    assert scene.directory_checks == []
     scene.agent.answers("session/load")
 
 
@@ -1546,11 +1548,11 @@ def test_a_load_that_waits_for_an_archive_is_not_overtaken_by_what_its_client_as
     first = ann.comes_back(method="session/load", epoch=epoch, position=position)
     ann.request("session/new", cwd="/srv", mcpServers=[])
     second = ann.request("session/load", sessionId="s", cwd="/srv", mcpServers=[])
-    scene.survey(FOUND)
-    scene.recall(shelf.read(next(iter(shelf.journals))))
+    scene.directory_check(FOUND)
+    scene.load_journal(shelf.read(next(iter(shelf.journals))))
     ann.heard()
     scene.agent.answers("session/load")
-    scene.survey(FOUND)
+    scene.directory_check(FOUND)
     assert [message["id"] for message in ann.heard() if "id" in message] == [first, second]
 
 
@@ -1636,9 +1638,9 @@ def test_where_a_session_was_is_looked_at_again_for_a_limited_client(
     named = {} if cwd is None else {"cwd": cwd}
     for client, also in ((ann, ()), (scene.join("bob", workspaces=("proj",)), ("/srv/proj/link",))):
         client.request(method, sessionId="in", mcpServers=[], **named)
-        (survey,) = scene.surveys
-        assert survey.directories == (*named.values(), *also)
-        scene.survey(Findings(Problem("it leads elsewhere", {})))
+        (directory_check,) = scene.directory_checks
+        assert directory_check.directories == (*named.values(), *also)
+        scene.directory_check(DirectoryCheckResult(Problem("it leads elsewhere", {})))
         assert client.hears()["error"]["message"] == "it leads elsewhere"
     assert scene.agent.inbox == []
 
@@ -1664,9 +1666,9 @@ def joins(scene: Scene, **params: Any) -> Peer:
 
 def test_who_joins_has_a_session_opened_where_it_was(restored: Scene) -> None:
     bob = joins(restored, cwd="/Users/bob", additionalDirectories=["/Users/bob/x"])
-    assert restored.surveys[0].directories == ("/srv/old",)
+    assert restored.directory_checks[0].directories == ("/srv/old",)
     assert restored.agent.inbox == []
-    restored.survey(FOUND)
+    restored.directory_check(FOUND)
     opening = restored.agent.answers("session/load")
     assert opening["params"] == {"mcpServers": [], "cwd": "/srv/old", "sessionId": "s"}
     assert bob.hears()["result"] == {"sessionId": "s"}
@@ -1675,27 +1677,41 @@ def test_who_joins_has_a_session_opened_where_it_was(restored: Scene) -> None:
 
 def test_where_no_session_may_be_any_more_none_is_opened_by_joining(restored: Scene) -> None:
     bob = joins(restored, cwd="/srv/fine")
-    restored.survey(outside("/srv/old"))
+    restored.directory_check(outside("/srv/old"))
     assert bob.hears()["error"]["data"]["reason"] == "outside_workspaces"
     assert restored.agent.inbox == []
-    assert [deed.name for deed in restored.deeds] == ["cwd_refused"]
+    assert [audit_event.name for audit_event in restored.audit_events] == ["cwd_refused"]
 
 
 @pytest.mark.parametrize(
     ("params", "directories", "findings", "place"),
     [
-        ({"cwd": "/srv/x"}, ("/srv/x",), Findings(None, "x", ("/srv", None)), ("/srv/x", "x")),
-        ({"cwd": "/Users/b"}, ("/Users/b",), Findings(Problem("no", {}), None, ("/srv/a", "a")), ("/srv/a", "a")),
-        ({}, (), Findings(None, None, ("/srv/a", "a")), ("/srv/a", "a")),
-        ({"cwd": 7, "additionalDirectories": [7]}, (), Findings(None, None, ("/srv", None)), ("/srv", None)),
+        ({"cwd": "/srv/x"}, ("/srv/x",), DirectoryCheckResult(None, "x", ("/srv", None)), ("/srv/x", "x")),
+        (
+            {"cwd": "/Users/b"},
+            ("/Users/b",),
+            DirectoryCheckResult(Problem("no", {}), None, ("/srv/a", "a")),
+            ("/srv/a", "a"),
+        ),
+        ({}, (), DirectoryCheckResult(None, None, ("/srv/a", "a")), ("/srv/a", "a")),
+        (
+            {"cwd": 7, "additionalDirectories": [7]},
+            (),
+            DirectoryCheckResult(None, None, ("/srv", None)),
+            ("/srv", None),
+        ),
     ],
 )
 def test_what_nobody_here_has_opened_before_is_opened_where_one_asks_or_else_where_one_may(
-    slow: Scene, params: dict[str, Any], directories: tuple[str, ...], findings: Findings, place: tuple[str, str | None]
+    slow: Scene,
+    params: dict[str, Any],
+    directories: tuple[str, ...],
+    findings: DirectoryCheckResult,
+    place: tuple[str, str | None],
 ) -> None:
     bob = joins(slow, **params)
-    assert slow.surveys[0].directories == directories
-    slow.survey(findings)
+    assert slow.directory_checks[0].directories == directories
+    slow.directory_check(findings)
     opening = slow.agent.answers("session/load")
     assert opening["params"] == {"mcpServers": [], "cwd": place[0], "sessionId": "s"}
     assert bob.hears()["result"] == {"sessionId": "s"}
@@ -1705,7 +1721,7 @@ def test_what_nobody_here_has_opened_before_is_opened_where_one_asks_or_else_whe
 @pytest.mark.parametrize("params", [{"cwd": "/Users/bob"}, {}])
 def test_where_there_is_no_place_at_all_nothing_is_opened_by_joining(slow: Scene, params: dict[str, Any]) -> None:
     bob = joins(slow, **params)
-    slow.survey(Findings(Problem("no", {}) if params else None, None, None))
+    slow.directory_check(DirectoryCheckResult(Problem("no", {}) if params else None, None, None))
     error = bob.hears()["error"]
     assert (error["code"], error["data"]) == (-32602, {"reason": "outside_workspaces"})
     assert (slow.agent.inbox, list(slow.registry)) == ([], [])
@@ -1714,8 +1730,8 @@ def test_where_there_is_no_place_at_all_nothing_is_opened_by_joining(slow: Scene
 def test_those_who_join_one_after_another_meanwhile_have_it_opened_once(slow: Scene) -> None:
     bob, cem = joins(slow, cwd="/srv/x"), slow.join("cem", only="s")
     cem.request("session/new", cwd="/srv/y", mcpServers=[])
-    slow.survey(FOUND)
-    slow.survey(FOUND)
+    slow.directory_check(FOUND)
+    slow.directory_check(FOUND)
     slow.agent.answers("session/load")
     assert bob.hears()["result"] == cem.hears()["result"] == {"sessionId": "s"}
     assert the_session(slow).setup == {"cwd": b'"/srv/x"'}
@@ -1724,7 +1740,7 @@ def test_those_who_join_one_after_another_meanwhile_have_it_opened_once(slow: Sc
 def test_who_has_left_meanwhile_has_nothing_opened_by_joining(slow: Scene) -> None:
     bob = joins(slow, cwd="/srv/x")
     bob.gone()
-    slow.survey(FOUND)
+    slow.directory_check(FOUND)
     assert (slow.agent.inbox, list(slow.registry)) == ([], [])
 
 
@@ -1749,14 +1765,14 @@ def test_what_can_be_read_in_more_than_one_way_opens_nothing(method: str, params
     ann = scene.join("ann")
     ann.request(method, sessionId="s", **params)
     assert ann.hears()["error"]["code"] == -32602
-    assert (scene.agent.inbox, list(scene.registry), scene.deeds) == ([], [], [])
+    assert (scene.agent.inbox, list(scene.registry), scene.audit_events) == ([], [], [])
 
 
 def test_of_very_many_tool_servers_the_audit_names_some_and_counts_the_rest() -> None:
     scene = Scene(make_policy(mcp_servers="drop"))
     ann = scene.join("ann")
     ann.request("session/new", cwd="/srv", mcpServers=[PROGRAM | {"name": "n" * 1000}] * 100)
-    told = [deed.details for deed in scene.deeds if deed.name == "mcp_server_dropped"]
+    told = [audit_event.details for audit_event in scene.audit_events if audit_event.name == "mcp_server_dropped"]
     assert told[:-1] == [{"agent": "agent", "name": "n" * 64 + " …", "kind": "stdio"}] * 10
     assert told[-1] == {"agent": "agent", "count": 90}
 
@@ -1770,12 +1786,12 @@ def test_local_tool_servers_are_left_out_and_the_session_starts(method: str) -> 
     asked = scene.agent.answers("session/load" if method == "session/resume" else method, sessionId="s")
     assert asked["params"]["mcpServers"] == [ELSEWHERE]
     assert "result" in ann.hears()
-    assert scene.deeds[0] == Deed(
+    assert scene.audit_events[0] == AuditEvent(
         "mcp_server_dropped", ann.client, {"agent": "agent", "name": "files", "kind": "stdio"}
     )
     assert scene.notes == ["ann: left out tool servers that would run here: 'files'"]
     assert b"s3cret" not in scene.session().setup["mcpServers"]
-    assert "s3cret" not in repr([scene.deeds, scene.notes])
+    assert "s3cret" not in repr([scene.audit_events, scene.notes])
     assert ann.client.waiting_size == size
 
 
@@ -1795,9 +1811,9 @@ def test_they_are_left_out_and_told_of_once_however_long_somebody_looks() -> Non
     scene.look = None
     ann = scene.join("ann")
     ann.request("session/new", cwd="/srv", mcpServers=[PROGRAM])
-    scene.survey(FOUND)
+    scene.directory_check(FOUND)
     assert scene.agent.takes("session/new")["params"]["mcpServers"] == []
-    assert len(scene.deeds) == len(scene.notes) == 1
+    assert len(scene.audit_events) == len(scene.notes) == 1
 
 
 @pytest.mark.parametrize("method", OPENING)
@@ -1813,12 +1829,15 @@ def test_local_tool_servers_that_are_denied_are_named_in_the_error(method: str) 
     assert error["message"] == (
         "tool servers that would run on the gateway's machine are not allowed here: 'files', \"no'tes\""
     )
-    assert [(deed.name, deed.details["name"], deed.details["kind"]) for deed in scene.deeds] == [
+    assert [
+        (audit_event.name, audit_event.details["name"], audit_event.details["kind"])
+        for audit_event in scene.audit_events
+    ] == [
         ("mcp_server_refused", "files", "stdio"),
         ("mcp_server_refused", "no'tes", "http"),
     ]
-    assert "s3cret" not in f"{text!r}{scene.deeds}{scene.notes}"
-    assert (scene.agent.inbox, scene.surveys, list(scene.registry)) == ([], [], [])
+    assert "s3cret" not in f"{text!r}{scene.audit_events}{scene.notes}"
+    assert (scene.agent.inbox, scene.directory_checks, list(scene.registry)) == ([], [], [])
 
 
 def test_names_are_told_without_what_a_terminal_would_obey_and_not_without_end() -> None:
@@ -1833,7 +1852,7 @@ def test_names_are_told_without_what_a_terminal_would_obey_and_not_without_end()
 
 
 @pytest.mark.parametrize("policy", ["drop", "deny"])
-def test_of_many_servers_some_are_named_in_the_audit_and_the_others_counted(policy: ToolPolicy) -> None:
+def test_of_many_servers_some_are_named_in_the_audit_and_the_others_counted(policy: McpPolicy) -> None:
     for more in (0, 1, 3):
         scene = Scene(make_policy(mcp_servers=policy))
         ann = scene.join("ann")
@@ -1841,9 +1860,9 @@ def test_of_many_servers_some_are_named_in_the_audit_and_the_others_counted(poli
         ann.request("session/new", cwd="/srv", mcpServers=servers)
         event = "mcp_server_dropped" if policy == "drop" else "mcp_server_refused"
         told = {"agent": "agent", "name": "n" * NAME_TOLD + " …", "kind": "t" * NAME_TOLD + " …"}
-        named = Deed(event, ann.client, told)
-        counted = Deed(event, ann.client, {"agent": "agent", "count": more})
-        assert scene.deeds == [named] * SERVERS_TOLD + [counted] * bool(more)
+        named = AuditEvent(event, ann.client, told)
+        counted = AuditEvent(event, ann.client, {"agent": "agent", "count": more})
+        assert scene.audit_events == [named] * SERVERS_TOLD + [counted] * bool(more)
 
 
 def test_who_joins_brings_no_tool_servers_along() -> None:
@@ -1903,8 +1922,8 @@ def test_what_the_agent_is_about_to_open_counts_as_well(policy: Policy) -> None:
     for client in (ann, bob):
         client.request("session/new", cwd="/srv", mcpServers=[])
         client.request("session/fork", sessionId="s", cwd="/srv", mcpServers=[])
-    while scene.surveys:
-        scene.survey(FOUND)
+    while scene.directory_checks:
+        scene.directory_check(FOUND)
     assert scene.agent.takes("session/new")
     reasons = [message["error"]["data"]["reason"] for message in [*ann.heard(), *bob.heard()]]
     assert reasons == ["too_many_sessions"] * 3
@@ -1933,10 +1952,10 @@ def test_names_of_tool_servers_are_told_redacted_escaped_and_cut(policy: str) ->
     ann = scene.join("ann")
     odd = {"name": "x", "type": "acpgw_hunter2\u2066" + "k" * 1000}
     ann.request("session/new", cwd="/srv", mcpServers=[HIDDEN_NAME, odd])
-    first, second = scene.deeds[0].details, scene.deeds[1].details
+    first, second = scene.audit_events[0].details, scene.audit_events[1].details
     assert first["name"] == "acpgw_…\\x1b[2J\\u202e " + "n" * 43 + " …"
     assert second["kind"].startswith("acpgw_…\\u2066kkk")
-    told = repr([scene.deeds, scene.notes, ann.heard()])
+    told = repr([scene.audit_events, scene.notes, ann.heard()])
     assert "hunter2" not in told
     assert "n" * 65 not in told
 
@@ -1945,11 +1964,11 @@ def test_a_cwd_that_is_refused_is_told_redacted_escaped_and_cut(slow: Scene) -> 
     ann = slow.join("ann")
     path = "/srv/acpgw_hunter2\x1b[2J\u202e" + "p" * 3000
     ann.request("session/new", cwd=path, mcpServers=[])
-    slow.survey(Findings(Problem("no", {"cwd": path, "reason": "outside_workspaces"})))
-    (deed,) = slow.deeds
-    assert deed.details["path"].startswith("/srv/acpgw_…\\x1b[2J\\u202eppp")
-    assert len(deed.details["path"]) < 300
-    assert "hunter2" not in repr([slow.deeds, slow.notes])
+    slow.directory_check(DirectoryCheckResult(Problem("no", {"cwd": path, "reason": "outside_workspaces"})))
+    (audit_event,) = slow.audit_events
+    assert audit_event.details["path"].startswith("/srv/acpgw_…\\x1b[2J\\u202eppp")
+    assert len(audit_event.details["path"]) < 300
+    assert "hunter2" not in repr([slow.audit_events, slow.notes])
 
 
 def test_a_past_session_is_not_opened_while_anothers_of_the_same_id_is_live() -> None:

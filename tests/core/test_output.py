@@ -1,18 +1,18 @@
 """What the core hands to its driver: in order for each recipient, once, and nothing for who is gone."""
 
 from acp_gateway.core.journal import Journal
-from acp_gateway.core.output import Deed, Deliveries, Event, Outgoing
-from acp_gateway.core.sessions import Client, Presence, Request, Session, Survey, Viewer
+from acp_gateway.core.output import AuditEvent, HookEvent, Outgoing, Output
+from acp_gateway.core.sessions import Client, DirectoryCheck, Presence, Request, Session, SessionScope
 from acp_gateway.protocol.jsonrpc import parse
 from acp_gateway.protocol.outbox import Batch
 
 
-class Home:
-    deserted = True
+class AgentHandle:
+    abandoned = True
 
 
 def client(name: str = "ann") -> Client:
-    return Client(name, Viewer("me"))
+    return Client(name, SessionScope("me"))
 
 
 def gone() -> Client:
@@ -22,7 +22,7 @@ def gone() -> Client:
 
 
 def test_nothing_was_decided_at_first() -> None:
-    assert Outgoing().take() == Deliveries([], {}, {}, [])
+    assert Outgoing().take() == Output([], {}, {}, [])
     assert Outgoing().take_notes() == []
 
 
@@ -69,7 +69,7 @@ def test_nothing_is_sent_to_who_is_gone() -> None:
     out.talk([left], [b"2"])
     out.replay(left, [b"3"])
     out.refusal(left, -32600, "no")
-    assert out.take() == Deliveries([], {}, {}, [])
+    assert out.take() == Output([], {}, {}, [])
 
 
 def test_who_is_away_gets_everything_when_it_is_back() -> None:
@@ -101,10 +101,10 @@ def test_what_can_be_answered_under_no_id_is_answered_under_the_id_null() -> Non
 
 
 def test_a_process_is_to_be_stopped_once_however_many_ask_for_it() -> None:
-    out, one, other = Outgoing(), Home(), Home()
+    out, one, other = Outgoing(), AgentHandle(), AgentHandle()
     for home in (one, other, one):
         out.stop(home)
-    assert out.take().deserted == [one, other]
+    assert out.take().abandoned == [one, other]
 
 
 def test_a_note_has_nothing_in_it_that_a_terminal_would_obey() -> None:
@@ -117,9 +117,9 @@ def test_a_note_has_nothing_in_it_that_a_terminal_would_obey() -> None:
 def test_events_and_wanted_journals_are_taken_in_order() -> None:
     out = Outgoing()
     session = Session("agent", "s", "me", Journal(10))
-    event = Event("turn_end", session, {"seconds": 1.0})
+    event = HookEvent("turn_end", session, {"seconds": 1.0})
     out.event(event)
-    out.recall(session)
+    out.load_journal(session)
     taken = out.take()
     assert (taken.events, taken.wanted) == ([event], [session])
     assert event.age == 0
@@ -129,15 +129,15 @@ def test_events_and_wanted_journals_are_taken_in_order() -> None:
 def test_surveys_and_deeds_are_taken_in_order_and_once() -> None:
     out, ann = Outgoing(), client()
     request = Request(ann, parse(b'{"id":1,"method":"session/new"}'))
-    surveys = [Survey(request, ("/srv", "/x")), Survey(request, ())]
-    for survey in surveys:
-        out.survey(survey)
-    out.deed("session_joined", ann, session="s", name="the details may have any names", client=None)
-    out.deed("permission_decided", None)
+    directory_checks = [DirectoryCheck(request, ("/srv", "/x")), DirectoryCheck(request, ())]
+    for directory_check in directory_checks:
+        out.directory_check(directory_check)
+    out.audit_event("session_joined", ann, session="s", name="the details may have any names", client=None)
+    out.audit_event("permission_decided", None)
     taken = out.take()
-    assert taken.surveys == surveys
-    assert taken.deeds == [
-        Deed("session_joined", ann, {"session": "s", "name": "the details may have any names", "client": None}),
-        Deed("permission_decided", None, {}),
+    assert taken.directory_checks == directory_checks
+    assert taken.audit_events == [
+        AuditEvent("session_joined", ann, {"session": "s", "name": "the details may have any names", "client": None}),
+        AuditEvent("permission_decided", None, {}),
     ]
-    assert (out.take().surveys, out.take().deeds) == ([], [])
+    assert (out.take().directory_checks, out.take().audit_events) == ([], [])

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from acp_gateway.core.agent_state import Policy
-from acp_gateway.core.rejoining import LARGEST_ID, Return, last_id, with_own_meta, without_own_meta
+from acp_gateway.core.rejoining import LARGEST_ID, Rejoin, last_id, with_own_meta, without_own_meta
 from acp_gateway.core.sessions import Registry, Role
 from acp_gateway.protocol.gaps import MAY_BE_MISSING, PART_MISSING
 from acp_gateway.protocol.jsonrpc import parse
@@ -45,8 +45,8 @@ def taken_over(messages: list[Any]) -> Any:
     return meta["acp-gateway"]
 
 
-def said(**members: Any) -> Return | None:
-    return Return.read(parse(encode(id=1, method="session/load", params={"_meta": {"acp-gateway": members}})))
+def said(**members: Any) -> Rejoin | None:
+    return Rejoin.read(parse(encode(id=1, method="session/load", params={"_meta": {"acp-gateway": members}})))
 
 
 # What is read.
@@ -57,14 +57,14 @@ def test_a_client_says_where_it_was_and_what_it_waits_for() -> None:
         b'{"id":1,"method":"session/load","params":{"_meta":{"acp-gateway":{"epoch":"e","position":12,"connection":"c",'
         rb'"prompts":[4,"\u0041",1e2],"questions":[7,8.0]}}}}'
     )
-    returned = Return.read(parse(text))
-    assert returned == Return("e", 12, "c", (b"4", rb'"\u0041"', b"1e2"), (7, 8))  # type: ignore[arg-type]
+    returned = Rejoin.read(parse(text))
+    assert returned == Rejoin("e", 12, "c", (b"4", rb'"\u0041"', b"1e2"), (7, 8))  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("meta", [{}, {"acp-gateway": {}}, {"acp-gateway": 5}, {"acp-gateway": None}, 5, None, [1]])
 def test_who_says_nothing_of_another_link_does_not_return(meta: Any) -> None:
-    assert Return.read(parse(encode(id=1, method="session/load", params={"_meta": meta}))) is None
-    assert Return.read(parse(encode(id=1, method="session/load"))) is None
+    assert Rejoin.read(parse(encode(id=1, method="session/load", params={"_meta": meta}))) is None
+    assert Rejoin.read(parse(encode(id=1, method="session/load"))) is None
 
 
 @pytest.mark.parametrize("value", [None, True, -1, 1.5, "7", [], {}, [[]], LARGEST_ID + 1, 10**30, 1e300, "\ud83d"])
@@ -501,7 +501,7 @@ def test_who_returns_to_one_that_is_over_gets_what_it_has_missed_from_the_archiv
     back = scene.join("ann", link="second")
     own = back.comes_back(method=method, more={"x": 2}, epoch=epoch, position=position - 1, connection="first")
     assert scene.agent.heard() == []
-    scene.recall(shelf.read(scene.wanted[0]))
+    scene.load_journal(shelf.read(scene.wanted[0]))
     asked = scene.agent.hears()
     assert asked["method"] == ("session/load" if capabilities is LOADS else "session/resume")
     assert asked["params"]["_meta"] == {"x": 2}
@@ -527,29 +527,33 @@ def test_of_a_session_that_is_not_opened_after_all_no_history_stays_in_memory(sh
     scene, (epoch, position) = over(shelf, policy=make_policy(max_sessions=1))
     back = scene.join("ann", link="second")
     own = back.comes_back(epoch=epoch, position=position)
-    (recalled,) = scene.wanted
-    written = shelf.journals[recalled].replay()
+    (journal_loaded,) = scene.wanted
+    written = shelf.journals[journal_loaded].replay()
     back.request("session/new", cwd="/srv", mcpServers=[])
     scene.agent.answers("session/new", sessionId="other")
-    scene.recall(shelf.read(recalled))
+    scene.load_journal(shelf.read(journal_loaded))
     refusal = next(message for message in back.heard() if message.get("id") == own)
     assert "max_sessions" in refusal["error"]["message"]
-    assert (recalled.journal.epoch, recalled.journal.replay(), recalled.recalled) == ("", [], False)
-    assert shelf.journals[recalled].replay() == written
+    assert (journal_loaded.journal.epoch, journal_loaded.journal.replay(), journal_loaded.journal_loaded) == (
+        "",
+        [],
+        False,
+    )
+    assert shelf.journals[journal_loaded].replay() == written
 
 
 def test_what_is_cut_in_memory_while_a_session_is_opened_stays_in_the_archive(shelf: Shelf) -> None:
     scene, (epoch, position) = over(shelf)
     back = scene.join("ann", link="second")
     back.comes_back(epoch=epoch, position=position)
-    (recalled,) = scene.wanted
-    kept = shelf.journals[recalled]
+    (journal_loaded,) = scene.wanted
+    kept = shelf.journals[journal_loaded]
     written = kept.replay()
-    scene.recall(shelf.read(recalled))
-    recalled.journal.shrink(0)
+    scene.load_journal(shelf.read(journal_loaded))
+    journal_loaded.journal.shrink(0)
     scene.agent.answers("session/load")
-    assert recalled.journal.replay() == []
-    assert shelf.journals[recalled] is kept
+    assert journal_loaded.journal.replay() == []
+    assert shelf.journals[journal_loaded] is kept
     assert kept.replay() == written
     assert (kept.epoch, kept.position) == scene.place()
 
@@ -558,7 +562,7 @@ def test_where_more_was_seen_than_was_written_nothing_comes_again(shelf: Shelf) 
     scene, (epoch, position) = over(shelf)
     back = scene.join("ann", link="second")
     back.comes_back(epoch=epoch, position=position + 10)
-    scene.recall(shelf.read(scene.wanted[0]))
+    scene.load_journal(shelf.read(scene.wanted[0]))
     scene.agent.answers("session/load")
     assert texts(back.heard()) == []
     assert back.marks == [{"s": (epoch, position + 10)}, {"s": scene.place()}, {"s": scene.place()}]
@@ -568,7 +572,7 @@ def test_where_the_archive_has_nothing_the_agents_own_history_comes(shelf: Shelf
     scene, (epoch, position) = over(shelf)
     back = scene.join("ann", link="second")
     back.comes_back(method="session/load", epoch=epoch, position=position)
-    scene.recall(None)
+    scene.load_journal(None)
     asked = scene.agent.takes("session/load")
     scene.agent.update("all of it")
     assert texts(back.heard()) == ["all of it"]
@@ -581,7 +585,7 @@ def test_an_unknown_epoch_of_one_that_is_over_brings_the_history_that_is_kept(sh
     scene, _ = over(shelf)
     back = scene.join("ann", link="second")
     back.comes_back(method="session/load", epoch="other", position=1)
-    scene.recall(shelf.read(scene.wanted[0]))
+    scene.load_journal(shelf.read(scene.wanted[0]))
     asked = scene.agent.takes("session/load")
     scene.agent.update("all of it")
     scene.agent.answer(asked)
@@ -602,7 +606,7 @@ def test_who_resumes_and_can_not_prove_what_it_has_seen_is_told_of_a_gap(
     back = scene.join("ann", link="second")
     own = back.comes_back(method="session/resume", connection="first", **place)
     if not live:
-        scene.recall(shelf.read(scene.wanted[0]))
+        scene.load_journal(shelf.read(scene.wanted[0]))
         asked = scene.agent.takes("session/load")
         scene.agent.update("all of it")
         scene.agent.answer(asked)
@@ -617,7 +621,7 @@ def test_those_who_come_later_are_told_what_they_have_missed_though_the_first_co
     scene, (epoch, position) = over(shelf)
     back = scene.join("ann", link="second")
     back.comes_back(epoch="other", position=1)
-    scene.recall(shelf.read(scene.wanted[0]))
+    scene.load_journal(shelf.read(scene.wanted[0]))
     scene.agent.answers("session/load")
     bob = scene.join("bob", link="bob")
     bob.comes_back(epoch=epoch, position=position - 2)
@@ -628,7 +632,7 @@ def test_a_place_beyond_what_reached_the_disk_is_never_taken_for_one_in_what_cam
     scene, (epoch, position) = over(shelf)
     back = scene.join("ann", link="second")
     back.comes_back(epoch=epoch, position=position)
-    scene.recall(shelf.read(scene.wanted[0]))
+    scene.load_journal(shelf.read(scene.wanted[0]))
     asked = scene.agent.takes("session/load")
     scene.agent.state("plan", entries=[])
     scene.agent.answer(asked)
@@ -646,7 +650,7 @@ def test_the_places_of_several_restarts_ago_are_known(shelf: Shelf) -> None:
     for number in range(3):
         back = scene.join("ann", link=f"link {number}")
         back.comes_back(**(at(back) if "s" in back.seen else {"epoch": epoch, "position": position}))
-        scene.recall(shelf.read(scene.wanted[0]))
+        scene.load_journal(shelf.read(scene.wanted[0]))
         scene.agent.answers("session/load")
         scene.agent.update(f"life {number}")
         back.request("session/close", sessionId="s")
@@ -654,7 +658,7 @@ def test_the_places_of_several_restarts_ago_are_known(shelf: Shelf) -> None:
         back.gone()
     bob = scene.join("bob", link="bob")
     bob.comes_back(epoch=epoch, position=position)
-    scene.recall(shelf.read(scene.wanted[0]))
+    scene.load_journal(shelf.read(scene.wanted[0]))
     scene.agent.answers("session/load")
     assert texts(bob.heard()) == ["life 0", "life 1", "life 2"]
 
@@ -670,7 +674,7 @@ def test_who_may_not_open_a_session_waits_for_somebody_who_may_when_it_comes_bac
     assert watcher.heard() == []
     ann = scene.join("ann", link="second")
     ann.comes_back(epoch=epoch, position=position)
-    scene.recall(shelf.read(scene.wanted[0]))
+    scene.load_journal(shelf.read(scene.wanted[0]))
     scene.agent.answers("session/load")
     missed, answer = watcher.heard()
     assert texts([missed]) == ["three"]
@@ -699,7 +703,7 @@ def test_memory_that_gets_short_meanwhile_takes_nothing_from_who_returns(shelf: 
     scene, (epoch, position) = over(shelf)
     back = scene.join("ann", link="second")
     back.comes_back(method="session/load", epoch=epoch, position=position - 1)
-    scene.recall(shelf.read(scene.wanted[0]))
+    scene.load_journal(shelf.read(scene.wanted[0]))
     scene.session().journal.shrink(0)
     scene.agent.answers("session/load")
     assert texts(back.heard()) == ["three"]
@@ -710,7 +714,7 @@ def test_a_return_that_fails_can_be_tried_again(shelf: Shelf) -> None:
     back = scene.join("ann", link="second")
     for well in (False, True):
         own = back.comes_back(epoch=epoch, position=position - 1)
-        scene.recall(shelf.read(scene.wanted[0]))
+        scene.load_journal(shelf.read(scene.wanted[0]))
         if well:
             scene.agent.answers("session/load")
         else:
@@ -726,11 +730,11 @@ def test_who_leaves_before_the_archive_was_read_or_the_agent_has_answered_is_not
     back = scene.join("ann", link="second")
     back.comes_back(epoch=epoch, position=position)
     back.gone()
-    scene.recall(shelf.read(scene.wanted[0]))
+    scene.load_journal(shelf.read(scene.wanted[0]))
     assert scene.agent.heard() == []
     again = scene.join("ann", link="third")
     again.comes_back(epoch=epoch, position=position)
-    scene.recall(shelf.read(scene.wanted[0]))
+    scene.load_journal(shelf.read(scene.wanted[0]))
     again.gone()
     scene.agent.answers("session/load")
     assert scene.session().attached == {}
@@ -742,7 +746,7 @@ def test_a_journal_is_read_once_for_all_who_wait_for_it(shelf: Shelf) -> None:
     for client in clients:
         client.comes_back(epoch=epoch, position=position)
     assert len(scene.wanted) == 1
-    scene.recall(shelf.read(scene.wanted[0]))
+    scene.load_journal(shelf.read(scene.wanted[0]))
     scene.agent.answers("session/load")
     assert len(scene.session().attached) == 3
 
@@ -756,7 +760,7 @@ def test_what_a_client_asks_of_a_session_whose_journal_is_being_read_keeps_its_p
     elsewhere = back.request("x/about", sessionId="other")
     assert back.hears()["id"] == elsewhere
     assert scene.agent.heard() == []
-    scene.recall(shelf.read(scene.wanted[0]))
+    scene.load_journal(shelf.read(scene.wanted[0]))
     scene.agent.answers("session/load")
     assert [message["id"] for message in back.heard() if "id" in message] == [loads, again]
     scene.agent.answers("session/prompt", stopReason="end_turn")
@@ -770,7 +774,7 @@ def test_what_waits_behind_a_journal_can_be_taken_back(shelf: Shelf) -> None:
     prompts = back.prompt()
     back.send(method="$/cancel_request", params={"requestId": prompts})
     assert back.hears()["error"]["code"] == -32800
-    scene.recall(shelf.read(scene.wanted[0]))
+    scene.load_journal(shelf.read(scene.wanted[0]))
     scene.agent.answers("session/load")
     assert scene.agent.heard() == []
 
@@ -795,7 +799,7 @@ def test_after_a_restart_whoever_comes_second_gets_what_it_has_not_seen_as_well(
     scene, (epoch, position) = over(shelf)
     first = scene.join("ann", link="second")
     first.comes_back(epoch=epoch, position=position)
-    scene.recall(shelf.read(scene.wanted[0]))
+    scene.load_journal(shelf.read(scene.wanted[0]))
     scene.agent.answers("session/load")
     scene.agent.update("after the restart")
     first.heard()
@@ -815,7 +819,7 @@ def test_a_journal_that_comes_when_the_session_is_live_already_is_not_taken(shel
     bob.request("session/load", sessionId="s", cwd="/srv", mcpServers=[])
     scene.agent.answers("session/load")
     assert scene.wanted
-    scene.recall(shelf.read(scene.wanted[0]))
+    scene.load_journal(shelf.read(scene.wanted[0]))
     assert taken_over(back.heard()) == {"prompts": [], "questions": []}
     assert back.marks == [{"s": scene.place()}]
     assert scene.place()[1] == 0
@@ -825,7 +829,7 @@ def test_who_returns_to_a_session_opens_it_again_later_without_what_was_the_gate
     scene, (epoch, position) = over(shelf)
     back = scene.join("ann", link="second")
     back.comes_back(more={"x": 2}, epoch=epoch, position=position)
-    scene.recall(shelf.read(scene.wanted[0]))
+    scene.load_journal(shelf.read(scene.wanted[0]))
     scene.agent.answers("session/load")
     scene.lose_agent()
     back.prompt()

@@ -15,11 +15,11 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
-from acp_gateway.client.recovery import Conversation, Outcome
+from acp_gateway.client.recovery import Outcome, RecoveryState
 from acp_gateway.core.journal import Journal
 from acp_gateway.core.multiplexer import Multiplexer
-from acp_gateway.core.output import Deliveries
-from acp_gateway.core.sessions import Client, Registry, Role, Session, Viewer
+from acp_gateway.core.output import Output
+from acp_gateway.core.sessions import Client, Registry, Role, Session, SessionScope
 from tests.core.scene import Shelf, encode, look, make_policy
 
 PLENTY = 1_000_000
@@ -37,7 +37,7 @@ class Watcher:
 
     name: str
     role: Role
-    conversation: Conversation = field(default_factory=Conversation)
+    conversation: RecoveryState = field(default_factory=RecoveryState)
     client: Client | None = None
     incoming: deque[bytes] = field(default_factory=deque)
     """What a gateway has said to it and has not arrived."""
@@ -108,7 +108,7 @@ class Restarting(RuleBasedStateMachine):
         return copy
 
     def deliver(self) -> None:
-        deliveries: Deliveries = self.multiplexer.take_deliveries()
+        deliveries: Output = self.multiplexer.take_deliveries()
         for text in deliveries.to_agent:
             message = json.loads(text)
             if message["method"] == "initialize":
@@ -121,8 +121,8 @@ class Restarting(RuleBasedStateMachine):
         for watcher in self.watchers:
             if watcher.client is not None:
                 watcher.incoming += deliveries.to_clients.get(watcher.client, ())
-        for survey in deliveries.surveys:
-            self.multiplexer.surveyed(survey, look(survey))
+        for directory_check in deliveries.directory_checks:
+            self.multiplexer.directories_checked(directory_check, look(directory_check))
             self.deliver()
 
     @property
@@ -137,7 +137,7 @@ class Restarting(RuleBasedStateMachine):
         watcher.links += 1
         watcher.incoming.clear()
         link = f"{watcher.name}{watcher.links}"
-        watcher.client = Client(watcher.name, Viewer("me"), watcher.role, link=link)
+        watcher.client = Client(watcher.name, SessionScope("me"), watcher.role, link=link)
         self.multiplexer.attach(watcher.client)
         if watcher.conversation.started:
             self.do(watcher, watcher.conversation.begin_recovery(lost, [], "lost"))
@@ -219,7 +219,7 @@ class Restarting(RuleBasedStateMachine):
         """One that was asked for; as the disk has it once all that is queued is written, or too late."""
         for session in self.wanted:
             self.commit()
-            self.multiplexer.recalled(session, None if failed else self.shelf.read(session))
+            self.multiplexer.journal_loaded(session, None if failed else self.shelf.read(session))
         self.wanted.clear()
         self.deliver()
 

@@ -8,15 +8,15 @@ import pytest
 from acp_gateway.core import session_list as catalogue
 from acp_gateway.core.journal import Journal
 from acp_gateway.core.session_list import Query, filtered, next_page
-from acp_gateway.core.sessions import Client, Registry, Role, Session, Viewer
+from acp_gateway.core.sessions import Client, Registry, Role, Session, SessionScope
 from acp_gateway.protocol.jsonrpc import parse
 from tests.core.scene import Peer, Scene
 
 LISTS: dict[str, Any] = {"sessionCapabilities": {"list": {}}}
 
 
-class Home:
-    deserted = False
+class AgentHandle:
+    abandoned = False
 
 
 def registry(*live: tuple[str, str], past: tuple[tuple[str, str], ...] = ()) -> Registry:
@@ -25,14 +25,14 @@ def registry(*live: tuple[str, str], past: tuple[tuple[str, str], ...] = ()) -> 
     for session_id, owner in (*live, *past):
         session = Session("agent", session_id, owner, Journal(1000))
         session.cwd = f"/srv/{session_id}"
-        it.add(session, Home())
+        it.add(session, AgentHandle())
         if (session_id, owner) in past:
             it.end(session)
     return it
 
 
 def query(identity: str = "me", cwd: str | None = None, *, first: bool = True, **viewer: Any) -> Query:
-    return Query(Client("ann", Viewer(identity, **viewer)), "agent", cwd, first)
+    return Query(Client("ann", SessionScope(identity, **viewer)), "agent", cwd, first)
 
 
 def page(*ids: str, cursor: bytes | None = None) -> bytes:
@@ -60,7 +60,7 @@ def test_everybody_sees_their_own_and_what_was_never_registered_is_the_gateways_
 
 def test_what_somebody_else_has_by_another_agent_is_not_listed_here_for_it_can_be_the_same_disk() -> None:
     known = registry()
-    known.add(Session("another name for it", "yours", "you", Journal(1000)), Home())
+    known.add(Session("another name for it", "yours", "you", Journal(1000)), AgentHandle())
     text, _ = filtered(query(), known, page("yours", "unknown"))
     assert ids(text) == ["unknown"]
 
@@ -122,7 +122,7 @@ def test_what_is_live_is_listed_with_what_is_known_of_it() -> None:
 
 def test_other_identities_other_agents_and_what_is_past_are_not_live_here() -> None:
     known = registry(("yours", "you"), past=(("past", "me"),))
-    known.add(Session("other agent", "a", "me", Journal(1)), Home())
+    known.add(Session("other agent", "a", "me", Journal(1)), AgentHandle())
     assert catalogue.known(query(), known, reopens=False) == b'{"sessions":[]}'
 
 
@@ -159,7 +159,7 @@ def test_who_is_there_for_one_session_sees_that_one() -> None:
     ],
 )
 def test_a_request_names_a_directory_and_a_place_in_the_list(params: bytes, cwd: str | None, *, first: bool) -> None:
-    client = Client("ann", Viewer("me"))
+    client = Client("ann", SessionScope("me"))
     request = parse(b'{"id":1,"method":"session/list",%b}' % params)
     assert Query.of(client, "agent", request) == Query(client, "agent", cwd, first)
 
@@ -336,6 +336,6 @@ def test_what_a_list_shows_is_composed_once_and_anew_when_it_changes(monkeypatch
 
     assert titles() == titles() == [None, None]
     assert composed == ["a", "b"]
-    sessions.live(Viewer("me"))[1].title = "new"
+    sessions.live(SessionScope("me"))[1].title = "new"
     assert titles() == [None, "new"]
     assert composed == ["a", "b", "b"]

@@ -6,14 +6,14 @@ import pytest
 
 from acp_gateway.core import sessions
 from acp_gateway.core.journal import Journal
-from acp_gateway.core.sessions import Client, NoArchive, Presence, Registry, Request, Role, Session, Viewer
+from acp_gateway.core.sessions import Client, NoArchive, Presence, Registry, Request, Role, Session, SessionScope
 from acp_gateway.protocol import jsonrpc
 from acp_gateway.protocol.jsonrpc import parse
 from tests.core.scene import Peer, Scene, Shelf
 
 
-class Home:
-    deserted = False
+class AgentHandle:
+    abandoned = False
 
 
 def session(session_id: str = "s", owner: str = "me", agent: str = "agent") -> Session:
@@ -22,7 +22,7 @@ def session(session_id: str = "s", owner: str = "me", agent: str = "agent") -> S
 
 def live(registry: Registry, *args: str) -> Session:
     it = session(*args)
-    registry.add(it, Home())
+    registry.add(it, AgentHandle())
     return it
 
 
@@ -36,7 +36,7 @@ def message(text: str) -> Any:
     return parse(text.encode())
 
 
-ME, YOU, GUEST = Viewer("me"), Viewer("you"), Viewer("guest-1", only="s", guest=True)
+ME, YOU, GUEST = SessionScope("me"), SessionScope("you"), SessionScope("guest-1", only="s", guest=True)
 
 # Who sees what.
 
@@ -46,16 +46,16 @@ ME, YOU, GUEST = Viewer("me"), Viewer("you"), Viewer("guest-1", only="s", guest=
     [
         (ME, "s", "me", True),
         (ME, "s", "you", False),
-        (Viewer("me", only="s"), "s", "me", True),
-        (Viewer("me", only="s"), "t", "me", False),
-        (Viewer("me", only="s"), "s", "you", False),
+        (SessionScope("me", only="s"), "s", "me", True),
+        (SessionScope("me", only="s"), "t", "me", False),
+        (SessionScope("me", only="s"), "s", "you", False),
         (GUEST, "s", "me", True),
         (GUEST, "s", "you", True),
         (GUEST, "t", "me", False),
         (GUEST, "t", "guest-1", False),
     ],
 )
-def test_who_sees_a_session(viewer: Viewer, session_id: str, owner: str, *, sees: bool) -> None:
+def test_who_sees_a_session(viewer: SessionScope, session_id: str, owner: str, *, sees: bool) -> None:
     assert viewer.sees(session(session_id, owner)) is sees
 
 
@@ -65,13 +65,13 @@ def test_who_sees_a_session(viewer: Viewer, session_id: str, owner: str, *, sees
         (ME, "unknown", True),
         (ME, "known", False),
         (YOU, "unknown", False),
-        (Viewer("me", only="unknown"), "unknown", True),
-        (Viewer("me", only="unknown"), "other", False),
-        (Viewer("me", only="unknown", guest=True), "unknown", False),
+        (SessionScope("me", only="unknown"), "unknown", True),
+        (SessionScope("me", only="unknown"), "other", False),
+        (SessionScope("me", only="unknown", guest=True), "unknown", False),
     ],
 )
 def test_what_was_never_registered_may_be_the_gateways_own_users_and_nobody_elses(
-    viewer: Viewer, session_id: str, *, may: bool
+    viewer: SessionScope, session_id: str, *, may: bool
 ) -> None:
     registry = Registry("me")
     past(registry, "known", "you")
@@ -150,8 +150,8 @@ def test_a_new_session_takes_the_place_of_an_ended_one_of_its_owner_and_of_nobod
 def test_a_session_that_is_opened_again_is_the_same_one() -> None:
     registry = Registry("me")
     it = past(registry)
-    registry.add(it, Home())
-    registry.add(it, Home())
+    registry.add(it, AgentHandle())
+    registry.add(it, AgentHandle())
     assert it.live
     assert list(registry) == [it]
 
@@ -191,7 +191,7 @@ def test_only_so_many_that_have_ended_are_remembered_and_live_ones_always(monkey
     assert [it.id for it in registry] == ["live", "b", "c"]
     again = registry.find(YOU, "agent", "b")
     assert again is not None
-    registry.add(again, Home())
+    registry.add(again, AgentHandle())
     past(registry, "d", "you")
     assert [it.id for it in registry] == ["live", "b", "c", "d"]
     assert kept.live
@@ -203,30 +203,30 @@ def test_nobody_can_have_the_sessions_of_others_forgotten(monkeypatch: pytest.Mo
     past(registry, "old", "me")
     for number in range(10):
         past(registry, f"new {number}", "you")
-    assert [it.id for it in registry.past(Viewer("me"))] == ["old"]
-    assert [it.id for it in registry.past(Viewer("you"))] == ["new 7", "new 8", "new 9"]
+    assert [it.id for it in registry.past(SessionScope("me"))] == ["old"]
+    assert [it.id for it in registry.past(SessionScope("you"))] == ["new 7", "new 8", "new 9"]
 
 
 @pytest.mark.parametrize(
     ("viewer", "ids"),
     [
-        (Viewer("me"), ["r", "s"]),
-        (Viewer("you"), ["s"]),
-        (Viewer("nobody"), []),
-        (Viewer("me", "s"), ["s"]),
-        (Viewer("me", "t"), []),
-        (Viewer("guest-1", "s", guest=True), ["s", "s"]),
-        (Viewer("guest-1", "s", guest=True, granted_by="you"), ["s"]),
-        (Viewer("me", workspaces=("a",)), ["s"]),
-        (Viewer("me", "r", workspaces=("a",)), []),
+        (SessionScope("me"), ["r", "s"]),
+        (SessionScope("you"), ["s"]),
+        (SessionScope("nobody"), []),
+        (SessionScope("me", "s"), ["s"]),
+        (SessionScope("me", "t"), []),
+        (SessionScope("guest-1", "s", guest=True), ["s", "s"]),
+        (SessionScope("guest-1", "s", guest=True, granted_by="you"), ["s"]),
+        (SessionScope("me", workspaces=("a",)), ["s"]),
+        (SessionScope("me", "r", workspaces=("a",)), []),
     ],
 )
-def test_the_registry_lists_for_each_what_exists_for_them(viewer: Viewer, ids: list[str]) -> None:
+def test_the_registry_lists_for_each_what_exists_for_them(viewer: SessionScope, ids: list[str]) -> None:
     registry = Registry("me")
     for session_id, owner in (("r", "me"), ("s", "me"), ("s", "you")):
         it = live(registry, session_id, owner)
         it.workspace = "a" if session_id == "s" else None
-        assert it in registry.live(Viewer(owner))
+        assert it in registry.live(SessionScope(owner))
     assert [it.id for it in registry.live(viewer)] == ids
     assert registry.past(viewer) == []
     for it in list(registry):
@@ -518,22 +518,22 @@ def test_ids_go_on_above_those_of_another_link_and_never_back() -> None:
 @pytest.mark.parametrize(
     ("viewer", "workspace", "sees"),
     [
-        (Viewer("me"), "a", True),
-        (Viewer("me"), None, True),
-        (Viewer("me", workspaces=("a", "b")), "a", True),
-        (Viewer("me", workspaces=("a", "b")), "c", False),
-        (Viewer("me", workspaces=("a", "b")), None, False),
-        (Viewer("me", workspaces=()), None, False),
-        (Viewer("you", workspaces=("a",)), "a", False),
-        (Viewer("me", only="s", workspaces=("a",)), "a", True),
-        (Viewer("me", only="s", workspaces=("a",)), "b", False),
-        (Viewer("me", only="t", workspaces=("a",)), "a", False),
-        (Viewer("guest-1", only="s", guest=True), "a", True),
-        (Viewer("guest-1", only="s", guest=True, workspaces=("b",)), "a", False),
+        (SessionScope("me"), "a", True),
+        (SessionScope("me"), None, True),
+        (SessionScope("me", workspaces=("a", "b")), "a", True),
+        (SessionScope("me", workspaces=("a", "b")), "c", False),
+        (SessionScope("me", workspaces=("a", "b")), None, False),
+        (SessionScope("me", workspaces=()), None, False),
+        (SessionScope("you", workspaces=("a",)), "a", False),
+        (SessionScope("me", only="s", workspaces=("a",)), "a", True),
+        (SessionScope("me", only="s", workspaces=("a",)), "b", False),
+        (SessionScope("me", only="t", workspaces=("a",)), "a", False),
+        (SessionScope("guest-1", only="s", guest=True), "a", True),
+        (SessionScope("guest-1", only="s", guest=True, workspaces=("b",)), "a", False),
     ],
 )
 def test_who_may_use_some_workspaces_sees_the_sessions_in_them(
-    viewer: Viewer, workspace: str | None, *, sees: bool
+    viewer: SessionScope, workspace: str | None, *, sees: bool
 ) -> None:
     it = session()
     it.workspace = workspace
@@ -542,22 +542,22 @@ def test_who_may_use_some_workspaces_sees_the_sessions_in_them(
 
 @pytest.mark.parametrize(
     ("viewer", "all_of_them"),
-    [(ME, True), (Viewer("me", only="s"), False), (Viewer("me", workspaces=("a",)), False), (GUEST, False)],
+    [(ME, True), (SessionScope("me", only="s"), False), (SessionScope("me", workspaces=("a",)), False), (GUEST, False)],
 )
-def test_who_sees_all_there_is(viewer: Viewer, *, all_of_them: bool) -> None:
+def test_who_sees_all_there_is(viewer: SessionScope, *, all_of_them: bool) -> None:
     assert viewer.sees_all is all_of_them
 
 
 def test_what_was_never_registered_is_in_nobodys_workspace() -> None:
-    assert not Registry("me").may_exist(Viewer("me", workspaces=("a",)), "agent", "unknown")
+    assert not Registry("me").may_exist(SessionScope("me", workspaces=("a",)), "agent", "unknown")
 
 
 def test_the_registry_finds_for_each_what_is_in_its_workspaces() -> None:
     registry = Registry("me")
     it = live(registry)
     it.workspace = "a"
-    assert registry.find(Viewer("me", workspaces=("a",)), "agent", "s") is it
-    assert registry.find(Viewer("me", workspaces=("b",)), "agent", "s") is None
+    assert registry.find(SessionScope("me", workspaces=("a",)), "agent", "s") is it
+    assert registry.find(SessionScope("me", workspaces=("b",)), "agent", "s") is None
 
 
 # How many
@@ -566,7 +566,7 @@ def test_the_registry_finds_for_each_what_is_in_its_workspaces() -> None:
 def test_the_registry_knows_how_many_are_live_and_whose() -> None:
     registry = Registry("me")
     mine, yours = live(registry), live(registry, "t", "you")
-    registry.add(mine, Home())
+    registry.add(mine, AgentHandle())
     past(registry, "u")
     assert (registry.count_live(), registry.count_live("me"), registry.count_live("you")) == (2, 1, 1)
     registry.end(mine)

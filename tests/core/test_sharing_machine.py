@@ -14,7 +14,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from acp_gateway.core.sessions import Role
 from acp_gateway.protocol import jsonrpc
 from acp_gateway.protocol.jsonrpc import RawId
-from tests.core.office import IDS, OPENINGS, OPTIONS, Body, Member, Office, Record, World
+from tests.core.sharing_model import IDS, OPENINGS, OPTIONS, Body, Member, Record, SharingModel, World
 
 MANY = st.integers(0, 2**16)
 """Which of those that there are at the moment."""
@@ -53,14 +53,14 @@ class Sharing(RuleBasedStateMachine):
             for owed in list(office.owed):
                 office.settle(owed, well=True)
 
-    def start(self) -> Office:
-        office = Office(self.world, shared=self.shared, **self.capabilities)
+    def start(self) -> SharingModel:
+        office = SharingModel(self.world, shared=self.shared, **self.capabilities)
         self.world.offices.append(office)
         return office
 
     # Clients
 
-    def office(self, pick: int) -> Office:
+    def office(self, pick: int) -> SharingModel:
         alive = [office for office in self.world.offices if not office.dead] or [self.start()]
         return alive[pick % len(alive)]
 
@@ -71,7 +71,7 @@ class Sharing(RuleBasedStateMachine):
             names |= dict.fromkeys([*office.live, *office.closed])
         return ["nowhere", *names][-6:]
 
-    def member(self, office: Office, pick: int) -> Member | None:
+    def member(self, office: SharingModel, pick: int) -> Member | None:
         there = [member for member in office.present if not member.away]
         return there[pick % len(there)] if there else None
 
@@ -279,7 +279,7 @@ class Sharing(RuleBasedStateMachine):
             if owed in office.owed:
                 office.settle(owed, well=well, spelling=spelling)
 
-    def spoken_of(self, office: Office, which: int) -> tuple[str, Record | None] | None:
+    def spoken_of(self, office: SharingModel, which: int) -> tuple[str, Record | None] | None:
         """A session that the agent speaks of now: open, being opened, promised, closed, or a child's.
 
         It must be heard, or a child would have a parent here that the gateway can't know of when the turn is over.
@@ -320,7 +320,7 @@ class Sharing(RuleBasedStateMachine):
         office = self.office(where)
         if recalls:
             raws = [*(ask.raw for ask in office.asks), b"7"]
-            office.recall(raws[which % len(raws)])
+            office.withdraw(raws[which % len(raws)])
             return
         if len(office.asks) == 8:
             return
@@ -343,7 +343,7 @@ class Sharing(RuleBasedStateMachine):
 
     # What holds at any time
 
-    def everybody(self) -> Iterator[tuple[Office, Member]]:
+    def everybody(self) -> Iterator[tuple[SharingModel, Member]]:
         for office in self.world.offices:
             for member in office.present if not office.dead else []:
                 yield office, member

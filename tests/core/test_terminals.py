@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from acp_gateway.core import terminals
-from acp_gateway.core.sessions import Client, Role, Viewer
+from acp_gateway.core.sessions import Client, Role, SessionScope
 from acp_gateway.core.terminals import Terminal, Terminals
 from acp_gateway.protocol.jsonrpc import parse
 from acp_gateway.protocol.methods import Capability
@@ -213,7 +213,7 @@ FIRST, SECOND = b'"acp-gateway-terminal-1"', b'"acp-gateway-terminal-2"'
 
 def two() -> tuple[Terminals, Client, Client]:
     """Two clients with a terminal each, which both call `t`; the agent calls them as `FIRST` and `SECOND` say."""
-    known, ann, bob = Terminals(), Client("ann", Viewer("me")), Client("bob", Viewer("me"))
+    known, ann, bob = Terminals(), Client("ann", SessionScope("me")), Client("bob", SessionScope("me"))
     for client in (ann, bob):
         known.created(client, b'{"id":1,"result":{"terminalId":"t"}}')
     return known, ann, bob

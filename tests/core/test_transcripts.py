@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from acp_gateway.core.sessions import Findings
+from acp_gateway.core.sessions import DirectoryCheckResult
 from acp_gateway.protocol.jsonrpc import Kind, RawId, parse, with_id
 from acp_gateway.protocol.methods import Capability
 from acp_gateway.protocol.path_maps import PathMaps
@@ -40,7 +40,7 @@ class Relay:
 
     def __init__(self, *serves: Capability, shared: bool = False) -> None:
         self.scene = Scene(make_policy(shared=shared, serves=frozenset(serves)))
-        self.scene.look = lambda _: Findings()
+        self.scene.look = lambda _: DirectoryCheckResult()
         self.client = self.scene.join("ann", initialize=False)
         self.arrived: list[Line] = []
         # What each side calls a request that it got, by the id that the other one gave it.

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from acp_gateway.core.journal import Journal
-from acp_gateway.core.sessions import Client, Registry, Role, Session, Viewer
+from acp_gateway.core.sessions import Client, Registry, Role, Session, SessionScope
 from acp_gateway.core.unopened import REMEMBERED, Unopened
 from acp_gateway.protocol.jsonrpc import parse
 from tests.core.scene import Scene, Shelf
@@ -29,7 +29,7 @@ def refuse(unopened: Unopened, session: Session, why: str = "no") -> None:
 
 
 def asker(identity: str = "me", role: Role = Role.CONTROLLER, **viewer: Any) -> Client:
-    return Client("c", Viewer(identity, **viewer), role)
+    return Client("c", SessionScope(identity, **viewer), role)
 
 
 def test_a_controller_of_its_owner_is_told_why() -> None:

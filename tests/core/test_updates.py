@@ -32,9 +32,9 @@ def said(kind: str, **members: Any) -> Any:
 
 
 def test_what_is_said_in_a_session_is_found_at_one_look() -> None:
-    assert updates.session_of_talk(said("agent_message_chunk", text="caf\u00e9").text) == "s"
+    assert updates.session_of_passthrough(said("agent_message_chunk", text="caf\u00e9").text) == "s"
     assert (
-        updates.session_of_talk('{"method":"session/update","params":{"sessionId":"caf\u00e9"}}'.encode())
+        updates.session_of_passthrough('{"method":"session/update","params":{"sessionId":"caf\u00e9"}}'.encode())
         == "caf\u00e9"
     )
 
@@ -58,7 +58,7 @@ def test_what_is_said_in_a_session_is_found_at_one_look() -> None:
     ],
 )
 def test_whatever_else_an_agent_writes_needs_a_closer_look(text: bytes) -> None:
-    assert updates.session_of_talk(text) is None
+    assert updates.session_of_passthrough(text) is None
 
 
 def test_an_update_is_a_notification_whose_members_stay_verbatim() -> None:

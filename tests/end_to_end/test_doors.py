@@ -21,7 +21,7 @@ from urllib.parse import urlsplit
 import pytest
 from cryptography.x509.oid import NameOID
 
-from acp_gateway.gateway.agent.orphans import Ledger
+from acp_gateway.gateway.agent.orphans import ProcessRegistry
 from acp_gateway.gateway.agent.process import Spawner
 from acp_gateway.protocol import methods
 from acp_gateway.security.token_format import digest, mint
@@ -315,7 +315,7 @@ async def test_a_wrong_token_is_compared_with_every_one_there_is_in_constant_tim
         compared.append((known, presented))
         return known == presented
 
-    with Spawner(Ledger(tmp_path / "state" / "agents")) as spawner:
+    with Spawner(ProcessRegistry(tmp_path / "state" / "agents")) as spawner:
         gateway = EchoingGateway(tmp_path / "state", spawner)
         tokens = [gateway.token() for _ in range(3)]
         monkeypatch.setattr(hmac, "compare_digest", compare)

@@ -25,7 +25,7 @@ from tests.end_to_end.running import AGENTS, ENVIRONMENT, RunningGateway, prepar
 SEED = int(os.environ.get("TEST_SEED", "1"))
 """What the faults are drawn from; a failure says it, and so it can be had again."""
 
-PATIENCE = 60.0
+TIMEOUT = 60.0
 AGENT_NAMES = [f"{name}{suffix}" for name in ("wss", "tcp", "usual", "silent") for suffix in ("", "-cut")]
 SESSION = "the-session"
 PADDING = 300
@@ -97,7 +97,7 @@ class Size:
         """Hold it against an earlier one of the same process."""
         # A link that was resumed has the task that began it and the one of its connection, once each.
         more = Counter(self.tasks) - Counter(since.tasks)
-        assert set(more) <= {"acp_gateway.server.listener.Door.serve"}
+        assert set(more) <= {"acp_gateway.server.listener.Listener.serve"}
         assert more.total() <= 1
         assert self.descriptors <= since.descriptors
         assert self.threads <= since.threads
@@ -289,14 +289,14 @@ async def test_two_hundred_cuts_during_ten_thousand_messages_each_way_go_unnotic
     gateway: RunningGateway, fifo: Path, transport: str
 ) -> None:
     proxy = proxy_for(gateway, transport, cuts=200, size=(1, 60_000), patience=0.1)
-    with trio.fail_after(PATIENCE), told_seed(proxy):
+    with trio.fail_after(TIMEOUT), told_seed(proxy):
         talk = Talk(rounds=20, notifications=500)
         await assert_unnoticed(gateway, transport, talk, agent=transport, proxy=proxy, cuts=200, report=fifo)
 
 
 async def test_the_program_as_it_is_gets_over_a_bad_network(gateway: RunningGateway) -> None:
     proxy = proxy_for(gateway, "wss", cuts=12, size=(20_000, 60_000), faults=(*QUICK, Fault.MUTE))
-    with trio.fail_after(PATIENCE), told_seed(proxy):
+    with trio.fail_after(TIMEOUT), told_seed(proxy):
         await assert_unnoticed(gateway, "wss", Talk(rounds=10, notifications=200), agent="usual", proxy=proxy, cuts=12)
 
 
@@ -305,8 +305,8 @@ async def test_a_connection_that_goes_silent_without_an_end_is_given_up_by_both_
 ) -> None:
     faults = (Fault.STALL, Fault.GATEWAY_LOST, Fault.DEAF, Fault.MUTE)
     with hurried_gateway(tmp_path, "ping_interval = 0.5\nping_timeout = 0.5") as gateway:
-        proxy = proxy_for(gateway, "tcp", cuts=4, size=(5000, 20_000), faults=faults, patience=2 * PATIENCE)
-        with trio.fail_after(PATIENCE), told_seed(proxy):
+        proxy = proxy_for(gateway, "tcp", cuts=4, size=(5000, 20_000), faults=faults, patience=2 * TIMEOUT)
+        with trio.fail_after(TIMEOUT), told_seed(proxy):
             talk = Talk(rounds=2, notifications=200)
             await assert_unnoticed(
                 *(gateway, "tcp", talk), agent="silent", proxy=proxy, cuts=4, options=["--keepalive", "1"], report=fifo

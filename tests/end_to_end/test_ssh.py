@@ -15,7 +15,7 @@ import trio
 from tests.end_to_end import running
 from tests.end_to_end.fake_ssh import FakeSsh, install, make_fake_ssh
 from tests.end_to_end.running import AGENTS, ENVIRONMENT, PROGRAM, RunningGateway, prepare, start_gateway
-from tests.end_to_end.test_losses import PATIENCE, Shim, Talk, reading_log, shim
+from tests.end_to_end.test_losses import TIMEOUT, Shim, Talk, reading_log, shim
 from tests.end_to_end.traces import TRACES
 
 AGENT_NAMES = ("plain", "cut")
@@ -218,7 +218,7 @@ async def test_an_editor_does_not_notice_that_ssh_is_killed_again_and_again(
     gateway: RunningGateway, fake: FakeSsh, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     talk = Talk(rounds=4, notifications=100)
-    with trio.fail_after(PATIENCE):
+    with trio.fail_after(TIMEOUT):
         async with shim(gateway, "unix", "plain") as editor:
             await editor.talk(talk)
         expected = editor.transcript

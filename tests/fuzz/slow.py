@@ -16,8 +16,8 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Final, NamedTuple
 
-from acp_gateway.client.recovery import Conversation
-from acp_gateway.core.sessions import Findings, Role
+from acp_gateway.client.recovery import RecoveryState
+from acp_gateway.core.sessions import DirectoryCheckResult, Role
 from acp_gateway.protocol import jsonrpc
 from acp_gateway.protocol.methods import Capability
 from acp_gateway.protocol.path_maps import PathMaps
@@ -288,7 +288,7 @@ def steps(plan: Plan) -> Iterator[Callable[[], object]]:
     """What is to be measured of a message: on its way in, and what answering it takes."""
     who, text = plan.who, plan.text()
     if SIDES[plan.side] == "shim":
-        maps, conversation = PathMaps([("/home/a", "/srv/a")]), Conversation()
+        maps, conversation = PathMaps([("/home/a", "/srv/a")]), RecoveryState()
         text = text.replace(b'"id":#', b'"id":1')
         conversation.from_editor([b'{"id":1,"method":"session/new","params":{}}'])
         if who in ("client", "observer", "guest", "newcomer"):
@@ -306,8 +306,8 @@ def steps(plan: Plan) -> Iterator[Callable[[], object]]:
     else:
         yield lambda: scene.multiplexer.receive_from_client(peer.client, text)
         # A session that is to be opened: its directories have been looked at.
-        for survey in scene.multiplexer.take_deliveries().surveys:
-            yield partial(scene.multiplexer.surveyed, survey, Findings())
+        for directory_check in scene.multiplexer.take_deliveries().directory_checks:
+            yield partial(scene.multiplexer.directories_checked, directory_check, DirectoryCheckResult())
 
 
 def _scene(who: str) -> tuple[Scene, Peer]:

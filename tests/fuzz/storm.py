@@ -183,7 +183,7 @@ class Does:
 
 @dataclass(frozen=True)
 class Happens:
-    """Something happens to the agent or to time: `lose`, `stop`, `tick`, `survey`."""
+    """Something happens to the agent or to time: `lose`, `stop`, `tick`, `directory_check`."""
 
     what: str
 
@@ -322,12 +322,12 @@ class Storm:
     def first_words(self, party: Party) -> Iterator[Act]:
         """What somebody says at the beginning, until there is one who is alone with a session, and who joins it."""
         yield self._request(party, "initialize", {"protocolVersion": 1, **_NEWS})
-        yield from self.farewell()
+        yield from self.disconnect()
         if party.part.name in ("ann", "bob"):
             yield self._request(party, "session/new", {"cwd": "/srv", "mcpServers": []})
         elif party.part.name != "bea":
             yield self._request(party, "session/load", {"sessionId": "kiwi-1", "cwd": "/srv", "mcpServers": []})
-        yield from self.farewell()
+        yield from self.disconnect()
 
     def round_trip(self, party: Party) -> Iterator[Act]:
         """What somebody says after all that who does nothing wrong, and gets an answer, whoever was there before."""
@@ -335,10 +335,10 @@ class Storm:
             yield self._request(party, method, params)
             # An agent that has ended is not started again at once.
             yield Happens("tick")
-            yield from self.farewell()
+            yield from self.disconnect()
         self.witness.everything_is_answered(party)
 
-    def farewell(self) -> Iterator[Act]:
+    def disconnect(self) -> Iterator[Act]:
         """The agent answers everything that it was asked, and what comes of that, until there is no more."""
         for _ in range(1000):
             if not self.owed:

@@ -39,14 +39,25 @@ def nothing_is_left_of(clients: Iterable[Client], multiplexer: Multiplexer, regi
     for session in registry:
         assert not any((session.attached, session.queue, session.held))
         assert session.host is None
-    held = [*process.held, *lifecycle._waiters, *itertools.chain(*process.recalling.values()), *process.surveying]
+    held = [
+        *process.held,
+        *lifecycle._waiters,
+        *itertools.chain(*process.loading_journals.values()),
+        *process.checking_directories,
+    ]
     assert [request for request in held if request.client is not None] == []
 
 
 def nothing_is_left(multiplexer: Multiplexer, registry: Registry) -> None:
     """The process has ended."""
     process, routing = multiplexer._process, multiplexer._routing
-    tables: list[Sized] = [process.asked, process.held, process.recalling, process.surveying, process.questions]
+    tables: list[Sized] = [
+        process.asked,
+        process.held,
+        process.loading_journals,
+        process.checking_directories,
+        process.questions,
+    ]
     tables += [process.terminals, process.clients, process.live, multiplexer._lifecycle._waiters]
     tables += [routing._early, routing._parents, routing._unclear, routing._elicitations]
     assert [table for table in tables if len(table)] == []

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from acp_gateway.config.load import AgentSection
 from acp_gateway.core.agent_state import Policy
-from acp_gateway.core.mcp_servers import ToolPolicy
+from acp_gateway.core.mcp_servers import McpPolicy
 from acp_gateway.core.sessions import Client, Registry
 from acp_gateway.gateway.advice import login_hint
 from acp_gateway.protocol.methods import Capability
@@ -41,7 +41,7 @@ QUEUED = 2
 WAITING = 20_000
 
 
-def policy(*, shared: bool, serves: frozenset[Capability], tools: ToolPolicy) -> Policy:
+def policy(*, shared: bool, serves: frozenset[Capability], tools: McpPolicy) -> Policy:
     """One whose limits are reached soon."""
     return make_policy(
         shared=shared,
@@ -83,9 +83,9 @@ class Wire(Scene):
         for text in deliveries.to_agent:
             self.storm.agent_heard(text)
         for session in deliveries.wanted:
-            self.multiplexer.recalled(session, self.shelf.read(session))
+            self.multiplexer.journal_loaded(session, self.shelf.read(session))
             self.deliver()
-        self.look_at(deliveries.surveys)
+        self.look_at(deliveries.directory_checks)
 
     def carry_out(self, act: Act) -> None:
         """Do it, and what comes of it; then look whether all is well."""
@@ -160,9 +160,9 @@ class Wire(Scene):
     def look_at_once(self) -> None:
         """What nobody has looked at yet is looked at now, and what comes later at once."""
         self.look = look
-        while self.surveys:
-            survey = self.surveys.pop(0)
-            self.multiplexer.surveyed(survey, look(survey))
+        while self.directory_checks:
+            directory_check = self.directory_checks.pop(0)
+            self.multiplexer.directories_checked(directory_check, look(directory_check))
             self.deliver()
 
 
@@ -183,7 +183,7 @@ def end(storm: Storm, wire: Wire, *, politely: bool) -> None:
         for act in storm.round_trip(wire.comes(HONEST)):
             wire.carry_out(act)
         wire.end_turns()
-        for act in storm.farewell():
+        for act in storm.disconnect():
             wire.carry_out(act)
         wire.end_turns()
         for party in storm.parties:
@@ -216,7 +216,7 @@ def test_the_core_withstands(
     eager: bool,
     capabilities: dict[str, Any],
     serves: frozenset[Capability],
-    tools: ToolPolicy,
+    tools: McpPolicy,
     politely: bool,
 ) -> None:
     storm = Storm(PUBLIC if shared else PRIVATE, truthful=truthful, eager=eager, capabilities=capabilities)

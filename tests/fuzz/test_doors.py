@@ -23,14 +23,14 @@ from hypothesis import strategies as st
 from acp_gateway.config.load import AgentSection, Config, GatewaySection, ListenSection
 from acp_gateway.config.options import LimitsSection
 from acp_gateway.gateway import gateway as gateway_module
-from acp_gateway.gateway.agent.orphans import Ledger
+from acp_gateway.gateway.agent.orphans import ProcessRegistry
 from acp_gateway.gateway.agent.process import Spawner
 from acp_gateway.gateway.events.audit import Audit
 from acp_gateway.gateway.gateway import Gateway
 from acp_gateway.security.tls import create_certificate
 from acp_gateway.security.token_store import TokenStore
-from acp_gateway.server.listener import Door, open_door
-from tests.doubles import INITIALIZE, PATIENCE, ServingAgents, encode
+from acp_gateway.server.listener import Listener, open_listener
+from tests.doubles import INITIALIZE, TIMEOUT, ServingAgents, encode
 from tests.fuzz import reference, texts
 from tests.fuzz.corpus import METHODS, Raw, message, mutations
 from tests.fuzz.effort import effort
@@ -309,7 +309,7 @@ def house(tmp_path_factory: pytest.TempPathFactory) -> Iterator[House]:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False
     context.verify_mode = ssl.CERT_NONE
-    with Spawner(Ledger(folder / "agents")) as spawner:
+    with Spawner(ProcessRegistry(folder / "agents")) as spawner:
         yield House(folder, tokens, spawner, honest, other, context)
 
 
@@ -348,7 +348,7 @@ class Site:
     house: House
     log: Log
     clock: trio.testing.MockClock
-    door: Door
+    door: Listener
     session: str = "?"
     """The id of a session that is nobody's business but an honest client's."""
     sockets: list[trio.SocketStream] = field(default_factory=list)
@@ -394,10 +394,10 @@ async def site(
         limits=limits,
     )
     gateway = Gateway(config, house.tokens, house.spawner, {}, Audit(folder / "audit.jsonl", max_size=10**6, files=1))
-    with logged() as log, trio.fail_after(100 * PATIENCE):
+    with logged() as log, trio.fail_after(100 * TIMEOUT):
         async with trio.open_nursery() as nursery:
             await nursery.start(gateway.run)
-            door = await open_door(section, gateway)
+            door = await open_listener(section, gateway)
             nursery.start_soon(door.run, nursery)
             port = urlsplit(door.urls[0]).port
             assert port is not None

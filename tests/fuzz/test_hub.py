@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from trio.testing import wait_all_tasks_blocked
 
-from acp_gateway.gateway.attachment import Farewell
+from acp_gateway.gateway.attachment import Disconnect
 from acp_gateway.protocol.outbox import goodbye, read_control
 from acp_gateway.transports.streams import CloseReason
 from tests.doubles import FakeAgent
@@ -33,9 +33,9 @@ from tests.fuzz.storm import (
 )
 from tests.fuzz.tables import nothing_is_left, nothing_is_left_of, nothing_is_too_much
 from tests.fuzz.witness import Part, Party, make_client
-from tests.hub_scene import Scene, Traveller, Visitor, peek
+from tests.hub_scene import Peer, Scene, Traveller, peek
 
-EXPELLED = Farewell(CloseReason.POLICY, "the token is not valid any more", "unauthorized")
+EXPELLED = Disconnect(CloseReason.POLICY, "the token is not valid any more", "unauthorized")
 
 LOST = (trio.EndOfChannel, trio.BrokenResourceError, trio.ClosedResourceError)
 
@@ -46,7 +46,7 @@ class Hall:
     def __init__(self, storm: Storm, scene: Scene) -> None:
         self.storm = storm
         self.scene = scene
-        self.visitors: dict[Party, Visitor] = {}
+        self.visitors: dict[Party, Peer] = {}
         self._agent: FakeAgent | None = None
         self._names = 0
 
@@ -80,12 +80,12 @@ class Hall:
         self._names += 1
         client = make_client(part, f"{part.name}{self._names}")
         party = Party(part, client)
-        visitor = self.visitors[party] = Traveller(self.scene, client) if part.counts else Visitor(client)
+        visitor = self.visitors[party] = Traveller(self.scene, client) if part.counts else Peer(client)
         self.scene.nursery.start_soon(self.scene._serve, visitor)
         self.storm.joined(party)
         return party
 
-    def _say(self, visitor: Visitor, text: bytes) -> None:
+    def _say(self, visitor: Peer, text: bytes) -> None:
         try:
             if isinstance(visitor, Traveller) and read_control(text) is None:
                 visitor.link.send([text])
@@ -103,7 +103,7 @@ class Hall:
             case "leave":
                 await visitor.stream.aclose()
             case "dismiss":
-                self.scene.hub.seats[party.client].close(EXPELLED)
+                self.scene.hub.attachments[party.client].close(EXPELLED)
             case "lose" if isinstance(visitor, Traveller):
                 party.away = True
                 await visitor.lose()
@@ -127,7 +127,7 @@ class Hall:
             elif not party.away:
                 self.storm.witness.nothing_is_due(party)
 
-    async def _hears(self, party: Party, visitor: Visitor) -> bool:
+    async def _hears(self, party: Party, visitor: Peer) -> bool:
         texts: list[bytes] = []
         if peek(visitor.stream) and not party.away:
             texts = await (take(visitor) if isinstance(visitor, Traveller) else visitor.stream.receive_batch())
@@ -151,10 +151,10 @@ class Hall:
         self._agent = None
         self.storm.agent_lost()
 
-    async def _has_gone(self, party: Party, visitor: Visitor) -> None:
+    async def _has_gone(self, party: Party, visitor: Peer) -> None:
         """Its connection has ended, for good. Who can come back finds out by itself what has become of all it asked."""
-        assert visitor.farewell is not None
-        if visitor.farewell.word is not None and not party.part.counts:
+        assert visitor.disconnect is not None
+        if visitor.disconnect.word is not None and not party.part.counts:
             self.storm.witness.everything_is_answered(party)
         await visitor.stream.aclose()
         del self.visitors[party]
@@ -187,7 +187,7 @@ async def hall(storm: Storm, *, shared: bool) -> AsyncIterator[Hall]:
         scene.nursery.start_soon(scene.run)
         yield Hall(storm, scene)
         scene.scope.cancel()
-    assert not scene.hub.seats
+    assert not scene.hub.attachments
 
 
 async def play(storm: Storm, plan: Plan, *, shared: bool) -> None:

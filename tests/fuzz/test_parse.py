@@ -100,7 +100,7 @@ def test_what_is_passed_on_after_one_look_is_what_a_slow_parser_takes_for_talk(t
     if isinstance(envelope, Envelope) and (envelope.kind, envelope.method) == (Kind.NOTIFICATION, SESSION_UPDATE):
         session = None if envelope.update in (*STATE_UPDATES, SUBAGENT_UPDATE) else envelope.session
     # A closer look may find it as well: members of wrong types, lone surrogates.
-    assert updates.session_of_talk(text) in (None, session)
+    assert updates.session_of_passthrough(text) in (None, session)
 
 
 def every_path_leads_to_the_same(text: bytes, path: tuple[str, ...]) -> None:

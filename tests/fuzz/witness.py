@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Final, TypeAlias
 
-from acp_gateway.core.sessions import Client, Role, Viewer
+from acp_gateway.core.sessions import Client, Role, SessionScope
 from acp_gateway.protocol import methods
 from acp_gateway.protocol.jsonrpc import Kind
 from acp_gateway.protocol.outbox import Mark
@@ -96,7 +96,7 @@ def make_client(part: Part, name: str) -> Client:
     """A client as the core knows it."""
     role = Role.OBSERVER if part.observes else Role.CONTROLLER
     return Client(
-        name, Viewer(part.identity, part.only, part.guest), role, link=f"link {name}" if part.counts else None
+        name, SessionScope(part.identity, part.only, part.guest), role, link=f"link {name}" if part.counts else None
     )
 
 

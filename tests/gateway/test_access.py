@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from acp_gateway.gateway.access import Access, Wish
+from acp_gateway.gateway.access import Access, ConnectRequest
 from acp_gateway.security.token_store import TokenStore
 
 
@@ -39,4 +39,4 @@ def test_no_repr_shows_what_is_at_rest_of_a_token(tokens: TokenStore) -> None:
 
 
 def test_who_wishes_for_nothing_wants_an_agent_and_a_session_of_its_own() -> None:
-    assert Wish() == Wish(agent=None, session=None, observe=False, control=False)
+    assert ConnectRequest() == ConnectRequest(agent=None, session=None, observe=False, control=False)

@@ -10,8 +10,8 @@ from acp_gateway.config.load import AgentSection, Config
 from acp_gateway.core.journal import Journal
 from acp_gateway.core.sessions import Registry, Role, Session
 from acp_gateway.errors import AccessError, Forbidden, UnknownAgent, UnknownSession
-from acp_gateway.gateway.access import Access, Admission, Wish
-from acp_gateway.gateway.admission import Admissions
+from acp_gateway.gateway.access import Access, ConnectRequest, Grant
+from acp_gateway.gateway.admission import Authorizer
 from acp_gateway.gateway.storage.store import Storage
 from acp_gateway.security import token_format
 from acp_gateway.security.token_store import TokenStore, default_identity
@@ -26,10 +26,10 @@ def agent() -> AgentSection:
 class Elsewhere:
     """An agent process of a test's own invention that sessions live in."""
 
-    deserted = False
+    abandoned = False
 
 
-class Door:
+class Listener:
     """Where connections are let in, and the sessions that there are."""
 
     def __init__(self, config: Config) -> None:
@@ -37,11 +37,11 @@ class Door:
         settings = config.gateway
         path = settings.state_dir / "sessions.db"
         self.storage = Storage(path, journal=False, retention_days=1, journal_limit=1000)
-        self._admissions = Admissions(config, self.registry, self.storage)
+        self._admissions = Authorizer(config, self.registry, self.storage)
 
-    def admit(self, access: Access, wish: Wish) -> Admission:
+    def admit(self, access: Access, wish: ConnectRequest) -> Grant:
         """Let somebody in."""
-        return self._admissions.judge(access, wish)
+        return self._admissions.authorize(access, wish)
 
 
 class Scene:
@@ -51,9 +51,9 @@ class Scene:
         self._state_dir = tmp_path / "state"
         self.tokens = TokenStore(self._state_dir)
 
-    def door(self, agents: dict[str, AgentSection] | None = None, **settings: Any) -> Door:
+    def door(self, agents: dict[str, AgentSection] | None = None, **settings: Any) -> Listener:
         """The door of a gateway with one agent where none are named."""
-        return Door(make_config(self._state_dir, agents=agents or {"fake": agent()}, **settings))
+        return Listener(make_config(self._state_dir, agents=agents or {"fake": agent()}, **settings))
 
     def access(self, identity: str = "ann", *agents: str, **options: Any) -> Access:
         """With a token of this identity."""
@@ -75,40 +75,40 @@ def scene(tmp_path: Path) -> Scene:
 def test_who_names_no_agent_gets_the_default_one(scene: Scene) -> None:
     door = scene.door({"a": agent(), "b": agent()}, default_agent="b")
     me = Access("me", None)
-    assert door.admit(me, Wish()).agent == "b"
-    assert door.admit(me, Wish("a")).agent == "a"
-    assert door.admit(scene.access(), Wish()).agent == "b"
-    assert door.admit(scene.access("ann", "a", "b"), Wish()).agent == "b"
+    assert door.admit(me, ConnectRequest()).agent == "b"
+    assert door.admit(me, ConnectRequest("a")).agent == "a"
+    assert door.admit(scene.access(), ConnectRequest()).agent == "b"
+    assert door.admit(scene.access("ann", "a", "b"), ConnectRequest()).agent == "b"
 
 
 def test_a_token_for_one_agent_need_not_name_it(scene: Scene) -> None:
     door = scene.door({"a": agent(), "b": agent()}, default_agent="b")
-    assert door.admit(scene.access("ann", "a"), Wish()).agent == "a"
+    assert door.admit(scene.access("ann", "a"), ConnectRequest()).agent == "a"
 
 
 def test_an_agent_that_the_token_does_not_allow_is_refused(scene: Scene) -> None:
     door = scene.door({"a": agent(), "b": agent(), "c": agent()}, default_agent="b")
     with pytest.raises(Forbidden, match="does not allow the agent b"):
-        door.admit(scene.access("ann", "a"), Wish("b"))
+        door.admit(scene.access("ann", "a"), ConnectRequest("b"))
     with pytest.raises(Forbidden, match="does not allow the agent b"):
-        door.admit(scene.access("ann", "a", "c"), Wish())
+        door.admit(scene.access("ann", "a", "c"), ConnectRequest())
 
 
 def test_an_agent_that_there_is_not_is_unknown_to_everybody_and_not_repeated_at_length(scene: Scene) -> None:
     door = scene.door()
     for access in (Access("me", None), scene.access(), scene.access("ann", "nobody")):
         with pytest.raises(UnknownAgent, match="no agent 'nobody'"):
-            door.admit(access, Wish("nobody"))
+            door.admit(access, ConnectRequest("nobody"))
     with pytest.raises(UnknownAgent) as unknown:
-        door.admit(scene.access(), Wish("x" * 60_000))
+        door.admit(scene.access(), ConnectRequest("x" * 60_000))
     assert len(str(unknown.value)) < 200
     with pytest.raises(UnknownAgent):
-        door.admit(scene.access(), Wish(""))
+        door.admit(scene.access(), ConnectRequest(""))
 
 
 def test_a_token_whose_only_agent_is_gone_from_the_configuration_opens_nothing(scene: Scene) -> None:
     with pytest.raises(UnknownAgent):
-        scene.door().admit(scene.access("ann", "gone"), Wish())
+        scene.door().admit(scene.access("ann", "gone"), ConnectRequest())
 
 
 @pytest.mark.parametrize(
@@ -124,15 +124,15 @@ def test_a_wish_to_observe_narrows_what_a_token_allows_and_nothing_widens_it(
     role: Literal["controller", "observer"], observe: bool, granted: Role, scene: Scene
 ) -> None:
     door = scene.door()
-    assert door.admit(scene.access(role=role), Wish(observe=observe)).role is granted
+    assert door.admit(scene.access(role=role), ConnectRequest(observe=observe)).role is granted
     live(door, "s", "bob")
-    assert door.admit(scene.guest("s", role), Wish(observe=observe)).role is granted
+    assert door.admit(scene.guest("s", role), ConnectRequest(observe=observe)).role is granted
 
 
 def test_whom_the_kernel_vouches_for_controls_unless_it_wants_to_look_only(scene: Scene) -> None:
     door = scene.door()
-    assert door.admit(Access("me", None), Wish()).role is Role.CONTROLLER
-    assert door.admit(Access("me", None), Wish(observe=True)).role is Role.OBSERVER
+    assert door.admit(Access("me", None), ConnectRequest()).role is Role.CONTROLLER
+    assert door.admit(Access("me", None), ConnectRequest(observe=True)).role is Role.OBSERVER
 
 
 @pytest.mark.parametrize("scope", ["connection", "identity"])
@@ -141,42 +141,42 @@ def test_who_only_looks_finds_no_session_that_is_not_live_where_each_has_an_agen
 ) -> None:
     door = scene.door({"fake": AgentSection(command=OBLIGING_AGENT, scope=scope)})
     door.registry.restore(Session("fake", "s", "ann", Journal(10)))
-    access, wish = scene.access(), Wish(session="s", observe=True)
+    access, wish = scene.access(), ConnectRequest(session="s", observe=True)
     if scope == "connection":
         with pytest.raises(UnknownSession):
             door.admit(access, wish)
     else:
         assert door.admit(access, wish).viewer.only == "s"
     live(door, "t", "ann")
-    assert door.admit(access, Wish(session="t", observe=True)).viewer.only == "t"
+    assert door.admit(access, ConnectRequest(session="t", observe=True)).viewer.only == "t"
 
 
 def test_who_wants_no_session_in_particular_may_see_all_of_its_identity(scene: Scene) -> None:
-    viewer = scene.door().admit(scene.access(), Wish()).viewer
+    viewer = scene.door().admit(scene.access(), ConnectRequest()).viewer
     assert (viewer.identity, viewer.only, viewer.guest) == ("ann", None, False)
 
 
 # Who may join which session
 
 
-def live(door: Door, session_id: str, owner: str, agent: str = "fake") -> Session:
+def live(door: Listener, session_id: str, owner: str, agent: str = "fake") -> Session:
     """A session that some agent process has."""
     session = Session(agent, session_id, owner, Journal(1000))
     door.registry.add(session, Elsewhere())
     return session
 
 
-def past(door: Door, session_id: str, owner: str, agent: str = "fake") -> Session:
+def past(door: Listener, session_id: str, owner: str, agent: str = "fake") -> Session:
     """A session that an agent process had."""
     session = live(door, session_id, owner, agent)
     door.registry.end(session)
     return session
 
 
-def refusal(door: Door, access: Access, **wish: Any) -> tuple[type[AccessError], str]:
+def refusal(door: Listener, access: Access, **wish: Any) -> tuple[type[AccessError], str]:
     """The error that somebody is refused with."""
     with pytest.raises(AccessError) as refused:
-        door.admit(access, Wish(**wish))
+        door.admit(access, ConnectRequest(**wish))
     return type(refused.value), str(refused.value)
 
 
@@ -193,7 +193,7 @@ def test_a_token_in_the_wrong_place_is_not_repeated(scene: Scene, place: str) ->
 def test_an_own_session_is_joined_at_the_agent_that_it_is_of(scene: Scene) -> None:
     door = scene.door({"a": agent(), "fake": agent()}, default_agent="a")
     live(door, "s", "ann")
-    for wish in (Wish(session="s"), Wish("fake", "s")):
+    for wish in (ConnectRequest(session="s"), ConnectRequest("fake", "s")):
         admission = door.admit(scene.access(), wish)
         assert admission.agent == "fake"
         assert (admission.viewer.only, admission.viewer.guest) == ("s", False)
@@ -202,8 +202,8 @@ def test_an_own_session_is_joined_at_the_agent_that_it_is_of(scene: Scene) -> No
 def test_an_own_session_that_is_not_live_can_be_joined_as_well(scene: Scene) -> None:
     door = scene.door({"a": agent(), "fake": agent()}, default_agent="a")
     past(door, "s", "ann")
-    assert door.admit(scene.access(), Wish(session="s")).agent == "fake"
-    assert door.admit(scene.access(), Wish(session="s", observe=True)).role is Role.OBSERVER
+    assert door.admit(scene.access(), ConnectRequest(session="s")).agent == "fake"
+    assert door.admit(scene.access(), ConnectRequest(session="s", observe=True)).role is Role.OBSERVER
 
 
 def test_a_session_that_is_not_there_and_one_that_is_not_ones_own_are_refused_alike(scene: Scene) -> None:
@@ -227,8 +227,8 @@ def test_whose_session_it_is_counts_for_the_gateways_own_user_too(scene: Scene) 
 def test_a_session_that_was_never_seen_is_the_gateways_own_users(scene: Scene) -> None:
     door = scene.door({"a": agent(), "b": agent()}, default_agent="b")
     me = Access(door.registry.own_identity, None)
-    assert door.admit(me, Wish(session="s")).agent == "b"
-    assert door.admit(me, Wish("a", "s")).agent == "a"
+    assert door.admit(me, ConnectRequest(session="s")).agent == "b"
+    assert door.admit(me, ConnectRequest("a", "s")).agent == "a"
     assert refusal(door, scene.access(), session="s") == UNKNOWN
 
 
@@ -263,17 +263,17 @@ def test_of_sessions_with_one_id_the_agent_says_which_one_is_meant(make: Callabl
     for name in ("a", "b"):
         make(door, "s", "ann", name)
     assert refusal(door, scene.access(), session="s") == UNKNOWN
-    assert door.admit(scene.access(), Wish("a", "s")).agent == "a"
-    assert door.admit(scene.access(), Wish("b", "s")).agent == "b"
-    assert door.admit(scene.access("ann", "b"), Wish(session="s")).agent == "b"
+    assert door.admit(scene.access(), ConnectRequest("a", "s")).agent == "a"
+    assert door.admit(scene.access(), ConnectRequest("b", "s")).agent == "b"
+    assert door.admit(scene.access("ann", "b"), ConnectRequest(session="s")).agent == "b"
 
 
 def test_of_sessions_with_one_id_the_live_one_is_meant(scene: Scene) -> None:
     door = scene.door({"a": agent(), "b": agent()}, default_agent="a")
     past(door, "s", "ann", "a")
     live(door, "s", "ann", "b")
-    assert door.admit(scene.access(), Wish(session="s")).agent == "b"
-    assert door.admit(scene.access(), Wish("a", "s")).agent == "a"
+    assert door.admit(scene.access(), ConnectRequest(session="s")).agent == "b"
+    assert door.admit(scene.access(), ConnectRequest("a", "s")).agent == "a"
 
 
 def test_a_session_id_is_not_repeated_at_length(scene: Scene) -> None:
@@ -286,7 +286,13 @@ def test_a_token_for_a_session_says_more_than_what_is_asked_for(scene: Scene) ->
     door = scene.door({"a": agent(), "fake": agent()}, default_agent="a")
     live(door, "s", "ann")
     guest = scene.guest("s")
-    for wish in (Wish(), Wish(session="s"), Wish("a"), Wish("fake"), Wish("nobody", "s")):
+    for wish in (
+        ConnectRequest(),
+        ConnectRequest(session="s"),
+        ConnectRequest("a"),
+        ConnectRequest("fake"),
+        ConnectRequest("nobody", "s"),
+    ):
         admission = door.admit(guest, wish)
         assert admission.agent == "fake"
         assert (admission.viewer.only, admission.viewer.guest) == ("s", True)
@@ -321,14 +327,14 @@ def test_a_guests_token_stays_with_the_session_that_it_led_to_first(scene: Scene
     door = scene.door()
     guest = scene.guest("s")
     session = live(door, "s", "ann")
-    viewer = door.admit(guest, Wish()).viewer
+    viewer = door.admit(guest, ConnectRequest()).viewer
     assert viewer.sees(session)
     door.registry.end(session)
     # Agents that count their sessions give the same id to the next one.
     later = live(door, "s", "bob")
     assert not viewer.sees(later)
     assert refusal(door, guest) == UNKNOWN
-    assert door.admit(scene.guest("s"), Wish()).viewer.sees(later)
+    assert door.admit(scene.guest("s"), ConnectRequest()).viewer.sees(later)
 
 
 def test_a_guest_of_an_agent_that_the_token_does_not_allow_is_let_in_nowhere(scene: Scene) -> None:
@@ -339,7 +345,7 @@ def test_a_guest_of_an_agent_that_the_token_does_not_allow_is_let_in_nowhere(sce
 
 def test_who_asks_the_gateway_itself_needs_no_agent(scene: Scene) -> None:
     door = scene.door({"a": agent(), "b": agent()}, default_agent="b")
-    for wish in (Wish(control=True), Wish("a", "nothing", control=True)):
+    for wish in (ConnectRequest(control=True), ConnectRequest("a", "nothing", control=True)):
         admission = door.admit(scene.access("ann", "a", "c"), wish)
         assert admission.agent == ""
         assert admission.viewer.only == wish.session
@@ -348,20 +354,20 @@ def test_who_asks_the_gateway_itself_needs_no_agent(scene: Scene) -> None:
 def test_who_asks_the_gateway_itself_for_the_sessions_of_an_agent_that_there_is_not_is_told(scene: Scene) -> None:
     door = scene.door({"alpha": agent(), "beta": agent()}, default_agent="beta")
     with pytest.raises(UnknownAgent, match=r"no agent 'alhpa'; did you mean \"alpha\"\?"):
-        door.admit(scene.access(), Wish("alhpa", control=True))
+        door.admit(scene.access(), ConnectRequest("alhpa", control=True))
     with pytest.raises(UnknownAgent, match=r"no agent 'zzz'; there are: alpha, beta$"):
-        door.admit(scene.access(), Wish("zzz", control=True))
+        door.admit(scene.access(), ConnectRequest("zzz", control=True))
     with pytest.raises(Forbidden):
-        door.admit(scene.access("ann", "alpha"), Wish("beta", control=True))
+        door.admit(scene.access("ann", "alpha"), ConnectRequest("beta", control=True))
     # Of the others neither a token for one agent nor a guest's learns anything.
     with pytest.raises(UnknownAgent, match=r"no agent 'bet'; there are: alpha$"):
-        door.admit(scene.access("ann", "alpha"), Wish("bet", control=True))
-    assert door.admit(scene.guest("s"), Wish("zzz", control=True)).agent == ""
+        door.admit(scene.access("ann", "alpha"), ConnectRequest("bet", control=True))
+    assert door.admit(scene.guest("s"), ConnectRequest("zzz", control=True)).agent == ""
 
 
 def test_who_asks_the_gateway_itself_with_a_token_for_a_session_sees_that_one(scene: Scene) -> None:
     door = scene.door()
-    viewer = door.admit(scene.guest("s"), Wish(control=True)).viewer
+    viewer = door.admit(scene.guest("s"), ConnectRequest(control=True)).viewer
     assert (viewer.only, viewer.guest) == ("s", True)
     assert refusal(door, scene.guest("g"), session="s", control=True) == UNKNOWN
 
@@ -371,9 +377,9 @@ def test_who_asks_the_gateway_itself_with_a_token_for_a_session_sees_that_one(sc
 
 def test_a_token_for_some_workspaces_sees_what_is_in_them(scene: Scene) -> None:
     door = scene.door()
-    viewer = door.admit(scene.access(workspaces=["a", "gone"]), Wish()).viewer
+    viewer = door.admit(scene.access(workspaces=["a", "gone"]), ConnectRequest()).viewer
     assert viewer.workspaces == ("a", "gone")
-    assert door.admit(scene.access(), Wish()).viewer.workspaces is None
+    assert door.admit(scene.access(), ConnectRequest()).viewer.workspaces is None
 
 
 @pytest.mark.parametrize("make", [live, past])
@@ -388,14 +394,14 @@ def test_a_session_of_another_workspace_cannot_be_told_from_none(
     for wish in ({}, {"agent": "fake"}, {"observe": True}):
         assert refusal(door, ann, session="s", **wish) == UNKNOWN
     session.workspace = "a"
-    assert door.admit(ann, Wish(session="s")).agent == "fake"
+    assert door.admit(ann, ConnectRequest(session="s")).agent == "fake"
 
 
 def test_what_was_never_seen_is_in_no_workspace_of_a_token(scene: Scene) -> None:
     door = scene.door()
     me = door.registry.own_identity
     assert refusal(door, Access(me, None, workspaces=("a",)), session="s") == UNKNOWN
-    assert door.admit(Access(me, None), Wish(session="s")).agent == "fake"
+    assert door.admit(Access(me, None), ConnectRequest(session="s")).agent == "fake"
 
 
 # What is remembered of tokens
@@ -403,9 +409,9 @@ def test_what_was_never_seen_is_in_no_workspace_of_a_token(scene: Scene) -> None
 
 def test_each_use_of_a_token_is_noted_and_no_other_credential(scene: Scene) -> None:
     door, access = scene.door(), scene.access()
-    door.admit(Access("me", None), Wish())
+    door.admit(Access("me", None), ConnectRequest())
     assert door.storage.token_uses() == {}
-    door.admit(access, Wish(control=True))
+    door.admit(access, ConnectRequest(control=True))
     assert access.token is not None
     assert list(door.storage.token_uses()) == [access.token.id]
 
@@ -413,5 +419,5 @@ def test_each_use_of_a_token_is_noted_and_no_other_credential(scene: Scene) -> N
 def test_who_shows_a_certificate_has_what_that_is_bound_to(scene: Scene) -> None:
     door = scene.door({"a": agent(), "fake": agent()}, default_agent="a")
     access = Access("ann", None, "laptop", role="observer", agents=("fake",), workspaces=("w",))
-    admission = door.admit(access, Wish())
+    admission = door.admit(access, ConnectRequest())
     assert (admission.agent, admission.role, admission.viewer.workspaces) == ("fake", Role.OBSERVER, ("w",))

@@ -9,14 +9,14 @@ import trio
 from trio.testing import wait_all_tasks_blocked
 
 from acp_gateway.core.journal import Journal
-from acp_gateway.core.sessions import SESSION_ID_SIZE, Client, Session, Viewer
-from acp_gateway.gateway.attachment import MARK_BYTES, MARK_MESSAGES, SESSIONS_PER_MARK, Farewell, Seat
+from acp_gateway.core.sessions import SESSION_ID_SIZE, Client, Session, SessionScope
+from acp_gateway.gateway.attachment import MARK_BYTES, MARK_MESSAGES, SESSIONS_PER_MARK, Attachment, Disconnect
 from acp_gateway.protocol.outbox import Mark
 from acp_gateway.transports.link import CHUNK
 from acp_gateway.transports.ndjson import LineStream
 from acp_gateway.transports.streams import CloseReason, memory_message_stream_pair
-from acp_gateway.transports.timers import Helpers
-from tests.doubles import PATIENCE, FragileStream
+from acp_gateway.transports.timers import TaskSpawner
+from tests.doubles import TIMEOUT, FragileStream
 from tests.transports.wires import Script
 
 HIGH_WATER = 100
@@ -25,7 +25,7 @@ SMALL = b"x" * 10
 
 LOST = [trio.BrokenResourceError("lost"), trio.ClosedResourceError("closed")]
 
-BYE = Farewell(CloseReason.AGENT_GONE, "the agent has ended")
+BYE = Disconnect(CloseReason.AGENT_GONE, "the agent has ended")
 
 
 class Scene:
@@ -36,8 +36,10 @@ class Scene:
         self.stream = FragileStream(ours)
         self.progress = 0
         """How often somebody was told that the peer has caught up."""
-        self.seat = Seat(Client("test", Viewer("me")), high_water=HIGH_WATER, progressed=self._progressed)
-        self.seat.connect(self.stream)
+        self.attachment = Attachment(
+            Client("test", SessionScope("me")), high_water=HIGH_WATER, progressed=self._progressed
+        )
+        self.attachment.connect(self.stream)
         self.done = trio.Event()
         """Whether it is served no more."""
 
@@ -46,23 +48,23 @@ class Scene:
 
     def fall_behind(self) -> None:
         """Send more than the stream takes."""
-        self.seat.send([b"y" * HIGH_WATER])
-        self.seat.send([SMALL])
-        assert self.seat.behind
+        self.attachment.send([b"y" * HIGH_WATER])
+        self.attachment.send([SMALL])
+        assert self.attachment.behind
 
     async def serve(self) -> None:
-        assert self.seat.connection is not None
+        assert self.attachment.connection is not None
         async with trio.open_nursery() as nursery:
-            self.seat.attend(Helpers(nursery))
+            self.attachment.attend(TaskSpawner(nursery))
             await trio.sleep_forever()
-        self.seat.connection.leave_alone()
+        self.attachment.connection.leave_alone()
         self.done.set()
 
 
 @asynccontextmanager
 async def serving(scene: Scene) -> AsyncIterator[Scene]:
     """A seat that has helpers, and has to end within the block."""
-    with trio.fail_after(PATIENCE):
+    with trio.fail_after(TIMEOUT):
         async with trio.open_nursery() as nursery:
             nursery.start_soon(scene.serve)
             await wait_all_tasks_blocked()
@@ -75,36 +77,36 @@ async def serving(scene: Scene) -> AsyncIterator[Scene]:
 
 async def test_what_the_stream_takes_is_handed_over_at_once() -> None:
     scene = Scene()
-    scene.seat.send([SMALL, SMALL])
-    scene.seat.send([SMALL])
+    scene.attachment.send([SMALL, SMALL])
+    scene.attachment.send([SMALL])
     assert scene.stream.pending_bytes == 3 * len(SMALL)
-    assert not scene.seat.behind
+    assert not scene.attachment.behind
     assert scene.progress == 0
 
 
 async def test_above_the_high_water_mark_messages_wait_in_the_outbox() -> None:
     scene = Scene()
-    scene.seat.send([b"y" * (HIGH_WATER - 1)])
-    scene.seat.send([b"z"])
-    assert not scene.seat.behind
-    scene.seat.send([SMALL])
-    assert scene.seat.behind
+    scene.attachment.send([b"y" * (HIGH_WATER - 1)])
+    scene.attachment.send([b"z"])
+    assert not scene.attachment.behind
+    scene.attachment.send([SMALL])
+    assert scene.attachment.behind
     assert scene.stream.pending_bytes == HIGH_WATER
-    assert list(scene.seat.outbox.messages()) == [SMALL]
+    assert list(scene.attachment.outbox.messages()) == [SMALL]
 
 
 async def test_a_stream_that_takes_everything_gets_no_more_than_a_chunk_above_its_mark() -> None:
     scene = Scene()
-    scene.seat.send([b"y" * (CHUNK // 4)] * 20)
+    scene.attachment.send([b"y" * (CHUNK // 4)] * 20)
     assert scene.stream.pending_bytes == CHUNK
 
 
 async def test_what_waits_is_sent_in_order_as_the_peer_reads_and_the_hub_is_told_when_none_of_it_waits() -> None:
     async with serving(Scene()) as scene:
         messages = [b"%d" % number * (CHUNK // 2) for number in range(8)]
-        scene.seat.send(messages)
+        scene.attachment.send(messages)
         received: list[bytes] = []
-        while scene.seat.behind:
+        while scene.attachment.behind:
             assert scene.progress == 0
             received += await scene.peer.receive_batch()
             await wait_all_tasks_blocked()
@@ -113,24 +115,24 @@ async def test_what_waits_is_sent_in_order_as_the_peer_reads_and_the_hub_is_told
         assert received + await scene.peer.receive_batch() == messages
         await wait_all_tasks_blocked()
         assert scene.progress == 1
-        scene.seat.end()
+        scene.attachment.end()
 
 
 async def test_the_hub_is_told_as_well_where_sending_itself_catches_up() -> None:
     scene = Scene()
     scene.fall_behind()
     await scene.peer.receive_batch()
-    scene.seat.send([SMALL])
-    assert not scene.seat.behind
+    scene.attachment.send([SMALL])
+    assert not scene.attachment.behind
     assert scene.progress == 1
-    assert scene.seat.excess <= 0
+    assert scene.attachment.excess <= 0
 
 
 async def test_a_pump_that_is_cancelled_loses_nothing() -> None:
     async with serving(Scene()) as scene:
         scene.fall_behind()
-        scene.seat.end()
-    assert list(scene.seat.outbox.messages()) == [SMALL]
+        scene.attachment.end()
+    assert list(scene.attachment.outbox.messages()) == [SMALL]
 
 
 @pytest.mark.parametrize("error", LOST)
@@ -139,8 +141,8 @@ async def test_what_cannot_be_sent_any_more_does_not_pile_up(error: Exception) -
     scene.fall_behind()
     await scene.peer.receive_batch()
     scene.stream.send_error = error
-    scene.seat.send([SMALL])
-    assert not scene.seat.behind
+    scene.attachment.send([SMALL])
+    assert not scene.attachment.behind
 
 
 @pytest.mark.parametrize("error", LOST)
@@ -149,10 +151,10 @@ async def test_a_stream_that_is_lost_holds_up_nobody(error: Exception) -> None:
         scene.stream.drain_error = error
         scene.fall_behind()
         await wait_all_tasks_blocked()
-        assert not scene.seat.behind
+        assert not scene.attachment.behind
         assert scene.progress == 1
         assert not scene.done.is_set()
-        scene.seat.end()
+        scene.attachment.end()
 
 
 # How far behind
@@ -161,82 +163,82 @@ async def test_a_stream_that_is_lost_holds_up_nobody(error: Exception) -> None:
 async def test_what_waits_beyond_one_message_is_the_excess() -> None:
     scene = Scene()
     scene.fall_behind()
-    assert scene.seat.excess <= 0
-    scene.seat.send([SMALL] * 4)
-    assert scene.seat.excess == 4 * len(SMALL)
+    assert scene.attachment.excess <= 0
+    scene.attachment.send([SMALL] * 4)
+    assert scene.attachment.excess == 4 * len(SMALL)
 
 
 @pytest.mark.parametrize("before", [0, 3])
 @pytest.mark.parametrize("after", [0, 3])
 async def test_one_message_may_be_as_large_as_it_is_wherever_it_stands(before: int, after: int) -> None:
     scene = Scene()
-    scene.seat.send([b"y" * HIGH_WATER])
-    scene.seat.send([SMALL] * before)
-    scene.seat.send([b"z" * 100_000])
-    scene.seat.send([SMALL] * after)
-    assert scene.seat.excess == (before + after) * len(SMALL)
+    scene.attachment.send([b"y" * HIGH_WATER])
+    scene.attachment.send([SMALL] * before)
+    scene.attachment.send([b"z" * 100_000])
+    scene.attachment.send([SMALL] * after)
+    assert scene.attachment.excess == (before + after) * len(SMALL)
 
 
 async def test_of_two_large_messages_one_counts() -> None:
     scene = Scene()
     scene.fall_behind()
-    scene.seat.send([b"z" * 100_000, b"z" * 90_000])
-    assert scene.seat.excess == 90_000 + len(SMALL)
+    scene.attachment.send([b"z" * 100_000, b"z" * 90_000])
+    assert scene.attachment.excess == 90_000 + len(SMALL)
 
 
 async def test_a_large_message_that_the_peer_has_excuses_no_other() -> None:
     async with serving(Scene()) as scene:
         scene.fall_behind()
-        scene.seat.send([b"z" * 100_000])
-        while scene.seat.behind:
+        scene.attachment.send([b"z" * 100_000])
+        while scene.attachment.behind:
             await scene.peer.receive_batch()
             await wait_all_tasks_blocked()
         scene.fall_behind()
-        scene.seat.send([SMALL] * 4)
-        assert scene.seat.excess > 0
-        scene.seat.end()
+        scene.attachment.send([SMALL] * 4)
+        assert scene.attachment.excess > 0
+        scene.attachment.end()
 
 
 async def test_history_does_not_count() -> None:
     scene = Scene()
     scene.fall_behind()
     history = [SMALL] * 1000
-    scene.seat.send([*history, SMALL], replayed=sum(map(len, history)))
-    assert scene.seat.excess == len(SMALL)
+    scene.attachment.send([*history, SMALL], replayed=sum(map(len, history)))
+    assert scene.attachment.excess == len(SMALL)
 
 
 # Goodbye
 
 
 async def test_what_is_said_first_about_the_end_counts() -> None:
-    seat = Scene().seat
-    seat.close(Farewell(CloseReason.POLICY, "revoked"))
-    seat.close(BYE)
-    seat.close_after_last_words(BYE)
-    seat.cut_off(BYE)
-    assert seat.farewell is not None
-    assert seat.farewell.text == "revoked"
+    attachment = Scene().attachment
+    attachment.close(Disconnect(CloseReason.POLICY, "revoked"))
+    attachment.close(BYE)
+    attachment.close_after_last_words(BYE)
+    attachment.cut_off(BYE)
+    assert attachment.disconnect is not None
+    assert attachment.disconnect.text == "revoked"
 
 
 async def test_a_connection_that_is_closed_at_once_keeps_what_there_still_is_for_it() -> None:
     async with serving(Scene()) as scene:
         scene.fall_behind()
-        scene.seat.close(BYE)
+        scene.attachment.close(BYE)
         await scene.done.wait()
-        scene.seat.link.flush()
-        assert not scene.seat.behind
+        scene.attachment.link.flush()
+        assert not scene.attachment.behind
         assert await scene.peer.receive_batch() == [b"y" * HIGH_WATER, SMALL]
 
 
 async def test_a_peer_that_is_cut_off_gets_nothing_more_until_its_last_answers() -> None:
     async with serving(Scene()) as scene:
         scene.fall_behind()
-        scene.seat.cut_off(BYE)
-        scene.seat.send([b"behind the gap"])
-        assert not scene.seat.behind
-        scene.seat.muted = False
-        scene.seat.send([b"an answer"])
-        scene.seat.link.flush()
+        scene.attachment.cut_off(BYE)
+        scene.attachment.send([b"behind the gap"])
+        assert not scene.attachment.behind
+        scene.attachment.discarding = False
+        scene.attachment.send([b"an answer"])
+        scene.attachment.link.flush()
         assert await scene.peer.receive_batch() == [b"y" * HIGH_WATER, b"an answer"]
 
 
@@ -245,28 +247,28 @@ async def test_giving_up_on_a_stream_that_is_lost_leaves_nothing(error: Exceptio
     scene = Scene()
     scene.fall_behind()
     scene.stream.send_error = error
-    scene.seat.link.flush()
-    assert not scene.seat.behind
+    scene.attachment.link.flush()
+    assert not scene.attachment.behind
 
 
 async def test_last_words_are_waited_for_until_the_peer_has_taken_them() -> None:
     async with serving(Scene()) as scene:
         scene.fall_behind()
-        scene.seat.close_after_last_words(BYE)
+        scene.attachment.close_after_last_words(BYE)
         await wait_all_tasks_blocked()
-        assert not scene.seat.ended
+        assert not scene.attachment.ended
         assert await scene.peer.receive_batch() == [b"y" * HIGH_WATER]
         await wait_all_tasks_blocked()
-        assert not scene.seat.ended
+        assert not scene.attachment.ended
         assert await scene.peer.receive_batch() == [SMALL]
         await scene.done.wait()
-    assert scene.seat.ended
+    assert scene.attachment.ended
 
 
 async def test_a_connection_with_nothing_on_its_way_ends_at_once() -> None:
     async with serving(Scene()) as scene:
-        scene.seat.close_after_last_words(BYE)
-    assert scene.seat.ended
+        scene.attachment.close_after_last_words(BYE)
+    assert scene.attachment.ended
 
 
 @pytest.mark.parametrize("error", LOST)
@@ -277,10 +279,10 @@ async def test_last_words_for_a_peer_that_is_lost_are_not_waited_for(behind: boo
             scene.fall_behind()
             await wait_all_tasks_blocked()
         scene.stream.drain_error = error
-        scene.seat.close_after_last_words(BYE)
+        scene.attachment.close_after_last_words(BYE)
         await wait_all_tasks_blocked()
         await scene.peer.aclose()
-    assert scene.seat.ended
+    assert scene.attachment.ended
 
 
 @pytest.mark.parametrize("error", LOST)
@@ -289,40 +291,42 @@ async def test_the_loss_of_a_stream_does_not_keep_its_connection_from_ending_lat
         scene.stream.drain_error = error
         scene.fall_behind()
         await wait_all_tasks_blocked()
-        scene.seat.close_after_last_words(BYE)
-    assert scene.seat.ended
+        scene.attachment.close_after_last_words(BYE)
+    assert scene.attachment.ended
 
 
 # Where a client is
 
 
 async def test_who_takes_part_in_many_sessions_is_told_of_them_in_small_marks() -> None:
-    client = Client("test", Viewer("me"), link="L")
+    client = Client("test", SessionScope("me"), link="L")
     for number in range(SESSIONS_PER_MARK + 1):
         client.sessions[Session("agent", f"s{number}", "me", Journal(1000, f"e{number}"))] = None
-    seat = Seat(client, high_water=1 << 20, window=1 << 20, progressed=lambda: None)
-    seat.send([SMALL] * MARK_MESSAGES)
-    marks = [json.loads(message) for message in seat.outbox.messages() if type(message) is Mark]
+    attachment = Attachment(client, high_water=1 << 20, window=1 << 20, progressed=lambda: None)
+    attachment.send([SMALL] * MARK_MESSAGES)
+    marks = [json.loads(message) for message in attachment.outbox.messages() if type(message) is Mark]
     assert [len(mark["params"]["positions"]) for mark in marks] == [SESSIONS_PER_MARK, 1]
     assert {name for mark in marks for name in mark["params"]["positions"]} == {s.id for s in client.sessions}
 
 
 async def test_marks_that_are_large_themselves_do_not_call_for_others() -> None:
-    client = Client("test", Viewer("me"), link="L")
+    client = Client("test", SessionScope("me"), link="L")
     for number in range(MARK_BYTES // SESSION_ID_SIZE):
         client.sessions[Session("agent", f"{number:0{SESSION_ID_SIZE}}", "me", Journal(1000, "e"))] = None
-    seat = Seat(client, high_water=1 << 20, window=1 << 20, progressed=lambda: None)
-    seat.send([SMALL] * MARK_MESSAGES)
-    told = seat.outbox.unconfirmed_bytes
+    attachment = Attachment(client, high_water=1 << 20, window=1 << 20, progressed=lambda: None)
+    attachment.send([SMALL] * MARK_MESSAGES)
+    told = attachment.outbox.unconfirmed_bytes
     assert told > MARK_BYTES
-    seat.send([SMALL])
-    assert seat.outbox.unconfirmed_bytes == told + len(SMALL)
+    attachment.send([SMALL])
+    assert attachment.outbox.unconfirmed_bytes == told + len(SMALL)
 
 
 async def test_a_client_that_counts_and_is_in_no_session_is_told_nothing() -> None:
-    seat = Seat(Client("test", Viewer("me"), link="L"), high_water=100, window=1 << 20, progressed=lambda: None)
-    seat.send([SMALL] * MARK_MESSAGES)
-    assert list(seat.outbox.messages()) == [SMALL] * MARK_MESSAGES
+    attachment = Attachment(
+        Client("test", SessionScope("me"), link="L"), high_water=100, window=1 << 20, progressed=lambda: None
+    )
+    attachment.send([SMALL] * MARK_MESSAGES)
+    assert list(attachment.outbox.messages()) == [SMALL] * MARK_MESSAGES
 
 
 # What is written down
@@ -340,41 +344,41 @@ class Roll:
         self.written.append((direction, list(messages)))
 
 
-def taped(*, link: str | None = None) -> tuple[Seat, Roll]:
+def taped(*, link: str | None = None) -> tuple[Attachment, Roll]:
     """A seat whose tape can be read."""
     roll = Roll()
-    client = Client("test", Viewer("me"), link=link)
+    client = Client("test", SessionScope("me"), link=link)
     window = None if link is None else 1 << 20
-    seat = Seat(client, high_water=HIGH_WATER, window=window, progressed=lambda: None, tape=roll)
-    seat.connect(FragileStream(memory_message_stream_pair()[1]))
-    return seat, roll
+    attachment = Attachment(client, high_water=HIGH_WATER, window=window, progressed=lambda: None, tape=roll)
+    attachment.connect(FragileStream(memory_message_stream_pair()[1]))
+    return attachment, roll
 
 
 async def test_everything_that_is_sent_is_on_the_tape_also_what_has_to_wait() -> None:
-    seat, roll = taped()
-    seat.send([b"y" * HIGH_WATER])
-    seat.send([SMALL, SMALL], replayed=len(SMALL))
-    assert seat.behind
+    attachment, roll = taped()
+    attachment.send([b"y" * HIGH_WATER])
+    attachment.send([SMALL, SMALL], replayed=len(SMALL))
+    assert attachment.behind
     assert roll.written == [("to_client", [b"y" * HIGH_WATER]), ("to_client", [SMALL, SMALL])]
 
 
 async def test_what_a_client_is_not_sent_any_more_is_not_on_the_tape() -> None:
-    seat, roll = taped()
-    seat.cut_off(BYE)
-    seat.send([SMALL])
+    attachment, roll = taped()
+    attachment.cut_off(BYE)
+    attachment.send([SMALL])
     assert roll.written == []
-    seat.muted = False
-    seat.send([b"last words"])
+    attachment.discarding = False
+    attachment.send([b"last words"])
     assert roll.written == [("to_client", [b"last words"])]
 
 
 async def test_what_keeps_a_link_together_is_not_on_the_tape() -> None:
-    seat, roll = taped(link="a link")
+    attachment, roll = taped(link="a link")
     for _ in range(MARK_MESSAGES):
-        seat.send([SMALL])
-    seat.lose(0.0)
-    seat.send([b"missed"])
-    seat.connect(FragileStream(memory_message_stream_pair()[1]))
+        attachment.send([SMALL])
+    attachment.lose(0.0)
+    attachment.send([b"missed"])
+    attachment.connect(FragileStream(memory_message_stream_pair()[1]))
     assert [message for _, messages in roll.written for message in messages] == [*[SMALL] * MARK_MESSAGES, b"missed"]
 
 
@@ -383,38 +387,38 @@ async def test_what_keeps_a_link_together_is_not_on_the_tape() -> None:
 
 async def test_a_client_that_is_away_is_waited_for() -> None:
     scene = Scene()
-    scene.seat.lose(0.0)
+    scene.attachment.lose(0.0)
     returned: list[bool] = []
 
     async def wait() -> None:
-        returned.append(await scene.seat.returns())
+        returned.append(await scene.attachment.returns())
 
     async with trio.open_nursery() as nursery:
         nursery.start_soon(wait)
         await wait_all_tasks_blocked()
         assert returned == []
-        scene.seat.connect(scene.stream)
+        scene.attachment.connect(scene.stream)
     assert returned == [True]
-    assert await scene.seat.returns()
+    assert await scene.attachment.returns()
 
 
 @pytest.mark.parametrize("away", [False, True])
 async def test_a_client_that_is_given_up_is_not_waited_for_any_more(away: bool) -> None:
     scene = Scene()
     if away:
-        scene.seat.lose(0.0)
+        scene.attachment.lose(0.0)
     async with trio.open_nursery() as nursery:
         if away:
-            nursery.start_soon(scene.seat.returns)
+            nursery.start_soon(scene.attachment.returns)
             await wait_all_tasks_blocked()
-        scene.seat.close(BYE)
-    assert not await scene.seat.returns()
-    assert scene.seat.farewell is BYE
+        scene.attachment.close(BYE)
+    assert not await scene.attachment.returns()
+    assert scene.attachment.disconnect is BYE
 
 
 async def test_what_is_over_before_it_is_served_is_left_as_soon_as_it_is() -> None:
     scene = Scene()
-    scene.seat.close(BYE)
+    scene.attachment.close(BYE)
     async with serving(scene):
         pass
     assert not scene.stream.runs
@@ -422,26 +426,26 @@ async def test_what_is_over_before_it_is_served_is_left_as_soon_as_it_is() -> No
 
 async def test_a_connection_has_helpers_only_while_it_is_served() -> None:
     scene = Scene()
-    scene.seat.call_helper(trio.sleep_forever)
+    scene.attachment.call_helper(trio.sleep_forever)
     async with serving(scene):
         assert scene.stream.runs
-        scene.seat.evict()
+        scene.attachment.evict()
     assert not scene.stream.runs
-    scene.seat.call_helper(trio.sleep_forever)
+    scene.attachment.call_helper(trio.sleep_forever)
 
 
 async def test_what_a_client_has_sent_and_nothing_was_done_about_is_known_and_let_go_of_with_it() -> None:
     scene = Scene()
     lines = LineStream(Script([b"x" * 500, b"y"]), max_message_size=1000)
-    lines.takes_torn_end = False
-    scene.seat.connect(lines)
+    lines.accepts_unterminated_line = False
+    scene.attachment.connect(lines)
     grown: list[int] = []
-    scene.seat._grown = grown.append
+    scene.attachment._grown = grown.append
     with pytest.raises(trio.BrokenResourceError):
         await lines.receive_batch()
     assert sum(grown) == 501
-    scene.seat.unhandled = 20
-    scene.seat.client.waiting_size = 3
-    assert scene.seat.incoming_bytes == 524
-    scene.seat.cut_off(BYE)
-    assert scene.seat.incoming_bytes == 23
+    scene.attachment.unhandled = 20
+    scene.attachment.client.waiting_size = 3
+    assert scene.attachment.incoming_bytes == 524
+    scene.attachment.cut_off(BYE)
+    assert scene.attachment.incoming_bytes == 23

@@ -14,7 +14,7 @@ import trio
 from acp_gateway.config.options import LimitsSection
 from acp_gateway.errors import Busy
 from acp_gateway.gateway.access import Access
-from acp_gateway.gateway.attachment import Farewell
+from acp_gateway.gateway.attachment import Disconnect
 from acp_gateway.gateway.connections import CROWDED, ENDED, REVOKED, ROTATED, Connections
 from acp_gateway.gateway.rate_limits import LONGEST_PAUSE
 from acp_gateway.security.token_store import Token, TokenStore
@@ -53,7 +53,7 @@ class Guarded:
 
     def __init__(self, access: Access, *, resumes: bool = False) -> None:
         self.access = access
-        self.farewells: list[Farewell] = []
+        self.farewells: list[Disconnect] = []
         self.losses = 0
         self.away_since: float | None = None
         self._resumes = resumes
@@ -62,8 +62,8 @@ class Guarded:
         stack.enter_context(connections.watched(self))
         return self
 
-    def close(self, farewell: Farewell) -> None:
-        self.farewells.append(farewell)
+    def close(self, disconnect: Disconnect) -> None:
+        self.farewells.append(disconnect)
 
     def lose(self) -> bool:
         self.losses += self._resumes
@@ -442,11 +442,11 @@ def test_each_credential_is_looked_at_once_however_many_show_it(
 def test_the_end_of_one_while_others_are_looked_at_harms_nobody(scene: Scene) -> None:
     access = scene.access()
     stacks = [ExitStack(), ExitStack()]
-    closed: list[Farewell] = []
+    closed: list[Disconnect] = []
 
     class Closing(Guarded):
-        def close(self, farewell: Farewell) -> None:
-            closed.append(farewell)
+        def close(self, disconnect: Disconnect) -> None:
+            closed.append(disconnect)
             for stack in stacks:
                 stack.close()
 

@@ -9,20 +9,20 @@ import pytest
 import trio
 
 from acp_gateway.core.journal import Journal
-from acp_gateway.core.sessions import Registry, Role, Session, Viewer
+from acp_gateway.core.sessions import Registry, Role, Session, SessionScope
 from acp_gateway.gateway import control_channel as desk
 from acp_gateway.gateway.agent.process import Agent
-from acp_gateway.gateway.attachment import Farewell
+from acp_gateway.gateway.attachment import Disconnect
 from acp_gateway.gateway.control_channel import PAST, TEXT, WEIGHT, serve_desk
 from acp_gateway.gateway.hub import Hub, Limits
 from acp_gateway.transports.ndjson import LineStream
 from acp_gateway.transports.streams import CloseReason, MessageStream, TrioBytes, memory_message_stream_pair
 from tests.core.scene import Scene, encode, make_policy
-from tests.doubles import PATIENCE, Editor
+from tests.doubles import TIMEOUT, Editor
 
 METHOD = "_acp-gateway/sessions"
 
-ME = Viewer("me")
+ME = SessionScope("me")
 
 PROBLEM = "/state/sessions.db: disk full"
 
@@ -32,7 +32,7 @@ async def no_agent(*, task_status: trio.TaskStatus[Agent]) -> None:
     raise AssertionError("no agent is to be started")
 
 
-class Office:
+class ControlContext:
     """A registry, and hubs that nobody runs around multiplexers that tests play with."""
 
     def __init__(self) -> None:
@@ -41,9 +41,9 @@ class Office:
         self.agents = {"agent"}
         self.problem: str | None = None
 
-    def desk(self) -> desk.Office:
+    def desk(self) -> desk.ControlContext:
         """The office as the desk knows it."""
-        return desk.Office(self.registry, self.agents, lambda: self.hubs, lambda: self.problem)
+        return desk.ControlContext(self.registry, self.agents, lambda: self.hubs, lambda: self.problem)
 
     def remember(self, session_id: str, owner: str = "me", agent: str = "agent") -> Session:
         """A session of an earlier process of the gateway."""
@@ -71,27 +71,27 @@ class Office:
         self.hubs.append(Hub("agent", shared=True, run_agent=no_agent, multiplexer=scene.multiplexer, limits=limits))
         return scene
 
-    async def told(self, viewer: Viewer = ME) -> dict[str, Any]:
+    async def told(self, viewer: SessionScope = ME) -> dict[str, Any]:
         """All that this one is told."""
         async with asking(self, viewer) as editor:
             result: dict[str, Any] = (await editor.request(METHOD, {}))["result"]
         return result
 
-    async def sessions(self, viewer: Viewer = ME) -> list[dict[str, Any]]:
+    async def sessions(self, viewer: SessionScope = ME) -> list[dict[str, Any]]:
         """The sessions that this one is told of, and nothing else."""
         result = await self.told(viewer)
         assert list(result) == ["sessions"]
         sessions: list[dict[str, Any]] = result["sessions"]
         return sessions
 
-    async def ids(self, viewer: Viewer = ME) -> list[str]:
+    async def ids(self, viewer: SessionScope = ME) -> list[str]:
         """The ids of the sessions that this one is told of."""
         return [session["sessionId"] for session in await self.sessions(viewer)]
 
 
 @pytest.fixture
-async def office() -> Office:
-    return Office()
+async def office() -> ControlContext:
+    return ControlContext()
 
 
 @pytest.fixture
@@ -108,23 +108,23 @@ def now(monkeypatch: pytest.MonkeyPatch) -> float:
 
 
 @asynccontextmanager
-async def asking(office: Office, viewer: Viewer = ME) -> AsyncIterator[Editor]:
+async def asking(office: ControlContext, viewer: SessionScope = ME) -> AsyncIterator[Editor]:
     """The other end of a control connection."""
     theirs, ours = memory_message_stream_pair()
-    with trio.fail_after(PATIENCE):
+    with trio.fail_after(TIMEOUT):
         async with trio.open_nursery() as nursery:
             nursery.start_soon(serve_desk, ours, viewer, office.desk())
             yield Editor(theirs)
             await theirs.aclose()
 
 
-async def farewell_of(stream: MessageStream) -> Farewell:
+async def farewell_of(stream: MessageStream) -> Disconnect:
     """How a control connection is to be closed that has ended."""
-    with trio.fail_after(PATIENCE):
-        return await serve_desk(stream, ME, Office().desk())
+    with trio.fail_after(TIMEOUT):
+        return await serve_desk(stream, ME, ControlContext().desk())
 
 
-async def test_after_each_message_others_get_their_turn(office: Office) -> None:
+async def test_after_each_message_others_get_their_turn(office: ControlContext) -> None:
     theirs, ours = memory_message_stream_pair()
     weights: list[int] = []
     seen: set[int] = set()
@@ -138,7 +138,7 @@ async def test_after_each_message_others_get_their_turn(office: Office) -> None:
             await trio.lowlevel.checkpoint()
             seen.add(len(weights))
 
-    with trio.fail_after(PATIENCE):
+    with trio.fail_after(TIMEOUT):
         async with trio.open_nursery() as nursery:
             theirs.send_nowait([encode(method=METHOD)] * 10)
             nursery.start_soon(serve_desk, ours, ME, office.desk(), charge)
@@ -152,13 +152,13 @@ async def test_after_each_message_others_get_their_turn(office: Office) -> None:
 # What is told
 
 
-async def test_where_there_is_no_session_the_list_is_empty(office: Office) -> None:
+async def test_where_there_is_no_session_the_list_is_empty(office: ControlContext) -> None:
     assert await office.sessions() == []
     office.scene().join("A")
     assert await office.sessions() == []
 
 
-async def test_a_session_is_told_with_all_there_is_to_say(office: Office) -> None:
+async def test_a_session_is_told_with_all_there_is_to_say(office: ControlContext) -> None:
     scene = office.scene()
     owner = scene.join("A")
     owner.new_session("s", cwd="/srv/proj")
@@ -180,7 +180,7 @@ async def test_a_session_is_told_with_all_there_is_to_say(office: Office) -> Non
     ]
 
 
-async def test_what_nobody_has_said_of_a_session_is_left_out(office: Office) -> None:
+async def test_what_nobody_has_said_of_a_session_is_left_out(office: ControlContext) -> None:
     owner = (scene := office.scene()).join("A")
     owner.request("session/new", mcpServers=[])
     scene.agent.answers("session/new", sessionId="s")
@@ -188,7 +188,7 @@ async def test_what_nobody_has_said_of_a_session_is_left_out(office: Office) -> 
     assert not {"title", "cwd", "updatedAt"} & set(session)
 
 
-async def test_any_title_that_an_agent_gives_can_be_told(office: Office) -> None:
+async def test_any_title_that_an_agent_gives_can_be_told(office: ControlContext) -> None:
     scene = office.scene()
     scene.join("A").new_session("s")
     scene.agent.state("session_info_update", title='\ud83d "ü"\x00\u2028')
@@ -196,14 +196,14 @@ async def test_any_title_that_an_agent_gives_can_be_told(office: Office) -> None
     assert session["title"] == '\ud83d "ü"\x00\u2028'
 
 
-async def test_of_a_title_without_an_end_the_beginning_is_told(office: Office) -> None:
+async def test_of_a_title_without_an_end_the_beginning_is_told(office: ControlContext) -> None:
     scene = office.scene()
     scene.join("A").new_session("s")
     scene.agent.state("session_info_update", title="x" * (TEXT + 1))
     assert [session["title"] for session in await office.sessions()] == ["x" * TEXT]
 
 
-async def test_those_who_are_there_and_those_who_may_come_back_are_counted(office: Office) -> None:
+async def test_those_who_are_there_and_those_who_may_come_back_are_counted(office: ControlContext) -> None:
     scene = office.scene()
     owner, phone = scene.join("A"), scene.join("B")
     viewer = scene.join("C", "guest", Role.OBSERVER, only="s", guest=True)
@@ -219,7 +219,7 @@ async def test_those_who_are_there_and_those_who_may_come_back_are_counted(offic
     assert (session["connected"], session["away"]) == (1, 1)
 
 
-async def test_a_turn_is_told_while_it_is_open(office: Office) -> None:
+async def test_a_turn_is_told_while_it_is_open(office: ControlContext) -> None:
     scene = office.scene()
     owner = scene.join("A")
     owner.new_session("s")
@@ -230,7 +230,7 @@ async def test_a_turn_is_told_while_it_is_open(office: Office) -> None:
 
 
 async def test_what_waits_for_a_person_is_told_with_what_it_is_about_and_since_when(
-    office: Office, now: float, autojump_clock: trio.testing.MockClock
+    office: ControlContext, now: float, autojump_clock: trio.testing.MockClock
 ) -> None:
     await trio.sleep(1000)
     scene = office.scene()
@@ -256,14 +256,14 @@ async def test_what_waits_for_a_person_is_told_with_what_it_is_about_and_since_w
     assert session["waiting"][0]["since"] == "2027-01-15T07:58:30Z"
 
 
-async def test_sessions_of_all_agent_processes_are_told_the_oldest_first(office: Office) -> None:
+async def test_sessions_of_all_agent_processes_are_told_the_oldest_first(office: ControlContext) -> None:
     one, other = office.scene(), office.scene()
     for scene, session_id in ((one, "a"), (other, "b"), (one, "c")):
         scene.join(session_id).new_session(session_id)
     assert await office.ids() == ["a", "b", "c"]
 
 
-async def test_only_sessions_of_the_agents_that_one_is_told_of_are_told(office: Office) -> None:
+async def test_only_sessions_of_the_agents_that_one_is_told_of_are_told(office: ControlContext) -> None:
     scene = office.scene()
     scene.join("A").new_session("a")
     scene.agent.ask_permission(1, "child")
@@ -274,23 +274,23 @@ async def test_only_sessions_of_the_agents_that_one_is_told_of_are_told(office: 
     assert await office.ids() == ["others"]
 
 
-async def test_everybody_is_told_of_what_exists_for_them(office: Office) -> None:
+async def test_everybody_is_told_of_what_exists_for_them(office: ControlContext) -> None:
     scene = office.scene()
     for identity, session_id in (("me", "a"), ("me", "b"), ("bob", "c")):
         scene.join(identity, identity).new_session(session_id)
-    assert await office.ids(Viewer("me")) == ["a", "b"]
-    assert await office.ids(Viewer("me", "b")) == ["b"]
-    assert await office.ids(Viewer("me", "c")) == []
-    assert await office.ids(Viewer("bob")) == ["c"]
-    assert await office.ids(Viewer("carol")) == []
-    assert await office.ids(Viewer("guest", "c", guest=True)) == ["c"]
-    assert await office.ids(Viewer("guest", "d", guest=True)) == []
+    assert await office.ids(SessionScope("me")) == ["a", "b"]
+    assert await office.ids(SessionScope("me", "b")) == ["b"]
+    assert await office.ids(SessionScope("me", "c")) == []
+    assert await office.ids(SessionScope("bob")) == ["c"]
+    assert await office.ids(SessionScope("carol")) == []
+    assert await office.ids(SessionScope("guest", "c", guest=True)) == ["c"]
+    assert await office.ids(SessionScope("guest", "d", guest=True)) == []
 
 
 # Sessions that are not live
 
 
-async def test_a_session_of_before_is_told_with_what_is_known_of_it(office: Office) -> None:
+async def test_a_session_of_before_is_told_with_what_is_known_of_it(office: ControlContext) -> None:
     session = office.remember("s")
     session.title, session.cwd, session.updated_at = "Fix the tests", "/srv/proj", "2026-11-22T10:00:00Z"
     assert await office.sessions() == [
@@ -310,7 +310,7 @@ async def test_a_session_of_before_is_told_with_what_is_known_of_it(office: Offi
     ]
 
 
-async def test_a_session_that_no_agent_process_has_any_more_is_told_as_one_of_before(office: Office) -> None:
+async def test_a_session_that_no_agent_process_has_any_more_is_told_as_one_of_before(office: ControlContext) -> None:
     scene = office.scene()
     scene.join("A").new_session("s")
     assert [session["live"] for session in await office.sessions()] == [True]
@@ -319,7 +319,7 @@ async def test_a_session_that_no_agent_process_has_any_more_is_told_as_one_of_be
 
 
 async def test_sessions_of_before_come_first_those_that_were_not_used_for_the_longest_before_the_others(
-    office: Office,
+    office: ControlContext,
 ) -> None:
     scene = office.scene()
     scene.join("A").new_session("now")
@@ -328,7 +328,7 @@ async def test_sessions_of_before_come_first_those_that_were_not_used_for_the_lo
     assert await office.ids() == ["older", "newer", "now"]
 
 
-async def test_of_many_sessions_of_before_the_last_are_told_and_the_others_counted(office: Office) -> None:
+async def test_of_many_sessions_of_before_the_last_are_told_and_the_others_counted(office: ControlContext) -> None:
     office.scene().join("A").new_session("now")
     for number in range(PAST):
         office.remember(f"s{number}")
@@ -344,33 +344,33 @@ async def test_of_many_sessions_of_before_the_last_are_told_and_the_others_count
     assert (len(ids), ids[0], ids[-3:]) == (PAST + 1, "s2", ["another", "one more", "now"])
 
 
-async def test_a_session_of_before_is_told_to_those_who_can_have_it_opened_again(office: Office) -> None:
+async def test_a_session_of_before_is_told_to_those_who_can_have_it_opened_again(office: ControlContext) -> None:
     for session_id, owner in (("a", "me"), ("b", "me"), ("c", "bob")):
         office.remember(session_id, owner)
-    assert await office.ids(Viewer("me")) == ["a", "b"]
-    assert await office.ids(Viewer("me", "b")) == ["b"]
-    assert await office.ids(Viewer("me", "c")) == []
-    assert await office.ids(Viewer("bob")) == ["c"]
-    assert await office.ids(Viewer("guest", "c", guest=True)) == []
+    assert await office.ids(SessionScope("me")) == ["a", "b"]
+    assert await office.ids(SessionScope("me", "b")) == ["b"]
+    assert await office.ids(SessionScope("me", "c")) == []
+    assert await office.ids(SessionScope("bob")) == ["c"]
+    assert await office.ids(SessionScope("guest", "c", guest=True)) == []
 
 
-async def test_a_session_of_before_whose_id_was_given_to_another_one_is_not_told(office: Office) -> None:
+async def test_a_session_of_before_whose_id_was_given_to_another_one_is_not_told(office: ControlContext) -> None:
     office.remember("1", "me")
     office.remember("1", "bob")
-    assert await office.ids(Viewer("me")) == []
-    assert await office.ids(Viewer("bob")) == ["1"]
+    assert await office.ids(SessionScope("me")) == []
+    assert await office.ids(SessionScope("bob")) == ["1"]
 
 
 # What is wrong
 
 
 async def test_what_is_not_stored_is_told_to_the_gateways_own_user_in_full_and_to_others_without_names_of_files(
-    office: Office,
+    office: ControlContext,
 ) -> None:
     assert "problems" not in await office.told()
     office.problem = PROBLEM
     assert (await office.told())["problems"] == [PROBLEM]
-    for stranger in (Viewer("bob"), Viewer("guest", "s", guest=True)):
+    for stranger in (SessionScope("bob"), SessionScope("guest", "s", guest=True)):
         assert (await office.told(stranger))["problems"] == ["the gateway's storage has a problem; its log says which"]
 
 
@@ -378,15 +378,15 @@ async def test_what_is_not_stored_is_told_to_the_gateways_own_user_in_full_and_t
 
 
 async def test_a_question_that_belongs_to_no_session_stands_under_the_id_that_the_agent_named(
-    office: Office, now: float, autojump_clock: trio.testing.MockClock
+    office: ControlContext, now: float, autojump_clock: trio.testing.MockClock
 ) -> None:
     scene = office.scene()
     scene.join("A").new_session("s")
     scene.agent.ask_permission(1, "child")
-    real, unplaced = await office.sessions()
+    real, unrouted = await office.sessions()
     assert (real["sessionId"], real["waiting"]) == ("s", [])
     since = "2027-01-15T08:00:00Z"
-    assert unplaced == {
+    assert unrouted == {
         "sessionId": "child",
         "agent": "agent",
         "owner": "me",
@@ -398,7 +398,7 @@ async def test_a_question_that_belongs_to_no_session_stands_under_the_id_that_th
     }
 
 
-async def test_a_question_that_names_no_session_is_told_too(office: Office) -> None:
+async def test_a_question_that_names_no_session_is_told_too(office: ControlContext) -> None:
     scene = office.scene()
     owner = scene.join("A")
     owner.new_session("s")
@@ -407,45 +407,47 @@ async def test_a_question_that_names_no_session_is_told_too(office: Office) -> N
     assert await office.ids() == ["s", "?"]
 
 
-async def test_a_question_that_belongs_to_no_session_is_told_to_nobody_whose_it_may_not_be(office: Office) -> None:
+async def test_a_question_that_belongs_to_no_session_is_told_to_nobody_whose_it_may_not_be(
+    office: ControlContext,
+) -> None:
     scene = office.scene()
     scene.join("A").new_session("s")
     scene.agent.ask_permission(1, "child")
-    assert await office.ids(Viewer("bob")) == []
-    assert await office.ids(Viewer("me", "s")) == ["s"]
-    assert await office.ids(Viewer("guest", "s", guest=True)) == ["s"]
-    assert await office.ids(Viewer("guest", "child", guest=True)) == []
+    assert await office.ids(SessionScope("bob")) == []
+    assert await office.ids(SessionScope("me", "s")) == ["s"]
+    assert await office.ids(SessionScope("guest", "s", guest=True)) == ["s"]
+    assert await office.ids(SessionScope("guest", "child", guest=True)) == []
     scene.join("B", "bob").new_session("t")
-    assert await office.ids(Viewer("bob")) == ["t"]
+    assert await office.ids(SessionScope("bob")) == ["t"]
 
 
 async def test_of_a_question_that_may_be_anybodys_the_gateways_own_user_hears_that_it_waits_and_not_what_it_is(
-    office: Office,
+    office: ControlContext,
 ) -> None:
     scene = office.scene()
     scene.join("A").new_session("s")
     scene.join("B", "bob").new_session("t")
     scene.agent.ask_permission(1, "child")
-    _, unplaced = await office.sessions()
-    (waiting,) = unplaced["waiting"]
-    assert (unplaced["sessionId"], waiting["method"]) == ("child", "session/request_permission")
+    _, unrouted = await office.sessions()
+    (waiting,) = unrouted["waiting"]
+    assert (unrouted["sessionId"], waiting["method"]) == ("child", "session/request_permission")
     assert "title" not in waiting
 
 
-async def test_a_question_of_another_agent_process_is_not_mixed_up_with_ones_own(office: Office) -> None:
+async def test_a_question_of_another_agent_process_is_not_mixed_up_with_ones_own(office: ControlContext) -> None:
     mine, theirs = office.scene(), office.scene()
     mine.join("A").new_session("s")
     theirs.join("B", "bob").new_session("t")
     theirs.agent.ask_permission(1, "child")
     assert await office.ids() == ["s"]
-    assert await office.ids(Viewer("bob")) == ["t", "child"]
+    assert await office.ids(SessionScope("bob")) == ["t", "child"]
 
 
 # What may be asked
 
 
 @pytest.mark.parametrize("method", ["initialize", "session/list", "_acp-gateway/hello", "_acp-gateway/", ""])
-async def test_nothing_else_may_be_asked(method: str, office: Office) -> None:
+async def test_nothing_else_may_be_asked(method: str, office: ControlContext) -> None:
     async with asking(office) as editor:
         error = (await editor.request(method, {}))["error"]
         assert error == {"code": -32601, "message": f"a control connection knows only {METHOD}"}
@@ -466,7 +468,7 @@ async def test_nothing_else_may_be_asked(method: str, office: Office) -> None:
     ids=lambda value: str(value)[:40],
 )
 async def test_what_is_no_message_is_answered_and_the_connection_goes_on(
-    line: bytes, code: int, office: Office
+    line: bytes, code: int, office: ControlContext
 ) -> None:
     async with asking(office) as editor:
         await editor.stream.send(line)
@@ -475,7 +477,7 @@ async def test_what_is_no_message_is_answered_and_the_connection_goes_on(
         assert "result" in await editor.request(METHOD)
 
 
-async def test_what_asks_nothing_is_not_answered(office: Office) -> None:
+async def test_what_asks_nothing_is_not_answered(office: ControlContext) -> None:
     async with asking(office) as editor:
         await editor.send(method=METHOD)
         await editor.send(id=7, result={})
@@ -483,7 +485,9 @@ async def test_what_asks_nothing_is_not_answered(office: Office) -> None:
         assert "result" in await editor.request(METHOD)
 
 
-async def test_ids_come_back_as_they_were_spelled_and_answers_in_the_order_of_the_requests(office: Office) -> None:
+async def test_ids_come_back_as_they_were_spelled_and_answers_in_the_order_of_the_requests(
+    office: ControlContext,
+) -> None:
     ids = [b'"\\u0061"', b"1.0", b"0", b'""', b"123456789012345678901234567890", b"1"]
     async with asking(office) as editor:
         await editor.stream.send_batch([b'{"jsonrpc":"2.0","id":%b,"method":"x"}' % raw for raw in ids])
@@ -491,7 +495,7 @@ async def test_ids_come_back_as_they_were_spelled_and_answers_in_the_order_of_th
             assert (await editor.stream.receive()).startswith(b'{"jsonrpc":"2.0","id":%b,' % raw)
 
 
-async def test_each_answer_is_of_its_own_moment(office: Office) -> None:
+async def test_each_answer_is_of_its_own_moment(office: ControlContext) -> None:
     async with asking(office) as editor:
         assert (await editor.request(METHOD))["result"] == {"sessions": []}
         office.scene().join("A").new_session("s")
@@ -504,11 +508,11 @@ async def test_each_answer_is_of_its_own_moment(office: Office) -> None:
 async def test_who_goes_is_not_told_anything() -> None:
     theirs, ours = memory_message_stream_pair()
     await theirs.aclose()
-    farewell = await farewell_of(ours)
-    assert (farewell.reason, farewell.text) == (CloseReason.NORMAL, "")
+    disconnect = await farewell_of(ours)
+    assert (disconnect.reason, disconnect.text) == (CloseReason.NORMAL, "")
 
 
-async def test_who_goes_before_the_answer_is_no_event(office: Office) -> None:
+async def test_who_goes_before_the_answer_is_no_event(office: ControlContext) -> None:
     theirs, ours = memory_message_stream_pair()
     theirs.send_nowait([b'{"jsonrpc":"2.0","id":1,"method":"x"}'] * 2)
     await theirs.aclose()
@@ -519,9 +523,9 @@ async def test_who_sends_too_much_is_told_so() -> None:
     theirs, ours = trio.testing.memory_stream_pair()
     lines = LineStream(TrioBytes(ours), max_message_size=100)
     await theirs.send_all(b"x" * 101 + b"\n")
-    farewell = await farewell_of(lines)
-    assert farewell.reason is CloseReason.TOO_LARGE
-    assert "larger than max_message_size (100 bytes)" in farewell.text
-    await lines.aclose(farewell.reason, farewell.text)
+    disconnect = await farewell_of(lines)
+    assert disconnect.reason is CloseReason.TOO_LARGE
+    assert "larger than max_message_size (100 bytes)" in disconnect.text
+    await lines.aclose(disconnect.reason, disconnect.text)
     answer = json.loads(await theirs.receive_some())
-    assert answer["error"] == {"code": -32600, "message": farewell.text}
+    assert answer["error"] == {"code": -32600, "message": disconnect.text}

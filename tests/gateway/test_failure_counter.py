@@ -4,26 +4,26 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from acp_gateway.gateway.failure_counter import Attempts, Gathered, network_of
+from acp_gateway.gateway.failure_counter import EventAggregator, FailureCounter, network_of
 
 
 def test_so_many_refusals_are_nothing_special_and_one_more_is_one_too_many() -> None:
-    attempts = Attempts(3, 60.0)
+    attempts = FailureCounter(3, 60.0)
     assert [attempts.refused("a", float(now)) for now in range(5)] == [False, False, False, True, True]
 
 
 def test_each_has_a_count_of_its_own() -> None:
-    attempts = Attempts(1, 60.0)
+    attempts = FailureCounter(1, 60.0)
     assert [attempts.refused(who, 0.0) for who in ("a", "b", "a", "b")] == [False, False, True, True]
 
 
 def test_a_count_is_over_a_window_after_its_first_refusal() -> None:
-    attempts = Attempts(1, 60.0)
+    attempts = FailureCounter(1, 60.0)
     assert [attempts.refused("a", now) for now in (0.0, 59.9, 60.0, 60.1)] == [False, True, False, True]
 
 
 def test_who_was_refused_longest_ago_is_forgotten_first() -> None:
-    attempts = Attempts(1, 60.0, remembered=2)
+    attempts = FailureCounter(1, 60.0, remembered=2)
     for who in ("a", "b", "a", "c"):
         attempts.refused(who, 0.0)
     assert attempts.refused("a", 1.0)
@@ -32,7 +32,7 @@ def test_who_was_refused_longest_ago_is_forgotten_first() -> None:
 
 @given(st.lists(st.tuples(st.sampled_from("abcde"), st.floats(0, 5)), max_size=200))
 def test_no_more_are_counted_at_a_time_than_are_to_be_remembered(refusals: list[tuple[str, float]]) -> None:
-    attempts, now = Attempts(2, 10.0, remembered=3), 0.0
+    attempts, now = FailureCounter(2, 10.0, remembered=3), 0.0
     for who, pause in refusals:
         now += pause
         attempts.refused(who, now)
@@ -40,7 +40,7 @@ def test_no_more_are_counted_at_a_time_than_are_to_be_remembered(refusals: list[
 
 
 def test_what_is_gathered_is_told_once_in_the_order_in_which_it_began() -> None:
-    gathered = Gathered("rest")
+    gathered = EventAggregator("rest")
     for topic in ("b", "a", "b"):
         gathered.add(topic)
     assert gathered.take() == [("b", 2), ("a", 1)]
@@ -48,7 +48,7 @@ def test_what_is_gathered_is_told_once_in_the_order_in_which_it_began() -> None:
 
 
 def test_what_is_one_thing_too_many_is_told_under_one_name() -> None:
-    gathered = Gathered("rest", most=2)
+    gathered = EventAggregator("rest", most=2)
     for topic in ("a", "b", "c", "d", "a"):
         gathered.add(topic)
     assert gathered.take() == [("a", 2), ("b", 1), ("rest", 2)]

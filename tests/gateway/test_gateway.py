@@ -18,7 +18,7 @@ import trio
 from acp_gateway import __version__
 from acp_gateway.config.load import AgentSection, WorkspaceSection
 from acp_gateway.config.options import LimitsSection
-from acp_gateway.core.sessions import Findings, Role
+from acp_gateway.core.sessions import DirectoryCheckResult, Role
 from acp_gateway.errors import (
     AccessError,
     Busy,
@@ -30,23 +30,23 @@ from acp_gateway.errors import (
     UnknownSession,
 )
 from acp_gateway.gateway import gateway as gateway_module
-from acp_gateway.gateway.access import Access, Admission, Wish
-from acp_gateway.gateway.agent.orphans import Ledger
+from acp_gateway.gateway.access import Access, ConnectRequest, Grant
+from acp_gateway.gateway.agent.orphans import ProcessRegistry
 from acp_gateway.gateway.agent.process import Spawner
 from acp_gateway.gateway.events.audit import NO_AUDIT, Audit
 from acp_gateway.gateway.events.hooks import Hooks
-from acp_gateway.gateway.gateway import LOOKING_PATIENCE, REVOCATION_INTERVAL, Gateway
+from acp_gateway.gateway.gateway import LOOKING_TIMEOUT, REVOCATION_INTERVAL, Gateway
 from acp_gateway.gateway.hub import Hub
 from acp_gateway.protocol.methods import Capability
 from acp_gateway.protocol.outbox import Mark, acknowledgement
 from acp_gateway.security.token_store import TokenStore
 from acp_gateway.transports.link import HEARTBEAT, Link
 from acp_gateway.transports.streams import CloseReason, MessageStream, memory_message_stream_pair
-from acp_gateway.transports.timers import Helpers
+from acp_gateway.transports.timers import TaskSpawner
 from tests.doubles import (
     INITIALIZE,
     OBLIGING_AGENT,
-    PATIENCE,
+    TIMEOUT,
     Editor,
     ServingAgents,
     encode,
@@ -79,10 +79,10 @@ def agent(scope: Scope = "identity", **options: Any) -> AgentSection:
 class Elsewhere:
     """An agent process of a test's own invention that sessions live in."""
 
-    deserted = False
+    abandoned = False
 
 
-async def at_once(look: Callable[[], Findings]) -> Findings:
+async def at_once(look: Callable[[], DirectoryCheckResult]) -> DirectoryCheckResult:
     """In this thread: a clock that jumps takes a wait for another one for idleness."""
     await trio.lowlevel.checkpoint()
     return look()
@@ -135,7 +135,7 @@ class Scene:
 
     def __init__(self, tmp_path: Path) -> None:
         self.state_dir = tmp_path / "state"
-        self._spawner = Spawner(Ledger(self.state_dir / "agents"))
+        self._spawner = Spawner(ProcessRegistry(self.state_dir / "agents"))
         self.now = 1_800_000_000.0
         """What tokens take for the time."""
         self.tokens = TokenStore(self.state_dir, lambda: self.now)
@@ -225,7 +225,7 @@ class Overheard(MessageStream):
     async def run(self) -> None:
         await self._stream.run()
 
-    def attend(self, helpers: Helpers | None) -> None:
+    def attend(self, helpers: TaskSpawner | None) -> None:
         self._stream.attend(helpers)
 
     async def aclose(self, reason: CloseReason = CloseReason.NORMAL, text: str = "") -> None:
@@ -236,7 +236,7 @@ class Overheard(MessageStream):
 class Visit:
     """A connection, from its admission until it is gone."""
 
-    def __init__(self, gateway: Gateway, access: Access, wish: Wish) -> None:
+    def __init__(self, gateway: Gateway, access: Access, wish: ConnectRequest) -> None:
         self._gateway = gateway
         self.admission = gateway.admit(access, wish)
         theirs, ours = memory_message_stream_pair()
@@ -287,12 +287,12 @@ Enter = Callable[..., Visit]
 @asynccontextmanager
 async def running(gateway: Gateway) -> AsyncIterator[Enter]:
     """A gateway that runs until the end of the block; what it yields lets a connection in, for what it wishes."""
-    with trio.fail_after(PATIENCE):
+    with trio.fail_after(TIMEOUT):
         async with trio.open_nursery() as nursery:
             await nursery.start(gateway.run)
 
             def enter(access: Access, **wish: Any) -> Visit:
-                visit = Visit(gateway, access, Wish(**wish))
+                visit = Visit(gateway, access, ConnectRequest(**wish))
                 nursery.start_soon(visit.serve)
                 return visit
 
@@ -305,7 +305,7 @@ async def running(gateway: Gateway) -> AsyncIterator[Enter]:
 
 def test_who_is_let_in_is_judged_by_what_its_token_is_bound_to(scene: Scene) -> None:
     gateway = scene.gateway({"a": agent(), "b": agent()}, default_agent="b")
-    admission = gateway.admit(scene.access("ann", "a", role="observer"), Wish())
+    admission = gateway.admit(scene.access("ann", "a", role="observer"), ConnectRequest())
     assert (admission.agent, admission.role, admission.viewer.identity) == ("a", Role.OBSERVER, "ann")
     assert refusal(gateway, scene.access("ann", "a"), agent="b")[0] is Forbidden
 
@@ -313,7 +313,7 @@ def test_who_is_let_in_is_judged_by_what_its_token_is_bound_to(scene: Scene) -> 
 def refusal(gateway: Gateway, access: Access, **wish: Any) -> tuple[type[AccessError], str]:
     """The error that somebody is refused with."""
     with pytest.raises(AccessError) as refused:
-        gateway.admit(access, Wish(**wish))
+        gateway.admit(access, ConnectRequest(**wish))
     return type(refused.value), str(refused.value)
 
 
@@ -448,7 +448,7 @@ async def test_a_guest_whose_session_has_gone_since_it_was_let_in_is_told_so(
     gateway = scene.gateway({"fake": agent("connection")})
     async with running(gateway) as enter:
         owner = enter(scene.access())
-        guest = Visit(gateway, scene.guest(await owner.new_session()), Wish())
+        guest = Visit(gateway, scene.guest(await owner.new_session()), ConnectRequest())
         await owner.leave()
         await guest.serve()
         assert guest.closed_with == [(CloseReason.POLICY, "the session is not open any more")]
@@ -482,7 +482,7 @@ async def test_an_own_session_that_has_gone_since_one_was_let_in_is_opened_again
     async with running(gateway) as enter:
         owner = enter(scene.access())
         session = await owner.new_session()
-        phone = Visit(gateway, scene.access(), Wish(session=session))
+        phone = Visit(gateway, scene.access(), ConnectRequest(session=session))
         await owner.leave()
         gateway.hubs[0].end()
         async with trio.open_nursery() as nursery:
@@ -749,9 +749,9 @@ class Trip:
         self.updates: list[Any] = []
         """What it has heard besides answers."""
         self.ended = trio.Event()
-        nursery.start_soon(self._serve, ours, gateway.admit(access, Wish(**wish)))
+        nursery.start_soon(self._serve, ours, gateway.admit(access, ConnectRequest(**wish)))
 
-    async def _serve(self, ours: MessageStream, admission: Admission) -> None:
+    async def _serve(self, ours: MessageStream, admission: Grant) -> None:
         try:
             await self._gateway.serve(ours, admission, "ann", "the link")
         finally:
@@ -797,7 +797,7 @@ class Trip:
 @asynccontextmanager
 async def travelling(gateway: Gateway, access: Access, **wish: Any) -> AsyncIterator[Trip]:
     """A gateway that runs until the end of the block, and a client."""
-    with trio.fail_after(PATIENCE):
+    with trio.fail_after(TIMEOUT):
         async with trio.open_nursery() as nursery:
             await nursery.start(gateway.run)
             yield Trip(gateway, nursery, access, **wish)
@@ -1063,7 +1063,7 @@ class SlowToClose(MessageStream):
     async def run(self) -> None:
         await trio.sleep_forever()
 
-    def attend(self, helpers: Helpers | None) -> None:
+    def attend(self, helpers: TaskSpawner | None) -> None:
         pass
 
     async def aclose(self, reason: CloseReason = CloseReason.NORMAL, text: str = "") -> None:
@@ -1086,7 +1086,7 @@ async def test_a_connection_whose_token_is_revoked_is_closed_once_and_no_other(
     async with trio.open_nursery() as nursery:
         await nursery.start(gateway.run)
         for client, access in zip(clients, (revoked, kept, vouched_for), strict=True):
-            nursery.start_soon(gateway.serve, client, gateway.admit(access, Wish(control=control)), "test")
+            nursery.start_soon(gateway.serve, client, gateway.admit(access, ConnectRequest(control=control)), "test")
         await trio.sleep(20 * REVOCATION_INTERVAL)
         assert [client.closed_with for client in clients] == [[], [], []]
         scene.revoke(revoked)
@@ -1107,7 +1107,7 @@ async def test_a_token_that_is_revoked_while_its_connection_is_being_closed_harm
     gateway, access, gone = scene.gateway(), scene.access(), SlowToClose(gone=True)
     async with trio.open_nursery() as nursery:
         await nursery.start(gateway.run)
-        nursery.start_soon(gateway.serve, gone, gateway.admit(access, Wish(control=control)), "test")
+        nursery.start_soon(gateway.serve, gone, gateway.admit(access, ConnectRequest(control=control)), "test")
         await trio.testing.wait_all_tasks_blocked()
         assert gone.closed_with == [(CloseReason.NORMAL, "")]
         scene.revoke(access)
@@ -1398,9 +1398,7 @@ async def test_a_line_of_an_agents_above_max_message_size_ends_it(scene: Scene) 
 async def test_a_client_that_goes_in_the_middle_of_a_prompt_cancels_it_where_the_agent_is_its_own(
     scene: Scene, tmp_path: Path
 ) -> None:
-    section = AgentSection(
-        command=(*OBLIGING_AGENT, str(tmp_path / "received")), scope="connection", eof_grace=PATIENCE
-    )
+    section = AgentSection(command=(*OBLIGING_AGENT, str(tmp_path / "received")), scope="connection", eof_grace=TIMEOUT)
     gateway = scene.gateway({"fake": section})
     async with running(gateway) as enter:
         visit = enter(owner_of(gateway))
@@ -1568,7 +1566,7 @@ async def test_a_disk_that_does_not_answer_is_waited_for_so_long_and_holds_up_no
 ) -> None:
     gateway = fenced(scene, folders)
 
-    async def never(look: Callable[[], Findings]) -> Findings:
+    async def never(look: Callable[[], DirectoryCheckResult]) -> DirectoryCheckResult:
         return await trio.sleep_forever()
 
     async with running(gateway) as enter:
@@ -1581,11 +1579,11 @@ async def test_a_disk_that_does_not_answer_is_waited_for_so_long_and_holds_up_no
         gateway.in_thread = at_once
         began = trio.current_time()
         assert "result" in await open_in(quick, folders / "a")
-        assert trio.current_time() - began < LOOKING_PATIENCE
+        assert trio.current_time() - began < LOOKING_TIMEOUT
         answer = await slow.editor.receive()
         assert (answer["id"], answer["error"]["data"]) == (7, {"reason": "slow"})
         assert "did not say in time" in answer["error"]["message"]
-        assert trio.current_time() - began == pytest.approx(LOOKING_PATIENCE)
+        assert trio.current_time() - began == pytest.approx(LOOKING_TIMEOUT)
 
 
 async def test_directories_are_looked_at_in_threads_of_their_own(
@@ -1595,11 +1593,11 @@ async def test_directories_are_looked_at_in_threads_of_their_own(
     gateway.in_thread = Gateway(gateway.config, scene.tokens, gateway._spawner, ENVIRONMENT).in_thread
     threads = set()
 
-    def looks(*arguments: Any, **options: Any) -> Findings:
+    def looks(*arguments: Any, **options: Any) -> DirectoryCheckResult:
         threads.add(threading.get_ident())
-        return Findings()
+        return DirectoryCheckResult()
 
-    monkeypatch.setattr(gateway_module, "survey", looks)
+    monkeypatch.setattr(gateway_module, "directory_check", looks)
     async with running(gateway) as enter:
         visit = enter(scene.access())
         await visit.editor.initialize()
@@ -1608,7 +1606,7 @@ async def test_directories_are_looked_at_in_threads_of_their_own(
     assert threading.get_ident() not in threads
 
 
-@pytest.mark.parametrize("place", [(Hub, "surveyed"), (gateway_module, "survey")])
+@pytest.mark.parametrize("place", [(Hub, "directories_checked"), (gateway_module, "directory_check")])
 async def test_a_bug_in_a_look_or_in_going_on_after_it_ends_that_hub_and_no_other(
     place: tuple[object, str],
     scene: Scene,
@@ -1706,7 +1704,7 @@ async def test_a_client_that_is_away_takes_up_room_and_may_come_back_when_there_
         await trip.new_session()
         await trip.lose()
         with pytest.raises(Busy):
-            gateway.admit(access, Wish())
+            gateway.admit(access, ConnectRequest())
         trip.resume(access)
         assert (await trip.request("test/number"))["result"] == 1
 

@@ -11,17 +11,25 @@ import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 from acp_gateway.core.multiplexer import Multiplexer
-from acp_gateway.core.output import Deed
-from acp_gateway.core.sessions import Client, Findings, Problem, Registry, Role, Survey, Viewer
+from acp_gateway.core.output import AuditEvent
+from acp_gateway.core.sessions import (
+    Client,
+    DirectoryCheck,
+    DirectoryCheckResult,
+    Problem,
+    Registry,
+    Role,
+    SessionScope,
+)
 from acp_gateway.errors import AgentError
 from acp_gateway.gateway.agent.process import LAST_WORDS, Agent
-from acp_gateway.gateway.attachment import Farewell
+from acp_gateway.gateway.attachment import Disconnect
 from acp_gateway.gateway.hub import AT_ONCE, NOTES_AS_WARNINGS, TURN, Hub
 from acp_gateway.gateway.restarts import LONGEST_BACKOFF, WINDOW
 from acp_gateway.transports.link import CHUNK
 from acp_gateway.transports.streams import CloseReason, Flooded, MessageStream, MessageTooLarge, Unfinished
 from tests.core.scene import HINT
-from tests.doubles import FAIL, INITIALIZE, PATIENCE, FakeAgent, FakeAgents, FragileStream, encode
+from tests.doubles import FAIL, INITIALIZE, TIMEOUT, FakeAgent, FakeAgents, FragileStream, encode
 from tests.hub_scene import (
     HIGH_WATER,
     HOUR,
@@ -29,8 +37,8 @@ from tests.hub_scene import (
     OPEN,
     OUTBOX_LIMIT,
     UPDATE,
+    Peer,
     Scene,
-    Visitor,
     choice,
     fill,
     flood,
@@ -398,9 +406,9 @@ async def test_a_client_that_is_gone_when_the_agent_has_started_stops_it() -> No
 
 async def test_how_a_connection_is_closed_is_for_the_first_who_knows() -> None:
     async with in_conversation() as scene:
-        seat = scene.hub.seats[scene.editor.client]
-        seat.close(Farewell(CloseReason.POLICY, "revoked", "unauthorized"))
-        seat.close(Farewell(CloseReason.NORMAL, ""))
+        attachment = scene.hub.attachments[scene.editor.client]
+        attachment.close(Disconnect(CloseReason.POLICY, "revoked", "unauthorized"))
+        attachment.close(Disconnect(CloseReason.NORMAL, ""))
         scene.scope.cancel()
     assert scene.editor.closed_with == (CloseReason.POLICY, "revoked")
 
@@ -469,21 +477,21 @@ async def test_a_client_that_is_lost_while_it_is_told_of_the_agents_end_is_no_er
 
 
 @pytest.mark.parametrize(
-    ("farewell", "reason"),
+    ("disconnect", "reason"),
     [
         (None, "gateway_stopping"),
-        (Farewell(CloseReason.POLICY, "the token is not valid any more", "unauthorized"), "unauthorized"),
+        (Disconnect(CloseReason.POLICY, "the token is not valid any more", "unauthorized"), "unauthorized"),
     ],
 )
 async def test_what_is_open_is_answered_when_the_gateway_ends_the_connection(
-    farewell: Farewell | None, reason: str
+    disconnect: Disconnect | None, reason: str
 ) -> None:
     async with in_conversation() as scene:
         await scene.open_turn()
-        if farewell is None:
+        if disconnect is None:
             scene.scope.cancel()
         else:
-            scene.hub.seats[scene.editor.client].close(farewell)
+            scene.hub.attachments[scene.editor.client].close(disconnect)
         (answer,) = await scene.editor.receive_rest()
     assert answer["id"] == "turn"
     assert answer["error"]["data"] == {"reason": reason}
@@ -828,7 +836,7 @@ async def test_nothing_comes_behind_the_gap_in_what_a_slow_client_got() -> None:
         await bob.send_request("asked", "x/y", sessionId="s")
         await scene.flow(2 * HIGH_WATER // UPDATE)
         seen = numbers_of(list(map(json.loads, peek(bob.stream))))
-        scene.hub.detach(scene.hub.seats[bob.client], "memory_limit is reached")
+        scene.hub.detach(scene.hub.attachments[bob.client], "memory_limit is reached")
         # Before anybody else gets a turn, bob's farewell included.
         scene.hub.multiplexer.receive_from_agent([update(99)])
         scene.hub.sessions_freed()
@@ -887,7 +895,7 @@ async def test_a_history_that_is_replayed_does_not_count() -> None:
         await bob.initialize()
         await bob.send_request(1, "session/load", sessionId="s", **OPEN)
         await scene.flow(OUTBOX_LIMIT // 2 // UPDATE, first=count)
-        assert scene.hub.seats[bob.client].outbox.unconfirmed_bytes > 2 * OUTBOX_LIMIT
+        assert scene.hub.attachments[bob.client].outbox.unconfirmed_bytes > 2 * OUTBOX_LIMIT
         assert bob.closed_with is None
         heard = [await bob.receive() for _ in range(count + 1 + OUTBOX_LIMIT // 2 // UPDATE)]
         assert numbers_of(heard) == [*range(count + OUTBOX_LIMIT // 2 // UPDATE)]
@@ -1252,8 +1260,8 @@ async def test_a_hub_that_is_cancelled_says_so_to_all_and_stops_the_agent() -> N
         await scene.ended.wait()
     assert [answer["id"] for answer in answers] == ["asked", "turn"]
     assert [answer["error"]["data"] for answer in answers] == [{"reason": "gateway_stopping"}] * 2
-    farewell = (CloseReason.GOING_AWAY, "the gateway is stopping")
-    assert (ann.closed_with, bob.closed_with) == (farewell, farewell)
+    disconnect = (CloseReason.GOING_AWAY, "the gateway is stopping")
+    assert (ann.closed_with, bob.closed_with) == (disconnect, disconnect)
     assert scene.agent.agent.exit_code == -15
     assert scene.agent.unread_when_stopped is not None
     assert [message["method"] for message in scene.agent.unread_when_stopped] == ["x/y", "session/cancel"]
@@ -1329,7 +1337,7 @@ async def test_a_client_that_is_not_read_can_be_told_goodbye(autojump_clock: Moc
         scene.pauses[ann.client] = 1000
         await ann.send_request(1, "x/y")
         await wait_all_tasks_blocked()
-        scene.hub.seats[ann.client].close(Farewell(CloseReason.POLICY, "go", "unauthorized"))
+        scene.hub.attachments[ann.client].close(Disconnect(CloseReason.POLICY, "go", "unauthorized"))
         await ann.gone.wait()
         assert trio.current_time() < 1000
 
@@ -1349,7 +1357,7 @@ async def test_nothing_is_lost_of_what_had_come_when_a_connection_is_cut() -> No
     async with resuming() as (scene, ann):
         ann.link.send([encode({"id": number, "method": "x/y"}) for number in range(4 * AT_ONCE)])
         # As soon as something of it has arrived.
-        scene.hub.seats[ann.client].evict()
+        scene.hub.attachments[ann.client].evict()
         await wait_all_tasks_blocked()
         await ann.resume()
         await wait_all_tasks_blocked()
@@ -1367,12 +1375,12 @@ async def test_nothing_is_lost_of_what_is_seen_to_when_a_connection_is_cut(monke
             receive(client, text)
             seen.append(text)
             if len(seen) == AT_ONCE // 2:
-                scene.hub.seats[client].evict()
+                scene.hub.attachments[client].evict()
 
         monkeypatch.setattr(scene.hub.multiplexer, "receive_from_client", cut)
         ann.link.send([encode({"id": number, "method": "x/y"}) for number in range(4 * AT_ONCE)])
         await wait_all_tasks_blocked()
-        assert scene.hub.seats[ann.client].away_since is not None
+        assert scene.hub.attachments[ann.client].away_since is not None
         await ann.resume()
         await wait_all_tasks_blocked()
         assert [json.loads(text)["id"] for text in seen] == list(range(4 * AT_ONCE))
@@ -1415,7 +1423,7 @@ async def test_what_a_client_says_and_hears_is_on_its_tape_when_it_is_said() -> 
 async def test_what_a_client_misses_while_it_is_away_is_on_its_tape_when_it_is_decided() -> None:
     async with resuming() as (scene, ann):
         roll = Roll()
-        scene.hub.seats[ann.client].tape = roll
+        scene.hub.attachments[ann.client].tape = roll
         await ann.lose()
         scene.agent.stream.send_nowait([update()])
         await wait_all_tasks_blocked()
@@ -1434,11 +1442,11 @@ async def test_each_start_and_end_of_the_agent_is_written_down(autojump_clock: M
         await second.answer_initialize(**LOADS)
         await wait_all_tasks_blocked()
     about = {"agent": "fake", "pid": 4711}
-    assert [deed for deed in scene.deeds if deed.name.startswith("agent")] == [
-        Deed("agent_started", None, about),
-        Deed("agent_ended", None, about | {"exitCode": 3, "signal": None}),
-        Deed("agent_started", None, about),
-        Deed("agent_ended", None, about | {"exitCode": None, "signal": "SIGTERM"}),
+    assert [audit_event for audit_event in scene.audit_events if audit_event.name.startswith("agent")] == [
+        AuditEvent("agent_started", None, about),
+        AuditEvent("agent_ended", None, about | {"exitCode": 3, "signal": None}),
+        AuditEvent("agent_started", None, about),
+        AuditEvent("agent_ended", None, about | {"exitCode": None, "signal": "SIGTERM"}),
     ]
 
 
@@ -1446,7 +1454,7 @@ async def test_the_end_of_an_agent_that_goes_with_its_client_is_written_down() -
     async with running(Scene()) as scene:
         await scene.initialize(scene.editor)
         await scene.editor.stream.aclose()
-    assert [deed.name for deed in scene.deeds] == ["agent_started", "agent_ended"]
+    assert [audit_event.name for audit_event in scene.audit_events] == ["agent_started", "agent_ended"]
 
 
 async def test_an_agent_that_cannot_be_started_has_neither_begun_nor_ended() -> None:
@@ -1456,19 +1464,21 @@ async def test_an_agent_that_cannot_be_started_has_neither_begun_nor_ended() -> 
     async with running(Scene(run_agent=fails)) as scene:
         await scene.editor.send_request(0, "initialize", **INITIALIZE)
         await scene.editor.leave()
-    assert scene.deeds == []
+    assert scene.audit_events == []
 
 
 async def test_the_deeds_of_clients_are_told_as_they_are_done() -> None:
     async with sharing() as (scene, ann):
         await scene.enter("bob")
-        assert [(deed.name, deed.client and deed.client.name) for deed in scene.deeds[1:]] == [
+        assert [
+            (audit_event.name, audit_event.client and audit_event.client.name) for audit_event in scene.audit_events[1:]
+        ] == [
             ("session_joined", "ann"),
             ("session_joined", "bob"),
         ]
         await ann.stream.aclose()
         await ann.gone.wait()
-        assert (scene.deeds[-1].name, scene.deeds[-1].client) == ("session_left", ann.client)
+        assert (scene.audit_events[-1].name, scene.audit_events[-1].client) == ("session_left", ann.client)
 
 
 # Looking at directories
@@ -1477,29 +1487,29 @@ async def test_the_deeds_of_clients_are_told_as_they_are_done() -> None:
 async def test_a_session_waits_until_somebody_has_looked_and_its_client_is_served_meanwhile() -> None:
     async with sharing() as (scene, ann):
         bob = await scene.enter("bob")
-        wanted: list[tuple[Hub, Survey]] = []
-        scene.hub._survey = lambda hub, survey: wanted.append((hub, survey))
+        wanted: list[tuple[Hub, DirectoryCheck]] = []
+        scene.hub._directory_check = lambda hub, directory_check: wanted.append((hub, directory_check))
         await ann.send_request("new", "session/new", cwd="/srv/x", mcpServers=[])
         await bob.send_request(1, "x/y")
         await wait_all_tasks_blocked()
         assert methods_of(scene.agent.peek()) == ["x/y"]
-        ((hub, survey),) = wanted
-        assert (hub, survey.directories) == (scene.hub, ("/srv/x",))
+        ((hub, directory_check),) = wanted
+        assert (hub, directory_check.directories) == (scene.hub, ("/srv/x",))
         scene.agent.stream.send_nowait([update(7)])
         assert numbers_of([await ann.receive()]) == [7]
-        hub.surveyed(survey, Findings())
+        hub.directories_checked(directory_check, DirectoryCheckResult())
         await wait_all_tasks_blocked()
         assert methods_of(scene.agent.peek()) == ["x/y", "session/new"]
 
 
 async def test_an_agent_is_not_idle_while_somebody_looks(autojump_clock: MockClock) -> None:
     async with sharing(idle_stop=100.0, patience=HOUR) as (scene, ann):
-        wanted: list[Survey] = []
-        scene.hub._survey = lambda _, survey: wanted.append(survey)
+        wanted: list[DirectoryCheck] = []
+        scene.hub._directory_check = lambda _, directory_check: wanted.append(directory_check)
         await ann.send_request("new", "session/new", cwd="/srv/x", mcpServers=[])
         await trio.sleep(1000)
         assert not scene.agent.agent.ended.is_set()
-        scene.hub.surveyed(wanted[0], Findings(Problem("no", {})))
+        scene.hub.directories_checked(wanted[0], DirectoryCheckResult(Problem("no", {})))
         assert (await ann.receive())["error"]["message"] == "no"
         await scene.agent.agent.ended.wait()
 
@@ -1542,7 +1552,7 @@ async def test_a_bug_at_the_end_still_ends_the_agent_and_the_connection(
 
 
 @asynccontextmanager
-async def trapped(scene: Scene) -> AsyncIterator[list[Visitor]]:
+async def trapped(scene: Scene) -> AsyncIterator[list[Peer]]:
     """A shared hub with two clients that ends by a bug within the block, which is seen to by whoever runs the hub."""
 
     async def run() -> None:
@@ -1551,7 +1561,7 @@ async def trapped(scene: Scene) -> AsyncIterator[list[Visitor]]:
         except* ZeroDivisionError:
             scene.ended.set()
 
-    with trio.fail_after(PATIENCE):
+    with trio.fail_after(TIMEOUT):
         async with trio.open_nursery() as scene.nursery:
             scene.nursery.start_soon(run)
             ann = scene.join("ann")
@@ -1561,7 +1571,7 @@ async def trapped(scene: Scene) -> AsyncIterator[list[Visitor]]:
             await scene.ended.wait()
 
 
-async def assert_closed_by_a_bug(scene: Scene, visitors: list[Visitor]) -> None:
+async def assert_closed_by_a_bug(scene: Scene, visitors: list[Peer]) -> None:
     answers = [(await visitor.receive_rest())[-1] for visitor in visitors]
     assert [answer["error"]["data"] for answer in answers] == [{"reason": "internal"}] * 2
     await scene.ended.wait()
@@ -1602,7 +1612,7 @@ async def test_a_bug_where_the_agent_is_run_closes_all_connections_as_well() -> 
 async def test_a_bug_that_shows_with_one_client_closes_only_its_connection(monkeypatch: pytest.MonkeyPatch) -> None:
     async with sharing() as (scene, ann):
         await scene.enter("bob")
-        carol = Visitor(Client("carol", Viewer("me")))
+        carol = Peer(Client("carol", SessionScope("me")))
         caught = trio.Event()
 
         async def serve() -> None:
@@ -1625,7 +1635,7 @@ async def test_a_bug_that_shows_with_one_client_closes_only_its_connection(monke
 
 async def test_a_bug_as_one_client_leaves_does_not_harm_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
     async with sharing() as (scene, ann):
-        bob = Visitor(Client("bob", Viewer("me")))
+        bob = Peer(Client("bob", SessionScope("me")))
         caught = trio.Event()
 
         async def serve() -> None:

@@ -19,16 +19,16 @@ from acp_gateway.gateway.resumption import claim, serve_resumed
 from acp_gateway.protocol.outbox import acknowledgement, goodbye
 from acp_gateway.transports.link import CONFIRM_MESSAGES, HEARTBEAT
 from acp_gateway.transports.streams import CloseReason, MessageStream, MessageTooLarge, memory_message_stream_pair
-from acp_gateway.transports.timers import Helpers
+from acp_gateway.transports.timers import TaskSpawner
 from tests.doubles import FAIL, FakeAgent, FragileStream, encode
 from tests.hub_scene import (
     HIGH_WATER,
     HOUR,
     UPDATE,
     WINDOW,
+    Peer,
     Scene,
     Traveller,
-    Visitor,
     choice,
     fill,
     flood,
@@ -47,7 +47,7 @@ def is_question(message: dict[str, Any]) -> bool:
     return message.get("method") == "session/request_permission"
 
 
-def presence(visitor: Visitor) -> Presence:
+def presence(visitor: Peer) -> Presence:
     return visitor.client.presence
 
 
@@ -278,7 +278,7 @@ async def test_a_history_that_is_on_its_way_comes_once_when_a_newer_connection_t
         await ann.initialize()
         await ann.send_request("load", "session/load", sessionId="s", cwd="/srv", mcpServers=[])
         await wait_all_tasks_blocked()
-        assert scene.hub.seats[ann.client].behind
+        assert scene.hub.attachments[ann.client].behind
         await ann.resume()
         heard = await ann.waiting()
         assert numbers_of(heard) == list(range(history))
@@ -292,7 +292,7 @@ class Lingering(FragileStream):
         super().__init__(stream)
         self.may_end = trio.Event()
 
-    def attend(self, helpers: Helpers | None) -> None:
+    def attend(self, helpers: TaskSpawner | None) -> None:
         super().attend(helpers)
         if helpers is not None:
             helpers.call(self._linger)
@@ -338,7 +338,7 @@ async def cancel_all(scene: Scene, ann: Traveller) -> None:
 
 
 async def detach(scene: Scene, ann: Traveller) -> None:
-    scene.hub.detach(scene.hub.seats[ann.client], "a test")
+    scene.hub.detach(scene.hub.attachments[ann.client], "a test")
 
 
 @pytest.mark.parametrize("end", [stop_hub, cancel_all, detach])
@@ -419,9 +419,9 @@ async def test_more_than_away_limit_is_not_kept_for_one_that_is_away(shared: boo
         assert not ann.gone.is_set()
         scene.agent.stream.send_nowait([update(number, UPDATE) for number in range(10)])
         await ann.gone.wait()
-        assert ann.farewell is not None
-        assert (ann.farewell.word, ann.farewell.reason) == (TOO_SLOW, CloseReason.POLICY)
-        assert f"away_limit ({20 * UPDATE} bytes)" in ann.farewell.text
+        assert ann.disconnect is not None
+        assert (ann.disconnect.word, ann.disconnect.reason) == (TOO_SLOW, CloseReason.POLICY)
+        assert f"away_limit ({20 * UPDATE} bytes)" in ann.disconnect.text
         assert presence(ann) is Presence.GONE
 
 
@@ -443,7 +443,7 @@ async def test_a_client_that_is_back_is_not_slow_because_of_what_waited_for_it()
         assert not ann.gone.is_set()
         assert numbers_of(await ann.waiting()) == list(range(95))
         # From here on it is like the others.
-        assert not scene.hub.seats[ann.client].returning
+        assert not scene.hub.attachments[ann.client].returning
 
 
 async def test_a_client_that_is_back_may_have_what_one_that_is_there_may_have() -> None:
@@ -454,7 +454,7 @@ async def test_a_client_that_is_back_may_have_what_one_that_is_there_may_have() 
         await scene.flow(100)
         await ann.resume()
         await scene.flow(300, first=100)
-        assert scene.hub.seats[ann.client].farewell is None
+        assert scene.hub.attachments[ann.client].disconnect is None
 
 
 async def test_last_words_that_can_not_be_said_are_given_up_also_where_the_connection_is_lost(
@@ -479,7 +479,7 @@ async def test_what_is_on_its_way_to_a_client_that_is_there_is_not_what_it_is_de
         for number in range(50):
             scene.agent.stream.send_nowait([update(number, UPDATE)])
             await bob.receive()
-        assert scene.hub.seats[ann.client].outbox.unconfirmed_bytes > 50 * UPDATE
+        assert scene.hub.attachments[ann.client].outbox.unconfirmed_bytes > 50 * UPDATE
         assert numbers_of(await ann.waiting()) == list(range(50))
         assert not ann.gone.is_set()
 
@@ -493,8 +493,8 @@ async def test_a_client_that_is_there_and_takes_nothing_is_detached_when_window_
             scene.agent.stream.send_nowait([update(number, UPDATE)])
             await bob.receive()
         await ann.gone.wait()
-        assert ann.farewell is not None
-        assert ann.farewell.word == TOO_SLOW
+        assert ann.disconnect is not None
+        assert ann.disconnect.word == TOO_SLOW
 
 
 async def test_a_client_is_gone_when_its_grace_is_over(autojump_clock: MockClock) -> None:
@@ -508,8 +508,8 @@ async def test_a_client_is_gone_when_its_grace_is_over(autojump_clock: MockClock
         await ann.lose()
         await trio.sleep(HOUR + TICK)
         assert ann.gone.is_set()
-        assert ann.farewell is not None
-        assert ann.farewell.word == EXPIRED
+        assert ann.disconnect is not None
+        assert ann.disconnect.word == EXPIRED
         with pytest.raises(LinkGone):
             claim(ann.ticket, ann.link.received)
         assert not scene.ended.is_set()
@@ -532,8 +532,8 @@ async def test_a_client_that_was_never_initialized_is_not_waited_for_for_long(au
         assert not bob.gone.is_set()
         await trio.sleep(1 + TICK)
         assert bob.gone.is_set()
-        assert bob.farewell is not None
-        assert bob.farewell.word == EXPIRED
+        assert bob.disconnect is not None
+        assert bob.disconnect.word == EXPIRED
 
 
 async def test_a_client_without_a_session_is_not_waited_for_for_long(autojump_clock: MockClock) -> None:
@@ -551,8 +551,8 @@ async def test_a_link_whose_newest_connection_never_came_is_away(autojump_clock:
         # Two come to resume it before the first connection has ended, and neither gets as far as being served.
         here, _ = memory_message_stream_pair()
         first = claim(ann.ticket, ann.link.received)
-        seat = scene.hub.seats[ann.client]
-        seat.connect(here, first.peer_received)
+        attachment = scene.hub.attachments[ann.client]
+        attachment.connect(here, first.peer_received)
         claim(ann.ticket, ann.link.received)
         await wait_all_tasks_blocked()
         assert presence(ann) is Presence.AWAY
@@ -568,8 +568,8 @@ async def test_an_own_agent_with_nothing_open_waits_for_its_client_for_a_shorter
         await trio.sleep(59)
         assert not ann.gone.is_set()
         await scene.ended.wait()
-        assert ann.farewell is not None
-        assert ann.farewell.word == EXPIRED
+        assert ann.disconnect is not None
+        assert ann.disconnect.word == EXPIRED
         assert scene.agent.unread_when_stopped == []
 
 
@@ -614,8 +614,8 @@ async def test_a_client_that_says_goodbye_is_gone_at_once(leave: Callable[[Trave
         await leave(ann)
         await scene.ended.wait()
         await ann.gone.wait()
-        assert ann.farewell is not None
-        assert ann.farewell.word is None
+        assert ann.disconnect is not None
+        assert ann.disconnect.word is None
 
 
 @pytest.mark.parametrize("shared", [False, True])
@@ -634,8 +634,8 @@ async def test_a_client_that_confirms_what_it_was_never_sent_is_gone(shared: boo
     async with resuming(shared=shared) as (_, ann):
         ann.link.say(acknowledgement(1000))
         await ann.gone.wait()
-        assert ann.farewell is not None
-        assert ann.farewell.word == "miscounted"
+        assert ann.disconnect is not None
+        assert ann.disconnect.word == "miscounted"
         assert ann.closed_with is not None
         assert ann.closed_with[0] is CloseReason.POLICY
 
@@ -834,8 +834,8 @@ async def test_an_own_agent_that_ends_while_its_client_is_away_is_told_of_when_t
         assert answer["id"] == "turn"
         assert answer["error"]["data"]["exitCode"] == 3
         await ann.gone.wait()
-        assert ann.farewell is not None
-        assert ann.farewell.reason is CloseReason.AGENT_GONE
+        assert ann.disconnect is not None
+        assert ann.disconnect.reason is CloseReason.AGENT_GONE
 
 
 async def test_a_client_that_takes_no_last_words_is_not_waited_for_any_longer_than_for_an_agent(
@@ -892,8 +892,8 @@ async def test_a_hub_that_is_ended_gives_up_who_is_away() -> None:
         scene.hub.end()
         await scene.ended.wait()
         await ann.gone.wait()
-        assert ann.farewell is not None
-        assert ann.farewell.word == "agent_stopped"
+        assert ann.disconnect is not None
+        assert ann.disconnect.word == "agent_stopped"
         with pytest.raises(LinkGone):
             claim(ann.ticket, ann.link.received)
 

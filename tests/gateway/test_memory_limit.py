@@ -7,7 +7,7 @@ import pytest
 
 from acp_gateway.core.journal import Journal
 from acp_gateway.core.sessions import Session, State
-from acp_gateway.gateway.attachment import Seat
+from acp_gateway.gateway.attachment import Attachment
 from acp_gateway.gateway.hub import Hub
 from acp_gateway.gateway.memory_limit import LOOKS, Memory
 from acp_gateway.transports.streams import CloseReason, memory_message_stream_pair
@@ -36,12 +36,12 @@ class Place:
 
     def sends(self, peer: Peer, size: int) -> None:
         """Have a client have sent so much that nothing was done about yet."""
-        self.hub.seats[peer.client].unhandled = size
+        self.hub.attachments[peer.client].unhandled = size
 
     def leaves(self, peer: Peer) -> None:
         """A client is gone for good."""
         peer.gone()
-        del self.hub.seats[peer.client]
+        del self.hub.attachments[peer.client]
         self.peers.remove(peer)
 
     @property
@@ -63,8 +63,8 @@ class Place:
             peer.new_session()
         self.peers.append(peer)
         _, ours = memory_message_stream_pair()
-        seat = self.hub.seats[peer.client] = Seat(peer.client, high_water=0, progressed=lambda: None)
-        seat.connect(ours)
+        attachment = self.hub.attachments[peer.client] = Attachment(peer.client, high_water=0, progressed=lambda: None)
+        attachment.connect(ours)
         return peer
 
     def say(self, size: int, count: int = 1) -> None:
@@ -72,16 +72,18 @@ class Place:
         for _ in range(count):
             self.agent.update("x" * size)
         for peer in self.peers:
-            if seat := self.hub.seats.get(peer.client):
-                seat.send(peer.heard_text())
+            if attachment := self.hub.attachments.get(peer.client):
+                attachment.send(peer.heard_text())
 
     def send(self, peer: Peer, size: int) -> None:
         """Send a message to one client only."""
-        self.hub.seats[peer.client].send([b"x" * size])
+        self.hub.attachments[peer.client].send([b"x" * size])
 
     def detached(self) -> list[str]:
         """The names of those who were detached."""
-        return [seat.client.name for seat in self.hub.seats.values() if seat.farewell is not None]
+        return [
+            attachment.client.name for attachment in self.hub.attachments.values() if attachment.disconnect is not None
+        ]
 
 
 def look(*places: Place, limit: int = LIMIT, size: int = LIMIT) -> None:
@@ -107,11 +109,11 @@ async def test_the_client_with_the_most_waiting_is_detached_and_told_of_the_sett
     other.send(other.peers[0], LIMIT // 3)
     look(place, other)
     assert (place.detached(), other.detached()) == (["bob"], [])
-    farewell = place.hub.seats[bob.client].farewell
-    assert farewell is not None
-    assert (farewell.reason, farewell.word) == (CloseReason.POLICY, "too_slow")
-    assert f"memory_limit ({LIMIT} bytes)" in farewell.text
-    assert caplog.messages == [f"bob: detached: {farewell.text}"]
+    disconnect = place.hub.attachments[bob.client].disconnect
+    assert disconnect is not None
+    assert (disconnect.reason, disconnect.word) == (CloseReason.POLICY, "too_slow")
+    assert f"memory_limit ({LIMIT} bytes)" in disconnect.text
+    assert caplog.messages == [f"bob: detached: {disconnect.text}"]
 
 
 async def test_the_client_that_has_been_away_for_the_longest_is_detached_before_any_other(
@@ -128,14 +130,14 @@ async def test_the_client_that_has_been_away_for_the_longest_is_detached_before_
     ):
         if size:
             where.send(peer, size)
-        where.hub.seats[peer.client].away_since = since
+        where.hub.attachments[peer.client].away_since = since
     look(place, other)
     assert (place.detached(), other.detached()) == ([], ["carol"])
-    farewell = other.hub.seats[carol.client].farewell
-    assert farewell is not None
-    assert farewell.word == "too_slow"
-    assert f"memory_limit ({LIMIT} bytes)" in farewell.text
-    assert caplog.messages == [f"carol: detached: {farewell.text}"]
+    disconnect = other.hub.attachments[carol.client].disconnect
+    assert disconnect is not None
+    assert disconnect.word == "too_slow"
+    assert f"memory_limit ({LIMIT} bytes)" in disconnect.text
+    assert caplog.messages == [f"carol: detached: {disconnect.text}"]
     look(place, other, limit=LIMIT // 2)
     assert (place.detached(), other.detached()) == (["ann", "bob"], ["carol"])
 
@@ -144,11 +146,13 @@ async def test_who_is_away_and_holds_what_it_has_not_confirmed_is_detached_as_we
     place = Place("ann", "bob")
     ann, bob = place.peers
     place.send(ann, 2 * LIMIT)
-    seat = place.hub.seats[bob.client] = Seat(bob.client, high_water=1, window=LIMIT, progressed=lambda: None)
-    seat.connect(memory_message_stream_pair()[0])
+    attachment = place.hub.attachments[bob.client] = Attachment(
+        bob.client, high_water=1, window=LIMIT, progressed=lambda: None
+    )
+    attachment.connect(memory_message_stream_pair()[0])
     place.send(bob, LIMIT)
-    assert not seat.behind
-    seat.lose(1.0)
+    assert not attachment.behind
+    attachment.lose(1.0)
     look(place, limit=2 * LIMIT)
     assert place.detached() == ["bob"]
 
@@ -162,7 +166,7 @@ async def test_who_is_away_and_waits_for_a_turn_is_detached_after_others_that_ar
     ann.prompt()
     for since, peer in enumerate((ann, bob)):
         place.send(peer, LIMIT * 2 // 3)
-        place.hub.seats[peer.client].away_since = float(since)
+        place.hub.attachments[peer.client].away_since = float(since)
     look(place)
     assert place.detached() == ["bob"]
     look(place, limit=LIMIT // 2)
@@ -172,7 +176,7 @@ async def test_who_is_away_and_waits_for_a_turn_is_detached_after_others_that_ar
 async def test_a_history_is_cut_when_nobody_is_away_any_more() -> None:
     place = Place("ann")
     place.say(LIMIT // 100, count=120)
-    place.hub.seats[place.peers[0].client].away_since = 1.0
+    place.hub.attachments[place.peers[0].client].away_since = 1.0
     look(place)
     assert place.detached() == ["ann"]
     assert place.session.journal.size <= LIMIT
@@ -207,8 +211,8 @@ async def test_where_nobody_waits_for_anything_the_longest_history_is_cut(caplog
     for where, count in ((place, 80), (other, 40)):
         where.join("ann")
         where.say(LIMIT // 100, count=count)
-        for seat in where.hub.seats.values():
-            seat.outbox.clear()
+        for attachment in where.hub.attachments.values():
+            attachment.outbox.clear()
     before = other.session.journal.size
     look(place, other)
     assert (place.detached(), other.detached()) == ([], [])
@@ -224,7 +228,7 @@ async def test_histories_that_are_too_much_by_themselves_are_cut_without_a_look_
 ) -> None:
     place = Place("ann")
     place.say(LIMIT // 100, count=120)
-    place.hub.seats[place.peers[0].client].outbox.clear()
+    place.hub.attachments[place.peers[0].client].outbox.clear()
     # With millions of messages that would take seconds, in which nobody is served.
     monkeypatch.delattr(Journal, "replay")
     look(place)
@@ -234,7 +238,7 @@ async def test_histories_that_are_too_much_by_themselves_are_cut_without_a_look_
 async def test_a_client_stays_where_a_history_is_what_takes_the_memory() -> None:
     place = Place("ann")
     place.say(LIMIT // 100, count=120)
-    place.hub.seats[place.peers[0].client].outbox.clear()
+    place.hub.attachments[place.peers[0].client].outbox.clear()
     place.send(place.peers[0], LIMIT // 10)
     look(place)
     assert place.detached() == []
@@ -277,8 +281,8 @@ async def test_a_shorter_history_is_cut_where_the_longest_has_only_states_left()
     place.agent.state("plan", entries=["x" * 2 * LIMIT])
     other.say(LIMIT // 100, count=50)
     for where in (place, other):
-        for seat in where.hub.seats.values():
-            seat.outbox.clear()
+        for attachment in where.hub.attachments.values():
+            attachment.outbox.clear()
     look(place, other)
     assert other.session.journal.size == 0
 
@@ -313,15 +317,15 @@ async def test_what_clients_have_sent_counts_and_the_identity_with_most_of_it_go
     place.sends(place.peers[0], LIMIT // 3)
     look(place, other)
     assert (place.detached(), other.detached()) == ([], ["bob 2", "bob 3"])
-    farewell = other.hub.seats[bobs[3].client].farewell
-    assert farewell is not None
-    assert farewell.text == f"memory_limit ({LIMIT} bytes) is reached, and nobody has sent more that is still kept"
+    disconnect = other.hub.attachments[bobs[3].client].disconnect
+    assert disconnect is not None
+    assert disconnect.text == f"memory_limit ({LIMIT} bytes) is reached, and nobody has sent more that is still kept"
 
 
 async def test_who_is_away_and_what_was_said_are_not_given_up_for_what_somebody_else_has_sent() -> None:
     place, other = Place("ann", "also ann"), Place()
     place.say(LIMIT // 10)
-    place.hub.seats[place.peers[1].client].away_since = 1.0
+    place.hub.attachments[place.peers[1].client].away_since = 1.0
     other.sends(other.join("bob", identity="bob"), LIMIT)
     look(place, other)
     assert (place.detached(), other.detached()) == ([], ["bob"])

@@ -11,8 +11,8 @@ from trio.testing import wait_all_tasks_blocked
 from acp_gateway.errors import AccessError, LinkExpired, LinkGone, TooFarBehind
 from acp_gateway.gateway import resumption as links_module
 from acp_gateway.gateway.access import Access
-from acp_gateway.gateway.attachment import EXPIRED, STOPPING, TOO_SLOW, Farewell
-from acp_gateway.gateway.resumption import Links, Resumable, claim, serve_resumed
+from acp_gateway.gateway.attachment import EXPIRED, STOPPING, TOO_SLOW, Disconnect
+from acp_gateway.gateway.resumption import LinkRegistry, ResumableLink, claim, serve_resumed
 from acp_gateway.security.token_store import Token, TokenStore
 from acp_gateway.transports.streams import CloseReason, memory_message_stream_pair
 from tests.doubles import FragileStream
@@ -24,7 +24,7 @@ class Doorkeeper:
 
     def __init__(self, tokens: TokenStore, ann: Traveller) -> None:
         self._tokens = tokens
-        self.links = Links()
+        self.links = LinkRegistry()
         self.token = self.make_token("ann")
         self.access = Access.of(self.token)
         self.link = replace(ann.ticket, id="L", admission=replace(ADMISSION, access=self.access))
@@ -33,11 +33,11 @@ class Doorkeeper:
     def make_token(self, identity: str) -> Token:
         return self._tokens.create("a label", identity, None)[0]
 
-    def find(self, access: Access | None = None) -> Resumable:
+    def find(self, access: Access | None = None) -> ResumableLink:
         return self.links.find("L", access or self.access)
 
     def end(self, word: str | None = None) -> None:
-        self.links.end(self.link, Farewell(CloseReason.POLICY, "a test", word))
+        self.links.end(self.link, Disconnect(CloseReason.POLICY, "a test", word))
 
 
 @pytest.fixture
@@ -106,7 +106,7 @@ async def test_the_kernels_word_for_the_same_user_is_as_good_as_the_same_token(t
 async def test_a_link_that_is_about_to_end_is_not_found(tokens: TokenStore) -> None:
     async with resuming() as (scene, ann):
         keeper = Doorkeeper(tokens, ann)
-        scene.hub.seats[ann.client].close(STOPPING)
+        scene.hub.attachments[ann.client].close(STOPPING)
         assert refusal(keeper) is LinkGone
         await ann.gone.wait()
         assert refusal(keeper) is LinkGone
@@ -153,7 +153,7 @@ async def test_of_links_that_have_ended_the_last_are_remembered(tokens: TokenSto
         for link in ended:
             keeper.links.add(link)
         for link in ended:
-            keeper.links.end(link, Farewell(CloseReason.POLICY, "a test", EXPIRED))
+            keeper.links.end(link, Disconnect(CloseReason.POLICY, "a test", EXPIRED))
         reasons = []
         for link in ended:
             with pytest.raises(LinkGone) as refused:
@@ -175,7 +175,7 @@ async def test_a_client_may_have_anything_between_what_it_has_confirmed_and_what
     async with resuming() as (scene, ann):
         ann.link.say(b'{"jsonrpc":"2.0","method":"_acp-gateway/ack","params":{"received":2}}')
         await say(scene, 3)
-        outbox = scene.hub.seats[ann.client].outbox
+        outbox = scene.hub.attachments[ann.client].outbox
         assert (outbox.confirmed, outbox.written) == (2, 5)
         for impossible in (-1, 0, 1, 6, 10**30):
             with pytest.raises(LinkGone):
@@ -201,7 +201,7 @@ async def test_a_resumption_says_how_much_has_come_from_the_client() -> None:
 
 async def test_a_link_that_has_ended_cannot_be_claimed() -> None:
     async with resuming() as (scene, ann):
-        scene.hub.seats[ann.client].close(STOPPING)
+        scene.hub.attachments[ann.client].close(STOPPING)
         with pytest.raises(LinkGone):
             claim(ann.ticket, ann.link.received)
         await ann.gone.wait()

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from acp_gateway.config.load import WorkspaceSection
-from acp_gateway.core.sessions import Findings, Problem
-from acp_gateway.gateway.workspaces import PATH_SIZE, SHOWN, Workspace, containing, survey, workspaces_of
+from acp_gateway.core.sessions import DirectoryCheckResult, Problem
+from acp_gateway.gateway.workspaces import PATH_SIZE, SHOWN, Workspace, containing, directory_check, workspaces_of
 
 HOST = socket.gethostname()
 
@@ -46,7 +46,7 @@ def problem_of(
     directories: Sequence[str], workspaces: Sequence[Workspace], allowed: Sequence[str] | None = None
 ) -> Problem:
     """What is wrong with directories, of which none is a place then."""
-    findings = survey(directories, workspaces, allowed)
+    findings = directory_check(directories, workspaces, allowed)
     assert findings.problem is not None
     assert findings.workspace is None
     return findings.problem
@@ -86,14 +86,16 @@ def test_a_user_without_a_home_has_no_workspace(monkeypatch: pytest.MonkeyPatch)
 def test_a_directory_in_a_workspace_is_no_problem(srv: Path) -> None:
     workspaces = places(srv, "proj")
     for directory in (srv / "proj", srv / "proj" / "sub", f"{srv}/proj/", f"{srv}//proj/./sub/", f"/{srv}/proj"):
-        assert survey([str(directory)], workspaces) == Findings(None, "proj", (str(srv / "proj"), "proj"))
+        assert directory_check([str(directory)], workspaces) == DirectoryCheckResult(
+            None, "proj", (str(srv / "proj"), "proj")
+        )
 
 
 def test_the_root_of_the_disk_may_be_a_workspace(srv: Path) -> None:
     workspaces = (Workspace("all", "/"), *places(srv, "proj"))
-    assert survey(["/"], workspaces).workspace == "all"
-    assert survey([str(srv)], workspaces).workspace == "all"
-    assert survey([str(srv / "proj" / "sub")], workspaces).workspace == "proj"
+    assert directory_check(["/"], workspaces).workspace == "all"
+    assert directory_check([str(srv)], workspaces).workspace == "all"
+    assert directory_check([str(srv / "proj" / "sub")], workspaces).workspace == "proj"
 
 
 @pytest.mark.parametrize("order", [("proj", "inner"), ("inner", "proj")])
@@ -101,12 +103,12 @@ def test_of_nested_workspaces_the_innermost_one_counts(srv: Path, order: tuple[s
     roots = {"proj": srv / "proj", "inner": srv / "proj" / "sub"}
     (srv / "proj" / "sub" / "x").mkdir()
     workspaces = [Workspace(name, str(roots[name])) for name in order]
-    assert survey([str(srv / "proj" / "sub" / "x")], workspaces).workspace == "inner"
-    assert survey([str(srv / "proj" / "sub")], workspaces).workspace == "inner"
-    assert survey([str(srv / "proj")], workspaces).workspace == "proj"
+    assert directory_check([str(srv / "proj" / "sub" / "x")], workspaces).workspace == "inner"
+    assert directory_check([str(srv / "proj" / "sub")], workspaces).workspace == "inner"
+    assert directory_check([str(srv / "proj")], workspaces).workspace == "proj"
     # Whoever may use the outer one alone may use all of it.
-    assert survey([str(srv / "proj" / "sub" / "x")], workspaces, ["proj"]).workspace == "proj"
-    assert survey([str(srv / "proj")], workspaces, ["inner"]).problem is not None
+    assert directory_check([str(srv / "proj" / "sub" / "x")], workspaces, ["proj"]).workspace == "proj"
+    assert directory_check([str(srv / "proj")], workspaces, ["inner"]).problem is not None
 
 
 def test_a_name_that_begins_like_a_workspace_is_not_in_it(srv: Path) -> None:
@@ -121,9 +123,9 @@ def test_what_a_link_leads_to_counts_and_not_where_it_is(srv: Path, tmp_path: Pa
     workspaces = places(srv, "proj", "other")
     for name in ("out", "far", "out/deeper"):
         assert problem_of([str(srv / "proj" / name)], workspaces).data["reason"] == "outside_workspaces"
-    assert survey([str(srv / "other" / "in")], workspaces).workspace == "proj"
-    assert survey([str(srv / "proj" / "across")], workspaces).workspace == "other"
-    assert survey([str(srv / "proj" / "across")], workspaces, ["proj"]).problem is not None
+    assert directory_check([str(srv / "other" / "in")], workspaces).workspace == "proj"
+    assert directory_check([str(srv / "proj" / "across")], workspaces).workspace == "other"
+    assert directory_check([str(srv / "proj" / "across")], workspaces, ["proj"]).problem is not None
 
 
 def test_the_root_of_a_workspace_may_be_a_link_itself(srv: Path, tmp_path: Path) -> None:
@@ -131,7 +133,7 @@ def test_the_root_of_a_workspace_may_be_a_link_itself(srv: Path, tmp_path: Path)
     link.symlink_to(srv / "proj")
     workspaces = (Workspace("w", str(link)),)
     for directory in (link, link / "sub", srv / "proj" / "sub"):
-        assert survey([str(directory)], workspaces) == Findings(None, "w", (str(link), "w"))
+        assert directory_check([str(directory)], workspaces) == DirectoryCheckResult(None, "w", (str(link), "w"))
     assert problem_of([str(srv)], workspaces).data["allowed"] == [str(link)]
 
 
@@ -168,7 +170,7 @@ def test_a_path_that_goes_back_is_refused_wherever_it_leads(srv: Path, path: str
 def test_dots_that_are_part_of_a_name_go_nowhere(srv: Path) -> None:
     for name in ("..x", "x..", "...", ".hidden"):
         (srv / "proj" / name).mkdir()
-        assert survey([str(srv / "proj" / name)], places(srv, "proj")).problem is None
+        assert directory_check([str(srv / "proj" / name)], places(srv, "proj")).problem is None
 
 
 # Several directories
@@ -177,8 +179,8 @@ def test_dots_that_are_part_of_a_name_go_nowhere(srv: Path) -> None:
 def test_each_directory_has_to_lie_in_a_workspace(srv: Path, tmp_path: Path) -> None:
     workspaces = places(srv, "proj", "other")
     proj, other, secret = str(srv / "proj"), str(srv / "other"), str(tmp_path / "secret")
-    assert survey([proj, other], workspaces).workspace == "proj"
-    assert survey([other, proj, proj], workspaces).workspace == "other"
+    assert directory_check([proj, other], workspaces).workspace == "proj"
+    assert directory_check([other, proj, proj], workspaces).workspace == "other"
     for directories in ([proj, secret], [secret, proj], [proj, other, secret]):
         assert problem_of(directories, workspaces).data["cwd"] == secret
     assert problem_of([proj, other], workspaces, ["proj"]).data["cwd"] == other
@@ -187,14 +189,16 @@ def test_each_directory_has_to_lie_in_a_workspace(srv: Path, tmp_path: Path) -> 
 
 def test_a_session_that_names_no_directory_is_the_agents_to_place(srv: Path) -> None:
     workspaces = places(srv, "proj", "other")
-    assert survey([], workspaces) == Findings(None, None, (str(srv / "proj"), "proj"))
-    assert survey([], workspaces, required=True) == Findings(None, None, (str(srv / "proj"), "proj"))
-    assert survey([], workspaces, ["other"]) == Findings(None, None, (str(srv / "other"), "other"))
-    assert survey([], ()) == Findings(None, None, None)
+    assert directory_check([], workspaces) == DirectoryCheckResult(None, None, (str(srv / "proj"), "proj"))
+    assert directory_check([], workspaces, required=True) == DirectoryCheckResult(
+        None, None, (str(srv / "proj"), "proj")
+    )
+    assert directory_check([], workspaces, ["other"]) == DirectoryCheckResult(None, None, (str(srv / "other"), "other"))
+    assert directory_check([], ()) == DirectoryCheckResult(None, None, None)
 
 
 def test_who_may_not_use_all_workspaces_has_to_name_one_for_a_new_session(srv: Path) -> None:
-    findings = survey([], places(srv, "proj", "other"), ["other"], required=True)
+    findings = directory_check([], places(srv, "proj", "other"), ["other"], required=True)
     assert findings.problem == Problem(
         "a session needs a cwd, in a workspace of this token",
         {"reason": "no_such_directory", "allowed": [str(srv / "other")]},
@@ -204,8 +208,8 @@ def test_who_may_not_use_all_workspaces_has_to_name_one_for_a_new_session(srv: P
 
 def test_a_place_instead_is_one_that_may_be_used(srv: Path, tmp_path: Path) -> None:
     workspaces = places(srv, "proj", "other")
-    assert survey([str(tmp_path)], workspaces, ["other"]).instead == (str(srv / "other"), "other")
-    assert survey([str(tmp_path)], workspaces, ["gone"]).instead is None
+    assert directory_check([str(tmp_path)], workspaces, ["other"]).instead == (str(srv / "other"), "other")
+    assert directory_check([str(tmp_path)], workspaces, ["gone"]).instead is None
 
 
 # What is told of what lies in none
@@ -246,8 +250,8 @@ def test_a_token_whose_workspaces_are_not_there_any_more_may_use_none(srv: Path,
 
 def test_a_token_for_workspaces_may_not_use_the_one_that_has_no_name(srv: Path) -> None:
     workspaces = (Workspace(None, str(srv / "proj")),)
-    assert survey([str(srv / "proj")], workspaces).problem is None
-    assert survey([str(srv / "proj")], workspaces, ["proj"]).problem is not None
+    assert directory_check([str(srv / "proj")], workspaces).problem is None
+    assert directory_check([str(srv / "proj")], workspaces, ["proj"]).problem is not None
 
 
 def test_of_many_workspaces_some_are_named(srv: Path) -> None:
@@ -374,7 +378,7 @@ def test_a_directory_that_can_hardly_be_is_refused_like_any_other(srv: Path, pla
 
 def test_a_name_in_another_encoding_is_a_name(srv: Path) -> None:
     os.mkdir(os.fsencode(srv / "proj") + b"/\xff")
-    assert survey([f"{srv}/proj/\udcff"], places(srv, "proj")).workspace == "proj"
+    assert directory_check([f"{srv}/proj/\udcff"], places(srv, "proj")).workspace == "proj"
 
 
 # By the text alone
@@ -417,7 +421,7 @@ def test_in_the_root_of_the_disk_is_everything_that_has_a_path() -> None:
 def test_a_path_that_is_refused_is_quoted_redacted_escaped_and_cut(
     directory: str, usable: bool, tmp_path: Path
 ) -> None:
-    found = survey([directory], [Workspace("a", str(tmp_path))] if usable else [])
+    found = directory_check([directory], [Workspace("a", str(tmp_path))] if usable else [])
     assert found.problem is not None
     assert found.problem.message.isprintable()
     assert "hunter2" not in found.problem.message

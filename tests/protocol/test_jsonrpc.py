@@ -143,7 +143,7 @@ def test_what_some_would_take_for_another_message_is_none(text: bytes) -> None:
         with pytest.raises(InvalidMessage) as caught:
             read(text)
         assert caught.value.code == jsonrpc.INVALID_REQUEST
-        assert updates.session_of_talk(text) is None
+        assert updates.session_of_passthrough(text) is None
 
 
 @pytest.mark.parametrize(

@@ -20,49 +20,49 @@ from acp_gateway.errors import Unauthorized
 from acp_gateway.gateway.events.audit import NO_AUDIT
 from acp_gateway.security.tls import client_context, create_certificate, server_context
 from acp_gateway.server.handshake_limits import (
-    ANSWER_PATIENCE,
+    ANSWER_TIMEOUT,
     ARRIVAL_COST,
     BRIEF_VISIT,
     COMPLAINT_INTERVAL,
     CREDIT,
     FREE_COST,
     FREE_STEPS,
-    FULL_PATIENCE,
     FULL_PAUSE,
+    FULL_TIMEOUT,
     LARGEST_DEBT,
     SHARE,
     STEP_COST,
-    Doorstep,
-    Entrance,
-    Guest,
-    GuestBytes,
-    Turnstile,
+    CpuBudget,
+    HandshakeLimiter,
+    PendingConnection,
+    ThrottledListener,
+    ThrottledStream,
     shake_hands,
 )
 from acp_gateway.transports.sockets import start_tls
-from tests.doubles import PATIENCE, make_config
+from tests.doubles import TIMEOUT, make_config
 
 
 @pytest.fixture
-def entrance(tmp_path: Path) -> Entrance:
+def entrance(tmp_path: Path) -> HandshakeLimiter:
     return make(tmp_path)
 
 
-def make(tmp_path: Path, **limits: Any) -> Entrance:
+def make(tmp_path: Path, **limits: Any) -> HandshakeLimiter:
     config = make_config(tmp_path, "tcp://127.0.0.1:0")
     object.__setattr__(config, "limits", LimitsSection(**limits))
-    return Entrance(config, NO_AUDIT)
+    return HandshakeLimiter(config, NO_AUDIT)
 
 
-def guest(room: str = "a", *, limited: bool = True, name: str = "c1") -> Guest:
-    return Guest(name=name, address=room, listener="tcp://gpu:1", room=room, limited=limited)
+def guest(room: str = "a", *, limited: bool = True, name: str = "c1") -> PendingConnection:
+    return PendingConnection(name=name, address=room, listener="tcp://gpu:1", room=room, limited=limited)
 
 
 @asynccontextmanager
-async def staying(entrance: Entrance, *guests: Guest) -> AsyncIterator[None]:
+async def staying(entrance: HandshakeLimiter, *guests: PendingConnection) -> AsyncIterator[None]:
     """Guests who come one after another and stay until the block is over, or they are shown out."""
 
-    async def stay(guest: Guest) -> None:
+    async def stay(guest: PendingConnection) -> None:
         with entrance.hosting(guest):
             await trio.sleep_forever()
 
@@ -81,7 +81,7 @@ async def test_of_one_address_the_oldest_goes_when_there_is_one_too_many(tmp_pat
     entrance = make(tmp_path, handshakes_per_address=2)
     guests = [guest("a"), guest("b"), guest("a"), guest("a"), guest("b")]
     async with staying(entrance, *guests):
-        assert [each.shown_out for each in guests] == [True, False, False, False, False]
+        assert [each.evicted for each in guests] == [True, False, False, False, False]
         assert guests[0].scope.cancelled_caught
 
 
@@ -90,7 +90,7 @@ async def test_in_all_the_oldest_goes_of_those_addresses_that_have_most(tmp_path
     guests = [guest("a"), guest("b"), guest("b"), guest("c"), guest("d"), guest("d")]
     async with staying(entrance, *guests):
         # The last but one finds two of b, the last one one of each but two of its own.
-        assert [each.shown_out for each in guests] == [False, True, False, False, True, False]
+        assert [each.evicted for each in guests] == [False, True, False, False, True, False]
 
 
 async def test_what_was_begun_comes_to_its_end_however_many_come(tmp_path: Path) -> None:
@@ -101,7 +101,7 @@ async def test_what_was_begun_comes_to_its_end_however_many_come(tmp_path: Path)
             await entrance.step(each)
         late = [guest(), guest(), guest()]
         async with staying(entrance, *late):
-            assert [each.shown_out for each in [*served, *late]] == [False, False, True, True, True]
+            assert [each.evicted for each in [*served, *late]] == [False, False, True, True, True]
 
 
 async def test_whose_turn_has_not_come_yet_is_not_to_blame(
@@ -110,13 +110,13 @@ async def test_whose_turn_has_not_come_yet_is_not_to_blame(
     entrance = make(tmp_path, handshakes_per_address=1)
     waiting = guest()
     async with staying(entrance, waiting), trio.open_nursery() as nursery:
-        entrance._turnstile = Turnstile(1e-6)
+        entrance._turnstile = CpuBudget(1e-6)
         entrance._turnstile.charge(1.0)
         nursery.start_soon(entrance.step, waiting)
-        await trio.sleep(5 * ANSWER_PATIENCE)
+        await trio.sleep(5 * ANSWER_TIMEOUT)
         late = guest()
         async with staying(entrance, late):
-            assert (waiting.shown_out, late.shown_out) == (False, True)
+            assert (waiting.evicted, late.evicted) == (False, True)
         nursery.cancel_scope.cancel()
 
 
@@ -125,11 +125,11 @@ async def test_who_does_not_go_on_is_not_waited_for(tmp_path: Path, autojump_clo
     slow, quick = guest(), guest()
     async with staying(entrance, slow, quick):
         await entrance.step(slow)
-        await trio.sleep(2 * ANSWER_PATIENCE)
+        await trio.sleep(2 * ANSWER_TIMEOUT)
         await entrance.step(quick)
         late = guest()
         async with staying(entrance, late):
-            assert [each.shown_out for each in (slow, quick, late)] == [True, False, False]
+            assert [each.evicted for each in (slow, quick, late)] == [True, False, False]
 
 
 async def test_who_needs_more_steps_than_anybody_is_taken_for_idle(tmp_path: Path) -> None:
@@ -140,7 +140,7 @@ async def test_who_needs_more_steps_than_anybody_is_taken_for_idle(tmp_path: Pat
         for _ in range(FREE_STEPS + 1):
             await entrance.step(trickling)
         async with staying(entrance, guest()):
-            assert (trickling.shown_out, quick.shown_out) == (True, False)
+            assert (trickling.evicted, quick.evicted) == (True, False)
 
 
 async def test_a_fleet_that_comes_back_comes_in_one_after_another(tmp_path: Path) -> None:
@@ -151,8 +151,8 @@ async def test_a_fleet_that_comes_back_comes_in_one_after_another(tmp_path: Path
             await entrance.step(each)
         late = guest("laptop 5")
         async with staying(entrance, late):
-            assert late.shown_out
-            assert not any(each.shown_out for each in fleet)
+            assert late.evicted
+            assert not any(each.evicted for each in fleet)
 
 
 async def test_who_was_refused_takes_no_room_of_the_address(tmp_path: Path) -> None:
@@ -162,7 +162,7 @@ async def test_who_was_refused_takes_no_room_of_the_address(tmp_path: Path) -> N
         for each in refused[:2]:
             entrance.refuse(each, Unauthorized("no"))
         async with staying(entrance, guest(), guest()):
-            assert not any(each.shown_out for each in refused)
+            assert not any(each.evicted for each in refused)
 
 
 async def test_who_was_refused_goes_first_where_there_is_no_room_at_all(tmp_path: Path) -> None:
@@ -172,7 +172,7 @@ async def test_who_was_refused_goes_first_where_there_is_no_room_at_all(tmp_path
         entrance.refuse(guests[2], Unauthorized("no"))
         entrance.refuse(guests[1], Unauthorized("no"))
         async with staying(entrance, guest("d")):
-            assert [each.shown_out for each in guests] == [False, False, True]
+            assert [each.evicted for each in guests] == [False, False, True]
     assert entrance._refused == {}
 
 
@@ -180,7 +180,7 @@ async def test_who_comes_through_a_proxy_or_a_unix_socket_is_not_limited_by_the_
     entrance = make(tmp_path, handshakes_per_address=2)
     guests = [guest("proxy", limited=False) for _ in range(5)]
     async with staying(entrance, *guests):
-        assert not any(each.shown_out for each in guests)
+        assert not any(each.evicted for each in guests)
 
 
 async def test_who_has_come_in_takes_no_room_and_stays(tmp_path: Path) -> None:
@@ -191,7 +191,7 @@ async def test_who_has_come_in_takes_no_room_and_stays(tmp_path: Path) -> None:
             entrance.admit(each)
         guests = [guest(), guest()]
         async with staying(entrance, *guests):
-            assert not any(each.shown_out for each in [*inside, *guests])
+            assert not any(each.evicted for each in [*inside, *guests])
 
 
 async def test_who_leaves_leaves_nothing_behind(tmp_path: Path) -> None:
@@ -202,7 +202,7 @@ async def test_who_leaves_leaves_nothing_behind(tmp_path: Path) -> None:
     assert entrance._guests == 0
 
 
-async def test_there_may_be_nobody_to_make_room(entrance: Entrance) -> None:
+async def test_there_may_be_nobody_to_make_room(entrance: HandshakeLimiter) -> None:
     entrance.make_room()
 
 
@@ -210,7 +210,7 @@ async def test_there_may_be_nobody_to_make_room(entrance: Entrance) -> None:
 
 
 async def test_nobody_waits_as_long_as_little_is_charged(autojump_clock: trio.testing.MockClock) -> None:
-    turnstile = Turnstile(0.5)
+    turnstile = CpuBudget(0.5)
     for _ in range(10):
         await turnstile.turn()
         turnstile.charge(CREDIT / 10)
@@ -218,7 +218,7 @@ async def test_nobody_waits_as_long_as_little_is_charged(autojump_clock: trio.te
 
 
 async def test_in_the_long_run_what_is_charged_is_a_share_of_the_time(autojump_clock: trio.testing.MockClock) -> None:
-    turnstile = Turnstile(0.25)
+    turnstile = CpuBudget(0.25)
     for _ in range(1000):
         await turnstile.turn()
         turnstile.charge(0.001)
@@ -226,7 +226,7 @@ async def test_in_the_long_run_what_is_charged_is_a_share_of_the_time(autojump_c
 
 
 async def test_a_time_without_anybody_is_not_saved_up_for_ever(autojump_clock: trio.testing.MockClock) -> None:
-    turnstile = Turnstile(0.5)
+    turnstile = CpuBudget(0.5)
     await trio.sleep(1000)
     turnstile.charge(CREDIT)
     turnstile.charge(0.01)
@@ -235,7 +235,7 @@ async def test_a_time_without_anybody_is_not_saved_up_for_ever(autojump_clock: t
 
 
 async def test_what_many_owe_together_is_not_waited_for_for_ever(autojump_clock: trio.testing.MockClock) -> None:
-    turnstile = Turnstile(0.5)
+    turnstile = CpuBudget(0.5)
     for _ in range(1000):
         turnstile.charge(0.001)
     await turnstile.turn()
@@ -243,7 +243,7 @@ async def test_what_many_owe_together_is_not_waited_for_for_ever(autojump_clock:
 
 
 async def test_what_one_step_took_is_paid_for_however_long_it_was(autojump_clock: trio.testing.MockClock) -> None:
-    turnstile = Turnstile(0.25)
+    turnstile = CpuBudget(0.25)
     for _ in range(10):
         await turnstile.turn()
         turnstile.charge(100 * LARGEST_DEBT)
@@ -253,7 +253,7 @@ async def test_what_one_step_took_is_paid_for_however_long_it_was(autojump_clock
 
 
 async def test_a_debt_that_is_too_small_for_the_clock_ends(autojump_clock: trio.testing.MockClock) -> None:
-    turnstile = Turnstile(0.5)
+    turnstile = CpuBudget(0.5)
     autojump_clock.jump(1e9)
     turnstile.charge(CREDIT + 1e-12)
     with trio.fail_after(1):
@@ -261,7 +261,7 @@ async def test_a_debt_that_is_too_small_for_the_clock_ends(autojump_clock: trio.
 
 
 async def test_one_passes_at_a_turn_in_the_order_in_which_they_came() -> None:
-    turnstile = Turnstile(0.5)
+    turnstile = CpuBudget(0.5)
     passed: list[int] = []
     alone: list[int] = []
 
@@ -286,7 +286,7 @@ async def test_one_passes_at_a_turn_in_the_order_in_which_they_came() -> None:
 
 
 async def test_only_who_came_for_nothing_is_paid_for(
-    entrance: Entrance, autojump_clock: trio.testing.MockClock
+    entrance: HandshakeLimiter, autojump_clock: trio.testing.MockClock
 ) -> None:
     async def come(*, is_let_in: bool) -> None:
         visitor = guest()
@@ -306,7 +306,7 @@ async def test_only_who_came_for_nothing_is_paid_for(
 
 
 async def test_who_comes_in_and_leaves_at_once_is_paid_for_as_well(
-    entrance: Entrance, autojump_clock: trio.testing.MockClock
+    entrance: HandshakeLimiter, autojump_clock: trio.testing.MockClock
 ) -> None:
     async def visit(seconds: float) -> float:
         """How long the next one at the doors waits when somebody has been in for so long."""
@@ -315,7 +315,7 @@ async def test_who_comes_in_and_leaves_at_once_is_paid_for_as_well(
             entrance.admit(visitor)
         came = trio.current_time()
         await trio.sleep(seconds)
-        entrance.see_off(10 * CREDIT, came)
+        entrance.release(10 * CREDIT, came)
         began = trio.current_time()
         await entrance.step(guest())
         return trio.current_time() - began
@@ -325,7 +325,7 @@ async def test_who_comes_in_and_leaves_at_once_is_paid_for_as_well(
 
 
 async def test_who_sends_byte_after_byte_pays_before_leaving(
-    entrance: Entrance, autojump_clock: trio.testing.MockClock
+    entrance: HandshakeLimiter, autojump_clock: trio.testing.MockClock
 ) -> None:
     visitor = guest()
     with entrance.hosting(visitor):
@@ -334,7 +334,7 @@ async def test_who_sends_byte_after_byte_pays_before_leaving(
         assert trio.current_time() == pytest.approx((1000 * STEP_COST - CREDIT) / SHARE, rel=0.01)
 
 
-async def test_the_work_for_a_guest_is_measured(entrance: Entrance, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_work_for_a_guest_is_measured(entrance: HandshakeLimiter, monkeypatch: pytest.MonkeyPatch) -> None:
     times = iter([10.0, 10.0 + FREE_COST / 2])
     monkeypatch.setattr("time.perf_counter", lambda: next(times))
     visitor = guest()
@@ -344,7 +344,7 @@ async def test_the_work_for_a_guest_is_measured(entrance: Entrance, monkeypatch:
 
 
 async def test_who_costs_more_than_anybody_who_comes_in_pays_before_leaving(
-    entrance: Entrance, monkeypatch: pytest.MonkeyPatch, autojump_clock: trio.testing.MockClock
+    entrance: HandshakeLimiter, monkeypatch: pytest.MonkeyPatch, autojump_clock: trio.testing.MockClock
 ) -> None:
     times = iter([10.0, 10.0 + 3 * CREDIT])
     monkeypatch.setattr("time.perf_counter", lambda: next(times))
@@ -358,7 +358,7 @@ async def test_who_costs_more_than_anybody_who_comes_in_pays_before_leaving(
 
 @pytest.mark.parametrize("how", ["refused", "not understood"])
 async def test_who_was_refused_pays_at_once_and_not_when_they_choose_to_leave(
-    how: str, entrance: Entrance, autojump_clock: trio.testing.MockClock
+    how: str, entrance: HandshakeLimiter, autojump_clock: trio.testing.MockClock
 ) -> None:
     visitors = [guest(str(number)) for number in range(200)]
     async with staying(entrance, *visitors):
@@ -380,9 +380,9 @@ async def test_where_it_is_full_the_next_is_expected_when_one_has_gone(
     first = guest()
     async with staying(entrance, first, guest()), trio.open_nursery() as nursery:
         nursery.start_soon(entrance.expect)
-        await trio.sleep(FULL_PATIENCE / 2)
+        await trio.sleep(FULL_TIMEOUT / 2)
         entrance.admit(first)
-    assert trio.current_time() == FULL_PATIENCE / 2
+    assert trio.current_time() == FULL_TIMEOUT / 2
 
 
 async def test_where_it_stays_full_the_next_is_expected_all_the_same(
@@ -391,7 +391,7 @@ async def test_where_it_stays_full_the_next_is_expected_all_the_same(
     entrance = make(tmp_path, max_handshakes=2)
     async with staying(entrance, guest(), guest()):
         await entrance.expect()
-    assert trio.current_time() == FULL_PATIENCE
+    assert trio.current_time() == FULL_TIMEOUT
 
 
 # Accepting
@@ -416,13 +416,13 @@ class Crowded(trio.abc.Listener[trio.SocketStream]):
 
 
 async def test_where_the_system_is_full_it_is_asked_again_and_the_log_has_it_once(
-    entrance: Entrance, caplog: pytest.LogCaptureFixture, autojump_clock: trio.testing.MockClock
+    entrance: HandshakeLimiter, caplog: pytest.LogCaptureFixture, autojump_clock: trio.testing.MockClock
 ) -> None:
-    doorstep = Doorstep(Crowded(*[errno.EMFILE, errno.ENFILE] * 5), entrance)  # type: ignore[arg-type]
+    doorstep = ThrottledListener(Crowded(*[errno.EMFILE, errno.ENFILE] * 5), entrance)  # type: ignore[arg-type]
     oldest, next_one = guest("a"), guest("a")
     async with staying(entrance, oldest, next_one):
         await (await doorstep.accept()).aclose()
-        assert oldest.shown_out
+        assert oldest.evicted
     assert trio.current_time() == pytest.approx(10 * FULL_PAUSE)
     (record,) = caplog.records
     assert record.levelno == logging.ERROR
@@ -433,23 +433,23 @@ async def test_where_the_system_is_full_it_is_asked_again_and_the_log_has_it_onc
 
 
 async def test_the_log_has_it_again_when_that_is_long_ago(
-    entrance: Entrance, caplog: pytest.LogCaptureFixture, autojump_clock: trio.testing.MockClock
+    entrance: HandshakeLimiter, caplog: pytest.LogCaptureFixture, autojump_clock: trio.testing.MockClock
 ) -> None:
     for _ in range(3):
-        doorstep = Doorstep(Crowded(errno.EMFILE), entrance)  # type: ignore[arg-type]
+        doorstep = ThrottledListener(Crowded(errno.EMFILE), entrance)  # type: ignore[arg-type]
         await (await doorstep.accept()).aclose()
         await trio.sleep(COMPLAINT_INTERVAL)
     assert len(caplog.records) == 3
 
 
-async def test_another_error_of_a_listener_is_not_passed_over(entrance: Entrance) -> None:
+async def test_another_error_of_a_listener_is_not_passed_over(entrance: HandshakeLimiter) -> None:
     with pytest.raises(OSError, match="no"):
-        await Doorstep(Crowded(errno.EBADF), entrance).accept()  # type: ignore[arg-type]
+        await ThrottledListener(Crowded(errno.EBADF), entrance).accept()  # type: ignore[arg-type]
 
 
-async def test_a_doorstep_closes_its_listener(entrance: Entrance) -> None:
+async def test_a_doorstep_closes_its_listener(entrance: HandshakeLimiter) -> None:
     with pytest.raises(ZeroDivisionError):
-        await Doorstep(Crowded(), entrance).aclose()  # type: ignore[arg-type]
+        await ThrottledListener(Crowded(), entrance).aclose()  # type: ignore[arg-type]
 
 
 # Connections
@@ -462,10 +462,10 @@ def pair() -> tuple[socket.socket, socket.socket]:
     return here, there
 
 
-async def test_what_a_guest_sends_is_read_in_turns_until_they_are_in(entrance: Entrance) -> None:
+async def test_what_a_guest_sends_is_read_in_turns_until_they_are_in(entrance: HandshakeLimiter) -> None:
     here, there = pair()
     visitor = guest()
-    stream = GuestBytes(here, visitor, entrance)
+    stream = ThrottledStream(here, visitor, entrance)
     for data in (b"a", b"b"):
         there.send(data)
         assert await stream.receive_some() == data
@@ -485,21 +485,21 @@ def contexts(tmp_path_factory: pytest.TempPathFactory) -> tuple[ssl.SSLContext, 
 
 
 async def test_hands_are_shaken_a_step_at_a_time(
-    entrance: Entrance, contexts: tuple[ssl.SSLContext, ssl.SSLContext]
+    entrance: HandshakeLimiter, contexts: tuple[ssl.SSLContext, ssl.SSLContext]
 ) -> None:
     here, there = pair()
     visitor = guest()
     ends: list[Any] = []
 
     async def serve() -> None:
-        ends.append(GuestBytes(await shake_hands(here, contexts[0], visitor, entrance), visitor, entrance))
+        ends.append(ThrottledStream(await shake_hands(here, contexts[0], visitor, entrance), visitor, entrance))
 
-    with trio.fail_after(PATIENCE):
+    with trio.fail_after(TIMEOUT):
         async with trio.open_nursery() as nursery:
             nursery.start_soon(serve)
             ends.append(await start_tls(there, contexts[1], server_hostname="localhost"))
             await ends[0].send_some(memoryview(b"hello"))
-        client, server = sorted(ends, key=lambda end: isinstance(end, GuestBytes))
+        client, server = sorted(ends, key=lambda end: isinstance(end, ThrottledStream))
         assert await server.receive_some() == b"hello"
     assert 2 <= visitor.steps <= 5
     assert visitor.cost > ARRIVAL_COST + visitor.steps * STEP_COST
@@ -508,7 +508,7 @@ async def test_hands_are_shaken_a_step_at_a_time(
 
 
 async def test_for_who_says_nothing_nothing_is_set_up(
-    entrance: Entrance, contexts: tuple[ssl.SSLContext, ssl.SSLContext]
+    entrance: HandshakeLimiter, contexts: tuple[ssl.SSLContext, ssl.SSLContext]
 ) -> None:
     here, there = pair()
     visitor = guest()
@@ -523,13 +523,13 @@ async def test_for_who_says_nothing_nothing_is_set_up(
 
 @pytest.mark.parametrize("said", [b"hello\r\n\r\n", b"\x16\x03\x01\xff\xff", b""])
 async def test_who_speaks_no_tls_is_an_error_and_the_socket_closed(
-    said: bytes, entrance: Entrance, contexts: tuple[ssl.SSLContext, ssl.SSLContext]
+    said: bytes, entrance: HandshakeLimiter, contexts: tuple[ssl.SSLContext, ssl.SSLContext]
 ) -> None:
     before = len(os.listdir("/proc/self/fd"))
     here, there = pair()
     there.send(said)
     there.shutdown(socket.SHUT_WR)
-    with pytest.raises(OSError), trio.fail_after(PATIENCE):  # noqa: PT011 - whichever OpenSSL finds fitting
+    with pytest.raises(OSError), trio.fail_after(TIMEOUT):  # noqa: PT011 - whichever OpenSSL finds fitting
         await shake_hands(here, contexts[0], guest(), entrance)
     there.close()
     assert len(os.listdir("/proc/self/fd")) == before

@@ -18,7 +18,7 @@ from acp_gateway.server.hello import (
     HOPS,
     BadHello,
     Hello,
-    LinkWish,
+    ResumeRequest,
     check_host,
     check_origin,
     client_address,
@@ -51,7 +51,7 @@ def first_line(**members: Any) -> bytes:
 
 def test_a_hello_is_read_with_its_id_as_it_was_spelled() -> None:
     line = b' {"params" : {"token":"t","resume":{}}, "id" :1.0e0,"method":"_acp-gateway/hello"} '
-    assert read_hello(line) == (b"1.0e0", Hello(token="t", resume=LinkWish()))
+    assert read_hello(line) == (b"1.0e0", Hello(token="t", resume=ResumeRequest()))
     assert read_hello(first_line(id=None)) == (b"null", Hello())
 
 

@@ -35,20 +35,20 @@ from acp_gateway.errors import (
     UnknownSession,
 )
 from acp_gateway.gateway import gateway as gateway_module
-from acp_gateway.gateway.access import Access, Admission, Wish
-from acp_gateway.gateway.agent.orphans import Ledger
+from acp_gateway.gateway.access import Access, ConnectRequest, Grant
+from acp_gateway.gateway.agent.orphans import ProcessRegistry
 from acp_gateway.gateway.agent.process import Agent, Launch, Spawner, run_agent
 from acp_gateway.gateway.gateway import Gateway
 from acp_gateway.security.tls import client_context, create_certificate
 from acp_gateway.security.token_store import TokenStore, default_identity
-from acp_gateway.server.handshake_limits import ARRIVAL_COST, LINGER_SIZE, LINGER_TIME, GuestBytes
+from acp_gateway.server.handshake_limits import ARRIVAL_COST, LINGER_SIZE, LINGER_TIME, ThrottledStream
 from acp_gateway.server.hello import CONNECTION_ID_SIZE, QUERY_FIELDS, SESSION_ID_SIZE
-from acp_gateway.server.listener import HELLO_SIZE, SPEAKS_WEBSOCKET, Door, open_door
+from acp_gateway.server.listener import HELLO_SIZE, SPEAKS_WEBSOCKET, Listener, open_listener
 from acp_gateway.transports.ndjson import LineStream
 from acp_gateway.transports.sockets import connect_tcp, connect_unix, take_socket
 from acp_gateway.transports.streams import MessageStream
 from acp_gateway.transports.websocket import Timing, WebSocketStream, connect_websocket
-from tests.doubles import PATIENCE, Editor, ServingAgents, make_config, python
+from tests.doubles import TIMEOUT, Editor, ServingAgents, make_config, python
 
 WS = "ws://127.0.0.1:0"
 TCP = "tcp://127.0.0.1:0"
@@ -90,7 +90,7 @@ class EchoingGateway(Gateway):
         config = make_config(state_dir, WS, agents=agents, default_agent="first", **settings)
         super().__init__(config, TokenStore(state_dir), spawner, {})
         self.served: list[Served] = []
-        self.wishes: list[Wish] = []
+        self.wishes: list[ConnectRequest] = []
         """What those who showed who they are have asked for."""
         self.bug: type[Exception] | None = None
         """Raised where a client is served."""
@@ -98,7 +98,7 @@ class EchoingGateway(Gateway):
         self.links: dict[str, int | AccessError] = {}
         """How many messages came over each link that there is, or why it can't be resumed."""
 
-    def admit(self, access: Access, wish: Wish) -> Admission:
+    def admit(self, access: Access, wish: ConnectRequest) -> Grant:
         self.wishes.append(wish)
         return super().admit(access, replace(wish, session=None) if wish.session == SESSION else wish)
 
@@ -113,7 +113,7 @@ class EchoingGateway(Gateway):
         resumption.name = name
         await self._echo(client)
 
-    async def serve(self, client: MessageStream, admission: Admission, name: str, link_id: str | None = None) -> None:
+    async def serve(self, client: MessageStream, admission: Grant, name: str, link_id: str | None = None) -> None:
         self.served.append(Served(admission.access, admission.agent, name, link_id))
         if link_id is not None:
             self.links[link_id] = 0
@@ -139,7 +139,7 @@ class EchoingGateway(Gateway):
 
 @pytest.fixture
 def spawner(tmp_path: Path) -> Iterator[Spawner]:
-    with Spawner(Ledger(tmp_path / "state" / "agents")) as spawner:
+    with Spawner(ProcessRegistry(tmp_path / "state" / "agents")) as spawner:
         yield spawner
 
 
@@ -168,10 +168,10 @@ def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @asynccontextmanager
-async def open_next(section: ListenSection | str, gateway: Gateway) -> AsyncIterator[Door]:
+async def open_next(section: ListenSection | str, gateway: Gateway) -> AsyncIterator[Listener]:
     """Another open door of a gateway that has one already."""
     section = ListenSection(url=section) if isinstance(section, str) else section
-    door = await open_door(section, gateway)
+    door = await open_listener(section, gateway)
     async with trio.open_nursery() as connections, trio.open_nursery() as accepting:
         accepting.start_soon(door.run, connections)
         yield door
@@ -180,9 +180,9 @@ async def open_next(section: ListenSection | str, gateway: Gateway) -> AsyncIter
 
 
 @asynccontextmanager
-async def listening(section: ListenSection | str, gateway: Gateway) -> AsyncIterator[Door]:
+async def listening(section: ListenSection | str, gateway: Gateway) -> AsyncIterator[Listener]:
     """An open door of a gateway that runs."""
-    with trio.fail_after(PATIENCE):
+    with trio.fail_after(TIMEOUT):
         async with trio.open_nursery() as hubs:
             await hubs.start(gateway.run)
             async with open_next(section, gateway) as door:
@@ -190,7 +190,7 @@ async def listening(section: ListenSection | str, gateway: Gateway) -> AsyncIter
             hubs.cancel_scope.cancel()
 
 
-def port_of(door: Door) -> int:
+def port_of(door: Listener) -> int:
     port = urlsplit(door.urls[0]).port
     assert port is not None
     return port
@@ -218,7 +218,7 @@ class Response:
 
 
 async def ask(
-    door: Door, target: str, *headers: str, method: str = "GET", host: str = "localhost", body: str = ""
+    door: Listener, target: str, *headers: str, method: str = "GET", host: str = "localhost", body: str = ""
 ) -> Response:
     """One HTTP request over a connection of its own."""
     stream = await trio.open_tcp_stream("127.0.0.1", port_of(door))
@@ -397,16 +397,16 @@ async def test_the_query_chooses_an_agent_that_the_token_allows(
 @pytest.mark.parametrize(
     ("query", "wish"),
     [
-        ("", Wish()),
-        ("?agent=second", Wish("second")),
-        (f"?session={quote(SESSION, safe='')}", Wish(session=SESSION)),
-        ("?observe=1", Wish(observe=True)),
-        (f"?observe=1&session={quote(SESSION, safe='')}&agent=first", Wish("first", SESSION, observe=True)),
-        ("?control=1", Wish(control=True)),
-        ("?control=1&observer=1&attach=x&session1=x", Wish(control=True)),
+        ("", ConnectRequest()),
+        ("?agent=second", ConnectRequest("second")),
+        (f"?session={quote(SESSION, safe='')}", ConnectRequest(session=SESSION)),
+        ("?observe=1", ConnectRequest(observe=True)),
+        (f"?observe=1&session={quote(SESSION, safe='')}&agent=first", ConnectRequest("first", SESSION, observe=True)),
+        ("?control=1", ConnectRequest(control=True)),
+        ("?control=1&observer=1&attach=x&session1=x", ConnectRequest(control=True)),
     ],
 )
-async def test_the_query_says_what_is_wanted(query: str, wish: Wish, gateway: EchoingGateway) -> None:
+async def test_the_query_says_what_is_wanted(query: str, wish: ConnectRequest, gateway: EchoingGateway) -> None:
     async with listening(WS, gateway) as door:
         assert (await ask(door, f"/acp{query}", *upgrade(bearer(gateway.token())))).status == 101
     assert gateway.wishes == [wish]
@@ -575,14 +575,14 @@ async def test_a_refused_stranger_who_goes_on_is_read_no_further_than_a_little(
     url: str, gateway: EchoingGateway, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     discarded = 0
-    finish = GuestBytes._may_discard
+    finish = ThrottledStream._may_discard
 
-    def count(stream: GuestBytes, size: int) -> bool:
+    def count(stream: ThrottledStream, size: int) -> bool:
         nonlocal discarded
         discarded += size
         return finish(stream, size)
 
-    monkeypatch.setattr(GuestBytes, "_may_discard", count)
+    monkeypatch.setattr(ThrottledStream, "_may_discard", count)
     async with listening(url, gateway) as door:
         stream = await trio.open_tcp_stream("127.0.0.1", port_of(door))
         await stream.send_all(b"POST /acp HTTP/1.1\r\n\r\n" if url == WS else b"{}\n")
@@ -596,7 +596,7 @@ async def test_a_refused_stranger_who_goes_on_is_read_no_further_than_a_little(
 async def test_a_refused_stranger_who_does_not_leave_is_not_waited_for(
     gateway: EchoingGateway, unix: str, autojump_clock: trio.testing.MockClock
 ) -> None:
-    door = await open_door(ListenSection(url=unix), gateway)
+    door = await open_listener(ListenSection(url=unix), gateway)
     here, there = socket.socketpair()
     here.setblocking(False)
     there.sendall(b"{}\n")
@@ -621,7 +621,7 @@ async def test_what_is_no_request_for_a_websocket_is_answered_and_closed(data: b
 
 
 @asynccontextmanager
-async def connected(door: Door) -> AsyncIterator[LineStream]:
+async def connected(door: Listener) -> AsyncIterator[LineStream]:
     """A connection for lines, without a hello yet."""
     url = urlsplit(door.urls[0])
     stream = await (connect_unix(url.path) if url.scheme == "unix" else connect_tcp("127.0.0.1", port_of(door)))
@@ -637,7 +637,7 @@ def hello(**params: Any) -> bytes:
     return json.dumps(message).encode()
 
 
-async def answer_to(door: Door, *lines: bytes) -> dict[str, Any]:
+async def answer_to(door: Listener, *lines: bytes) -> dict[str, Any]:
     """The only answer to these lines, after which the connection is closed."""
     async with connected(door) as stream:
         await stream.send_batch(lines)
@@ -678,13 +678,15 @@ async def test_a_message_may_be_larger_than_a_hello(gateway: EchoingGateway) -> 
 @pytest.mark.parametrize(
     ("params", "wish"),
     [
-        ({}, Wish()),
-        ({"agent": None, "session": None, "observe": False, "control": False}, Wish()),
-        ({"agent": "second", "session": SESSION, "observe": True}, Wish("second", SESSION, observe=True)),
-        ({"control": True}, Wish(control=True)),
+        ({}, ConnectRequest()),
+        ({"agent": None, "session": None, "observe": False, "control": False}, ConnectRequest()),
+        ({"agent": "second", "session": SESSION, "observe": True}, ConnectRequest("second", SESSION, observe=True)),
+        ({"control": True}, ConnectRequest(control=True)),
     ],
 )
-async def test_a_hello_says_what_is_wanted(params: dict[str, Any], wish: Wish, gateway: EchoingGateway) -> None:
+async def test_a_hello_says_what_is_wanted(
+    params: dict[str, Any], wish: ConnectRequest, gateway: EchoingGateway
+) -> None:
     async with listening(TCP, gateway) as door, connected(door) as lines:
         await lines.send(hello(token=gateway.token(), **params))
         assert "result" in json.loads(await lines.receive())
@@ -793,7 +795,7 @@ async def test_a_first_line_that_is_too_large_is_refused_before_it_is_read(
 async def test_a_refusal_reaches_a_client_that_has_sent_much_behind_its_hello(gateway: EchoingGateway) -> None:
     # Closing with unread bytes resets a TCP connection, and what was sent last may be lost with it.
     def talk() -> bytes:
-        with socket.create_connection(("127.0.0.1", port_of(door)), timeout=PATIENCE) as sock:
+        with socket.create_connection(("127.0.0.1", port_of(door)), timeout=TIMEOUT) as sock:
             sock.sendall(hello(token="wrong") + b"\n" + PING * 1000)
             sock.shutdown(socket.SHUT_WR)
             return b"".join(iter(partial(sock.recv, 65536), b""))
@@ -821,12 +823,12 @@ async def test_a_connection_that_is_reset_at_the_door_is_no_event(
     url: str, when: str, gateway: EchoingGateway, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
-    door = await open_door(ListenSection(url=url), gateway)
+    door = await open_listener(ListenSection(url=url), gateway)
     client = socket.create_connection(("127.0.0.1", port_of(door)))
     stream = await door._bound.listeners[0].accept()
     # Closing sends a reset then.
     client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-    with trio.fail_after(PATIENCE):
+    with trio.fail_after(TIMEOUT):
         async with trio.open_nursery() as nursery:
             if when == "before":
                 client.close()
@@ -845,13 +847,13 @@ async def test_who_goes_while_being_told_that_they_are_in_is_paid_for_as_a_brief
     gateway: EchoingGateway, unix: str, monkeypatch: pytest.MonkeyPatch, autojump_clock: trio.testing.MockClock
 ) -> None:
     seen_off: list[tuple[float, float]] = []
-    door = await open_door(ListenSection(url=unix), gateway)
-    monkeypatch.setattr(door._entrance, "see_off", lambda *visit: seen_off.append(visit))
+    door = await open_listener(ListenSection(url=unix), gateway)
+    monkeypatch.setattr(door._entrance, "release", lambda *visit: seen_off.append(visit))
     here, there = socket.socketpair()
     here.setblocking(False)
     there.sendall(hello(token=gateway.token()) + b"\n")
     there.close()
-    with trio.fail_after(PATIENCE):
+    with trio.fail_after(TIMEOUT):
         await door.serve(here)
     door.close()
     ((cost, since),) = seen_off
@@ -901,11 +903,11 @@ async def test_who_says_nothing_whole_in_time_is_closed(
 async def test_a_connection_that_is_open_outlives_the_handshake_timeout(
     unix: str, tmp_path: Path, spawner: Spawner, autojump_clock: trio.testing.MockClock
 ) -> None:
-    gateway = EchoingGateway(tmp_path / "state", spawner, handshake_timeout=PATIENCE / 10)
+    gateway = EchoingGateway(tmp_path / "state", spawner, handshake_timeout=TIMEOUT / 10)
     async with listening(unix, gateway) as door, connected(door) as lines:
         await lines.send(hello())
         await lines.receive()
-        await trio.sleep(PATIENCE / 2)
+        await trio.sleep(TIMEOUT / 2)
         await lines.send(PING)
         assert await lines.receive() == PING
 
@@ -1011,7 +1013,7 @@ async def test_a_control_connection_has_no_link_that_could_be_resumed(
     assert "acp-gateway-resume" not in response.headers
     assert response.headers["acp-connection-id"] != [LINK]
     assert gateway.resumed == []
-    assert gateway.wishes == [Wish(control=True)]
+    assert gateway.wishes == [ConnectRequest(control=True)]
     assert gateway.links == {LINK: 0}
 
 
@@ -1078,7 +1080,7 @@ async def test_a_hello_for_a_control_connection_has_no_link_that_could_be_resume
     async with listening(TCP, gateway) as door, connected(door) as lines:
         await lines.send(hello(token=gateway.token(), control=True, resume=link))
         assert list(json.loads(await lines.receive())["result"]) == ["connectionId"]
-    assert gateway.wishes == [Wish(control=True)]
+    assert gateway.wishes == [ConnectRequest(control=True)]
     assert gateway.resumed == []
     assert gateway.links == {LINK: 0}
 
@@ -1167,7 +1169,7 @@ async def test_a_bug_in_a_link_that_is_resumed_is_logged_and_the_connection_clos
     caplog.clear()
 
 
-def destination(door: Door, token: str | None, **wish: Any) -> Destination:
+def destination(door: Listener, token: str | None, **wish: Any) -> Destination:
     """Where the program's own client finds a door."""
     return Destination(parse_address(door.urls[0]), None, token, None, None, 1 << 20, **wish)
 
@@ -1285,7 +1287,7 @@ async def test_a_tls_connection_over_which_nobody_comes_in_is_closed(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     # A handshake takes milliseconds of computing: less time than this would end it before it is through.
-    gateway = EchoingGateway(tmp_path / "state", spawner, handshake_timeout=0.3 if how == "late" else PATIENCE)
+    gateway = EchoingGateway(tmp_path / "state", spawner, handshake_timeout=0.3 if how == "late" else TIMEOUT)
     context = client_context(ca=certificate / "cert.pem", pin=None)
     async with listening(with_tls("tcp+tls://127.0.0.1:0", certificate), gateway) as door:
         before = open_sockets()
@@ -1318,7 +1320,7 @@ async def test_a_certificate_that_cannot_be_used_is_an_error_of_the_configuratio
     gateway: EchoingGateway, tmp_path: Path
 ) -> None:
     with pytest.raises(ConfigError):
-        await open_door(with_tls("wss://127.0.0.1:0", tmp_path), gateway)
+        await open_listener(with_tls("wss://127.0.0.1:0", tmp_path), gateway)
 
 
 # The unix socket
@@ -1438,8 +1440,8 @@ async def knock(how: str, unix: str, gateway: EchoingGateway, spawner: Spawner) 
         environment={},
         cwd=None,
         max_message_size=1 << 20,
-        eof_grace=PATIENCE,
-        term_grace=PATIENCE,
+        eof_grace=TIMEOUT,
+        term_grace=TIMEOUT,
     )
     async with listening(unix, gateway), trio.open_nursery() as nursery:
         agent: Agent = await nursery.start(partial(run_agent, launch, spawner))
@@ -1457,7 +1459,7 @@ async def test_the_socket_is_removed_when_the_door_closes(unix: str, gateway: Ec
 async def test_a_door_that_is_closed_twice_does_not_close_the_next_gateways(
     unix: str, gateway: EchoingGateway, tmp_path: Path
 ) -> None:
-    door = await open_door(ListenSection(url=unix), gateway)
+    door = await open_listener(ListenSection(url=unix), gateway)
     door.close()
     async with listening(unix, gateway):
         door.close()
@@ -1557,7 +1559,7 @@ def agents(monkeypatch: pytest.MonkeyPatch) -> ServingAgents:
 
 
 @asynccontextmanager
-async def websocket_editor(door: Door, token: str, **wish: str) -> AsyncIterator[Editor]:
+async def websocket_editor(door: Listener, token: str, **wish: str) -> AsyncIterator[Editor]:
     """An editor that came in over a WebSocket."""
     websocket = await connect_websocket(
         await connect_tcp("127.0.0.1", port_of(door)),
@@ -1576,7 +1578,7 @@ async def websocket_editor(door: Door, token: str, **wish: str) -> AsyncIterator
 
 
 @asynccontextmanager
-async def line_editor(door: Door, **params: Any) -> AsyncIterator[Editor]:
+async def line_editor(door: Listener, **params: Any) -> AsyncIterator[Editor]:
     """An editor that came in by its first line."""
     async with connected(door) as lines:
         await lines.send(hello(**params))

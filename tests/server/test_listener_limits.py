@@ -22,18 +22,18 @@ from websockets.uri import WebSocketURI
 
 from acp_gateway.config.load import CertificateSection, LimitsSection, ListenSection
 from acp_gateway.errors import Busy, ConfigError
-from acp_gateway.gateway.agent.orphans import Ledger
+from acp_gateway.gateway.agent.orphans import ProcessRegistry
 from acp_gateway.gateway.agent.process import Spawner
 from acp_gateway.gateway.connections import REVOKED_CERTIFICATE
 from acp_gateway.security.tls import certificate_end, client_context, create_certificate, spki_pin
 from acp_gateway.security.token_format import mint
-from acp_gateway.server.listener import Door, open_door
+from acp_gateway.server.listener import Listener, open_listener
 from acp_gateway.transports.ndjson import LineStream
 from acp_gateway.transports.sockets import SocketBytes, connect_tcp
 from acp_gateway.transports.websocket import Timing, WebSocketStream, connect_websocket
 from acp_gateway.transports.websocket_server import HEAD_SIZE
 from tests.authority import ANN, END, Authority, name
-from tests.doubles import PATIENCE, open_descriptors
+from tests.doubles import TIMEOUT, open_descriptors
 from tests.server.test_listener import (
     PING,
     TCP,
@@ -62,7 +62,7 @@ Shown: TypeAlias = tuple[Path, Path]
 
 @pytest.fixture
 def spawner(tmp_path: Path) -> Iterator[Spawner]:
-    with Spawner(Ledger(tmp_path / "state" / "agents")) as spawner:
+    with Spawner(ProcessRegistry(tmp_path / "state" / "agents")) as spawner:
         yield spawner
 
 
@@ -137,7 +137,7 @@ async def test_a_page_that_has_its_own_name_resolve_to_loopback_gets_nothing(
 
 
 async def ask_over_tls(
-    door: Door, authority: Path, target: str, *headers: str, host: str = "localhost", shown: Shown | None = None
+    door: Listener, authority: Path, target: str, *headers: str, host: str = "localhost", shown: Shown | None = None
 ) -> str:
     """The answer to one HTTP request, up to the end or to where the frames begin."""
     stream = await secure(door, authority, shown)
@@ -156,7 +156,7 @@ async def ask_over_tls(
     return received.decode()
 
 
-async def secure(door: Door, authority: Path, shown: Shown | None = None) -> SocketBytes:
+async def secure(door: Listener, authority: Path, shown: Shown | None = None) -> SocketBytes:
     """A TLS connection to a door, whose certificate is in this folder."""
     cert, key = shown or (None, None)
     context = client_context(ca=authority / "cert.pem", pin=None, cert=cert, key=key)
@@ -369,7 +369,7 @@ def many_descriptors() -> Iterator[None]:
 
 
 @asynccontextmanager
-async def silent(door: Door, count: int, said: bytes = b"") -> AsyncIterator[list[trio.SocketStream]]:
+async def silent(door: Listener, count: int, said: bytes = b"") -> AsyncIterator[list[trio.SocketStream]]:
     """So many connections that say no more than this."""
     streams = []
     for _ in range(count):
@@ -763,11 +763,11 @@ async def test_a_door_without_tls_has_nothing_to_read_again(gateway: EchoingGate
 async def test_a_door_listens_on_a_socket_that_it_was_given(gateway: EchoingGateway) -> None:
     given = socket.create_server(("127.0.0.1", 0))
     url = f"tcp://127.0.0.1:{given.getsockname()[1]}"
-    door = await open_door(ListenSection(url=url), gateway, [given])
+    door = await open_listener(ListenSection(url=url), gateway, [given])
     assert door.urls == [url]
     async with trio.open_nursery() as nursery:
         nursery.start_soon(door.run, nursery)
-        with trio.fail_after(PATIENCE):
+        with trio.fail_after(TIMEOUT):
             async with connected(door) as lines:
                 assert await is_let_in(lines, token=gateway.token())
         nursery.cancel_scope.cancel()

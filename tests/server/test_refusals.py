@@ -23,7 +23,7 @@ from acp_gateway.errors import (
     UnknownSession,
 )
 from acp_gateway.gateway.events.audit import Audit
-from acp_gateway.server.refusals import REFUSAL_DELAY, SINGLE, SINGLE_LINES, Refusals, Visitor
+from acp_gateway.server.refusals import REFUSAL_DELAY, SINGLE, SINGLE_LINES, Peer, Refusals
 
 LIMIT = 3
 WINDOW = 60.0
@@ -56,8 +56,8 @@ def make(book: Book, tmp_path: Path, **settings: Any) -> Refusals:
     return Refusals(GatewaySection(state_dir=tmp_path, **settings), limits, book)
 
 
-def visitor(address: str = "192.0.2.1", name: str = "c1") -> Visitor:
-    return Visitor(name=name, address=address, listener="wss://gpu:7443/acp")
+def visitor(address: str = "192.0.2.1", name: str = "c1") -> Peer:
+    return Peer(name=name, address=address, listener="wss://gpu:7443/acp")
 
 
 def wrong(refusals: Refusals, address: str = "192.0.2.1", shown: str | None = None) -> AccessError:

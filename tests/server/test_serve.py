@@ -34,7 +34,7 @@ from acp_gateway.transports.sockets import connect_tcp, connect_unix
 from acp_gateway.transports.websocket import Timing, WebSocketStream, connect_websocket
 from tests.doubles import (
     OBLIGING_AGENT,
-    PATIENCE,
+    TIMEOUT,
     Editor,
     ServingAgents,
     Watch,
@@ -97,7 +97,7 @@ async def serving(config: Config, environment: dict[str, str] | None = None) -> 
     """The URLs of a gateway that is stopped at the end of the block, if it has not ended by then."""
     if environment is None:
         environment = dict(os.environ)
-    with trio.fail_after(PATIENCE):
+    with trio.fail_after(TIMEOUT):
         async with trio.open_nursery() as nursery:
             yield await nursery.start(partial(serve, config, environment))
             nursery.cancel_scope.cancel()
@@ -164,7 +164,7 @@ async def test_a_gateway_that_stops_says_so_to_its_clients_and_stops_their_agent
 ) -> None:
     token = TokenStore(state_dir).create("laptop", None, None)[1]
     received = tmp_path / "received"
-    agents = {"a": AgentSection(command=(*OBLIGING_AGENT, str(received)), scope=scope, eof_grace=PATIENCE)}
+    agents = {"a": AgentSection(command=(*OBLIGING_AGENT, str(received)), scope=scope, eof_grace=TIMEOUT)}
     async with trio.open_nursery() as clients, serving(make_config(state_dir, WS, agents=agents)) as (url,):
         websocket = await connect_web(url, token)
         editor = Editor(websocket)
@@ -188,7 +188,7 @@ async def test_clients_of_a_gateway_that_stops_do_not_wait_for_their_agents(
     async with trio.open_nursery() as nursery:
         (url,) = await nursery.start(partial(serve, make_config(state_dir, WS), dict(os.environ)))
         try:
-            with trio.fail_after(PATIENCE) as patience:
+            with trio.fail_after(TIMEOUT) as patience:
                 editor = Editor(await connect_web(url, token))
                 await editor.initialize()
                 patience.shield = True
@@ -269,7 +269,7 @@ async def test_a_gateway_stops_at_a_signal_and_a_second_one_would_end_it_at_once
     number: signal.Signals, state_dir: Path, token: str, signals_as_before: None, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
-    with trio.fail_after(PATIENCE):
+    with trio.fail_after(TIMEOUT):
         async with trio.open_nursery() as nursery:
             (url,) = await nursery.start(partial(serve, make_config(state_dir, WS), dict(os.environ)))
             websocket = await connect_web(url, token)
@@ -309,7 +309,7 @@ async def reload(caplog: pytest.LogCaptureFixture) -> list[str]:
     caplog.set_level(logging.INFO)
     caplog.clear()
     signal.raise_signal(signal.SIGHUP)
-    with trio.fail_after(PATIENCE):
+    with trio.fail_after(TIMEOUT):
         while "reloaded" not in said(caplog):
             await trio.testing.wait_all_tasks_blocked()
     first, *between, last = said(caplog)
@@ -382,7 +382,7 @@ async def test_a_certificate_that_cannot_be_read_again_is_an_error_of_the_log_an
 async def test_a_token_that_was_revoked_closes_its_connections_at_a_hangup(
     state_dir: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(gateway_module, "REVOCATION_INTERVAL", PATIENCE)
+    monkeypatch.setattr(gateway_module, "REVOCATION_INTERVAL", TIMEOUT)
     token, secret = TokenStore(state_dir).create("laptop", "ann", None)
     async with serving(make_config(state_dir, WS)) as (url,):
         websocket = await connect_web(url, secret)
@@ -514,7 +514,7 @@ async def test_a_manager_hears_how_the_gateway_is_doing(
     monkeypatch.setattr(systemd_module, "STATUS_INTERVAL", 0.001)
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
         manager.bind(str(tmp_path / "notify"))
-        manager.settimeout(PATIENCE)
+        manager.settimeout(TIMEOUT)
         environment = {"NOTIFY_SOCKET": str(tmp_path / "notify"), "WATCHDOG_USEC": "3600000000"}
 
         async def told() -> str:
@@ -707,8 +707,8 @@ async def test_sessions_that_a_gateway_has_written_are_no_flaw(state_dir: Path, 
 RUN = """
 import logging, os, sys, trio
 from pathlib import Path
-from acp_gateway.config import load_config
-from acp_gateway.server import serve
+from acp_gateway.config.load import load_config
+from acp_gateway.server.serve import serve
 logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(message)s")
 trio.run(serve, load_config(Path(sys.argv[1])), dict(os.environ))
 """
@@ -736,7 +736,7 @@ class Program:
     async def logged(self, text: str) -> str:
         """Read its log up to the line with this text, and return that."""
         assert self.process.stderr is not None
-        with trio.fail_after(PATIENCE):
+        with trio.fail_after(TIMEOUT):
             while True:
                 line, newline, rest = self._buffer.partition(b"\n")
                 if newline:
@@ -755,7 +755,7 @@ class Program:
     async def end(self, number: signal.Signals) -> int:
         """Send a signal and return the exit code."""
         self.process.send_signal(number)
-        with trio.fail_after(PATIENCE):
+        with trio.fail_after(TIMEOUT):
             code: int = await self.process.wait()
         return code
 
@@ -774,7 +774,7 @@ async def program(tmp_path: Path, command: tuple[str, ...], **agent: Any) -> Asy
         [sys.executable, "-c", RUN, str(config)], stderr=subprocess.PIPE, cwd=Path(__file__).parents[2]
     )
     try:
-        with trio.fail_after(PATIENCE):
+        with trio.fail_after(TIMEOUT):
             yield Program(process)
     finally:
         process.kill()

@@ -17,7 +17,7 @@ from acp_gateway.config.addresses import parse_address
 from acp_gateway.errors import CannotListen
 from acp_gateway.server import sockets as binding_module
 from acp_gateway.server.sockets import Bound, bind
-from tests.doubles import PATIENCE, open_descriptors
+from tests.doubles import TIMEOUT, open_descriptors
 
 TCP = "tcp://127.0.0.1:0"
 
@@ -40,7 +40,7 @@ async def binding(url: str, *inherited: socket.socket) -> AsyncIterator[Bound]:
 async def greet(bound: Bound) -> bytes:
     """What somebody hears who connects there and is greeted."""
     (listener,) = bound.listeners
-    with trio.fail_after(PATIENCE), socket.socket(listener.socket.family) as client:
+    with trio.fail_after(TIMEOUT), socket.socket(listener.socket.family) as client:
         client.connect(listener.socket.getsockname())
         stream = await listener.accept()
         await stream.send_all(b"hello")

@@ -325,7 +325,7 @@ def test_a_manager_that_is_gone_is_one_warning(tmp_path: Path, caplog: pytest.Lo
 async def test_a_manager_that_reads_nothing_does_not_hold_the_gateway_up(
     manager: Manager, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(systemd_module, "PATIENCE", 0.01)
+    monkeypatch.setattr(systemd_module, "TIMEOUT", 0.01)
     with notifying(NOTIFY_SOCKET=manager.place) as notifier:
         for _ in range(10_000):
             notifier.ready()

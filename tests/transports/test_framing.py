@@ -14,9 +14,9 @@ from acp_gateway.transports.framing import (
     LAST_WORDS,
     REMEMBERED,
     ByteWriter,
+    CachedEncoder,
+    ChunkBuffer,
     Failure,
-    LastBatch,
-    Pieces,
 )
 from acp_gateway.transports.ndjson import LineStream
 from acp_gateway.transports.streams import WRITE_SIZE, MessageTooLarge, Stalled
@@ -26,7 +26,7 @@ from tests.transports.wires import MIB, MemoryBytes, close_at_once, fill, memory
 
 
 def test_pieces_are_joined_in_order_and_begin_anew() -> None:
-    pieces = Pieces()
+    pieces = ChunkBuffer()
     for piece in (b"a" * 2000, b"b", b"c", b"d" * 2000, b""):
         pieces.add(piece)
     assert pieces.size == 4002
@@ -43,7 +43,7 @@ def test_pieces_are_joined_in_order_and_begin_anew() -> None:
 
 
 def test_a_message_that_trickles_in_does_not_become_an_object_for_each_byte() -> None:
-    pieces = Pieces()
+    pieces = ChunkBuffer()
     for _ in range(10_000):
         pieces.add(b"x")
     assert len(pieces._pieces) == 1
@@ -60,7 +60,7 @@ def test_the_same_messages_are_encoded_once_and_others_anew() -> None:
         calls.append(list(messages))
         return b"".join(messages)
 
-    encode_once = LastBatch(encode)
+    encode_once = CachedEncoder(encode)
     messages = [b"1", b"2"]
     assert [encode_once(messages), encode_once([b"1", b"2"])] == [b"12", b"12"]
     assert calls == [[b"1", b"2"]]
@@ -75,7 +75,7 @@ def test_the_same_messages_are_encoded_once_and_others_anew() -> None:
 
 def test_a_large_batch_is_not_kept() -> None:
     large = [b"x" * REMEMBERED, b"y"]
-    encode_once = LastBatch(b"".join)
+    encode_once = CachedEncoder(b"".join)
     assert encode_once(large) == b"".join(large)
     assert not any(held is large[0] for held in gc.get_referents(encode_once._messages))
     assert encode_once._encoded == b""

@@ -21,7 +21,7 @@ from acp_gateway.transports.link import (
     Overrun,
 )
 from acp_gateway.transports.streams import MessageStream, memory_message_stream_pair
-from tests.doubles import FAIL, PATIENCE, FragileStream
+from tests.doubles import FAIL, TIMEOUT, FragileStream
 
 SMALL = b"x" * 10
 HIGH_WATER = 100
@@ -31,7 +31,7 @@ LOSSES = pytest.mark.parametrize(
     "error", [trio.BrokenResourceError("lost"), trio.ClosedResourceError("closed")], ids=["broken", "closed"]
 )
 
-PATIENCE_WITH_PEERS: Final = 30.0
+PEER_TIMEOUT: Final = 30.0
 """Seconds of silence after which the links of these tests give up a connection."""
 
 
@@ -239,7 +239,7 @@ async def test_the_pump_sends_the_rest_as_the_peer_takes_it(window: int | None) 
             link.send([message])
         assert caught_up == []
         received: list[bytes] = []
-        with trio.fail_after(PATIENCE):
+        with trio.fail_after(TIMEOUT):
             while len(received) < 5:
                 received += await peer.receive_batch()
         assert received == messages
@@ -282,7 +282,7 @@ async def test_a_pump_that_is_idle_ends_when_it_is_to(window: int | None) -> Non
 async def test_without_a_connection_a_pump_that_has_said_all_ends() -> None:
     link = Link()
     link.finish()
-    with trio.fail_after(PATIENCE):
+    with trio.fail_after(TIMEOUT):
         await link.pump()
 
 
@@ -320,7 +320,7 @@ async def test_flush_keeps_to_the_window() -> None:
 
 
 async def test_controls_go_past_everything_that_waits() -> None:
-    link = Link(window=WINDOW, allowance=WINDOW, high_water=HIGH_WATER)
+    link = Link(window=WINDOW, receive_window=WINDOW, high_water=HIGH_WATER)
     peer = connect(link)
     link.send([b"y" * HIGH_WATER])
     link.send([b"later"])
@@ -366,7 +366,7 @@ async def test_a_stock_link_whose_stream_breaks_takes_everything_and_sends_nothi
 async def test_a_link_that_resumes_keeps_what_a_broken_stream_did_not_take(
     error: Exception, act: Callable[[Link], None]
 ) -> None:
-    link = Link(window=WINDOW, allowance=WINDOW, high_water=HIGH_WATER)
+    link = Link(window=WINDOW, receive_window=WINDOW, high_water=HIGH_WATER)
     stream, peer = connect_fragile(link)
     link.send([b"y" * HIGH_WATER])
     link.send([b"a"])
@@ -414,7 +414,7 @@ async def test_what_becomes_of_an_older_connection_does_no_harm_to_the_newer_one
             await lost.wait()
             raise trio.BrokenResourceError("lost")
 
-    link = Link(window=WINDOW, allowance=WINDOW, high_water=HIGH_WATER)
+    link = Link(window=WINDOW, receive_window=WINDOW, high_water=HIGH_WATER)
     link.connect(LostLater(memory_message_stream_pair()[0]))
     link.send([b"y" * HIGH_WATER])
     link.send([b"a"])
@@ -432,7 +432,7 @@ async def test_what_becomes_of_an_older_connection_does_no_harm_to_the_newer_one
 
 
 async def test_what_is_missing_after_a_reconnect_goes_out_again_both_ways() -> None:
-    left, right = Link(window=WINDOW, allowance=WINDOW), Link(window=WINDOW, allowance=WINDOW)
+    left, right = Link(window=WINDOW, receive_window=WINDOW), Link(window=WINDOW, receive_window=WINDOW)
     connect_both(left, right)
     left.send(numbered(0, 3))
     right.send(numbered(10, 13))
@@ -451,7 +451,7 @@ async def test_what_is_missing_after_a_reconnect_goes_out_again_both_ways() -> N
 
 
 async def test_what_the_peer_has_is_not_sent_again_and_forgotten() -> None:
-    link = Link(window=WINDOW, allowance=WINDOW)
+    link = Link(window=WINDOW, receive_window=WINDOW)
     connect(link)
     link.send(numbered(0, 5))
     assert len(link.outbox) == 5
@@ -461,7 +461,7 @@ async def test_what_the_peer_has_is_not_sent_again_and_forgotten() -> None:
 
 
 async def test_a_mark_arrives_at_its_place_and_is_not_counted() -> None:
-    left, right = Link(window=WINDOW, allowance=WINDOW), Link(window=WINDOW, allowance=WINDOW)
+    left, right = Link(window=WINDOW, receive_window=WINDOW), Link(window=WINDOW, receive_window=WINDOW)
     connect_both(left, right)
     left.send([b"0", mark(1), b"1"])
     received = await right.receive_batch()
@@ -473,7 +473,7 @@ async def test_a_mark_arrives_at_its_place_and_is_not_counted() -> None:
 
 
 async def test_a_mark_comes_again_when_nothing_after_it_has_arrived() -> None:
-    left, right = Link(window=WINDOW, allowance=WINDOW), Link(window=WINDOW, allowance=WINDOW)
+    left, right = Link(window=WINDOW, receive_window=WINDOW), Link(window=WINDOW, receive_window=WINDOW)
     connect_both(left, right)
     left.send([b"0", mark(1)])
     await right.receive_batch()
@@ -483,7 +483,7 @@ async def test_a_mark_comes_again_when_nothing_after_it_has_arrived() -> None:
 
 @pytest.mark.parametrize(("peer_received", "why"), [(1, "2 were confirmed"), (4, "3 written")])
 async def test_a_peer_that_has_lost_messages_or_claims_too_many_can_not_resume(peer_received: int, why: str) -> None:
-    link = Link(window=WINDOW, allowance=WINDOW)
+    link = Link(window=WINDOW, receive_window=WINDOW)
     peer = connect(link)
     link.send(numbered(0, 3))
     await deliver(peer, link, acknowledgement(2), SMALL)
@@ -496,7 +496,7 @@ async def test_a_peer_that_has_lost_messages_or_claims_too_many_can_not_resume(p
 
 async def test_who_has_caught_up_by_reconnecting_is_told_so() -> None:
     caught_up: list[bool] = []
-    link = Link(window=WINDOW, allowance=WINDOW, caught_up=lambda: caught_up.append(link.behind))
+    link = Link(window=WINDOW, receive_window=WINDOW, caught_up=lambda: caught_up.append(link.behind))
     connect(link)
     assert caught_up == []
     link.disconnect()
@@ -506,14 +506,14 @@ async def test_who_has_caught_up_by_reconnecting_is_told_so() -> None:
 
 
 async def test_a_pump_goes_on_over_the_next_connection() -> None:
-    link = Link(window=WINDOW, allowance=WINDOW, high_water=HIGH_WATER)
+    link = Link(window=WINDOW, receive_window=WINDOW, high_water=HIGH_WATER)
     async with trio.open_nursery() as nursery:
         await start(nursery, link.pump)
         messages = [b"y" * HIGH_WATER, b"a", b"b"]
         link.send(messages)
         peer = connect(link)
         received: list[bytes] = []
-        with trio.fail_after(PATIENCE):
+        with trio.fail_after(TIMEOUT):
             while len(received) < 3:
                 received += await peer.receive_batch()
         assert received == messages
@@ -537,14 +537,14 @@ async def test_the_end_of_a_stream_is_heard_after_what_came_before(window: int |
 
 
 async def test_without_a_connection_nothing_is_received() -> None:
-    link = Link(window=WINDOW, allowance=WINDOW)
+    link = Link(window=WINDOW, receive_window=WINDOW)
     with pytest.raises(trio.BrokenResourceError, match="given up"):
         await link.receive_batch()
 
 
 @pytest.mark.parametrize("newer", [True, False])
 async def test_what_still_comes_over_an_older_connection_does_not_count(newer: bool) -> None:
-    link = Link(window=WINDOW, allowance=WINDOW)
+    link = Link(window=WINDOW, receive_window=WINDOW)
     old_peer = connect(link)
     async with trio.open_nursery() as nursery:
         receiving = await start(nursery, link.receive_batch)
@@ -559,7 +559,7 @@ async def test_what_still_comes_over_an_older_connection_does_not_count(newer: b
 
 
 async def test_cancelling_a_receiver_loses_nothing() -> None:
-    link = Link(window=WINDOW, allowance=WINDOW)
+    link = Link(window=WINDOW, receive_window=WINDOW)
     peer = connect(link)
     async with trio.open_nursery() as nursery:
         receiving = await start(nursery, link.receive_batch)
@@ -570,7 +570,7 @@ async def test_cancelling_a_receiver_loses_nothing() -> None:
 
 
 async def test_confirmations_alone_wake_nobody() -> None:
-    link = Link(window=WINDOW, allowance=WINDOW)
+    link = Link(window=WINDOW, receive_window=WINDOW)
     peer = connect(link)
     link.send(numbered(0, 3))
     async with trio.open_nursery() as nursery:
@@ -611,7 +611,7 @@ async def test_confirmations_alone_are_charged_like_messages(autojump_clock: Moc
 
 
 async def test_a_confirmation_with_positions_confirms_as_well() -> None:
-    link = Link(window=WINDOW, allowance=WINDOW)
+    link = Link(window=WINDOW, receive_window=WINDOW)
     peer = connect(link)
     link.send(numbered(0, 3))
     told = acknowledgement(2, {"s": ("e", 1)})
@@ -620,7 +620,7 @@ async def test_a_confirmation_with_positions_confirms_as_well() -> None:
 
 
 async def test_requests_that_look_like_controls_are_counted_and_passed_on() -> None:
-    link = Link(window=WINDOW, allowance=WINDOW)
+    link = Link(window=WINDOW, receive_window=WINDOW)
     peer = connect(link)
     request = b'{"jsonrpc":"2.0","id":1,"method":"_acp-gateway/ack","params":{"received":5}}'
     assert await deliver(peer, link, request) == [request]
@@ -628,7 +628,7 @@ async def test_requests_that_look_like_controls_are_counted_and_passed_on() -> N
 
 
 async def test_a_goodbye_says_that_the_peer_does_not_come_back() -> None:
-    link = Link(window=WINDOW, allowance=WINDOW)
+    link = Link(window=WINDOW, receive_window=WINDOW)
     peer = connect(link)
     assert not link.left
     assert await deliver(peer, link, b"a", goodbye(), b"b") == [b"a", b"b"]
@@ -640,13 +640,13 @@ async def test_a_stream_that_ended_politely_says_that_the_peer_does_not_come_bac
     class Polite(FragileStream):
         ended_politely = True
 
-    link = Link(window=WINDOW, allowance=WINDOW)
+    link = Link(window=WINDOW, receive_window=WINDOW)
     link.connect(Polite(memory_message_stream_pair()[0]))
     assert link.left
 
 
 async def test_a_peer_that_confirms_what_it_was_never_sent_is_not_believed() -> None:
-    link = Link(window=WINDOW, allowance=WINDOW)
+    link = Link(window=WINDOW, receive_window=WINDOW)
     peer = connect(link)
     link.send(numbered(0, 2))
     with pytest.raises(Miscounted, match="3 messages are confirmed, but 2 were sent"):
@@ -655,7 +655,7 @@ async def test_a_peer_that_confirms_what_it_was_never_sent_is_not_believed() -> 
 
 
 async def test_what_came_together_with_a_wrong_count_was_not_passed_on_and_does_not_count() -> None:
-    link = Link(window=WINDOW, allowance=WINDOW)
+    link = Link(window=WINDOW, receive_window=WINDOW)
     peer = connect(link)
     link.send(numbered(0, 2))
     with pytest.raises(Miscounted):
@@ -669,7 +669,7 @@ async def test_what_came_together_with_a_wrong_count_was_not_passed_on_and_does_
 
 
 async def test_nothing_is_confirmed_before_it_is_settled() -> None:
-    link = Link(window=WINDOW, allowance=WINDOW)
+    link = Link(window=WINDOW, receive_window=WINDOW)
     peer = connect(link)
     await deliver(peer, link, *[SMALL] * CONFIRM_MESSAGES)
     assert await arrived(peer) == []
@@ -678,7 +678,7 @@ async def test_nothing_is_confirmed_before_it_is_settled() -> None:
 
 
 async def test_a_few_messages_are_not_confirmed_at_once() -> None:
-    link = Link(window=WINDOW, allowance=WINDOW)
+    link = Link(window=WINDOW, receive_window=WINDOW)
     peer = connect(link)
     for _ in range(CONFIRM_MESSAGES - 1):
         await deliver(peer, link, SMALL)
@@ -692,7 +692,7 @@ async def test_a_few_messages_are_not_confirmed_at_once() -> None:
 
 
 async def test_many_bytes_are_confirmed_at_once() -> None:
-    link = Link(window=WINDOW, allowance=WINDOW)
+    link = Link(window=WINDOW, receive_window=WINDOW)
     peer = connect(link)
     await deliver(peer, link, b"y" * (CONFIRM_BYTES - 1))
     link.settle()
@@ -716,7 +716,7 @@ async def test_who_settles_when_caught_up_confirms_nothing_that_was_not_handed_o
 async def test_a_full_window_stops_a_sender_until_the_peer_has_settled() -> None:
     caught_up: list[bool] = []
     left = Link(window=CONFIRM_BYTES, high_water=CONFIRM_BYTES, caught_up=lambda: caught_up.append(True))
-    right = Link(window=CONFIRM_BYTES, allowance=CONFIRM_BYTES)
+    right = Link(window=CONFIRM_BYTES, receive_window=CONFIRM_BYTES)
     connect_both(left, right)
     half = b"y" * (CONFIRM_BYTES // 2)
     left.send([half, half, half])
@@ -745,13 +745,13 @@ async def test_room_in_the_window_is_used_when_the_stream_has_room_as_well() -> 
         await wait_all_tasks_blocked()
         assert link.behind
         assert await peer.receive_batch() == [SMALL] * 3
-        with trio.fail_after(PATIENCE):
+        with trio.fail_after(TIMEOUT):
             assert await peer.receive_batch() == [SMALL]
         nursery.cancel_scope.cancel()
 
 
 async def test_windows_that_are_full_both_ways_do_not_block_each_other() -> None:
-    left, right = (Link(window=CONFIRM_BYTES, allowance=CONFIRM_BYTES) for _ in range(2))
+    left, right = (Link(window=CONFIRM_BYTES, receive_window=CONFIRM_BYTES) for _ in range(2))
     connect_both(left, right)
     half = b"y" * (CONFIRM_BYTES // 2)
     for link in (left, right):
@@ -764,14 +764,14 @@ async def test_windows_that_are_full_both_ways_do_not_block_each_other() -> None
             counts[link] += len(await link.receive_batch())
             link.settle()
 
-    with trio.fail_after(PATIENCE):
+    with trio.fail_after(TIMEOUT):
         async with trio.open_nursery() as nursery:
             for link in (left, right):
                 nursery.start_soon(read, link)
 
 
 async def test_what_came_earlier_has_to_be_settled_before_a_window_more_is_read() -> None:
-    link = Link(window=100, allowance=100)
+    link = Link(window=100, receive_window=100)
     peer = connect(link)
     await deliver(peer, link, SMALL * 10)
     peer = connect(link)
@@ -785,7 +785,7 @@ async def test_what_came_earlier_has_to_be_settled_before_a_window_more_is_read(
 
 
 async def test_what_came_earlier_and_is_less_than_a_window_holds_up_nothing() -> None:
-    link = Link(window=100, allowance=100)
+    link = Link(window=100, receive_window=100)
     peer = connect(link)
     await deliver(peer, link, SMALL * 9)
     peer = connect(link)
@@ -795,7 +795,7 @@ async def test_what_came_earlier_and_is_less_than_a_window_holds_up_nothing() ->
 
 @pytest.mark.parametrize("newer", [True, False])
 async def test_who_does_not_read_learns_that_the_connection_was_given_up(newer: bool) -> None:
-    link = Link(window=100, allowance=100)
+    link = Link(window=100, receive_window=100)
     peer = connect(link)
     await deliver(peer, link, SMALL * 10)
     connect(link)
@@ -816,7 +816,7 @@ async def test_who_does_not_read_learns_that_the_connection_was_given_up(newer: 
 
 
 async def test_what_the_peer_was_told_on_connecting_is_not_confirmed_again() -> None:
-    link = Link(window=WINDOW, allowance=WINDOW)
+    link = Link(window=WINDOW, receive_window=WINDOW)
     peer = connect(link)
     await deliver(peer, link, *[SMALL] * (CONFIRM_MESSAGES - 1), b"y" * CONFIRM_BYTES)
     peer = connect(link)
@@ -829,7 +829,7 @@ async def test_what_the_peer_was_told_on_connecting_is_not_confirmed_again() -> 
 
 @pytest.mark.parametrize("settled", [False, True])
 async def test_who_sends_on_with_a_full_window_is_cut_off(settled: bool) -> None:
-    link = Link(window=WINDOW, allowance=100, wary=True)
+    link = Link(window=WINDOW, receive_window=100, enforces_window=True)
     peer = connect(link)
     await deliver(peer, link, b"one message may be larger " * 10)
     if settled:
@@ -844,7 +844,7 @@ async def test_who_sends_on_with_a_full_window_is_cut_off(settled: bool) -> None
 
 
 async def test_what_came_over_an_earlier_connection_fills_no_window() -> None:
-    link = Link(window=WINDOW, allowance=100, wary=True)
+    link = Link(window=WINDOW, receive_window=100, enforces_window=True)
     peer = connect(link)
     await deliver(peer, link, b"y" * 99)
     peer = connect(link)
@@ -855,7 +855,7 @@ async def test_what_came_over_an_earlier_connection_fills_no_window() -> None:
 
 
 async def test_who_is_trusted_may_have_another_window() -> None:
-    link = Link(window=WINDOW, allowance=100)
+    link = Link(window=WINDOW, receive_window=100)
     peer = connect(link)
     await deliver(peer, link, b"y" * 100)
     await deliver(peer, link, b"y" * 100)
@@ -866,7 +866,7 @@ async def test_half_a_message_does_not_count_where_it_comes_again() -> None:
     for link, torn in zip(links, (False, True), strict=True):
         peer = connect(link)
         assert link.stream is not None
-        assert link.stream.takes_torn_end is torn
+        assert link.stream.accepts_unterminated_line is torn
         await peer.aclose()
 
 
@@ -881,7 +881,7 @@ async def listen(link: Link) -> None:
 
 
 async def test_what_has_arrived_is_confirmed_from_time_to_time(autojump_clock: MockClock) -> None:
-    link = Link(window=WINDOW, allowance=WINDOW)
+    link = Link(window=WINDOW, receive_window=WINDOW)
     peer = connect(link)
     begin = trio.current_time()
     told: list[tuple[float, bytes]] = []
@@ -900,7 +900,7 @@ async def test_what_has_arrived_is_confirmed_from_time_to_time(autojump_clock: M
 
 
 async def test_a_heartbeat_confirms_only_what_is_settled(autojump_clock: MockClock) -> None:
-    link = Link(window=WINDOW, allowance=WINDOW)
+    link = Link(window=WINDOW, receive_window=WINDOW)
     peer = connect(link)
     await deliver(peer, link, SMALL)
     link.settle()
@@ -912,7 +912,7 @@ async def test_a_heartbeat_confirms_only_what_is_settled(autojump_clock: MockClo
 
 
 async def test_what_a_heartbeat_could_not_confirm_is_confirmed_when_it_is_settled(autojump_clock: MockClock) -> None:
-    link = Link(window=WINDOW, allowance=WINDOW)
+    link = Link(window=WINDOW, receive_window=WINDOW)
     peer = connect(link)
     await deliver(peer, link, b"y" * CONFIRM_BYTES)
     async with trio.open_nursery() as nursery:
@@ -924,7 +924,7 @@ async def test_what_a_heartbeat_could_not_confirm_is_confirmed_when_it_is_settle
 
 
 async def test_after_a_confirmation_the_next_heartbeat_is_later(autojump_clock: MockClock) -> None:
-    link = Link(window=WINDOW, allowance=WINDOW)
+    link = Link(window=WINDOW, receive_window=WINDOW)
     peer = connect(link)
     begin = trio.current_time()
     async with trio.open_nursery() as nursery:
@@ -938,60 +938,60 @@ async def test_after_a_confirmation_the_next_heartbeat_is_later(autojump_clock: 
 
 
 async def test_a_peer_that_is_silent_for_too_long_is_noticed(autojump_clock: MockClock) -> None:
-    link = Link(window=WINDOW, allowance=WINDOW)
+    link = Link(window=WINDOW, receive_window=WINDOW)
     peer = connect(link)
     begin = trio.current_time()
     async with trio.open_nursery() as nursery:
         nursery.start_soon(listen, link)
-        alive = await start(nursery, link.keep_alive, PATIENCE_WITH_PEERS)
+        alive = await start(nursery, link.keep_alive, PEER_TIMEOUT)
         await trio.sleep(25)
         peer.send_nowait([SMALL])
         await trio.sleep(25)
         peer.send_nowait([acknowledgement(0)])
         await trio.sleep(100)
         assert alive.done
-        assert alive.ended_at - begin == pytest.approx(50 + PATIENCE_WITH_PEERS)
+        assert alive.ended_at - begin == pytest.approx(50 + PEER_TIMEOUT)
         nursery.cancel_scope.cancel()
 
 
 async def test_two_links_that_have_nothing_to_say_keep_each_other_alive(autojump_clock: MockClock) -> None:
-    left, right = Link(window=WINDOW, allowance=WINDOW), Link(window=WINDOW, allowance=WINDOW)
+    left, right = Link(window=WINDOW, receive_window=WINDOW), Link(window=WINDOW, receive_window=WINDOW)
     connect_both(left, right)
     async with trio.open_nursery() as nursery:
         alive = []
         for link in (left, right):
             nursery.start_soon(listen, link)
-            alive.append(await start(nursery, link.keep_alive, PATIENCE_WITH_PEERS))
+            alive.append(await start(nursery, link.keep_alive, PEER_TIMEOUT))
         await trio.sleep(1000)
         assert [task.done for task in alive] == [False, False]
         nursery.cancel_scope.cancel()
 
 
 async def test_patience_begins_anew_with_each_connection(autojump_clock: MockClock) -> None:
-    link = Link(window=WINDOW, allowance=WINDOW)
+    link = Link(window=WINDOW, receive_window=WINDOW)
     connect(link)
     await trio.sleep(100)
     connect(link)
     begin = trio.current_time()
-    await link.keep_alive(PATIENCE_WITH_PEERS)
-    assert trio.current_time() - begin == pytest.approx(PATIENCE_WITH_PEERS)
+    await link.keep_alive(PEER_TIMEOUT)
+    assert trio.current_time() - begin == pytest.approx(PEER_TIMEOUT)
 
 
 async def test_a_connection_that_is_not_read_is_not_given_up_for_silence(autojump_clock: MockClock) -> None:
-    link = Link(window=100, allowance=100)
+    link = Link(window=100, receive_window=100)
     peer = connect(link)
     await deliver(peer, link, SMALL * 10)
     peer = connect(link)
     async with trio.open_nursery() as nursery:
-        alive = await start(nursery, link.keep_alive, PATIENCE_WITH_PEERS)
+        alive = await start(nursery, link.keep_alive, PEER_TIMEOUT)
         nursery.start_soon(listen, link)
         await trio.sleep(1000)
         assert not alive.done
         link.settle()
         settled_at = trio.current_time()
         await trio.sleep(100)
-        assert alive.ended_at - settled_at == pytest.approx(PATIENCE_WITH_PEERS, abs=HEARTBEAT)
-        assert alive.ended_at - settled_at >= PATIENCE_WITH_PEERS
+        assert alive.ended_at - settled_at == pytest.approx(PEER_TIMEOUT, abs=HEARTBEAT)
+        assert alive.ended_at - settled_at >= PEER_TIMEOUT
         assert {json.loads(told)["params"]["received"] for told in await arrived(peer)} == {0, 1}
         nursery.cancel_scope.cancel()
 
@@ -1059,7 +1059,7 @@ class Transfer:
         async with trio.open_nursery() as nursery:
             for link, heard in zip(self.links, self.heard, strict=True):
                 nursery.start_soon(link.pump)
-                nursery.start_soon(link.keep_alive, PATIENCE_WITH_PEERS)
+                nursery.start_soon(link.keep_alive, PEER_TIMEOUT)
                 nursery.start_soon(self.settle, link)
                 nursery.start_soon(self.listen, link, heard, nursery.cancel_scope)
         for link, stream in zip(self.links, streams, strict=True):

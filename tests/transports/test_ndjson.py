@@ -51,7 +51,7 @@ async def test_a_last_line_without_its_line_feed_counts() -> None:
 
 async def test_a_last_line_without_its_line_feed_is_lost_where_it_would_be_sent_again() -> None:
     stream = LineStream(Script((b'{"a":1}\n{"b":', b"2}")), max_message_size=MIB)
-    stream.takes_torn_end = False
+    stream.accepts_unterminated_line = False
     assert await stream.receive_batch() == [b'{"a":1}']
     with pytest.raises(trio.BrokenResourceError, match="in the middle of a message"):
         await stream.receive_batch()
@@ -158,14 +158,14 @@ async def test_a_line_of_64_mib_in_4_kib_pieces_is_copied_once(monkeypatch: pyte
     count = 64 * MIB // len(piece)
     joins: list[int] = []
 
-    class CountingPieces(framing.Pieces):
+    class CountingPieces(framing.ChunkBuffer):
         def take(self) -> bytes:
             # Each piece lies there as it came, so that nothing has been copied before this one join.
             assert sum(kept is piece for kept in self._pieces) == count
             joins.append(self.size)
             return super().take()
 
-    monkeypatch.setattr("acp_gateway.transports.ndjson.Pieces", CountingPieces)
+    monkeypatch.setattr("acp_gateway.transports.ndjson.ChunkBuffer", CountingPieces)
     stream = LineStream(Script(itertools.chain(itertools.repeat(piece, count), [b"\n"])), max_message_size=64 * MIB)
     message = await stream.receive()
     assert len(message) == 64 * MIB

@@ -10,7 +10,7 @@ import pytest
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from acp_gateway.transports.timers import MANY, Helpers, Signal, Timekeeper
+from acp_gateway.transports.timers import MANY, Signal, TaskSpawner, TimerQueue
 
 # Signals
 
@@ -71,9 +71,9 @@ class Desk:
 
 
 @asynccontextmanager
-async def helped() -> AsyncIterator[Helpers]:
+async def helped() -> AsyncIterator[TaskSpawner]:
     async with trio.open_nursery() as nursery:
-        helpers = Helpers(nursery)
+        helpers = TaskSpawner(nursery)
         yield helpers
         helpers.dismiss()
 
@@ -154,9 +154,9 @@ class Diary:
 
 
 @asynccontextmanager
-async def kept() -> AsyncIterator[tuple[Timekeeper, Helpers]]:
+async def kept() -> AsyncIterator[tuple[TimerQueue, TaskSpawner]]:
     async with trio.open_nursery() as nursery, helped() as helpers:
-        timekeeper = Timekeeper()
+        timekeeper = TimerQueue()
         nursery.start_soon(timekeeper.run)
         yield timekeeper, helpers
         nursery.cancel_scope.cancel()
@@ -254,12 +254,12 @@ async def test_what_goes_wrong_shows_where_its_helpers_are_from_and_the_others_g
 
 
 async def test_what_was_cancelled_does_not_pile_up_until_it_would_have_been_due(autojump_clock: MockClock) -> None:
-    keeper = Timekeeper()
+    keeper = TimerQueue()
     async with trio.open_nursery() as nursery:
         nursery.start_soon(keeper.run)
         for _ in range(20 * MANY):
             async with trio.open_nursery() as connection:
-                helpers = Helpers(connection)
+                helpers = TaskSpawner(connection)
                 keeper.keep(lambda now: now + 3600, helpers)
                 helpers.dismiss()
         nursery.cancel_scope.cancel()
@@ -267,10 +267,10 @@ async def test_what_was_cancelled_does_not_pile_up_until_it_would_have_been_due(
 
 
 async def test_what_is_always_due_leaves_others_their_turn() -> None:
-    keeper = Timekeeper()
+    keeper = TimerQueue()
     async with trio.open_nursery() as nursery:
         nursery.start_soon(keeper.run)
-        keeper.keep(lambda now: now, Helpers(nursery))
+        keeper.keep(lambda now: now, TaskSpawner(nursery))
         for _ in range(3):
             await trio.lowlevel.checkpoint()
         nursery.cancel_scope.cancel()

@@ -8,8 +8,8 @@ removing such a file is atomic, so nothing can be torn, nothing needs a lock, an
 a power cut there are no processes to look for.
 
 A process id alone means nothing, because ids are used again. With the boot id and the time that the process started
-it means one process for ever. What follows from that is the rule of `Ledger.sweep`: kill only what can't be anything
-else.
+it means one process for ever. Hence the rule of `ProcessRegistry.reap`: kill only what can't be
+anything else.
 """
 
 import logging
@@ -98,7 +98,7 @@ def kill_session(session: int, proc: Path = PROC) -> None:
             return
 
 
-class Ledger:
+class ProcessRegistry:
     """The agents that run, of all gateways that share the directory `path`."""
 
     def __init__(self, path: Path, *, proc: Path = PROC, kill_group: Callable[[int, int], None] = os.killpg) -> None:
@@ -129,7 +129,7 @@ class Ledger:
             if int(entry["group"]) == pgid and self._gateway is not None and path.name.endswith(self._gateway):
                 self._remove(path)
 
-    def sweep(self) -> list[int]:
+    def reap(self) -> list[int]:
         """Kill and forget what is left of the agents of gateways that are gone; the process groups killed.
 
         A group is killed where every process of it is in the session of the same number and started no earlier than

@@ -30,7 +30,7 @@ import trio
 
 from acp_gateway.errors import AgentError
 from acp_gateway.gateway.agent.hardening import inherited_limits
-from acp_gateway.gateway.agent.orphans import Ledger, kill_session, process_start_time
+from acp_gateway.gateway.agent.orphans import ProcessRegistry, kill_session, process_start_time
 from acp_gateway.printable import printable
 from acp_gateway.protocol.redaction import HIDDEN, LONGEST_SECRET, redact_text
 from acp_gateway.transports.ndjson import LineStream
@@ -108,7 +108,7 @@ class Launch:
 class Spawner:
     """Starts processes from one thread that lives until the end of the `with` block."""
 
-    def __init__(self, ledger: Ledger) -> None:
+    def __init__(self, ledger: ProcessRegistry) -> None:
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="spawner")
         self.ledger = ledger
         self.ancestors = {os.getpid()}

@@ -10,7 +10,7 @@ from typing import Any, Final
 import trio
 
 from acp_gateway.gateway.events.audit import Audit
-from acp_gateway.gateway.failure_counter import Attempts, Gathered
+from acp_gateway.gateway.failure_counter import EventAggregator, FailureCounter
 
 WINDOW: Final = 60.0
 """Seconds."""
@@ -22,14 +22,14 @@ flood of all kinds takes most of a day to push out what was there before."""
 _OTHERS: Final = ("various", "various")
 
 
-class Bookkeeper:
+class AuditThrottle:
     """Writes the audit. `run` has to run for it."""
 
     def __init__(self, audit: Audit) -> None:
         self._audit = audit
-        self._entries = Attempts(SINGLE, WINDOW)
+        self._entries = FailureCounter(SINGLE, WINDOW)
         # By event and identity.
-        self._gathered = Gathered(_OTHERS)
+        self._gathered = EventAggregator(_OTHERS)
 
     def record(self, event: str, *, identity: str | None = None, **details: Any) -> None:
         """Write an entry now, or count it; what nobody did but the gateway itself, or an agent, is always written."""

@@ -176,10 +176,10 @@ class Storage:
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Write what is queued, until cancelled; then write the rest, within `FAREWELL` seconds, and close the file."""
-        farewell = trio.CancelScope(shield=True)
+        disconnect = trio.CancelScope(shield=True)
         try:
             async with trio.open_nursery() as nursery:
-                nursery.start_soon(self._write_until_stopped, farewell)
+                nursery.start_soon(self._write_until_stopped, disconnect)
                 task_status.started()
                 try:
                     await trio.sleep_forever()
@@ -188,11 +188,11 @@ class Storage:
                     for reading in self._readings.values():
                         reading.done.set()
                     self._readings.clear()
-                    farewell.deadline = trio.current_time() + FAREWELL
+                    disconnect.deadline = trio.current_time() + FAREWELL
                     self._hurry()
         finally:
             self._backlog.close()
-            if farewell.cancelled_caught:
+            if disconnect.cancelled_caught:
                 _log.error("%s: not all could be written within %d seconds", self._path, FAREWELL)
 
     def new_key(self) -> int:
@@ -349,8 +349,8 @@ class Storage:
 
     # What the writer does.
 
-    async def _write_until_stopped(self, farewell: trio.CancelScope) -> None:
-        with farewell:
+    async def _write_until_stopped(self, disconnect: trio.CancelScope) -> None:
+        with disconnect:
             while True:
                 if self._backlog or self._readings or self._erased:
                     # A stream that keeps a processor busy would otherwise keep another one busy with being written,

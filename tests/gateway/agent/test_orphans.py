@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from acp_gateway.gateway.agent.orphans import Ledger, ProcessStat, kill_session, process_start_time, read_stat
+from acp_gateway.gateway.agent.orphans import ProcessRegistry, ProcessStat, kill_session, process_start_time, read_stat
 
 on_linux = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="only Linux tells processes apart")
 
@@ -70,8 +70,8 @@ def proc(tmp_path: Path) -> FakeProc:
     return FakeProc(tmp_path / "proc")
 
 
-def ledger_of(path: Path, proc: FakeProc) -> Ledger:
-    return Ledger(path, proc=proc.path, kill_group=proc.kill_group)
+def ledger_of(path: Path, proc: FakeProc) -> ProcessRegistry:
+    return ProcessRegistry(path, proc=proc.path, kill_group=proc.kill_group)
 
 
 def record_for_a_gateway_that_is_gone(path: Path, proc: FakeProc) -> None:
@@ -167,10 +167,10 @@ def test_a_ledger_that_cannot_be_written_is_logged_and_no_more(
 
 
 def test_without_a_proc_nothing_is_recorded_and_nothing_swept(tmp_path: Path, path: Path) -> None:
-    ledger = Ledger(path, proc=tmp_path / "no proc", kill_group=lambda *_: pytest.fail("killed"))
+    ledger = ProcessRegistry(path, proc=tmp_path / "no proc", kill_group=lambda *_: pytest.fail("killed"))
     ledger.record(AGENT, f"{BOOT}:{AGENT_STARTED}")
     assert not path.exists()
-    assert ledger.sweep() == []
+    assert ledger.reap() == []
 
 
 # Sweeping, in a made-up /proc
@@ -181,7 +181,7 @@ def test_an_agent_whose_gateway_cannot_be_seen_but_is_there_is_left_alone(path: 
     ledger_of(path, proc).record(AGENT, f"{BOOT}:{AGENT_STARTED}")
     # As /proc looks with hidepid to another gateway.
     proc.end(os.getpid())
-    assert ledger_of(path, proc).sweep() == []
+    assert ledger_of(path, proc).reap() == []
     assert proc.killed == []
     assert len(entries(path)) == 1
 
@@ -189,7 +189,7 @@ def test_an_agent_whose_gateway_cannot_be_seen_but_is_there_is_left_alone(path: 
 def test_an_agent_whose_gateway_is_gone_is_killed_and_forgotten(path: Path, proc: FakeProc) -> None:
     record_for_a_gateway_that_is_gone(path, proc)
     ledger = ledger_of(path, proc)
-    assert ledger.sweep() == [AGENT]
+    assert ledger.reap() == [AGENT]
     assert proc.killed == [(AGENT, signal.SIGKILL)]
     assert entries(path) == []
 
@@ -198,20 +198,20 @@ def test_what_the_leader_left_behind_is_killed(path: Path, proc: FakeProc) -> No
     record_for_a_gateway_that_is_gone(path, proc)
     proc.end(AGENT)
     proc.process(701, group=AGENT, started=AGENT_STARTED)
-    assert ledger_of(path, proc).sweep() == [AGENT]
+    assert ledger_of(path, proc).reap() == [AGENT]
 
 
 def test_an_agent_that_has_ended_is_only_forgotten(path: Path, proc: FakeProc) -> None:
     record_for_a_gateway_that_is_gone(path, proc)
     proc.end(AGENT)
-    assert ledger_of(path, proc).sweep() == []
+    assert ledger_of(path, proc).reap() == []
     assert (proc.killed, entries(path)) == ([], [])
 
 
 def test_an_agent_of_which_only_the_dead_are_listed_is_not_killed(path: Path, proc: FakeProc) -> None:
     record_for_a_gateway_that_is_gone(path, proc)
     proc.process(AGENT, started=AGENT_STARTED, state="Z")
-    assert ledger_of(path, proc).sweep() == []
+    assert ledger_of(path, proc).reap() == []
     assert (proc.killed, entries(path)) == ([], [])
 
 
@@ -219,7 +219,7 @@ def test_a_leader_with_another_start_time_is_somebody_else(path: Path, proc: Fak
     record_for_a_gateway_that_is_gone(path, proc)
     proc.process(AGENT, started=AGENT_STARTED + 1)
     proc.process(701, group=AGENT, started=AGENT_STARTED + 2)
-    assert ledger_of(path, proc).sweep() == []
+    assert ledger_of(path, proc).reap() == []
     assert (proc.killed, entries(path)) == ([], [])
 
 
@@ -228,21 +228,21 @@ def test_a_process_older_than_the_agent_is_not_its_own(path: Path, proc: FakePro
     proc.end(AGENT)
     proc.process(701, group=AGENT, started=AGENT_STARTED - 1)
     proc.process(702, group=AGENT, started=AGENT_STARTED + 1)
-    assert ledger_of(path, proc).sweep() == []
+    assert ledger_of(path, proc).reap() == []
     assert proc.killed == []
 
 
 def test_a_group_within_another_session_is_no_agent(path: Path, proc: FakeProc) -> None:
     record_for_a_gateway_that_is_gone(path, proc)
     proc.process(AGENT, session=600, started=AGENT_STARTED)
-    assert ledger_of(path, proc).sweep() == []
+    assert ledger_of(path, proc).reap() == []
     assert proc.killed == []
 
 
 def test_after_another_boot_nothing_is_killed(path: Path, proc: FakeProc) -> None:
     record_for_a_gateway_that_is_gone(path, proc)
     proc.boot(OTHER_BOOT)
-    assert ledger_of(path, proc).sweep() == []
+    assert ledger_of(path, proc).reap() == []
     assert (proc.killed, entries(path)) == ([], [])
 
 
@@ -250,14 +250,14 @@ def test_the_agents_of_a_gateway_that_runs_are_left_alone(path: Path, proc: Fake
     record_for_a_gateway_that_is_gone(path, proc)
     proc.process(os.getpid(), started=GATEWAY_STARTED)
     before = entries(path)
-    assert ledger_of(path, proc).sweep() == []
+    assert ledger_of(path, proc).reap() == []
     assert (proc.killed, entries(path)) == ([], before)
 
 
 def test_a_killed_gateway_that_nobody_has_waited_for_does_not_run(path: Path, proc: FakeProc) -> None:
     record_for_a_gateway_that_is_gone(path, proc)
     proc.process(os.getpid(), started=GATEWAY_STARTED, state="Z")
-    assert ledger_of(path, proc).sweep() == [AGENT]
+    assert ledger_of(path, proc).reap() == [AGENT]
 
 
 def test_an_agent_that_may_not_be_killed_is_logged_and_forgotten(
@@ -267,7 +267,7 @@ def test_an_agent_that_may_not_be_killed_is_logged_and_forgotten(
         raise PermissionError(1, "Operation not permitted")
 
     record_for_a_gateway_that_is_gone(path, proc)
-    assert Ledger(path, proc=proc.path, kill_group=refuse).sweep() == []
+    assert ProcessRegistry(path, proc=proc.path, kill_group=refuse).reap() == []
     assert "cannot kill what is left of the agent's process group 700" in caplog.text
     assert entries(path) == []
 
@@ -276,7 +276,7 @@ def test_an_agent_that_may_not_be_killed_is_logged_and_forgotten(
 def test_a_file_that_is_no_entry_is_left_alone(path: Path, proc: FakeProc, name: str) -> None:
     path.mkdir(parents=True)
     (path / name).touch()
-    assert ledger_of(path, proc).sweep() == []
+    assert ledger_of(path, proc).reap() == []
     assert (proc.killed, entries(path)) == ([], [name])
 
 
@@ -327,8 +327,8 @@ def wrapper() -> Iterator[Wrapper]:
 
 def record_in_a_gateway_that_ends(path: Path, wrapper: Wrapper) -> None:
     program = (
-        "import sys; from pathlib import Path; from acp_gateway.gateway.agent.orphans import Ledger;"
-        "Ledger(Path(sys.argv[1])).record(int(sys.argv[2]), sys.argv[3])"
+        "import sys; from pathlib import Path; from acp_gateway.gateway.agent.orphans import ProcessRegistry;"
+        "ProcessRegistry(Path(sys.argv[1])).record(int(sys.argv[2]), sys.argv[3])"
     )
     subprocess.run([sys.executable, "-c", program, path, str(wrapper.shell.pid), wrapper.started], check=True)
 
@@ -336,7 +336,7 @@ def record_in_a_gateway_that_ends(path: Path, wrapper: Wrapper) -> None:
 @on_linux
 def test_a_real_agent_that_outlived_its_gateway_is_killed_with_all_it_started(path: Path, wrapper: Wrapper) -> None:
     record_in_a_gateway_that_ends(path, wrapper)
-    assert Ledger(path).sweep() == [wrapper.shell.pid]
+    assert ProcessRegistry(path).reap() == [wrapper.shell.pid]
     wrapper.wait_until_all_ended()
     assert wrapper.shell.wait() == -signal.SIGKILL
 
@@ -345,15 +345,15 @@ def test_a_real_agent_that_outlived_its_gateway_is_killed_with_all_it_started(pa
 def test_a_real_program_whose_wrapper_is_dead_is_killed(path: Path, wrapper: Wrapper) -> None:
     record_in_a_gateway_that_ends(path, wrapper)
     wrapper.kill_the_shell()
-    assert Ledger(path).sweep() == [wrapper.shell.pid]
+    assert ProcessRegistry(path).reap() == [wrapper.shell.pid]
     wrapper.wait_until_all_ended()
 
 
 @on_linux
 def test_a_real_agent_of_a_gateway_that_runs_lives_on(path: Path, wrapper: Wrapper) -> None:
-    ledger = Ledger(path)
+    ledger = ProcessRegistry(path)
     ledger.record(wrapper.shell.pid, wrapper.started)
-    assert ledger.sweep() == []
+    assert ledger.reap() == []
     assert wrapper.shell.poll() is None
     ledger.forget(wrapper.shell.pid)
     assert entries(path) == []

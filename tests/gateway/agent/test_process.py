@@ -18,7 +18,7 @@ import trio
 from acp_gateway.errors import AgentError
 from acp_gateway.gateway.agent import hardening
 from acp_gateway.gateway.agent import process as agent_module
-from acp_gateway.gateway.agent.orphans import Ledger
+from acp_gateway.gateway.agent.orphans import ProcessRegistry
 from acp_gateway.gateway.agent.process import (
     STDERR_KEPT_SIZE,
     STDERR_LINE_SIZE,
@@ -31,7 +31,7 @@ from acp_gateway.gateway.agent.process import (
 )
 from acp_gateway.transports import framing
 from acp_gateway.transports.streams import MessageTooLarge
-from tests.doubles import PATIENCE, Watch, open_descriptors, python
+from tests.doubles import TIMEOUT, Watch, open_descriptors, python
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")
 
@@ -70,12 +70,12 @@ def make_launch(command: tuple[str, ...]) -> Launch:
 
 
 @pytest.fixture
-def ledger(tmp_path: Path) -> Ledger:
-    return Ledger(tmp_path / "ledger")
+def ledger(tmp_path: Path) -> ProcessRegistry:
+    return ProcessRegistry(tmp_path / "ledger")
 
 
 @pytest.fixture
-def spawner(ledger: Ledger) -> Iterator[Spawner]:
+def spawner(ledger: ProcessRegistry) -> Iterator[Spawner]:
     with Spawner(ledger) as spawner:
         yield spawner
 
@@ -89,7 +89,7 @@ def hurry(monkeypatch: pytest.MonkeyPatch) -> None:
 @asynccontextmanager
 async def running(launch: Launch, spawner: Spawner) -> AsyncIterator[Agent]:
     """An agent that is stopped at the end of the block."""
-    with trio.fail_after(PATIENCE):
+    with trio.fail_after(TIMEOUT):
         async with trio.open_nursery() as nursery:
             agent = await nursery.start(partial(run_agent, launch, spawner))
             yield agent
@@ -178,7 +178,7 @@ async def test_a_command_is_found_as_a_shell_in_the_agents_directory_would(
 
 async def refusal(launch: Launch, spawner: Spawner) -> str:
     before = open_descriptors()
-    with trio.fail_after(PATIENCE), pytest.raises(AgentError) as refused:
+    with trio.fail_after(TIMEOUT), pytest.raises(AgentError) as refused:
         await run_agent(launch, spawner)
     assert open_descriptors() == before
     return str(refused.value)
@@ -236,7 +236,7 @@ async def test_an_agent_for_which_no_descriptor_is_left_is_refused_and_none_is_l
     await spawner.run(lambda: None)
     resource.setrlimit(resource.RLIMIT_NOFILE, (free[3], limits[1]))
     try:
-        with trio.fail_after(PATIENCE), pytest.raises(AgentError, match="Too many open files"):
+        with trio.fail_after(TIMEOUT), pytest.raises(AgentError, match="Too many open files"):
             await run_agent(make_launch(("cat",)), spawner)
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, limits)
@@ -261,7 +261,7 @@ async def test_what_starts_the_agent_ends_where_the_gateway_has_ended_meanwhile(
 async def test_a_start_that_is_cancelled_leaves_nothing_behind(spawner: Spawner) -> None:
     await spawner.run(lambda: None)
     before = open_descriptors()
-    with trio.fail_after(PATIENCE), trio.CancelScope() as scope:
+    with trio.fail_after(TIMEOUT), trio.CancelScope() as scope:
         scope.cancel()
         await run_agent(make_launch(("cat",)), spawner)
     assert open_descriptors() == before
@@ -533,7 +533,7 @@ async def test_the_grandchild_behind_a_wrapper_ends_with_the_ladder(spawner: Spa
 async def test_the_grandchild_behind_a_wrapper_has_time_to_save_although_the_wrapper_ends_at_once(
     spawner: Spawner, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(agent_module, "LAST_WORDS", PATIENCE)
+    monkeypatch.setattr(agent_module, "LAST_WORDS", TIMEOUT)
     saved = tmp_path / "saved"
     real = (
         f"import pathlib, signal, sys, time\n"
@@ -653,7 +653,7 @@ async def test_a_bug_while_an_agent_is_attended_to_does_not_leave_it_behind(
 # The thread
 
 
-async def test_everything_is_spawned_from_one_thread_which_ends_with_the_block(ledger: Ledger) -> None:
+async def test_everything_is_spawned_from_one_thread_which_ends_with_the_block(ledger: ProcessRegistry) -> None:
     with Spawner(ledger) as spawner:
         first, second = await spawner.run(threading.current_thread), await spawner.run(threading.current_thread)
         assert first is second is not threading.current_thread()
@@ -672,7 +672,7 @@ async def test_everything_else_goes_on_while_the_thread_is_busy(spawner: Spawner
     released: list[bool] = []
 
     async def wait_in_thread() -> None:
-        released.append(await spawner.run(partial(go_on.wait, PATIENCE)))
+        released.append(await spawner.run(partial(go_on.wait, TIMEOUT)))
 
     async with trio.open_nursery() as nursery:
         nursery.start_soon(wait_in_thread)
@@ -686,9 +686,9 @@ async def test_an_error_in_the_thread_is_an_error_here(spawner: Spawner) -> None
         await spawner.run(lambda: os.close(os.open("/no such file", os.O_RDONLY)))
 
 
-async def test_the_kernel_kills_an_agent_when_the_thread_that_started_it_ends(ledger: Ledger) -> None:
+async def test_the_kernel_kills_an_agent_when_the_thread_that_started_it_ends(ledger: ProcessRegistry) -> None:
     # What makes the thread's long life necessary.
-    with trio.fail_after(PATIENCE):
+    with trio.fail_after(TIMEOUT):
         async with trio.open_nursery() as nursery:
             with Spawner(ledger) as spawner:
                 launch = make_launch(python(IGNORE_SIGTERM))

@@ -9,7 +9,7 @@ import trio
 from trio.testing import MockClock
 
 from acp_gateway.gateway.events.audit import Audit, read_audit
-from acp_gateway.gateway.events.audit_throttle import SINGLE, WINDOW, Bookkeeper
+from acp_gateway.gateway.events.audit_throttle import SINGLE, WINDOW, AuditThrottle
 
 Entries = Callable[[], list[dict[str, Any]]]
 
@@ -35,14 +35,14 @@ def entries(tmp_path: Path, audit: Audit) -> Entries:
 
 
 async def test_what_somebody_does_now_and_then_is_written_at_once(audit: Audit, entries: Entries) -> None:
-    Bookkeeper(audit).record("attached", identity="ann", agent="demo")
+    AuditThrottle(audit).record("attached", identity="ann", agent="demo")
     assert entries() == [{"event": "attached", "identity": "ann", "agent": "demo"}]
 
 
 async def test_a_flood_is_counted_and_told_in_one_entry(
     audit: Audit, entries: Entries, autojump_clock: MockClock
 ) -> None:
-    book = Bookkeeper(audit)
+    book = AuditThrottle(audit)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(book.run)
         for number in range(SINGLE + 500):
@@ -55,7 +55,7 @@ async def test_a_flood_is_counted_and_told_in_one_entry(
 
 
 async def test_a_flood_hides_neither_what_others_do_nor_anything_else(audit: Audit, entries: Entries) -> None:
-    book = Bookkeeper(audit)
+    book = AuditThrottle(audit)
     for _ in range(SINGLE + 1):
         book.record("cwd_refused", identity="ann")
     book.record("cwd_refused", identity="bob")
@@ -69,7 +69,7 @@ async def test_a_flood_hides_neither_what_others_do_nor_anything_else(audit: Aud
 async def test_after_a_window_entries_are_written_one_by_one_again(
     audit: Audit, entries: Entries, autojump_clock: MockClock
 ) -> None:
-    book = Bookkeeper(audit)
+    book = AuditThrottle(audit)
     for _ in range(SINGLE + 1):
         book.record("attached", identity="ann")
     await trio.sleep(WINDOW)
@@ -78,14 +78,14 @@ async def test_after_a_window_entries_are_written_one_by_one_again(
 
 
 async def test_what_the_gateway_itself_does_is_always_written(audit: Audit, entries: Entries) -> None:
-    book = Bookkeeper(audit)
+    book = AuditThrottle(audit)
     for _ in range(SINGLE + 5):
         book.record("agent_started", agent="demo")
     assert len(entries()) == SINGLE + 5
 
 
 async def test_what_was_counted_is_told_at_the_end(audit: Audit, entries: Entries) -> None:
-    book = Bookkeeper(audit)
+    book = AuditThrottle(audit)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(book.run)
         for _ in range(SINGLE + 3):

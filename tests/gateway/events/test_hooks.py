@@ -28,13 +28,13 @@ from acp_gateway.gateway.events.hooks import (
     Hooks,
     encode,
 )
-from tests.doubles import PATIENCE, Watch, open_descriptors, python
+from tests.doubles import TIMEOUT, Watch, open_descriptors, python
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")
 
 ENVIRONMENT = {"PATH": os.environ["PATH"]}
 
-TIMEOUT = 10.0
+HOOK_TIMEOUT = 10.0
 """Seconds that a program has. Tests jump over them."""
 
 Command = tuple[str, ...]
@@ -138,13 +138,13 @@ def make_hooks(
     on_permission_waiting: Command | None = None,
     environment: dict[str, str] = ENVIRONMENT,
 ) -> Hooks:
-    section = HooksSection(on_turn_end=on_turn_end, on_permission_waiting=on_permission_waiting, timeout=TIMEOUT)
+    section = HooksSection(on_turn_end=on_turn_end, on_permission_waiting=on_permission_waiting, timeout=HOOK_TIMEOUT)
     return Hooks(section, environment)
 
 
 @asynccontextmanager
 async def running(hooks: Hooks) -> AsyncIterator[Hooks]:
-    with trio.fail_after(PATIENCE):
+    with trio.fail_after(TIMEOUT):
         async with trio.open_nursery() as nursery:
             await nursery.start(hooks.run)
             yield hooks
@@ -294,7 +294,7 @@ async def test_a_program_that_hangs_is_told_to_stop_after_its_time(told: Pipe, l
     async with running(make_hooks(sh(code, told.path))) as hooks:
         hooks.fire("turn_end", {})
         hung = Watch(int(await told.line()))
-        clock.jump(TIMEOUT)
+        clock.jump(HOOK_TIMEOUT)
         await hung.gone()
         assert await logged.until(2) == [
             ("WARNING", "hooks.on_turn_end: sh was killed after 10 s (hooks.timeout)"),
@@ -310,7 +310,7 @@ async def test_a_program_that_ignores_sigterm_is_killed_with_what_it_started(
     async with running(make_hooks(sh(code, told.path))) as hooks:
         hooks.fire("turn_end", {})
         started, program = Watch(int(await told.line())), Watch(int(await told.line()))
-        clock.jump(TIMEOUT)
+        clock.jump(HOOK_TIMEOUT)
         assert await told.line() == "asked"
         assert logged.lines == []
         clock.jump(TERM_GRACE)
@@ -505,7 +505,7 @@ async def test_where_the_system_has_no_descriptors_of_processes_it_works_too(
         monkeypatch.delattr(os, "pidfd_open")
         hooks.fire("permission_waiting", {})
         assert await logged.until(1) == [("WARNING", "hooks.on_permission_waiting: sh ended with exit code 7")]
-        clock.jump(TIMEOUT)
+        clock.jump(HOOK_TIMEOUT)
         await hung.gone()
         await logged.until(2)
 

@@ -8,13 +8,13 @@ import trio
 import trio.testing
 
 from acp_gateway.core.journal import Journal
-from acp_gateway.core.sessions import Home, Registry, Session
+from acp_gateway.core.sessions import AgentHandle, Registry, Session
 from acp_gateway.gateway.storage.archive import StoredArchive
 from acp_gateway.gateway.storage.store import Storage
 
 LIMIT = 1000
 
-HOME = cast("Home", object())
+HOME = cast("AgentHandle", object())
 
 
 class Clock:

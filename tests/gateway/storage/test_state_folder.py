@@ -20,7 +20,7 @@ from acp_gateway.gateway.storage.state_folder import (
 HOLD = """
 import sys
 from pathlib import Path
-from acp_gateway.state_folder import holding
+from acp_gateway.gateway.storage.state_folder import holding
 with holding(Path(sys.argv[1])):
     print("held", flush=True)
     sys.stdin.read()

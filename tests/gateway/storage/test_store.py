@@ -30,7 +30,7 @@ from acp_gateway.gateway.storage.records import Run, StoredJournal, StoredSessio
 from acp_gateway.gateway.storage.store import READINGS, RETRY, Storage
 from acp_gateway.gateway.storage.write_delay import GATHERING, LONGEST_GATHERING
 from acp_gateway.gateway.storage.writing import write
-from tests.doubles import PATIENCE
+from tests.doubles import TIMEOUT
 
 NOON = 1_767_268_800.0
 """2026-01-01, 12:00 UTC."""
@@ -112,7 +112,7 @@ class Disk:
             self.committed.set()
 
     def _step(self) -> int:
-        self.flowing.wait(PATIENCE)
+        self.flowing.wait(TIMEOUT)
         # SQLite gives up what it is doing then, with an OperationalError.
         return int(self.broken)
 
@@ -226,7 +226,7 @@ def make(
 @asynccontextmanager
 async def running(storage: Storage) -> AsyncIterator[list[StoredSession]]:
     """Open it and let it write; what was stored before. In the end all is written."""
-    with trio.fail_after(PATIENCE):
+    with trio.fail_after(TIMEOUT):
         stored = storage.open()
         async with trio.open_nursery() as nursery:
             await nursery.start(storage.run)
@@ -378,7 +378,7 @@ async def test_it_is_written_without_anybody_asking(storage: Storage, path: Path
     async with running(storage):
         disk.committed.clear()
         keep(storage, 1)
-        await trio.to_thread.run_sync(disk.committed.wait, PATIENCE)
+        await trio.to_thread.run_sync(disk.committed.wait, TIMEOUT)
         async with storage._limiter:  # It has done with it.
             assert set(sessions_in(path)) == {1}
 
@@ -906,7 +906,7 @@ async def test_a_file_of_which_sqlite_cannot_say_what_is_wrong_is_put_aside_whil
         await nursery.start(storage.run)
         keep(storage, 1)
         storage.append(1, b"one")
-        with trio.fail_after(PATIENCE):
+        with trio.fail_after(TIMEOUT):
             assert await storage.read_journal(1) == journal(b"one")
         nursery.cancel_scope.cancel()
     assert "was damaged and a new one is begun" in caplog.text
@@ -974,7 +974,7 @@ async def test_whatever_bits_are_flipped_it_goes_on(tmp_path: Path, path: Path, 
         copy = tmp_path / f"{seed}-{number}" / path.name
         shutil.copytree(path.parent, copy.parent)
         storage = make(copy)
-        with trio.fail_after(PATIENCE):
+        with trio.fail_after(TIMEOUT):
             if number % 2:
                 garble(copy, chance)
                 stored = storage.open()
@@ -1129,11 +1129,11 @@ def asked(storage: Storage, disk: Disk) -> Callable[[Callable[[], object]], Awai
     return ask
 
 
-Asked = Callable[[Callable[[], object]], Awaitable[StoredJournal | None]]
+PendingRequests = Callable[[Callable[[], object]], Awaitable[StoredJournal | None]]
 
 
 async def test_who_asks_never_gets_a_history_that_was_replaced_before_there_is_an_answer(
-    storage: Storage, asked: Asked
+    storage: Storage, asked: PendingRequests
 ) -> None:
     async with running(storage):
         keep(storage, 1)
@@ -1142,7 +1142,7 @@ async def test_who_asks_never_gets_a_history_that_was_replaced_before_there_is_a
 
 
 async def test_who_asks_never_gets_a_history_under_a_name_that_it_does_not_have_any_more(
-    storage: Storage, asked: Asked
+    storage: Storage, asked: PendingRequests
 ) -> None:
     async with running(storage):
         keep(storage, 1)
@@ -1151,7 +1151,7 @@ async def test_who_asks_never_gets_a_history_under_a_name_that_it_does_not_have_
 
 
 async def test_who_asks_gets_nothing_of_a_history_that_is_erased_before_there_is_an_answer(
-    storage: Storage, asked: Asked
+    storage: Storage, asked: PendingRequests
 ) -> None:
     async with running(storage):
         keep(storage, 1)
@@ -1159,7 +1159,9 @@ async def test_who_asks_gets_nothing_of_a_history_that_is_erased_before_there_is
         assert await asked(lambda: storage.forget(1)) is None
 
 
-async def test_who_asks_gets_nothing_of_a_history_that_goes_on_in_memory(storage: Storage, asked: Asked) -> None:
+async def test_who_asks_gets_nothing_of_a_history_that_goes_on_in_memory(
+    storage: Storage, asked: PendingRequests
+) -> None:
     async with running(storage):
         histories = live(storage, 1)
         histories.append(1, b"one")
@@ -1242,7 +1244,7 @@ async def test_a_history_that_was_handed_over_is_not_held(storage: Storage, monk
 
     def read(self: Database, key: int) -> StoredJournal | None:
         if read_before:
-            taken.wait(PATIENCE)
+            taken.wait(TIMEOUT)
             gc.collect()
             alive = [each for each in gc.get_objects() if isinstance(each, StoredJournal)]
             held.append([each for each in alive if each.epoch == "handed over"])
@@ -2079,7 +2081,7 @@ async def test_a_history_can_be_asked_for_before_it_runs(storage: Storage, path:
         nursery.start_soon(ask)
         await trio.testing.wait_all_tasks_blocked()
         nursery.start_soon(after.run)
-        with trio.fail_after(PATIENCE):
+        with trio.fail_after(TIMEOUT):
             await done.wait()
         nursery.cancel_scope.cancel()
     assert read == [journal(b"one")]

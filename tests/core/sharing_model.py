@@ -1,6 +1,6 @@
 """What has to hold in any scene of sharing, as one check for each rule: a naive model of who may see and hear what.
 
-`Office` watches what passes on the wire and knows nothing else. A `Record` is what one session is about, and each
+`SharingModel` watches what passes on the wire and knows nothing else. A `Record` is what one session is about, and each
 update, prompt and question carries a tag that says which, so that an id that is used for something else cannot hide a
 leak.
 """
@@ -12,8 +12,18 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from acp_gateway.core.output import Deliveries
-from acp_gateway.core.sessions import Client, Findings, Home, Registry, Request, Role, Session, State, Survey
+from acp_gateway.core.output import Output
+from acp_gateway.core.sessions import (
+    AgentHandle,
+    Client,
+    DirectoryCheck,
+    DirectoryCheckResult,
+    Registry,
+    Request,
+    Role,
+    Session,
+    State,
+)
 from acp_gateway.protocol import jsonrpc
 from acp_gateway.protocol.gaps import GAP, MAY_BE_MISSING
 from acp_gateway.protocol.outbox import Mark
@@ -50,7 +60,7 @@ class Back:
 
 
 @dataclass(eq=False)
-class Wish:
+class ConnectRequest:
     """A request of a client."""
 
     member: "Member"
@@ -94,7 +104,7 @@ class Owed:
     raw: bytes
     method: str
     session: str | None
-    wish: Wish | None
+    wish: ConnectRequest | None
     body: Body
     record: Record | None = None
     """The session that it is about, or that it will be answered with."""
@@ -106,7 +116,7 @@ class Owed:
 class Opening:
     """A load or resume that the agent works on."""
 
-    wish: Wish | None
+    wish: ConnectRequest | None
     """Whose replay it is; None where it is nobody's."""
     record: Record | None
     """What the agent has under that id: what others write to the disk meanwhile is nothing to it."""
@@ -128,7 +138,7 @@ class Member:
     guest: bool
     away: bool = False
     gone: bool = False
-    wishes: dict[str, Wish] = field(default_factory=dict)
+    wishes: dict[str, ConnectRequest] = field(default_factory=dict)
     attached: dict[str, Record] = field(default_factory=dict)
     views: dict[Record, list[Body] | None] = field(default_factory=dict)
     """What it has seen of each session that it is attached to; None where it did not ask for the beginning."""
@@ -168,7 +178,7 @@ class World:
         self.shelf = Shelf()
         self.registry = Registry("me", self.shelf, "run")
         self.disk: dict[str, Record] = {}
-        self.offices: list[Office] = []
+        self.offices: list[SharingModel] = []
         self.tags: dict[str, Record | None] = {}
         self.children: dict[str, Record] = {}
         """Sessions that nobody has asked for, and the one that each of them belongs to."""
@@ -184,7 +194,7 @@ class World:
         self.tags[tag] = record
         return tag
 
-    def stop(self, home: Home) -> None:
+    def stop(self, home: AgentHandle) -> None:
         """A process that nobody uses is stopped for somebody who wants one of its sessions."""
         for office in self.offices:
             if office.scene.multiplexer.home is home:
@@ -194,16 +204,16 @@ class World:
 class Wire(Scene):
     """A scene whose deliveries are read by an office."""
 
-    office: "Office"
+    office: "SharingModel"
 
     def deliver(self, leaving: Client | None = None) -> None:
         self.notes += self.multiplexer.take_notes()
         deliveries = self.multiplexer.take_deliveries()
         self.office.read(deliveries)
-        self.look_at(deliveries.surveys)
+        self.look_at(deliveries.directory_checks)
 
 
-class Office:
+class SharingModel:
     """One process, its clients, and the checks of all that is delivered because of them."""
 
     def __init__(self, world: World, *, shared: bool, **capabilities: Any) -> None:
@@ -234,7 +244,7 @@ class Office:
         """For what has waited until somebody had looked at directories: where in order it is since then."""
         self.settled_in: set[Record] = set()
         """The sessions in which somebody has ended all turns just now."""
-        self.recalled: Ask | None = None
+        self.withdrawn: Ask | None = None
         """What the agent does not want to know any more, just now."""
         self.answering: tuple[Member, Ask] | None = None
         """Who decides what, just now."""
@@ -308,7 +318,7 @@ class Office:
         if key in member.wishes:
             self.refusals += 1
         else:
-            member.wishes[key] = Wish(member, number, raw, method, session, back=back)
+            member.wishes[key] = ConnectRequest(member, number, raw, method, session, back=back)
             if method in ("session/load", "session/resume") and back is None:
                 # What comes now is history.
                 member.places.pop(session or "", None)
@@ -344,7 +354,7 @@ class Office:
         if outcome is None:
             member.peer.send(id=minted, error={"code": -32602, "message": "no dialog here", "data": mark})
         else:
-            member.peer.send(id=minted, result={"outcome": outcome, "mark": mark})
+            member.peer.send(id=minted, result={"outcome": outcome, "_meta": {"mark": mark}, "dropped": mark})
         self.answering = None
 
     def leave(self, member: Member) -> None:
@@ -564,21 +574,21 @@ class Office:
             b'{"jsonrpc":"2.0","id":%b,"method":"session/request_permission","params":%b}' % (raw, encode(params))
         )
 
-    def recall(self, raw: bytes) -> None:
+    def withdraw(self, raw: bytes) -> None:
         """The agent does not want to know any more."""
         same = [ask for ask in self.asks if ask.open and id_key(ask.raw) == id_key(raw)]
-        self.recalled = same[0] if same else None
+        self.withdrawn = same[0] if same else None
         self.scene.agent.say(b'{"jsonrpc":"2.0","method":"$/cancel_request","params":{"requestId":%b}}' % raw)
-        assert self.recalled is None
+        assert self.withdrawn is None
 
     # Reading what is delivered
 
-    def read(self, deliveries: Deliveries) -> None:
+    def read(self, deliveries: Output) -> None:
         """See to all that was delivered because of one event."""
         self.reading = True  # And still so where a check fails.
         before = {member: dict(member.attached) for member in self.members.values()}
-        for survey in deliveries.surveys:
-            self.who_has_to_wait_for_a_look_has_come_later(survey)
+        for directory_check in deliveries.directory_checks:
+            self.who_has_to_wait_for_a_look_has_come_later(directory_check)
         for text in deliveries.to_agent:
             self.note_prompt(json.loads(text))
         for client, told in deliveries.to_clients.items():
@@ -595,9 +605,9 @@ class Office:
         for member in self.present:
             self.remember_where(member)
         for session in deliveries.wanted:
-            self.scene.multiplexer.recalled(session, self.world.shelf.read(session))
+            self.scene.multiplexer.journal_loaded(session, self.world.shelf.read(session))
             self.scene.deliver()
-        for home in deliveries.deserted:
+        for home in deliveries.abandoned:
             self.world.stop(home)
 
     def remember_where(self, member: Member) -> None:
@@ -762,9 +772,9 @@ class Office:
     def is_kept(self, name: str | None) -> bool:
         """Whether the history of a session that is opened again was read from the archive."""
         (session,) = [session for session in self.scene.multiplexer.sessions if session.id == name]
-        return session.recalled and bool(session.journal.epoch)
+        return session.journal_loaded and bool(session.journal.epoch)
 
-    def waits_for_owner(self, member: Member, wish: Wish) -> bool:
+    def waits_for_owner(self, member: Member, wish: ConnectRequest) -> bool:
         """Whether one that has come back is there before somebody has opened the session who may."""
         may_open = member.controls and not member.guest
         return wish.back is not None and not may_open and wish.session not in self.live
@@ -811,7 +821,7 @@ class Office:
         if result is not None:
             self.take_result(member, wish, result, said)
 
-    def take_result(self, member: Member, wish: Wish, result: Body, said: dict[Record, list[Body]]) -> None:
+    def take_result(self, member: Member, wish: ConnectRequest, result: Body, said: dict[Record, list[Body]]) -> None:
         if wish.method in OPENINGS:
             name = str(result.get("sessionId") or wish.session)
             record = self.live[name]
@@ -851,7 +861,8 @@ class Office:
         candidates = [ask for ask in self.asks if ask.open and ask.raw == raw]
         assert candidates, "the agent has not asked that, or was answered already"
         error, result = body.get("error"), body.get("result", {})
-        mark = result.get("mark") if error is None else error.get("data")
+        assert "dropped" not in result, "an answer is built anew from what was checked"
+        mark = result.get("_meta", {}).get("mark") if error is None else error.get("data")
         if isinstance(mark, str):
             member = self.world.marks[mark][0]
             if error is None:
@@ -864,8 +875,8 @@ class Office:
                 (ask,) = [ask for ask in candidates if mark in ask.errors]
                 self.an_error_decides_only_when_nobody_is_left(ask)
         elif error is not None and error["code"] == jsonrpc.REQUEST_CANCELLED:
-            assert self.recalled in candidates
-            ask, self.recalled = candidates[0], None
+            assert self.withdrawn in candidates
+            ask, self.withdrawn = candidates[0], None
         elif error is not None:
             assert error["code"] == jsonrpc.INTERNAL_ERROR
             # Several of one id may be open: it is the one that was answered just now, not any that somebody passed on.
@@ -910,7 +921,7 @@ class Office:
 
     def who_may_only_look_is_never_heard_by_the_agent(self, body: Body) -> None:
         said = {**body.get("params", {}), **body.get("result", {})}
-        mark = said.get("mark") or body.get("error", {}).get("data")
+        mark = said.get("mark") or said.get("_meta", {}).get("mark") or body.get("error", {}).get("data")
         if isinstance(mark, str):
             member, session, method = self.world.marks[mark]
             assert member.controls
@@ -926,16 +937,16 @@ class Office:
                 overtaken = wish.method == owed.method and wish.session == owed.session and not wish.at_agent
                 assert not overtaken or self.place(wish.number) > self.place(number)
 
-    def who_has_to_wait_for_a_look_has_come_later(self, survey: Survey) -> None:
+    def who_has_to_wait_for_a_look_has_come_later(self, directory_check: DirectoryCheck) -> None:
         """Nobody else waits for it, so that what does has its place in any order behind all that there is now."""
-        for request in survey.behind:
-            assert request.client is survey.request.client
-            assert number_of(request) > number_of(survey.request)
+        for request in directory_check.behind:
+            assert request.client is directory_check.request.client
+            assert number_of(request) > number_of(directory_check.request)
             self.places[number_of(request)] = next(self.world.numbers)
 
-    def look_at(self, survey: Survey) -> Findings:
-        self.who_has_to_wait_for_a_look_has_come_later(survey)
-        return look(survey)
+    def look_at(self, directory_check: DirectoryCheck) -> DirectoryCheckResult:
+        self.who_has_to_wait_for_a_look_has_come_later(directory_check)
+        return look(directory_check)
 
     def place(self, number: int) -> int:
         """Where in order something is that was asked."""
