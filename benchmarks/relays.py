@@ -108,6 +108,15 @@ def relays(programs: Programs) -> Mapping[str, Relay]:
 # Ours
 
 
+UNTHROTTLED: Final[Mapping[str, float]] = {
+    "messages_per_second": 1_000_000,
+    "message_burst": 4_000_000,
+    "bytes_per_second": 4 * 1024 * 1024 * 1024,
+    "loop_share": 1.0,
+}
+"""Rate limits beyond the capacity of any machine, so that the path of a message is measured and not the limiter."""
+
+
 OURS: Final[Mapping[Scheme, tuple[str, str]]] = {
     "ws": ("ours", "acp-gateway, WebSocket"),
     "wss": ("ours-tls", "acp-gateway, WebSocket with TLS"),
@@ -125,10 +134,10 @@ def our_gateway(
     agent_options: Mapping[str, Any] | None = None,
     limits: Mapping[str, Any] | None = None,
 ) -> Relay:
-    """Return this project's gateway with its default configuration and the given changes."""
+    """Return this project's gateway with its default configuration, without rate limits, and the given changes."""
     sections: dict[str, dict[str, Any]] = {
         "gateway": dict(gateway_options or {}),
-        "limits": dict(limits or {}),
+        "limits": {**UNTHROTTLED, **(limits or {})},
         "agents.benchmark": {**({} if scope is None else {"scope": scope}), **(agent_options or {})},
     }
     run = partial(run_ours, programs, listen, sections)

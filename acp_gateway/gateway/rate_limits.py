@@ -1,8 +1,9 @@
-"""Rate limits: token buckets, and how fast the clients of one identity may speak.
+"""Rate limits: token buckets, and the rate of the clients of one identity.
 
-A client is charged for what it sends in three ways: the number of messages, their bytes, and the time of the event
-loop that they took. Each is a part of what an identity may use in a second, and the largest of the three counts: so one
-bucket keeps all three limits.
+A client is charged for the number of its messages, for their bytes, and for the time of the event loop that they took.
+Each is a fraction of what an identity may use in a second, and the largest fraction counts, so one bucket enforces all
+three limits. Bytes and time are charged only while another account is connected: without one, they delay no other
+user.
 """
 
 from collections import Counter
@@ -104,10 +105,11 @@ class RateLimiter:
         if frames:
             self._charge_frames(frames, now)
         cost = (messages + frames) / rates.messages
-        if size > cost * rates.size:
-            cost = size / rates.size
-        if seconds > cost * rates.share:
-            cost = seconds / rates.share
+        if len(self._clients) > 1:
+            if size > cost * rates.size:
+                cost = size / rates.size
+            if seconds > cost * rates.share:
+                cost = seconds / rates.share
         together = self._together.take(cost, now)
         own = self._own.take(cost, now, self._clients[self._account] or 1)
         return min(own, together, LONGEST_PAUSE)

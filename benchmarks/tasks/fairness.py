@@ -40,8 +40,7 @@ MOST_RATIO: Final = 3.0
 """Maximum p99 during a flood, as a multiple of the undisturbed p99."""
 
 REQUESTS: Final = 9000
-"""Small requests per connection of the flood. Below half of an identity's burst, beyond which the rate limit would
-throttle the flood."""
+"""Small requests per connection of the flood."""
 
 WINDOW: Final = 100
 """Small requests in flight at a time."""
@@ -105,7 +104,7 @@ def run(bench: Bench) -> list[Section]:
                 f"{count} requests, one every {EVERY / 1000:g} ms; delayed requests count from when they were due.",
                 "Clients of one identity share an agent, which answers between two writes; identities don't share it.",
                 f"Small requests: {SMALL} bytes, {WINDOW} in flight, on a new connection after each {REQUESTS:,}.",
-                "On a single connection the flood would be throttled by `messages_per_second`.",
+                "Without rate limits: with the defaults, `[limits]` would throttle the flood.",
                 *(["Controls: processes in a busy loop, or updates through the relay in C."] if controls else []),
                 f"{rounds} rounds.",
                 *pool.notes(),

@@ -305,11 +305,27 @@ async def test_bytes_and_time_are_limited_as_configured(scene: Scene, autojump_c
         scene.tokens,
     )
     ann, bob, carol = (connections.rate_limiter(name) for name in ("ann", "bob", "carol"))
-    assert [ann.charge(1, 2000), ann.charge(1, 1000)] == [0, pytest.approx(1)]
-    assert [bob.charge(1, 10, 1.0), bob.charge(1, 10, 0.5)] == [0, pytest.approx(1)]
+    with ExitStack() as stack:
+        for name in ("ann", "bob"):
+            Guarded(Access(name, None)).watched(connections, stack)
+        assert [ann.charge(1, 2000), ann.charge(1, 1000)] == [0, pytest.approx(1)]
+        assert [bob.charge(1, 10, 1.0), bob.charge(1, 10, 0.5)] == [0, pytest.approx(1)]
     assert carol.charge(frames=5) == 0
     with pytest.raises(Flooded, match=r"frames_without_message \(5\)"):
         carol.charge(frames=1)
+
+
+async def test_bytes_and_time_of_the_only_account_are_not_limited(
+    scene: Scene, autojump_clock: trio.testing.MockClock
+) -> None:
+    connections = Connections(LimitsSection(bytes_per_second=1000, loop_share=0.5), scene.tokens)
+    ann = connections.rate_limiter("ann")
+    with ExitStack() as stack:
+        for _ in range(2):
+            Guarded(Access("ann", None)).watched(connections, stack)
+        assert ann.charge(1, 10**9, 600.0) == 0
+        Guarded(Access("bob", None)).watched(connections, stack)
+        assert ann.charge(1, 10**9, 600.0) == LONGEST_PAUSE
 
 
 # For how long

@@ -22,18 +22,18 @@ class Clock:
 
 
 class Identity:
-    """The clients of one identity."""
+    """The clients of one identity, with a client of another one beside them."""
 
     def __init__(self, rates: Rates = RATES) -> None:
         self.clock = Clock()
         self._rates = rates
         self._together = TokenBucket(1.0, rates.burst, 0.0)
-        self._clients: Counter[Hashable] = Counter()
+        self.clients: Counter[Hashable] = Counter(["bob"])
 
     def client(self) -> RateLimiter:
         """One more."""
-        self._clients["ann"] += 1
-        return RateLimiter(self._rates, self._together, self._clients, "ann", self.clock)
+        self.clients["ann"] += 1
+        return RateLimiter(self._rates, self._together, self.clients, "ann", self.clock)
 
 
 # Buckets
@@ -108,6 +108,29 @@ def test_a_client_that_comes_again_begins_without_a_burst_that_is_used_up() -> N
     again = identity.client()
     # Only until it has kept to its own part, which is one of two, whatever the debt of all.
     assert again.charge(size=100) == pytest.approx(0.2)
+
+
+def test_bytes_and_time_are_free_while_no_other_account_is_connected() -> None:
+    identity = Identity()
+    client = identity.client()
+    del identity.clients["bob"]
+    assert client.charge(messages=1, size=10**9, seconds=600.0) == 0
+    # Messages cost the agent's time, too.
+    assert client.charge(messages=10_000) == LONGEST_PAUSE
+
+
+def test_bytes_and_time_are_charged_from_the_moment_at_which_another_account_connects() -> None:
+    identity = Identity()
+    client = identity.client()
+    del identity.clients["bob"]
+    client.charge(size=10**9, seconds=600.0)
+    identity.clients["bob"] += 1
+    # The bucket is full: an upload that delayed no other account leaves no debt.
+    assert client.charge(seconds=1.0) == 0
+    assert client.charge(seconds=0.25) == pytest.approx(1.0)
+    del identity.clients["bob"]
+    identity.clock.now += 1.0
+    assert client.charge(size=10**9, seconds=600.0) == 0
 
 
 def test_frames_without_a_message_end_it_where_they_do_not_stop() -> None:
