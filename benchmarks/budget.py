@@ -151,7 +151,7 @@ def in_session() -> tuple[Multiplexer, Client]:
         serves=frozenset(),
         login_hint=lambda _: "",
         max_open_requests=1000,
-        max_queued_prompts=20,
+        queued_prompts_per_session=20,
         max_waiting_size=JOURNAL,
         journal_limit=JOURNAL,
     )

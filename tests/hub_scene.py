@@ -302,7 +302,7 @@ def make_limits(**changes: Any) -> Limits:
         "write_high_water": HIGH_WATER,
         "outbox_limit": OUTBOX_LIMIT,
         "stall_timeout": 60.0,
-        "idle_stop": math.inf,
+        "idle_timeout": math.inf,
         "max_restarts": 5,
         "initialize_timeout": math.inf,
         "permission_timeout": math.inf,

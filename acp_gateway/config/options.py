@@ -7,8 +7,9 @@ the number comes from. `config` holds what the options mean for each other.
 import ipaddress
 import math
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Annotated, Literal, get_args
+from typing import Annotated, ClassVar, Literal, get_args
 
 from acp_gateway.config.addresses import Address, parse_address
 from acp_gateway.config.directories import state_home
@@ -104,7 +105,13 @@ def _command(entry: Entry) -> tuple[str, ...]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GatewaySection:
-    """`[gateway]`: what holds for all listeners and agents."""
+    """`[gateway]`: settings of the whole gateway."""
+
+    RENAMED: ClassVar[Mapping[str, str]] = {
+        "journal": "journal_storage",
+        "max_open_requests": "max_open_requests in [limits]",
+        "max_queued_prompts": "queued_prompts_per_session in [limits]",
+    }
 
     state_dir: AbsolutePath = field(default_factory=state_home)
     """Where tokens and sessions are kept. Absolute, so that a service and a shell mean the same folder."""
@@ -115,10 +122,6 @@ class GatewaySection:
     max_message_size: Size = 64 * 1024 * 1024
     """Bytes of one JSON-RPC message. Images and whole files travel in one message, and limits of 64 KiB or 1 MiB
     have broken many programs of this kind; without a limit one peer could fill the memory."""
-
-    max_open_requests: Count = 1000
-    """Requests of one side of a connection that may wait for the other's answer. An editor has a handful open, an
-    agent one for each question; each is remembered, so a peer that asks without end would fill the memory."""
 
     handshake_timeout: Seconds = 10.0
     """Seconds for TLS and the HTTP upgrade or hello together. Slow mobile links need about two; a socket that says
@@ -188,7 +191,7 @@ class GatewaySection:
     """Bytes of histories that may wait to be written before all of them are at once: a fifth of a second of the fastest
     stream, and little enough to be written in one transaction of some tens of milliseconds."""
 
-    journal: Annotated[Journal, choice(*get_args(Journal))] = "disk"
+    journal_storage: Annotated[Journal, choice(*get_args(Journal))] = "disk"
     """Whether the histories of sessions outlive the gateway. With `disk` they are in `state_dir`, for its owner alone,
     so that whoever was connected goes on after a restart where it stopped; with `memory` the gateway writes down
     nothing that was said, and after a restart only what the agent itself has kept comes back."""
@@ -203,10 +206,6 @@ class GatewaySection:
     has sent goes first, where that is most of it; then the client that has been away for longest; then the largest of
     them: its client is detached, or the journal is cut. The other limits bound each client and each session, not how
     many there are; this leaves a small machine's memory to the agents."""
-
-    max_queued_prompts: Count = 20
-    """Prompts of one session that may wait while a turn is open; one more is refused. A person queues a few, and
-    several people a few each; a program that sends without end would fill the memory."""
 
     trusted_proxies: Annotated[tuple[Network, ...], _networks] = ()
     """Addresses of reverse proxies whose `X-Forwarded-For` is believed. None by default: everybody can send that
@@ -231,7 +230,12 @@ class GatewaySection:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LimitsSection:
-    """`[limits]`: how many and how often, for those who are not in yet and for each identity."""
+    """`[limits]`: maximum numbers and rates, before authentication and for each identity."""
+
+    RENAMED: ClassVar[Mapping[str, str]] = {
+        "max_waiting_prompts": "max_queued_prompts",
+        "waiting_prompts_per_identity": "queued_prompts_per_identity",
+    }
 
     max_handshakes: Count = 256
     """Connections that have not shown a token yet; one more, and of the address that has most of them the oldest
@@ -302,12 +306,20 @@ class LimitsSection:
     sessions_per_identity: Count = 1024
     """The same of one identity. Editors leave sessions open; a thousand is many months of that."""
 
-    max_waiting_prompts: Count = 1000
-    """Prompts that wait for the end of a turn, of all sessions together; one more is refused. Each holds all that it
-    says in memory."""
+    max_open_requests: Count = 1000
+    """Maximum requests of one side of a connection that wait for the other's response. An editor has a handful open, an
+    agent one for each question; each is remembered, so a peer that never stops asking would fill the memory."""
 
-    waiting_prompts_per_identity: Count = 200
-    """The same of one identity: ten sessions with a full line each, which is more than a person can look after."""
+    max_queued_prompts: Count = 1000
+    """Maximum prompts that wait for the end of a turn, in all sessions together; a further one is refused. Each is held
+    in memory with all its content."""
+
+    queued_prompts_per_identity: Count = 200
+    """The same for one identity: ten sessions with a full queue each, which is more than a person can look after."""
+
+    queued_prompts_per_session: Count = 20
+    """The same for one session. A person queues a few, and several people a few each; a program that never stops
+    sending would fill the memory."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -385,6 +397,8 @@ class ListenSection:
 class AgentSection:
     """`[agents.NAME]`: a program that speaks ACP on its stdin and stdout."""
 
+    RENAMED: ClassVar[Mapping[str, str]] = {"idle_stop": "idle_timeout"}
+
     command: Annotated[tuple[str, ...], _command]
     """The program, found as a shell would from `cwd`, and its arguments. No shell reads it."""
 
@@ -405,7 +419,7 @@ class AgentSection:
     sessions at once and strangers never do; with `connection` nobody, each connection starts its own; with `shared`
     everybody with access, where sessions still belong to whoever opened them."""
 
-    idle_stop: SecondsOrNever = 3600.0
+    idle_timeout: SecondsOrNever = 3600.0
     """Seconds without anything said or open after which an agent that is not needed is stopped. An hour: longer than
     a lunch break, so that it is still there afterwards, and shorter than a night, so that an agent that was forgotten
     gives its memory back. One whose sessions can't be re-opened is not stopped while somebody is attached."""

@@ -2,8 +2,9 @@
 
 A section is a dataclass whose fields are the options. The type of a field is one of the types below, `Annotated`
 with the function that reads it; its default is the option's default, and a field without one is a required option.
-So a further option is one more field. Unknown options, missing ones and values that do not fit are errors with
-the place in the file, and all of them are collected, so that a user can correct a file in one go.
+So a further option is one more field. A class may map its former options to their new names in `RENAMED`. Unknown
+options, missing ones and values that do not fit are errors with their place in the file, and all of them are collected,
+so that a user can correct a file in one go.
 """
 
 import dataclasses
@@ -28,6 +29,8 @@ MIB: Final = 1024 * 1024
 
 CREDENTIAL: Final = "credential:"
 """What the path of a file begins with that systemd hands over, by `LoadCredential=` and the like."""
+
+_NONE_RENAMED: Final[Mapping[str, str]] = {}
 
 _LONGEST_WORD: Final = 24
 """Characters of a wrong word that an error repeats. A token that was pasted into the wrong place is longer."""
@@ -79,12 +82,16 @@ class Entry:
         return [Entry(self.file, (*self.keys, index), value) for index, value in enumerate(self.value)]
 
 
-def unknown_keys(entry: Entry, known: list[str]) -> Iterator[ConfigError]:
-    """One error for each key of a table that is not among the `known`."""
+def unknown_keys(entry: Entry, known: list[str], renamed: Mapping[str, str] = _NONE_RENAMED) -> Iterator[ConfigError]:
+    """Yield an error for each key of a table that is not among the `known`; one that was renamed names the new key."""
     for key, value in entry.table().items():
-        if key not in known:
-            hint = suggestion(key, known) or f"; known here: {', '.join(known)}"
-            yield value.error(f"unknown option{hint}")
+        if key in known:
+            continue
+        if key in renamed:
+            yield value.error(f"this option was renamed: use {renamed[key]}")
+            continue
+        hint = suggestion(key, known) or f"; known here: {', '.join(known)}"
+        yield value.error(f"unknown option{hint}")
 
 
 def by_importance(problems: Iterable[ConfigError]) -> list[ConfigError]:
@@ -114,7 +121,7 @@ def read_section(section: type[Section], entry: Entry, problems: list[ConfigErro
     except ConfigError as error:
         problems.append(error)
         return None
-    problems.extend(unknown_keys(entry, list(fields)))
+    problems.extend(unknown_keys(entry, list(fields), getattr(section, "RENAMED", _NONE_RENAMED)))
     values = {}
     for name, field in fields.items():
         try:

@@ -62,7 +62,7 @@ class Policy:
     """Given the agent's authentication methods, says how to log it in on the gateway's machine."""
     max_open_requests: int
     """Requests of one side that may wait for the other's answer; each is remembered until it comes."""
-    max_queued_prompts: int
+    queued_prompts_per_session: int
     """Prompts of one session that may wait for the end of a turn."""
     max_waiting_size: int
     """Bytes of requests of one side that are held here, because the other can't have them yet or for the answer."""
@@ -75,9 +75,9 @@ class Policy:
     max_sessions: float = math.inf
     """Sessions of all agents that may be live at a time."""
     sessions_per_identity: float = math.inf
-    max_waiting_prompts: float = math.inf
+    max_queued_prompts: float = math.inf
     """Prompts of all sessions that may wait for the end of a turn."""
-    waiting_prompts_per_identity: float = math.inf
+    queued_prompts_per_identity: float = math.inf
     version: str = "0"
     """The gateway's, for agents."""
     common: bool = False

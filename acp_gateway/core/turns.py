@@ -34,12 +34,12 @@ class Turns:
     def _too_many(self, session: Session) -> str | None:
         """Why a further prompt may not wait in a session."""
         policy, registry = self._process.policy, self._process.registry
-        if len(session.queue) >= policy.max_queued_prompts:
-            return f"max_queued_prompts ({policy.max_queued_prompts}) wait in this session already"
-        if registry.count_waiting(session.owner) >= policy.waiting_prompts_per_identity:
-            return f"waiting_prompts_per_identity ({policy.waiting_prompts_per_identity}) wait already"
-        if registry.count_waiting() >= policy.max_waiting_prompts:
-            return f"max_waiting_prompts ({policy.max_waiting_prompts}) wait already"
+        if len(session.queue) >= policy.queued_prompts_per_session:
+            return f"queued_prompts_per_session ({policy.queued_prompts_per_session}) wait in this session already"
+        if registry.count_waiting(session.owner) >= policy.queued_prompts_per_identity:
+            return f"queued_prompts_per_identity ({policy.queued_prompts_per_identity}) wait already"
+        if registry.count_waiting() >= policy.max_queued_prompts:
+            return f"max_queued_prompts ({policy.max_queued_prompts}) wait already"
         return None
 
     def cancel(self, client: Client, message: Message) -> None:

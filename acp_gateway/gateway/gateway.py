@@ -129,7 +129,7 @@ class Gateway:
         )
         self.storage = Storage(
             settings.state_dir / DATABASE,
-            journal=settings.journal == "disk",
+            journal=settings.journal_storage == "disk",
             retention_days=settings.retention_days,
             journal_limit=settings.journal_limit,
             history_limit=settings.history_limit,
@@ -137,7 +137,7 @@ class Gateway:
             write_delay=settings.write_delay,
             write_behind_limit=settings.write_behind_limit,
         )
-        self._archive = StoredArchive(self.storage, journals=settings.journal == "disk")
+        self._archive = StoredArchive(self.storage, journals=settings.journal_storage == "disk")
         self.registry = Registry(default_identity(settings.state_dir), self._archive, secrets.token_hex(8))
         self._spawner = spawner
         # The gateway's own environment, of which agents get a part.
@@ -326,7 +326,7 @@ class Gateway:
             write_high_water=settings.write_high_water,
             outbox_limit=settings.outbox_limit,
             stall_timeout=settings.stall_timeout,
-            idle_stop=section.idle_stop,
+            idle_timeout=section.idle_timeout,
             max_restarts=section.max_restarts,
             initialize_timeout=section.initialize_timeout,
             permission_timeout=section.permission_timeout,
@@ -454,8 +454,8 @@ class Gateway:
             shared=section.scope != "connection",
             serves=frozenset(capability for capability, served in serves.items() if served),
             login_hint=lambda methods: login_hint(section, methods),
-            max_open_requests=settings.max_open_requests,
-            max_queued_prompts=settings.max_queued_prompts,
+            max_open_requests=limits.max_open_requests,
+            queued_prompts_per_session=limits.queued_prompts_per_session,
             max_waiting_size=settings.outbox_limit,
             journal_limit=settings.journal_limit,
             permission_timeout=section.permission_timeout,
@@ -464,8 +464,8 @@ class Gateway:
             mcp_servers=section.mcp_servers,
             max_sessions=limits.max_sessions,
             sessions_per_identity=limits.sessions_per_identity,
-            max_waiting_prompts=limits.max_waiting_prompts,
-            waiting_prompts_per_identity=limits.waiting_prompts_per_identity,
+            max_queued_prompts=limits.max_queued_prompts,
+            queued_prompts_per_identity=limits.queued_prompts_per_identity,
         )
 
     async def _run_agent(self, name: str, section: AgentSection, *, task_status: trio.TaskStatus[Agent]) -> None:

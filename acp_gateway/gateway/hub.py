@@ -90,7 +90,7 @@ class Limits:
     """Bytes that may wait for one client."""
     stall_timeout: float
     """Seconds that the agent may take nothing while clients are not read because of it."""
-    idle_stop: float
+    idle_timeout: float
     """Seconds without anything said or open after which the agent is stopped."""
     max_restarts: int
     """As `restarts` has it."""
@@ -690,14 +690,14 @@ class Hub:
     async def _watch_time(self) -> None:
         """Look at what has become too old, until cancelled."""
         limits = self._limits
-        shortest = min(limits.idle_stop, limits.permission_timeout, limits.away_grace, limits.away_grace_idle)
+        shortest = min(limits.idle_timeout, limits.permission_timeout, limits.away_grace, limits.away_grace_idle)
         while True:
             await trio.sleep(min(TICK, shortest / 4))
             now = trio.current_time()
             self.multiplexer.pass_time(now)
             self._deliver()
             self._end_absences(now)
-            if self._shared and now - self._last_said >= limits.idle_stop and not self.multiplexer.busy:
+            if self._shared and now - self._last_said >= limits.idle_timeout and not self.multiplexer.busy:
                 self._stop_idle()
 
     def _end_absences(self, now: float) -> None:
@@ -723,7 +723,7 @@ class Hub:
         """Nobody has said anything for long: stop the agent, unless somebody would lose a session by that."""
         attached = any(session.attached for session in self.multiplexer.sessions)
         if self._agent is not None and (self.multiplexer.abilities.reopens or not attached):
-            log.info("agent %s is not needed: idle for %g s", self.name, self._limits.idle_stop)
+            log.info("agent %s is not needed: idle for %g s", self.name, self._limits.idle_timeout)
             self.multiplexer.agent_stopped()
             self._agent = None
             self._needed.cancel()

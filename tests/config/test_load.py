@@ -64,13 +64,14 @@ def test_a_whole_configuration_is_read_into_its_structs(write: Write, tmp_path: 
         outbox_limit = 4
         journal_limit = 3
         memory_limit = 2
-        max_queued_prompts = 1
         away_grace = "never"
         away_grace_idle = 5
         away_limit = 6
         resume_window = 2097152
-        journal = "memory"
+        journal_storage = "memory"
         retention_days = 8
+        [limits]
+        queued_prompts_per_session = 1
         [[listen]]
         url = "wss://0.0.0.0:7443"
         cert = "tls/cert.pem"
@@ -86,7 +87,7 @@ def test_a_whole_configuration_is_read_into_its_structs(write: Write, tmp_path: 
         pass_env = ["KEY"]
         env_file = "one.env"
         scope = "connection"
-        idle_stop = "never"
+        idle_timeout = "never"
         max_restarts = 1
         permission_timeout = 60
         login = "one login"
@@ -106,10 +107,10 @@ def test_a_whole_configuration_is_read_into_its_structs(write: Write, tmp_path: 
     assert read.gateway.state_dir == Path("/var/lib/acp-gateway")
     assert read.gateway.ping_interval == 5.0
     gateway = read.gateway
-    limits = (gateway.outbox_limit, gateway.journal_limit, gateway.memory_limit, gateway.max_queued_prompts)
+    limits = (gateway.outbox_limit, gateway.journal_limit, gateway.memory_limit, read.limits.queued_prompts_per_session)
     assert limits == (4, 3, 2, 1)
     assert (gateway.away_grace, gateway.away_grace_idle, gateway.away_limit) == (math.inf, 5.0, 6)
-    assert (gateway.resume_window, gateway.journal, gateway.retention_days) == (2097152, "memory", 8)
+    assert (gateway.resume_window, gateway.journal_storage, gateway.retention_days) == (2097152, "memory", 8)
     assert read.default_agent == "two"
     wss, unix = read.listen
     assert (wss.cert, wss.key) == (tmp_path / "tls/cert.pem", Path("/etc/key.pem"))
@@ -122,7 +123,7 @@ def test_a_whole_configuration_is_read_into_its_structs(write: Write, tmp_path: 
         pass_env=("KEY",),
         env_file=tmp_path / "one.env",
         scope="connection",
-        idle_stop=math.inf,
+        idle_timeout=math.inf,
         max_restarts=1,
         permission_timeout=60.0,
         login="one login",
@@ -144,7 +145,7 @@ def test_no_program_is_run_that_was_not_asked_for(write: Write) -> None:
 
 @pytest.mark.parametrize("journal", ["disk", "memory"])
 def test_a_history_is_on_disk_or_in_memory(journal: str, write: Write) -> None:
-    assert load(write(f'{LISTEN}{AGENT}[gateway]\njournal = "{journal}"')).gateway.journal == journal
+    assert load(write(f'{LISTEN}{AGENT}[gateway]\njournal_storage = "{journal}"')).gateway.journal_storage == journal
 
 
 @pytest.mark.parametrize("scope", ["identity", "connection", "shared"])
@@ -195,13 +196,16 @@ def test_the_only_agent_is_the_default(write: Write) -> None:
         ),
         (LISTEN + AGENT + "max_restarts = 0", ":5: agents.demo.max_restarts: expected a whole number above 0, found 0"),
         (
-            LISTEN + AGENT + "idle_stop = 'ever'",
-            ":5: agents.demo.idle_stop: expected a number of seconds above 0, or a",
+            LISTEN + AGENT + "idle_timeout = 'ever'",
+            ":5: agents.demo.idle_timeout: expected a number of seconds above 0, or a",
         ),
-        (LISTEN + AGENT + "[gateway]\njournal = 'none'", ':6: gateway.journal: expected "disk" or "memory"'),
         (
-            LISTEN + AGENT + "[gateway]\njournal = 'dsk'",
-            ':6: gateway.journal: expected "disk" or "memory", found "dsk"; did you mean "disk"?',
+            LISTEN + AGENT + "[gateway]\njournal_storage = 'none'",
+            ':6: gateway.journal_storage: expected "disk" or "memory"',
+        ),
+        (
+            LISTEN + AGENT + "[gateway]\njournal_storage = 'dsk'",
+            ':6: gateway.journal_storage: expected "disk" or "memory", found "dsk"; did you mean "disk"?',
         ),
         (
             LISTEN + AGENT + "mcp_servers = 'alow'",
@@ -210,7 +214,10 @@ def test_the_only_agent_is_the_default(write: Write) -> None:
                 'allowed, found "alow"; did you mean "allow"?'
             ),
         ),
-        (LISTEN + AGENT + "[gateway]\njournal = true", ':6: gateway.journal: expected "disk" or "memory"'),
+        (
+            LISTEN + AGENT + "[gateway]\njournal_storage = true",
+            ':6: gateway.journal_storage: expected "disk" or "memory"',
+        ),
         (
             LISTEN + AGENT + "[gateway]\nretention_days = 0",
             ":6: gateway.retention_days: expected a whole number above 0",
@@ -225,6 +232,27 @@ def test_the_only_agent_is_the_default(write: Write) -> None:
             ':6: hooks.on_turn_ends: unknown option; did you mean "on_turn_end"?',
         ),
         (LISTEN + AGENT + "login = ''", ":5: agents.demo.login: expected a string that is not empty"),
+        (LISTEN + AGENT + "idle_stop = 60", ":5: agents.demo.idle_stop: this option was renamed: use idle_timeout"),
+        (
+            LISTEN + AGENT + "[gateway]\njournal = 'disk'",
+            ":6: gateway.journal: this option was renamed: use journal_storage",
+        ),
+        (
+            LISTEN + AGENT + "[gateway]\nmax_open_requests = 5",
+            ":6: gateway.max_open_requests: this option was renamed: use max_open_requests in [limits]",
+        ),
+        (
+            LISTEN + AGENT + "[gateway]\nmax_queued_prompts = 5",
+            ":6: gateway.max_queued_prompts: this option was renamed: use queued_prompts_per_session in [limits]",
+        ),
+        (
+            LISTEN + AGENT + "[limits]\nmax_waiting_prompts = 5",
+            ":6: limits.max_waiting_prompts: this option was renamed: use max_queued_prompts",
+        ),
+        (
+            LISTEN + AGENT + "[limits]\nwaiting_prompts_per_identity = 5",
+            ":6: limits.waiting_prompts_per_identity: this option was renamed: use queued_prompts_per_identity",
+        ),
     ],
 )
 def test_what_is_wrong_with_a_section_is_said_with_its_line(source: str, error: str, write: Write) -> None:

@@ -45,7 +45,7 @@ def make_policy(*, shared: bool = True, **changes: Any) -> Policy:
         "serves": frozenset(),
         "login_hint": lambda _: HINT,
         "max_open_requests": 1000,
-        "max_queued_prompts": 20,
+        "queued_prompts_per_session": 20,
         "max_waiting_size": 1_000_000,
         "journal_limit": 1_000_000,
     }

@@ -161,13 +161,13 @@ def test_an_error_ends_a_turn_as_well() -> None:
 
 
 def test_only_so_many_prompts_wait() -> None:
-    _, ann, bob = together(Scene(make_policy(max_queued_prompts=2)))
+    _, ann, bob = together(Scene(make_policy(queued_prompts_per_session=2)))
     for _ in range(3):
         ann.prompt()
     refused = bob.prompt()
     answer = bob.heard()[-1]
     assert answer["id"] == refused
-    assert answer["error"] == {"code": -32600, "message": "max_queued_prompts (2) wait in this session already"}
+    assert answer["error"] == {"code": -32600, "message": "queued_prompts_per_session (2) wait in this session already"}
     assert ann.heard() == []
 
 
@@ -530,7 +530,7 @@ def refusal(peer: Peer) -> Any:
 
 
 def test_only_so_many_prompts_wait_in_the_sessions_of_one_identity() -> None:
-    scene, ann, _ = together(Scene(make_policy(waiting_prompts_per_identity=2)))
+    scene, ann, _ = together(Scene(make_policy(queued_prompts_per_identity=2)))
     you = scene.join("you", "you")
     you.new_session("of another")
     ann.new_session("t")
@@ -538,7 +538,7 @@ def test_only_so_many_prompts_wait_in_the_sessions_of_one_identity() -> None:
         for _ in range(2):
             ann.prompt(session_id=session_id)
     ann.prompt(session_id="t")
-    assert refusal(ann) == "waiting_prompts_per_identity (2) wait already"
+    assert refusal(ann) == "queued_prompts_per_identity (2) wait already"
     for _ in range(3):
         you.prompt(session_id="of another")
     assert you.heard() == []
@@ -551,7 +551,7 @@ def test_only_so_many_prompts_wait_in_the_sessions_of_one_identity() -> None:
 
 def test_only_so_many_prompts_wait_of_all_whichever_agent_they_are_for() -> None:
     registry = Registry("me")
-    scenes = [Scene(make_policy(max_waiting_prompts=2), registry) for _ in range(2)]
+    scenes = [Scene(make_policy(max_queued_prompts=2), registry) for _ in range(2)]
     ann, you = scenes[0].join("ann"), scenes[1].join("you", "you")
     ann.new_session("s")
     you.new_session("t")
@@ -559,7 +559,7 @@ def test_only_so_many_prompts_wait_of_all_whichever_agent_they_are_for() -> None
         ann.prompt(session_id="s")
         you.prompt(session_id="t")
     you.prompt(session_id="t")
-    assert refusal(you) == "max_waiting_prompts (2) wait already"
+    assert refusal(you) == "max_queued_prompts (2) wait already"
     ann.cancel()
     you.prompt(session_id="t")
     assert you.heard() == []

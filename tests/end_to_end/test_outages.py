@@ -307,7 +307,7 @@ def described(gateway: RunningGateway, session: str) -> Message:
 def test_a_gateway_that_is_killed_in_mid_turn_costs_the_editor_that_turn(
     place: Place, journal: str, agent: str
 ) -> None:
-    place.configure(f'journal = "{journal}"')
+    place.configure(f'journal_storage = "{journal}"')
     gate = place.gate()
     with place.gateway() as gateway, Editor(gateway, "wss", "--agent", agent) as editor:
         session = editor.open_session()

@@ -49,14 +49,14 @@ def policy(*, shared: bool, serves: frozenset[Capability], tools: McpPolicy) -> 
         mcp_servers=tools,
         login_hint=lambda methods: login_hint(SECTION, methods),
         max_open_requests=OPEN,
-        max_queued_prompts=QUEUED,
+        queued_prompts_per_session=QUEUED,
         max_waiting_size=WAITING,
         journal_limit=JOURNAL,
         permission_timeout=50.0,
         max_sessions=7,
         sessions_per_identity=5,
-        max_waiting_prompts=3,
-        waiting_prompts_per_identity=3,
+        max_queued_prompts=3,
+        queued_prompts_per_identity=3,
     )
 
 

@@ -58,7 +58,7 @@ class ControlContext:
             write_high_water=1,
             outbox_limit=1,
             stall_timeout=1,
-            idle_stop=1,
+            idle_timeout=1,
             max_restarts=1,
             initialize_timeout=60.0,
             permission_timeout=1,

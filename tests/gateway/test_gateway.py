@@ -368,7 +368,7 @@ async def test_an_agent_that_is_shared_outlives_its_clients(scope: Scope, scene:
 async def test_an_agent_that_nobody_needs_any_more_makes_room_for_another(
     scene: Scene, agents: ServingAgents, autojump_clock: trio.testing.MockClock
 ) -> None:
-    gateway = scene.gateway({"fake": agent(idle_stop=4.0)})
+    gateway = scene.gateway({"fake": agent(idle_timeout=4.0)})
     async with running(gateway) as enter:
         visit = enter(scene.access())
         assert await visit.agent() == 1
@@ -579,7 +579,7 @@ async def test_the_configuration_reaches_those_who_go_by_it(scope: Scope, scene:
         cwd=tmp_path / "proj",
         client_fs=True,
         permission_timeout=60.0,
-        idle_stop=50.0,
+        idle_timeout=50.0,
         max_restarts=4,
         initialize_timeout=45.0,
         login="agent login",
@@ -588,8 +588,7 @@ async def test_the_configuration_reaches_those_who_go_by_it(scope: Scope, scene:
     )
     gateway = scene.gateway(
         {"fake": section},
-        max_open_requests=11,
-        max_queued_prompts=12,
+        limits=LimitsSection(max_open_requests=11, queued_prompts_per_session=12),
         journal_limit=13,
         write_high_water=14,
         outbox_limit=15,
@@ -600,7 +599,7 @@ async def test_the_configuration_reaches_those_who_go_by_it(scope: Scope, scene:
     assert policy.shared == (scope != "connection")
     assert policy.serves == {Capability.FS}
     assert gateway._policy(agent(client_terminal=True)).serves == {Capability.TERMINAL}
-    assert (policy.max_open_requests, policy.max_queued_prompts, policy.journal_limit) == (11, 12, 13)
+    assert (policy.max_open_requests, policy.queued_prompts_per_session, policy.journal_limit) == (11, 12, 13)
     assert policy.max_waiting_size == 15
     assert (policy.permission_timeout, policy.version) == (60.0, __version__)
     assert "agent login" in policy.login_hint([])
@@ -608,7 +607,7 @@ async def test_the_configuration_reaches_those_who_go_by_it(scope: Scope, scene:
         limits = gateway._start_hub("fake", section)._limits
         gateway._nursery.cancel_scope.cancel()
     assert (limits.write_high_water, limits.outbox_limit, limits.stall_timeout) == (14, 15, 16.0)
-    assert (limits.idle_stop, limits.max_restarts, limits.permission_timeout) == (50.0, 4, 60.0)
+    assert (limits.idle_timeout, limits.max_restarts, limits.permission_timeout) == (50.0, 4, 60.0)
     assert (limits.initialize_timeout, policy.common) == (45.0, scope == "shared")
     launch = gateway._launch("fake", section)
     assert (launch.cwd, launch.max_message_size) == (str(tmp_path / "proj"), 17)
@@ -1015,14 +1014,14 @@ async def test_who_comes_back_after_a_restart_gets_what_it_has_not_seen_from_the
     journal: str, scene: Scene, agents: ServingAgents
 ) -> None:
     access = scene.access()
-    async with travelling(scene.gateway(journal=journal), access) as trip:
+    async with travelling(scene.gateway(journal_storage=journal), access) as trip:
         session = await trip.new_session()
         for number in range(3):
             await agents[0].send(method="session/update", params={"sessionId": session, "update": {}, "n": number})
         await trip.request("test/number")
         epoch = trip.marks[0][session]["epoch"]
         assert len(trip.updates) == 3
-    async with travelling(scene.gateway(journal=journal), access) as trip:
+    async with travelling(scene.gateway(journal_storage=journal), access) as trip:
         await trip.request("initialize", INITIALIZE)
         meta = {"acp-gateway": {"epoch": epoch, "position": 1, "connection": "the link"}}
         await trip.request("session/load", SESSION | {"sessionId": session, "_meta": meta})

@@ -1083,7 +1083,7 @@ async def test_an_idle_agent_is_stopped_and_started_again_with_the_next_request(
     autojump_clock: MockClock, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
-    async with sharing(idle_stop=8.0) as (scene, ann):
+    async with sharing(idle_timeout=8.0) as (scene, ann):
         second = scene.agents.next
         await trio.sleep(7.0)
         assert not scene.agent.agent.ended.is_set()
@@ -1116,14 +1116,14 @@ async def open_turn(scene: Scene) -> None:
 async def test_an_agent_is_not_idle_while_something_is_open(
     begin: Callable[[Scene], Any], autojump_clock: MockClock
 ) -> None:
-    async with sharing(idle_stop=8.0, patience=HOUR) as (scene, _):
+    async with sharing(idle_timeout=8.0, patience=HOUR) as (scene, _):
         await begin(scene)
         await trio.sleep(100.0)
         assert not scene.agent.agent.ended.is_set()
 
 
 async def test_an_agent_is_not_idle_while_it_or_a_client_says_something(autojump_clock: MockClock) -> None:
-    async with sharing(idle_stop=8.0, patience=HOUR) as (scene, ann):
+    async with sharing(idle_timeout=8.0, patience=HOUR) as (scene, ann):
         for _ in range(10):
             await trio.sleep(7.0)
             await scene.flow(1)
@@ -1134,7 +1134,7 @@ async def test_an_agent_is_not_idle_while_it_or_a_client_says_something(autojump
 
 
 async def test_an_idle_agent_is_not_stopped_where_somebody_would_lose_a_session(autojump_clock: MockClock) -> None:
-    async with sharing({}, idle_stop=8.0, patience=HOUR) as (scene, ann):
+    async with sharing({}, idle_timeout=8.0, patience=HOUR) as (scene, ann):
         await trio.sleep(100.0)
         assert not scene.agent.agent.ended.is_set()
         await ann.stream.aclose()
@@ -1143,7 +1143,7 @@ async def test_an_idle_agent_is_not_stopped_where_somebody_would_lose_a_session(
 
 
 async def test_a_hub_ends_when_it_is_idle_and_nobody_is_there(autojump_clock: MockClock) -> None:
-    async with sharing(idle_stop=8.0) as (scene, ann):
+    async with sharing(idle_timeout=8.0) as (scene, ann):
         await ann.stream.aclose()
         await trio.sleep(5.0)
         assert not scene.ended.is_set()
@@ -1155,7 +1155,7 @@ async def test_a_hub_ends_when_it_is_idle_and_nobody_is_there(autojump_clock: Mo
 
 
 async def test_a_hub_whose_agent_is_stopped_ends_when_the_last_client_has_gone(autojump_clock: MockClock) -> None:
-    async with sharing(idle_stop=8.0) as (scene, ann):
+    async with sharing(idle_timeout=8.0) as (scene, ann):
         await trio.sleep(20.0)
         assert scene.agent.agent.exit_code == -15
         assert not scene.hub.over
@@ -1165,7 +1165,7 @@ async def test_a_hub_whose_agent_is_stopped_ends_when_the_last_client_has_gone(a
 
 
 async def test_an_agent_of_one_connections_own_is_never_idle(autojump_clock: MockClock) -> None:
-    async with in_conversation(idle_stop=2.0) as scene:
+    async with in_conversation(idle_timeout=2.0) as scene:
         await trio.sleep(20.0)
         assert not scene.agent.agent.ended.is_set()
         await scene.editor.stream.aclose()
@@ -1185,7 +1185,7 @@ async def test_a_request_that_comes_while_an_idle_agent_is_being_stopped_waits_f
             fake.end(-15)
 
     agents, may_stop = FakeAgents(), trio.Event()
-    async with sharing(run_agent=run_agent, agents=agents, idle_stop=8.0) as (scene, ann):
+    async with sharing(run_agent=run_agent, agents=agents, idle_timeout=8.0) as (scene, ann):
         second = agents.next
         await trio.sleep(12.0)
         scene.agent.stream.send_nowait([encode({"method": "news"})])
@@ -1503,7 +1503,7 @@ async def test_a_session_waits_until_somebody_has_looked_and_its_client_is_serve
 
 
 async def test_an_agent_is_not_idle_while_somebody_looks(autojump_clock: MockClock) -> None:
-    async with sharing(idle_stop=100.0, patience=HOUR) as (scene, ann):
+    async with sharing(idle_timeout=100.0, patience=HOUR) as (scene, ann):
         wanted: list[DirectoryCheck] = []
         scene.hub._directory_check = lambda _, directory_check: wanted.append(directory_check)
         await ann.send_request("new", "session/new", cwd="/srv/x", mcpServers=[])
