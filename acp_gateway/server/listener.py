@@ -193,9 +193,11 @@ class Listener:
 
         Raises `ConfigError` where they can't be used, and goes on with what there was.
         """
-        context = _make_context(self._section)
-        _load_revocations(self._section, self._gateway)
-        self._context = context
+        try:
+            _load_revocations(self._section, self._gateway)
+        finally:
+            # What is wrong with one of the two keeps nobody from the other.
+            self._context = _make_context(self._section)
 
     async def serve(self, sock: socket.socket) -> None:
         """Serve one client from its first byte to its last; whatever goes wrong ends here."""

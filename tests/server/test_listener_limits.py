@@ -699,6 +699,33 @@ async def test_a_revoked_certificate_opens_nothing_and_a_reload_ends_what_it_has
         assert gateway.connections._objection(served.access) is REVOKED_CERTIFICATE
 
 
+async def test_a_reload_reads_the_revocations_whatever_is_wrong_with_its_own_certificate_and_the_other_way_round(
+    gateway: EchoingGateway,
+    vouched: ListenSection,
+    authority: Authority,
+    tmp_path: Path,
+    certificate: Path,
+) -> None:
+    ann = authority.issue(tmp_path / "ann", ANN)
+    crl = authority.revoke(tmp_path / "revoked.pem")
+    used = tmp_path / "used"
+    used.symlink_to(certificate)
+    section = replace(vouched, client_crl=crl, cert=used / "cert.pem", key=used / "key.pem")
+    async with listening(section, gateway) as door:
+        authority.revoke(crl, ann[0])
+        used.unlink()
+        with pytest.raises(ConfigError, match=r"cert\.pem: cannot be read"):
+            door.reload()
+        refused = await ask_over_tls(door, certificate, "/acp", *upgrade(), shown=ann)
+        assert "this client certificate was revoked" in refused
+        create_certificate(["127.0.0.1"], tmp_path / "new")
+        used.symlink_to("new")
+        crl.write_bytes(b"")
+        with pytest.raises(ConfigError, match="holds no certificate revocation list"):
+            door.reload()
+        await (await secure(door, tmp_path / "new")).aclose()
+
+
 async def test_a_certificate_of_another_authority_opens_nothing(
     gateway: EchoingGateway,
     vouched: ListenSection,
