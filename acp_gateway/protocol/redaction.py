@@ -62,7 +62,7 @@ _ENVIRONMENTS: Final = frozenset({"env", "envs", "environment", "envvars", "envi
 
 _SECRETS_NAME: Final = (
     r"(?:token|secret|passw(?:or)?d|passphrase|passcode|(?<![a-z])pass|pwd|api[_ -]?key|access[_ -]?key"
-    r"|private[_ -]?key(?:[_-]?pem)?|credentials?)(?:[_-]?[0-9]+)?"
+    r"|private[_ -]?key(?:[_-]?pem)?|(?:secret|account|signing|master|auth)[_-]?key|credentials?)(?:[_-]?[0-9]+)?"
 )
 _NAME_HINTS: Final = ("token", "secret", "pass", "pwd", "key", "credential")
 
@@ -78,6 +78,8 @@ _SHAPES: Final[tuple[_Shape, ...]] = (
     ),
     (("authorization", "cookie"), re.compile(r"""((?i:authorization|cookie)["']?[ \t]*[:=][ \t]*["']?)[^\r\n"']+""")),
     (("://",), re.compile(r"(://[^\s/@:]*:)[^\s/@]+(?=@)")),
+    # A token in place of the user: nobody's name is that long.
+    (("://",), re.compile(r"(://)[^\s/@:.]{16,}(?=@)")),
     (
         ("x-",),
         re.compile(r"""(?<![A-Za-z0-9-])((?i:x-[a-z0-9-]*(?:key|token|secret))["']?[ \t]*:[ \t]*["']?)[^\s"']+"""),
@@ -90,23 +92,46 @@ _SHAPES: Final[tuple[_Shape, ...]] = (
         _NAME_HINTS,
         re.compile(rf"""((?<!\S)--[A-Za-z0-9_-]*(?i:{_SECRETS_NAME})[ \t]+["']?)(?![-"'])[^\s"']{{8,}}"""),
     ),
-    (_NAME_HINTS, re.compile(rf"""(["'][A-Za-z0-9_. -]*(?i:{_SECRETS_NAME})["'][ \t]*:[ \t]*["'])[^"'\r\n]+""")),
+    # The quotes of JSON in a string of JSON have a backslash, and those of others end the value only where it began so.
+    (
+        _NAME_HINTS,
+        re.compile(
+            rf"""(["'][A-Za-z0-9_. -]*(?i:{_SECRETS_NAME})\\?["'][ \t]*:[ \t]*\\?["'])"""
+            r"""(?:(?<=\\["'])[^"'\\\r\n]+|(?<=")(?:[^"\\\r\n]|\\.)+|(?<=')(?:[^'\\\r\n]|\\.)+)"""
+        ),
+    ),
+    # What a program says of its settings: a value with letters and digits, for others are words. It is not so in a
+    # report of tests (`PASS: test_1`), in a parser's complaint, and where code gets the value from elsewhere.
+    (
+        _NAME_HINTS,
+        re.compile(
+            rf"""(?<![A-Za-z0-9_.-])(?<!nexpected )(?!(?i:pass)[ \t]*:)"""
+            rf"""([A-Za-z0-9_.-]*(?i:{_SECRETS_NAME})[ \t]*[:=][ \t]*["']?)"""
+            r"""(?!\$|[a-z]+\.[A-Za-z])(?=[^\s"';,&()\[\]]{0,64}[0-9])(?=[^\s"';,&()\[\]]{0,64}[A-Za-z])"""
+            r"""[^\s"';,&()\[\]]{6,}+(?![(\[])"""
+        ),
+    ),
     (
         _NAME_HINTS,
         re.compile(
             r"\b([A-Z0-9_]*(?:TOKEN|SECRET|PASSWORD|PASSWD|PASSPHRASE|PASSCODE|(?<![A-Z])PASS|(?<=(?<!OLD)_)PWD|_KEY"
-            r"|APIKEY|CREDENTIALS?)(?:_PEM)?(?:_?[0-9]+)?=)[^\s]+"
+            r"|APIKEY|CREDENTIALS?)(?:_PEM)?(?:_?[0-9]+)?=)(?:\"[^\"\r\n]+\"?|'[^'\r\n]+'?|[^\s\"']\S*)"
         ),
     ),
     # OpenAI, Anthropic and others; GitHub, GitLab, AWS, Google, Slack, Hugging Face, npm.
     (("sk-",), re.compile(r"(?<![A-Za-z0-9])()sk-[A-Za-z0-9_-]{16,}")),
+    (("k_live_", "k_test_"), re.compile(r"(?<![A-Za-z0-9])()[rs]k_(?:live|test)_[A-Za-z0-9]{16,}")),
     (("ghp_", "gho_", "ghu_", "ghs_", "ghr_"), re.compile(r"(?<![A-Za-z0-9])()gh[pousr]_[A-Za-z0-9]{16,}")),
     (("github_pat_",), re.compile(r"(?<![A-Za-z0-9])()github_pat_[A-Za-z0-9_]{16,}")),
     (("glpat-",), re.compile(r"(?<![A-Za-z0-9])()glpat-[A-Za-z0-9_-]{16,}")),
     (("akia", "asia"), re.compile(r"(?<![A-Za-z0-9])()A[KS]IA[A-Z0-9]{16}")),
     (("aiza",), re.compile(r"(?<![A-Za-z0-9])()AIza[A-Za-z0-9_-]{30,}")),
     (("xox",), re.compile(r"(?<![A-Za-z0-9])()xox[a-z]-[A-Za-z0-9-]{10,}")),
-    (("hf_", "npm_"), re.compile(r"(?<![A-Za-z0-9])()(?:hf|npm)_[A-Za-z0-9]{20,}")),
+    (("hf_", "npm_", "gsk_"), re.compile(r"(?<![A-Za-z0-9])()(?:hf|npm|gsk)_[A-Za-z0-9]{20,}")),
+    (("xai-",), re.compile(r"(?<![A-Za-z0-9])()xai-[A-Za-z0-9]{20,}")),
+    (("pypi-",), re.compile(r"(?<![A-Za-z0-9])()pypi-[A-Za-z0-9_-]{16,}")),
+    (("ya29.",), re.compile(r"(?<![A-Za-z0-9])()ya29\.[A-Za-z0-9_-]{16,}")),
+    (("age-secret-key-1",), re.compile(r"(?<![A-Za-z0-9])()AGE-SECRET-KEY-1[A-Z0-9]{16,}")),
     # A JSON Web Token. It does not begin behind what may be in it, or a text of such beginnings would take for ever.
     (("eyj",), re.compile(r"(?<![A-Za-z0-9_-])()eyJ[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]*")),
     (
