@@ -260,7 +260,8 @@ class LimitsSection:
     may have open on most systems with a raised limit."""
 
     connections_per_identity: Count = 2048
-    """The same of one identity: half of all, so that nobody can keep the others out."""
+    """The same of one identity: half of all, so that nobody can keep the others out. Its observers have half of that
+    at most."""
 
     connections_per_guest: Count = 16
     """The same of one guest's token. A person looks on from two or three devices."""

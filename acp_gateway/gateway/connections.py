@@ -5,7 +5,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Hashable
 from contextlib import AbstractContextManager
-from typing import Protocol
+from typing import NamedTuple, Protocol, TypeVar
 
 import trio
 
@@ -50,6 +50,27 @@ def _account(access: Access) -> Hashable:
     return access.identity if access.session is None else ("guest", access.credential)
 
 
+_Key = TypeVar("_Key")
+
+
+def _count_down(counter: Counter[_Key], key: _Key) -> None:
+    counter[key] -= 1
+    if not counter[key]:
+        del counter[key]
+
+
+class _Sharing(NamedTuple):
+    """Whose clients share a rate: those of an identity, or its guests; and which of them do alike."""
+
+    identity: str
+    guest: bool
+    observer: bool
+
+
+def _sharing(access: Access) -> _Sharing:
+    return _Sharing(access.identity, access.session is not None, access.role == "observer")
+
+
 class _Watch:
     """That a connection is watched, for as long as it is in a block. There are as many as connections: no generator."""
 
@@ -60,7 +81,7 @@ class _Watch:
         self.ended = False
         """Whether it is being closed, which may take its time."""
         self.account = _account(connection.access)
-        self.shares = connection.access.identity, connection.access.session is not None
+        self.shares = _sharing(connection.access)
         """Whose rates it shares."""
         self._connections = connections
 
@@ -104,7 +125,7 @@ class Connections:
         # By identity, of which there are as many as somebody has made tokens for, its guests apart; and how many
         # connections share each of them.
         self._buckets: dict[Hashable, TokenBucket] = {}
-        self._sharing: Counter[Hashable] = Counter()
+        self._sharing: Counter[_Sharing] = Counter()
 
     def __len__(self) -> int:
         return len(self._watches)
@@ -120,6 +141,9 @@ class Connections:
         # What an identity has away is its own to come back to; a guest's next visit is as good as its last one.
         if has >= most and not (access.session is not None and self._give_up_one_away(account)):
             raise Busy(f"{name} ({most}) are there already; try later")
+        if access.session is None and access.role == "observer" and self._sharing[_sharing(access)] >= (most + 1) // 2:
+            # Who may only look does not keep out those of the same identity who may act.
+            raise Busy(f"half of {name} ({most}) are there already as observers; try later")
         most = limits.max_connections
         why = f"max_connections ({most}) are there already"
         if has or access.session is not None:
@@ -129,14 +153,22 @@ class Connections:
         if len(self._watches) >= most and not self._give_up_one_away(account, more_than=has):
             raise Busy(f"{why}; try later")
 
-    def rate_limiter(self, identity: str, *, guest: bool = False) -> RateLimiter:
+    def rate_limiter(self, identity: str, *, guest: bool = False, observer: bool = False) -> RateLimiter:
         """Return the rate limiter of a client that has just come in; guests of an identity have a rate of their own."""
         account = identity, guest
+        sharing = self._sharing
+        controllers, observers = _Sharing(identity, guest, False), _Sharing(identity, guest, True)
+
+        def parts() -> int:
+            if observer:
+                return (sharing[controllers] + 1) * (sharing[observers] or 1)
+            return sharing[controllers] + (observers in sharing) or 1
+
         together = self._buckets.get(account)
         if together is None:
             burst = self._rates.burst
             together = self._buckets[account] = TokenBucket(1.0, burst, trio.current_time())
-        return RateLimiter(self._rates, together, self._sharing, account, trio.current_time)
+        return RateLimiter(self._rates, together, self._sharing, parts, trio.current_time)
 
     def watched(self, connection: Connection) -> AbstractContextManager[None]:
         """Count what is in this block, and end it when its credential is not valid any more."""
@@ -153,10 +185,8 @@ class Connections:
         if watch not in self._watches:
             return
         self._watches.discard(watch)
-        for counter, key in ((self._counts, watch.account), (self._sharing, watch.shares)):
-            counter[key] -= 1
-            if not counter[key]:
-                del counter[key]
+        _count_down(self._counts, watch.account)
+        _count_down(self._sharing, watch.shares)
 
     def _give_up_one_away(self, account: Hashable, *, more_than: int | None = None) -> bool:
         """Give up the connection that has been away for longest; False without any.

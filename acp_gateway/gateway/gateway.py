@@ -291,8 +291,10 @@ class Gateway:
         office = ControlContext(self.registry, agents, lambda: self.hubs, lambda: self.storage.problem)
         try:
             with asking.scope, self.connections.watched(asking):
-                charge = self.connections.rate_limiter(access.identity, guest=admission.viewer.guest).charge
-                asking.disconnect = await serve_desk(stream, admission.viewer, office, charge)
+                limiter = self.connections.rate_limiter(
+                    access.identity, guest=admission.viewer.guest, observer=access.role == "observer"
+                )
+                asking.disconnect = await serve_desk(stream, admission.viewer, office, limiter.charge)
         except Exception:
             asking.disconnect = BUG
             raise
@@ -445,7 +447,7 @@ class Gateway:
 
     def _charge(self, client: Client) -> Charge:
         viewer = client.viewer
-        return self.connections.rate_limiter(viewer.identity, guest=viewer.guest).charge
+        return self.connections.rate_limiter(viewer.identity, guest=viewer.guest, observer=not client.controls).charge
 
     def _policy(self, section: AgentSection) -> Policy:
         serves = {Capability.FS: section.client_fs, Capability.TERMINAL: section.client_terminal}

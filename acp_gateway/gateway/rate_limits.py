@@ -6,8 +6,7 @@ three limits. Bytes and time are charged only while another account is connected
 user.
 """
 
-from collections import Counter
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Sized
 from dataclasses import dataclass
 from typing import Final
 
@@ -64,25 +63,26 @@ class Rates:
 class RateLimiter:
     """How fast one of the clients of an identity may speak.
 
-    All of them together have a rate. A client that keeps to its part of it, one of as many as there are clients, is
-    read on while others are too fast: an observer that floods does not silence the controllers of its identity.
+    All of them together have a rate. A client that keeps to its part of it is read on while others are too fast. Each
+    controller has a part, and all observers together have one: however many of them flood, they do not silence the
+    controllers of their identity.
 
     Args:
         rates: what all of them together may use.
         together: the bucket of all of them, in seconds of `rates`.
-        clients: counts the clients of each account.
-        account: whose clients share the rate.
+        accounts: those with a connection, of all identities; observers of an identity are one of their own.
+        parts: says of how many parts one is the client's.
         clock: tells the time in seconds.
     """
 
-    __slots__ = ("_account", "_clients", "_clock", "_frames", "_own", "_rates", "_together")
+    __slots__ = ("_accounts", "_clock", "_frames", "_own", "_parts", "_rates", "_together")
 
     def __init__(
         self,
         rates: Rates,
         together: TokenBucket,
-        clients: Counter[Hashable],
-        account: Hashable,
+        accounts: Sized,
+        parts: Callable[[], int],
         clock: Callable[[], float],
     ) -> None:
         now = clock()
@@ -91,8 +91,8 @@ class RateLimiter:
         # To come again must gain nothing: a new client has no burst of its own where the identity has used it up.
         self._own = TokenBucket(1.0, rates.burst, now, left=max(together.left(now), 0.0))
         self._frames: TokenBucket | None = None
-        self._clients = clients
-        self._account = account
+        self._accounts = accounts
+        self._parts = parts
         self._clock = clock
 
     def charge(self, messages: int = 0, size: int = 0, seconds: float = 0.0, frames: int = 0) -> float:
@@ -105,13 +105,13 @@ class RateLimiter:
         if frames:
             self._charge_frames(frames, now)
         cost = (messages + frames) / rates.messages
-        if len(self._clients) > 1:
+        if len(self._accounts) > 1:
             if size > cost * rates.size:
                 cost = size / rates.size
             if seconds > cost * rates.share:
                 cost = seconds / rates.share
         together = self._together.take(cost, now)
-        own = self._own.take(cost, now, self._clients[self._account] or 1)
+        own = self._own.take(cost, now, self._parts())
         return min(own, together, LONGEST_PAUSE)
 
     def _charge_frames(self, count: int, now: float) -> None:

@@ -281,6 +281,37 @@ async def test_a_clients_part_is_one_of_as_many_as_are_there_now(
         assert [editor(9), editor(1)] == [0, pytest.approx(0.1)]
 
 
+async def test_however_many_observers_flood_the_controllers_of_their_identity_have_their_parts(
+    scene: Scene, autojump_clock: trio.testing.MockClock
+) -> None:
+    connections = scene.limited(messages_per_second=10, message_burst=60)
+    observer = scene.access("ann", role="observer")
+    with ExitStack() as stack:
+        for access in (*[observer] * 20, Access("ann", None), Access("ann", None)):
+            Guarded(access).watched(connections, stack)
+        *floods, onlooker = [connections.rate_limiter("ann", observer=True).charge for _ in range(20)]
+        editor = connections.rate_limiter("ann").charge
+        assert {flood(10_000) for flood in floods} == {LONGEST_PAUSE}
+        # A third, beside the other controller and all observers.
+        assert [editor(20), editor(1)] == [0, pytest.approx(0.3)]
+        # A twentieth of a third, of a burst of 60 messages.
+        assert [onlooker(1), onlooker(1)] == [0, LONGEST_PAUSE]
+
+
+def test_observers_take_half_of_the_room_of_their_identity_at_most(scene: Scene, stack: ExitStack) -> None:
+    connections = scene.limited(connections_per_identity=4)
+    observer = scene.access("ann", role="observer")
+    for _ in range(2):
+        connections.make_room(observer)
+        Guarded(observer).watched(connections, stack)
+    with pytest.raises(
+        Busy, match=r"^half of connections_per_identity \(4\) are there already as observers; try later$"
+    ):
+        connections.make_room(observer)
+    connections.make_room(scene.access("ann"))
+    connections.make_room(scene.access("bob", role="observer"))
+
+
 async def test_guests_have_a_rate_of_their_own(scene: Scene, autojump_clock: trio.testing.MockClock) -> None:
     connections = scene.limited(messages_per_second=10, message_burst=50)
     guest = connections.rate_limiter("ann", guest=True)
@@ -326,6 +357,18 @@ async def test_bytes_and_time_of_the_only_account_are_not_limited(
         assert ann.charge(1, 10**9, 600.0) == 0
         Guarded(Access("bob", None)).watched(connections, stack)
         assert ann.charge(1, 10**9, 600.0) == LONGEST_PAUSE
+
+
+async def test_bytes_and_time_of_observers_are_limited_beside_the_controllers_of_their_identity(
+    scene: Scene, autojump_clock: trio.testing.MockClock
+) -> None:
+    connections = Connections(LimitsSection(bytes_per_second=1000, loop_share=0.5), scene.tokens)
+    observer = connections.rate_limiter("ann", observer=True)
+    with ExitStack() as stack:
+        Guarded(scene.access("ann", role="observer")).watched(connections, stack)
+        assert observer.charge(1, 10**9, 600.0) == 0
+        Guarded(Access("ann", None)).watched(connections, stack)
+        assert observer.charge(1, 10**9, 600.0) == LONGEST_PAUSE
 
 
 # For how long

@@ -33,7 +33,7 @@ class Identity:
     def client(self) -> RateLimiter:
         """One more."""
         self.clients["ann"] += 1
-        return RateLimiter(self._rates, self._together, self.clients, "ann", self.clock)
+        return RateLimiter(self._rates, self._together, self.clients, lambda: self.clients["ann"], self.clock)
 
 
 # Buckets
