@@ -15,9 +15,10 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Any, Final
 
-from acp_gateway.protocol import jsonrpc, spans
+from acp_gateway.protocol import jsonrpc, methods, spans
 from acp_gateway.protocol.jsonrpc import Message
 from acp_gateway.protocol.methods import INITIALIZE, META, Capability
+from acp_gateway.protocol.spans import TooMany
 
 VERSION: Final = 1
 """Of the protocol, offered to an agent that several clients share: the one that all clients speak."""
@@ -76,18 +77,33 @@ def mask_capabilities(text: bytes, serves: Collection[Capability]) -> bytes:
         return text
     edits = []
     for member in spans.members(text, offered[0]):
-        name = spans.string_value(member.name)
+        # As an agent compares it that does not look at the case.
+        name = methods.fold(spans.string_value(member.name))
         if name == "fs" and Capability.FS not in serves:
             edits.append((member.start, member.end, b'{"readTextFile":false,"writeTextFile":false}'))
         elif name == "terminal" and Capability.TERMINAL not in serves:
             edits.append((member.start, member.end, b"false"))
+        elif name == "auth" and text[member.start] == ord("["):
+            edits.append((member.start, member.end, b"{}"))
         elif name == "auth" and text[member.start] == ord("{"):
             edits += [
                 (inner.start, inner.end, b"false")
                 for inner in spans.members(text, member.start)
-                if spans.string_value(inner.name) == "terminal"
+                if methods.fold(spans.string_value(inner.name)) == "terminal"
             ]
     return spans.splice(text, edits)
+
+
+def flaw_of_offer(text: bytes) -> str | None:
+    """Why what a client's `initialize` offers can't be masked: some parsers take an array for an object."""
+    offered = jsonrpc.raw_at(text, "params", "clientCapabilities")
+    if offered is not None and offered[:1] not in b"{n":
+        return "clientCapabilities must be an object"
+    try:
+        mask_capabilities(text, ())
+    except TooMany as error:
+        return f"clientCapabilities: {error}"
+    return None
 
 
 def wants_news(text: bytes) -> bool:

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from acp_gateway.core import capabilities
+from acp_gateway.core import access_rules, capabilities
 from acp_gateway.core.agent_state import AgentPhase, AgentState
 from acp_gateway.core.opening import Openings
 from acp_gateway.core.rejoining import last_id, without_own_meta
@@ -35,6 +35,8 @@ class Initialization:
             self._process.refuse(request, jsonrpc.INVALID_REQUEST, "initialize has been called already")
         elif self._process.lost is not None:
             self._process.refuse(request, *self._process.lost[self._process.may_see_output(client)])
+        elif flaw := access_rules.flaw_of_params(request.message) or capabilities.flaw_of_offer(request.message.text):
+            self._process.refuse(request, jsonrpc.INVALID_PARAMS, flaw)
         else:
             client.phase = Phase.WAITING
             client.wants_news = capabilities.wants_news(request.message.text)

@@ -23,6 +23,7 @@ from typing import Final, Literal
 from urllib.parse import unquote
 
 from acp_gateway.protocol import jsonrpc, methods, spans
+from acp_gateway.protocol.spans import TooMany
 
 McpPolicy = Literal["drop", "deny", "allow"] | tuple[str, ...]
 """What becomes of local servers; a tuple holds the names that are passed on, and the others are dropped."""
@@ -133,7 +134,10 @@ def _sort(text: bytes, policy: McpPolicy) -> tuple[list[bytes], list[McpServer]]
 
 def _local_kind(server: bytes) -> str | None:
     """The kind of a server that is a program, or may be at a loopback address; None for one elsewhere."""
-    names = [methods.fold(name) for name in _names(server)]
+    try:
+        names = [methods.fold(name) for name in _names(server)]
+    except TooMany as error:
+        raise NotUnderstood(f"{LIST}: {error}") from None
     if len(set(names)) < len(names):
         raise NotUnderstood(f"a member of one of {LIST} is there twice")
     kind = (jsonrpc.text_at(server, "type") or "stdio").casefold()
@@ -162,12 +166,13 @@ def _nested(text: bytes) -> Iterator[tuple[int, int]]:
     if params is None:
         return
     meant = spans.find(text, "params", LIST)
+    plain = spans.structure(text)
     end = count = 0
     for match in _LISTS.finditer(text, *params):
         start = match.end()
         if start < end or (meant is not None and start == meant[0]):
             continue
-        end = spans.value_end(text, start)
+        end = spans.value_end(plain, start)
         if text[start:end] not in (b"{}", b"[]", b"null"):
             count += 1
             if count > LIST_LENGTH:

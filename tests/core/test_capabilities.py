@@ -68,6 +68,9 @@ def initialize_with(capabilities: bytes) -> bytes:
         (b'{"fs":{"readTextFile":true},"fs":{"writeTextFile":true}}', b'{"fs":%b,"fs":%b}' % (NO_FS, NO_FS)),
         (b'{"terminal" :true ,"y":1e999}', b'{"terminal" :false ,"y":1e999}'),
         (b'{"auth":{"terminal":true, "z":true}}', b'{"auth":{"terminal":false, "z":true}}'),
+        (b'{"FS":{"readTextFile":true},"Terminal":true}', b'{"FS":%b,"Terminal":false}' % NO_FS),
+        (b'{"Auth":{"TERMINAL":true}}', b'{"Auth":{"TERMINAL":false}}'),
+        (b'{"auth":[true]}', b'{"auth":{}}'),
     ],
 )
 def test_what_would_happen_on_the_clients_machine_is_masked_and_only_that(offered: bytes, masked: bytes) -> None:
@@ -88,6 +91,31 @@ def test_what_would_happen_on_the_clients_machine_is_masked_and_only_that(offere
 )
 def test_other_capabilities_stay_verbatim(offered: bytes) -> None:
     assert mask_capabilities(initialize_with(offered), ()) == initialize_with(offered)
+
+
+MANY = b"{%b}" % b",".join(b'"k%d":1' % number for number in range(1001))
+
+
+@pytest.mark.parametrize("shared", [True, False])
+@pytest.mark.parametrize(
+    "params",
+    [
+        b'{"protocolVersion":1,"clientCapabilities":%b}' % MANY,
+        b'{"protocolVersion":1,"clientCapabilities":{"auth":%b}}' % MANY,
+        b'{"protocolVersion":1,"clientCapabilities":[{"readTextFile":true},true]}',
+        b'{"protocolVersion":1,"ClientCapabilities":{"fs":{"readTextFile":true}}}',
+        b'[1,{"fs":{"readTextFile":true}}]',
+    ],
+    ids=["many", "many within", "an array", "another case", "positional"],
+)
+def test_an_offer_that_cannot_be_masked_is_refused_and_another_may_follow(shared: bool, params: bytes) -> None:
+    scene = Scene(make_policy(shared=shared))
+    ann = scene.join("ann", initialize=False)
+    ann.say(b'{"jsonrpc":"2.0","id":1,"method":"initialize","params":%b}' % params)
+    assert ann.hears()["error"]["code"] == -32602
+    assert not scene.agent.heard()
+    ann.request("initialize", protocolVersion=1)
+    assert scene.agent.takes("initialize")
 
 
 def test_where_nothing_is_offered_there_is_nothing_to_mask() -> None:

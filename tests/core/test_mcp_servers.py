@@ -219,6 +219,18 @@ def test_a_lone_surrogate_in_a_request_hides_nothing() -> None:
     assert len(screened.dropped) == 2
 
 
+@pytest.mark.parametrize("size", [10, 20_000])
+def test_a_lone_surrogate_in_a_list_deeper_in_a_request_is_dropped_with_it(size: int) -> None:
+    text = request("[]", r',"_meta":{"mcpServers":["\ud83d"],"x":"%s"}' % ("a" * size))
+    assert screen(text, "drop").text == text.replace(rb'["\ud83d"]', b"[]")
+
+
+def test_a_server_has_only_so_many_members() -> None:
+    server = json.dumps({f"k{number}": number for number in range(1001)})
+    with pytest.raises(NotUnderstood, match="more than 1000 members"):
+        screen(request(f"[{server}]"), "drop")
+
+
 # Lists deeper in a request
 
 
