@@ -95,7 +95,7 @@ def mask_capabilities(text: bytes, serves: Collection[Capability]) -> bytes:
 
 
 def flaw_of_offer(text: bytes) -> str | None:
-    """Why what a client's `initialize` offers can't be masked: some parsers take an array for an object."""
+    """Return why a client's offer cannot be masked, else None. Some parsers take an array for an object."""
     offered = jsonrpc.raw_at(text, "params", "clientCapabilities")
     if offered is not None and offered[:1] not in b"{n":
         return "clientCapabilities must be an object"

@@ -60,7 +60,7 @@ def _count_down(counter: Counter[_Key], key: _Key) -> None:
 
 
 class _Sharing(NamedTuple):
-    """Whose clients share a rate: those of an identity, or its guests; and which of them do alike."""
+    """The key of the clients that share a rate alike: an identity's controllers, its observers, or its guests'."""
 
     identity: str
     guest: bool
@@ -142,7 +142,7 @@ class Connections:
         if has >= most and not (access.session is not None and self._give_up_one_away(account)):
             raise Busy(f"{name} ({most}) are there already; try later")
         if access.session is None and access.role == "observer" and self._sharing[_sharing(access)] >= (most + 1) // 2:
-            # Who may only look does not keep out those of the same identity who may act.
+            # Observers do not keep the controllers of their identity out.
             raise Busy(f"half of {name} ({most}) are there already as observers; try later")
         most = limits.max_connections
         why = f"max_connections ({most}) are there already"

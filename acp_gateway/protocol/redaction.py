@@ -78,7 +78,7 @@ _SHAPES: Final[tuple[_Shape, ...]] = (
     ),
     (("authorization", "cookie"), re.compile(r"""((?i:authorization|cookie)["']?[ \t]*[:=][ \t]*["']?)[^\r\n"']+""")),
     (("://",), re.compile(r"(://[^\s/@:]*:)[^\s/@]+(?=@)")),
-    # A token in place of the user: nobody's name is that long.
+    # A token in place of the user: no user's name is that long.
     (("://",), re.compile(r"(://)[^\s/@:.]{16,}(?=@)")),
     (
         ("x-",),

@@ -196,7 +196,7 @@ class Listener:
         try:
             _load_revocations(self._section, self._gateway)
         finally:
-            # What is wrong with one of the two keeps nobody from the other.
+            # One unusable file does not keep the other ones from being read.
             self._context = _make_context(self._section)
 
     async def serve(self, sock: socket.socket) -> None:
