@@ -33,8 +33,7 @@ from acp_gateway.gateway.agent.process import Agent, Launch, Spawner, run_agent
 from acp_gateway.gateway.attachment import BLANK, BUG, STOPPING, Disconnect
 from acp_gateway.gateway.connections import Connections
 from acp_gateway.gateway.control_channel import ControlContext, serve_desk
-from acp_gateway.gateway.events.audit import NO_AUDIT, Audit
-from acp_gateway.gateway.events.audit_throttle import AuditThrottle
+from acp_gateway.gateway.events.audit import NO_AUDIT, Audit, AuditThrottle
 from acp_gateway.gateway.events.hooks import Hooks
 from acp_gateway.gateway.events.recording import Recording, Tape
 from acp_gateway.gateway.hub import Hub, Limits

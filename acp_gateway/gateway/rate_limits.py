@@ -1,27 +1,44 @@
-"""Rate limits: token buckets, and the rate of the clients of one identity.
+"""Rate limits: token buckets for what clients send, and failure counters for authentication.
 
 A client is charged for the number of its messages, for their bytes, and for the time of the event loop that they took.
 Each is a fraction of what an identity may use in a second, and the largest fraction counts, so one bucket enforces all
 three limits. Bytes and time are charged only while another account is connected: without one, they delay no other
 user.
+
+A `FailureCounter` counts failures per key (an address, a token) within a window. Only failures are counted, after the
+token was checked: a valid token is accepted however many failures its address has. The memory is bounded: beyond it,
+the key whose last failure is the oldest is forgotten. An `EventAggregator` counts events that are reported later as one
+line.
+
+Times are seconds of a monotonic clock.
 """
 
-from collections.abc import Callable, Sized
+import ipaddress
+from collections import Counter
+from collections.abc import Callable, Hashable, Sized
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Generic, TypeVar
 
 from acp_gateway.transports.streams import Flooded
 
 LONGEST_PAUSE: Final = 5.0
-"""Seconds for which a connection is not read at once, so that a link that is well does not count as lost."""
+"""Maximum seconds of one pause in reading a connection, so that a healthy link does not count as lost."""
 
 REFILL_TIME: Final = 100.0
-"""Seconds in which the bucket of frames without a message is full again: one that holds ten thousand gives a hundred a
-second, where a client that is well needs one in ten seconds."""
+"""Seconds in which the bucket of frames without a message is refilled: one of ten thousand gives a hundred a second,
+while a healthy client needs one in ten seconds."""
+
+MAX_KEYS: Final = 4096
+"""Keys of one `FailureCounter`. About 250 bytes each, a megabyte in total."""
+
+MAX_TOPICS: Final = 100
+"""Topics that an `EventAggregator` tells apart; further ones share one line."""
+
+Topic = TypeVar("Topic", bound=Hashable)
 
 
 class TokenBucket:
-    """A token bucket: gives `rate` tokens a second on the long run, and `burst` at once."""
+    """A token bucket: `rate` tokens per second in the long run, and `burst` at once."""
 
     __slots__ = ("_burst", "_left", "_rate", "_since")
 
@@ -32,7 +49,10 @@ class TokenBucket:
         self._since = now
 
     def take(self, cost: float, now: float, parts: int = 1) -> float:
-        """Take tokens, which may leave a debt; return the seconds until it is paid, where the taker has one part."""
+        """Take tokens, which may leave a debt; return the seconds until it is paid.
+
+        `parts`: the number of equal parts of the bucket, of which the taker has one.
+        """
         rate = self._rate / parts
         left = self._left + (now - self._since) * rate
         burst = self._burst / parts
@@ -41,38 +61,38 @@ class TokenBucket:
         return -left / rate if left < 0 else 0.0
 
     def left(self, now: float) -> float:
-        """The tokens that can be taken now without a debt; negative where there is one."""
+        """Return the tokens that can be taken now without a debt; negative if there is one."""
         return min(self._burst, self._left + (now - self._since) * self._rate)
 
 
 @dataclass(frozen=True, slots=True)
 class Rates:
-    """What the clients of one identity may use together, in a second on the long run."""
+    """Sustained rates, per second, of all clients of one identity together."""
 
     messages: float
     size: float
     """Bytes."""
     share: float
-    """Of the event loop's time."""
+    """Share of the event loop's time."""
     burst: float
-    """Seconds of all that, at once."""
+    """Seconds of these rates that may be used at once."""
     frames: int
-    """Frames without a message of one connection, at once."""
+    """Frames without a message that one connection may send at once."""
 
 
 class RateLimiter:
-    """How fast one of the clients of an identity may speak.
+    """Throttles one of the clients of an identity.
 
-    All of them together have a rate. A client that keeps to its part of it is read on while others are too fast. Each
-    controller has a part, and all observers together have one: however many of them flood, they do not silence the
-    controllers of their identity.
+    All clients of an identity share a rate. A client within its equal part is never throttled, even if the identity as
+    a whole is over its rate. Each controller has a part, and all observers together have one, so that observers that
+    flood do not silence the controllers of their identity.
 
     Args:
-        rates: what all of them together may use.
-        together: the bucket of all of them, in seconds of `rates`.
-        accounts: those with a connection, of all identities; observers of an identity are one of their own.
-        parts: says of how many parts one is the client's.
-        clock: tells the time in seconds.
+        rates: of all clients of the identity together.
+        together: the bucket that they share, in seconds of `rates`.
+        accounts: accounts with a connection, of all identities; the observers of an identity are one of their own.
+        parts: returns the number of parts of which the client has one.
+        clock: returns the time in seconds.
     """
 
     __slots__ = ("_accounts", "_clock", "_frames", "_own", "_parts", "_rates", "_together")
@@ -88,7 +108,7 @@ class RateLimiter:
         now = clock()
         self._rates = rates
         self._together = together
-        # To come again must gain nothing: a new client has no burst of its own where the identity has used it up.
+        # Reconnecting must gain nothing: a new client has no burst of its own if its identity has used it up.
         self._own = TokenBucket(1.0, rates.burst, now, left=max(together.left(now), 0.0))
         self._frames: TokenBucket | None = None
         self._accounts = accounts
@@ -96,9 +116,9 @@ class RateLimiter:
         self._clock = clock
 
     def charge(self, messages: int = 0, size: int = 0, seconds: float = 0.0, frames: int = 0) -> float:
-        """Charge the client for messages, bytes, time and frames without a message; return how long not to read it.
+        """Charge for messages, bytes, event loop time and frames without a message; return the seconds to pause.
 
-        Raises `Flooded` where too many frames in a row had no message.
+        Raises `Flooded` if too many frames had no message.
         """
         rates = self._rates
         now = self._clock()
@@ -120,3 +140,74 @@ class RateLimiter:
             self._frames = TokenBucket(most / REFILL_TIME, most, now)
         if self._frames.take(count, now):
             raise Flooded(f"more than frames_without_message ({most}) pings, fragments or blank lines came in a row")
+
+
+@dataclass(slots=True)
+class _Count:
+    began: float
+    failures: int = 0
+
+
+class FailureCounter:
+    """Counts the failures of each key within a window, which begins with the key's first failure.
+
+    Args:
+        limit: failures within a window that are not exceptional.
+        window: seconds.
+        max_keys: keys that are counted at a time.
+    """
+
+    def __init__(self, limit: int, window: float, *, max_keys: int = MAX_KEYS) -> None:
+        self._limit = limit
+        self._window = window
+        self._max_keys = max_keys
+        # By key, the one with the oldest last failure first.
+        self._counts: dict[str, _Count] = {}
+
+    def add(self, key: str, now: float) -> bool:
+        """Count a failure; return whether the key is over its limit."""
+        count = self._counts.pop(key, None)
+        if count is None or now - count.began >= self._window:
+            count = _Count(now)
+        count.failures += 1
+        self._counts[key] = count
+        if len(self._counts) > self._max_keys:
+            del self._counts[next(iter(self._counts))]
+        return count.failures > self._limit
+
+
+class EventAggregator(Generic[Topic]):
+    """Counts events that are reported later as one line per topic; beyond `most` topics, they count under `rest`."""
+
+    def __init__(self, rest: Topic, *, most: int = MAX_TOPICS) -> None:
+        self._rest = rest
+        self._most = most
+        self._counts: Counter[Topic] = Counter()
+
+    def add(self, topic: Topic) -> None:
+        """Count an event."""
+        known = topic in self._counts or len(self._counts) < self._most
+        self._counts[topic if known else self._rest] += 1
+
+    def take(self) -> list[tuple[Topic, int]]:
+        """Return the topics since the last call with their counts, in the order of their first events."""
+        taken = list(self._counts.items())
+        self._counts.clear()
+        return taken
+
+
+def network_of(address: str) -> str:
+    """Return the network under which an IP address is counted: itself, or its /64 for IPv6, which one machine may own.
+
+    Text that is no IP address is returned unchanged.
+    """
+    try:
+        ip = ipaddress.ip_address(address)
+    except ValueError:
+        return address
+    if isinstance(ip, ipaddress.IPv4Address):
+        return str(ip)
+    if ip.ipv4_mapped is not None:
+        # Dual-stack sockets show IPv4 peers like this: all of them within one /64.
+        return str(ip.ipv4_mapped)
+    return f"{ipaddress.IPv6Address(int(ip) >> 64 << 64)}/64"

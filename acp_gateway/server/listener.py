@@ -31,8 +31,8 @@ from websockets.http11 import Request
 from acp_gateway.config.load import ListenSection
 from acp_gateway.errors import AccessError, Forbidden, ProtocolError, Unauthorized
 from acp_gateway.gateway.access import Access, ConnectRequest, Grant
-from acp_gateway.gateway.failure_counter import network_of
 from acp_gateway.gateway.gateway import Gateway
+from acp_gateway.gateway.rate_limits import network_of
 from acp_gateway.gateway.resumption import ResumeClaim
 from acp_gateway.protocol import jsonrpc
 from acp_gateway.security.revocations import certificate_id

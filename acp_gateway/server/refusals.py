@@ -26,7 +26,7 @@ from acp_gateway.errors import (
     UnknownSession,
 )
 from acp_gateway.gateway.events.audit import Audit
-from acp_gateway.gateway.failure_counter import EventAggregator, FailureCounter, network_of
+from acp_gateway.gateway.rate_limits import EventAggregator, FailureCounter, network_of
 
 log = logging.getLogger(__name__)
 
@@ -93,7 +93,7 @@ class Refusals:
         # What else there is to tell about an address, or a token.
         self._events = FailureCounter(limits.failed_attempts, self._window)
         # What has been told.
-        self._told = FailureCounter(SINGLE_LINES * limits.failed_attempts, self._window, remembered=1)
+        self._told = FailureCounter(SINGLE_LINES * limits.failed_attempts, self._window, max_keys=1)
         # What comes in, by identity; and how often that was told together, by identity and credential.
         self._entries = FailureCounter(SINGLE, self._window)
         self._entered = EventAggregator(("various", "various"))
@@ -112,11 +112,11 @@ class Refusals:
             return Refusal(error)
         now = trio.current_time()
         if credential is not None:
-            over = self._by_shown.refused(credential, now)
+            over = self._by_shown.add(credential, now)
         else:
-            over = self._by_address.refused(network_of(visitor.address), now)
+            over = self._by_address.add(network_of(visitor.address), now)
             if shown:
-                over |= self._by_shown.refused(hashlib.sha256(shown.encode(errors="replace")).hexdigest(), now)
+                over |= self._by_shown.add(hashlib.sha256(shown.encode(errors="replace")).hexdigest(), now)
         self._tell(event, visitor, text, together=over, credential=credential)
         if not over:
             return Refusal(error)
@@ -137,7 +137,7 @@ class Refusals:
     def admitted(self, visitor: Peer, **details: str) -> None:
         """Audit that a connection was authenticated: one by one, or together where one identity comes very often."""
         identity = details.get("identity", "")
-        if self._entries.refused(identity, trio.current_time()):
+        if self._entries.add(identity, trio.current_time()):
             self._entered.add((identity, details.get("credential", "")))
         else:
             self._record("authenticated", visitor.address, visitor.listener, connection=visitor.name, **details)
@@ -162,11 +162,11 @@ class Refusals:
 
     def _is_frequent(self, event: _Event, credential: str | None = None) -> bool:
         who = credential or network_of(event.address)
-        return self._events.refused(f"{event.level} {who}", trio.current_time())
+        return self._events.add(f"{event.level} {who}", trio.current_time())
 
     def _tell(self, event: _Event, visitor: Peer, text: str, *, together: bool, credential: str | None = None) -> None:
         """Say it in the log and the audit: at once, or together with others of its kind."""
-        if together or self._told.refused(_EVERYBODY, trio.current_time()):
+        if together or self._told.add(_EVERYBODY, trio.current_time()):
             self._gathered.add(event)
             return
         log.log(event.level, "%s: %s", visitor.name, text)

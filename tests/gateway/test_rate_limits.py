@@ -1,18 +1,29 @@
-"""Token buckets, and what a client is charged for."""
+"""Token buckets, the charges of a client, and failure counters."""
 
 from collections import Counter
 from collections.abc import Hashable
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from acp_gateway.gateway.rate_limits import LONGEST_PAUSE, REFILL_TIME, RateLimiter, Rates, TokenBucket
+from acp_gateway.gateway.rate_limits import (
+    LONGEST_PAUSE,
+    REFILL_TIME,
+    EventAggregator,
+    FailureCounter,
+    RateLimiter,
+    Rates,
+    TokenBucket,
+    network_of,
+)
 from acp_gateway.transports.streams import Flooded
 
 RATES = Rates(messages=100, size=1000, share=0.25, burst=4.0, frames=50)
 
 
 class Clock:
-    """Shows what it is told to."""
+    """A clock that tests set."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -31,7 +42,7 @@ class Identity:
         self.clients: Counter[Hashable] = Counter(["bob"])
 
     def client(self) -> RateLimiter:
-        """One more."""
+        """Connect another client."""
         self.clients["ann"] += 1
         return RateLimiter(self._rates, self._together, self.clients, lambda: self.clients["ann"], self.clock)
 
@@ -39,7 +50,7 @@ class Identity:
 # Buckets
 
 
-def test_a_bucket_gives_a_burst_and_then_so_much_a_second() -> None:
+def test_a_bucket_gives_a_burst_and_then_its_rate() -> None:
     bucket = TokenBucket(10, 100, 0.0)
     assert bucket.take(100, 0.0) == 0
     assert bucket.take(1, 0.0) == pytest.approx(0.1)
@@ -55,7 +66,7 @@ def test_a_bucket_fills_up_to_the_burst_and_no_further() -> None:
     assert bucket.take(10, 1e9) == pytest.approx(1.0)
 
 
-def test_whoever_waits_as_it_is_told_says_so_much_a_second_on_the_long_run() -> None:
+def test_a_client_that_pauses_as_told_keeps_to_the_rate_in_the_long_run() -> None:
     bucket, now = TokenBucket(5, 7, 0.0), 0.0
     for _ in range(100):
         now += bucket.take(3, now)
@@ -70,7 +81,7 @@ def test_a_bucket_may_begin_with_less_than_its_burst() -> None:
     assert bucket.left(1e9) == 100
 
 
-# What is charged
+# Charges
 
 
 @pytest.mark.parametrize(
@@ -84,13 +95,13 @@ def test_a_bucket_may_begin_with_less_than_its_burst() -> None:
         ({"messages": 100, "size": 10, "seconds": 0.75}, 3.0),
     ],
 )
-def test_the_largest_part_of_what_may_be_used_in_a_second_counts(charged: dict[str, float], seconds: float) -> None:
+def test_the_largest_of_messages_bytes_and_time_is_charged(charged: dict[str, float], seconds: float) -> None:
     client = Identity().client()
     assert client.charge(size=4000) == 0
     assert client.charge(**charged) == pytest.approx(seconds)  # type: ignore[arg-type]
 
 
-def test_nobody_is_paused_for_longer_than_a_good_link_may_be_silent() -> None:
+def test_one_pause_is_shorter_than_the_silence_that_a_link_may_have() -> None:
     client = Identity().client()
     assert client.charge(seconds=60) == LONGEST_PAUSE
 
@@ -102,7 +113,7 @@ def test_a_client_that_keeps_to_its_share_is_read_on_while_another_uses_up_the_t
     assert editor.charge(messages=10, seconds=0.001) == 0
 
 
-def test_a_client_that_comes_again_begins_without_a_burst_that_is_used_up() -> None:
+def test_reconnecting_gives_no_new_burst() -> None:
     identity = Identity()
     assert identity.client().charge(size=60_000_000) == LONGEST_PAUSE
     again = identity.client()
@@ -133,7 +144,7 @@ def test_bytes_and_time_are_charged_from_the_moment_at_which_another_account_con
     assert client.charge(size=10**9, seconds=600.0) == 0
 
 
-def test_frames_without_a_message_end_it_where_they_do_not_stop() -> None:
+def test_frames_without_message_beyond_the_burst_raise_flooded() -> None:
     identity = Identity()
     client = identity.client()
     client.charge(frames=50)
@@ -143,9 +154,76 @@ def test_frames_without_a_message_end_it_where_they_do_not_stop() -> None:
         client.charge(frames=1)
 
 
-def test_a_client_that_answers_a_ping_now_and_then_does_so_for_years() -> None:
+def test_frames_without_message_at_the_rate_of_pings_are_free() -> None:
     identity = Identity()
     client = identity.client()
     for _ in range(10_000):
         identity.clock.now += 20.0
         assert client.charge(frames=1) == 0
+
+
+# Failures
+
+
+def test_a_failure_counter_reports_each_failure_beyond_its_limit() -> None:
+    failures = FailureCounter(3, 60.0)
+    assert [failures.add("a", float(now)) for now in range(5)] == [False, False, False, True, True]
+
+
+def test_a_failure_counter_counts_each_key_by_itself() -> None:
+    failures = FailureCounter(1, 60.0)
+    assert [failures.add(key, 0.0) for key in ("a", "b", "a", "b")] == [False, False, True, True]
+
+
+def test_a_failure_counter_starts_again_a_window_after_the_first_failure() -> None:
+    failures = FailureCounter(1, 60.0)
+    assert [failures.add("a", now) for now in (0.0, 59.9, 60.0, 60.1)] == [False, True, False, True]
+
+
+def test_a_failure_counter_forgets_the_key_with_the_oldest_last_failure() -> None:
+    failures = FailureCounter(1, 60.0, max_keys=2)
+    for key in ("a", "b", "a", "c"):
+        failures.add(key, 0.0)
+    assert failures.add("a", 1.0)
+    assert not failures.add("b", 1.0)
+
+
+@given(st.lists(st.tuples(st.sampled_from("abcde"), st.floats(0, 5)), max_size=200))
+def test_a_failure_counter_holds_at_most_max_keys(attempts: list[tuple[str, float]]) -> None:
+    failures, now = FailureCounter(2, 10.0, max_keys=3), 0.0
+    for key, pause in attempts:
+        now += pause
+        failures.add(key, now)
+        assert len(failures._counts) <= 3
+
+
+def test_an_event_aggregator_returns_counts_once_in_the_order_of_first_events() -> None:
+    gathered = EventAggregator("rest")
+    for topic in ("b", "a", "b"):
+        gathered.add(topic)
+    assert gathered.take() == [("b", 2), ("a", 1)]
+    assert gathered.take() == []
+
+
+def test_an_event_aggregator_counts_further_topics_under_rest() -> None:
+    gathered = EventAggregator("rest", most=2)
+    for topic in ("a", "b", "c", "d", "a"):
+        gathered.add(topic)
+    assert gathered.take() == [("a", 2), ("b", 1), ("rest", 2)]
+
+
+@pytest.mark.parametrize(
+    ("address", "network"),
+    [
+        ("192.0.2.7", "192.0.2.7"),
+        ("2001:db8:1:2:3:4:5:6", "2001:db8:1:2::/64"),
+        ("2001:db8:1:2::", "2001:db8:1:2::/64"),
+        ("::1", "::/64"),
+        ("::ffff:192.0.2.7", "192.0.2.7"),
+        ("fe80::1%eth0", "fe80::/64"),
+        ("unix", "unix"),
+        ("", ""),
+    ],
+)
+def test_network_of_returns_an_ipv4_address_or_the_64_of_an_ipv6_address(address: str, network: str) -> None:
+    assert network_of(address) == network

@@ -1,12 +1,16 @@
-"""Who did what and when, never what was said: `audit.jsonl`, which entries are only ever added to.
+"""The audit: which client did what and when, never what was said. Entries are only appended to `audit.jsonl`.
 
 An entry is a line of JSON in ASCII, written at once, so that several processes may write: the gateway, and the
 commands that make and revoke tokens. A file that has become too large is renamed to `audit.jsonl.1`, that one to
-`audit.jsonl.2`, and so on; the oldest is removed. Whoever renames holds the file's lock, and everybody looks before
-each line whether the file still has its name.
+`audit.jsonl.2`, and so on; the oldest is removed. A rename holds the lock
+of the file, and every writer checks before each line that the file still has its name.
 
-An audit that can't be written stops nobody from working. The log says so once, and how many entries are missing is the
-first thing in the audit when it can be written again.
+A failure to write does not stop the gateway. The log reports it once, and the number of missing entries is the first
+entry when the audit can be written again.
+
+Audit files keep a bounded number of bytes. To keep a client from pushing out older entries by repeating a harmless
+action, `AuditThrottle` writes a limited number of entries per event and identity in each window, and counts the others
+in one entry with their `count`.
 """
 
 import fcntl
@@ -23,10 +27,13 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import IO, Any, Final
 
+import trio
+
 from acp_gateway.errors import ConfigError
+from acp_gateway.gateway.rate_limits import EventAggregator, FailureCounter
 
 FILE_NAME: Final = "audit.jsonl"
-"""Of the audit, in the gateway's state directory."""
+"""Name of the file in `state_dir`."""
 
 EVENTS: Final = frozenset(
     {
@@ -44,6 +51,15 @@ LONGEST_TEXT: Final = 1024
 _MOST_ELEMENTS: Final = 64
 """Elements of a value that has several, and how many levels they may have."""
 _DEEPEST: Final = 3
+
+WINDOW: Final = 60.0
+"""Seconds in which `SINGLE` counts."""
+
+SINGLE: Final = 60
+"""Entries per event and identity that are written one by one in a window. With the default `audit_size`, a flood of all
+events takes most of a day to push out older entries."""
+
+_OTHERS: Final = ("various", "various")
 
 _log = logging.getLogger(__name__)
 
@@ -104,7 +120,7 @@ class Audit:
             self._file = self._open()
         size = os.fstat(self._file).st_size
         if size and os.pread(self._file, 1, size - 1) != b"\n":
-            # Somebody's line was torn, by a full disk or a kill; it must not spoil this one.
+            # A full disk or a kill has torn the last line; it must not spoil this one.
             lines = b"\n" + lines
         written = os.write(self._file, lines)
         if written < len(lines):
@@ -120,7 +136,7 @@ class Audit:
     def _open(self) -> int:
         """The file, made where there is none. Raises `OSError` for one that can't be trusted."""
         self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        # Not to wait for the reader of a FIFO that somebody put there.
+        # Without waiting for the reader, in case the path is a FIFO.
         flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK
         try:
             file = os.open(self._path, flags | os.O_EXCL, 0o600)
@@ -128,7 +144,7 @@ class Audit:
             file = os.open(self._path, flags, 0o600)
         else:
             if os.geteuid() == 0:
-                # Only one that was just made: in a directory of somebody else's, another may be a link to anything.
+                # Only a new file: in a directory of another user, an existing one may be a link to anything.
                 owner = self._path.parent.stat()
                 os.fchown(file, owner.st_uid, owner.st_gid)
         try:
@@ -151,7 +167,7 @@ class Audit:
             os.fchmod(file, 0o600)
 
     def _owner(self) -> int:
-        """Who the file has to belong to: the gateway's user, for whom root may be writing."""
+        """Return the required owner of the file: the gateway's user, also when root writes for it."""
         return self._path.parent.stat().st_uid if os.geteuid() == 0 else os.geteuid()
 
     def _rotate_when_due(self) -> None:
@@ -245,6 +261,36 @@ class AuditReading:
             if identity not in seen:
                 seen.add(identity)
                 files.append(file)
+
+
+class AuditThrottle:
+    """Writes to an audit, and aggregates floods. `run` must be running."""
+
+    def __init__(self, audit: Audit) -> None:
+        self._audit = audit
+        self._entries = FailureCounter(SINGLE, WINDOW)
+        # By event and identity.
+        self._aggregated = EventAggregator(_OTHERS)
+
+    def record(self, event: str, *, identity: str | None = None, **details: Any) -> None:
+        """Write an entry, or count it; an entry without an identity, of the gateway or an agent, is always written."""
+        if identity is not None and self._entries.add(f"{event} {identity}", trio.current_time()):
+            self._aggregated.add((event, identity))
+        else:
+            self._audit.record(event, identity=identity, **details)
+
+    async def run(self) -> None:
+        """Write the aggregated entries after each window, until cancelled."""
+        try:
+            while True:
+                await trio.sleep(WINDOW)
+                self._report()
+        finally:
+            self._report()
+
+    def _report(self) -> None:
+        for (event, identity), count in self._aggregated.take():
+            self._audit.record(event, identity=identity, count=count)
 
 
 def read_audit(path: Path, since: float | None = None) -> AuditReading:

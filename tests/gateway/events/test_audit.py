@@ -7,14 +7,25 @@ import logging
 import multiprocessing
 import os
 import stat
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+import trio
+from trio.testing import MockClock, wait_all_tasks_blocked
 
 from acp_gateway.errors import ConfigError
-from acp_gateway.gateway.events.audit import LONGEST_TEXT, NO_AUDIT, Audit, entry_line, read_audit
+from acp_gateway.gateway.events.audit import (
+    LONGEST_TEXT,
+    NO_AUDIT,
+    SINGLE,
+    WINDOW,
+    Audit,
+    AuditThrottle,
+    entry_line,
+    read_audit,
+)
 
 MOMENT = 1_800_000_000.1234
 
@@ -33,7 +44,7 @@ def entries(path: Path) -> list[dict[str, Any]]:
 
 
 def numbers(path: Path) -> list[int]:
-    """What was recorded as `n`."""
+    """Return the recorded values of `n`."""
     return [entry["n"] for entry in read_audit(path)]
 
 
@@ -390,3 +401,78 @@ def test_the_audit_of_nothing_writes_nothing(tmp_path: Path, monkeypatch: pytest
     monkeypatch.setattr(os, "open", refuse)
     NO_AUDIT.record("attached", connection="c1")
     NO_AUDIT.close()
+
+
+# Floods
+
+
+@pytest.fixture
+def audit(path: Path) -> Iterator[Audit]:
+    audit = open_audit(path, max_size=1 << 24, files=2)
+    yield audit
+    audit.close()
+
+
+def untimed(path: Path) -> list[dict[str, Any]]:
+    """Return the entries without their times."""
+    return [{name: value for name, value in entry.items() if name != "time"} for entry in read_audit(path)]
+
+
+async def test_audit_throttle_writes_single_entries_at_once(audit: Audit, path: Path) -> None:
+    AuditThrottle(audit).record("attached", identity="ann", agent="demo")
+    assert untimed(path) == [{"event": "attached", "identity": "ann", "agent": "demo"}]
+
+
+async def test_audit_throttle_writes_a_flood_as_one_entry_with_its_count(
+    audit: Audit, path: Path, autojump_clock: MockClock
+) -> None:
+    throttle = AuditThrottle(audit)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(throttle.run)
+        for number in range(SINGLE + 500):
+            throttle.record("cwd_refused", identity="ann", path=f"/{number}")
+        assert len(untimed(path)) == SINGLE
+        await trio.sleep(WINDOW)
+        await wait_all_tasks_blocked()
+        assert untimed(path)[SINGLE:] == [{"event": "cwd_refused", "identity": "ann", "count": 500}]
+        nursery.cancel_scope.cancel()
+
+
+async def test_audit_throttle_limits_each_event_and_identity_by_itself(audit: Audit, path: Path) -> None:
+    throttle = AuditThrottle(audit)
+    for _ in range(SINGLE + 1):
+        throttle.record("cwd_refused", identity="ann")
+    throttle.record("cwd_refused", identity="bob")
+    throttle.record("attached", identity="ann")
+    assert [(entry["event"], entry["identity"]) for entry in untimed(path)[SINGLE:]] == [
+        ("cwd_refused", "bob"),
+        ("attached", "ann"),
+    ]
+
+
+async def test_audit_throttle_writes_single_entries_again_after_a_window(
+    audit: Audit, path: Path, autojump_clock: MockClock
+) -> None:
+    throttle = AuditThrottle(audit)
+    for _ in range(SINGLE + 1):
+        throttle.record("attached", identity="ann")
+    await trio.sleep(WINDOW)
+    throttle.record("attached", identity="ann", agent="demo")
+    assert untimed(path)[SINGLE:] == [{"event": "attached", "identity": "ann", "agent": "demo"}]
+
+
+async def test_audit_throttle_always_writes_entries_without_identity(audit: Audit, path: Path) -> None:
+    throttle = AuditThrottle(audit)
+    for _ in range(SINGLE + 5):
+        throttle.record("agent_started", agent="demo")
+    assert len(untimed(path)) == SINGLE + 5
+
+
+async def test_audit_throttle_writes_counts_when_it_is_cancelled(audit: Audit, path: Path) -> None:
+    throttle = AuditThrottle(audit)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(throttle.run)
+        for _ in range(SINGLE + 3):
+            throttle.record("attached", identity="ann")
+        nursery.cancel_scope.cancel()
+    assert untimed(path)[-1] == {"event": "attached", "identity": "ann", "count": 3}
