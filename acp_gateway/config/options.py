@@ -39,7 +39,7 @@ Journal = Literal["disk", "memory"]
 Role = Literal["controller", "observer"]
 
 McpPolicy = Literal["drop", "deny", "allow"] | tuple[str, ...]
-"""What becomes of tool servers that would run on the gateway's machine; a tuple holds the names that are allowed, and
+"""What becomes of MCP servers that would run on the gateway's machine; a tuple holds the names that are allowed, and
 drops the others."""
 
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
@@ -90,7 +90,7 @@ def _mcp_servers(entry: Entry) -> McpPolicy:
         raise entry.expected_word(what, ("drop", "deny", "allow"))
     for element in entry.array(what):
         if not (isinstance(element.value, str) and element.value):
-            raise element.error("expected the name of a tool server")
+            raise element.error("expected the name of an MCP server")
     return tuple(entry.value)
 
 

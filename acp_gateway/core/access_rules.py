@@ -1,6 +1,6 @@
-"""What a client may say: by its role, by what its connection came for, and by how it names a session and its place.
+"""Access rules for messages of clients: role, scope of the connection, and readable parameters.
 
-What may be done *in* a session is another matter: that needs a client that is attached to it.
+Messages *in* a session also need a client that is attached to it.
 """
 
 from itertools import islice
@@ -17,64 +17,65 @@ CWD: Final = "cwd"
 DIRECTORIES: Final = "additionalDirectories"
 
 DIRECTORIES_LENGTH: Final = 64
-"""Additional directories of a session at most; the disk is asked for each of them."""
+"""Maximum number of additional directories of a session; each is looked up on disk."""
 
 BLOCKS: Final = 1000
-"""Blocks of a prompt at most, each of which becomes a message for those who look on: editors send some dozens."""
+"""Maximum number of blocks of a prompt, each of which becomes a message for the other clients; editors send some
+dozens."""
 
 OPTIONS: Final = 256
-"""Options of a question at most: more than a person can choose among."""
+"""Maximum number of options of a permission request; more than a person can choose among."""
 
 
 def objection_to_request(client: Client, message: Message) -> tuple[int, str] | None:
-    """The code and the words that a request is refused with, whatever it is about; None for what may pass."""
+    """Return the error code and message that a request is refused with; None if it is permitted."""
     rules = methods.client_method(message.method)
     if not client.controls and not rules.observer:
         return jsonrpc.METHOD_NOT_FOUND, f"observers may only look: no {message.method:.80}"
     if (client.viewer.guest and not rules.guest) or not _is_within(client, message, rules):
         return jsonrpc.INVALID_REQUEST, f"this connection is for one session only: no {message.method:.80}"
     if client.viewer.workspaces is not None and message.session is None and not methods.is_known(message.method):
-        # What is not known here may open, list or read anything.
+        # An unknown method may open, list or read anything.
         return jsonrpc.INVALID_REQUEST, f"this connection is for some workspaces only: no {message.method:.80}"
     if message.method in methods.CLIENT_NOTIFICATIONS:
-        # Some agents don't look at the id: what is checked, and translated, of the one has to be of the other as well.
+        # Some agents ignore the id of a request: the checks and translations of the notification would be bypassed.
         return jsonrpc.INVALID_REQUEST, f"{message.method} is a notification, which has no id"
     flaw = flaw_of_params(message)
     return None if flaw is None else (jsonrpc.INVALID_PARAMS, flaw)
 
 
 def objection_to_notification(client: Client, message: Message) -> str | None:
-    """Why a notification is dropped, whatever it is about; None for what may pass."""
+    """Return why a notification is dropped; None if it is permitted."""
     if not client.controls:
         return "observers may only look"
     if client.viewer.guest and message.method != methods.SESSION_CANCEL:
-        return "guests may cancel, and tell nothing else"
+        return "guests may only send session/cancel"
     if client.viewer.only is not None and message.session is None:
         return "this connection is for one session only"
     if client.viewer.workspaces is not None and message.session is None:
-        # What is not known here may open, list or read anything.
+        # An unknown method may open, list or read anything.
         return "this connection is for some workspaces only, and it names no session"
     if message.method in methods.CLIENT_METHODS:
-        # Some agents don't look at the id, and would do unasked what nobody has looked at here.
+        # Some agents ignore a missing id, and would execute a request that was not checked.
         return "it is a request, which has an id"
     if message.method == methods.SESSION_CANCEL and message.session is None:
-        # Without one, an agent might end the turns of all.
+        # Without a session, an agent might end the turns of all.
         return "it names no session"
     return flaw_of_params(message)
 
 
 def _is_within(client: Client, message: Message, rules: methods.ClientMethod) -> bool:
-    """Whether a request is within what a connection came for."""
+    """Return True if a request is within the scope of its connection."""
     if client.viewer.only is None or message.method in (methods.NEW, methods.LIST, methods.AUTHENTICATE):
         return True
     return message.session is not None and not rules.beyond
 
 
 def flaw_of_params(message: Message) -> str | None:
-    """Why what a message is about can't be known: what its receiver reads must be what was checked here.
+    """Return why the subject of a message is ambiguous: the receiver must read what was checked here.
 
     Some parsers take `session_id` or `SessionId` for `sessionId`, an array of one string for that string, and an array
-    for an object whose members are in their order.
+    for an object with its members in order.
     """
     if message.session is not None and len(message.session) > SESSION_ID_SIZE:
         return f"a session's id has at most {SESSION_ID_SIZE} characters"
@@ -82,11 +83,11 @@ def flaw_of_params(message: Message) -> str | None:
     if known and message.params is None:
         params = jsonrpc.raw_params(message)
         if params in (b"", b"null"):
-            return None if methods.client_method(message.method).bare else "params must be there, an object"
+            return None if methods.client_method(message.method).bare else "params are missing: they must be an object"
         if params[:1] != b"{":
             return "params must be an object"
     members = jsonrpc.params_of(message)
-    # There are none of what has more than anybody looks at.
+    # Members beyond the limit are not parsed: then estimate their number from the size.
     size = len(members) if members or not known else len(jsonrpc.raw_params(message)) // 2
     if known and size > methods.MEMBERS:
         return f"params of {message.method:.80} have at most {methods.MEMBERS} members"
@@ -103,7 +104,7 @@ def flaw_of_params(message: Message) -> str | None:
 
 
 def flaw_of_question(message: Message) -> str | None:
-    """The same for a request of an agent."""
+    """Return why the parameters of an agent's request are ambiguous or too many; None if they are fine."""
     flaw = flaw_of_params(message)
     if flaw is None and not _is_short(jsonrpc.params_of(message).get("options", b"null"), OPTIONS):
         flaw = f"a question has at most {OPTIONS} options"
@@ -111,7 +112,7 @@ def flaw_of_question(message: Message) -> str | None:
 
 
 def _is_short(array: bytes | msgspec.Raw, most: int) -> bool:
-    """Whether a value is no array of more elements."""
+    """Return False for an array of more than `most` elements."""
     text = bytes(array)
     if text.count(b",") < most or text[:1] != b"[":
         return True
@@ -122,7 +123,7 @@ def _is_short(array: bytes | msgspec.Raw, most: int) -> bool:
 
 
 def flaw_of_opening(message: Message) -> str | None:
-    """Why where a session is to be opened, and with which tool servers, can't be known."""
+    """Return why the directories of a session to open are ambiguous; None if they are fine."""
     members = jsonrpc.params_of(message)
     if bytes(members.get(CWD, b"null"))[:1] not in b'"n':
         return f"{CWD} must be a string"
@@ -132,13 +133,13 @@ def flaw_of_opening(message: Message) -> str | None:
     if more[:1] != b"[" or not _are_strings(more):
         return f"{DIRECTORIES} must be an array of at most {DIRECTORIES_LENGTH} strings"
     if next(spans.elements(more), None) is not None and bytes(members.get(CWD, b"null")) == b"null":
-        # Where the session itself would be, nobody here knows.
+        # Without `cwd`, the session's own directory would be unknown.
         return f"{DIRECTORIES} need a {CWD} beside them"
     return None
 
 
 def directories_of(message: Message) -> tuple[str, ...]:
-    """The directories that a session is to be opened in, `cwd` first."""
+    """Return the directories of a session to open, `cwd` first."""
     cwd = jsonrpc.text_param(message, CWD)
     more = jsonrpc.param(message, DIRECTORIES)
     named = [] if more is None or more[:1] != b"[" else map(spans.string_value, jsonrpc.elements_of(more))

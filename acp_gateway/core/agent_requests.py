@@ -1,11 +1,11 @@
-"""What an agent asks of its clients, from the request until the one answer it gets.
+"""Requests of an agent to its clients, from their arrival until their one response.
 
-A question for all controllers of a session goes to each of them under an id of its own, and the first valid answer
-wins. An error is no answer: a client that can't show the dialog says so at once and must not decide for the person in
-front of another one. Nor is a choice that was never offered. Those who lose get `$/cancel_request` with their id, and
-what they still say is dropped: ids are never used again.
+A request for all controllers of a session is forwarded to each of them under an id of its own, and the first valid
+response wins. An error does not count: a client that can't show the dialog answers at once and must not decide for the
+user of another one. Neither does an option that was not offered. The other clients get `$/cancel_request` with their
+id, and their later responses are dropped: ids are never used again.
 
-A question that nobody is there for is held, and asked of whoever attaches next: nothing is denied by default.
+A request without a connected client is held, and forwarded to the next that attaches: nothing is denied by default.
 """
 
 from collections import deque
@@ -20,74 +20,75 @@ from acp_gateway.protocol.methods import CANCEL_REQUEST, CREATE_ELICITATION, REQ
 from acp_gateway.protocol.spans import TooMany
 
 LONG: Final = 24 * 3600.0
-"""Seconds after which a question that waits is worth a line in the log: a day, by then somebody has slept over it."""
+"""Seconds before an open request is logged: a day, in which a user should have noticed it."""
 
 
 DECISION_SIZE: Final = 64 * 1024
-"""Bytes of an answer that decides, at most: what a person fills in has some hundreds, and it is read often."""
+"""Maximum size of a response that decides, in bytes; forms have some hundreds, and the response is parsed several
+times."""
 
 REMEMBERED: Final = 16
-"""Links that a question was asked over and that are gone, of which one may want it back: devices are a handful."""
+"""Maximum number of expired links per request from which a client may reclaim it; devices are a handful."""
 
 _TOOL_CALL: Final = ("toolCallId", "title", "kind")
 
 
 class AgentRequest:
-    """A request of the agent that is not answered yet."""
+    """An unanswered request of the agent."""
 
     def __init__(self, message: Message, audience: Audience, session: Session | None, since: float) -> None:
         self.message = message
         self.audience = audience
         self.session = session
-        """Whose clients are asked; None while that is not clear, or where it is a client's own affair."""
+        """Session whose clients are asked; None if unknown, or if the request belongs to one client."""
         self.candidates: frozenset[str] = frozenset()
-        """The identities that it may be of, where it names no session."""
+        """Identities that the request may belong to, if it names no session."""
         self.in_turn = False
-        """Whether a turn was running when it was asked."""
+        """True if a turn was running when the request arrived."""
         self.since = since
-        """Seconds, by the driver's clock."""
+        """Arrival, in seconds of the driver's clock."""
         self.copies: dict[Client, int] = {}
-        """Whom it was asked of, and under which id."""
+        """Ids that the request was forwarded under, by client."""
         self.refused: Message | None = None
-        """The last answer that did not count."""
+        """The last response that did not count."""
         self.forwarded_ids = message
-        """The message as clients get it, but for its id."""
+        """The message as forwarded, except for its id."""
         self.translate: Callable[[Client, bytes], bytes] | None = None
-        """What has to be done to the answer on its way to the agent."""
+        """Translates a client's response for the agent."""
         self.mentioned = False
-        """Whether the log has said that it waits for long."""
+        """True if the log has mentioned the long wait."""
         self.announced = False
-        """Whether somebody was told that nobody was there for it."""
+        """True if the `permission_waiting` hook has fired."""
         self.former: deque[tuple[str, str, int]] = deque(maxlen=REMEMBERED)
-        """Whom it was asked of that has gone: the identity, the link that could be resumed once, and the id there."""
+        """Clients that have gone and had the request: identity, name of the link, and the id on it."""
 
     @property
     def id(self) -> RawId:
-        """As the agent spelled it."""
+        """The id in the agent's spelling."""
         return self.message.id
 
     @property
     def method(self) -> str:
-        """What the agent asks."""
+        """Method of the request."""
         return self.message.method
 
     @property
     def is_decision(self) -> bool:
-        """Whether a person is to decide something."""
+        """True if a user has to decide."""
         return self.method in (REQUEST_PERMISSION, CREATE_ELICITATION)
 
     def describe(self) -> dict[str, Any]:
-        """What a person is told of it who is elsewhere."""
+        """Return the details for the `permission_waiting` hook."""
         call = {name: jsonrpc.text_param(self.message, "toolCall", name) for name in _TOOL_CALL}
         return {"method": self.method, "tool": call, "connected": 0}
 
     @property
     def title(self) -> str | None:
-        """What it is about, in the agent's words."""
+        """Title in the agent's words."""
         return jsonrpc.text_param(self.message, "toolCall", "title") or jsonrpc.text_param(self.message, "message")
 
     def accepts(self, answer: Message) -> bool:
-        """Whether an answer decides the question."""
+        """Return True if a response settles the request."""
         if not self.is_decision:
             return True
         if answer.error or len(answer.text) > DECISION_SIZE or self._repeats_itself(answer):
@@ -99,7 +100,7 @@ class AgentRequest:
         return outcome == "cancelled" or (outcome == "selected" and chosen is not None and chosen in self._offered())
 
     def _repeats_itself(self, answer: Message) -> bool:
-        """Whether a decision has a member twice, or more of them than any: which one was meant is not known."""
+        """Return True if a decision repeats a member, or has too many to tell: then its meaning is ambiguous."""
         for path in (("result",), ("result", "outcome")):
             raw = jsonrpc.raw_at(answer.text, *path)
             if raw is not None and raw[:1] == b"{":
@@ -112,11 +113,11 @@ class AgentRequest:
         return False
 
     def kind_of(self, choice: str) -> str | None:
-        """What choosing an option means, such as `allow_once`, as far as the agent has said that."""
+        """Return the kind of an option, such as `allow_once`, if the agent named it."""
         return self._offered().get(choice)
 
     def _offered(self) -> dict[str | None, str | None]:
-        """The options that there are, by id, with their kinds."""
+        """Return the kinds of the offered options, by id."""
         options = jsonrpc.param(self.message, "options")
         if options is None or options[:1] != b"[":
             return {}
@@ -127,16 +128,16 @@ class AgentRequest:
 
 
 class AgentRequests:
-    """All questions of one agent process that are open."""
+    """Open requests of one agent process."""
 
     def __init__(self, out: Outgoing) -> None:
         self._out = out
-        # The earliest first. An agent may use an id again before it is answered.
+        # The earliest first. An agent may reuse an id before its request is answered.
         self._open: dict[AgentRequest, None] = {}
 
     @property
     def size(self) -> int:
-        """Bytes of all of them."""
+        """Bytes of the open requests."""
         return sum(len(question.message.text) for question in self._open)
 
     def __len__(self) -> int:
@@ -149,19 +150,19 @@ class AgentRequests:
         return question in self._open
 
     def of(self, session: Session | None) -> list[AgentRequest]:
-        """The open questions of a session, the earliest first; for None those that belong to no session."""
+        """Return the open requests of a session, the earliest first; for None those without a session."""
         return [question for question in self._open if question.session is session]
 
     def unrouted(self) -> list[AgentRequest]:
-        """Those that nobody could be found for."""
+        """Return the requests that no recipient was found for."""
         return [question for question in self._open if question.session is None and not question.copies]
 
     def add(self, question: AgentRequest) -> None:
-        """The agent has asked something."""
+        """Register a request of the agent."""
         self._open[question] = None
 
     def ask(self, question: AgentRequest, clients: Iterable[Client]) -> None:
-        """Put a question to clients that don't have it yet."""
+        """Forward a request to clients that do not have it yet."""
         for client in clients:
             if client not in question.copies:
                 minted = client.mint_id()
@@ -170,17 +171,18 @@ class AgentRequests:
                 self._out.client(client, jsonrpc.with_id(question.forwarded_ids, RawId(b"%d" % minted)))
 
     def offer(self, session: Session, client: Client) -> None:
-        """Put everything that is open in a session to a client that takes part now."""
+        """Forward all open requests of a session to a newly attached client."""
         for question in self.of(session) if client.controls and not client.gone else ():
             if question.audience is Audience.CONTROLLERS or not question.copies:
                 self.ask(question, [client])
 
     def answer(self, client: Client, response: Message) -> AgentRequest | None:
-        """A client has answered: the question, if that settles it. Whoever else was asked is told."""
+        """Handle a client's response; return the request if that settles it. The other recipients get a
+        cancellation."""
         minted = jsonrpc.id_number(response.id)
         question = None if minted is None else client.questions.pop(minted, None)
         if question is None:
-            self._out.note(f"dropped a response of {client.name} that nobody waits for")
+            self._out.note(f"dropped a response of {client.name} to no open request")
             return None
         del question.copies[client]
         if question.accepts(response):
@@ -192,54 +194,54 @@ class AgentRequests:
             return question
         question.refused = response
         self._out.note(
-            f"{client.name} did not answer {question.method:.80} with a decision: the others are asked still"
+            f"{client.name} did not answer {question.method:.80} with a decision: the request stays open for the others"
         )
         self._reconsider(question)
         return None
 
     def settle(self, question: AgentRequest, answer: bytes) -> None:
-        """Give the agent its answer and take the question back from everybody who still has it."""
+        """Send the agent its response, and cancel the request at all recipients."""
         self._out.agent(answer)
         self._close(question)
 
     def settle_undecided(self, question: AgentRequest) -> None:
-        """Give the agent the answer for a question that will not be decided."""
+        """Send the agent the response for a request that will not be decided."""
         self.settle(question, undecided(question))
 
     def cancelled_by_agent(self, raw_id: RawId) -> None:
-        """The agent does not want to know any more."""
+        """Settle a request that the agent has cancelled."""
         key = jsonrpc.id_key(raw_id)
         question = next((question for question in self._open if jsonrpc.id_key(question.id) == key), None)
         if question is not None:
             self.settle(question, jsonrpc.error(question.id, jsonrpc.REQUEST_CANCELLED, "cancelled"))
 
     def turn_cancelled(self, session: Session) -> list[AgentRequest]:
-        """Somebody has ended the turns of a session: there is nothing left to decide in it. What there was."""
+        """Settle and return the decisions of a session whose turns were cancelled."""
         decisions = [question for question in self.of(session) if question.is_decision]
         for question in decisions:
             self.settle_undecided(question)
         return decisions
 
     def session_ended(self, session: Session) -> None:
-        """Nobody will take part in a session any more."""
+        """Settle all requests of a session that has ended."""
         for question in self.of(session):
             self.settle_undecided(question)
 
     def detached(self, client: Client, session: Session) -> None:
-        """A client takes no part in a session any more."""
+        """Cancel a session's requests at a client that was detached."""
         for minted, question in list(client.questions.items()):
             if question.session is session:
                 self._take_back(question, client, minted)
                 self._left(question)
 
     def client_back(self, client: Client) -> None:
-        """Put to a client that is there again what nobody was there for in its sessions."""
+        """Forward the unanswered requests in a reconnected client's sessions to it."""
         for question in self._open if client.controls else ():
             if question.session in client.sessions and not question.copies:
                 self.ask(question, [client])
 
     def client_gone(self, client: Client) -> None:
-        """A client will not answer any more."""
+        """Unregister an expired client as recipient, and remember its ids."""
         questions, client.questions = client.questions, {}
         for minted, question in questions.items():
             del question.copies[client]
@@ -248,7 +250,7 @@ class AgentRequests:
             self._left(question)
 
     def adopt(self, session: Session, client: Client, link: str, ids: Iterable[int]) -> list[int]:
-        """Give a client back what it was asked in a session over another link, under the ids that it had there.
+        """Return a session's requests to a client that had them over another link, under the same ids.
 
         Returns the ids of those that are still open.
         """
@@ -263,30 +265,31 @@ class AgentRequests:
         return adopted
 
     def agent_lost(self) -> None:
-        """Nobody wants to know any more: take everything back."""
+        """Cancel all requests at their recipients: the agent has ended."""
         for question in list(self._open):
             self._close(question)
 
     def overdue(self, now: float, timeout: float) -> list[AgentRequest]:
-        """The decisions that have waited for `timeout` seconds; those that wait for a day are mentioned in the log."""
+        """Return the decisions open for `timeout` seconds; log each request once that is open for a day."""
         late = []
         for question in self._open:
             age = now - question.since
             if age >= LONG and not question.mentioned:
                 question.mentioned = True
-                where = "no session that is known" if question.session is None else f"session {question.session.id}"
+                where = "an unknown session" if question.session is None else f"session {question.session.id}"
                 self._out.note(f"{question.method:.80} of {where:.80} has been waiting for {age / 3600:.0f} h")
             if age >= timeout and question.is_decision:
                 late.append(question)
         return late
 
     def _left(self, question: AgentRequest) -> None:
-        """One of those who were asked has left, which is no answer: a decision waits for the next to come."""
+        """Settle a request whose last recipient has left, unless it is a decision for controllers: that waits for the
+        next one."""
         if not question.copies and (question.session is None or question.audience is not Audience.CONTROLLERS):
             self.settle_undecided(question)
 
     def _reconsider(self, question: AgentRequest) -> None:
-        """One of those who were asked can't decide: if all can't, the agent hears of it."""
+        """Send the agent the last error once no recipient can decide."""
         assert question.refused is not None
         if question.copies:
             return
@@ -308,7 +311,7 @@ class AgentRequests:
 
 
 def decision(question: AgentRequest, answer: Message) -> bytes:
-    """What the agent gets of an answer that decides: what was looked at here, and nothing else that a client wrote."""
+    """Compose the response for the agent from the members that were checked, and no others."""
     result = jsonrpc.members_at(answer.text, "result")
     if question.method == CREATE_ELICITATION:
         told = _only(result, "action", "content", "_meta")
@@ -324,9 +327,9 @@ def _only(members: dict[str, bytes], *names: str) -> dict[str, bytes]:
 
 
 def undecided(question: AgentRequest) -> bytes:
-    """What the agent gets where nobody will answer: a decision where the protocol has one for that."""
+    """Compose the response for a request without a decision: a cancelled outcome where the protocol has one."""
     if question.method == REQUEST_PERMISSION:
         return jsonrpc.result(question.id, {"outcome": {"outcome": "cancelled"}})
     if question.method == CREATE_ELICITATION:
         return jsonrpc.result(question.id, {"action": "cancel"})
-    return jsonrpc.error(question.id, jsonrpc.REQUEST_CANCELLED, "the client that was to do this has gone")
+    return jsonrpc.error(question.id, jsonrpc.REQUEST_CANCELLED, "the client for this request has gone")

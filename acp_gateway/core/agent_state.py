@@ -1,8 +1,8 @@
-"""One agent process as the core sees it: its clients, its sessions, what it was asked, and how it is answered.
+"""State of one agent process: its clients, its sessions, and its open requests.
 
-The modules that decide (`lifecycle`, `openings`, `turns`, `routing`) share this state and speak to both sides through
-it: `forward` gives a request to the agent under an id of the gateway's, and the response comes back to the function
-that was named then; `answer`, `respond` and `refuse` settle it for its client, once.
+The modules that decide (`initialization`, `opening`, `turns`, `routing`) share this state and send through it:
+`forward` gives a request to the agent under an id of the gateway, and the response goes to the handler named there;
+`answer`, `respond` and `refuse` settle a request for its client, once.
 """
 
 import enum
@@ -30,58 +30,58 @@ if TYPE_CHECKING:
     from acp_gateway.core.rejoining import Rejoin
 
 JUST_LOST: Final = 5.0
-"""Seconds after a loss in which nobody is told elsewhere of what waits: most networks are back by then."""
+"""Seconds after a disconnection before a `permission_waiting` hook fires: most networks are back by then."""
 
 Refusal: TypeAlias = tuple[int, str, dict[str, Any] | None]
-"""The code, the words and the data of an error."""
+"""Code, message and data of an error."""
 
 Then: TypeAlias = Callable[[Request, Message], None]
-"""What to do with the agent's response to a request."""
+"""Handler of the agent's response to a request."""
 
 
 class AgentPhase(enum.Enum):
-    """How far the agent process is."""
+    """Phase of the agent process."""
 
     ABSENT = enum.auto()
     STARTING = enum.auto()
-    """`initialize` is on its way."""
+    """`initialize` is pending."""
     READY = enum.auto()
     LOST = enum.auto()
-    """It has ended and will not be started again."""
+    """The process has ended and will not be started again."""
 
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """What the configuration says, and what only the gateway's machine can tell."""
+    """The agent's configuration, and functions that need the gateway's machine."""
 
     shared: bool
-    """Whether the process is for several clients: it gets the gateway's own capabilities, and outlives each client."""
+    """True if the process serves several clients: it gets the gateway's own capabilities, and outlives each client."""
     serves: frozenset[Capability]
-    """What clients may do for the agent; all else is masked."""
+    """Client capabilities passed on to the agent; all others are masked."""
     login_hint: Callable[[list[dict[str, Any]]], str]
-    """Given the agent's authentication methods, says how to log it in on the gateway's machine."""
+    """Returns how to log the agent in on the gateway's machine, given its authentication methods."""
     max_open_requests: int
-    """Requests of one side that may wait for the other's answer; each is remembered until it comes."""
+    """Maximum number of unanswered requests of one peer; each is remembered until its response."""
     queued_prompts_per_session: int
-    """Prompts of one session that may wait for the end of a turn."""
+    """Maximum number of queued prompts of one session."""
     max_waiting_size: int
-    """Bytes of requests of one side that are held here, because the other can't have them yet or for the answer."""
+    """Maximum size of requests of one peer that are held here, in bytes."""
     journal_limit: int
-    """Bytes of a session's history that are kept."""
+    """Maximum size of a session's history, in bytes."""
     permission_timeout: float = math.inf
-    """Seconds after which a decision that nobody takes counts as cancelled."""
+    """Seconds before an unanswered decision counts as cancelled."""
     mcp_servers: McpPolicy = "allow"
-    """What becomes of tool servers that would run on the gateway's machine, or mean it."""
+    """Policy for MCP servers that would run on the gateway's machine, or connect to it."""
     max_sessions: float = math.inf
-    """Sessions of all agents that may be live at a time."""
+    """Maximum number of live sessions of all agents."""
     sessions_per_identity: float = math.inf
     max_queued_prompts: float = math.inf
-    """Prompts of all sessions that may wait for the end of a turn."""
+    """Maximum number of queued prompts of all sessions."""
     queued_prompts_per_identity: float = math.inf
     version: str = "0"
-    """The gateway's, for agents."""
+    """Version of the gateway, for agents."""
     common: bool = False
-    """Whether the process is for clients of several identities."""
+    """True if the process serves several identities."""
 
 
 class AgentState:
@@ -89,76 +89,76 @@ class AgentState:
 
     def __init__(self, agent: str, policy: Policy, registry: Registry) -> None:
         self.agent = agent
-        """Its name in the configuration."""
+        """Name in the configuration."""
         self.policy = policy
         self.registry = registry
         self.out = Outgoing()
         self.questions = AgentRequests(self.out)
-        """What it has asked of its clients."""
+        """Open requests of the agent to its clients."""
         self.terminals = Terminals()
         self.clients: dict[Client, None] = {}
         """The earliest first."""
         self.live: dict[str, Session] = {}
-        """The sessions that live in it, by id."""
+        """Sessions that live in the process, by id."""
         self.stage = AgentPhase.ABSENT
         self.lost: tuple[Refusal, Refusal] | None = None
-        """Why there will not be another process: for all clients, and for those that may see its output."""
+        """Errors once there will not be another process: for all clients, and for those that may see its output."""
         self.abilities = Abilities()
-        """What the agent can do, as it said when it was last initialized."""
+        """Capabilities from the last `initialize`."""
         self.auth_methods: list[dict[str, Any]] = []
-        """What it said about logging in, before any of it was removed."""
+        """All authentication methods of the agent, including those hidden from clients."""
         self.asked: dict[int, Request] = {}
-        """What it has and has not answered, by the id that it got."""
+        """Requests that the agent has not answered, by the id at the agent."""
         self.held: list[Request] = []
-        """What was asked of it while it has to be started again first."""
+        """Requests that wait until the agent is ready."""
         self.loading_journals: dict[Session, list[Request]] = {}
-        """What waits until the journal of a session was read from the archive."""
+        """Requests that wait until the journal of a session is read from the archive."""
         self.returned: dict[str, list[Request]] = {}
-        """What waits until somebody has opened a session again who may, by its id."""
+        """Requests that wait until a permitted client has re-opened a session, by its id."""
         self.checking_directories: dict[Request, DirectoryCheck] = {}
-        """What waits until somebody has looked at the directories that it names."""
+        """Requests that wait until their directories are checked."""
         self.unopened = Unopened()
-        """The sessions that it could not open."""
+        """Sessions that the agent could not open."""
         self.surcharge = 0
-        """As how many messages dear requests count besides their own one each, until somebody is charged for it."""
+        """Extra messages that expensive requests count as in rate limits, until they are charged."""
         self.now = 0.0
-        """Seconds, by the driver's clock."""
+        """Seconds of the driver's clock."""
         self._last_id = 0
 
     @property
     def abandoned(self) -> bool:
-        """Whether no client is connected, nor at work here while it is away."""
+        """True if no client is connected, and no disconnected one has a turn or a queued prompt."""
         return not any(client.connected for client in self.clients) and not any(
             session.turns or session.queue for session in self.live.values() if not self._left(session)
         )
 
     def may_see_output(self, client: Client) -> bool:
-        """Whether a client may see what the process writes apart from messages: secrets of its owner may be in it.
+        """Return True if a client may see the process's stderr: it may hold secrets of the owner.
 
-        The owner of one for several identities is the gateway's own user.
+        A process for several identities is owned by the gateway's own user.
         """
         viewer, policy = client.viewer, self.policy
         owns = not policy.common or viewer.identity == self.registry.own_identity
-        # Where others' sessions are in the process, what it writes may be about another workspace.
+        # In a shared process, the output may be about another workspace.
         return owns and client.controls and not viewer.guest and (viewer.workspaces is None or not policy.shared)
 
     def _left(self, session: Session) -> bool:
         return all(client.gone for client in session.attached)
 
     def seen(self, client: Client, session_id: str | None) -> Session | None:
-        """The session of this process that exists for a client."""
+        """Return the session of this process that is in a client's scope."""
         session = None if session_id is None else self.live.get(session_id)
         return session if session is not None and client.viewer.sees(session) else None
 
     def attached(self, client: Client, session_id: str | None) -> Session | None:
-        """The session of this process that a client takes part in."""
+        """Return the session of this process that a client is attached to."""
         session = None if session_id is None else self.live.get(session_id)
         return session if session is not None and session in client.sessions else None
 
     def queue_for(self, client: Client, request: Request) -> list[Request] | None:
-        """Where what a client asks has to wait now, if it has to: its requests reach the agent in order."""
+        """Return the queue that a request has to wait in, if any: a client's requests reach the agent in order."""
         session_id = request.message.session
-        # What it has asked since then does not count: this one may have waited already, for something else.
+        # Later requests don't count: this one may have waited already, for something else.
         for earlier in client.requests.values() if self.checking_directories else ():
             if earlier is request:
                 break
@@ -171,7 +171,7 @@ class AgentState:
         return seen.held if seen is not None and seen.in_transit else None
 
     def of_request(self, client: Client, request: Request) -> Session | None:
-        """The session that a request is about, if its client is attached to it; else it is refused."""
+        """Return the session of a request if its client is attached; else refuse the request."""
         session = self.attached(client, request.message.session)
         if session is None:
             self.refuse_unknown(request, request.message.session)
@@ -179,21 +179,21 @@ class AgentState:
         return session
 
     def new_journal(self) -> Journal:
-        """A journal within the configured limit."""
+        """Return an empty journal with the configured limit."""
         return Journal(self.policy.journal_limit, self.registry.new_epoch())
 
     def new_session(self, session_id: str, owner: str) -> Session:
-        """A session of this agent that nobody knows of yet."""
+        """Return a new session of this agent."""
         return Session(self.agent, session_id, owner, self.new_journal())
 
     def enter(self, session: Session) -> None:
-        """A session lives in this process from now on."""
+        """Add a session to this process."""
         self.unopened.forget(session)
         self.live[session.id] = session
         self.registry.add(session, self)
 
     def drop(self, session: Session) -> None:
-        """A session does not live in this process any more."""
+        """Remove a session from this process."""
         self.end_echo(session)
         for client in list(session.attached):
             self.detach(session, client)
@@ -203,13 +203,13 @@ class AgentState:
         self.registry.end(session)
 
     def take_part(self, session: Session, client: Client, *, hosts: bool, returning: "Rejoin | None" = None) -> None:
-        """A client is attached to a session from now on.
+        """Attach a client to a session.
 
         Args:
             session: one that lives here.
             client: may be attached already.
-            hosts: whether its machine serves files and terminals for the session, where it may.
-            returning: what it says of its time on another link.
+            hosts: True if the client serves files and terminals for the session, where permitted.
+            returning: the client's state from another link.
         """
         if client not in session.attached:
             self.tell(session, "attached", **who(client))
@@ -224,14 +224,14 @@ class AgentState:
         self.mark(session, [client])
 
     def mark(self, session: Session, clients: Iterable[Client]) -> None:
-        """Tell clients that count where in a session they are: counting alone would not lead them there."""
+        """Send the session's position to clients that count: counting alone would not lead them there."""
         for client in clients:
             if client.counts and len(session.id) <= SESSION_ID_SIZE:
                 position = session.journal.epoch, session.journal.position
                 self.out.client(client, Mark(acknowledgement(0, {session.id: position})))
 
     def tell_echo(self, session: Session, chunk: bytes) -> None:
-        """Tell the sender of a prompt what the agent says again of it: the others know it."""
+        """Send the agent's echo of a prompt to its sender: the others have the prompt already."""
         assert session.echo is not None
         sender = session.echo.request.client
         if sender in session.attached:
@@ -241,7 +241,7 @@ class AgentState:
             session.echo = None
 
     def end_echo(self, session: Session) -> None:
-        """The agent does not go on with an echo: what is none after all, the others are told now."""
+        """Finish an incomplete echo: fan its chunks out as ordinary updates."""
         echo, session.echo = session.echo, None
         if echo is None or not echo.withheld:
             return
@@ -255,7 +255,7 @@ class AgentState:
         self.out.audit_event("session_left", client, session=session.id, agent=self.agent)
         session.attached.pop(client, None)
         client.sessions.pop(session, None)
-        # If it came for this one, it may come for it again.
+        # A connection bound to this session may join it again.
         client.joined = False
         if session.host is client:
             session.host = None
@@ -263,7 +263,7 @@ class AgentState:
         self.tell(session, "left", **who(client))
 
     def forward(self, request: Request, then: Then, text: bytes | None = None) -> None:
-        """Give a request to the agent, under an id of the gateway's; `text` in place of its own, if any."""
+        """Forward a request to the agent under an id of the gateway, with `text` in place of its own, if given."""
         self._last_id += 1
         request.agent_id = self._last_id
         request.then = then
@@ -277,7 +277,7 @@ class AgentState:
         number = jsonrpc.id_number(response.id)
         request = None if number is None else self.asked.pop(number, None)
         if request is None or request.then is None:
-            self.out.note("dropped a response of the agent that nobody waits for")
+            self.out.note("dropped a response of the agent to no open request")
             return
         request.agent_id = None
         if methods.is_known(request.message.method) and not jsonrpc.has_readable_result(response):
@@ -286,14 +286,14 @@ class AgentState:
         request.then(request, response)
 
     def receive_unreadable(self, text: bytes, why: str) -> None:
-        """The agent has written what is no message. If it was to be an answer, whoever waits for it gets an error."""
+        """Handle an unreadable line of the agent. If it has a request's id, that request gets an error."""
         raw_id = jsonrpc.read_unreadable_id(text)
         if raw_id is not None:
             words = jsonrpc.error(raw_id, jsonrpc.INTERNAL_ERROR, f"the agent's answer can't be read: {why}")
             self.receive_response(jsonrpc.parse(words))
 
     def respond(self, request: Request, response: Message) -> None:
-        """Pass the agent's response on, under the id that the client knows."""
+        """Send the agent's response to the client, under the client's id."""
         if request.client is not None:
             text = response.text
             if response.error:
@@ -302,7 +302,7 @@ class AgentState:
             self._deliver_answer(request, jsonrpc.with_id(response, request.id))
 
     def answer(self, request: Request, result: bytes) -> None:
-        """Answer a request with a result of the gateway's own, which is JSON text."""
+        """Answer a request with a result of the gateway, which is JSON text."""
         self._deliver_answer(request, b'{"jsonrpc":"2.0","id":%b,"result":%b}' % (request.id, result))
 
     def fail(self, request: Request, why: str, data: dict[str, Any]) -> None:
@@ -318,9 +318,9 @@ class AgentState:
             self.out.client(client, text)
 
     def refuse_unknown(self, request: Request, session_id: str | None) -> None:
-        """Whether there is such a session or not: whoever may not see it learns nothing from this.
+        """Refuse a request for a session in the same words whether it exists or not.
 
-        Whose session it is learns why the agent could not open it.
+        Only its owner learns why the agent could not open it.
         """
         why = f"no session {session_id!r:.80} is open on this connection"
         reason = self.unopened.reason(request.client, session_id)
@@ -329,7 +329,7 @@ class AgentState:
         self.refuse(request, jsonrpc.SESSION_NOT_FOUND, why, {"sessionId": session_id})
 
     def too_much(self, message: Message, pending: int, size: int) -> str | None:
-        """Why a request can't be remembered besides those that are open, so many and of so many bytes."""
+        """Return why a request exceeds the limits, given the number and bytes of open ones; None if it does not."""
         if len(message.id) > ID_SIZE:
             return f"has an id of more than {ID_SIZE} bytes"
         if pending >= self.policy.max_open_requests:
@@ -339,7 +339,7 @@ class AgentState:
         return None
 
     def tell(self, session: Session, event: str, **details: Any) -> None:
-        """Tell those who asked for it what happens around a session."""
+        """Notify the attached clients that asked for news of an event in a session."""
         self._tell([client for client in session.attached if client.wants_news], session, event, details)
 
     def _tell(self, listeners: list[Client], session: Session, event: str, details: dict[str, Any]) -> None:
@@ -350,7 +350,7 @@ class AgentState:
     def tell_decision(
         self, question: AgentRequest, client: Client | None, decision: str | None, *, chosen: str | None = None
     ) -> None:
-        """Tell how something was decided; `chosen` is the option, where it was one: its id may be any word."""
+        """Notify and audit a decision; `chosen` is the id of the selected option, if one was."""
         call = jsonrpc.text_param(question.message, "toolCall", "toolCallId")
         if question.session is not None:
             about = {"method": question.method, "toolCallId": call, "decision": decision}
@@ -370,7 +370,7 @@ class AgentState:
         )
 
     def tell_others(self, request: Request, kind: str, update: bytes) -> None:
-        """Tell the others of a session what one of them has chosen."""
+        """Fan out a choice of one client to the other clients of the session."""
         session = request.session
         assert session is not None
         if self.live.get(session.id) is not session or session.state is State.OPENING:
@@ -380,13 +380,13 @@ class AgentState:
         self.mark(session, (client for client in session.attached if client is request.client))
 
     def turn_ended(self, session: Session, began: float, reason: str | None, why: str | None = None) -> None:
-        """A turn is over: those who look on hear of it, and so does a person who doesn't.
+        """Notify subscribers that a turn ended, and queue the `turn_end` hook.
 
         Args:
-            session: the turn's.
-            began: when it did.
-            reason: the agent's.
-            why: a word for what has ended it in the agent's place.
+            session: the session of the turn.
+            began: start time of the turn.
+            reason: the agent's stop reason.
+            why: the reason why the turn was ended in the agent's place.
         """
         self.tell(session, "turn_ended", stopReason=reason, **({} if why is None else {"reason": why}))
         connected = sum(client.connected for client in session.controllers())
@@ -395,7 +395,7 @@ class AgentState:
         )
 
     def announce_waiting(self) -> None:
-        """Tell a person of decisions that nobody is there to take, of each once."""
+        """Queue the `permission_waiting` hook, once per request that no connected controller can answer."""
         for question in self.questions:
             session = question.session
             if session is None or question.announced or not question.is_decision:
@@ -405,12 +405,12 @@ class AgentState:
                 self.out.event(HookEvent("permission_waiting", session, question.describe(), self.now - question.since))
 
     def _may_look(self, client: Client) -> bool:
-        """Whether somebody is there, or has only just been lost: many a link is back in a moment."""
+        """Return True if a client is connected, or was within `JUST_LOST`: most links are resumed in a moment."""
         return client.connected or self.now - client.away_since < JUST_LOST
 
 
 def who(client: Client | None) -> dict[str, Any]:
-    """A client as others may know it."""
+    """Return a client as other clients may see it."""
     if client is None:
         return {"by": None}
     return {"by": {"connection": client.name, "identity": client.viewer.identity, "role": client.role.value}}

@@ -21,22 +21,22 @@ from acp_gateway.protocol.methods import INITIALIZE, META, Capability
 from acp_gateway.protocol.spans import TooMany
 
 VERSION: Final = 1
-"""Of the protocol, offered to an agent that several clients share: the one that all clients speak."""
+"""Protocol version offered to an agent that several clients share: the one that all clients speak."""
 
 
 ANSWER_SIZE: Final = 256 * 1024
-"""Bytes of an agent's answer to `initialize` at most: it has a few thousand, and is looked at for many things."""
+"""Maximum size of an agent's response to `initialize`, in bytes; it has a few thousand, and is searched many times."""
 
 LOGINS: Final = 64
-"""Ways to log in that an agent can offer; further ones are left out."""
+"""Maximum number of authentication methods of an agent; further ones are left out."""
 
 
 @dataclass(frozen=True, slots=True)
 class Abilities:
-    """What an agent said it can do."""
+    """Capabilities of an agent."""
 
     version: int | None = None
-    """The protocol's version that was agreed on."""
+    """Negotiated protocol version."""
     load: bool = False
     resume: bool = False
     list: bool = False
@@ -44,17 +44,17 @@ class Abilities:
 
     @property
     def reopens(self) -> bool:
-        """Whether a session outlives the process that had it."""
+        """True if a session outlives the process that had it."""
         return self.load or self.resume
 
     @property
     def echoes(self) -> bool:
-        """Whether the agent itself tells all clients of a session what one of them said."""
+        """True if the agent itself fans a prompt out to all clients of its session."""
         return self.version is not None and self.version >= 2
 
 
 def own_initialize(serves: Collection[Capability], version: str) -> Message:
-    """The request that an agent for several clients gets, under an id that is to be replaced.
+    """Compose `initialize` for an agent that several clients share, under an id to be replaced.
 
     `version` is the gateway's own, for `clientInfo`.
     """
@@ -71,7 +71,7 @@ def own_initialize(serves: Collection[Capability], version: str) -> Message:
 
 
 def mask_capabilities(text: bytes, serves: Collection[Capability]) -> bytes:
-    """A client's `initialize` as its own agent gets it."""
+    """Mask a client's `initialize` for its own agent."""
     offered = spans.find(text, "params", "clientCapabilities")
     if offered is None or text[offered[0]] != ord("{"):
         return text
@@ -107,19 +107,19 @@ def flaw_of_offer(text: bytes) -> str | None:
 
 
 def wants_news(text: bytes) -> bool:
-    """Whether a client's `initialize` asks for the gateway's own notifications."""
+    """Return True if a client's `initialize` asks for the gateway's own notifications."""
     asked = jsonrpc.raw_at(text, "params", "clientCapabilities", "_meta", META)
     return asked not in (None, b"null", b"false")
 
 
 def requested_version(text: bytes) -> int | None:
-    """The protocol's version that a client's `initialize` asks for; None where that is no whole number."""
+    """Return the protocol version of a client's `initialize`; None if it is no whole number."""
     raw = jsonrpc.raw_at(text, "params", "protocolVersion")
     return int(raw) if raw is not None and raw.isdigit() and len(raw) < 10 else None
 
 
 def abilities(response: bytes) -> Abilities:
-    """What the result of `initialize` says about the agent."""
+    """Read the agent's capabilities from the result of `initialize`."""
     version = jsonrpc.raw_at(response, "result", "protocolVersion")
     capabilities = jsonrpc.members_at(response, "result", "agentCapabilities")
     sessions = jsonrpc.members_at(response, "result", "agentCapabilities", "sessionCapabilities")
@@ -131,10 +131,9 @@ def abilities(response: bytes) -> Abilities:
 
 
 def advertise(response: bytes) -> bytes:
-    """The result of `initialize` with what the gateway adds for an agent that clients share.
+    """Add the gateway's capabilities to the result of `initialize`, for an agent that clients share.
 
-    A session that one client has open can be loaded, resumed, listed and closed by the others, whatever the agent
-    itself can do.
+    Other clients can load, resume, list and close a session that one client has open, whatever the agent supports.
     """
     if abilities(response).version != VERSION:
         return response
@@ -152,12 +151,12 @@ def advertise(response: bytes) -> bytes:
 
 
 def auth_methods(response: bytes) -> list[dict[str, Any]]:
-    """What the agent says about logging in, for a person; what can't be decoded is left out of it."""
+    """Return the agent's authentication methods; undecodable ones are empty."""
     return [_object(spelling) for spelling in _auth_method_texts(response)]
 
 
 def strip_terminal_logins(response: bytes) -> bytes:
-    """The result of `initialize` without the ways to log in that would run a command."""
+    """Remove the authentication methods that would run a command from the result of `initialize`."""
     spellings = _auth_method_texts(response)
     kept = [spelling for spelling in spellings if not _runs_in_terminal(spelling)]
     if len(kept) == len(spellings) < LOGINS:
@@ -168,7 +167,7 @@ def strip_terminal_logins(response: bytes) -> bytes:
 
 
 def explain_login(response: bytes, methods: list[dict[str, Any]], hint: Callable[[list[dict[str, Any]]], str]) -> bytes:
-    """An error of the agent; one that says that nobody is logged in gets the words that say what to do."""
+    """Add instructions for logging in to an agent's authentication error."""
     if jsonrpc.raw_at(response, "error", "code") != b"%d" % jsonrpc.AUTH_REQUIRED:
         return response
     said = spans.find(response, "error", "message")

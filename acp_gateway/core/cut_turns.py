@@ -1,8 +1,8 @@
-"""Turns that were cut off while nobody could be told: by the end of the gateway, or of an agent that nobody was with.
+"""Turns cut off without a connected client: by the end of the gateway, or of an unused agent.
 
-An agent is a child of the gateway, so a restart ends the turns that run. Who is connected then sees no more than a lost
-connection. What is stored says it afterwards: a history goes on without the end of the turn whose prompt is in it. Who
-comes back to the session, or opens it, is told then, until the next turn begins.
+An agent is a child of the gateway, so a restart ends the running turns. Connected clients only see a lost connection.
+The stored history shows it afterwards: it has the prompt of a turn without its end. Clients that rejoin or open the
+session are told then, until the next turn begins.
 """
 
 from typing import TYPE_CHECKING, Final
@@ -18,13 +18,13 @@ if TYPE_CHECKING:
 AGENT_ENDED: Final = "agent_ended"
 AGENT_STOPPED: Final = "agent_stopped"
 GATEWAY_RESTARTED: Final = "gateway_restarted"
-"""What ends a turn in place of the agent, as news and errors name it."""
+"""Reasons of ended turns in news and errors, where the agent gave none."""
 
 _USER_CHUNK: Final = USER_CHUNK.encode()
 
 
 def note_cut(session: Session) -> None:
-    """Find out what has cut off the last turn of a session that is opened again, while it has its former journal."""
+    """Record why the last turn of a re-opened session was cut off, while its former journal is there."""
     journal = session.journal
     session.cut = None
     if not journal.position:
@@ -35,16 +35,16 @@ def note_cut(session: Session) -> None:
 
 
 def turn_begins(session: Session) -> None:
-    """Forget what has cut off the turn before."""
+    """Forget why the previous turn was cut off."""
     session.cut = None
     session.restored = False
 
 
 def cut_turn(session: Session, returning: "Rejoin | None") -> str | None:
-    """Return what has cut off the last turn, for a client that comes to the session; None where nothing has.
+    """Return why the last turn was cut off, for a client that joins the session; None if it was not.
 
-    Whose epoch is the present one was told when the session was opened again, or has come later. Where the history is
-    not known here, a client knows best whether there was a turn: it has a prompt that nobody has answered.
+    A client in the present epoch was told when the session was re-opened, or has joined later. Where the history is
+    unknown here, the client's unanswered prompts prove that there was a turn.
     """
     if returning is None:
         return session.cut
@@ -54,13 +54,13 @@ def cut_turn(session: Session, returning: "Rejoin | None") -> str | None:
 
 
 def told_cut(session: Session, returning: "Rejoin") -> bytes:
-    """Return the same as members of an answer's `_meta`, which are JSON text."""
+    """Return the reason as members of a result's `_meta`, which are JSON text."""
     cut = cut_turn(session, returning)
     return b"{}" if cut is None else jsonrpc.encode({"cut": cut})
 
 
 def _is_open(session_id: str, journal: Journal) -> bool:
-    """Whether there is a prompt since the last turn has ended: agents say something between turns as well."""
+    """Return True if a prompt came after the last end of a turn: agents send updates between turns as well."""
     return any(
         _USER_CHUNK in update
         and jsonrpc.text_at(update, "params", "update", "sessionUpdate") == USER_CHUNK

@@ -1,13 +1,13 @@
-"""The echo of a prompt: what some agents say again before they begin to answer.
+"""Echoes: prompts that some agents repeat before they begin to answer.
 
-The gateway itself tells the other clients of a session what one of them has said, as no agent had to. An agent that
-tells it as well would have everybody but the sender see it twice, and every late joiner. So an echo goes to the sender
-of the prompt alone, who would get it without a gateway too.
+The gateway fans a prompt out to the other clients of its session, as no agent has to. If the agent repeats it, all
+clients but the sender would see it twice, and every late joiner would. So an echo goes to the sender of the prompt
+alone, as it would without a gateway.
 
-An echo is what the agent says as the user, in the turn of the prompt and before anything else in it, if it has the
-text of the prompt: in one chunk, in one for each block or in pieces. White space doesn't count, as agents put blocks
-together with line breaks of their own. Blocks that are no text may be left out, or come in any order. Whether it is one
-shows with the last of the text. Until then it is withheld from the others, who are told it after all if it is none.
+An echo consists of user chunks in the turn of the prompt, before any other update, with the text of the prompt: in one
+chunk, in one for each block, or in pieces. White space is ignored, as agents join blocks with line breaks of their own.
+Other blocks may be left out or reordered. Only the last piece of text completes an echo. Until then its chunks are
+withheld from the other clients; they are fanned out after all if the echo ends early.
 """
 
 from typing import TYPE_CHECKING, Final
@@ -18,18 +18,18 @@ if TYPE_CHECKING:
     from acp_gateway.core.sessions import Request
 
 MOST_WITHHELD: Final = 1024 * 1024
-"""Bytes of an unfinished echo that are withheld: a prompt of a page that comes back letter by letter. What is longer
-comes in larger pieces."""
+"""Maximum size of a withheld, unfinished echo, in bytes: a page of prompt repeated letter by letter. Longer prompts
+come in larger pieces."""
 
 _Essence = tuple[str | None, ...]
 
 
 class Echo:
-    """The echo that an agent may give of one prompt.
+    """Expected echo of one prompt.
 
     Args:
         request: the prompt.
-        chunks: the updates by which the other clients were told of it.
+        chunks: the updates that the other clients got.
     """
 
     __slots__ = ("_at", "_blocks", "_chunks", "_size", "_text", "request", "withheld")
@@ -37,22 +37,22 @@ class Echo:
     def __init__(self, request: "Request", chunks: list[bytes]) -> None:
         self.request = request
         self.withheld: list[bytes] = []
-        """What is an echo so far, and is none if it ends here."""
+        """Chunks of the unfinished echo."""
         self._chunks = chunks
-        # Bytes of what is withheld.
+        # Bytes of the withheld chunks.
         self._size = 0
-        # Known as soon as there is something to compare: the text, up to where it has come, and what is no text.
+        # Read at the first comparison: the text, the position in it, and the other blocks.
         self._text: bytes | None = None
         self._at = 0
         self._blocks: list[_Essence] = []
 
     @property
     def over(self) -> bool:
-        """Whether nothing is missing any more."""
+        """True if the echo is complete."""
         return self._text is not None and self._at == len(self._text) and not self._blocks
 
     def take(self, chunk: bytes) -> bool:
-        """Look at a `user_message_chunk` of the agent; returns whether it goes on with the echo."""
+        """Match a `user_message_chunk` of the agent; return True if it continues the echo."""
         if self._text is None:
             self._text = self._read()
         essence = _essence(chunk)
@@ -87,7 +87,7 @@ class Echo:
 
 
 def _essence(chunk: bytes) -> _Essence:
-    """What two blocks of content have in common that are the same, whatever members an agent adds or leaves out."""
+    """Return the parts that equal blocks share, whatever members an agent adds or leaves out."""
     content = jsonrpc.raw_at(chunk, "params", "update", "content")
     if content is None:
         return (None,)
@@ -105,5 +105,5 @@ def _essence(chunk: bytes) -> _Essence:
 
 
 def _plain(text: str) -> bytes:
-    """A text without white space, in units that an agent in JavaScript may part: a piece can end within a character."""
+    """Remove white space and encode in UTF-16: an agent in JavaScript may split within a character."""
     return "".join(text.split()).encode("utf-16-le", "surrogatepass")

@@ -1,4 +1,4 @@
-"""The life of an agent process: initialized once, by whoever comes first, and forgotten when it has ended."""
+"""`initialize` of an agent process, once for all of its clients, and the reset after the process has ended."""
 
 from collections.abc import Callable
 
@@ -13,7 +13,7 @@ from acp_gateway.protocol.jsonrpc import Message
 
 
 class Initialization:
-    """Where one agent process is between its start and its end."""
+    """Initialization and reset of one agent process."""
 
     def __init__(
         self, process: AgentState, routing: Routing, openings: Openings, dispatch: Callable[[Request], None]
@@ -21,13 +21,13 @@ class Initialization:
         self._process = process
         self._routing = routing
         self._openings = openings
-        # Sees to a request that has waited.
+        # Resumes a request that has waited.
         self._dispatch = dispatch
-        # `initialize` as the agent gets it, the client's request that it was made of, and the answer for clients.
+        # `initialize` as forwarded, the client's request that it was made from, and the response for clients.
         self._first: Message | None = None
         self._proposal: Message | None = None
         self._welcome: Message | None = None
-        # Who has asked for `initialize` and waits for the agent's answer.
+        # `initialize` requests that wait for the agent's response.
         self._waiters: list[Request] = []
 
     def initialize(self, client: Client, request: Request) -> None:
@@ -49,7 +49,7 @@ class Initialization:
                 self.begin(request.message if client.controls else None)
 
     def begin(self, proposal: Message | None = None) -> None:
-        """Initialize a new process; `proposal` is the client's request that there is to be one."""
+        """Initialize a new process; `proposal` is the client's request that caused its start."""
         if self._first is None:
             if proposal is None or self._process.policy.shared:
                 self._first = capabilities.own_initialize(self._process.policy.serves, self._process.policy.version)
@@ -60,17 +60,17 @@ class Initialization:
         self._process.forward(Request(None, self._first), self._initialized)
 
     def clear(self, reason: str | None = None) -> None:
-        """Forget what was going on in a process that is not there any more.
+        """Reset the state of a process that has ended.
 
         Args:
-            reason: the word for why its turns have ended, which is told now; None where nobody is left to be told.
-                Then histories stay as if these turns went on, which says to a later process that they were cut off.
+            reason: the reason why its turns have ended, for the clients; None if no client is left. Then histories stay
+                as if these turns went on, and a later process finds them cut off.
         """
         process = self._process
         process.asked.clear()
         process.held.clear()
         process.loading_journals.clear()
-        # What waits for a session goes on waiting, unless it was answered because of this.
+        # Requests for a session to be re-opened keep waiting, unless they were answered with the end of the process.
         for waiting in process.returned.values():
             waiting[:] = [
                 request for request in waiting if request.client and request in request.client.requests.values()
@@ -99,7 +99,7 @@ class Initialization:
                 process.drop(session)
 
     def client_gone(self, client: Client) -> None:
-        """A client does not wait for its `initialize` any more."""
+        """Drop the `initialize` requests of a client that has gone."""
         self._waiters = [request for request in self._waiters if request.client is not client]
 
     def _initialized(self, _request: Request, response: Message) -> None:
@@ -133,7 +133,7 @@ class Initialization:
             self._dispatch(request)
 
     def _greet(self, request: Request) -> None:
-        """Answer `initialize` with what was agreed on with the agent."""
+        """Answer `initialize` with the negotiated version and capabilities."""
         client, agreed = request.client, self._process.abilities.version
         assert client is not None
         assert self._welcome is not None

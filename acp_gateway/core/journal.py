@@ -1,10 +1,11 @@
-"""One session's history for those who join late: its `session/update` messages, verbatim, within a bound.
+"""History of a session for late joiners: its `session/update` messages, verbatim, within a limit.
 
-History is cut at the front, and where a turn ends: half a turn says little, half a tool call less. Only a turn that is
-still running, and too large for the journal by itself, loses its own beginning.
+History is truncated at the front, at the end of a turn: half a turn says little, half a tool call less. Only a running
+turn that exceeds the journal by itself loses its own beginning.
 
-Some updates tell a state, such as the session's mode, of which the last one counts. Where such a message is cut off,
-the last of its kind is put aside and stays at the head of every replay: a late joiner may miss talk, never the state.
+Some updates hold a state, such as the session's mode, of which only the last one counts. When such a message is cut
+off, the last of its kind is set aside and stays at the head of every replay: a late joiner may miss text, never the
+state.
 """
 
 from collections import deque
@@ -13,59 +14,59 @@ from itertools import accumulate, islice
 from typing import Final
 
 FORMER_EPOCHS: Final = 100
-"""Epochs that a journal had before and that are remembered: each time the gateway starts and opens the session again it
-gets one. A client that comes back with an older one is told of a gap."""
+"""Maximum number of former epochs that are remembered: each start of the gateway that opens the session adds one. A
+client that returns with an older epoch gets a gap."""
 
 Run = tuple[list[bytes], dict[int, str], bool]
-"""Messages of one turn that follow one another; of those that tell a state the kind, by index and in order; and whether
-the turn has ended after them."""
+"""Consecutive messages of one turn; the kinds of those that hold a state, by index and in order; and whether the turn
+ends after them."""
 
 
 class Journal:
     """The last messages of a session.
 
     Args:
-        epoch: a word that no other journal has; a position means something together with it only.
-        limit: bytes that it may hold. What is put aside, one message for each kind of state, counts, but is kept even
-            where it is more than that by itself; then nothing else is held.
+        epoch: a word unique to this journal; a position has a meaning only together with it.
+        limit: maximum size in bytes. Messages set aside, one for each kind of state, count, but are kept even if they
+            exceed it by themselves; then no other message is held.
     """
 
     def __init__(self, limit: int, epoch: str = "") -> None:
         self._limit = limit
         self.clear()
         self.epoch = epoch
-        """What its positions are positions in."""
+        """Epoch of the positions."""
 
     def clear(self) -> None:
-        """Forget everything, also whose positions were counted."""
+        """Forget all messages, and the epoch."""
         self.epoch = ""
-        # What it was called before, and up to which position.
+        # Former epochs, with their last positions.
         self._former: dict[str, int] = {}
-        # The messages held, and of those that tell a state the position before it and which kind: few do.
+        # The held messages, and the position before and the kind of those that hold a state, which are few.
         self._messages: deque[bytes] = deque()
         self._states: deque[tuple[int, str]] = deque()
-        # How many messages each of the ended turns has, and how many came after them.
+        # Number of messages of each ended turn, and of those after them.
         self._turns: deque[int] = deque()
         self._running = 0
-        # Of each kind of state the last message that was cut off, in the order in which that happened.
+        # The last message of each kind of state that was cut off, in the order of cutting.
         self._aside: dict[str, bytes] = {}
         self._size = 0
         self._position = 0
         self._truncated = False
 
     def append(self, message: bytes, state: str | None = None) -> None:
-        """Write down a message, and cut off what is too much then.
+        """Append a message, and cut off what exceeds the limit.
 
         Args:
             message: a `session/update`.
-            state: the kind of update, if it is one of which only the last counts.
+            state: the kind of update, if only the last of its kind counts.
         """
         if state is not None:
             self._states.append((self._position, state))
         self.extend((message,))
 
     def extend(self, messages: Sequence[bytes]) -> None:
-        """Write down messages that tell no state, as `append` does each."""
+        """Append messages without state, each as `append` does."""
         self._messages.extend(messages)
         self._running += len(messages)
         self._position += len(messages)
@@ -74,40 +75,40 @@ class Journal:
             self._cut(self._limit)
 
     def shrink(self, size: int) -> None:
-        """Cut off so much that no more than `size` bytes are left, once: memory is short."""
+        """Cut off messages until at most `size` bytes are left, once: memory is short."""
         self._cut(size)
 
     def turn_ended(self) -> None:
-        """The messages up to here belong together; those to come do not."""
+        """Mark the end of a turn."""
         if self._running:
             self._turns.append(self._running)
             self._running = 0
 
     def begin_truncated(self) -> None:
-        """There is history before this journal that nobody here knows."""
+        """Mark earlier history as missing."""
         self._truncated = True
 
     def running(self) -> list[bytes]:
-        """What is held of the time since the last turn has ended, in order."""
+        """Return the held messages since the end of the last turn, in order."""
         return list(islice(self._messages, max(len(self._messages) - self._running, 0), None))
 
     @property
     def truncated(self) -> bool:
-        """Whether history is missing: something was cut off that told no state, or was never known."""
+        """True if history is missing: a message without state was cut off, or was never known."""
         return self._truncated
 
     @property
     def size(self) -> int:
-        """Bytes held, with what is put aside."""
+        """Bytes held, with those set aside."""
         return self._size
 
     @property
     def position(self) -> int:
-        """How many messages were written down since the beginning or the last `clear`, held or not."""
+        """Number of messages appended since the beginning or the last `clear`, held or not."""
         return self._position
 
     def rename(self, epoch: str) -> None:
-        """The same history goes on, and from here on its positions are positions in another epoch."""
+        """Continue the history in another epoch."""
         self._former[self.epoch] = self._position
         while len(self._former) > FORMER_EPOCHS:
             del self._former[next(iter(self._former))]
@@ -115,14 +116,15 @@ class Journal:
 
     @property
     def former(self) -> tuple[tuple[str, int], ...]:
-        """The epochs that it had before, the oldest first, each with the position at which the next one began."""
+        """Former epochs, the oldest first, each with the position at which the next one began."""
         return tuple(self._former.items())
 
     def shared_with(self, epoch: str, position: int) -> int | None:
-        """Up to which position somebody at this one has seen what is written down here; None where it proves nothing.
+        """Return the position up to which a client at this one has seen this history; None if its position proves
+        nothing.
 
-        Somebody in a former epoch may have seen more than reached the disk, and so than is known here. In the epoch of
-        now nobody can have.
+        A client in a former epoch may have seen more than reached the disk, and so more than is known here. In the
+        present epoch no client can.
         """
         if epoch and epoch == self.epoch:
             return position if position <= self._position else None
@@ -131,22 +133,23 @@ class Journal:
 
     @property
     def start(self) -> int:
-        """The position from which on all is held: `since` knows none before it."""
+        """The position after which all messages are held: `since` returns None before it."""
         return self._position - len(self._messages)
 
     def replay(self) -> list[bytes]:
-        """What a joiner gets, in order: the states from before what is held, then what is held."""
+        """Return the messages for a joiner, in order: the states set aside, then the held messages."""
         return [*self._aside.values(), *self._messages]
 
     def since(self, position: int) -> list[bytes] | None:
-        """What was written down after that position, in order; None where some of it is not held any more."""
+        """Return the messages after a position, in order; None if some of them are not held any more."""
         missing = self._position - position
         if not 0 <= missing <= len(self._messages):
             return None
         return list(islice(self._messages, len(self._messages) - missing, None))
 
     def runs(self) -> list[Run]:
-        """What is held, but for what was put aside, turn by turn. Takes a step for each of these, for messages none."""
+        """Return the held messages, except those set aside, turn by turn. Takes a step per turn and state, none per
+        message."""
         runs = []
         messages, states, start = iter(self._messages), deque(self._states), self.start
         for count, ends_turn in [*((count, True) for count in self._turns), (self._running, False)]:
@@ -159,7 +162,7 @@ class Journal:
         return runs if self._running else runs[:-1]
 
     def aside(self) -> list[tuple[bytes, str]]:
-        """Of each kind of state the last message that was cut off, with the kind, in the order of these cuts."""
+        """Return the messages set aside, with their kinds, in the order of cutting."""
         return [(message, kind) for kind, message in self._aside.items()]
 
     def restore(
@@ -171,7 +174,7 @@ class Journal:
         truncated: bool,
         former: Iterable[tuple[str, int]] = (),
     ) -> None:
-        """Become what another journal was, of which these are `aside`, `runs` and `former`, from empty."""
+        """Fill this empty journal with another one's `aside`, `runs` and `former`."""
         self._former = {epoch: until for epoch, until in former if 0 <= until <= position}
         self._aside = {kind: message for message, kind in aside}
         self._size = sum(map(len, self._aside.values()))
@@ -186,21 +189,21 @@ class Journal:
         self._truncated |= truncated
 
     def states(self) -> list[bytes]:
-        """The last message of each kind of state, in the order in which they came. Looks through all that is held."""
+        """Return the last message of each kind of state, in order of arrival. Takes a step per held state."""
         last: dict[str, int] = {}
         for position, kind in self._states:
             last.pop(kind, None)
             last[kind] = position
         before = [message for kind, message in self._aside.items() if kind not in last]
-        # To reach into the middle takes time, and of each kind only one counts.
+        # Access in the middle of a deque takes time, so only the last message of each kind is read.
         return before + [self._messages[position - self.start] for position in last.values()]
 
     def copy(self, rewrite: Callable[[bytes], bytes], epoch: str) -> "Journal":
-        """Return the journal of a session that was forked from this one and goes its own way.
+        """Return a copy for a forked session.
 
         Args:
-            epoch: its own.
-            rewrite: makes of each message held, once, the one of the new session. If they get longer, some are cut off.
+            epoch: the epoch of the copy.
+            rewrite: rewrites each held message for the new session, once. If they get longer, some are cut off.
         """
         copied = Journal(self._limit, epoch)
         copied._messages.extend(map(rewrite, self._messages))
@@ -215,12 +218,13 @@ class Journal:
         return copied
 
     def _cut(self, limit: int) -> None:
-        """Cut off whole turns, then the beginning of the running one, until what is left is within the limit."""
+        """Cut off whole turns, then the beginning of the running one, until the rest is within the limit."""
         while self._size > limit and self._messages:
             if self._turns:
                 count = self._turns.popleft()
             else:
-                # One that tells a state is put aside, or takes the place of another: what that changes shows then.
+                # A message with a state is set aside, or replaces another: stop there, as the size after that is
+                # unknown.
                 talk = self._states[0][0] - self.start if self._states else len(self._messages)
                 gone = accumulate(map(len, islice(self._messages, talk)))
                 excess = self._size - limit
@@ -229,14 +233,14 @@ class Journal:
             self._cut_first(count)
 
     def _cut_first(self, count: int) -> None:
-        """Cut off so many messages; those that tell a state are put aside."""
+        """Cut off the first `count` messages; set those with a state aside."""
         start = self.start
         cut = [self._messages.popleft() for _ in range(count)]
         self._size -= sum(map(len, cut))
         states = 0
         while self._states and self._states[0][0] < start + count:
             position, kind = self._states.popleft()
-            # Taken out first, or the kind would keep its old place in the order.
+            # Removed first, or the kind would keep its old place in the order.
             self._size -= len(self._aside.pop(kind, b""))
             self._aside[kind] = cut[position - start]
             self._size += len(self._aside[kind])

@@ -1,16 +1,16 @@
-"""The tool servers that a client names for its sessions, and what the gateway does with those that would be local.
+"""MCP servers of a client's sessions, and the policy for those that would be local to the gateway.
 
 `mcpServers` holds programs, with arguments and environment, and URLs. A client means its own machine by both: its
-programs, and its loopback. Passed on as they are, the programs would run on the gateway's machine as the gateway's
-user, and the URLs would reach what listens only there. So these two kinds fall under a policy, and others, such as
-servers that the protocol itself carries, pass.
+programs, and its loopback. Forwarded unchanged, the programs would run on the gateway's machine as the gateway's user,
+and the URLs would reach its loopback services. So these two kinds fall under the policy; others, such as servers that
+the protocol itself carries, pass.
 
-What can be read in more than one way is taken for local, or refused: a member that is there twice, a kind that is not
-known here, a host that is a number in one of the spellings that only some parsers read as one. Lists of servers that
-stand deeper in the request, where some agents look for options of their own, are local as a whole.
+Ambiguous servers are treated as local, or refused: a repeated member, an unknown kind, a host that is a number in a
+spelling that only some parsers accept. Lists of servers deeper in the request, where some agents read options of their
+own, are local as a whole.
 
-A request may be large, and nothing else happens while it is looked at. So lists deeper in it are found by one regular
-expression in one go, and the list that counts has a limit.
+A request may be large, and blocks all clients while it is checked. So nested lists are found by one regular expression
+in one pass, and the main list is limited.
 """
 
 import ipaddress
@@ -26,23 +26,23 @@ from acp_gateway.protocol import jsonrpc, methods, spans
 from acp_gateway.protocol.spans import TooMany
 
 McpPolicy = Literal["drop", "deny", "allow"] | tuple[str, ...]
-"""What becomes of local servers; a tuple holds the names that are passed on, and the others are dropped."""
+"""Policy for local servers; a tuple holds the names that are passed on, and the others are dropped."""
 
 LIST: Final = "mcpServers"
 
 NESTED: Final = "nested"
-"""The kind of servers that stand deeper in a request: nobody knows how they would be read there."""
+"""Kind of the servers in nested lists, which agents read in their own way."""
 
 LIST_SIZE: Final = 256 * 1024
-"""Bytes of a list of servers at most; one has a few hundred."""
+"""Maximum size of a list of servers, in bytes; one has a few hundred."""
 
 LIST_LENGTH: Final = 256
-"""Servers in it at most: each that is dropped is a line of the audit."""
+"""Maximum number of servers in a list: each dropped one is a line of the audit."""
 
 
 def _spellings(name: str) -> bytes:
-    """A regular expression for a member's name in all spellings that some parser may take for it."""
-    # One character's case folding is an `s`, too. Eight separators in a row are more than anybody takes for none.
+    """Return a regular expression for all spellings that some parser takes for a member's name."""
+    # The case folding of U+017F is an `s`, too. No parser ignores more than eight separators in a row.
     between = rb"(?:[_-]|\\u00(?:5f|2d)){0,8}"
     letters = [
         rb"(?:%c|\\u00(?:%02x|%02x)%b)" % (c, c, c - 32, rb"|\xc5\xbf|\\u017f" * (c == ord("s"))) for c in name.encode()
@@ -51,9 +51,9 @@ def _spellings(name: str) -> bytes:
     return between + between.join(letters) + between + rb'(?:\\u0000(?:[^"\\]|\\.)*+)?'
 
 
-# In valid JSON such a quote that no backslash escapes opens a string, and a string before a colon is a name.
+# In valid JSON, a quote without a backslash before it opens a string, and a string before a colon is a name.
 _LISTS: Final = re.compile(
-    # The quote first, which is searched for at once, and then whether any of the spellings can begin so.
+    # The quote first, which is found fast, and then a lookahead for the first characters of the spellings.
     rb'"(?<!\\")(?=[m_\\-])%b"[ \t\n\r]*:[ \t\n\r]*' % _spellings("mcpservers"),
     re.IGNORECASE,
 )
@@ -66,30 +66,30 @@ _EMPTY: Final = {b"{": b"{}", b"[": b"[]"}
 
 @dataclass(frozen=True, slots=True)
 class McpServer:
-    """A server that means the machine where it is started, and not the client's."""
+    """A server that would be local to the gateway's machine."""
 
     name: str
-    """As the client calls it."""
+    """The client's name for the server."""
     kind: str
-    """`stdio`, `http`, `sse`, another word of the client's, or `NESTED`."""
+    """`stdio`, `http`, `sse`, another word of the client, or `NESTED`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Screened:
-    """A request to open a session, as the policy lets it through."""
+    """A request to open a session, after the policy was applied."""
 
     text: bytes
     dropped: tuple[McpServer, ...] = ()
     refused: tuple[McpServer, ...] = ()
-    """If there are any, the request is not to be passed on."""
+    """If not empty, the request must not be forwarded."""
 
 
 class NotUnderstood(ValueError):
-    """The servers are not what they have to be; the text says what they have to be."""
+    """The list of servers is invalid or ambiguous; the text says what it has to be."""
 
 
 def screen(text: bytes, policy: McpPolicy) -> Screened:
-    """What is left of a request's tool servers. Raises `NotUnderstood` where it can be read in more than one way."""
+    """Apply the policy to a request's MCP servers. Raises `NotUnderstood` if they are ambiguous."""
     if policy == "allow":
         return Screened(text)
     nested = list(_nested(text))
@@ -107,7 +107,7 @@ def screen(text: bytes, policy: McpPolicy) -> Screened:
 
 
 def _sort(text: bytes, policy: McpPolicy) -> tuple[list[bytes], list[McpServer]]:
-    """The servers that are passed on, as text, and those that are not."""
+    """Return the servers to pass on, as text, and the local ones."""
     servers = jsonrpc.raw_at(text, "params", LIST)
     if servers is None or servers == b"null":
         return [], []
@@ -133,18 +133,18 @@ def _sort(text: bytes, policy: McpPolicy) -> tuple[list[bytes], list[McpServer]]
 
 
 def _local_kind(server: bytes) -> str | None:
-    """The kind of a server that is a program, or may be at a loopback address; None for one elsewhere."""
+    """Return the kind of a server that is a program or may be at a loopback address; None for a remote one."""
     try:
         names = [methods.fold(name) for name in _names(server)]
     except TooMany as error:
         raise NotUnderstood(f"{LIST}: {error}") from None
     if len(set(names)) < len(names):
-        raise NotUnderstood(f"a member of one of {LIST} is there twice")
+        raise NotUnderstood(f"a member of one of {LIST} is repeated")
     kind = (jsonrpc.text_at(server, "type") or "stdio").casefold()
     if "command" in names:
         return "stdio"
     if kind == "acp" and "url" not in names:
-        # What the protocol itself carries comes from the client's machine and stays there.
+        # A server carried by the protocol itself runs on the client's machine.
         return None
     if kind in ("http", "sse", "acp"):
         url = jsonrpc.text_at(server, "url")
@@ -157,8 +157,8 @@ def _names(server: bytes) -> Iterator[str]:
 
 
 def _nested(text: bytes) -> Iterator[tuple[int, int]]:
-    """Where there are lists of servers in the parameters besides the one that is meant, the outermost of them."""
-    # Where things are in a request, only a walk through it says; most often there is no list but the one that is meant.
+    """Yield the positions of non-empty lists of servers in the parameters besides the main one, the outermost only."""
+    # Only a walk through the request finds positions; most requests have no list but the main one.
     found = len(list(islice(_LISTS.finditer(text), 2)))
     if found == (jsonrpc.raw_at(text, "params", LIST) is not None):
         return
@@ -176,23 +176,23 @@ def _nested(text: bytes) -> Iterator[tuple[int, int]]:
         if text[start:end] not in (b"{}", b"[]", b"null"):
             count += 1
             if count > LIST_LENGTH:
-                raise NotUnderstood(f"there are more than {LIST_LENGTH} lists of tool servers")
+                raise NotUnderstood(f"there are more than {LIST_LENGTH} lists of MCP servers")
             yield start, end
 
 
 def may_be_loopback(url: str) -> bool:
-    """Whether a URL's host is the machine itself, or something that one parser or another takes for it."""
-    # What a browser's parser removes: some agents are written in JavaScript.
+    """Return True if a URL's host is the loopback address, in the reading of any parser."""
+    # Browsers' parsers remove these characters, and so do agents in JavaScript.
     url = re.sub(r"[\t\r\n]", "", url).strip("".join(map(chr, range(33))))
     match = _URL.match(url)
-    # Some take a backslash for a slash, and others for a part of the name before an `@`.
+    # Some parsers take a backslash for a slash, others for a part of the name before an `@`.
     if match is None or "\\" in url:
         return True
     host = match["authority"].rpartition("@")[2]
     if host.startswith("["):
         return _is_local_ipv6(host[1:].partition("]")[0])
     host = unicodedata.normalize("NFKC", unquote(host.partition(":")[0])).casefold().replace("\u3002", ".")
-    # Names of the whole world are somewhere else; of what only looks like one, parsers leave out the invisible.
+    # Other names are remote. Parsers drop invisible characters from names that only look like an address.
     shown = "".join(filter(str.isascii, host)).rstrip(".")
     if not host.rstrip(".") or (shown and _HOST.fullmatch(shown) is None) or _LOCAL_NAME.fullmatch(shown):
         return True
@@ -206,18 +206,18 @@ def may_be_loopback(url: str) -> bool:
 
 
 def _number(parts: list[str]) -> int:
-    """The IPv4 address in one of the spellings of old: `127.1`, `0x7f000001`, `0177.0.0.1`, `2130706433`.
+    """Return an IPv4 address in a historic spelling: `127.1`, `0x7f000001`, `0177.0.0.1`, `2130706433`.
 
-    Raises `ValueError` for what is none.
+    Raises `ValueError` for other texts.
     """
     if len(parts) > 4 or not all(_NUMBER.fullmatch(part) for part in parts):
-        raise ValueError("this is no address")
+        raise ValueError("not an IPv4 address")
     numbers = [
         int(part[2:] or "0", 16) if part[:2] == "0x" else int(part, 8 if part[0] == "0" else 10) for part in parts
     ]
     *front, last = numbers
     if any(number > 255 for number in front) or last >= 256 ** (4 - len(front)):
-        raise ValueError("this is no address")
+        raise ValueError("not an IPv4 address")
     return sum(number << (24 - 8 * index) for index, number in enumerate(front)) + last
 
 
@@ -231,6 +231,6 @@ def _is_local_ipv6(text: str) -> bool:
         number = int(ipaddress.IPv6Address(text.partition("%")[0]))
     except ValueError:
         return True
-    # ::1 and ::, and an IPv4 address as such, ::ffff:127.0.0.1, or in the old way, ::127.0.0.1.
+    # ::1 and ::, and an IPv4 address as such, ::ffff:127.0.0.1, or in the old form, ::127.0.0.1.
     high, low = number >> 32, number & 0xFFFFFFFF
     return high in (0, 0xFFFF) and (number <= 1 or _is_local_ipv4(low))

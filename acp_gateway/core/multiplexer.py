@@ -1,28 +1,28 @@
-"""One agent process and its clients: which message goes where, what is masked on the way, and what is answered here.
+"""Multiplexes the clients of one agent process: routes, masks and answers messages.
 
-Feed it what happened, one verb for each thing that can happen (`attach`, `receive_from_client`, `client_away`,
-`client_back`, `client_gone`, `dismiss`, `receive_from_agent`, `agent_lost`, `agent_stopped`, `end_turns`, `retire`,
-`pass_time`; `journal_loaded` and `directories_checked` bring what was asked for); the verbs never raise and never
-wait. Then take from it what is to be sent to whom (`take_deliveries`) and what a person should know (`take_notes`).
+The driver feeds events, one verb for each (`attach`, `receive_from_client`, `client_away`, `client_back`,
+`client_gone`, `dismiss`, `receive_from_agent`, `agent_lost`, `agent_stopped`, `end_turns`, `retire`, `pass_time`;
+`journal_loaded` and `directories_checked` bring the results of requested work). The verbs never raise and never wait.
+Afterwards the driver takes the messages to send (`take_deliveries`) and to log (`take_notes`).
 
-Ids. Each request of a client goes to the agent under a whole number that is never used twice; the response gets the
-client's own spelling back. Each request of the agent goes to each of its recipients under an id of that recipient's
-(`questions`). Where an id stands inside of a message (`$/cancel_request`, elicitations, terminals) it is translated at
-its place. Everything else of a message stays the bytes it came in.
+Ids. Each request of a client is forwarded under a whole number that is never used twice; the response gets the client's
+own spelling back. Each request of the agent is forwarded to each recipient under an id of that recipient
+(`agent_requests`). An id inside of a message (`$/cancel_request`, elicitations, terminals) is translated in place. The
+rest of a message keeps its bytes.
 
-Sessions. What names a session reaches the agent only from a client that is attached to it; whoever is not is answered
-as if there were none of that id. A session that is live is never loaded again: it is answered from the journal, in one
-step with going live, so that nothing is missing and nothing comes twice. Its turns are one at a time, and what is said
-in them is told to everybody.
+Sessions. A message that names a session reaches the agent only from an attached client; other clients are answered as
+if the session did not exist. A live session is never loaded again: the journal answers, in one step with attaching, so
+that nothing is missing and nothing comes twice. A session has one turn at a time, and its updates fan out to all
+attached clients.
 
-The agent's life. It is initialized once, by whoever comes first. When it has ended, each request that was open is
-answered with an error. Where it works for several clients it is started again with the next request, and the sessions
-that still have clients are opened again before anything else is asked of them.
+Agent. It is initialized once, by the first client. When it ends, each open request is answered with an error. An agent
+for several clients is started again by the next request, and re-opens the sessions with attached clients before it gets
+any other request.
 
-What is answered here and never passed on: text that is no message, arrays, messages with a member repeated where the
-gateway looks, requests before `initialize`, a second `initialize`, an id that is still in use, sessions in directories
-that aren't there or not allowed, what observers and guests may not do, `fs/*` and `terminal/*` from the agent while
-they are masked, and the gateway's own reserved methods.
+Answered here and never forwarded: text that is no message, arrays, messages with a repeated member where the gateway
+looks, requests before `initialize`, a second `initialize`, an id still in use, sessions in directories that are missing
+or not permitted, methods that observers and guests may not use, masked `fs/*` and `terminal/*` requests of the agent,
+and the gateway's reserved methods.
 """
 
 from collections import Counter
@@ -60,7 +60,7 @@ _NOTHING: Final[Mapping[str, Sequence[str]]] = MappingProxyType({})
 
 
 class Multiplexer:
-    """The decisions for one agent process and the clients that it works for."""
+    """Decisions for one agent process and its clients."""
 
     def __init__(self, agent: str, policy: Policy, registry: Registry) -> None:
         self._process = AgentState(agent, policy, registry)
@@ -83,80 +83,80 @@ class Multiplexer:
         }
 
     def take_deliveries(self) -> Output:
-        """What is to be sent since the last call; the caller's from now on."""
+        """Return the output since the last call; it belongs to the caller."""
         return self._process.out.take()
 
     @property
     def has_replay(self) -> bool:
-        """Whether a history is among what is to be sent: so much at once should be taken before more is fed."""
+        """True if the output contains a history, which should be taken before further input: it can be large."""
         return self._process.out.has_replay
 
     @property
     def surcharge(self) -> int:
-        """What `take_surcharge` would return."""
+        """Number of messages that `take_surcharge` would return."""
         return self._process.surcharge
 
     def take_surcharge(self) -> int:
-        """As how many messages dear requests count besides their own one each, since the last call."""
+        """Return the extra messages that expensive requests count as in rate limits, since the last call."""
         surcharge, self._process.surcharge = self._process.surcharge, 0
         return surcharge
 
     def take_notes(self) -> list[str]:
-        """What was dropped or refused since the last call, for the log; never a payload."""
+        """Return the log messages since the last call; they never contain a payload."""
         return self._process.out.take_notes()
 
     @property
     def wants_agent(self) -> bool:
-        """Whether there is something for the agent: from here on there must be one, or `agent_lost`."""
+        """True if there is input for the agent: the driver then has to start one, or call `agent_lost`."""
         return self._process.stage in (AgentPhase.STARTING, AgentPhase.READY)
 
     @property
     def initializing(self) -> bool:
-        """Whether the agent was asked to `initialize` and has not answered."""
+        """True while the agent has not answered `initialize`."""
         return self._process.stage is AgentPhase.STARTING
 
     @property
     def home(self) -> AgentHandle:
-        """What the registry knows this process by."""
+        """Handle of this process in the registry."""
         return self._process
 
     @property
     def abilities(self) -> Abilities:
-        """What the agent said that it can do."""
+        """Capabilities of the agent."""
         return self._process.abilities
 
     @property
     def clients(self) -> tuple[Client, ...]:
-        """Those that are attached, the earliest first."""
+        """Attached clients, the earliest first."""
         return tuple(self._process.clients)
 
     @property
     def sessions(self) -> tuple[Session, ...]:
-        """Those that live in this process."""
+        """Sessions that live in this process."""
         return tuple(self._process.live.values())
 
     @property
     def busy(self) -> bool:
-        """Whether something is open: a request of either side, a turn, a prompt that waits."""
+        """True if a request of either side, a turn or a queued prompt is open."""
         process = self._process
-        # What somebody asked who has gone keeps nobody busy, but for turns: those go on.
+        # Requests of clients that have gone do not count, except for turns: those go on.
         asked = any(request.client is None or not request.client.gone for request in process.asked.values())
         return bool(asked or process.held or process.checking_directories or len(process.questions)) or any(
             session.turns or session.queue or session.held for session in process.live.values()
         )
 
     def waiting(self, session: Session | None) -> list[AgentRequest]:
-        """What the agent has asked in a session and nobody has answered; for None what no session was found for."""
+        """Return the agent's unanswered requests in a session; for None those that no session was found for."""
         questions = self._process.questions
         return questions.unrouted() if session is None else questions.of(session)
 
     @property
     def asked_bytes(self) -> int:
-        """Bytes of what the agent has asked and nobody has answered."""
+        """Bytes of the agent's unanswered requests."""
         return self._process.questions.size
 
     def left_behind(self) -> Counter[str]:
-        """Count the bytes of prompts that wait though their clients have gone, by identity."""
+        """Count the bytes of queued prompts whose clients have gone, by identity."""
         sizes: Counter[str] = Counter()
         for session in self._process.live.values():
             for request in session.queue:
@@ -165,16 +165,16 @@ class Multiplexer:
         return sizes
 
     def forget_left_behind(self, identity: str) -> None:
-        """Drop the prompts that wait though their clients have gone, which were of this identity."""
+        """Drop the queued prompts of an identity whose clients have gone."""
         for session in self._process.live.values():
             self._turns.forget_waiting(session, identity)
 
     def attach(self, client: Client) -> None:
-        """A client has come in; `initialize` is to follow."""
+        """Add a client; `initialize` follows."""
         self._process.clients[client] = None
 
     def receive_from_client(self, client: Client, text: bytes) -> None:
-        """A client sent a message, or what it takes for one."""
+        """Handle a message of a client, valid or not."""
         try:
             message, repeated = jsonrpc.parse_strictly(text)
         except InvalidMessage as error:
@@ -185,14 +185,14 @@ class Multiplexer:
         elif message.kind is Kind.RESPONSE:
             self._answer_from_client(client, message)
         elif message.method.startswith(methods.RESERVED_PREFIX):
-            self._refuse_message(client, message, jsonrpc.METHOD_NOT_FOUND, "this method is the gateway's own")
+            self._refuse_message(client, message, jsonrpc.METHOD_NOT_FOUND, "reserved method")
         elif message.kind is Kind.REQUEST:
             self._request_from_client(client, message)
         else:
             self._notification_from_client(client, message)
 
     def receive_from_agent(self, lines: Iterable[bytes]) -> None:
-        """The agent wrote lines. What it says in one session, line after line, is taken together."""
+        """Handle lines of the agent. Consecutive lines about one session are taken together."""
         for session_id, group in groupby(lines, updates.session_of_passthrough):
             talk = list(group)
             if session_id is None or not self._routing.talk(session_id, talk):
@@ -211,28 +211,28 @@ class Multiplexer:
         elif message.kind is Kind.RESPONSE:
             self._process.receive_response(message)
         elif message.method.startswith(methods.RESERVED_PREFIX):
-            self._routing.refuse(message, "is the gateway's own")
+            self._routing.refuse(message, "is a reserved method")
         elif message.kind is Kind.REQUEST:
             self._routing.request(message)
         else:
             self._routing.notification(message)
 
     def client_away(self, client: Client) -> None:
-        """A client's link is lost and may come back: it stays attached, and keeps what it was asked."""
+        """Mark a client as disconnected but resumable: it keeps its attachments and the agent's requests."""
         client.presence = Presence.AWAY
         client.away_since = self._process.now
 
     def client_back(self, client: Client) -> None:
-        """It has come back; what nobody was there for may be for it."""
+        """Mark a client as connected again, and forward it the agent's unrouted requests."""
         client.presence = Presence.CONNECTED
         self._process.questions.client_back(client)
         self._routing.route_again()
 
     def client_gone(self, client: Client) -> None:
-        """A client has left and will not come back. Its turns go on; what it was asked, others may answer."""
+        """Remove a client. Its turns go on; the agent's requests stay open for other clients."""
         client.presence = Presence.GONE
         self._process.clients.pop(client, None)
-        # First, as over another link it may want them back; who is detached does not.
+        # Before detaching, which drops the ids that another link of this client may ask for.
         self._process.questions.client_gone(client)
         for session in list(client.sessions):
             self._process.detach(session, client)
@@ -249,15 +249,15 @@ class Multiplexer:
         for session in self._process.live.values():
             session.held = [request for request in session.held if request.client is not client]
             if client.viewer.guest:
-                # What it wanted said in somebody else's session has nobody behind it any more.
+                # A departed guest must not act in another owner's session.
                 self._turns.forget_waiting(session, client.viewer.identity, guest=True)
         client.requests.clear()
         self._process.announce_waiting()
 
     def dismiss(self, client: Client, why: str, data: dict[str, Any]) -> None:
-        """The gateway ends a client's connection: answer what it has open, and count it as gone."""
+        """End a client's connection: answer its open requests with an error, and remove it."""
         requests = list(client.requests.values())
-        # The last first: what one of them has kept waiting is not to go on now.
+        # In reverse order, so that withdrawing one request does not start the next.
         for request in reversed(requests):
             self._withdraw(request)
         for request in requests:
@@ -271,13 +271,13 @@ class Multiplexer:
         written: Mapping[str, Sequence[str]] = _NOTHING,
         details: str | None = None,
     ) -> None:
-        """The agent has ended or could not be started: answer everything that waits for it.
+        """Answer all open requests after the agent has ended or could not be started.
 
         Args:
-            why: words for all.
-            data: of the errors.
-            written: the last lines that the process has written, by where to, for those who may see them.
-            details: words for those, in place of `why`.
+            why: the error's message for all clients.
+            data: the error's data.
+            written: the last lines that the process has written, by stream, for clients that may see its output.
+            details: the error's message for those clients, in place of `why`.
         """
         full = (jsonrpc.INTERNAL_ERROR, *_with_output(details or why, data, written))
         reasons = (jsonrpc.INTERNAL_ERROR, why, data), full
@@ -293,11 +293,11 @@ class Multiplexer:
             self._process.stage, self._process.lost = AgentPhase.LOST, reasons
 
     def agent_stopped(self) -> None:
-        """The agent was stopped because nobody needed it: as if it had ended, and nothing was open."""
+        """Clear all state after the unused agent was stopped: like `agent_lost`, with nothing open."""
         self._lifecycle.clear(AGENT_STOPPED)
 
     def end_turns(self) -> None:
-        """The agent is about to be stopped: end its turns, and settle what it has asked."""
+        """Cancel all turns and the agent's requests before the agent is stopped."""
         for session in self._process.live.values():
             if session.turns:
                 cancel = jsonrpc.notification(methods.SESSION_CANCEL, {"sessionId": session.id})
@@ -306,13 +306,13 @@ class Multiplexer:
             self._process.questions.settle_undecided(question)
 
     def retire(self) -> None:
-        """Nothing more will happen here: the sessions are not live any more."""
+        """End all sessions here; no other call follows."""
         self._lifecycle.clear()
         for session in list(self._process.live.values()):
             self._process.drop(session)
 
     def pass_time(self, now: float) -> None:
-        """It is `now`, in seconds of a clock that never goes back."""
+        """Set the time to `now`, in seconds of a monotonic clock."""
         self._process.now = now
         if not self._process.questions:
             return  # For each batch of each client.
@@ -323,7 +323,7 @@ class Multiplexer:
             self._process.questions.settle_undecided(question)
 
     def sessions_freed(self) -> None:
-        """Another process has ended: sessions that it had can be loaded here now."""
+        """Retry requests for sessions of another process, which has ended."""
         if self._process.stage is not AgentPhase.READY:
             return  # What is held waits for this process, which sees to it then.
         held, self._process.held = self._process.held, []
@@ -331,9 +331,9 @@ class Multiplexer:
             self._dispatch(request)
 
     def journal_loaded(self, session: Session, journal: Journal | None) -> None:
-        """The archive has been asked for the journal of a session: what waited for that goes on."""
+        """Take the journal that the archive has read, and resume the requests that waited for it."""
         waiting = self._process.loading_journals.pop(session, [])
-        # If whoever wanted it has gone, it would be in memory for nobody.
+        # Without a waiting client the journal would stay in memory unused.
         if not session.live and waiting:
             session.journal_loaded = True
             if journal is not None:
@@ -341,11 +341,11 @@ class Multiplexer:
         for request in waiting:
             self._dispatch(request)
         if session.journal_loaded and not session.live:
-            # It was not opened after all: nobody would count what is in memory of it.
+            # A journal of a session that was not opened would not count as used memory.
             session.forget_content()
 
     def directories_checked(self, directory_check: DirectoryCheck, findings: DirectoryCheckResult) -> None:
-        """Somebody has looked at the directories of a request: it goes on, if it still waits for that."""
+        """Resume a request whose directories were checked, if it is still waiting."""
         directory_check.findings = findings
         if self._process.checking_directories.pop(directory_check.request, None) is not None:
             for request in (directory_check.request, *directory_check.behind):
@@ -360,7 +360,7 @@ class Multiplexer:
             self._process.out.refusal(client, jsonrpc.INVALID_REQUEST, why)
             return
         if jsonrpc.id_key(message.id) in client.requests:
-            # Under an id that is in use an error would settle the earlier request at the client.
+            # An error under an id in use would settle the earlier request at the client.
             why = f"the id {message.id.decode():.80} is still in use"
             self._process.out.refusal(client, jsonrpc.INVALID_REQUEST, why)
             return
@@ -372,13 +372,13 @@ class Multiplexer:
         if message.method == methods.INITIALIZE:
             self._lifecycle.initialize(client, request)
         elif client.phase is Phase.WAITING:
-            # A script need not wait for each answer.
+            # A script may send requests before its `initialize` is answered.
             self._process.held.append(request)
         else:
             self._dispatch(request)
 
     def _dispatch(self, request: Request) -> None:
-        """See to a request of a client that is initialized, now or as soon as there is an agent for it."""
+        """Handle a request of an initialized client now, or queue it until the agent is ready."""
         client, message = request.client, request.message
         assert client is not None
         if client.phase is not Phase.READY:
@@ -397,7 +397,7 @@ class Multiplexer:
             self._handlers.get(message.method, self._other)(client, request)
 
     def _other(self, client: Client, request: Request) -> None:
-        """A method that the gateway has no view of."""
+        """Forward a request of a method that the gateway does not know."""
         process = self._process
         if request.message.session is None or process.of_request(client, request) is not None:
             process.forward(request, process.respond)
@@ -417,7 +417,7 @@ class Multiplexer:
             self._process.out.agent(message.text)
 
     def _cancel_request(self, client: Client, message: Message) -> None:
-        """A client does not want to know any more; the request is still answered."""
+        """Cancel a request; it still gets a response."""
         flaw = access_rules.flaw_of_params(message)
         if flaw is not None:
             self._process.out.note(f"dropped a $/cancel_request of {client.name}: {flaw}")
@@ -425,14 +425,14 @@ class Multiplexer:
         at = spans.find(message.text, "params", "requestId")
         request = None if at is None else client.requests.get(_key_at(message.text, at))
         if request is None or at is None:
-            self._process.out.note(f"dropped a $/cancel_request of {client.name} for nothing that is open")
+            self._process.out.note(f"dropped a $/cancel_request of {client.name} to no open request")
         elif request.agent_id is not None:
             self._process.out.agent(spans.splice(message.text, [(*at, b"%d" % request.agent_id)]))
         elif self._withdraw(request):
             self._process.refuse(request, jsonrpc.REQUEST_CANCELLED, "cancelled before the agent had it")
 
     def _withdraw(self, request: Request) -> bool:
-        """Take back what the agent has not got yet; False for what can't be."""
+        """Take back a request that the agent does not have yet; return False if it has."""
         directory_check = self._process.checking_directories.pop(request, None)
         if directory_check is not None:
             for behind in directory_check.behind:
@@ -454,7 +454,7 @@ class Multiplexer:
 
     def _answer_from_client(self, client: Client, response: Message) -> None:
         if not client.controls:
-            self._process.out.note(f"dropped a response of {client.name}, who may only look")
+            self._process.out.note(f"dropped a response of {client.name}, an observer")
             return
         question = self._process.questions.answer(client, response)
         if question is None:
@@ -463,7 +463,7 @@ class Multiplexer:
             self._process.tell_decision(question, client, _decision(response), chosen=_chosen(response))
 
     def _refuse_message(self, client: Client, message: Message, code: int, why: str) -> None:
-        """Answer what is a request; a notification is never answered."""
+        """Refuse a request; a notification gets no response."""
         if message.kind is Kind.REQUEST and jsonrpc.id_key(message.id) not in client.requests:
             self._process.out.client(client, jsonrpc.error(message.id, code, why))
         elif message.kind is Kind.REQUEST:
@@ -472,8 +472,9 @@ class Multiplexer:
             self._process.out.note(f"dropped a notification of {client.name}: {why}")
 
     def _refuse_repeated(self, client: Client, message: Message, name: str) -> None:
-        """Parsers disagree on which of the two counts: what the agent reads must be what was checked here."""
-        why = f"the member {name!r:.80} is there twice"
+        """Refuse a message with a repeated member: parsers disagree on which one counts, and the agent must read what
+        was checked."""
+        why = f"the member {name!r:.80} is repeated"
         if message.kind is Kind.REQUEST and name.casefold() != "id":
             self._refuse_message(client, message, jsonrpc.INVALID_REQUEST, why)
         else:
@@ -481,7 +482,7 @@ class Multiplexer:
 
 
 def _with_output(why: str, data: dict[str, Any], written: Mapping[str, Sequence[str]]) -> tuple[str, dict[str, Any]]:
-    """The words and the data of an error with the last lines that a process has written."""
+    """Return an error's message and data with the last output of the agent process."""
     for name, lines in written.items():
         if lines:
             why += f"; the last it wrote to {name}: {lines[-1]}"
@@ -490,7 +491,7 @@ def _with_output(why: str, data: dict[str, Any], written: Mapping[str, Sequence[
 
 
 def _chosen(response: Message) -> str | None:
-    """The option that was chosen."""
+    """Return the option of a permission response that was selected."""
     selected = jsonrpc.text_at(response.text, "result", "outcome", "outcome") == "selected"
     return jsonrpc.text_at(response.text, "result", "outcome", "optionId") if selected else None
 

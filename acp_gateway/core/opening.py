@@ -1,8 +1,8 @@
-"""How sessions come to a process and go: new, load, resume, fork, list, close, delete, and joining one that is open.
+"""Session methods: new, load, resume, fork, list, close, delete, and joining an open session.
 
-A session that is live here is never asked of the agent again. Who loads it gets its history from the journal and takes
-part from the next message on, in one step: nothing is missing and nothing comes twice. One that is not live is loaded
-once; what others ask of it meanwhile waits.
+A live session is never requested from the agent again. A client that loads it gets the history from the journal and is
+attached from the next message on, in one step: nothing is missing and nothing comes twice. A session that is not live
+is loaded once; other requests for it wait meanwhile.
 """
 
 from collections import Counter
@@ -27,24 +27,24 @@ from acp_gateway.protocol.reasons import in_one_line
 from acp_gateway.protocol.spans import TooMany
 
 SERVERS_TOLD: Final = 10
-"""Tool servers of one request that are named in the audit, and the characters of each name: editors have a handful."""
+"""Maximum number of MCP servers of one request in the audit, and of characters of each name; editors have a handful."""
 NAME_TOLD: Final = 64
 PATH_TOLD: Final = 256
-"""Characters of a refused directory in the log and the audit: longer than paths are."""
+"""Maximum length of a refused directory in the log and the audit, in characters; paths are shorter."""
 
 
 @dataclass(frozen=True, slots=True)
 class _GoingOn:
-    """The history of a session that is opened again is the one that it had."""
+    """History to continue when a session is re-opened."""
 
     told: Sequence[bytes]
-    """What its client gets of it before the answer."""
+    """Messages for the requesting client, before the response."""
     proven: bool
-    """Whether that is all that the client has not seen."""
+    """True if that is exactly what the client has not seen."""
 
 
 class Openings:
-    """The way in and out for the sessions of one agent process."""
+    """Session methods of the clients of one agent process."""
 
     def __init__(
         self, process: AgentState, routing: Routing, turns: Turns, dispatch: Callable[[Request], None]
@@ -52,7 +52,7 @@ class Openings:
         self._process = process
         self._routing = routing
         self._turns = turns
-        # Sees to a request that has waited.
+        # Resumes a request that has waited.
         self._dispatch = dispatch
 
     def new(self, client: Client, request: Request) -> None:
@@ -71,7 +71,7 @@ class Openings:
             self._process.forward(request, self._opened)
 
     def load(self, client: Client, request: Request) -> None:
-        """A session/load or session/resume."""
+        """Handle `session/load` or `session/resume`."""
         message = request.message
         if message.session is None:
             self._process.refuse(request, jsonrpc.INVALID_PARAMS, "sessionId must be a string")
@@ -99,8 +99,8 @@ class Openings:
         withheld = resumes and self._process.abilities.load
         going_on = None
         if returning is not None and client.counts and session.journal_loaded and session.journal.epoch:
-            # The history goes on for all who have seen a part of it, whether this client can say which or not. What
-            # it is called has to be new before anything is added: others may have seen more than reached the disk.
+            # The history continues for all clients that have seen a part of it, even if this one can't prove its
+            # position. The new epoch has to come before any message: others may have seen more than reached the disk.
             session.journal.rename(self._process.registry.new_epoch())
             tail = missed(session, client, returning)
             history = () if resumes else self._translated(client, updates.history(session))
@@ -109,7 +109,7 @@ class Openings:
         self._open(session, request, replay_to=replay_to, as_load=withheld, returning=returning, going_on=going_on)
 
     def _take_up(self, session: Session, client: Client, request: Request) -> None:
-        """A client loads or resumes a session that is live here."""
+        """Load or resume a session that is live here."""
         client.joined = True
         resumes = request.message.method == methods.RESUME
         result = updates.opening_result(session, with_id=False)
@@ -125,7 +125,7 @@ class Openings:
         self._process.answer(request, result)
         if resumes and tail is None:
             self._tell_how_it_is(session, client, returning)
-        # To resume is to come back to what one has: somebody else may be the host by now.
+        # Resuming does not take over the host role: another client may hold it by now.
         hosts = not resumes or session.host is None
         self._process.take_part(session, client, hosts=hosts, returning=returning)
         self._process.questions.offer(session, client)
@@ -178,14 +178,14 @@ class Openings:
             self._end(session, request)
 
     def reopen(self, session: Session) -> None:
-        """Open a session in a new process; its clients have its history already."""
+        """Re-open a session in a new process; its clients have its history already."""
         session.state = State.OPENING
         session.recorded, session.replay_to = self._process.new_journal(), None
         method = methods.RESUME if self._process.abilities.resume else methods.LOAD
         self._process.forward(Request(None, _opening(method, session), session), self._reopened)
 
     def _opened(self, request: Request, response: Message) -> None:
-        """A session/new or session/fork was answered."""
+        """Handle the response to `session/new` or `session/fork`."""
         client = request.client
         assert client is not None
         self._routing.openings -= 1
@@ -213,7 +213,7 @@ class Openings:
                 session.take_journal(request.session.journal.copy(rewrite, self._process.registry.new_epoch()))
                 self._process.mark(session, session.attached)
             elif request.message.method == methods.FORK:
-                # The journal of a session that has ended meanwhile is cleared: nobody here knows how the fork begins.
+                # The journal of an ended session is cleared, so the beginning of the fork is unknown.
                 session.journal.begin_truncated()
                 session.archive.replace(session)
             if not client.gone:
@@ -230,7 +230,7 @@ class Openings:
         self._routing.sort_early()
 
     def _join(self, client: Client, session_id: str, request: Request) -> None:
-        """The first session/new of a client that came for a session that there is."""
+        """Answer the first `session/new` of a connection that is bound to a session."""
         session = self._process.seen(client, session_id)
         if session is not None and session.in_transit:
             session.held.append(request)
@@ -245,7 +245,7 @@ class Openings:
             if session is None or not self._has_room(request):
                 return
             if request.directory_check is None:
-                # Of a session that was opened before it is known where, and nothing else is asked of the client.
+                # The directory of a session opened before is known; no other directory of the request is used.
                 cwd = session.cwd if session.setup else jsonrpc.text_param(request.message, access_rules.CWD)
                 request.directory_check = DirectoryCheck(request, () if cwd is None else (cwd,))
             if self._is_surveyed(request) and self._has_place(session, client, request):
@@ -254,7 +254,7 @@ class Openings:
                 self._open(session, Request(None, _opening(method, session), session), replay_to=None)
 
     def _has_place(self, session: Session, client: Client, request: Request) -> bool:
-        """Whether a session that somebody came for can be opened somewhere; where not, the request is refused."""
+        """Return True if a session to join has a permitted directory; else refuse the request."""
         if session.setup:
             return not self._is_out_of_place(client, request)
         place = _place(request)
@@ -266,7 +266,7 @@ class Openings:
         return True
 
     def _names_none_of_others(self, client: Client, request: Request) -> bool:
-        """Whether a request that is about no session names none that is not the client's; where it does, it is refused.
+        """Return True unless a request without a session names another owner's; else refuse it.
 
         Agents may look at the id all the same.
         """
@@ -279,10 +279,10 @@ class Openings:
         return False
 
     def _has_room(self, request: Request) -> bool:
-        """Whether a further session may be live; where not, the request is refused."""
+        """Return True if a further session may be live; else refuse the request."""
         policy, registry = self._process.policy, self._process.registry
         assert request.client is not None
-        # Those that the agent is about to open count as well: a client need not wait for one before it asks for more.
+        # Pending openings count as well: a client need not wait for one before it requests the next.
         coming = Counter(
             asked.client.viewer.identity
             for asked in self._process.asked.values()
@@ -299,9 +299,9 @@ class Openings:
         return False
 
     def _may_open(self, client: Client, request: Request, past: Session | None = None) -> bool:
-        """Whether a session may be opened as a request asks; where not, it was refused, or waits for a survey.
+        """Return True if a session may be opened as requested; else it was refused, or waits for the directory check.
 
-        `past` is one that is not live, and is opened again.
+        `past` is a session that is not live and is re-opened.
         """
         if request.directory_check is None and not self._screen(client, request):
             return False
@@ -311,12 +311,12 @@ class Openings:
             and past is not None
             and past.cwd is not None
         ):
-            # Of an earlier process of the gateway only the text of where it was is known, and links lead elsewhere.
+            # Of an earlier gateway process only the path is known, and symbolic links may have changed since.
             request.directory_check = DirectoryCheck(request, (*access_rules.directories_of(request.message), past.cwd))
         return self._is_surveyed(request) and not self._is_out_of_place(client, request)
 
     def _is_out_of_place(self, client: Client, request: Request) -> bool:
-        """Whether the survey of a request has found something; then it is refused."""
+        """Refuse a request if its directory check has found a problem; return True then."""
         assert request.directory_check is not None
         assert request.directory_check.findings is not None
         problem = request.directory_check.findings.problem
@@ -329,7 +329,7 @@ class Openings:
         return problem is not None
 
     def _screen(self, client: Client, request: Request) -> bool:
-        """Take out of a request the tool servers that the policy does not pass on; False where it was refused."""
+        """Remove the MCP servers that the policy does not pass on; return False if the request was refused."""
         flaw = access_rules.flaw_of_opening(request.message)
         screened = None
         try:
@@ -348,16 +348,16 @@ class Openings:
         if len(found) > SERVERS_TOLD:
             self._process.out.audit_event(name, client, agent=self._process.agent, count=len(found) - SERVERS_TOLD)
         if screened.refused:
-            why = f"tool servers that would run on the gateway's machine are not allowed here: {names:.200}"
+            why = f"MCP servers that would run on the gateway's machine are not allowed here: {names:.200}"
             self._process.refuse(request, jsonrpc.INVALID_PARAMS, why, {"reason": "mcp_servers"})
             return False
         if screened.dropped:
-            self._process.out.note(f"{client.name}: left out tool servers that would run here: {names:.200}")
+            self._process.out.note(f"{client.name}: left out MCP servers that would run here: {names:.200}")
             request.replace(screened.text)
         return True
 
     def _is_surveyed(self, request: Request) -> bool:
-        """Whether somebody has looked at the directories that a request names; if not, it waits for that."""
+        """Return True if the directories of a request are checked; else queue the check."""
         if request.directory_check is None:
             request.directory_check = DirectoryCheck(request, access_rules.directories_of(request.message))
         if request.directory_check.findings is None:
@@ -366,10 +366,10 @@ class Openings:
         return request.directory_check.findings is not None
 
     def _replay(self, session: Session, client: Client, history: Sequence[bytes]) -> None:
-        """Give a client a session's history up to now, as it would have seen it."""
+        """Send the history of a session to a client, with the client's terminal ids."""
         its = self._translated(client, history)
         if session in client.replays:
-            # Asked for again before it was taken: that counts like anything else that waits for a client.
+            # A history requested again before it was read counts as ordinary output of a client.
             for update in its:
                 self._process.out.client(client, update)
         else:
@@ -377,22 +377,22 @@ class Openings:
             self._process.out.replay(client, its)
 
     def _translated(self, client: Client, history: Sequence[bytes]) -> Sequence[bytes]:
-        """A session's history with the names that terminals have at a client."""
+        """Return a history with the terminal ids of a client."""
         translations = self._process.terminals.translations
         return [translations(update).get(client, update) for update in history]
 
     def _tell_how_it_is(self, session: Session, client: Client, returning: Rejoin | None) -> None:
-        """Tell a client that has resumed a session how it is now, and one that was here before what it may have missed.
+        """Send the states of a session after a resume, and a gap if a returning client may have missed something.
 
-        It comes behind the answer, where nobody takes it for history.
+        They follow the response, where no client takes them for history.
         """
         missing = [] if returning is None else [gap(session.id, MAY_BE_MISSING)]
         self._process.out.replay(client, [*missing, *session.journal.states()])
 
     def _waits_for_owner(self, client: Client, session_id: str, request: Request) -> bool:
-        """Whether a client that has come back before somebody who may open its session again; it waits for that then.
+        """Return True if a returning client has to wait for a client that may re-open its session.
 
-        To be refused would be the end of what it sees, and whether it comes first after a restart is chance.
+        A refusal would end the session in the editor, and the order of reconnects after a restart is chance.
         """
         if client.controls and not client.viewer.guest:
             return False
@@ -403,7 +403,8 @@ class Openings:
         return waits
 
     def _to_open(self, client: Client, session_id: str, request: Request) -> Session | None:
-        """The session that is not live and that a client may have opened here; None where it was refused, or waits."""
+        """Return the session that is not live and that a client may open here; None if the request was refused or
+        waits."""
         session = self._process.registry.find(client.viewer, self._process.agent, session_id)
         if session is not None and session.home is not None:
             if session.home.abandoned and client.controls and not client.viewer.guest:
@@ -416,7 +417,7 @@ class Openings:
                 )
                 self._process.refuse(request, jsonrpc.SESSION_NOT_FOUND, why, {"sessionId": session_id})
             return None
-        # Of what is live here an agent would take the id for that session, whoever else once had one of that name.
+        # The agent would take the id for the session that is live, even if another owner had one of that id before.
         if not client.controls or client.viewer.guest or session_id in self._process.live:
             self._process.refuse_unknown(request, session_id)
             return None
@@ -425,7 +426,7 @@ class Openings:
                 self._process.refuse_unknown(request, session_id)
                 return None
             session = self._process.new_session(session_id, client.viewer.identity)
-            # Whoever had it open had that at another process, which may have been killed before it was written down.
+            # It may have been open in another process that was killed before it was stored.
             session.restored = True
         return session
 
@@ -439,7 +440,7 @@ class Openings:
         returning: Rejoin | None = None,
         going_on: _GoingOn | None = None,
     ) -> None:
-        """Have the agent open a session, and record what it tells of it."""
+        """Have the agent open a session, and record its replay."""
         first = self._is_first(session)
         self._process.enter(session)
         self._routing.entered(session)
@@ -453,7 +454,8 @@ class Openings:
         self._process.forward(request, then, without_own_meta(text))
 
     def _is_first(self, session: Session) -> bool:
-        """Whether nobody has ever had a session of that id: nobody becomes an owner by asking for one."""
+        """Return True if no session of that id is known: a failed request for an id does not make its client the
+        owner."""
         return not self._process.registry.known(session.agent, session.id)
 
     def _loaded(
@@ -465,7 +467,7 @@ class Openings:
         returning: Rejoin | None,
         going_on: _GoingOn | None,
     ) -> None:
-        """A session that was not live was opened, or could not be."""
+        """Handle the response to opening a session that was not live."""
         session, client = request.session, request.client
         assert session is not None
         recorded, session.recorded, session.replay_to = session.recorded, None, None
@@ -474,7 +476,7 @@ class Openings:
             held, session.held = session.held, []
             self._leave(session, forgotten=first)
             if client is None and held:
-                # It was the gateway that asked, because of the first of them.
+                # The gateway itself asked, on behalf of the first of them.
                 self._process.respond(held.pop(0), response)
             self._process.respond(request, response)
             for waiting in held:
@@ -487,7 +489,7 @@ class Openings:
             recorded.turn_ended()
             session.take_journal(recorded)
         else:
-            # What clients have seen is known better here: of the agent's history only the states are news.
+            # The journal here is what clients have seen: of the agent's replay only the states are new.
             for state in recorded.states():
                 session.write(state, jsonrpc.parse(state).update)
             session.end_turn()
@@ -513,7 +515,7 @@ class Openings:
         self._set_open(session)
 
     def _leave(self, session: Session, *, forgotten: bool) -> None:
-        """A session does not live here any more; whose it is stays known, unless that is to be forgotten as well."""
+        """Remove a session from this process; `forgotten` also removes its owner."""
         self._process.questions.session_ended(session)
         self._process.drop(session)
         self._routing.ended(session)
@@ -543,7 +545,7 @@ class Openings:
             self._process.respond(request, jsonrpc.parse(text))
 
     def _end(self, session: Session, request: Request) -> None:
-        """Have the agent close or delete a session; one that was not live is here for as long as that takes."""
+        """Have the agent close or delete a session; one that was not live enters this process meanwhile."""
         request.session = session
         then = partial(self._closed, first=self._is_first(session))
         session.state = State.CLOSING if session.live else State.DELETING
@@ -552,7 +554,7 @@ class Openings:
         self._process.forward(request, then)
 
     def _closed(self, request: Request, response: Message, *, first: bool) -> None:
-        """A session was closed or deleted, or could not be."""
+        """Handle the response to closing or deleting a session."""
         session = request.session
         assert session is not None
         held, session.held = session.held, []
@@ -585,7 +587,7 @@ class Openings:
                 why += "" if reason is None else f": {reason}"
                 self._process.refuse(waiting, jsonrpc.SESSION_NOT_FOUND, why, {"sessionId": session.id})
         else:
-            # What was said is known to everybody; how things are now may be new to all.
+            # The history is known to all clients; the present states may be new to them.
             for text in [*updates.changes(session, response), *recorded.states()]:
                 state = jsonrpc.parse(text)
                 session.write(text, state.update)
@@ -596,13 +598,13 @@ class Openings:
 
 
 def _workspace(request: Request) -> str | None:
-    """The workspace that a survey has found a request's directory in."""
+    """Return the workspace of a request's directory, as the directory check found it."""
     findings = None if request.directory_check is None else request.directory_check.findings
     return None if findings is None else findings.workspace
 
 
 def _place(request: Request) -> tuple[str, str | None] | None:
-    """The directory and workspace for a session that nobody here has opened before: as asked, if that may be."""
+    """Return directory and workspace for a session never opened here: as requested, if permitted."""
     cwd = jsonrpc.text_param(request.message, "cwd")
     assert request.directory_check is not None
     findings = request.directory_check.findings
@@ -611,13 +613,13 @@ def _place(request: Request) -> tuple[str, str | None] | None:
 
 
 def _opening(method: str, session: Session) -> Message:
-    """The gateway's own request to open a session, as it was opened before."""
+    """Compose the gateway's own request to re-open a session with its former parameters."""
     params = jsonrpc.compose({"mcpServers": b"[]", **session.setup, "sessionId": jsonrpc.encode(session.id)})
     return jsonrpc.parse(b'{"jsonrpc":"2.0","id":0,"method":%b,"params":%b}' % (jsonrpc.encode(method), params))
 
 
 def _as_load(message: Message) -> bytes:
-    """A session/resume as the session/load that brings the history along."""
+    """Rewrite a `session/resume` as the `session/load` that replays the history."""
     method = spans.find(message.text, "method")
     params = spans.find(message.text, "params")
     assert method is not None
@@ -629,5 +631,5 @@ def _as_load(message: Message) -> bytes:
 
 
 def _told(name: str) -> str:
-    """A word of a client's for the log, the audit and errors. More of it is not looked through for secrets."""
+    """Escape and cut a client's word for logs, audit and errors; the rest is not searched for secrets."""
     return in_one_line(name[: 16 * NAME_TOLD], NAME_TOLD)

@@ -1,4 +1,4 @@
-"""What the core has decided and its driver has to carry out: messages for whom, and words for the log and the audit."""
+"""Output of the core for its driver: messages to send, hook events, audit events, log messages, and requested work."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -12,54 +12,54 @@ from acp_gateway.protocol.outbox import Batch
 EventName = Literal["permission_waiting", "turn_end"]
 
 NOTE_SIZE: Final = 1000
-"""Characters of one log message: what names and ids in it are cut to adds up to less."""
+"""Maximum length of a log message, in characters; its names and ids are each cut to less."""
 
 
 @dataclass(frozen=True, slots=True)
 class HookEvent:
-    """Something that a person may want to be told who is not looking."""
+    """An event for a configured hook."""
 
     name: EventName
     session: Session
     details: dict[str, Any]
-    """What JSON can hold."""
+    """JSON-compatible values."""
     age: float = 0.0
     """Seconds since it began."""
 
 
 @dataclass(frozen=True, slots=True)
 class AuditEvent:
-    """Something that somebody may want to look up later; never what was said."""
+    """An event for the audit log; never a payload."""
 
     name: str
-    """As the audit calls it."""
+    """Name in the audit log."""
     client: Client | None
-    """Who did it; None for the gateway itself."""
+    """Client that caused it; None for the gateway itself."""
     details: dict[str, Any]
-    """What JSON can hold."""
+    """JSON-compatible values."""
 
 
 @dataclass(slots=True)
 class Output:
-    """Messages to be sent, in order for each recipient."""
+    """Messages to send, in order for each recipient, and work for the driver."""
 
     to_agent: list[bytes] = field(default_factory=list)
     to_clients: dict[Client, Sequence[bytes]] = field(default_factory=dict)
     replayed: dict[Client, int] = field(default_factory=dict)
-    """How many of a client's bytes are history: no reason to call it slow."""
+    """Bytes of history for each client, which do not make it a slow one."""
     abandoned: list[AgentHandle] = field(default_factory=list)
-    """Processes that hold a session which is wanted elsewhere, and that nobody uses: to be stopped."""
+    """Unused processes that hold a session requested elsewhere: to be stopped."""
     events: list[HookEvent] = field(default_factory=list)
     wanted: list[Session] = field(default_factory=list)
     """Sessions whose journal is to be read from the archive; see `Multiplexer.journal_loaded`."""
     directory_checks: list[DirectoryCheck] = field(default_factory=list)
-    """Directories that are to be looked at, for the core to go on; see `Multiplexer.directories_checked`."""
+    """Directories to check; see `Multiplexer.directories_checked`."""
     audit_events: list[AuditEvent] = field(default_factory=list)
-    """For the audit."""
+    """Events for the audit log."""
 
 
 class Outgoing:
-    """Where decisions are collected until the driver takes them."""
+    """Collects output until the driver takes it."""
 
     def __init__(self) -> None:
         self._deliveries = Output()
@@ -67,16 +67,16 @@ class Outgoing:
 
     @property
     def has_replay(self) -> bool:
-        """Whether a history is among what is to be sent."""
+        """True if the output contains a history."""
         return bool(self._deliveries.replayed)
 
     def take(self) -> Output:
-        """What is to be sent since the last call; the caller's from now on."""
+        """Return the output since the last call; it belongs to the caller."""
         taken, self._deliveries = self._deliveries, Output()
         return taken
 
     def take_notes(self) -> list[str]:
-        """What a person should know since the last call; never a payload."""
+        """Return the log messages since the last call; they never contain a payload."""
         taken, self._notes = self._notes, []
         return taken
 
@@ -111,35 +111,35 @@ class Outgoing:
             replayed[client] = replayed.get(client, 0) + sum(map(len, history))
 
     def _add_to(self, client: Client) -> list[bytes]:
-        """What is to be sent to a client, as a list of its own."""
+        """Return the messages for a client, as a list of its own."""
         messages = self._deliveries.to_clients.get(client, ())
         if not isinstance(messages, list):
             messages = self._deliveries.to_clients[client] = list(messages)
         return messages
 
     def refusal(self, client: Client, code: int, why: str, data: object = None) -> None:
-        """Answer a client under the id null."""
+        """Send a client an error under the id null."""
         self.client(client, jsonrpc.error(jsonrpc.NO_ID, code, why, data))
 
     def stop(self, home: AgentHandle) -> None:
-        """Have a deserted process stopped."""
+        """Request the stop of an abandoned process."""
         if home not in self._deliveries.abandoned:
             self._deliveries.abandoned.append(home)
 
     def event(self, event: HookEvent) -> None:
-        """Tell a person, if that was asked for."""
+        """Queue a hook event."""
         self._deliveries.events.append(event)
 
     def load_journal(self, session: Session) -> None:
-        """Have a session's journal read."""
+        """Request the journal of a session from the archive."""
         self._deliveries.wanted.append(session)
 
     def directory_check(self, directory_check: DirectoryCheck) -> None:
-        """Have directories looked at."""
+        """Request a check of directories."""
         self._deliveries.directory_checks.append(directory_check)
 
     def audit_event(self, name: str, client: Client | None, /, **details: Any) -> None:
-        """Write something down in the audit."""
+        """Queue an audit event."""
         self._deliveries.audit_events.append(AuditEvent(name, client, details))
 
     def note(self, text: str) -> None:

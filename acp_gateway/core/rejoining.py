@@ -1,16 +1,15 @@
-"""A client that takes up a session again over a new link: what it has seen of it, and what it still waits for.
+"""Rejoining: a client resumes its sessions over a new link.
 
-Its old link could not be resumed: it had been away for too long, or this is another gateway process by now. The client
-says so in `params._meta["acp-gateway"]` of `session/resume` or `session/load`:
+Its old link could not be resumed: it was disconnected for too long, or the gateway has restarted. The client describes
+its state in `params._meta["acp-gateway"]` of `session/resume` or `session/load`:
 
     {"epoch": "…", "position": 12, "connection": "…", "prompts": [4], "questions": [7]}
 
-Where its journal is still known here, it gets what came after that position and nothing else; of what is not held any
-more, a line that says so, and the states as they are. Where the position proves nothing, a line says that too: nobody
-comes back to a gap without being told. Its prompts whose turn is
-still running are its own again, under the ids that they had on the old link, and so are the questions that it was asked
-there and that are still open; the answer names both, and what it does not name is over. The id of the old link is no
-authority: prompts and questions are given back within one identity only.
+If the journal covers that position, the client gets the messages after it and no others; for messages not held any
+more, it gets a gap and the states. If the position proves nothing, it gets a gap too: no client misses a message
+without being told. Its prompts whose turn is still running return to it, under the ids of the old link, and so do the
+agent's open requests; the response names both, and those not named are over. The id of the old link grants nothing:
+prompts and requests return within one identity only.
 """
 
 from dataclasses import dataclass
@@ -26,15 +25,15 @@ from acp_gateway.protocol.outbox import Mark, acknowledgement
 from acp_gateway.protocol.spans import TooMany
 
 LARGEST_RETURN: Final = 64 * 1024
-"""Bytes of what a client says of a session at most: the ids of a thousand prompts. Each is looked for."""
+"""Maximum size of a client's state in a session, in bytes: the ids of a thousand prompts. Each is searched for."""
 
 LARGEST_ID: Final = 10**15
-"""Above it a number is none of those that were minted here for a client."""
+"""Maximum of the ids minted for a client; a larger number is none of them."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rejoin:
-    """What a client says of its time on another link."""
+    """State of a client from another link."""
 
     epoch: str | None = None
     position: int = 0
@@ -44,7 +43,7 @@ class Rejoin:
 
     @classmethod
     def read(cls, message: Message) -> Self | None:
-        """What a `session/load` or `session/resume` says of it; None for one that says nothing."""
+        """Read the state from a `session/load` or `session/resume`; None if it has none."""
         raw = jsonrpc.param(message, "_meta", META)
         said = {} if raw is None or len(raw) > LARGEST_RETURN else jsonrpc.members_at(raw)
         if not said:
@@ -60,14 +59,15 @@ class Rejoin:
 
 
 def last_id(initialize: Message) -> int:
-    """The highest id under which a client was asked something over an earlier link, 0 for one that had none."""
+    """Return the highest id of the agent's requests over an earlier link, from `initialize`; 0 if there was none."""
     return _number(jsonrpc.param(initialize, "_meta", META, "lastId"))
 
 
 def missed(session: Session, client: Client, returning: Rejoin | None) -> list[bytes] | None:
-    """What a client has not seen of a session, behind a mark that says so; None where that can't be told.
+    """Return the messages that a client has not seen, with marks of their positions; None if its position proves
+    nothing.
 
-    What is not held any more is named: there is never a silent gap.
+    A gap stands for messages that are not held any more: none is missing silently.
     """
     if returning is None or not client.counts or returning.epoch is None:
         return None
@@ -81,7 +81,7 @@ def missed(session: Session, client: Client, returning: Rejoin | None) -> list[b
 
     marked: list[bytes] = [mark(returning.position, returning.epoch)]
     if (journal.epoch, begin) != (returning.epoch, returning.position):
-        # From here on it counts in the epoch of now: in that of before, a place past its end says nothing any more.
+        # Count in the present epoch from here on: in the former one, a position past its end has no meaning.
         marked.append(mark(begin))
     if begin < journal.start:
         begin = journal.start
@@ -93,13 +93,13 @@ def missed(session: Session, client: Client, returning: Rejoin | None) -> list[b
     for position, update in enumerate(tail, begin + 1):
         marked.append(update)
         if jsonrpc.text_at(update, "params", "sessionId") != session.id:
-            # A sub-agent's counts here, and under another name at the client.
+            # A sub-agent's update counts in this session, and under another name at the client.
             marked.append(mark(position))
     return marked
 
 
 def adopt(process: AgentState, session: Session, client: Client, returning: Rejoin) -> bytes:
-    """Give a client back what it waits for in a session and is asked there; what the answer says of it in _meta."""
+    """Return a session's prompts and the agent's requests to a client; compose their ids for the response's `_meta`."""
     prompts: list[RawId] = []
     questions: list[int] = []
     if client.controls and returning.connection:
@@ -114,7 +114,7 @@ def adopt(process: AgentState, session: Session, client: Client, returning: Rejo
                 client.take_on(request)
                 prompts.append(request.id)
         if prompts:
-            # Should this link be lost before the answer has arrived, the client will name the old one again.
+            # If this link is lost before the response has arrived, the client will name the old one again.
             client.former_links |= {returning.connection}
         client.mint_above(min(max(returning.questions, default=0), LARGEST_ID))
         questions = process.questions.adopt(session, client, returning.connection, returning.questions)
@@ -123,7 +123,7 @@ def adopt(process: AgentState, session: Session, client: Client, returning: Rejo
 
 
 def with_own_meta(result: bytes, value: bytes) -> bytes:
-    """The result of opening a session with the gateway's own member of `_meta` added; both are JSON texts."""
+    """Add the gateway's own member of `_meta` to the result of opening a session; both are JSON texts."""
     members = jsonrpc.members_at(result)
     meta = jsonrpc.members_at(members.get("_meta", b"{}"))
     meta[META] = jsonrpc.compose(jsonrpc.members_at(meta.get(META, b"{}")) | jsonrpc.members_at(value))
@@ -131,7 +131,7 @@ def with_own_meta(result: bytes, value: bytes) -> bytes:
 
 
 def without_own_meta(text: bytes) -> bytes:
-    """A request without the gateway's own member of `params._meta`: an agent has nothing to do with it."""
+    """Remove the gateway's own member of `params._meta` from a request for the agent."""
     at = spans.find(text, "params", "_meta")
     meta = jsonrpc.members_at(text, "params", "_meta")
     if at is None or meta.pop(META, None) is None:

@@ -1,10 +1,10 @@
-"""What an agent sends of its own accord: updates, notifications, and requests for its clients.
+"""Routing of an agent's own messages: updates, notifications, and requests for its clients.
 
-All of it is routed by the session that it names, to the clients that are attached there. Agents speak of sessions that
-nobody has asked for, too: those of their sub-agents, and one whose `session/new` is not answered yet. The former belong
-to the session that began them, if that is known, else to the only one in which a turn is running; the latter wait for
-the response. A request that belongs nowhere for sure is held, and tried again whenever something changes: it is never
-put to somebody else's client, and never dropped.
+Each is routed by the session that it names, to the clients attached there. Agents also name sessions that no client
+opened: those of sub-agents, and new ones whose `session/new` is not answered yet. The former belong to their parent
+session, if that is known, else to the only session with a running turn; the latter wait for the response. A request
+without a certain session is held, and routed again after each change: it is never forwarded to a client of another
+owner, and never dropped.
 """
 
 from collections.abc import Iterable, Sequence
@@ -20,33 +20,33 @@ from acp_gateway.protocol.jsonrpc import Kind, Message, RawId
 from acp_gateway.protocol.methods import Audience
 
 EARLY_SIZE: Final = 4 * 1024 * 1024
-"""Bytes of updates that may come before the response that names their session; agents send a list of commands."""
+"""Maximum size of updates before the response that names their session, in bytes; agents send a list of commands."""
 
 STRANGERS: Final = 10_000
-"""Session ids of sub-agents, and ids of elicitations, that are remembered at most."""
+"""Maximum number of remembered session ids of sub-agents, and of elicitations."""
 
 _USER_CHUNK: Final = methods.USER_CHUNK.encode()
 
 
 class Routing:
-    """Where the messages of one agent process go."""
+    """Routes the messages of one agent process."""
 
     def __init__(self, process: AgentState) -> None:
         self._process = process
         self.openings = 0
-        """Requests whose response will name a new session."""
-        # Updates of sessions that these may be, by session id.
+        """Number of pending requests whose response will name a new session."""
+        # Updates that may belong to these sessions, by session id.
         self._early: dict[str, list[Message]] = {}
         self._early_size = 0
-        # Sessions that no client asked for: which one each was begun by. One that has ended counts as its own parent.
+        # Parents of the sessions that no client opened. An ended session counts as its own parent.
         self._parents: dict[str, Session] = {}
-        # Those of which that is not known: the identities that they may be of.
+        # Candidate identities of the sessions whose parent is unknown.
         self._unclear: dict[str, frozenset[str]] = {}
-        # Where somebody was asked to look at a page: in which session, and who outside of any.
+        # Recipients of open URL elicitations: a session, or the clients if there is none.
         self._elicitations: dict[str, tuple[Session | None, tuple[Client, ...]]] = {}
 
     def clear(self) -> None:
-        """Forget what a process said that is not there any more."""
+        """Forget the messages of a process that has ended."""
         self.openings = 0
         self._early.clear()
         self._early_size = 0
@@ -55,11 +55,11 @@ class Routing:
         self._elicitations.clear()
 
     def take_early(self, session_id: str) -> list[Message]:
-        """The updates that came before the session they are of."""
+        """Return and forget the updates that came before their session."""
         return self._early.pop(session_id, [])
 
     def entered(self, session: Session) -> None:
-        """A session is here now. If another one had its id, what the agent has said until now is of that one."""
+        """Route a session's id to it from now on. Held messages under its id belong to an earlier session."""
         former = self._parents.pop(session.id, session)
         if former is session:
             return
@@ -69,12 +69,13 @@ class Routing:
                 self._process.questions.settle_undecided(question)
 
     def ended(self, session: Session) -> None:
-        """What the agent still says of a session, or of those that it began, is for nobody."""
+        """Drop later updates of a session that has ended, and of its children."""
         _remember(self._parents, session.id, session)
         self.route_again()
 
     def talk(self, session_id: str, lines: Sequence[bytes]) -> bool:
-        """Pass on updates that `session_of_passthrough` found in one session; False where each needs a closer look."""
+        """Fan out updates that `session_of_passthrough` found in one session; return False if each needs a closer
+        look."""
         session = self._process.live.get(session_id)
         if session is None or session.state in (State.OPENING, State.DELETING) or len(self._process.terminals):
             return False
@@ -87,7 +88,7 @@ class Routing:
         return True
 
     def update(self, message: Message) -> None:
-        """A session/update."""
+        """Route a `session/update`."""
         session = None if message.session is None else self._session_of(message.session)
         if session is None or session.state is State.DELETING:
             self._keep_early(message)
@@ -161,11 +162,11 @@ class Routing:
             self._process.questions.add(question)
             self._route(question)
             if not question.copies and question in self._process.questions:
-                self._process.out.note(f"{message.method:.80} waits: nobody is there to answer it")
+                self._process.out.note(f"{message.method:.80} waits: no client is there to answer it")
             self._process.announce_waiting()
 
     def sort_early(self) -> None:
-        """What was early for a session that has not come is of another one, or of none."""
+        """Route the early updates once no response can name their session any more."""
         if self.openings:
             return
         early, self._early, self._early_size = self._early, {}, 0
@@ -175,20 +176,20 @@ class Routing:
         self.route_again()
 
     def route_again(self) -> None:
-        """What nobody could be found for may belong somewhere now."""
+        """Route the held requests again after a change."""
         for question in self._process.questions.unrouted():
             self._route(question)
         running = {session.owner for session in self._process.live.values() if session.turns}
         for question in self._process.questions.unrouted():
             if self.openings and question.message.session is not None:
                 continue  # It may be of the session that is about to be named.
-            # Nobody whose turn it could have been has one any more.
+            # Settle a request once none of its candidates has a turn any more.
             if question.in_turn and not question.candidates & running:
                 self._process.questions.settle_undecided(question)
         self._process.announce_waiting()
 
     def _session_of(self, session_id: str) -> Session | None:
-        """The session that an id of the agent's is about: its own, or the one that began it."""
+        """Return the session that an id of the agent belongs to: that session, or its parent."""
         known = self._process.live.get(session_id)
         if known is not None or session_id in self._parents:
             return known or self._if_live(self._parents[session_id])
@@ -200,22 +201,22 @@ class Routing:
         return session
 
     def _if_live(self, session: Session) -> Session | None:
-        """The session itself, if it is here: its id may be another one's by now."""
+        """Return the session itself if it is live here: another one may have its id by now."""
         return session if self._process.live.get(session.id) is session else None
 
     def _candidates(self) -> frozenset[str]:
-        """The identities that something of the agent's, said now, may be of: those with a turn, or else all."""
+        """Return the identities that a message may belong to: the owners of running turns, or else all."""
         running = {session.owner for session in self._process.live.values() if session.turns}
         owners = {session.owner for session in self._process.live.values()}
         return frozenset(running or owners | {client.viewer.identity for client in self._unbound()})
 
     def _only_running(self, candidates: frozenset[str]) -> Session | None:
-        """The only session in which a turn is running, if it is of the only suspect."""
+        """Return the only session with a running turn, if its owner is the only candidate."""
         running = [session for session in self._process.live.values() if session.turns]
         return running[0] if len(running) == 1 and candidates <= {running[0].owner} else None
 
     def _unbound(self) -> list[Client]:
-        """Those that control and see all that is their identity's."""
+        """Return the controllers that see all sessions of their identity."""
         return [c for c in self._process.clients if c.controls and c.viewer.sees_all and c.phase is not Phase.NEW]
 
     def _remember_child(self, message: Message, session: Session) -> None:
@@ -225,7 +226,7 @@ class Routing:
             self.route_again()
 
     def _keep_early(self, message: Message) -> None:
-        """An update of no session that is open: the response that names it may be on its way, unless it has ended."""
+        """Keep an update whose session may be named by a pending response; else drop it."""
         if message.session is None or not self.openings or message.session in self._parents:
             self._process.out.note("dropped an update of the agent for no session that is open")
         elif self._early_size + len(message.text) > EARLY_SIZE:
@@ -237,7 +238,7 @@ class Routing:
             self._early.setdefault(message.session, []).append(message)
 
     def _route(self, question: AgentRequest) -> None:
-        """Find out whom a question is for, and ask; where that is not clear it is held."""
+        """Find the recipients of a request and forward it; hold it if they are not certain."""
         message = question.message
         if question.method == methods.CREATE_ELICITATION and message.session is None:
             self._ask_requester(question)
@@ -266,7 +267,7 @@ class Routing:
             self._ask(question, [client for client in near if client.connected][:1])
 
     def _ask_host(self, session: Session, question: AgentRequest) -> None:
-        """Ask the machine that the session works with, or the one that has the terminal that this is about."""
+        """Ask the host of the session, or the client that runs the terminal in question."""
         host = session.host
         if self._process.terminals.names_one(question.message):
             terminal = self._process.terminals.named(question.message)
@@ -284,7 +285,7 @@ class Routing:
         self._ask(question, [host])
 
     def _ask_requester(self, question: AgentRequest) -> None:
-        """An elicitation because of a request, which only its sender understands; its id is the sender's there."""
+        """Forward an elicitation for a request to the sender of that request, under the sender's id."""
         text = question.message.text
         at = spans.find(text, "params", "requestId")
         number = None if at is None else jsonrpc.id_number(RawId(text[at[0] : at[1]]))
@@ -297,7 +298,7 @@ class Routing:
         self._ask(question, [request.client])
 
     def _ask_only_identity(self, question: AgentRequest) -> None:
-        """A question about no session: for the clients there are, if they are all one person's."""
+        """Forward a request without a session to the controllers, if they are all of one identity."""
         clients = self._unbound()
         if len({client.viewer.identity for client in clients} | question.candidates) != 1:
             clients = []
@@ -318,7 +319,7 @@ class Routing:
                 _remember(self._elicitations, name, (question.session, tuple(question.copies)))
 
     def refuse(self, message: Message, why: str, code: int = jsonrpc.METHOD_NOT_FOUND) -> None:
-        """Answer a request of the agent with an error; a notification is only dropped."""
+        """Refuse a request of the agent; a notification is only dropped."""
         what = f"{message.method!r:.80} {why}"
         self._process.out.note(f"refused a message of the agent: {what}")
         if message.kind is Kind.REQUEST:
@@ -326,7 +327,7 @@ class Routing:
 
 
 def _record(session: Session, recorded: Journal, message: Message, state: str | None) -> None:
-    """Write down what an agent replays; where somebody begins to speak again, a turn has ended."""
+    """Record a replayed update; a user chunk after other updates ends a turn."""
     if message.update == methods.USER_CHUNK and session.last_recorded not in (None, methods.USER_CHUNK):
         recorded.turn_ended()
     session.last_recorded = message.update

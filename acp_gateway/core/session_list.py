@@ -1,4 +1,4 @@
-"""`session/list`: what a client may see of what an agent lists, and what is live besides."""
+"""`session/list`: the agent's list filtered for a client, with the live sessions added."""
 
 from dataclasses import dataclass
 from typing import Final
@@ -10,45 +10,46 @@ from acp_gateway.protocol import jsonrpc, spans
 from acp_gateway.protocol.jsonrpc import Message
 
 PAGES = 100
-"""Pages in a row on which there is nothing for a client, before it gets an empty one and asks on by itself."""
+"""Maximum number of consecutive pages without an entry for a client, before it gets an empty one and continues
+itself."""
 
 PAST = 1000
-"""Sessions that are not live, of which a client is told at most, those used last: more than a person looks through."""
+"""Maximum number of sessions in a list that are not live, the latest ones; more than a person looks through."""
 
 ENTRIES: Final = 2000
-"""Sessions on one page of an agent's: each is looked up, and agents have pages for more."""
+"""Maximum number of sessions on one page of an agent: each is looked up, and agents have pages for more."""
 
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """What a client asked for."""
+    """Parameters of a client's `session/list`."""
 
     client: Client
     agent: str
     cwd: str | None
     first: bool
-    """Whether it is the first page, on which everything live is: later ones leave that out."""
+    """True for the first page, which holds all live sessions: later pages leave them out."""
 
     @classmethod
     def of(cls, client: Client, agent: str, request: Message) -> "Query":
-        """Read a request."""
+        """Read the parameters of a request."""
         cursor = jsonrpc.param(request, "cursor")
         return cls(client, agent, jsonrpc.text_param(request, "cwd"), cursor in (None, b"null"))
 
 
 def known(query: Query, registry: Registry, *, reopens: bool) -> bytes:
-    """The result for an agent that has no list, or a client that the agent is not asked for.
+    """Return the result without asking the agent.
 
-    `reopens`: whether the client can have sessions opened that are not live.
+    `reopens` is true if the client can open sessions that are not live.
     """
     entries = [_entry(session) for session in _seen(query, registry, past=reopens)] if query.first else []
     return b'{"sessions":[%b]}' % b",".join(entries)
 
 
 def filtered(query: Query, registry: Registry, response: bytes) -> tuple[bytes, bytes | None]:
-    """A page of the agent's as the client gets it, and the agent's cursor if there is nothing on this page for it.
+    """Return the agent's page filtered for a client, and the agent's cursor if no entry is left on it.
 
-    Raises `TooMany` where it has more than `ENTRIES`.
+    Raises `TooMany` if it has more than `ENTRIES`.
     """
     at = spans.find(response, "result", "sessions")
     if at is None or response[at[0]] != ord("["):
@@ -80,7 +81,7 @@ _decode_ids: Final = msgspec.json.Decoder(list[_Listed]).decode
 
 
 def _ids(listed: bytes, texts: list[bytes]) -> list[str | None]:
-    """The sessions' ids in an array of entries; one by one where something there is no id."""
+    """Return the session ids in an array of entries; entry by entry if one has an invalid id."""
     try:
         return [entry.session_id for entry in _decode_ids(listed)]
     except (msgspec.DecodeError, RecursionError):
@@ -88,7 +89,7 @@ def _ids(listed: bytes, texts: list[bytes]) -> list[str | None]:
 
 
 def next_page(request: Message, cursor: bytes) -> bytes:
-    """The same request for the page behind a cursor, which is JSON text."""
+    """Compose the same request for the page behind a cursor, which is JSON text."""
     params = {name: bytes(raw) for name, raw in jsonrpc.params_of(request).items()}
     params["cursor"] = cursor
     return b'{"jsonrpc":"2.0","id":0,"method":"session/list","params":%b}' % jsonrpc.compose(params)
@@ -101,7 +102,7 @@ def _seen(query: Query, registry: Registry, *, past: bool) -> list[Session]:
         for session in [*(list(registry.past(viewer))[-PAST:] if past else ()), *registry.live(viewer)]
         if session.agent == query.agent
         and (query.cwd is None or query.cwd == session.cwd)
-        # Of several of one name, those that are over can't be opened.
+        # Of several ended sessions with one id, only the last can be opened.
         and (session.live or registry.find(viewer, query.agent, session.id) is session)
     ]
 
@@ -114,7 +115,7 @@ def _sees(query: Query, registry: Registry, session_id: str) -> bool:
 
 
 def _entry(session: Session) -> bytes:
-    """Compose what a list shows of a session, which is asked for far more often than it changes."""
+    """Compose the entry of a session; cached, as lists are requested far more often than entries change."""
     shown = session.cwd, session.title, session.updated_at
     if session.listed is None or session.listed[0] != shown:
         session.listed = shown, _compose(session)

@@ -1,11 +1,11 @@
-"""One ACP session, the clients that take part in it, and the registry of all sessions of a gateway.
+"""Sessions, the clients attached to them, and the registry of all sessions of a gateway.
 
-All agents of a gateway run as one user and find each other's sessions on disk. So whose a session is, is known here
-and nowhere else: the registry is asked before any list, load, resume, fork or delete is answered or passed on, and what
-an identity may not see does not exist for it.
+All agents of a gateway run as one user and find each other's sessions on disk. The registry alone knows the owner of
+each session: it is consulted before any list, load, resume, fork or delete is answered or forwarded. A session outside
+of a client's scope does not exist for that client.
 
-A session is *live* while an agent process has it: that process's multiplexer is its `home`. What is left afterwards is
-its owner and what a list shows of it.
+A session is *live* while an agent process has it: that process's multiplexer is its `home`. Afterwards its owner and
+its entry in a list are kept.
 """
 
 import enum
@@ -24,39 +24,39 @@ if TYPE_CHECKING:
     from acp_gateway.core.echoes import Echo
 
 REMEMBERED: Final = 10_000
-"""Sessions that are not live and whose owner is remembered, at most: a year of a busy gateway, in a few megabytes. What
-is forgotten belongs to the gateway's own user again, as any session that was never registered."""
+"""Maximum number of sessions that are not live and whose owner is remembered: a year of a busy gateway, in a few
+megabytes. A forgotten session belongs to the gateway's own user again, like a session that was never registered."""
 
 
 SETUP_SIZE: Final = 1024 * 1024
-"""Bytes of how a session was opened that are kept for opening it again: a list of tool servers has a few thousand."""
+"""Maximum size of the parameters kept for re-opening a session, in bytes; a list of MCP servers has a few thousand."""
 
 
 SHORT: Final = 4096
-"""Bytes of a parameter at most that is known to the end though nobody waits for the answer: a directory, a name."""
+"""Maximum size of a parameter kept until the response after its client has gone, in bytes: a directory, a name."""
 
 SESSION_ID_SIZE: Final = 1024
-"""Characters of a session's id at most that a client may name; a UUID has 36, and each is remembered."""
+"""Maximum length of a session id in a client's message, in characters; a UUID has 36, and each id is remembered."""
 
 
 class Role(enum.Enum):
-    """What a client may do in the sessions that it is attached to."""
+    """Permissions of a client in the sessions that it is attached to."""
 
     CONTROLLER = "controller"
     OBSERVER = "observer"
 
 
 class Presence(enum.Enum):
-    """Whether a client's connection is there."""
+    """State of a client's connection."""
 
     CONNECTED = enum.auto()
     AWAY = enum.auto()
-    """Lost, and it may come back: it keeps what it is attached to and what it was asked."""
+    """Disconnected but resumable: keeps its attachments and the agent's requests."""
     GONE = enum.auto()
 
 
 class Phase(enum.Enum):
-    """How far a client is with `initialize`."""
+    """Progress of a client with `initialize`."""
 
     NEW = enum.auto()
     WAITING = enum.auto()
@@ -65,25 +65,25 @@ class Phase(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class SessionScope:
-    """Who looks at the sessions, and which of them there are for this one."""
+    """The sessions that exist for a client."""
 
     identity: str
     only: str | None = None
-    """The one session that there is; None for all that are the identity's."""
+    """The one session in scope; None for all sessions of the identity."""
     guest: bool = False
-    """Whether `only` was granted by the token, whoever owns it, and nothing else was."""
+    """True if the token grants only `only`, independent of its owner."""
     granted_by: str | None = None
-    """A guest's: whose session that turned out to be, once it was found. Another one of the same id is not meant."""
+    """For a guest, the owner of the session once it was found. Another session of the same id is out of scope."""
     workspaces: tuple[str, ...] | None = None
-    """The names of the places where it may open sessions; None for all there are."""
+    """Names of the workspaces where the client may open sessions; None for all."""
 
     @property
     def sees_all(self) -> bool:
-        """Whether all sessions of the identity exist for this one, also those of which nothing is known yet."""
+        """True if all sessions of the identity are in scope, including those not registered yet."""
         return self.only is None and self.workspaces is None
 
     def sees(self, session: "Session") -> bool:
-        """Whether the session exists for this one."""
+        """Return True if the session is in scope."""
         if self.only is not None and session.id != self.only:
             return False
         if self.workspaces is not None and session.workspace not in self.workspaces:
@@ -94,11 +94,11 @@ class SessionScope:
 
 
 _NO_LINKS: Final = frozenset[str]()
-"""One for all clients: almost none ever has others, and an empty one takes as much as a session's name does."""
+"""Shared by all clients: almost none has former links, and an empty set takes as much memory as a session's name."""
 
 
 class Client:
-    """A connection, as the core sees it. There are many that say nothing: what is empty should take no room."""
+    """A connection, as the core sees it. Most clients are idle, so empty collections are shared."""
 
     __slots__ = (
         "__weakref__",
@@ -126,28 +126,28 @@ class Client:
         self.name = name
         self.viewer = viewer
         self.link = link
-        """What its link is known by, if it can be resumed; such a client counts what it receives."""
+        """Name of the client's link, if it can be resumed; such a client counts the messages that it receives."""
         self.former_links: frozenset[str] = _NO_LINKS
-        """Links that it had before and that could not be resumed, as far as it took anything over from there."""
+        """Names of earlier links, not resumed, from which this client has taken over prompts."""
         self.role = role
         self.presence = Presence.CONNECTED
         self.away_since = -math.inf
-        """When it was last lost, in seconds of the driver's clock."""
+        """Time of the last loss of the connection, in seconds of the driver's clock."""
         self.phase = Phase.NEW
         self.wants_news = False
-        """Whether it asked for the gateway's own notifications."""
+        """True if the client asked for the gateway's own notifications."""
         self.joined = False
-        """Whether its first `session/new` was answered with the session that it came for."""
+        """True if the first `session/new` was answered with the session that the connection is bound to."""
         self.requests: dict[IdKey, Request] = {}
-        """What it has asked and is not answered yet."""
+        """Requests of the client without a response yet."""
         self.questions: dict[int, AgentRequest] = {}
-        """What it was asked and has not answered yet, by the id that was minted for it."""
+        """Requests of the agent that the client has not answered yet, by the id minted for it."""
         self.replays: dict[Session, None] = {}
-        """Whose history is on its way to it; whoever sends it says when it has arrived."""
+        """Sessions whose history is on its way to the client; the driver removes each when it has arrived."""
         self.sessions: dict[Session, None] = {}
-        """What it is attached to, the earliest first."""
+        """Sessions that the client is attached to, the earliest first."""
         self.waiting_size = 0
-        """Bytes of those of its requests that are still held here, word for word."""
+        """Bytes of the client's requests whose text is still held here."""
         self._last_id = 0
 
     def __repr__(self) -> str:
@@ -155,16 +155,16 @@ class Client:
 
     @property
     def controls(self) -> bool:
-        """Whether it may do more than look."""
+        """True for a controller."""
         return self.role is Role.CONTROLLER
 
     @property
     def counts(self) -> bool:
-        """Whether it wants to know where in its sessions it is."""
+        """True if the client counts its position in its sessions."""
         return self.link is not None
 
     def positions(self) -> dict[str, tuple[str, int]]:
-        """For each session that it takes part in, the epoch and position of all that was decided for it until now."""
+        """Return the epoch and position of each attached session, up to the latest decision."""
         return {
             session.id: (session.journal.epoch, session.journal.position)
             for session in self.sessions
@@ -173,72 +173,72 @@ class Client:
 
     @property
     def connected(self) -> bool:
-        """Whether it is there at this moment."""
+        """True while the connection is open."""
         return self.presence is Presence.CONNECTED
 
     @property
     def gone(self) -> bool:
-        """Whether nothing can be sent to it any more."""
+        """True if nothing can be sent to the client any more."""
         return self.presence is Presence.GONE
 
     def take_on(self, request: "Request") -> None:
-        """It has asked something."""
+        """Register a request of the client."""
         self.requests[jsonrpc.id_key(request.id)] = request
         self.waiting_size += len(request.message.text)
 
     def settle(self, request: "Request") -> None:
-        """It gets its answer."""
+        """Unregister a request that gets its response."""
         if self.requests.pop(jsonrpc.id_key(request.id), None) is not None:
             self.waiting_size -= len(request.message.text)
 
     def mint_id(self) -> int:
-        """An id for a request to this client, never used before."""
+        """Return an id for a request to this client, never used before."""
         self._last_id += 1
         return self._last_id
 
     def mint_above(self, last_id: int) -> None:
-        """It has had ids up to this one, over another link."""
+        """Skip the ids that were used over another link, up to this one."""
         self._last_id = max(self._last_id, last_id)
 
 
 class Request:
-    """A request of a client, or of the gateway itself, from its arrival until its answer."""
+    """A request of a client, or of the gateway itself, from its arrival until its response."""
 
     __slots__ = ("agent_id", "client", "directory_check", "message", "session", "then")
 
     def __init__(self, client: Client | None, message: Message, session: "Session | None" = None) -> None:
         self.client = client
-        """None for the gateway's own."""
+        """None for the gateway's own requests."""
         self.message = message
         self.session = session
-        """The session that it is about, once that is clear."""
+        """The session of the request, once known."""
         self.agent_id: int | None = None
-        """Its id at the agent, while it is there."""
+        """Id at the agent, while the agent works on it."""
         self.then: Callable[[Request, Message], None] | None = None
-        """What to do with the agent's response."""
+        """Handler of the agent's response."""
         self.directory_check: DirectoryCheck | None = None
-        """What was found out of the directories that it names, or will be."""
+        """Check of the directories that the request names, pending or done."""
 
     @property
     def id(self) -> RawId:
-        """As the client spelled it."""
+        """The id in the client's spelling."""
         return self.message.id
 
     def replace(self, text: bytes) -> None:
-        """What it says from now on, under the same id."""
+        """Replace the message, under the same id."""
         if self.client is not None:
             self.client.waiting_size += len(text) - len(self.message.text)
         self.message = jsonrpc.parse(text)
 
     def forget_text(self) -> None:
-        """The agent has it now, and nobody here needs to know what it said: prompts can be large."""
+        """Drop the text once the agent has it: prompts can be large."""
         message = self.message
         if self.client is not None:
             self.client.waiting_size -= len(message.text)
         self.message = Message(b"", message.kind, message.id, message.method, session=message.session)
 
     def forget_most(self) -> None:
-        """Its client has gone: keep of what it said only what may have to be known when the answer comes."""
+        """Drop large parameters once the client has gone; short ones may be needed with the response."""
         message = self.message
         if len(message.text) > SHORT * 4:
             members = jsonrpc.members_at(message.text, "params")
@@ -249,7 +249,7 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """Why a session can't be opened: words for a person, data for a program."""
+    """Reason why a session can't be opened: a sentence for a person, data for a program."""
 
     message: str
     data: dict[str, Any]
@@ -257,41 +257,42 @@ class Problem:
 
 @dataclass(frozen=True, slots=True)
 class DirectoryCheckResult:
-    """What only the gateway's machine can tell of the directories of a session that is to be opened."""
+    """Result of checking the directories of a session, which needs the gateway's file system."""
 
     problem: Problem | None = None
-    """Why the session may not be opened in these."""
+    """Reason why the session may not be opened in these directories."""
     workspace: str | None = None
-    """The name of the workspace in which it would be."""
+    """Name of the workspace that contains the directories."""
     instead: tuple[str, str | None] | None = None
-    """A directory and its workspace for a session that names none, or none that may be; None where there is none."""
+    """Directory and workspace for a session that names no permitted one; None if there is none."""
 
 
 class DirectoryCheck:
-    """Directories that a request names, and what was found out of them."""
+    """Directories that a request names, and the result of checking them."""
 
     def __init__(self, request: Request, directories: tuple[str, ...]) -> None:
         self.request = request
         self.directories = directories
         """`cwd` first, then the additional ones."""
         self.findings: DirectoryCheckResult | None = None
-        """None until somebody has looked."""
+        """None until the check is done."""
         self.behind: list[Request] = []
-        """What the same client asks meanwhile."""
+        """Later requests of the same client, waiting for the check."""
 
 
 class State(enum.Enum):
-    """What a session's agent process has of it."""
+    """State of a session at its agent process."""
 
     OPENING = enum.auto()
-    """A load or resume is on its way; what is asked meanwhile waits."""
+    """A load or resume is pending; other requests wait."""
     OPEN = enum.auto()
     CLOSING = enum.auto()
-    """A close or delete is on its way; what is asked meanwhile waits as well."""
+    """A close or delete is pending; other requests wait."""
     DELETING = enum.auto()
-    """The same for one that was not live. Nothing is said in it: an agent may have given its id to another one."""
+    """A delete of a session that was not live is pending. Updates are dropped: the agent may have given its id to
+    another session."""
     DORMANT = enum.auto()
-    """The process has ended, the clients are still attached: the next request opens it again in a new one."""
+    """The process has ended and clients are still attached: the next request re-opens it in a new process."""
 
 
 class AgentHandle(Protocol):
@@ -299,42 +300,42 @@ class AgentHandle(Protocol):
 
     @property
     def abandoned(self) -> bool:
-        """Whether none of its clients is connected."""
+        """True if none of its clients is connected."""
 
 
 class Archive(Protocol):
-    """What keeps sessions for another process of the gateway. It is told of changes, at once, and never fails."""
+    """Storage that keeps sessions for the next gateway process. Its methods return at once and never fail."""
 
     def keep(self, session: "Session") -> None:
-        """A session is there, or what a list shows of it has changed, or its journal goes on in another epoch."""
+        """Store a session that is new, has another entry in lists, or continues its journal in another epoch."""
 
     def remove(self, session: "Session") -> None:
-        """A session does not exist any more."""
+        """Delete a session."""
 
     def write(self, session: "Session", message: bytes, state: str | None) -> None:
-        """A message was written down in a session's journal."""
+        """Store a message that was appended to a session's journal."""
 
     def extend(self, session: "Session", messages: Sequence[bytes]) -> None:
-        """Messages that tell no state were written down in a session's journal."""
+        """Store messages without state that were appended to a session's journal."""
 
     def end_turn(self, session: "Session") -> None:
-        """A turn has ended in it."""
+        """Store the end of a turn."""
 
     def replace(self, session: "Session") -> None:
-        """A session has another journal."""
+        """Store another journal of a session."""
 
     def settle(self, session: "Session") -> None:
-        """A session's journal is about to be cleared; what is kept of it stays."""
+        """Finish storing a journal that is about to be cleared; the stored part stays."""
 
     def holds(self, session: "Session") -> bool:
-        """Whether a journal of a session that is not live can be read."""
+        """Return True if the journal of a session that is not live can be read."""
 
     def has_removed(self, session: "Session") -> bool:
-        """Whether the journal of a session that is not live was kept, and is not any more."""
+        """Return True if the journal of a session that is not live was stored and has been removed."""
 
 
 class NoArchive:
-    """Keeps nothing."""
+    """An archive that stores nothing."""
 
     def keep(self, session: "Session") -> None: ...
     def remove(self, session: "Session") -> None: ...
@@ -345,115 +346,115 @@ class NoArchive:
     def settle(self, session: "Session") -> None: ...
 
     def holds(self, session: "Session") -> bool:
-        """Nothing."""
+        """Return False."""
         return False
 
     def has_removed(self, session: "Session") -> bool:
-        """Nothing."""
+        """Return False."""
         return False
 
 
 class Session:
-    """A session: who takes part, what is open in it, and what a late joiner needs."""
+    """A session: its clients, its open requests, and its history for late joiners."""
 
     def __init__(self, agent: str, session_id: str, owner: str, journal: Journal) -> None:
         self.agent = agent
-        """The agent's name in the configuration: ids are unique within one agent's sessions at the most."""
+        """Name of the agent in the configuration. Ids are unique within one agent's sessions at most."""
         self.id = session_id
         self.owner = owner
         """An identity."""
         self.journal = journal
         self.archive: Archive = _NO_ARCHIVE
-        """What keeps it, once it is registered."""
+        """Archive of the registry, once registered."""
         self.home: AgentHandle | None = None
         self.state = State.OPENING
         self.host: Client | None = None
-        """The owner's connection that created or last loaded it: its machine serves files and terminals."""
+        """The owner's connection that created or last loaded the session: it serves files and terminals."""
         self.attached: dict[Client, None] = {}
-        """The clients that take part, the earliest first."""
+        """Attached clients, the earliest first."""
         self.turns: dict[Request, float] = {}
-        """The prompts that the agent works on, with the time at which it began."""
+        """Prompts that the agent works on, with the start time of each turn."""
         self.echo: Echo | None = None
-        """What the agent may say again of the prompt that it got last, while it has said nothing else in that turn."""
+        """Expected echo of the latest prompt, until the agent sends something else in that turn."""
         self.queue: deque[Request] = deque()
-        """The prompts that come after them."""
+        """Prompts that wait for the end of the running turns."""
         self.held: list[Request] = []
-        """What was asked while it is in transit."""
+        """Requests that wait while the session is in transit."""
         self.cwd: str | None = None
         self.workspace: str | None = None
-        """The name of the workspace that it works in, where that is known."""
+        """Name of the session's workspace, where known."""
         self.title: str | None = None
         self.updated_at: str | None = None
         self.listed: tuple[tuple[str | None, ...], bytes] | None = None
-        """What a list last showed of it, composed of these."""
+        """Entry in the last list, with the values that it was composed of."""
         self.result: dict[str, bytes] = {}
-        """What opening it returned besides its id (modes, models, configuration), by member, as JSON text."""
+        """Result of opening the session, without its id (modes, models, configuration), by member, as JSON text."""
         self.setup: dict[str, bytes] = {}
-        """The parameters that it was opened with, for opening it again, as JSON text. They hold secrets."""
+        """Parameters of opening the session, for re-opening it, as JSON text. They hold secrets."""
         self.replay_to: Client | None = None
-        """While it is being loaded: who gets the agent's replay."""
+        """Recipient of the agent's replay, while opening."""
         self.recorded: Journal | None = None
-        """While it is being loaded: the history that will replace the journal."""
+        """History that will replace the journal, while opening."""
         self.last_recorded: str | None = None
-        """While it is being loaded: the kind of the last update of that history."""
+        """Kind of the last update of `recorded`, while opening."""
         self.restored = False
-        """Whether it is of an earlier process of the gateway, and nothing is known of its last turn."""
+        """True if an earlier gateway process had the session, and the end of its last turn is unknown."""
         self.cut: str | None = None
-        """The word for what has cut off its last turn, where it was opened again after that."""
+        """Reason why the last turn was cut off, if the session was re-opened after that."""
         self.journal_loaded = False
-        """While it is not live: whether its journal was read from the archive, as far as there is one."""
+        """True if the journal of a session that is not live was read from the archive, as far as there is one."""
 
     def __repr__(self) -> str:
         return f"Session({self.agent} {self.id!r:.80})"
 
     @property
     def live(self) -> bool:
-        """Whether an agent process has it, or is to get it back."""
+        """True if an agent process has the session or re-opens it."""
         return self.home is not None
 
     @property
     def in_transit(self) -> bool:
-        """Whether what is asked of it has to wait until it has come or gone."""
+        """True if requests have to wait until the session is open or gone."""
         return self.state in (State.OPENING, State.CLOSING, State.DELETING)
 
     def controllers(self) -> Iterator[Client]:
-        """The attached clients that may decide."""
+        """Yield the attached controllers."""
         return (client for client in self.attached if client.controls)
 
     def write(self, message: bytes, state: str | None = None) -> None:
-        """Write down an update; `state` as in `Journal.append`."""
+        """Append an update to the journal and the archive; `state` as in `Journal.append`."""
         self.journal.append(message, state)
         self.archive.write(self, message, state)
 
     def extend(self, messages: Sequence[bytes]) -> None:
-        """Write down updates that tell no state."""
+        """Append updates without state to the journal and the archive."""
         self.journal.extend(messages)
         self.archive.extend(self, messages)
 
     def end_turn(self) -> None:
-        """A turn has ended."""
+        """Record the end of a turn."""
         self.journal.turn_ended()
         self.archive.end_turn(self)
 
     def take_journal(self, journal: Journal) -> None:
-        """Go on with another journal."""
+        """Replace the journal."""
         self.journal = journal
         self.archive.replace(self)
 
     def keep_setup(self, request: Message) -> None:
-        """Take over how a client opened this session; of something huge only where."""
+        """Keep the parameters of opening the session; of more than `SETUP_SIZE` bytes only `cwd`."""
         params = {name: bytes(raw) for name, raw in jsonrpc.params_of(request).items() if name != "sessionId"}
         huge = sum(map(len, params.values())) > SETUP_SIZE
         self.setup = {name: value for name, value in params.items() if name == "cwd" or not huge}
         self.cwd = jsonrpc.text_param(request, "cwd") or self.cwd
 
     def keep_directory(self) -> None:
-        """Where it was opened is all that is known of how: it is of an earlier process of the gateway."""
+        """Keep the directory alone for re-opening: the other parameters are lost with the earlier gateway process."""
         if self.cwd is not None:
             self.setup = {"cwd": jsonrpc.encode(self.cwd)}
 
     def forget_content(self) -> None:
-        """Keep what a list shows and what opening it again takes, and nothing else of what was said in it."""
+        """Keep only the entry for lists and the directory for re-opening; drop the history."""
         self.archive.settle(self)
         self.journal.clear()
         self.journal_loaded = False
@@ -462,12 +463,12 @@ class Session:
         self.result = {}
 
     def keep_result(self, response: Message) -> None:
-        """Take over what the agent answered when it opened this session."""
+        """Keep the agent's result of opening the session."""
         self.result = {}
         self.merge_result(response)
 
     def merge_result(self, response: Message) -> None:
-        """Take over what the agent answered when it opened this session again."""
+        """Merge the agent's result of re-opening the session."""
         result = jsonrpc.members_at(response.text, "result")
         self.result |= {name: text for name, text in result.items() if name != "sessionId"}
 
@@ -476,12 +477,12 @@ _NO_ARCHIVE = NoArchive()
 
 
 class Registry:
-    """All sessions of a gateway that were ever seen, live ones and others.
+    """All sessions that the gateway has seen, live or not.
 
     Args:
-        own_identity: the gateway's own user's, to whom sessions belong that were never registered.
-        archive: keeps them for the gateway's next process.
-        run: a word that no other process of the gateway has: epochs of journals begin with it.
+        own_identity: the identity of the gateway's user, who owns sessions that were never registered.
+        archive: stores sessions for the gateway's next process.
+        run: a word unique to this gateway process: epochs of journals begin with it.
     """
 
     def __init__(self, own_identity: str, archive: Archive = _NO_ARCHIVE, run: str = "") -> None:
@@ -489,30 +490,31 @@ class Registry:
         self._archive = archive
         self._run = run
         self._epochs = 0
-        # By agent and id. There can be several of one name: agents that count their sessions begin anew each time.
+        # By agent and id. Several sessions can share an id: agents that count their sessions restart the count each
+        # time.
         self._sessions: dict[tuple[str, str], list[Session]] = {}
         # The same by id alone.
         self._by_id: dict[str, dict[Session, None]] = {}
-        # Those that are live, by owner, the longest so first.
+        # Live sessions by owner, in the order in which they became live.
         self._live: dict[str, dict[Session, None]] = {}
-        # Those that are not live, by owner, the longest so first; and how many that are.
+        # Sessions that are not live, by owner, in the order in which they ended; and their number.
         self._past: dict[str, dict[Session, None]] = {}
         self._past_count = 0
 
     def new_epoch(self) -> str:
-        """A word for the positions in one journal."""
+        """Return a new word for the positions in one journal."""
         self._epochs += 1
         return f"{self._run}-{self._epochs}"
 
     def restore(self, session: Session) -> None:
-        """A session is known from an earlier process of the gateway, and not live."""
+        """Register a session of an earlier gateway process; it is not live."""
         session.archive = self._archive
         session.restored = True
         self._enlist(session)
         self._put_by(session)
 
     def add(self, session: Session, home: AgentHandle) -> None:
-        """A session is live from now on."""
+        """Register a session that is live from now on."""
         self._live.setdefault(session.owner, {})[session] = None
         session.home = home
         session.archive = self._archive
@@ -525,38 +527,38 @@ class Registry:
         self._archive.keep(session)
 
     def end(self, session: Session) -> None:
-        """A session is not live any more; whose it is stays known."""
+        """Unregister a session as live; its owner stays known."""
         self._leave(session)
         self._archive.keep(session)
         self._put_by(session)
         while self._past_count > REMEMBERED:
-            # Of whoever has most: nobody can have the others' forgotten.
+            # Evict from the owner with the most entries, so that no owner can push out another's.
             most = max(self._past, key=lambda owner: len(self._past[owner]))
             self._forget(next(iter(self._past[most])))
 
     def remove(self, session: Session) -> None:
-        """A session does not exist any more."""
+        """Forget a session that does not exist any more."""
         self._leave(session)
         self._forget(session)
 
     def count_live(self, owner: str | None = None) -> int:
-        """How many sessions are live, of an identity or of all."""
+        """Return the number of live sessions, of one identity or of all."""
         return sum(map(len, self._live.values())) if owner is None else len(self._live.get(owner, ()))
 
     def count_waiting(self, owner: str | None = None) -> int:
-        """How many prompts wait for the end of a turn, in the sessions of an identity or of all."""
+        """Return the number of queued prompts, in the sessions of one identity or of all."""
         of_each = self._live.values() if owner is None else [self._live.get(owner, {})]
         return sum(len(session.queue) for sessions in of_each for session in sessions)
 
     def find(self, viewer: SessionScope, agent: str, session_id: str) -> Session | None:
-        """The session of that id that exists for this viewer, a live one first.
+        """Return the session of that id in this scope, a live one first.
 
-        None as well where several would do for a guest: a counted id must not open somebody else's session.
+        Returns None as well if several match for a guest: a counted id must not open another owner's session.
         """
         same = self._sessions.get((agent, session_id), [])
         if len(same) == 1:
             return same[0] if viewer.sees(same[0]) else None
-        # Of several that are over, an agent that counts has only the last one still.
+        # Of several ended sessions, an agent that counts has only the last one still.
         seen = [session for session in same if viewer.sees(session) and (session.live or session is same[-1])]
         seen.sort(key=lambda session: not session.live)
         if viewer.guest and len({session.owner for session in seen if session.live}) > 1:
@@ -564,14 +566,14 @@ class Registry:
         return seen[0] if seen else None
 
     def live(self, viewer: SessionScope) -> list[Session]:
-        """The live sessions that exist for this viewer, the longest so first.
+        """Return the live sessions in scope, in the order in which they became live.
 
-        What others have takes no time, nor does what is over: who may only look may ask often.
+        Takes no time for sessions of others or ended ones: observers may list often.
         """
         return self._seen(viewer, self._live)
 
     def past(self, viewer: SessionScope) -> list[Session]:
-        """Those that are not live, the longest so first."""
+        """Return the sessions in scope that are not live, in the order in which they ended."""
         return self._seen(viewer, self._past)
 
     def _seen(self, viewer: SessionScope, by_owner: Mapping[str, dict[Session, None]]) -> list[Session]:
@@ -581,15 +583,15 @@ class Registry:
         return [it for it in same_id if it in by_owner.get(it.owner, ()) and viewer.sees(it)]
 
     def known(self, agent: str, session_id: str) -> bool:
-        """Whether a session of that id was ever registered, for whomever."""
+        """Return True if a session of that id was ever registered, for any owner."""
         return (agent, session_id) in self._sessions
 
     def may_exist(self, viewer: SessionScope, agent: str, session_id: str) -> bool:
-        """Whether a session that is not registered would be this viewer's, if the agent has it."""
+        """Return True if an unregistered session would be in scope, should the agent have it."""
         if viewer.guest or (viewer.only is not None and viewer.only != session_id):
             return False
         if viewer.workspaces is not None:
-            return False  # Nobody here knows where it works.
+            return False  # Its workspace is unknown here.
         # Two agents of the configuration may be one program, with one disk.
         elsewhere = self._by_id.get(session_id, ())
         if any(session.live or session.owner != viewer.identity for session in elsewhere):

@@ -1,8 +1,8 @@
-"""Terminals that clients run for an agent: their ids, which each client mints for itself.
+"""Terminals that clients run for an agent, and their ids, which each client mints for itself.
 
-Two clients of one agent may mint the same id. So the agent gets ids that are minted here, and what names a terminal is
-translated on its way: `params.terminalId` of the agent's requests, `result.terminalId` of the client's answer to
-`terminal/create`, and the terminals that the content of a tool call shows, for the client whose terminal it is.
+Two clients of one agent may mint the same id. So the agent gets ids minted here, and messages that name a terminal are
+translated: `params.terminalId` of the agent's requests, `result.terminalId` of the client's response to
+`terminal/create`, and the terminals in the content of a tool call, for the client that runs the terminal.
 """
 
 import re
@@ -14,11 +14,11 @@ from acp_gateway.protocol import jsonrpc, spans
 from acp_gateway.protocol.jsonrpc import Message
 
 REMEMBERED: Final = 10_000
-"""Terminals of one agent at most. A released one still stands in the tool call that it was started for, and clients go
-on to show it there."""
+"""Maximum number of remembered terminals of one agent. A released one is still shown in the tool call that it was
+started for."""
 
 
-# Quotes that no backslash escapes, so it is no part of a text that is shown.
+# A quote without a backslash before it is no part of a text that is shown.
 _MINTED: Final = re.compile(rb'(?<!\\)"terminalId"[ \t\n\r]*:[ \t\n\r]*"(acp-gateway-terminal-[0-9]{1,18})"')
 
 
@@ -28,14 +28,14 @@ class Terminal:
 
     client: Client
     id: str
-    """As the client calls it."""
+    """The client's id."""
 
 
 class Terminals:
-    """The terminals that the clients of one agent run for it, or have run."""
+    """Terminals that the clients of one agent run for it, or have run."""
 
     def __init__(self) -> None:
-        # By the id that the agent knows.
+        # By the id at the agent.
         self._terminals: dict[str, Terminal] = {}
         self._last = 0
 
@@ -43,22 +43,22 @@ class Terminals:
         return len(self._terminals)
 
     def names_one(self, request: Message) -> bool:
-        """Whether a request of the agent is about a terminal, one that is there or not."""
+        """Return True if a request of the agent names a terminal, known or not."""
         return jsonrpc.text_param(request, "terminalId") is not None
 
     def named(self, request: Message) -> Terminal | None:
-        """The terminal that a request of the agent is about."""
+        """Return the terminal that a request of the agent names."""
         name = jsonrpc.text_param(request, "terminalId")
         return None if name is None else self._terminals.get(name)
 
     def for_client(self, request: Message, terminal: Terminal) -> Message:
-        """That request, with the id that its client knows."""
+        """Translate a request of the agent to the client's id."""
         at = spans.find(request.text, "params", "terminalId")
         assert at is not None
         return jsonrpc.parse(spans.splice(request.text, [(*at, jsonrpc.encode(terminal.id))]))
 
     def created(self, client: Client, response: bytes) -> bytes:
-        """A client's answer to `terminal/create`, with an id that no other terminal has."""
+        """Translate a client's response to `terminal/create`, under an id that no other terminal has."""
         name = jsonrpc.text_at(response, "result", "terminalId")
         at = spans.find(response, "result", "terminalId")
         if name is None or at is None:
@@ -71,15 +71,15 @@ class Terminals:
         return spans.splice(response, [(*at, jsonrpc.encode(minted))])
 
     def client_gone(self, client: Client) -> None:
-        """A client took its terminals along."""
+        """Forget the terminals of a client that has gone."""
         self._terminals = {name: it for name, it in self._terminals.items() if it.client is not client}
 
     def clear(self) -> None:
-        """The agent has ended."""
+        """Forget all terminals: the agent has ended."""
         self._terminals.clear()
 
     def translations(self, update: bytes) -> dict[Client, bytes]:
-        """How an update looks to the clients whose terminals it shows; all others get it as it is."""
+        """Return an update translated for each client whose terminals it shows; other clients get it unchanged."""
         if not self._terminals or b'"terminalId"' not in update:
             return {}
         edits: dict[Client, list[tuple[int, int, bytes]]] = {}

@@ -1,4 +1,4 @@
-"""Turns: prompts one after another, whoever they come from, and the choices that hold for a session as a whole."""
+"""Prompt turns, one at a time per session; session-wide mode, model and options."""
 
 from collections import deque
 
@@ -13,7 +13,7 @@ from acp_gateway.protocol.jsonrpc import Message
 
 
 class Turns:
-    """The turns of the sessions of one agent process."""
+    """Turns of the sessions of one agent process."""
 
     def __init__(self, process: AgentState, routing: Routing) -> None:
         self._process = process
@@ -32,7 +32,7 @@ class Turns:
             session.queue.append(request)
 
     def _too_many(self, session: Session) -> str | None:
-        """Why a further prompt may not wait in a session."""
+        """Return why a prompt may not be queued in a session; None if it may."""
         policy, registry = self._process.policy, self._process.registry
         if len(session.queue) >= policy.queued_prompts_per_session:
             return f"queued_prompts_per_session ({policy.queued_prompts_per_session}) wait in this session already"
@@ -43,10 +43,10 @@ class Turns:
         return None
 
     def cancel(self, client: Client, message: Message) -> None:
-        """A controller ends all turns of a session."""
+        """Cancel all turns of a session."""
         assert message.session is not None
         session = self._process.live[message.session]
-        # While it is, no session is dormant.
+        # In this phase no session is dormant.
         if self._process.stage is AgentPhase.READY:
             self._process.out.agent(message.text)
         for question in self._process.questions.turn_cancelled(session):
@@ -54,7 +54,7 @@ class Turns:
         self.cancel_waiting(session)
 
     def cancel_waiting(self, session: Session) -> None:
-        """Answer the prompts that the agent has not got yet."""
+        """Answer the prompts that the agent does not have yet."""
         waiting = list(session.queue)
         session.queue.clear()
         behind = (directory_check.behind for directory_check in self._process.checking_directories.values())
@@ -64,7 +64,7 @@ class Turns:
                 for request in held
                 if request.message.method == methods.PROMPT
                 and request.message.session == session.id
-                # What others send is not looked at yet: they may not even know that there is such a session.
+                # Prompts of other clients are not checked yet: their clients may not even see the session.
                 and request.client in session.attached
             ]
             held[:] = [request for request in held if request not in waiting]
@@ -72,7 +72,7 @@ class Turns:
             self._process.answer(request, b'{"stopReason":"cancelled"}')
 
     def forget_waiting(self, session: Session, identity: str, *, guest: bool = False) -> None:
-        """Drop the waiting prompts of clients of an identity, or of its guests alone, that have gone."""
+        """Drop the queued prompts of an identity's departed clients, or of its departed guests alone."""
 
         def stays(request: Request) -> bool:
             client = request.client
@@ -88,7 +88,8 @@ class Turns:
         session.turns[request] = self._process.now
         if not self._process.abilities.echoes:
             chunks = updates.user_chunks(session.id, request.message)
-            # Of larger ones not all is in the journal, and nobody would count what is only kept for this.
+            # The journal does not hold larger ones whole, and chunks kept only for the echo would not count as used
+            # memory.
             if chunks and sum(map(len, chunks)) <= self._process.policy.journal_limit:
                 session.echo = Echo(request, chunks)
             for chunk in chunks:
@@ -117,19 +118,19 @@ class Turns:
         self._routing.route_again()
 
     def set_mode(self, client: Client, request: Request) -> None:
-        """A session/set_mode."""
+        """Handle `session/set_mode`."""
         self._set(client, request, self._mode_set)
 
     def set_model(self, client: Client, request: Request) -> None:
-        """A session/set_model."""
+        """Handle `session/set_model`."""
         self._set(client, request, self._model_set)
 
     def set_option(self, client: Client, request: Request) -> None:
-        """A session/set_config_option."""
+        """Handle `session/set_config_option`."""
         self._set(client, request, self._option_set)
 
     def _set(self, client: Client, request: Request, then: Then) -> None:
-        """A choice for the session as a whole; the others learn of it."""
+        """Forward a choice for the whole session; its response is fanned out."""
         if self._process.of_request(client, request) is not None:
             self._process.forward(request, then)
 

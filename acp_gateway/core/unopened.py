@@ -1,8 +1,8 @@
-"""Why an agent could not open sessions, for the requests that name one of them later.
+"""Reasons why an agent could not open sessions, for later requests that name one of them.
 
-The answer to the request that was to open a session says why, but a client may not have asked for that itself: the
-gateway opens sessions again for its clients, and so does what runs beside an editor. What the editor sees is that the
-session of its next prompt is not open.
+The response to the opening request holds the reason, but a client may not have sent that request itself: the gateway
+re-opens sessions for its clients, and so does the shim. The editor only learns that the session of its next prompt is
+not open.
 """
 
 from typing import Final
@@ -12,18 +12,18 @@ from acp_gateway.protocol.jsonrpc import Message
 from acp_gateway.protocol.reasons import reason_of
 
 REMEMBERED: Final = 1000
-"""Sessions of one agent that are remembered: more than its clients ask for again after a restart."""
+"""Maximum number of remembered sessions of one agent; more than its clients request after a restart."""
 
 
 class Unopened:
-    """The sessions that one agent could not open when it was last asked to, and its reasons."""
+    """Sessions that one agent could not open at the latest attempt, with its reasons."""
 
     def __init__(self) -> None:
-        # By id, then by session: two identities may have one of the same id.
+        # By owner and id: two identities may have sessions of the same id.
         self._reasons: dict[tuple[str, str], tuple[Session, str]] = {}
 
     def refused(self, session: Session, response: Message) -> str:
-        """Remember that the agent has answered with an error, and return its reason."""
+        """Remember and return the reason in the agent's error."""
         reason = reason_of(response.text)
         self.forget(session)
         self._reasons[session.owner, session.id] = session, reason
@@ -32,13 +32,13 @@ class Unopened:
         return reason
 
     def forget(self, session: Session) -> None:
-        """Forget the reason: the session is open, or the agent is asked again."""
+        """Forget the reason: the session is open, or is requested again."""
         self._reasons.pop((session.owner, session.id), None)
 
     def reason(self, client: Client | None, session_id: str | None) -> str | None:
         """Return why a session is not open, if this client may know.
 
-        Only a controller of the owner may: the agent's words can name files, and it would have got them itself.
+        Only a controller of the owner may: the agent's words can name files, and were meant for that identity.
         """
         if client is None or session_id is None or not client.controls or client.viewer.guest:
             return None

@@ -1,4 +1,4 @@
-"""The session updates that the gateway writes itself, and what it reads in those of an agent."""
+"""Session updates that the gateway composes, and those of an agent that it reads."""
 
 from typing import Final
 
@@ -14,11 +14,11 @@ _NO_TALK: Final = methods.STATE_UPDATES | {methods.SUBAGENT_UPDATE}
 
 
 def session_of_passthrough(text: bytes) -> str | None:
-    """The session that an agent's line says something in which is only passed on and written down, as nearly all do.
+    """Return the session of an update that only passes through to clients and journal, as nearly all do.
 
-    None for whatever needs a closer look, be it no message at all.
+    Returns None for any other line, valid or not.
     """
-    # For each line of each agent: a message of its own would cost as much as the rest.
+    # Runs for each line of each agent: a full parse would cost as much as the rest.
     try:
         if not text.isascii():
             text.decode()
@@ -40,7 +40,7 @@ def session_of_passthrough(text: bytes) -> str | None:
 
 
 def session_update(session_id: str, kind: str, **members: bytes) -> bytes:
-    """A `session/update`; the members are JSON texts."""
+    """Compose a `session/update`; the members are JSON texts."""
     update = jsonrpc.compose({"sessionUpdate": jsonrpc.encode(kind), **members})
     return b'{"jsonrpc":"2.0","method":"%b","params":{"sessionId":%b,"update":%b}}' % (
         SESSION_UPDATE.encode(),
@@ -50,7 +50,7 @@ def session_update(session_id: str, kind: str, **members: bytes) -> bytes:
 
 
 def user_chunks(session_id: str, prompt: Message) -> list[bytes]:
-    """A prompt as those see it who did not send it: one chunk for each of its blocks, whatever its kind."""
+    """Compose a prompt for the other clients: one chunk for each of its blocks, of any kind."""
     blocks = jsonrpc.param(prompt, "prompt")
     if blocks is None or not blocks.startswith(b"["):
         return []
@@ -62,19 +62,19 @@ def user_chunks(session_id: str, prompt: Message) -> list[bytes]:
 
 
 def mode_update(session: Session, mode_id: str) -> bytes:
-    """Another mode, for those who did not choose it. The session's own notion of it changes as well."""
+    """Set the session's mode, and compose the update for the other clients."""
     set_current(session, "modes", "currentModeId", mode_id)
     return session_update(session.id, MODE_UPDATE, currentModeId=jsonrpc.encode(mode_id))
 
 
 def config_update(session: Session, options: bytes) -> bytes:
-    """Another configuration, as above."""
+    """Set the session's options, and compose the update for the other clients."""
     session.result["configOptions"] = options
     return session_update(session.id, CONFIG_UPDATE, configOptions=options)
 
 
 def changes(session: Session, reopened: Message) -> list[bytes]:
-    """What is another way in a session that a new process has opened again, for those who knew it before."""
+    """Compose updates for the mode and options that differ after re-opening a session."""
     result = jsonrpc.members_at(reopened.text, "result")
     mode = jsonrpc.text_at(result.get("modes", b"{}"), "currentModeId")
     options = result.get("configOptions", b"null")
@@ -87,7 +87,7 @@ def changes(session: Session, reopened: Message) -> list[bytes]:
 
 
 def set_current(session: Session, member: str, name: str, value: str) -> None:
-    """Change what a late joiner is told of a choice, where the agent offered one."""
+    """Set the current value of a choice for late joiners, if the agent offered it."""
     offered = session.result.get(member)
     at = None if offered is None else spans.find(offered, name)
     if offered is not None and at is not None:
@@ -95,7 +95,7 @@ def set_current(session: Session, member: str, name: str, value: str) -> None:
 
 
 def read_state(session: Session, update: Message) -> None:
-    """Take over what an update of the agent says about the session as a whole."""
+    """Read mode, options, title and time from a state update of the agent."""
     if update.update == MODE_UPDATE:
         mode = jsonrpc.text_param(update, "update", "currentModeId")
         if mode is not None:
@@ -113,9 +113,9 @@ def read_state(session: Session, update: Message) -> None:
 
 
 def opening_result(session: Session, *, with_id: bool) -> bytes:
-    """What a client gets that opens a live session: the result of opening it, as it is now.
+    """Compose the result of opening a live session, in its present state.
 
-    `with_id` is for those who asked for a new one. A history whose beginning is missing is said to be so.
+    `with_id` is for responses to `session/new`. A truncated history is flagged in `_meta`.
     """
     result = dict(session.result)
     if with_id:
@@ -128,13 +128,13 @@ def opening_result(session: Session, *, with_id: bool) -> bytes:
 
 
 def history(session: Session) -> list[bytes]:
-    """What a client gets that loads a live session, up to this moment."""
+    """Return the history for a client that loads a live session now."""
     replay = session.journal.replay()
     return [gap(session.id), *replay] if session.journal.truncated else replay
 
 
 def under_session(update: bytes, old: str, new: str) -> bytes:
-    """An update of one session as one of another: for a fork, whose history is a copy. A sub-agent's stays its own."""
+    """Rewrite an update for a fork of its session; a sub-agent's update stays unchanged."""
     if jsonrpc.text_at(update, "params", "sessionId") != old:
         return update
     at = spans.find(update, "params", "sessionId")

@@ -239,7 +239,7 @@ def test_params_of_a_method_that_is_known_are_an_object(method: str, params: byt
 def test_params_may_be_left_out_only_where_nothing_need_be_said(params: bytes) -> None:
     for method in (*methods.CLIENT_METHODS, "authenticate", "session/cancel"):
         message = parse(b'{"id":1,"method":"%b"%b}' % (method.encode(), params))
-        needed = None if method == methods.LIST else "params must be there, an object"
+        needed = None if method == methods.LIST else "params are missing: they must be an object"
         assert flaw_of_params(message) == needed
 
 

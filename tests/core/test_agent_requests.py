@@ -190,7 +190,7 @@ def test_the_late_answer_of_a_loser_is_swallowed() -> None:
     scene.agent.heard()
     bob.choose(at_bob, "no")
     assert scene.agent.heard() == []
-    assert scene.notes[-1] == "dropped a response of bob that nobody waits for"
+    assert scene.notes[-1] == "dropped a response of bob to no open request"
 
 
 def test_a_second_answer_of_the_winner_is_swallowed_and_decides_no_later_question() -> None:
@@ -349,7 +349,7 @@ def test_a_question_that_nobody_is_there_for_is_held_for_who_comes_next() -> Non
     bob.gone()
     scene.agent.ask_permission("q")
     assert scene.agent.heard() == []
-    assert scene.notes[-1] == "session/request_permission waits: nobody is there to answer it"
+    assert scene.notes[-1] == "session/request_permission waits: no client is there to answer it"
     cleo = scene.join("cleo")
     loaded = cleo.load()
     assert [message.get("method") for message in loaded] == [None, "session/request_permission"]
@@ -612,7 +612,7 @@ def test_a_day_of_waiting_is_worth_one_line_in_the_log() -> None:
     scene.pass_time(1000 + LONG)
     assert scene.notes == [
         "session/request_permission of session s has been waiting for 24 h",
-        "_vendor/ask of no session that is known has been waiting for 24 h",
+        "_vendor/ask of an unknown session has been waiting for 24 h",
     ]
     scene.pass_time(1000 + 2 * LONG)
     assert len(scene.notes) == 2
@@ -779,7 +779,7 @@ def test_what_an_observer_answers_is_ignored() -> None:
     for number in range(4):
         watcher.choose({"id": number}, "yes")
     assert scene.agent.heard() == []
-    assert scene.notes[-1] == "dropped a response of watcher, who may only look"
+    assert scene.notes[-1] == "dropped a response of watcher, an observer"
     ann.choose(ann.hears(), "no")
     assert scene.agent.hears() == answered("q", selected("no"))
 

@@ -71,7 +71,7 @@ def test_a_response_comes_back_to_what_was_named_for_it_and_once(alone: Alone) -
         alone.process.receive_response(response)
     assert alone.settled == [(request, response)]
     assert request.agent_id is None
-    assert alone.process.out.take_notes() == ["dropped a response of the agent that nobody waits for"]
+    assert alone.process.out.take_notes() == ["dropped a response of the agent to no open request"]
 
 
 def test_a_response_under_something_else_than_a_number_of_ours_is_dropped(alone: Alone) -> None:

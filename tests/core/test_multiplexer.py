@@ -263,10 +263,10 @@ def test_a_response_that_nobody_waits_for_is_dropped_with_a_note(scene: Scene, a
     scene.agent.say(result(b'"2"'))
     assert (ann.inbox, scene.agent.inbox) == ([], [])
     assert scene.notes == [
-        "dropped a response of ann that nobody waits for",
-        "dropped a response of the agent that nobody waits for",
-        "dropped a response of ann that nobody waits for",
-        "dropped a response of the agent that nobody waits for",
+        "dropped a response of ann to no open request",
+        "dropped a response of the agent to no open request",
+        "dropped a response of ann to no open request",
+        "dropped a response of the agent to no open request",
     ]
 
 
@@ -307,7 +307,7 @@ def test_a_cancel_names_the_request_as_the_agent_knows_it_and_it_is_still_answer
     assert ann.heard_text() == [result(b'"mine"')]
     ann.say(cancel(b'"mine"'))
     assert not scene.agent.heard()
-    assert scene.notes[-1] == "dropped a $/cancel_request of ann for nothing that is open"
+    assert scene.notes[-1] == "dropped a $/cancel_request of ann to no open request"
 
 
 def test_a_cancel_of_the_agent_names_the_request_as_each_client_knows_it(scene: Scene, ann: Peer) -> None:
@@ -400,7 +400,7 @@ def test_the_gateways_own_methods_are_refused_from_clients(scene: Scene, ann: Pe
     assert refusal(ann) == (b"1", -32601)
     ann.say(notification("_acp-gateway/resumed"))
     assert (ann.inbox, scene.agent.inbox) == ([], [])
-    assert scene.notes == ["dropped a notification of ann: this method is the gateway's own"]
+    assert scene.notes == ["dropped a notification of ann: reserved method"]
 
 
 def test_the_gateways_own_methods_are_kept_from_clients(scene: Scene, ann: Peer) -> None:
@@ -409,8 +409,8 @@ def test_the_gateways_own_methods_are_kept_from_clients(scene: Scene, ann: Peer)
     assert scene.agent.hears()["error"]["code"] == -32601
     assert not ann.heard()
     assert scene.notes == [
-        "refused a message of the agent: '_acp-gateway/news' is the gateway's own",
-        "refused a message of the agent: '_acp-gateway/hello' is the gateway's own",
+        "refused a message of the agent: '_acp-gateway/news' is a reserved method",
+        "refused a message of the agent: '_acp-gateway/hello' is a reserved method",
     ]
 
 
@@ -668,7 +668,7 @@ def test_an_observers_notifications_and_answers_are_ignored(scene: Scene, ann: P
         eve.say(text)
     assert (eve.inbox, scene.agent.inbox) == ([], [])
     assert scene.notes == ["dropped a notification of eve: observers may only look"] * 2 + [
-        "dropped a response of eve, who may only look"
+        "dropped a response of eve, an observer"
     ]
 
 
@@ -706,7 +706,7 @@ def test_a_client_for_one_session_may_do_nothing_else(scene: Scene, ann: Peer, m
     assert error_of(gil)["code"] == -32600
     gil.send(method="x/y", params={})
     assert not scene.agent.heard()
-    why = "guests may cancel, and tell nothing else" if guest else "this connection is for one session only"
+    why = "guests may only send session/cancel" if guest else "this connection is for one session only"
     assert scene.notes == [f"dropped a notification of gil: {why}"]
 
 
@@ -722,7 +722,7 @@ def test_what_is_about_the_whole_agent_is_no_guests_although_it_names_the_sessio
     assert (error["code"], error["message"]) == (-32600, f"this connection is for one session only: no {method}")
     gil.send(method=method, params={"sessionId": "s"})
     assert not scene.agent.heard()
-    assert scene.notes == ["dropped a notification of gil: guests may cancel, and tell nothing else"]
+    assert scene.notes == ["dropped a notification of gil: guests may only send session/cancel"]
 
 
 @pytest.mark.parametrize(

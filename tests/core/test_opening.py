@@ -1789,7 +1789,7 @@ def test_local_tool_servers_are_left_out_and_the_session_starts(method: str) -> 
     assert scene.audit_events[0] == AuditEvent(
         "mcp_server_dropped", ann.client, {"agent": "agent", "name": "files", "kind": "stdio"}
     )
-    assert scene.notes == ["ann: left out tool servers that would run here: 'files'"]
+    assert scene.notes == ["ann: left out MCP servers that would run here: 'files'"]
     assert b"s3cret" not in scene.session().setup["mcpServers"]
     assert "s3cret" not in repr([scene.audit_events, scene.notes])
     assert ann.client.waiting_size == size
@@ -1827,7 +1827,7 @@ def test_local_tool_servers_that_are_denied_are_named_in_the_error(method: str) 
     error = json.loads(text)["error"]
     assert (error["code"], error["data"]) == (-32602, {"reason": "mcp_servers"})
     assert error["message"] == (
-        "tool servers that would run on the gateway's machine are not allowed here: 'files', \"no'tes\""
+        "MCP servers that would run on the gateway's machine are not allowed here: 'files', \"no'tes\""
     )
     assert [
         (audit_event.name, audit_event.details["name"], audit_event.details["kind"])

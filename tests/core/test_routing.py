@@ -389,7 +389,7 @@ def test_a_sub_agents_question_is_held_while_it_may_be_of_several() -> None:
     assert xena.heard() == yuri.heard() == []
     assert [question.id for question in scene.multiplexer.waiting(None)] == [b'"q"']
     assert scene.notes == [
-        "session/request_permission waits: nobody is there to answer it",
+        "session/request_permission waits: no client is there to answer it",
         "dropped an update of the agent for no session that is open",
     ]
 

@@ -215,7 +215,7 @@ def test_tool_servers_that_would_run_here_reach_the_agent_as_far_as_it_is_allowe
     if agent != "free":
         # The name alone: what is in the command may be a secret.
         log = gateway.read_log_until(f"{agent}: ")
-        while "left out tool servers" not in log:
+        while "left out MCP servers" not in log:
             log = gateway.read_log_until(f"{agent}: ")
         assert "'evil'" in log
         assert "/bin/sh" not in "".join(gateway.log)

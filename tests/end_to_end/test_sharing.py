@@ -385,7 +385,7 @@ def test_a_permission_waits_until_somebody_is_there_to_decide_it(gateway: Runnin
             connection = line.split()[3]
             assert "detached" in await asyncio.to_thread(gateway.read_log_until, connection)
             os.write(let_go_on, b"\n")
-            await asyncio.to_thread(gateway.read_log_until, "nobody is there to answer")
+            await asyncio.to_thread(gateway.read_log_until, "no client is there to answer")
 
             (shown,) = [one for one in await asyncio.to_thread(gateway.sessions) if one["sessionId"] == session]
             assert (shown["connected"], shown["turn"], len(shown["waiting"])) == (0, True, 1)
