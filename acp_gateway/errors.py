@@ -1,4 +1,4 @@
-"""What can go wrong, once, with the face that each outside sees.
+"""The program's errors, with exit code, HTTP status and machine-readable reason.
 
     GatewayError                      exit 1
     ├── UsageError                    exit 2    (click's own number for a wrong command line)
@@ -9,12 +9,12 @@
     │   ├── UnknownAgent              HTTP 404  no agent of that name
     │   ├── UnknownSession            HTTP 404  no session of that id, or not for you
     │   ├── TooFarBehind              HTTP 409  a link that more was kept for than there is room
-    │   └── LinkGone                  HTTP 410  a link that nobody here knows, or not yours
+    │   └── LinkGone                  HTTP 410  an unknown link, or another identity's
     │   │   └── LinkExpired           HTTP 410  a link that was away for too long
     │   ├── TooManyAttempts           HTTP 429  refused too often within a short time
     │   └── Busy                      HTTP 503  more connections than the configuration allows
     ├── TrustError                    exit 5    TLS: the certificate or the pin does not match; ssh: the host's key
-    ├── Unreachable                   exit 6    nobody answers there, or the connection was lost
+    ├── Unreachable                   exit 6    no answer from there, or the connection was lost
     ├── ProtocolError                 exit 7    the other side does not speak what it should
     ├── AgentError                    exit 8    an agent that cannot start or has ended
     └── CannotListen                  exit 9    an address that the gateway can't be reached at, now
@@ -27,20 +27,20 @@ from typing import ClassVar
 
 
 class GatewayError(Exception):
-    """Anything this program reports as one clear line instead of a traceback."""
+    """An error that is reported as one clear line instead of a traceback."""
 
     exit_code: ClassVar[int] = 1
-    """What the command ends with."""
+    """Exit code of the command."""
 
     http_status: ClassVar[int] = 500
-    """What an HTTP peer is told; the error of a refused `_acp-gateway/hello` has the same number as its code."""
+    """HTTP status of the response; also the code of the JSON-RPC error that refuses a `_acp-gateway/hello`."""
 
     reason: ClassVar[str] = "internal"
     """A word for programs: `error.data.reason` of the JSON-RPC error that an editor gets."""
 
 
 class UsageError(GatewayError):
-    """The command line asks for something that cannot be."""
+    """The command line asks for something impossible."""
 
     exit_code = 2
     reason = "usage"
@@ -66,7 +66,7 @@ class ConfigError(GatewayError):
 
 
 class AccessError(GatewayError):
-    """The gateway knows what is asked of it and says no."""
+    """The gateway understands the request and refuses it."""
 
     exit_code = 4
     http_status = 403
@@ -99,7 +99,7 @@ class UnknownSession(AccessError):
 
 
 class TooFarBehind(AccessError):
-    """A link can't be resumed: what its client has missed was too much to be kept."""
+    """A link can't be resumed: its client has missed more than could be kept."""
 
     http_status = 409
     reason = "too_far_behind"
@@ -133,14 +133,14 @@ class Busy(AccessError):
 
 
 class TrustError(GatewayError):
-    """The far side's certificate, or the key of its ssh, is not the one that was promised."""
+    """The far side's certificate, or its ssh host key, is not the expected one."""
 
     exit_code = 5
     reason = "tls"
 
 
 class Unreachable(GatewayError):
-    """Nobody answers at that address, or the connection was lost."""
+    """No server answers at that address, or the connection was lost."""
 
     exit_code = 6
     reason = "unreachable"
@@ -154,7 +154,7 @@ class ProtocolError(GatewayError):
 
 
 class AgentError(GatewayError):
-    """An agent cannot be started, or has ended; `str()` is what its clients read."""
+    """An agent cannot be started, or has ended; its clients are sent `str()`."""
 
     exit_code = 8
     reason = "agent"

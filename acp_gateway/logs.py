@@ -1,4 +1,4 @@
-"""Where log lines go and what they look like. Secrets are never logged; payloads only for `serve --log-bodies`."""
+"""Set up logging and format log lines. Secrets are never logged; payloads only for `serve --log-bodies`."""
 
 import logging
 import sys
@@ -15,7 +15,7 @@ LINE_SIZE: Final = 8192
 
 
 class OneLine(logging.Formatter):
-    """Formats each message as one line of printable text: peers and agents choose names that are in it."""
+    """Formats each message as one line of printable text, because it holds names that peers and agents choose."""
 
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 # As the base class calls it.
         record.message = printable(record.message, LINE_SIZE)

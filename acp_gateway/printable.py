@@ -1,9 +1,9 @@
-r"""Text of peers, files and programs, made fit for one line of a terminal or a log.
+r"""Escapes text of peers, files and programs for one line of a terminal or a log.
 
-Such text may hold what a terminal obeys or what makes a line read differently from what it says: control characters,
-C1 controls among them, ends of lines, marks that change the direction of what follows, characters without any width,
-halves of characters. All of these are written as the escapes of Python's strings (`\x1b`, `\u202e`), so that a reader
-sees that they were there. Every place that shows such text uses this one function.
+Such text may hold terminal control sequences, or characters that make a line read differently from its content: control
+characters (C0 and C1), line breaks, bidirectional marks, zero-width characters, lone surrogates. All of these are
+written as the escapes of Python's strings (`\x1b`, `\u202e`), so that they stay visible. Every place that shows such
+text uses this one function.
 """
 
 from typing import Final

@@ -1,4 +1,4 @@
-"""Where log lines go."""
+"""Tests the destinations and the format of log lines."""
 
 import logging
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""Where a gateway listens and where a client goes: one address type for every transport."""
+"""Parses addresses to listen at and to connect to, as one type for every transport."""
 
 import ipaddress
 import re
@@ -8,7 +8,7 @@ from typing import Literal, cast
 from acp_gateway.errors import UsageError
 
 DEFAULT_PORT = 7443
-"""The gateway's own port, where neither the URL standard nor the user names one: it recalls 443 and needs no root."""
+"""Default port of TCP and of `host` without a scheme: it resembles 443 and needs no root."""
 
 Scheme = Literal["wss", "ws", "tcp", "tcp+tls", "unix", "ssh"]
 
@@ -28,7 +28,7 @@ _AUTHORITY = re.compile(r"(?:\[(?P<ipv6>[^\]]*)\]|(?P<name>[^\[\]:]*))(?::(?P<po
 _NAME = re.compile(r"[^\s/?#@\\%]+")
 _USER_INFO = re.compile(r"^([^/]*://)?[^/]*@")
 
-# Neither may be taken for an option, and both may come to stand in a command of the user's ssh configuration.
+# Neither may look like an option, and ssh's configuration may insert both into a command.
 _SSH_HOST = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
 _SSH_USER = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.@+-]*")
 
@@ -48,21 +48,21 @@ class Address:
     port: int
     path: str
     user: str = ""
-    """Whom to log in as, for `ssh`; "" for what its configuration says."""
+    """Login name for `ssh`; "" for the one of ssh's configuration."""
 
     @property
     def tls(self) -> bool:
-        """Whether the bytes are encrypted and the server shows a certificate."""
+        """True if the bytes are encrypted and the server shows a certificate."""
         return self.scheme in ("wss", "tcp+tls")
 
     @property
     def websocket(self) -> bool:
-        """Whether messages travel in WebSocket frames; else they are lines."""
+        """True if messages travel in WebSocket frames; else they are lines."""
         return self.scheme in ("wss", "ws")
 
     @property
     def loopback(self) -> bool:
-        """Whether nobody outside this machine is on the way. Only names that cannot resolve elsewhere count."""
+        """True if the connection cannot leave this machine. Only names that cannot resolve elsewhere count."""
         if self.scheme == "unix" or self.host == "localhost":
             return True
         try:
@@ -82,7 +82,7 @@ class Address:
 
 
 def parse_address(text: str) -> Address:
-    """The address that a URL names, for listening (port 0 is allowed) or connecting.
+    """Parse a URL to listen at (port 0 is allowed) or to connect to.
 
     A missing port is 443 for `wss` and 80 for `ws`, as the URL standard says, and `DEFAULT_PORT` for `tcp` and
     `tcp+tls`. A missing path of `ws` and `wss` is `/acp`. Raises `UsageError`.
@@ -123,7 +123,7 @@ def _parse_url(text: str, known: list[str]) -> Address:
 
 
 def parse_target(text: str) -> Address:
-    """The address that a client was asked to connect to: a URL, or `host[:port]`, which means `wss`.
+    """Parse an address to connect to: a URL, or `host[:port]`, which means `wss`.
 
     IPv6 is written `[::1]:7443`, or bare without a port. A URL may also be `ssh://[user@]host[:port][/path/to/socket]`.
     Raises `UsageError`.
@@ -207,7 +207,7 @@ def _refusal(text: str, problem: str, scheme: str) -> UsageError:
 
 
 def overlap(first: str, second: str) -> bool:
-    """Whether two sockets at these hosts and one port are in each other's way: IP addresses, or names."""
+    """Return whether two listening sockets conflict that share a port. Hosts are IP addresses or names."""
     try:
         one, other = ipaddress.ip_address(first), ipaddress.ip_address(second)
     except ValueError:

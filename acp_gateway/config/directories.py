@@ -1,6 +1,6 @@
-"""Where this machine keeps a user's files: the home directory and the XDG base directories.
+"""Finds the home directory and the XDG base directories.
 
-Editors start the client with almost no environment, so nothing here needs `HOME`: the user database answers too.
+Editors start the client with almost no environment, so nothing here requires `HOME`: the user database is asked too.
 """
 
 import os
@@ -10,7 +10,7 @@ from acp_gateway.errors import ConfigError
 
 
 def expand_user(text: str) -> Path:
-    """`text` as a path, with a leading `~` or `~name` replaced. Raises `ConfigError` if that home is unknown."""
+    """Return `text` as a path, with a leading `~` or `~name` replaced. Raises `ConfigError` if that home is unknown."""
     expanded = os.path.expanduser(text)
     if text.startswith("~") and expanded == text:
         raise ConfigError(f'no home directory is known for "{text}": set HOME, or write an absolute path')
@@ -18,12 +18,12 @@ def expand_user(text: str) -> Path:
 
 
 def config_home() -> Path:
-    """This program's own folder for configuration files. Raises `ConfigError` without any home directory."""
+    """Return the program's folder for configuration files. Raises `ConfigError` without any home directory."""
     return _xdg("XDG_CONFIG_HOME", "~/.config") / "acp-gateway"
 
 
 def state_home() -> Path:
-    """This program's own folder for what it remembers. Raises `ConfigError` without any home directory."""
+    """Return the program's folder for state. Raises `ConfigError` without any home directory."""
     return _xdg("XDG_STATE_HOME", "~/.local/state") / "acp-gateway"
 
 

@@ -1,20 +1,20 @@
-"""Durations as people write them, on the command line and in files: 90s, 15m, 2h, 7d."""
+"""Parses durations of the command line and of configuration files: 90s, 15m, 2h, 7d."""
 
 import re
 
 from acp_gateway.errors import UsageError
 
 DURATION = re.compile(r"([0-9]+)([smhd])")
-"""What a duration looks like; it may still be too short or too long."""
+"""Form of a duration, which may still be too short or too long."""
 
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 
 _LONGEST_DAYS = 3650
-"""Ten years. Whoever writes more means for ever, or has slipped; and no date after it gets out of hand."""
+"""Ten years. A longer duration is a typo or means "for ever"; within it every date can be represented."""
 
 
 def parse_duration(text: str) -> float:
-    """The seconds that `text` stands for: a whole number above 0 and one of `s`, `m`, `h`, `d`, at most ten years.
+    """Parse a whole number above 0 and one of `s`, `m`, `h`, `d`, at most ten years; return seconds.
 
     Raises UsageError for anything else.
     """

@@ -1,4 +1,4 @@
-"""Reads a file of environment variables, `NAME=value` in each line: where an agent's API keys are kept."""
+"""Reads a file of environment variables, one `NAME=value` per line, such as an agent's API keys."""
 
 import os
 import re
@@ -8,18 +8,18 @@ from pathlib import Path
 from acp_gateway.errors import ConfigError
 
 RESERVED_PREFIX = "ACP_GATEWAY_"
-"""Variables of the gateway itself, its secrets among them, begin like this; an agent never gets one."""
+"""Prefix of the gateway's own variables, secrets among them; an agent never gets one."""
 
 _LINE = re.compile(r"(?:export\s+)?(?P<name>[A-Za-z_][A-Za-z0-9_]*)\s*=\s*(?P<value>.*)")
 _VALUE = re.compile(r"""(?P<quote>["'])(?P<quoted>(?:(?!(?P=quote)).)*)(?P=quote)|(?P<plain>[^"'].*)?""")
 
 
 def read_env_file(path: Path) -> dict[str, str]:
-    """The variables in the file, in its order.
+    """Read the variables in the file, in its order.
 
     Blank lines and lines that start with `#` are skipped, a leading `export` too; one pair of quotes around a value
-    is removed, and nothing in it is expanded or unescaped. Raises `ConfigError`, with the line and without the
-    value; a file that others than its owner may open is one.
+    is removed, and nothing in it is expanded or unescaped. Raises `ConfigError`, with the line and without the value,
+    also if others than its owner may open the file.
     """
     try:
         with path.open("rb") as file:
@@ -50,6 +50,6 @@ def read_env_file(path: Path) -> dict[str, str]:
 
 def _widest_mode(path: Path) -> int:
     # systemd hands a credential to a service of another user by an access control list, which shows as mode 0440;
-    # the folder around it keeps everybody else out.
+    # the folder around it keeps all other users out.
     credentials = os.environ.get("CREDENTIALS_DIRECTORY")
     return 0o640 if credentials and path.is_relative_to(credentials) else 0o600

@@ -1,7 +1,8 @@
 """Changes one entry of `hosts.toml`, and leaves everything else in the file as its owner wrote it, comments included.
 
-The text is changed line by line and then read as TOML again: unless that gives exactly what was meant, nothing is
-written. So whatever way of writing TOML this module doesn't know ends in an error, and never in another file.
+The text is changed line by line and then read as TOML again: unless that gives exactly the intended values, nothing is
+written. So TOML syntax that this module doesn't know ends in an error, and never in a wrong file. A library such as
+tomlkit would be one more dependency of every laptop, and would still leave the check, the modes and the link to do.
 """
 
 import json
@@ -20,7 +21,7 @@ Value = str | tuple[str, ...]
 
 
 def write_host(path: Path, name: str, options: Mapping[str, Value | None]) -> None:
-    """Set options of `[hosts.NAME]`, or remove those that are None; the entry and the file are made where needed.
+    """Set options of `[hosts.NAME]`, or remove those that are None; create the entry and the file if needed.
 
     The file is replaced as a whole, and readable by its owner alone. Raises `ConfigError` where it can't be read,
     written, or understood well enough.
@@ -39,8 +40,8 @@ def check_host(path: Path, name: str, options: Mapping[str, Value | None]) -> No
 
 
 def _changed(path: Path, name: str, options: Mapping[str, Value | None]) -> tuple[Path, str]:
-    """The file itself, and what is to be in it."""
-    # Who keeps it in a repository of such files has a link here.
+    """Return the path of the file, links followed, and its new text."""
+    # A user who keeps it in a repository of dotfiles has a link here.
     real = path.resolve()
     file = TomlFile.read(real) if os.path.lexists(real) else TomlFile(real, {}, "")
     hosts = file.data.get("hosts", {})
@@ -117,7 +118,7 @@ def _change(file: TomlFile, name: str, options: Mapping[str, Value | None]) -> s
 
 
 def _statement_length(lines: list[str], first: int) -> int:
-    """How many lines the `key = value` takes that begins there: an array may have several."""
+    """Count the lines of the `key = value` that begins there: an array may have several."""
     length = 1
     while first + length < len(lines) and _read("\n".join(lines[first : first + length])) is None:
         length += 1
@@ -125,7 +126,7 @@ def _statement_length(lines: list[str], first: int) -> int:
 
 
 def _behind_value(statement: str) -> str:
-    """What follows the value in a `key = value`: a comment, with the white space before it."""
+    """Return the text behind the value in a `key = value`: a comment, with the white space before it."""
     last_line = statement.rpartition("\n")[2]
     before = statement.removesuffix(last_line)
     for found in re.finditer(r"\s*#", last_line):

@@ -1,4 +1,4 @@
-"""The client's list of gateways, `hosts.toml`: what `acp-gateway connect NAME` needs to know."""
+"""Reads the client's list of gateways, `hosts.toml`, for `acp-gateway connect NAME`."""
 
 import os
 import re
@@ -83,38 +83,38 @@ class HostSection:
     """The agent to use; else the gateway's default."""
 
     token_file: FilePath | None = None
-    """A file with the token, for when neither the command line nor the environment has one. Another server's may be in
-    it, of any form."""
+    """A file with the token, for when neither the command line nor the environment has one. The token may be another
+    server's, of any form."""
 
     token: Annotated[Literal["none"], _token] | None = None
     """`"none"`: no token is sent, also where the environment has one; for a server that wants none."""
 
     pin: Annotated[str, _pin] | None = None
-    """`sha256:HEX` of the gateway's public key; then no authority needs to have signed its certificate."""
+    """`sha256:HEX` of the gateway's public key; with it, its certificate needs no authority."""
 
     ca: FilePath | None = None
     """The authorities to trust for this gateway, in PEM, instead of this machine's."""
 
     cert: FilePath | None = None
-    """A client certificate, in PEM, of an authority in the gateway's `client_ca`: with it no token is needed."""
+    """A client certificate, in PEM, of an authority in the gateway's `client_ca`; it replaces the token."""
 
     key: FilePath | None = None
     """The private key of that certificate in PEM, which only its owner may open."""
 
     insecure_plaintext: Flag = False
-    """Whether the token may go without TLS to another machine, where everybody on the way can read it."""
+    """Lets the token go without TLS to another machine, where the network can read it."""
 
     maps: Annotated[tuple[tuple[str, str], ...], _maps] = ()
-    """Folders of this machine and what they are called on the gateway's, as a table."""
+    """Path map: folders of this machine and the same folders on the gateway's, as a table."""
 
     command: Text | None = None
-    """The path of acp-gateway there, for what goes through ssh; else it is looked for there."""
+    """The path of acp-gateway on the far side of ssh; else it is looked for there."""
 
     ssh_options: Texts = ()
     """Further options of ssh, each as `Name=value`, such as `IdentityFile=~/.ssh/box`."""
 
     token_id: Annotated[str, _token_id] | None = None
-    """The id of the token, as `pair` notes it: pairing again revokes that one."""
+    """The id of the token, as written by `pair`: pairing again revokes that one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,16 +135,16 @@ class Host:
     ssh_options: tuple[str, ...] = ()
     token_id: str | None = None
     wants_token: bool = True
-    """Whether a token is looked for at all."""
+    """False if no token is sent, even if there is one."""
 
 
 def hosts_path() -> Path:
-    """Where the user's `hosts.toml` is, or would be. Raises `ConfigError` if no home directory is known at all."""
+    """Return the path of the user's `hosts.toml`. Raises `ConfigError` without any home directory."""
     return config_home() / "hosts.toml"
 
 
 def load_hosts(path: Path) -> dict[str, Host]:
-    """The hosts in the file, by name; none if there is no such file. Raises `ConfigError` for the first problem."""
+    """Read the hosts in a file, by name; none if it doesn't exist. Raises `ConfigError` for the first problem."""
     if not os.path.lexists(path):
         return {}
     _check_unchanged_by_others(path.parent)
@@ -189,7 +189,7 @@ def load_hosts(path: Path) -> dict[str, Host]:
 def _check_unchanged_by_others(path: Path) -> None:
     """Raise `ConfigError` for a file or folder that another user may have written, as ssh does for its configuration.
 
-    Who writes it chooses where the token goes. A link is followed; systems without users of this kind pass.
+    Its author chooses where the token is sent. Links are followed; systems without POSIX users pass.
     """
     if not hasattr(os, "geteuid"):
         return

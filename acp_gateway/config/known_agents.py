@@ -1,8 +1,8 @@
-"""Programs that are often configured as agents, and what makes them speak ACP on stdin and stdout.
+"""Lists programs that are often configured as agents, with the arguments that make them speak ACP on stdin and stdout.
 
-Most coding agents speak ACP only when an argument or another program of theirs is asked for it. Without it they draw
-for a terminal, or wait for one, and say nothing that a gateway understands. This is the table for the texts that name
-the likely command; it decides nothing.
+Most coding agents speak ACP only with a certain argument, or through an adapter program. Without it they draw for a
+terminal, or wait for one, and send nothing that a gateway understands. Error texts name the likely command from this
+table; it decides nothing.
 """
 
 import os
@@ -18,15 +18,15 @@ class AcpAgent:
     """A program that speaks ACP with certain arguments."""
 
     arguments: tuple[tuple[str, ...], ...]
-    """What makes it speak ACP: each entry does by itself, the first is the newest and the one to name."""
+    """Alternative arguments that make it speak ACP; the first is the newest and the one to name."""
 
 
 @dataclass(frozen=True, slots=True)
 class Adapted:
-    """A program that does not speak ACP, and those that do for it."""
+    """A program that does not speak ACP, and its adapters that do."""
 
     by: tuple[str, ...]
-    """Commands, the one to name first."""
+    """Commands of the adapters, the one to name first."""
 
 
 _CLAUDE: Final = Adapted(("claude-agent-acp", "claude-code-acp"))
@@ -69,10 +69,10 @@ PACKAGES: Final[Mapping[str, str]] = {
 """The same programs by what `npx` and its like fetch them as."""
 
 SHELLS: Final = frozenset({"ash", "bash", "csh", "dash", "fish", "ksh", "nu", "pwsh", "sh", "tcsh", "zsh"})
-"""Without a script they read what a client says as commands."""
+"""Without a script they run the client's messages as commands."""
 
 INTERPRETERS: Final = frozenset({"deno", "lua", "node", "perl", "php", "python", "ruby"})
-"""Without a script they read it as a program, to its end."""
+"""Without a script they read the client's messages as a program, to its end."""
 
 _RUNNERS: Final = frozenset({"bunx", "npx", "pnpx", "uvx"})
 _VERSIONED: Final = re.compile(r"(?<=.)@[^/]*$")
@@ -80,7 +80,7 @@ _ASSIGNMENT: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*=")
 
 
 def advise(command: Sequence[str]) -> str | None:
-    """Return the likely command for one that starts no ACP agent, in words; None where nothing is known against it."""
+    """Explain why a command starts no ACP agent, and name the likely one; return None if no problem is known."""
     name, arguments, spelling = _program(command)
     known = KNOWN.get(name)
     if isinstance(known, Adapted):
@@ -99,7 +99,7 @@ def advise(command: Sequence[str]) -> str | None:
 
 
 def guess(command: Sequence[str]) -> str:
-    """Return what is likely wrong with a command that has started something that does not answer."""
+    """Return the likely mistake in a command whose program does not respond."""
     words = advise(command)
     if words is not None:
         return words
@@ -108,7 +108,7 @@ def guess(command: Sequence[str]) -> str:
 
 
 def _program(command: Sequence[str]) -> tuple[str, Sequence[str], list[str]]:
-    """The name of the program that a command runs in the end, its arguments, and how the program is to be spelled."""
+    """Return the name of the program that a command finally runs, its arguments, and the words that start it."""
     rest = [*command]
     if rest and os.path.basename(rest[0]) == "env":
         rest = rest[1:]
@@ -126,7 +126,7 @@ def _program(command: Sequence[str]) -> tuple[str, Sequence[str], list[str]]:
 
 
 def _are_among(wanted: Sequence[str], arguments: Sequence[str]) -> bool:
-    """Whether the arguments have these words in this order; an option may have a value behind `=`."""
+    """Return whether the arguments contain these words in this order; an option may have a value behind `=`."""
     rest = iter(arguments)
     return all(any(_is(argument, word) for argument in rest) for word in wanted)
 

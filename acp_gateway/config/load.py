@@ -1,7 +1,7 @@
-"""Reads the gateway's configuration, says what is wrong with it, and makes an agent's environment of it.
+"""Reads and checks the gateway's configuration, and makes an agent's environment of it.
 
-`_collect` finds everything that is wrong with the text of a file; `load_config` raises the first of these problems,
-and `check_config` reports all of them and then looks at the machine as well. The options themselves are in `options`.
+`_collect` finds every problem of the text of a file; `load_config` raises the first of these problems, and
+`check_config` reports all of them and then looks at the machine as well. The options themselves are in `options`.
 """
 
 import os
@@ -62,9 +62,9 @@ INHERITED = frozenset(
     {"HOME", "PATH", "USER", "LOGNAME", "SHELL", "LANG", "LANGUAGE", "TERM", "TZ", "TMPDIR"}
     | {"XDG_CONFIG_HOME", "XDG_DATA_HOME", "XDG_STATE_HOME", "XDG_CACHE_HOME", "XDG_RUNTIME_DIR"}
 )
-"""What an agent or a hook gets of the gateway's environment, with `LC_*`: who and where it is, how it writes text,
-and where its own settings and login are. Nothing that carries authority (`SSH_AUTH_SOCK`, proxies with passwords,
-credentials of a service) is in the list; `pass_env` adds what an agent needs of these."""
+"""Variables that an agent or a hook inherits from the gateway, with `LC_*`: user and folders, language, and the places
+of its own settings and login. Variables that carry authority (`SSH_AUTH_SOCK`, proxies with passwords, credentials of a
+service) are not in the list; `pass_env` adds those that an agent needs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,14 +87,14 @@ class Config:
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """What `check_config` has to say about one place."""
+    """A problem that `check_config` reports about one place."""
 
     severity: Literal["error", "warning"]
     error: ConfigError
 
 
 def default_config_path() -> Path:
-    """The configuration that is read if none is named: the user's, else the system's. Raises `ConfigError`."""
+    """Return the configuration that is read if none is named: the user's, else the system's. Raises `ConfigError`."""
     places = [SYSTEM_CONFIG]
     try:
         places.insert(0, config_home() / "config.toml")
@@ -125,10 +125,10 @@ def load_config(path: Path | None) -> Config:
 
 
 def check_config(path: Path | None) -> list[Finding]:
-    """Everything that is wrong with the configuration, and with what it names on this machine, in the file's order.
+    """List all problems of the configuration, and of what it names on this machine, in the file's order.
 
-    What `load_config` refuses, or what would keep the gateway from listening or an agent from starting for sure,
-    is an error; the rest is a warning. Raises nothing.
+    Problems that `load_config` refuses, or that certainly keep the gateway from listening or an agent from starting,
+    are errors; the rest are warnings. Raises nothing.
     """
     try:
         file = TomlFile.read(path or default_config_path())
@@ -151,13 +151,13 @@ def check_config(path: Path | None) -> list[Finding]:
 
 
 def inherited_environment(base: Mapping[str, str], also: Collection[str] = ()) -> dict[str, str]:
-    """What an agent or a hook gets of `base`, the gateway's own environment: a fixed list, and the names in `also`."""
+    """Select the variables of `base`, the gateway's environment, that agents and hooks inherit, and those in `also`."""
     passed = INHERITED.union(also)
     return {name: value for name, value in base.items() if name in passed or name.startswith("LC_")}
 
 
 def agent_environment(agent: AgentSection, base: Mapping[str, str]) -> dict[str, str]:
-    """The environment for an agent's process, from `base`, the gateway's own, and the agent's options.
+    """Make the environment for an agent's process, from `base`, the gateway's own, and the agent's options.
 
     A name in `pass_env` that `base` does not have is left out. Raises `ConfigError` if `env_file` cannot be used.
     """
@@ -169,7 +169,7 @@ def agent_environment(agent: AgentSection, base: Mapping[str, str]) -> dict[str,
 
 
 def _collect(file: TomlFile) -> tuple[Config | None, list[ConfigError]]:
-    """The configuration in a file, or None, and every problem with its text, in the file's order."""
+    """Return the configuration in a file, or None, and every problem of its text, in the file's order."""
     problems: list[ConfigError] = []
     root = Entry(file, (), file.data)
     known = ["gateway", "limits", "listen", "agents", "workspaces", "certificates", "hooks"]
@@ -198,7 +198,7 @@ def _collect(file: TomlFile) -> tuple[Config | None, list[ConfigError]]:
 
 
 def _first_of(problems: list[ConfigError], path: Path) -> ConfigError:
-    """The first problem, and what lists the others where there are any."""
+    """Return the first problem; if there are more, with the command that lists them."""
     first = problems[0]
     if len(problems) == 1:
         return first
@@ -240,7 +240,7 @@ def _read_listeners(entry: Entry, problems: list[ConfigError]) -> tuple[ListenSe
 
 
 def _is_same_place(address: Address, other: Address) -> bool:
-    """Whether two listeners are in each other's way, as far as their text tells."""
+    """Return whether two listeners conflict, as far as their text tells."""
     if "unix" in (address.scheme, other.scheme):
         return address.scheme == other.scheme and os.path.normpath(address.path) == os.path.normpath(other.path)
     return address.port == other.port != 0 and overlap(address.host, other.host)
@@ -271,7 +271,7 @@ def _listener_problems(address: Address, section: ListenSection, table: Mapping[
     elif not address.loopback and not section.insecure_plaintext:
         secure = "wss" if address.websocket else "tcp+tls"
         yield table["url"].error(
-            f"everybody on the way could read tokens and code: use {secure}:// with a cert and key, "
+            f"the network could read tokens and code: use {secure}:// with a cert and key, "
             "a loopback address, or insecure_plaintext = true"
         )
 
@@ -287,7 +287,7 @@ def _read_agents(entry: Entry, problems: list[ConfigError]) -> dict[str, AgentSe
 
 
 def _read_named(section: type[Section], entry: Entry, problems: list[ConfigError]) -> dict[str, Section]:
-    """The sections of one kind, each under a name of the user's."""
+    """Read the sections of one kind, each under a name of the user's choice."""
     sections = {}
     try:
         table = entry.table()
@@ -310,7 +310,7 @@ def _certificate_problems(
 ) -> Iterator[ConfigError]:
     table = root.child("certificates", {})
     if certificates and not any(section.client_ca for section in listen):
-        yield table.error("no [[listen]] section has a client_ca, so nobody can show a certificate")
+        yield table.error("no [[listen]] section has a client_ca, so no client can show a certificate")
     subjects: dict[str, str] = {}
     for name, section in certificates.items():
         entry = table.child(name, {})
@@ -362,7 +362,7 @@ def _check_certificate(section: ListenSection, table: Mapping[str, Entry]) -> It
         if path is None:
             continue
         if missing := missing_credential(path):
-            # No fault of the file's: it may be somebody's shell where it is checked.
+            # No fault of the file: it may be checked in a user's shell, where systemd hands over nothing.
             yield Finding("warning", table[option].error(missing))
             continue
         try:

@@ -28,7 +28,7 @@ MIB: Final = 1024 * 1024
 """Bytes."""
 
 CREDENTIAL: Final = "credential:"
-"""What the path of a file begins with that systemd hands over, by `LoadCredential=` and the like."""
+"""Prefix of the path of a file that systemd hands over, by `LoadCredential=` and the like."""
 
 _NONE_RENAMED: Final[Mapping[str, str]] = {}
 
@@ -49,15 +49,15 @@ class Entry:
     value: Any = dataclasses.field(repr=False)  # It may be a secret.
 
     def error(self, message: str) -> ConfigError:
-        """An error about this value, with its place."""
+        """Make an error about this value, with its place."""
         return self.file.error(self.keys, message)
 
     def expected(self, what: str) -> ConfigError:
-        """The error that this value is of another kind. The value itself may be a secret and is not shown."""
+        """Make the error that this value is of another kind. The value itself may be a secret and is not shown."""
         return self.error(f"expected {what}, found {_describe(self.value)}")
 
     def expected_word(self, what: str, words: tuple[str, ...] = ()) -> ConfigError:
-        """An error that repeats a wrong word and suggests the one of `words` that is like it. Not for secrets."""
+        """Make an error that repeats a wrong word and suggests the closest of `words`. Not for secrets."""
         if not isinstance(self.value, str):
             return self.expected(what)
         if len(self.value) > _LONGEST_WORD or not self.value.isprintable():
@@ -65,18 +65,18 @@ class Entry:
         return self.error(f'expected {what}, found "{self.value}"{suggestion(self.value, words)}')
 
     def table(self) -> dict[str, "Entry"]:
-        """The entries of this table by key. Raises `ConfigError` if it is none."""
+        """Return the entries of this table by key. Raises `ConfigError` if it is none."""
         if not isinstance(self.value, dict):
             raise self.expected("a table")
         return {key: Entry(self.file, (*self.keys, key), value) for key, value in self.value.items()}
 
     def child(self, key: str, default: Any) -> "Entry":
-        """The entry of that key in this table; of `default`, in its place, if there is none."""
+        """Return the entry of that key in this table; an entry of `default`, in its place, if there is none."""
         value = self.value.get(key, default) if isinstance(self.value, dict) else default
         return Entry(self.file, (*self.keys, key), value)
 
     def array(self, what: str) -> list["Entry"]:
-        """The entries of this array, which holds `what`. Raises `ConfigError` if it is none."""
+        """Return the entries of this array, which holds `what`. Raises `ConfigError` if it is none."""
         if not isinstance(self.value, list):
             raise self.expected(what)
         return [Entry(self.file, (*self.keys, index), value) for index, value in enumerate(self.value)]
@@ -95,12 +95,12 @@ def unknown_keys(entry: Entry, known: list[str], renamed: Mapping[str, str] = _N
 
 
 def by_importance(problems: Iterable[ConfigError]) -> list[ConfigError]:
-    """The problems in the order of the file, options that are missing last."""
+    """Sort problems in the order of the file, missing options last."""
     return sorted(problems, key=lambda error: (isinstance(error, MissingOption), error.line is None, error.line or 0))
 
 
 def choice(*words: str) -> Callable[[Entry], Any]:
-    """The function that reads one of these words."""
+    """Make the function that reads one of these words."""
     what = ", ".join(f'"{word}"' for word in words[:-1]) + f' or "{words[-1]}"'
 
     def read(entry: Entry) -> str:
@@ -113,7 +113,7 @@ def choice(*words: str) -> Callable[[Entry], Any]:
 
 
 def read_section(section: type[Section], entry: Entry, problems: list[ConfigError]) -> Section | None:
-    """The section that a table describes, or None if it has problems, which are appended to `problems`."""
+    """Read a table into a section; None if it has problems, which are appended to `problems`."""
     fields = {field.name: field for field in dataclasses.fields(section)}  # type: ignore[arg-type] # It is one.
     before = len(problems)
     try:
@@ -141,7 +141,7 @@ def read_section(section: type[Section], entry: Entry, problems: list[ConfigErro
 
 
 def _reader(annotation: Any) -> Callable[[Entry], Any]:
-    """The function in an annotation, be it `Annotated[...]` or `Annotated[...] | None`."""
+    """Return the function in an annotation, be it `Annotated[...]` or `Annotated[...] | None`."""
     for part in (annotation, *get_args(annotation)):
         for reader in getattr(part, "__metadata__", ()):
             return reader  # type: ignore[no-any-return] # Annotations are untyped at run time.
@@ -249,9 +249,9 @@ def _file(entry: Entry) -> Path:
 
 
 def missing_credential(path: Path) -> str | None:
-    """What is wrong with a `FilePath` that stands for a credential and was read where there are none; else None.
+    """Explain a `FilePath` that names a credential but was read where systemd hands over none; else return None.
 
-    Only the service itself is given credentials, but other commands read the same file, for other things in it.
+    Only the service itself is given credentials, but other commands read the same file, for other options in it.
     """
     if path.is_absolute():
         return None
@@ -269,7 +269,7 @@ def _absolute_path(entry: Entry) -> Path:
 
 
 def check_name(entry: Entry, name: str) -> str:
-    """`name`, if agents and hosts may be called that. Raises `ConfigError`, about `entry`, if not."""
+    """Return `name` if it is valid for agents and hosts. Raises `ConfigError`, about `entry`, if not."""
     if not re.fullmatch(r"[A-Za-z0-9._-]{1,64}", name):
         raise entry.error("a name is 1 to 64 letters, digits, dots, dashes and underscores")
     return name
@@ -281,7 +281,7 @@ Seconds = Annotated[float, _seconds]
 SecondsOrNever = Annotated[float, _seconds_or_never]
 """The same; `"never"` in the file is infinity here."""
 Share = Annotated[float, _share]
-"""A part of the whole."""
+"""A part of the whole, above 0 and at most 1."""
 Count = Annotated[int, _count]
 """More than 0."""
 Size = Annotated[int, _size]
@@ -292,11 +292,11 @@ Text = Annotated[str, _text]
 """Not empty, without NUL, as all strings here."""
 Texts = Annotated[tuple[str, ...], _texts]
 Name = Annotated[str, _name]
-"""What agents and hosts may be called."""
+"""A name of an agent or a host."""
 StringsByName = Annotated[Mapping[str, str], _strings_by_name]
 """A table of strings, which may be empty."""
 FilePath = Annotated[Path, _file]
-"""`~` is expanded; a relative path is meant against the folder of the file it is written in; `credential:NAME` is a
-file that systemd hands to a service, and a relative path here where it hands over none (`missing_credential`)."""
+"""`~` is expanded; a relative path starts at the folder of the file it is written in; `credential:NAME` is a file that
+systemd hands to a service, and stays a relative path where systemd hands over none (`missing_credential`)."""
 AbsolutePath = Annotated[Path, _absolute_path]
 """`~` is expanded; a relative path is an error."""

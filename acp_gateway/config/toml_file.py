@@ -16,7 +16,7 @@ from typing import Any, Self
 from acp_gateway.errors import ConfigError
 
 KeyPath = Sequence[str | int]
-"""Where a value is in a document: keys of tables and indexes of arrays, `("listen", 0, "url")`."""
+"""Path of a value in a document: keys of tables and indexes of arrays, `("listen", 0, "url")`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +91,7 @@ def _syntax_error(error: Exception, source: str) -> tuple[str, int | None]:
 
 
 def _explain(message: str, source: str, line: int | None) -> str:
-    """What a message of `tomllib` means to somebody who writes a configuration, with its likeliest cause."""
+    """Translate a message of `tomllib` into the likeliest mistake in a configuration."""
     text = source.split("\n")[line - 1] if line else ""
     if _TYPOGRAPHIC.search(_PLAIN_TEXT.sub("", text)):
         return 'is not valid TOML: there are typographic quotes in this line; use plain "'

@@ -1,4 +1,4 @@
-"""What a certificate in a file says, and a new one for the same key: for a person; neither end of a link needs it."""
+"""Reads and renews certificates in files, for `acp-gateway certs`; no connection needs this."""
 
 import os
 import stat
@@ -19,23 +19,23 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Certificate:
-    """What a certificate says."""
+    """The content of a certificate."""
 
     subject: str
     """As RFC 4514 writes it, and as `[certificates.NAME]` wants it."""
     issuer: str | None
-    """Who has signed it, the same way; None where its own key has."""
+    """Subject of the authority that has signed it; None if it is self-signed."""
     names: tuple[str, ...]
-    """Host names and addresses that it is for."""
+    """Host names and addresses that it is valid for."""
     begin: datetime
     end: datetime
-    """Its first and its last second, in UTC."""
+    """First and last second of its validity, in UTC."""
     pin: str
     """The pin of its key."""
 
 
 def read_certificate(path: Path) -> Certificate:
-    """What the first certificate in a PEM file says. Raises ConfigError."""
+    """Read the first certificate in a PEM file. Raises ConfigError."""
     try:
         return _describe(_load(path)[0])
     except (TrustError, ValueError, TypeError):
@@ -45,11 +45,11 @@ def read_certificate(path: Path) -> Certificate:
 def renew_certificate(directory: Path, hosts: Sequence[str] = ()) -> Certificate:
     """Replace `cert.pem` in `directory` by a new certificate for the same key, `key.pem`.
 
-    It is for `hosts`, or, without any, for the names that the old one is for, and has the old one's subject. The file
-    is replaced in one step, and keeps its owner and mode: whoever reads it gets the old one or the new one.
+    It is for `hosts`, or, without any, for the names of the old one, and has the old one's subject. The file is
+    replaced atomically, and keeps its owner and mode: a reader gets the old one or the new one.
 
-    Raises UsageError for a host that can't be in a certificate, and ConfigError where the two files do not belong
-    together, or where somebody else has signed the certificate.
+    Raises UsageError for a host that can't be in a certificate, and ConfigError if the two files do not belong
+    together, or if the certificate is not self-signed.
     """
     cert_path, key_path = directory / "cert.pem", directory / "key.pem"
     names = subject_alternative_names(hosts)
@@ -171,5 +171,5 @@ def _replace(path: Path, certificate: "x509.Certificate") -> None:
 
 
 def _line(text: str) -> str:
-    """What somebody wrote into a certificate, fit for a terminal."""
+    """Escape text of a certificate for a terminal."""
     return printable(text, size=len(text))

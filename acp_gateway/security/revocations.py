@@ -1,7 +1,7 @@
-"""Certificates of clients that their authorities have revoked, by lists in files (`client_crl`).
+"""Reads certificate revocation lists of client certificates (`client_crl`).
 
-OpenSSL's own check is not used: it does not see TLS sessions that are taken up again nor connections that are open, and
-with it a list that has expired locks everybody out.
+OpenSSL's own check is not used: it misses resumed TLS sessions and open connections, and an expired list makes it
+refuse every client certificate.
 """
 
 import logging
@@ -22,7 +22,7 @@ _BLOCK: Final = re.compile(rb"-----BEGIN X509 CRL-----.*?-----END X509 CRL-----"
 
 
 class CertificateId(NamedTuple):
-    """What a certificate is known by for ever, and revoked by."""
+    """Issuer and serial number, which identify a certificate in a revocation list."""
 
     issuer: bytes
     """The name of its authority, in DER."""
@@ -30,21 +30,21 @@ class CertificateId(NamedTuple):
 
 
 class RevocationList(NamedTuple):
-    """What a file says."""
+    """The content of a `client_crl` file."""
 
     revoked: frozenset[CertificateId]
     expired: bool
-    """Whether a newer list should have been there by now."""
+    """True if a newer list is overdue."""
 
 
 class Revocations:
-    """The revoked certificates of all listeners: what one listener's file revokes opens no other one either."""
+    """The revoked certificates of all listeners: each list counts at every listener."""
 
     def __init__(self) -> None:
         self._lists: dict[Path, frozenset[CertificateId]] = {}
 
     def load(self, crl: Path, client_ca: Path) -> None:
-        """Read a file again, in place of what it said before. Raises `ConfigError`, and keeps that then."""
+        """Read a file, in place of its former content. Raises `ConfigError`, and keeps the former content then."""
         found = read_revocations(crl, client_ca)
         if found.expired:
             log.warning("%s has expired; it still counts, but its authority may have revoked others since", crl)
@@ -55,7 +55,7 @@ class Revocations:
 
 
 def certificate_id(der: bytes) -> CertificateId:
-    """Return what a verified certificate is revoked by."""
+    """Return the id by which a verified certificate is revoked."""
     from cryptography import x509
 
     certificate = x509.load_der_x509_certificate(der)

@@ -1,14 +1,14 @@
-"""TLS on both ends: contexts, a self-signed certificate for the gateway, and what a certificate says of its owner.
+"""TLS contexts of both ends, and pins of public keys.
 
-A pin is the SHA-256 of a public key (the certificate's SubjectPublicKeyInfo), as `sha256:HEX`. With one, a client asks
-only whether the far side holds that key: no certificate authority, no host name and no date come into it. That suits
-a gateway on one's own machine better than any of them, and lasts as long as the key, through renewed certificates.
+A pin is the SHA-256 of a public key (the certificate's SubjectPublicKeyInfo), as `sha256:HEX`. With one, a client only
+checks that the far side holds that key: certificate authority, host name and dates don't count. That suits a gateway on
+one's own machine, and lasts as long as the key, through renewed certificates.
 
-A context cannot check a pin by itself: whoever opens a connection with a pinned context calls `check_pin` after the
-handshake and before the first byte of its own.
+A context cannot check a pin by itself: the caller of a pinned context calls `check_pin` after the handshake and before
+it sends its first byte.
 
-In the other direction a client may show a certificate of its own instead of a token. OpenSSL verifies it in the
-handshake; whose it is, the gateway decides by `certificate_subject`, and for how long by `certificate_end`.
+A client may also show a certificate of its own instead of a token. OpenSSL verifies it in the handshake; the gateway
+maps it to an identity by `certificate_subject`, until `certificate_end`.
 """
 
 import hashlib
@@ -31,7 +31,7 @@ _ALPN = ["http/1.1"]
 """The gateway's WebSocket lives on HTTP/1.1; a proxy that may choose would choose HTTP/2."""
 
 _CIPHERS: Final = "ECDHE+AESGCM:ECDHE+CHACHA20"
-"""For TLS 1.2: passing keys and authenticated encryption, as TLS 1.3 has by itself. Python's own list has CBC as well,
+"""For TLS 1.2: forward secrecy and authenticated encryption, which TLS 1.3 always has. Python's own list also has CBC,
 for clients that are older than this protocol."""
 
 _PIN = re.compile("sha256:[0-9a-f]{64}")
@@ -46,7 +46,7 @@ _EXPLICIT_VERSION = 0xA0
 
 
 class CreatedCertificate(NamedTuple):
-    """Where a new certificate and its key are, and the pin that clients know it by."""
+    """Paths of a new certificate and its key, and its pin."""
 
     cert_path: Path
     key_path: Path
@@ -56,9 +56,9 @@ class CreatedCertificate(NamedTuple):
 def create_certificate(hosts: Sequence[str], out_dir: Path) -> CreatedCertificate:
     """Write a self-signed certificate and its key as `cert.pem` and `key.pem` (0600) in `out_dir`.
 
-    `hosts` are the names and IP addresses that it is for; none are this machine's own and loopback. It can be used
-    with its pin, and as its own authority (`--ca cert.pem`). Raises UsageError for a host that can't be in a
-    certificate, ConfigError where there is such a file already, or none can be written.
+    `hosts` are the names and IP addresses that it is for; an empty list means this machine's own and loopback. It can
+    be used with its pin, and as its own authority (`--ca cert.pem`). Raises UsageError for a host that can't be in a
+    certificate, ConfigError if such a file exists already, or can't be written.
     """
     from cryptography import x509
     from cryptography.hazmat.primitives import serialization
@@ -94,8 +94,8 @@ def create_certificate(hosts: Sequence[str], out_dir: Path) -> CreatedCertificat
 def self_signed(
     key: "CertificateIssuerPrivateKeyTypes", subject: "x509.Name", names: "Sequence[x509.GeneralName]"
 ) -> "x509.Certificate":
-    """A certificate of this key for these names, good from now on, and as its own authority."""
-    # Only few commands need these, and a client that starts up should not wait for them.
+    """Make a certificate of this key for these names, valid from now on, and as its own authority."""
+    # Imported here, because a client that starts must not wait for cryptography.
     from datetime import UTC, datetime, timedelta
 
     from cryptography import x509
@@ -139,7 +139,7 @@ def self_signed(
 
 
 def subject_alternative_names(hosts: Sequence[str]) -> "list[x509.GeneralName]":
-    """Host names and IP addresses as a certificate has them. Raises UsageError for what is neither."""
+    """Convert host names and IP addresses for a certificate. Raises UsageError for a text that is neither."""
     import ipaddress
 
     from cryptography import x509
@@ -159,13 +159,14 @@ def subject_alternative_names(hosts: Sequence[str]) -> "list[x509.GeneralName]":
 
 
 def default_hosts() -> list[str]:
-    """The names that this machine goes by, and loopback. May ask the DNS, and wait for it."""
+    """Return the names of this machine, and loopback. May ask the DNS, and wait for it."""
     own = [name for name in (socket.gethostname(), socket.getfqdn()) if _HOST_NAME.fullmatch(name)]
     return list(dict.fromkeys([*own, "localhost", "127.0.0.1", "::1"]))
 
 
 def spki_pin(der_certificate: bytes) -> str:
-    """The pin of a certificate in DER, as a TLS socket hands it out. Raises TrustError for anything else."""
+    """Return the pin of a certificate in DER, as from a TLS socket. Raises TrustError for anything else."""
+    # Walked by hand: importing cryptography takes a quarter of a second, which every `connect` with a pin would wait.
     # Certificate ::= SEQUENCE { tbsCertificate SEQUENCE {
     #     version [0] OPTIONAL, serialNumber INTEGER, signature SEQUENCE, issuer SEQUENCE, validity SEQUENCE,
     #     subject SEQUENCE, subjectPublicKeyInfo SEQUENCE, ... }, ... }                     RFC 5280, section 4.1
@@ -182,7 +183,7 @@ def spki_pin(der_certificate: bytes) -> str:
 
 
 def parse_pin(text: str) -> str:
-    """A pin in the form that `check_pin` compares. Raises UsageError for what is none."""
+    """Return a pin in the form that `check_pin` compares. Raises UsageError for an invalid one."""
     pin = text.strip().lower()
     if _PIN.fullmatch(pin) is None:
         raise UsageError(
@@ -193,7 +194,7 @@ def parse_pin(text: str) -> str:
 
 
 def check_pin(der_certificate: bytes | None, pin: str) -> None:
-    """Compare the certificate of a finished handshake with a pin from `parse_pin`. Raises TrustError."""
+    """Compare the certificate of a finished handshake with a pin of `parse_pin`. Raises TrustError."""
     if der_certificate is None:
         raise TrustError(f"the far side showed no certificate, so it is not the gateway with the pin {pin}")
     found = spki_pin(der_certificate)
@@ -205,10 +206,10 @@ def check_pin(der_certificate: bytes | None, pin: str) -> None:
 
 
 def certificate_subject(der: bytes) -> str:
-    """The whole subject of a certificate as RFC 4514 writes it: `CN=ann,O=Example`, the most specific part first.
+    """Return the whole subject of a certificate in the form of RFC 4514: `CN=ann,O=Example`, most specific part first.
 
-    Two certificates have the same text only if an authority wrote the same into both. Raises TrustError for what is
-    no certificate.
+    Two certificates have the same text only if their subjects are equal. Raises TrustError for anything but a
+    certificate.
     """
     try:
         return _certificate(der).subject.rfc4514_string()
@@ -217,30 +218,30 @@ def certificate_subject(der: bytes) -> str:
 
 
 def certificate_end(der: bytes) -> float:
-    """When a certificate expires, in seconds since 1970. Raises TrustError for what is no certificate."""
+    """Return when a certificate expires, in seconds since 1970. Raises TrustError for anything but a certificate."""
     return _certificate(der).not_valid_after_utc.timestamp()
 
 
 def server_context(cert: Path, key: Path, client_ca: Path | None = None) -> ssl.SSLContext:
-    """TLS 1.2 or newer for a listener.
+    """Make a context of TLS 1.2 or newer for a listener.
 
-    With `client_ca`, a PEM file, a client may show a certificate of its own: the handshake with one that is not of an
-    authority in that file, has expired or is not for clients fails, and a client without one is let through to here.
-    An authority in the file is trusted whether or not it is itself of another that is not in it.
+    With `client_ca`, a PEM file, a client may show a certificate of its own. The handshake fails if that is not of an
+    authority in the file, has expired or is not for clients; it succeeds without one. An authority in the file is
+    trusted even if its own issuer is not in it.
 
-    Raises ConfigError, which names the file, where these are no certificate, its key, and authorities.
+    Raises ConfigError, which names the file, if these are not a certificate, its key, and authorities.
     """
     for path in (cert, key):
         _require_readable(path)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.set_ciphers(_CIPHERS)
-    # Compression gives secrets away by their length; a client that renegotiates has the server do the work of both.
+    # Compression leaks secrets by their length; with renegotiation a client makes the server do most of the work.
     context.options |= ssl.OP_NO_COMPRESSION | ssl.OP_NO_RENEGOTIATION
     context.set_alpn_protocols(_ALPN)
     _load_own(context, cert, key, "`acp-gateway certs create` makes both")
     if client_ca is not None:
-        _load_authorities(context, client_ca, "it has to be the certificate of whoever signs your clients' ones")
+        _load_authorities(context, client_ca, "it has to be the certificate of the authority of your clients")
         context.verify_mode = ssl.CERT_OPTIONAL
         context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
     return context
@@ -249,13 +250,13 @@ def server_context(cert: Path, key: Path, client_ca: Path | None = None) -> ssl.
 def client_context(
     *, ca: Path | None, pin: str | None, cert: Path | None = None, key: Path | None = None
 ) -> ssl.SSLContext:
-    """TLS 1.2 or newer for a client.
+    """Make a context of TLS 1.2 or newer for a client.
 
-    Without arguments the system's authorities are trusted, with `ca` only those in that PEM file, each for the host
-    name that was asked for. With `pin` nothing is verified in the handshake and `ca` plays no part, because
-    `check_pin` has to follow. With `cert` and `key` the client shows that certificate to a server that asks for one.
+    Without arguments the system's authorities are trusted, with `ca` only those in that PEM file, and the host name is
+    checked. With `pin` nothing is verified in the handshake and `ca` is ignored, because `check_pin` has to follow.
+    With `cert` and `key` the client shows that certificate to a server that asks for one.
 
-    Raises ConfigError where a file cannot be used, or where others than its owner may open the key.
+    Raises ConfigError if a file cannot be used, or if others than its owner may open the key.
     """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
@@ -280,7 +281,7 @@ def _load_own(context: ssl.SSLContext, cert: Path, key: Path, hint: str) -> None
     def refuse_passphrase() -> str:
         # Without this OpenSSL asks for it on the terminal, and a service or an editor's agent would hang there.
         raise ConfigError(
-            f"is protected by a passphrase, and nobody is there to type it: openssl pkey -in {key} -out NEW",
+            f"is protected by a passphrase, which a service cannot ask for: openssl pkey -in {key} -out NEW",
             file=str(key),
         )
 
@@ -299,7 +300,7 @@ def _load_own(context: ssl.SSLContext, cert: Path, key: Path, hint: str) -> None
 
 
 def _holds_key(path: Path) -> bool:
-    """Whether there is a private key in a PEM file; not in one that can't be read."""
+    """Return whether a PEM file holds a private key; False for one that can't be read."""
     try:
         return b"PRIVATE KEY-----" in path.read_bytes()
     except OSError:
@@ -325,7 +326,7 @@ def _certificate(der: bytes) -> "x509.Certificate":
 
 
 def _element(data: bytes, at: int, end: int, tag: int) -> tuple[int, int]:
-    """Where the content of the DER element at `at` begins and where the element ends, which is at most `end`."""
+    """Return the start of the content and the end, at most `end`, of the DER element at `at`."""
     if end - at < 2 or data[at] != tag:
         raise _no_certificate()
     length, content = data[at + 1], at + 2
@@ -349,7 +350,7 @@ def _no_certificate() -> TrustError:
 
 
 def _require_readable(path: Path) -> None:
-    """OpenSSL's errors don't say which file is missing."""
+    """Raise ConfigError for a file that can't be read; OpenSSL's errors don't name the file."""
     try:
         path.open("rb").close()
     except OSError as error:
@@ -357,7 +358,7 @@ def _require_readable(path: Path) -> None:
 
 
 def _require_private(key: Path) -> None:
-    """As a file with a token: a key that others may use is everybody's."""
+    """Raise ConfigError for a private key that other users may open, as for a file with a token."""
     try:
         with key.open("rb") as file:
             mode = stat.S_IMODE(os.fstat(file.fileno()).st_mode)

@@ -1,8 +1,8 @@
-"""The file in which the tokens of a gateway rest: `state_dir/tokens.json`, read when it changed, replaced as a whole.
+"""Reads and replaces `state_dir/tokens.json`, the stored tokens of a gateway.
 
-A file that cannot be trusted (others could have written or read it, it is torn, it cannot be read) is none. Any number
-of processes may read and change it: each change is made under a lock, and what is read is the file before it or after
-it.
+It is read only after a change, and replaced atomically. A file that cannot be trusted (others could have written or
+read it, it is truncated, it cannot be read) counts as missing. Any number of processes may read and change it: changes
+are made under a lock, and readers see the file before or after a change.
 """
 
 import errno
@@ -22,12 +22,11 @@ from acp_gateway.errors import ConfigError
 from acp_gateway.security import token_format as tokens
 
 Role = Literal["controller", "observer"]
-"""A controller may do what its owner may; an observer may only look."""
+"""A controller has all rights of its identity; an observer only reads."""
 
 _VERSION: Final = 3
-"""Of the file. Version 1 had neither roles nor sessions nor ends, version 2 no workspaces: a program that knows no
-more than that would let observers, those whose time is over, and those who are kept to some folders do everything, so
-it has to refuse a file of today."""
+"""Version of the file. Version 1 had no roles, sessions and expiry, version 2 no workspaces: a program of that age
+would give full access to observers, expired tokens and tokens for some workspaces, so it must refuse a current file."""
 
 _SETTLED_NS = 1_000_000_000
 """Two changes within one tick of the file system's clock (milliseconds; a second on old ones) leave the same times."""
@@ -42,30 +41,30 @@ class Token(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     id: Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{8}$")]
     label: str
     identity: str
-    """Whose it is: all tokens of one identity are devices of one person."""
+    """The owner: all tokens of one identity are devices of one person."""
     agents: tuple[str, ...] | None
     """The names of the agents it may use; None for all."""
     sha256: Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{64}$")]
     created: str
     """ISO 8601, UTC."""
     role: Role = "controller"
-    """What it allows at most; a connection may ask for less."""
+    """The most that it allows; a connection may ask for less."""
     session: str | None = None
-    """The one session that it is for, and nothing else; None for whatever its identity may see."""
+    """The only session that it opens; None for all sessions of its identity."""
     workspaces: tuple[str, ...] | None = None
     """The names of the workspaces that it may use; None for all."""
     expires: Timestamp | None = None
-    """From then on it lets nobody in. None for one that lives until it is revoked."""
+    """Time from which it is refused. None for a token that is valid until it is revoked."""
     rotated: Timestamp | None = None
-    """When it last got a new secret; None for one that has its first."""
+    """Time of the last rotation; None for a token with its first secret."""
     former_sha256: Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{64}$")] | None = None
-    """Of the secret before that."""
+    """SHA-256 of the secret before the last rotation."""
     former_until: Timestamp | None = None
-    """Until when that one still lets people in."""
+    """Time until which the former secret is still accepted."""
 
     @property
     def kind(self) -> tokens.Kind:
-        """What its text begins with says this, if it was not made before there were kinds."""
+        """The kind that its prefix shows; older tokens have the prefix of controllers."""
         return kind_of(self.role, self.session)
 
     def __repr__(self) -> str:
@@ -86,20 +85,20 @@ class _Version(msgspec.Struct):
 
 
 class TokenFile:
-    """The tokens of one gateway at rest."""
+    """The stored tokens of one gateway."""
 
     def __init__(self, state_dir: Path) -> None:
         self._state_dir = state_dir
         self._path = state_dir / "tokens.json"
-        # What the file said when it was last read.
+        # Content of the file when it was last read.
         self._tokens: tuple[Token, ...] = ()
-        # How the file looked then; None where it has to be read again whatever it looks like.
+        # The file's status then; None if it must be read again in any case.
         self._signature: tuple[int, ...] | None = None
 
     def tokens(self) -> list[Token]:
-        """All tokens, in the order of their creation; none where there is no file.
+        """Return all tokens, in the order of their creation; none if there is no file.
 
-        Raises ConfigError where the file cannot be read or trusted.
+        Raises ConfigError if the file cannot be read or trusted.
         """
         try:
             status = self._path.lstat()
@@ -109,7 +108,7 @@ class TokenFile:
             raise self._flaw(f"cannot be read: {error.strerror}") from None
         signature = (
             status.st_mtime_ns,
-            status.st_ctime_ns,  # Nobody can set this one back.
+            status.st_ctime_ns,  # Unlike mtime, no process can set it back.
             status.st_size,
             status.st_ino,
             status.st_dev,
@@ -125,9 +124,9 @@ class TokenFile:
 
     @contextmanager
     def writing(self) -> Iterator[None]:
-        """Keep other writers out: each reads, changes and replaces the file as one step. Readers need no lock.
+        """Hold the write lock, so that reading, changing and replacing the file is one step. Readers need no lock.
 
-        Creates the directory. Raises ConfigError where it, or the file, cannot be written.
+        Creates the directory. Raises ConfigError if it, or the file, cannot be written.
         """
         try:
             self._state_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -141,7 +140,7 @@ class TokenFile:
             raise self._flaw(f"cannot be written: {error.strerror}") from None
 
     def write(self, entries: Sequence[Token]) -> None:
-        """Replace the file. To be called in `writing`."""
+        """Replace the file. Must be called in `writing`."""
         content = msgspec.json.format(msgspec.json.encode(_Content(version=_VERSION, tokens=list(entries))), indent=2)
         new = self._state_dir / "tokens.json.new"
         new.unlink(missing_ok=True)  # Left by a writer that was killed.
@@ -151,7 +150,7 @@ class TokenFile:
             file.flush()
             os.fsync(file.fileno())
         new.replace(self._path)
-        # Without this a power cut could bring back the file of before, and a revoked token with it.
+        # Without this a power cut could restore the former file, and a revoked token with it.
         directory = os.open(self._state_dir, os.O_RDONLY | os.O_DIRECTORY)
         try:
             os.fsync(directory)
@@ -160,7 +159,7 @@ class TokenFile:
 
     def _read(self) -> tuple[Token, ...]:
         try:
-            # Not to wait for the writer of a FIFO that somebody put there.
+            # O_NONBLOCK: a FIFO in its place would wait for a writer.
             descriptor = os.open(self._path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW)
             try:
                 self._check(os.fstat(descriptor))
@@ -185,7 +184,7 @@ class TokenFile:
             ) from None
 
     def _check(self, status: os.stat_result) -> None:
-        """Raise `ConfigError` for what others could have written, before any of it is read."""
+        """Raise `ConfigError` for a file that others could have written, before any of it is read."""
         if not stat.S_ISREG(status.st_mode):
             raise self._flaw("is no file; remove it and create the tokens again")
         mode = stat.S_IMODE(status.st_mode)
@@ -201,7 +200,7 @@ class TokenFile:
             try:
                 owners.add(self._state_dir.stat().st_uid)
             except OSError:
-                pass  # It was removed this very moment: then its owner is nobody.
+                pass  # It was removed at this moment, and has no owner any more.
         return owners
 
     def _open_lock(self) -> int:
@@ -214,9 +213,9 @@ class TokenFile:
         return lock
 
     def _give_to_owner(self, file: int) -> None:
-        """What root writes for a gateway that runs as a user of its own, that user has to be able to read.
+        """Give a file that root has created to the gateway's own user, who must be able to read it.
 
-        Only for a file just created: in a directory of somebody else's, an existing one may be a link to anything.
+        Only for a new file: in another user's directory, an existing one may be a link to anything.
         """
         if os.geteuid() == 0:
             owner = self._state_dir.stat()
@@ -227,12 +226,12 @@ class TokenFile:
 
 
 def kind_of(role: Role, session: str | None) -> tokens.Kind:
-    """Of which kind a token is that allows this."""
+    """Return the kind of a token with this role and session."""
     return role if session is None else "guest"
 
 
 def login_name(uid: int) -> str:
-    """The name of a user, or what stands for it."""
+    """Return the login name of a user, or `uid-N` for an unknown one."""
     try:
         return pwd.getpwuid(uid).pw_name
     except KeyError:

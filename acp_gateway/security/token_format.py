@@ -1,4 +1,4 @@
-r"""The text of a token: how one is made, what a typo looks like, and how a file that holds one is read.
+r"""Makes tokens, recognizes mistyped ones, and reads the file that holds one.
 
     acpgw_  + 33 characters + 6 characters    a controller's
     acpgwo_ + 33 characters + 6 characters    an observer's
@@ -6,13 +6,13 @@ r"""The text of a token: how one is made, what a typo looks like, and how a file
               192 random bits, a CRC-32
 
 Both numbers are in base62, so that a token survives a double click, a shell, an HTTP header and a WebSocket
-subprotocol. The checksum is over the kind's letter and the random part. It guards against typos and halves, not
-against people: it lets a client say that this is no whole token before it asks any gateway.
+subprotocol. The checksum covers the kind's letter and the random part. It detects typos and truncation, not forgery: a
+client can report that a token is incomplete before it connects to any gateway.
 
-The kind is for whoever finds a token somewhere and wants to know how bad that is. It opens nothing: what a token
-allows is what the gateway has written down about it.
+The kind tells the finder of a leaked token how severe the leak is. It grants nothing: the gateway's own entry says what
+a token allows.
 
-A scanner of secrets finds the tokens that leaked into a repository or a log with
+A secret scanner finds tokens that leaked into a repository or a log with
 
     \bacpgw[og]?_[0-9A-Za-z]{39}\b
 """
@@ -31,7 +31,7 @@ from typing import Final, Literal
 from acp_gateway.errors import ConfigError
 
 Kind = Literal["controller", "observer", "guest"]
-"""What a token is for, as its beginning tells."""
+"""Purpose of a token, encoded in its prefix."""
 
 _LETTERS: Final[Mapping[Kind, str]] = {"controller": "", "observer": "o", "guest": "g"}
 _ALPHABET = string.digits + string.ascii_uppercase + string.ascii_lowercase
@@ -44,20 +44,20 @@ _SHAPE = re.compile(f"acpgw([og]?)_([0-9A-Za-z]{{{_SECRET_LENGTH}}})([0-9A-Za-z]
 LONGEST_FOREIGN: Final = 4096
 """Characters of another server's token: the longest are JSON Web Tokens, and most servers take headers of 8 KiB."""
 
-# What people take for a token, though it is none.
+# Texts that users mistake for a token.
 _PIN = re.compile("sha256:[0-9A-Fa-f]*")
 _ID = re.compile("[0-9a-f]{8}")
 
 
 def mint(kind: Kind = "controller") -> str:
-    """A new token from the operating system's random numbers."""
+    """Make a token from the operating system's random numbers."""
     letter = _LETTERS[kind]
     secret = _base62(secrets.randbits(_SECRET_BITS), _SECRET_LENGTH)
     return f"acpgw{letter}_{secret}{_checksum(letter, secret)}"
 
 
 def explain_flaw(text: str) -> str | None:
-    """None for a well-formed token, else what is wrong with it: the end of a sentence, without quoting it."""
+    """Return None for a well-formed token, else its flaw as the end of a sentence, without quoting it."""
     if not text:
         return "is empty"
     if _PIN.fullmatch(text):
@@ -73,9 +73,9 @@ def explain_flaw(text: str) -> str | None:
 
 
 def explain_foreign_flaw(text: str) -> str | None:
-    """None for what can be the token of another server, which has a form of its own; else as `explain_flaw`.
+    """Return None for a possible token of another server, which may have any form; else as `explain_flaw`.
 
-    What begins as a token of this program has to be a whole one.
+    A text that begins like a token of this program must be a complete one.
     """
     if not text or _PIN.fullmatch(text) or _PREFIX.match(text):
         return explain_flaw(text)
@@ -87,17 +87,17 @@ def explain_foreign_flaw(text: str) -> str | None:
 
 
 def digest(token: str) -> str:
-    """SHA-256 of a well-formed token in lower-case hex: what a gateway keeps of it.
+    """Return the SHA-256 of a well-formed token in lower-case hex, which the gateway stores instead of it.
 
-    192 random bits can't be guessed, so neither a salt nor a slow hash would add anything.
+    192 random bits can't be guessed, so neither a salt nor a slow hash would help.
     """
     return hashlib.sha256(token.encode()).hexdigest()
 
 
 def read_token_file(path: Path, *, any_form: bool = False) -> str:
-    """The token on the first line of a file that is not blank; with `any_form` it may be another server's.
+    """Read the token on the first non-blank line of a file; with `any_form` it may be another server's.
 
-    Raises ConfigError where there is no well-formed token to read, or where group or others may use the file.
+    Raises ConfigError if there is no well-formed token, or if group or others may use the file.
     """
     try:
         with path.open(encoding="utf-8-sig") as file:  # Windows' editors like to begin a file with a BOM.

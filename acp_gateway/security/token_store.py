@@ -1,12 +1,11 @@
-"""Who may come in: the tokens that a gateway knows, at rest as SHA-256 in `state_dir/tokens.json`.
+"""Creates, rotates, revokes and verifies the tokens of a gateway, stored as SHA-256 in `state_dir/tokens.json`.
 
-The file is the authority, not this process's memory: every question looks at it again, so a token counts from the
-moment it is created, and stops counting the moment it is revoked, by whatever process. A look is one `stat`; the file
-is read only where that differs from last time. A token that has a time to end at stops counting then, without any
-change of the file.
+The file is the authority, not this process's memory: every check looks at it again, so a token is valid from its
+creation to its revocation, by whatever process. A check costs one `stat`; the file is read only if that differs from
+last time. A token with an expiry becomes invalid then, without any change of the file.
 
-A file that cannot be trusted lets nobody in. The command line gets the reason as a ConfigError; a client gets the one
-text that all refusals share, and the reason goes to the log, once.
+With a file that cannot be trusted every token is refused. The command line gets the reason as a ConfigError; a client
+gets the one text that all refusals share, and the reason is logged, once.
 """
 
 import hmac
@@ -31,24 +30,24 @@ __all__ = ["Role", "Token", "TokenStore", "default_identity"]
 _log = logging.getLogger(__name__)
 
 _LONGEST_SESSION_ID = 1024
-"""Characters. Agents use UUIDs and paths; what comes in at the door is bounded, and so is what is held against it."""
+"""Characters. Agents use UUIDs and paths; the handshake accepts no longer id of a session either."""
 
 
 class TokenStore:
     """The tokens of one gateway. Any number of these, in any number of processes, may share one `state_dir`."""
 
     def __init__(self, state_dir: Path, now: Callable[[], float] = time.time) -> None:
-        """`now` says the time, in seconds since 1970."""
+        """Use the tokens in `state_dir`; `now` returns the time, in seconds since 1970."""
         self._now = now
         self._state_dir = state_dir
         self._file = TokenFile(state_dir)
-        # Why the file lets nobody in, as last logged; None while it is good.
+        # The reason why all tokens are refused, as last logged; None while the file is good.
         self._complaint: str | None = None
 
     def tokens(self) -> list[Token]:
-        """All tokens, in the order of their creation; none where there is no file.
+        """Return all tokens, in the order of their creation; none if there is no file.
 
-        Raises ConfigError where the file cannot be read or trusted.
+        Raises ConfigError if the file cannot be read or trusted.
         """
         return self._file.tokens()
 
@@ -63,12 +62,12 @@ class TokenStore:
         workspaces: Sequence[str] | None = None,
         lifetime: float | None = None,
     ) -> tuple[Token, str]:
-        """Add a token; its entry, and its text, which is known now and never again.
+        """Add a token; return its entry and its text, which is not stored.
 
         Without an identity it belongs to the gateway's own user; `agents` None is every agent, `session` None every
         session of the identity, `workspaces` None every workspace. It expires after `lifetime` seconds, rounded up to
-        a whole second, or never. Creates the state directory. Raises UsageError for names that cannot be, ConfigError
-        where the file cannot be read or written.
+        a whole second, or never. Creates the state directory. Raises UsageError for invalid names, ConfigError if the
+        file cannot be read or written.
         """
         if identity is None:
             identity = default_identity(self._state_dir)
@@ -88,8 +87,7 @@ class TokenStore:
     ) -> tuple[Token, str]:
         """Add a token for one session and nothing else, under an identity that no other token has.
 
-        What it gives and raises is as with `create`. The session is not looked for: a token for one that is not there
-        opens nothing.
+        Returns and raises as `create`. The session need not exist; a token for a missing one opens nothing.
         """
         label = "guest" if label is None else label
         _check_line("label", label)
@@ -100,14 +98,14 @@ class TokenStore:
             return self._add(known, label, identity, None, role, session, None, lifetime)
 
     def find(self, token_id: str) -> Token:
-        """The entry of a token.
+        """Return the entry of a token.
 
-        Raises UsageError where there is none of that id, ConfigError where the file cannot be read or trusted.
+        Raises UsageError if there is none of that id, ConfigError if the file cannot be read or trusted.
         """
         for token in self.tokens():
             if token.id == token_id:
                 return token
-        # What was given is not quoted: people take the token for its id.
+        # The argument is not quoted: users mistake the token for its id.
         if tokens.explain_flaw(token_id) is not None:
             raise UsageError("no token has that id; `acp-gateway token list` shows the ids")
         shown = self.identify(token_id)
@@ -121,11 +119,11 @@ class TokenStore:
     def rotate(
         self, token_id: str, lifetime: float | Literal["as before"] | None = "as before", *, grace: float = 0.0
     ) -> tuple[Token, str]:
-        """Give a token a new secret, and maybe a new end; its entry, and its text, which is known now and never again.
+        """Give a token a new secret, and optionally a new expiry; return its entry and its text, which is not stored.
 
-        The old secret opens nothing after `grace` seconds; the one before that opens nothing now. The new end is
-        `lifetime` seconds from now, rounded up to a whole second, or never. Raises UsageError where there is no token
-        of that id, or it has expired and keeps its end; ConfigError where the file cannot be read or written.
+        The old secret is accepted for `grace` seconds more; the one before it is refused at once. The new expiry is
+        `lifetime` seconds from now, rounded up to a whole second, or never. Raises UsageError if there is no token of
+        that id, or it has expired and gets no new expiry; ConfigError if the file cannot be read or written.
         """
         self.find(token_id)
         with self._file.writing():
@@ -150,9 +148,9 @@ class TokenStore:
             return rotated, secret
 
     def revoke(self, token_id: str) -> Token:
-        """Remove a token, which counts at once; what its entry was.
+        """Remove a token, with effect at once; return its former entry.
 
-        Raises UsageError where there is none of that id, ConfigError where the file cannot be read or written.
+        Raises UsageError if there is none of that id, ConfigError if the file cannot be read or written.
         """
         self.find(token_id)
         with self._file.writing():
@@ -161,10 +159,10 @@ class TokenStore:
         return revoked
 
     def keep(self, token_id: str) -> Token:
-        """Let a token live until it is revoked; its entry.
+        """Remove the expiry of a token; return its entry.
 
-        Raises UsageError where there is none of that id, or it has expired; ConfigError where the file cannot be read
-        or written.
+        Raises UsageError if there is none of that id, or it has expired; ConfigError if the file cannot be read or
+        written.
         """
         with self._file.writing():
             old = self.find(token_id)
@@ -175,30 +173,30 @@ class TokenStore:
         return kept
 
     def has_expired(self, token: Token) -> bool:
-        """Whether the token's time is over."""
+        """Return whether a token has expired."""
         # Both are UTC in one form of one width: the order of the texts is that of the times.
         return token.expires is not None and token.expires <= _timestamp(self._now())
 
     def identify(self, secret: str | None) -> Token | None:
-        """The entry of a token that somebody presents, even if its time is over; None where there is none.
+        """Return the entry of a presented token, even if it has expired; None for an unknown one.
 
-        What lets people in is `authenticate`.
+        It grants nothing; `authenticate` does.
         """
         presented = tokens.digest(secret) if secret is not None and tokens.explain_flaw(secret) is None else ""
         found = None
         for token in self._trusted_tokens():
-            # No early end: the time says nothing about which entries there are.
+            # No early exit: the time taken must not tell which entries exist.
             if hmac.compare_digest(token.sha256, presented):
                 found = token
             if hmac.compare_digest(token.former_sha256 or token.sha256, presented):
-                # As those entries were that came in with it before.
+                # As the entry was when connections authenticated with it before.
                 found = msgspec.structs.replace(token, sha256=presented, former_sha256=None, former_until=None)
         return found
 
     def authenticate(self, secret: str | None) -> Token:
-        """The entry of a token that somebody presents.
+        """Return the entry of a presented token.
 
-        Raises Unauthorized, with one text for every reason: whoever is outside learns nothing from it.
+        Raises Unauthorized, with one text for every reason, so that an unauthenticated client learns nothing from it.
         """
         found = self.identify(secret)
         if found is None or not self.is_current(found):
@@ -206,25 +204,25 @@ class TokenStore:
         return found
 
     def is_current(self, token: Token) -> bool:
-        """Whether a connection that was let in with this entry would be let in now, as the same.
+        """Return whether a connection that was authenticated with this entry would be now, with the same rights.
 
-        False also where its time is over, where it got a new secret and the old one's grace is over, and where the
-        entry was changed by hand: who it is, or what it may use, is not what it was.
+        False also if the token has expired, if it was rotated and the former secret's grace is over, and if the entry
+        was changed by hand, so that its identity or its rights are different.
         """
         known = self._trusted_tokens()
         return not self.has_expired(token) and (token in known or any(self._is_former(token, other) for other in known))
 
     def _is_former(self, token: Token, known: Token) -> bool:
-        """Whether an entry is another one as it was before it was rotated, and still opens what that does."""
+        """Return whether `token` is `known` before its rotation, and still accepted."""
         if known.former_sha256 != token.sha256 or known.former_until is None or self.has_expired(known):
             return False
         is_same = _as_before(known, token.sha256) == _as_before(token, token.sha256)
         return is_same and known.former_until > _timestamp(self._now())
 
     def is_rotated(self, token: Token) -> bool:
-        """Whether this entry is not current for nothing but a new secret, which still opens what the old one did.
+        """Return whether only a rotation made this entry outdated, and the new secret has the same rights.
 
-        Whoever came in with the old one has to come in again with the new one, as the same.
+        A connection that was authenticated with the old secret must authenticate again with the new one.
         """
         for known in self._trusted_tokens():
             if known.id == token.id and known.sha256 != token.sha256 and not self.has_expired(known):
@@ -272,7 +270,7 @@ class TokenStore:
 
 
 def default_identity(state_dir: Path) -> str:
-    """The login name of the gateway's own user: who owns the state directory, or else who runs this."""
+    """Return the login name of the gateway's own user: the owner of the state directory, or else of this process."""
     try:
         uid = state_dir.stat().st_uid
     except OSError:
@@ -281,7 +279,7 @@ def default_identity(state_dir: Path) -> str:
 
 
 def _as_before(token: Token, sha256: str) -> Token:
-    """An entry with another secret, and without what a rotation changes."""
+    """Return an entry with another secret, and without the fields that a rotation changes."""
     return msgspec.structs.replace(
         token, sha256=sha256, rotated=None, expires=None, former_sha256=None, former_until=None
     )
@@ -308,7 +306,7 @@ def _timestamp(seconds: float) -> str:
 
 
 def _draw(taken: set[str], prefix: str = "") -> str:
-    """The prefix and eight random hex digits, together not among those that are taken."""
+    """Return the prefix and eight random hex digits that are not taken yet."""
     while (new := prefix + secrets.token_hex(4)) in taken:
         pass
     return new

@@ -36,7 +36,7 @@ def test_without_any_variable_the_user_database_knows_the_home_folder() -> None:
 
 def test_a_home_that_nobody_knows_is_a_clear_error_and_never_a_folder_called_tilde() -> None:
     with pytest.raises(ConfigError, match="no home directory is known"):
-        directories.expand_user("~nobody-of-that-name/x")
+        directories.expand_user("~missing-user/x")
 
 
 def test_a_path_without_tilde_is_left_alone() -> None:

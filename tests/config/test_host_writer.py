@@ -16,7 +16,7 @@ from acp_gateway.errors import ConfigError
 
 
 def written(tmp_path: Path, source: str, options: dict[str, Value | None], name: str = "box") -> str:
-    """What a file with that source becomes."""
+    """Return the changed text of a file with that source."""
     path = tmp_path / "hosts.toml"
     path.write_bytes(source.encode())
     write_host(path, name, options)

@@ -283,7 +283,7 @@ def test_a_url_that_cannot_be_read_is_an_error_without_the_token_in_it(write: Wr
 def test_plaintext_off_loopback_is_refused_unless_it_was_asked_for(url: str, write: Write) -> None:
     source = f'{AGENT}[[listen]]\nurl = "{url}"\n'
     error = error_of(write(source))
-    assert error.startswith(":4: listen[0].url: everybody on the way could read tokens and code: use ")
+    assert error.startswith(":4: listen[0].url: the network could read tokens and code: use ")
     assert ("wss://" if url.startswith("ws") else "tcp+tls://") in error
     assert "insecure_plaintext = true" in error
     assert load(write(source + "insecure_plaintext = true")).listen[0].url == url

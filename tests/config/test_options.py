@@ -82,7 +82,7 @@ def default_of(section: Any, name: str) -> Any:
 
 
 def as_read(section: Any, name: str, value: str) -> Any:
-    """What the code makes of that value of that option."""
+    """Return that value of that option as the code reads it."""
     required = {"url": "tcp://127.0.0.1", "command": ["x"], "root": "/srv", "subject": "CN=x"}
     source = "".join(
         f"{option} = {required[option]!r}\n"

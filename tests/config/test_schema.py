@@ -148,7 +148,7 @@ def test_a_time_is_a_number_of_seconds_or_a_duration_as_on_the_command_line(
         ("table = []", "table: expected a table, found an array"),
         ("table = { KEY = 5 }", "table.KEY: expected a string, found a whole number"),
         ("path = {}", "path: expected a string, found a table"),
-        ('path = "~nobody-of-that-name/x"', 'path: no home directory is known for "~nobody-of-that-name/x"'),
+        ('path = "~missing-user/x"', 'path: no home directory is known for "~missing-user/x"'),
     ],
 )
 def test_a_value_that_does_not_fit_is_an_error_with_what_was_expected_and_found(

@@ -1,4 +1,4 @@
-"""What a certificate in a file says, and its renewal."""
+"""Tests reading and renewing a certificate."""
 
 import datetime as dt
 import ipaddress
@@ -57,7 +57,7 @@ def made_by_hand(directory: Path, kind: str = "ec", subject: x509.Name = ANN, *n
 
 
 def error_of(directory: Path, *hosts: str) -> str:
-    """Why a certificate is not renewed; it is still what it was."""
+    """Return why a certificate is not renewed, and check that it is unchanged."""
     before = {path.name: path.read_bytes() for path in directory.iterdir()}
     with pytest.raises(ConfigError) as caught:
         renew_certificate(directory, hosts)

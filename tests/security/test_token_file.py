@@ -21,7 +21,7 @@ from acp_gateway.security.token_store import Role, Token, TokenStore
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="gives files to other users, which only root may")
 not_as_root = pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
 
-NOBODYS_UID = 3_999_999_999
+UNUSED_UID = 3_999_999_999
 """A uid that no machine has a name for."""
 
 
@@ -220,8 +220,8 @@ def test_a_chmod_of_a_file_already_read_counts_at_once(
 @as_root
 def test_a_file_of_somebody_elses_is_refused(store: TokenStore, file: Path) -> None:
     _, secret = store.create("laptop", "ann", None)
-    os.chown(file, NOBODYS_UID, -1)
-    with pytest.raises(ConfigError, match=f"belongs to uid-{NOBODYS_UID}: chown root "):
+    os.chown(file, UNUSED_UID, -1)
+    with pytest.raises(ConfigError, match=f"belongs to uid-{UNUSED_UID}: chown root "):
         store.tokens()
     refuses(store, secret)
 
@@ -231,20 +231,20 @@ def test_root_creates_tokens_for_a_gateway_that_runs_as_a_user_of_its_own(
     store: TokenStore, state_dir: Path, file: Path
 ) -> None:
     state_dir.mkdir()
-    os.chown(state_dir, NOBODYS_UID, NOBODYS_UID)
+    os.chown(state_dir, UNUSED_UID, UNUSED_UID)
     created = [store.create(label, None, None)[0] for label in ("laptop", "phone")]
     created[1], _ = store.rotate(created[1].id)
     assert store.tokens() == created
-    assert created[0].identity == f"uid-{NOBODYS_UID}"
+    assert created[0].identity == f"uid-{UNUSED_UID}"
     for path in (file, state_dir / "tokens.lock"):
-        assert (path.stat().st_uid, stat.S_IMODE(path.stat().st_mode)) == (NOBODYS_UID, 0o600)
+        assert (path.stat().st_uid, stat.S_IMODE(path.stat().st_mode)) == (UNUSED_UID, 0o600)
 
 
 @as_root
 def test_root_gives_away_no_file_that_was_there_before(store: TokenStore, state_dir: Path) -> None:
     # The gateway's user could have made it a hard link to a file of root's.
     state_dir.mkdir()
-    os.chown(state_dir, NOBODYS_UID, NOBODYS_UID)
+    os.chown(state_dir, UNUSED_UID, UNUSED_UID)
     for name in ("tokens.lock", "tokens.json.new"):
         (state_dir.parent / name).write_text("root's")
         os.link(state_dir.parent / name, state_dir / name)

@@ -18,7 +18,7 @@ from acp_gateway.security.token_store import Role, TokenStore, default_identity
 
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="gives files to other users, which only root may")
 
-NOBODYS_UID = 3_999_999_999
+UNUSED_UID = 3_999_999_999
 """A uid that no machine has a name for."""
 
 
@@ -515,8 +515,8 @@ def test_the_gateways_user_is_who_owns_the_state_directory(state_dir: Path) -> N
 @as_root
 def test_a_user_without_a_name_goes_by_the_number(state_dir: Path) -> None:
     state_dir.mkdir()
-    os.chown(state_dir, NOBODYS_UID, -1)
-    assert default_identity(state_dir) == f"uid-{NOBODYS_UID}"
+    os.chown(state_dir, UNUSED_UID, -1)
+    assert default_identity(state_dir) == f"uid-{UNUSED_UID}"
 
 
 # At the door
