@@ -279,6 +279,7 @@ class Replayed(Editor):
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
         )
+        self._meta: Message = {}
         self.log_file = Path(os.devnull)
         self.heard: list[Message] = []
         self._lines = lines_of(self.process)
