@@ -14,11 +14,22 @@ import json
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from enum import Enum
+from functools import cache
 from typing import Final, NamedTuple, TypeAlias
 from urllib.parse import quote, unquote
 
 from acp_gateway.errors import UsageError
-from acp_gateway.protocol.spans import MalformedJson, elements, members, skip_space, splice, string_value, value_end
+from acp_gateway.protocol.spans import (
+    MalformedJson,
+    TooMany,
+    elements,
+    members,
+    skip_space,
+    splice,
+    string_value,
+    structure,
+    value_end,
+)
 
 
 class Mapped(Enum):
@@ -29,7 +40,7 @@ class Mapped(Enum):
 
 
 Shape: TypeAlias = "Mapped | Mapping[str, Shape] | list[Shape] | tuple[Shape, ...]"
-"""Where strings to map are in a value: a string, members of an object, [elements of an array], (this or that)."""
+"""Position of the strings to map in a value: a string, members of an object, [elements of an array], (this or that)."""
 
 _CONTENT_BLOCK: Final[Shape] = {"uri": Mapped.URI, "resource": {"uri": Mapped.URI}}
 _TOOL_CALL_CONTENT: Final[Shape] = {"path": Mapped.PATH, "content": _CONTENT_BLOCK}
@@ -91,7 +102,12 @@ _FILE_URI = re.compile(r"(file:)(//[^/?#]*)?(/[^?#]*)(.*)", re.IGNORECASE | re.D
 # What may stand unescaped in the path of a URI (RFC 3986, pchar), beside letters, digits and `-._~`.
 _SAFE_IN_URI = "!$&'()*+,;=:@"
 
-# Tails of a path to look for under a home: nobody's project is deeper, and each one is a look at the disk.
+# Members and elements of one message that are walked, and bytes of it for each one more. A thousand content blocks
+# of a kilobyte have six thousand; without a limit a message of a mebibyte can have two hundred thousand, half a second.
+_STEPS = 5000
+_BYTES_PER_STEP = 256
+
+# Tails of a path to look for under a home: few projects are deeper, and each one is a look at the disk.
 _MOST_TAILS = 16
 
 
@@ -188,16 +204,12 @@ class _Root(NamedTuple):
     def fold(self, text: str) -> str:
         return text.lower() if self.windows else text
 
-    def tail_of_path(self, path: str) -> list[str] | None:
-        """The components of `path` below this directory; None if it is not below it."""
-        if not path:
-            return None
-        components = _split(path, windows=self.windows)
+    def tail_of_path(self, components: list[str]) -> list[str] | None:
+        """Return the components of a path below this directory; None if it is not below it."""
         return components[len(self.components) :] if self._holds(components) else None
 
-    def tail_of_uri(self, host: str, path: str) -> list[str] | None:
-        """The components of a file URI's path below this directory, still encoded; None if it is not below it."""
-        components = path.split("/")
+    def tail_of_uri(self, host: str, components: list[str]) -> list[str] | None:
+        """Return the components of a file URI's path below this directory, encoded; None if it is not below it."""
         if self.windows:
             components = ["", "", host, *components[1:]] if host else components[1:]
         elif host:
@@ -213,7 +225,7 @@ class _Root(NamedTuple):
 
     def uri(self, head: str, tail: list[str]) -> str:
         """The URI of what is below this directory: `head` is the scheme and an authority that means this machine."""
-        encoded = [quote(name, safe=_SAFE_IN_URI, errors="surrogatepass") for name in self.components] + tail
+        encoded = [_quoted(name) for name in self.components] + tail
         path = "/".join(encoded) if len(encoded) > 1 else encoded[0] + "/"
         if self.windows and path.startswith("//"):
             return f"file:{path}"
@@ -221,6 +233,8 @@ class _Root(NamedTuple):
 
     def _holds(self, components: list[str]) -> bool:
         first = components[: len(self.components)]
+        if not self.windows:
+            return first == self.components
         return [self.fold(name) for name in first] == [self.fold(name) for name in self.components]
 
 
@@ -237,17 +251,18 @@ class _Direction:
     def rewrite(self, message: bytes) -> bytes:
         if not self._concerns(message):
             return message
+        plain = structure(message)
         try:
-            edits = list(self._edits(message))
+            edits = list(_Walk(self, message, plain).edits(self._params, self._result))
             # A walk does not look at what is behind the object it walks through.
-            if not edits or skip_space(message, value_end(message, skip_space(message, 0))) < len(message):
+            if not edits or skip_space(plain, value_end(plain, skip_space(plain, 0))) < len(plain):
                 return message
         except MalformedJson:
             return message
         return splice(message, edits)
 
     def _concerns(self, message: bytes) -> bool:
-        """Whether any of the directories may be in the message, in any spelling; cheap, and true too often.
+        """Return whether any of the directories may be in the message, in any spelling; cheap, and true too often.
 
         Letters and digits of ASCII have two other spellings: JSON's `\\u00xx` and, in URIs, the percent sign's.
         """
@@ -258,58 +273,101 @@ class _Direction:
             or (b"%" in lower and b"file:" in lower)
         )
 
-    def _edits(self, message: bytes) -> Iterator[tuple[int, int, bytes]]:
-        top = {string_value(name): start for name, start, _ in members(message)}
-        method = top.get("method")
-        if method is None:
-            if "result" in top:
-                yield from self._edits_in(message, top["result"], self._result)
-        elif "params" in top and message[method : method + 1] == b'"':
-            name = string_value(message[method : value_end(message, method)])
-            yield from self._edits_in(message, top["params"], self._params.get(name, {}))
-
-    def _edits_in(self, message: bytes, start: int, shape: Shape) -> Iterator[tuple[int, int, bytes]]:
-        first = message[start : start + 1]
-        if isinstance(shape, tuple):
-            for alternative in shape:
-                yield from self._edits_in(message, start, alternative)
-        elif isinstance(shape, list):
-            if first == b"[":
-                for element, _ in elements(message, start):
-                    yield from self._edits_in(message, element, shape[0])
-        elif isinstance(shape, Mapped):
-            if first == b'"':
-                end = value_end(message, start)
-                value = string_value(message[start:end])
-                mapped = self.map_path(value) if shape is Mapped.PATH else self._map_uri(value)
-                if mapped != value:
-                    yield start, end, json.dumps(mapped).encode()
-        elif shape and first == b"{":
-            for name, inner, _ in members(message, start):
-                yield from self._edits_in(message, inner, shape.get(string_value(name), {}))
-
     def map_path(self, path: str) -> str:
+        if not path:
+            return path
+        # Split once for all roots: a path may be as long as a message.
+        posix = _split(path, windows=False)
+        windows = _split(path, windows=True) if any(source.windows for source, _ in self._roots) else posix
         for source, target in self._roots:
-            tail = source.tail_of_path(path)
+            tail = source.tail_of_path(windows if source.windows else posix)
             if tail is not None:
                 return target.path(tail)
         return path
 
-    def _map_uri(self, uri: str) -> str:
+    def map_uri(self, uri: str) -> str:
         parts = _FILE_URI.fullmatch(uri)
         if parts is None:
             return uri
         scheme, authority, path, rest = parts.groups(default="")
         host = "" if authority.lower() == "//localhost" else authority[2:]
+        components = path.split("/")
         for source, target in self._roots:
-            tail = source.tail_of_uri(host, path)
+            tail = source.tail_of_uri(host, components)
             if tail is not None:
                 return target.uri("file://" if host else scheme + authority, tail) + rest
         return uri
 
 
+class _Walk:
+    """One walk through one message, along the table of its direction."""
+
+    def __init__(self, direction: _Direction, message: bytes, plain: bytes) -> None:
+        self._direction = direction
+        self._message = message
+        self._plain = plain
+        self._steps_left = _STEPS + len(message) // _BYTES_PER_STEP
+        # The same few names stand in each of many elements.
+        self._names: dict[bytes, str] = {}
+
+    def edits(self, params: Mapping[str, Shape], result: Shape) -> Iterator[tuple[int, int, bytes]]:
+        """Yield the spans to replace.
+
+        Raises:
+            MalformedJson: the message is broken.
+            TooMany: there is more to walk through than `_STEPS` and `_BYTES_PER_STEP` allow.
+        """
+        message, plain = self._message, self._plain
+        top = {string_value(name): start for name, start, _ in members(message, plain=plain)}
+        method = top.get("method")
+        if method is None:
+            if "result" in top:
+                yield from self._edits_in(top["result"], result)
+        elif "params" in top and message[method : method + 1] == b'"':
+            name = string_value(message[method : value_end(plain, method)])
+            yield from self._edits_in(top["params"], params.get(name, {}))
+
+    def _edits_in(self, start: int, shape: Shape) -> Iterator[tuple[int, int, bytes]]:
+        message, plain = self._message, self._plain
+        first = message[start : start + 1]
+        if isinstance(shape, tuple):
+            for alternative in shape:
+                yield from self._edits_in(start, alternative)
+        elif isinstance(shape, list):
+            if first == b"[":
+                for element, _ in elements(message, start, plain=plain):
+                    self._step()
+                    yield from self._edits_in(element, shape[0])
+        elif isinstance(shape, Mapped):
+            if first == b'"':
+                end = value_end(plain, start)
+                value = string_value(message[start:end])
+                mapped = self._direction.map_path(value) if shape is Mapped.PATH else self._direction.map_uri(value)
+                if mapped != value:
+                    yield start, end, json.dumps(mapped).encode()
+        elif shape and first == b"{":
+            for name, inner, _ in members(message, start, plain=plain):
+                self._step()
+                if name not in self._names:
+                    self._names[name] = string_value(name)
+                member = shape.get(self._names[name])
+                if member is not None:
+                    yield from self._edits_in(inner, member)
+
+    def _step(self) -> None:
+        self._steps_left -= 1
+        if self._steps_left < 0:
+            raise TooMany("the containers of a message have too many members to map the paths in them")
+
+
 def _is_absolute(path: str) -> bool:
     return path.startswith("/") or bool(_DRIVE.match(path) or _UNC.match(path))
+
+
+@cache
+def _quoted(name: str) -> str:
+    """Return a component of a mapped directory as it is written in a URI."""
+    return quote(name, safe=_SAFE_IN_URI, errors="surrogatepass")
 
 
 def _split(path: str, *, windows: bool) -> list[str]:

@@ -103,14 +103,16 @@ def value_end(text: bytes, start: int) -> int:
         raise _malformed(text, start) from None
 
 
-def members(text: bytes, start: int = 0) -> Iterator[Member]:
+def members(text: bytes, start: int = 0, *, plain: bytes | None = None) -> Iterator[Member]:
     """Yield the members of the object that begins at `start`, white space before it allowed, in their order.
+
+    A caller that walks many containers of one text makes its `structure` once and passes it as `plain`.
 
     Raises:
         MalformedJson: there is no object, or it is broken, raised when the walk gets there.
         TooMany: it has more than `MEMBERS`.
     """
-    return _members(text, structure(text), start)
+    return _members(text, structure(text) if plain is None else plain, start)
 
 
 def _members(text: bytes, plain: bytes, start: int) -> Iterator[Member]:
@@ -139,14 +141,18 @@ def _members(text: bytes, plain: bytes, start: int) -> Iterator[Member]:
         at, more = _after_value(plain, end, b"}")
 
 
-def elements(text: bytes, start: int = 0, most: int | None = None) -> Iterator[tuple[int, int]]:
+def elements(
+    text: bytes, start: int = 0, most: int | None = None, *, plain: bytes | None = None
+) -> Iterator[tuple[int, int]]:
     """Yield the spans of the elements of the array that begins at `start`, white space before it allowed.
+
+    A caller that walks many containers of one text makes its `structure` once and passes it as `plain`.
 
     Raises:
         MalformedJson: there is no array, or it is broken, raised when the walk gets there.
         TooMany: it has more than `most`, which is `MEMBERS` if it is not given.
     """
-    plain, most = structure(text), MEMBERS if most is None else most
+    plain, most = structure(text) if plain is None else plain, MEMBERS if most is None else most
     at = skip_space(plain, start)
     if plain[at : at + 1] != b"[":
         raise _malformed(plain, at)

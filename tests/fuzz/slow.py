@@ -171,6 +171,12 @@ FRAMES: Final[tuple[tuple[str, bytes], ...]] = (
         )
     ),
     ("agent", b'{"method":"session/update","params":{"sessionId":"s","x":@,"update":{}}}'),
+    # Each element is a container that path maps walk through.
+    (
+        "agent",
+        b'{"method":"session/update","params":{"sessionId":"s","update":{"sessionUpdate":"tool_call","content":[%b]}}}'
+        % b",".join([b'{"content":{"uri":"file:///srv/a"},"x":@}'] * 900),
+    ),
     ("agent", b'{"id":9,"method":"session/request_permission","params":{"sessionId":"s","options":@}}'),
     (
         "agent",
@@ -202,7 +208,7 @@ FRAMES: Final[tuple[tuple[str, bytes], ...]] = (
     ("answer session/prompt", b'{"id":#,"result":@}'),
     ("answer session/prompt", b'{"result":@,"id":#}'),
 )
-"""Who says what; the filling goes where the `@` is, and the id of the request that is answered where the `#` is."""
+"""Who says what; the filling goes wherever an `@` is, and the id of the request that is answered where the `#` is."""
 
 SIDES: Final = ("core", "shim")
 
@@ -227,8 +233,7 @@ class Plan(NamedTuple):
     def text(self) -> bytes:
         """The message, without the id that it answers."""
         _, frame = FRAMES[self.frame]
-        before, _, behind = frame.partition(b"@")
-        return before + self._filling(self.size - len(frame)) + behind
+        return frame.replace(b"@", self._filling((self.size - len(frame)) // frame.count(b"@")))
 
     def _filling(self, size: int) -> bytes:
         space, spice = SPACES[self.space], SPICES[self.spice]

@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from acp_gateway.errors import UsageError
+from acp_gateway.protocol import path_maps, spans
 from acp_gateway.protocol.path_maps import PARAMS_FROM_AGENT, PARAMS_FROM_EDITOR, PathMaps, parse_map, suggest_map
 
 HERE, THERE = "/Users/ann/proj", "/srv/proj"
@@ -254,6 +255,68 @@ def test_a_uri_is_known_without_a_single_letter_in_its_usual_spelling(spelling: 
 )
 def test_what_is_no_well_formed_message_passes_unchanged(message: bytes) -> None:
     assert MAPS.to_remote(message) is message
+
+
+# Large messages.
+
+
+def blocks(count: int, block: bytes) -> bytes:
+    """A tool call update with as many content blocks."""
+    content = b",".join([b'{"content":%b}' % block] * count)
+    return b'{"method":"session/update","params":{"update":{"content":[%b]}}}' % content
+
+
+@pytest.mark.parametrize("spice", [b"", rb"\ud83d", rb"\uD83d", rb"\\ud83d", rb"\ud83d\ude00"])
+def test_paths_of_a_thousand_blocks_are_mapped_beside_any_surrogate(spice: bytes) -> None:
+    message = blocks(990, rb'{"%b":"%b","uri":"file:\/\/\/srv/proj/a","name":"%b"}' % (spice, spice, b"x" * 900))
+    mapped = MAPS.to_local(message)
+    assert mapped == message.replace(rb'"file:\/\/\/srv/proj/a"', b'"file:///Users/ann/proj/a"')
+    assert mapped.count(b"/Users/ann/proj/a") == 990
+
+
+def test_the_whole_text_is_read_once_for_all_containers(monkeypatch: pytest.MonkeyPatch) -> None:
+    original = spans.structure
+    message = blocks(990, b'{"uri":"file:///srv/proj/a","name":"%b"}' % (b"x" * 50))
+    calls = 0
+
+    def once(text: bytes) -> bytes:
+        nonlocal calls
+        calls += 1
+        return original(text)
+
+    def again(text: bytes) -> bytes:
+        raise AssertionError("a container has the whole text searched again")
+
+    monkeypatch.setattr(path_maps, "structure", once)
+    monkeypatch.setattr(spans, "structure", again)
+    assert MAPS.to_local(message) is not message
+    assert calls == 1
+
+
+def test_the_decoder_gets_each_byte_a_few_times_at_most(monkeypatch: pytest.MonkeyPatch) -> None:
+    skip, decoded = spans._skipper(), 0
+
+    def counting(text: memoryview) -> int:
+        nonlocal decoded
+        size = skip(text)
+        decoded += size
+        return size
+
+    monkeypatch.setattr(spans, "_skipper", lambda: counting)
+    message = blocks(990, b'{"uri":"file:///srv/proj/a","name":"\\n%b"}' % (b"x" * 50))
+    assert MAPS.to_local(message) is not message
+    # Once for each container that it stands in: message, params, update, content, block, and its own content.
+    assert decoded <= 7 * len(message)
+
+
+@pytest.mark.parametrize(
+    "block", [b'{%b"uri":"file:///srv/proj/a"}' % (b'"a":1,' * 90), b'{"resource":{%b}}' % (b'"a":[],' * 90 + b'"a":1')]
+)
+def test_a_message_with_too_many_members_in_all_stays_as_it_is(block: bytes) -> None:
+    message = blocks(900, block)
+    assert MAPS.to_local(message) is message
+    few = blocks(9, b'{"uri":"file:///srv/proj/a"}')
+    assert MAPS.to_local(few) is not few
 
 
 def test_the_last_of_repeated_members_says_what_a_message_is() -> None:
