@@ -319,6 +319,23 @@ class LimitsSection:
     """The same for one session. A person queues a few, and several people a few each; a program that never stops
     sending would fill the memory."""
 
+    session_request_size: Size = 256 * 1024
+    """Maximum bytes of a request that the gateway reads and that is no prompt: `initialize`, `authenticate` and those
+    of `session/`. They have a few kilobytes, MCP servers with their environment included. A larger one is refused;
+    reading one takes up to 100 ms per MiB, during which the gateway does nothing else."""
+
+    decision_size: Size = 64 * 1024
+    """Maximum bytes of a response to a permission or an elicitation: some ten pages of text in a form. A larger one
+    does not count as a decision; reading one takes up to 100 ms per MiB, as above."""
+
+    max_prompt_blocks: Count = 1000
+    """Maximum content blocks of one prompt; a prompt with more is refused. Editors send some dozens. Each becomes a
+    message for the session's other clients, at some 10 µs."""
+
+    max_listed_sessions: Count = 2000
+    """Maximum sessions on one page of an agent's response to `session/list`; the request fails beyond it. Agents have
+    pages for more. Each is looked up, at some 10 µs."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkspaceSection:

@@ -8,6 +8,7 @@ from typing import Final
 
 import msgspec
 
+from acp_gateway.core.agent_state import Policy
 from acp_gateway.core.sessions import SESSION_ID_SIZE, Client
 from acp_gateway.protocol import jsonrpc, methods, spans
 from acp_gateway.protocol.jsonrpc import Message
@@ -18,10 +19,6 @@ DIRECTORIES: Final = "additionalDirectories"
 
 DIRECTORIES_LENGTH: Final = 64
 """Maximum number of additional directories of a session; each is looked up on disk."""
-
-BLOCKS: Final = 1000
-"""Maximum number of blocks of a prompt, each of which becomes a message for the other clients; editors send some
-dozens."""
 
 OPTIONS: Final = 256
 """Maximum number of options of a permission request; more than a person can choose among."""
@@ -98,9 +95,19 @@ def flaw_of_params(message: Message) -> str | None:
                 return f"{meant} must have that very name, not {name!r:.80}"
     if message.session is None and "sessionId" in members and bytes(members["sessionId"]) != b"null":
         return "sessionId must be a string"
-    if message.method == methods.PROMPT and not _is_short(members.get("prompt", b"null"), BLOCKS):
-        return f"a prompt has at most {BLOCKS} blocks"
     return None
+
+
+def flaw_of_size(message: Message, policy: Policy) -> str | None:
+    """Return why a client's request is larger than the gateway can look into, None where it isn't."""
+    if message.method == methods.PROMPT:
+        most = policy.max_prompt_blocks
+        is_short = _is_short(jsonrpc.params_of(message).get("prompt", b"null"), most)
+        return None if is_short else f"a prompt has at most {most} blocks (max_prompt_blocks)"
+    size, most = len(message.text), policy.session_request_size
+    if size <= most or not methods.is_known(message.method):
+        return None
+    return f"{message.method} has {size} bytes, session_request_size allows {most}"
 
 
 def flaw_of_question(message: Message) -> str | None:

@@ -23,10 +23,6 @@ LONG: Final = 24 * 3600.0
 """Seconds before an open request is logged: a day, in which a user should have noticed it."""
 
 
-DECISION_SIZE: Final = 64 * 1024
-"""Maximum size of a response that decides, in bytes; forms have some hundreds, and the response is parsed several
-times."""
-
 REMEMBERED: Final = 16
 """Maximum number of expired links per request from which a client may reclaim it; devices are a handful."""
 
@@ -91,7 +87,7 @@ class AgentRequest:
         """Return True if a response settles the request."""
         if not self.is_decision:
             return True
-        if answer.error or len(answer.text) > DECISION_SIZE or self._repeats_itself(answer):
+        if answer.error or self._repeats_itself(answer):
             return False
         if self.method == CREATE_ELICITATION:
             return jsonrpc.text_at(answer.text, "result", "action") in ("accept", "decline", "cancel")
@@ -130,8 +126,9 @@ class AgentRequest:
 class AgentRequests:
     """Open requests of one agent process."""
 
-    def __init__(self, out: Outgoing) -> None:
+    def __init__(self, out: Outgoing, decision_size: int) -> None:
         self._out = out
+        self._decision_size = decision_size
         # The earliest first. An agent may reuse an id before its request is answered.
         self._open: dict[AgentRequest, None] = {}
 
@@ -185,7 +182,8 @@ class AgentRequests:
             self._out.note(f"dropped a response of {client.name} to no open request")
             return None
         del question.copies[client]
-        if question.accepts(response):
+        too_large = question.is_decision and len(response.text) > self._decision_size
+        if not too_large and question.accepts(response):
             if question.is_decision:
                 text = decision(question, response)
             else:
@@ -193,8 +191,10 @@ class AgentRequests:
             self.settle(question, text if question.translate is None else question.translate(client, text))
             return question
         question.refused = response
+        why = f", as its response is larger than decision_size ({self._decision_size})" if too_large else ""
         self._out.note(
-            f"{client.name} did not answer {question.method:.80} with a decision: the request stays open for the others"
+            f"{client.name} did not answer {question.method:.80} with a decision{why}: "
+            "the request stays open for the others"
         )
         self._reconsider(question)
         return None

@@ -78,6 +78,14 @@ class Policy:
     max_queued_prompts: float = math.inf
     """Maximum number of queued prompts of all sessions."""
     queued_prompts_per_identity: float = math.inf
+    session_request_size: int = 256 * 1024
+    """Bytes of a request other than a prompt whose params the gateway reads."""
+    decision_size: int = 64 * 1024
+    """Bytes of a client's response to a permission or an elicitation."""
+    max_prompt_blocks: int = 1000
+    """Content blocks of one prompt."""
+    max_listed_sessions: int = 2000
+    """Sessions on one page of an agent's response to `session/list`."""
     version: str = "0"
     """Version of the gateway, for agents."""
     common: bool = False
@@ -93,7 +101,7 @@ class AgentState:
         self.policy = policy
         self.registry = registry
         self.out = Outgoing()
-        self.questions = AgentRequests(self.out)
+        self.questions = AgentRequests(self.out, policy.decision_size)
         """Open requests of the agent to its clients."""
         self.terminals = Terminals()
         self.clients: dict[Client, None] = {}

@@ -18,13 +18,14 @@ from typing import Any, Final
 from acp_gateway.protocol import jsonrpc, methods, spans
 from acp_gateway.protocol.jsonrpc import Message
 from acp_gateway.protocol.methods import INITIALIZE, META, Capability
+from acp_gateway.protocol.reasons import LARGEST_ERROR
 from acp_gateway.protocol.spans import TooMany
 
 VERSION: Final = 1
 """Protocol version offered to an agent that several clients share: the one that all clients speak."""
 
 
-ANSWER_SIZE: Final = 256 * 1024
+ANSWER_SIZE: Final = 64 * 1024
 """Maximum size of an agent's response to `initialize`, in bytes; it has a few thousand, and is searched many times."""
 
 LOGINS: Final = 64
@@ -168,7 +169,7 @@ def strip_terminal_logins(response: bytes) -> bytes:
 
 def explain_login(response: bytes, methods: list[dict[str, Any]], hint: Callable[[list[dict[str, Any]]], str]) -> bytes:
     """Add instructions for logging in to an agent's authentication error."""
-    if jsonrpc.raw_at(response, "error", "code") != b"%d" % jsonrpc.AUTH_REQUIRED:
+    if len(response) > LARGEST_ERROR or jsonrpc.raw_at(response, "error", "code") != b"%d" % jsonrpc.AUTH_REQUIRED:
         return response
     said = spans.find(response, "error", "message")
     if said is None or response[said[0]] != ord('"'):

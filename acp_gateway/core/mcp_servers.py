@@ -173,10 +173,10 @@ def _nested(text: bytes) -> Iterator[tuple[int, int]]:
         if start < end or (meant is not None and start == meant[0]):
             continue
         end = spans.value_end(plain, start)
+        count += 1
+        if count > LIST_LENGTH:
+            raise NotUnderstood(f"there are more than {LIST_LENGTH} lists of MCP servers")
         if text[start:end] not in (b"{}", b"[]", b"null"):
-            count += 1
-            if count > LIST_LENGTH:
-                raise NotUnderstood(f"there are more than {LIST_LENGTH} lists of MCP servers")
             yield start, end
 
 

@@ -180,7 +180,10 @@ class Multiplexer:
         except InvalidMessage as error:
             self._process.out.refusal(client, error.code, str(error))
             return
-        if repeated is not None:
+        if message.kind is Kind.REQUEST and len(message.id) > jsonrpc.ID_SIZE:
+            why = f"the id has more than {jsonrpc.ID_SIZE} bytes"
+            self._process.out.refusal(client, jsonrpc.INVALID_REQUEST, why)
+        elif repeated is not None:
             self._refuse_repeated(client, message, repeated)
         elif message.kind is Kind.RESPONSE:
             self._answer_from_client(client, message)
@@ -355,14 +358,14 @@ class Multiplexer:
         request = Request(client, message)
         if message.method in methods.SURCHARGES:
             self._process.surcharge += methods.SURCHARGES[message.method]
-        if len(message.id) > jsonrpc.ID_SIZE:
-            why = f"the id has more than {jsonrpc.ID_SIZE} bytes"
-            self._process.out.refusal(client, jsonrpc.INVALID_REQUEST, why)
-            return
         if jsonrpc.id_key(message.id) in client.requests:
             # An error under an id in use would settle the earlier request at the client.
             why = f"the id {message.id.decode():.80} is still in use"
             self._process.out.refusal(client, jsonrpc.INVALID_REQUEST, why)
+            return
+        flaw = access_rules.flaw_of_size(message, self._process.policy)
+        if flaw is not None:
+            self._process.refuse(request, jsonrpc.INVALID_PARAMS, flaw)
             return
         too_much = self._process.too_much(message, len(client.requests), client.waiting_size)
         if too_much is not None:

@@ -533,10 +533,12 @@ class Openings:
         if response.error:
             self._process.respond(request, response)
             return
+        most = self._process.policy.max_listed_sessions
         try:
-            text, cursor = session_list.filtered(query, self._process.registry, response.text)
-        except TooMany as error:
-            self._process.refuse(request, jsonrpc.INTERNAL_ERROR, f"the agent's list of sessions: {error}")
+            text, cursor = session_list.filtered(query, self._process.registry, response.text, most)
+        except TooMany:
+            why = f"the agent lists more than {most} sessions on one page (max_listed_sessions)"
+            self._process.refuse(request, jsonrpc.INTERNAL_ERROR, why)
             return
         if cursor is not None and pages < session_list.PAGES and not query.client.gone:
             then = partial(self._listed, query=query, pages=pages + 1)

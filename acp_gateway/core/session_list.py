@@ -16,9 +16,6 @@ itself."""
 PAST = 1000
 """Maximum number of sessions in a list that are not live, the latest ones; more than a person looks through."""
 
-ENTRIES: Final = 2000
-"""Maximum number of sessions on one page of an agent: each is looked up, and agents have pages for more."""
-
 
 @dataclass(frozen=True, slots=True)
 class Query:
@@ -46,10 +43,10 @@ def known(query: Query, registry: Registry, *, reopens: bool) -> bytes:
     return b'{"sessions":[%b]}' % b",".join(entries)
 
 
-def filtered(query: Query, registry: Registry, response: bytes) -> tuple[bytes, bytes | None]:
+def filtered(query: Query, registry: Registry, response: bytes, most: int) -> tuple[bytes, bytes | None]:
     """Return the agent's page filtered for a client, and the agent's cursor if no entry is left on it.
 
-    Raises `TooMany` if it has more than `ENTRIES`.
+    Raises `TooMany` if it has more than `most` sessions.
     """
     at = spans.find(response, "result", "sessions")
     if at is None or response[at[0]] != ord("["):
@@ -57,7 +54,7 @@ def filtered(query: Query, registry: Registry, response: bytes) -> tuple[bytes, 
     live = {session.id: session for session in _seen(query, registry, past=False)}
     entries = []
     listed = response[at[0] : at[1]]
-    texts = jsonrpc.elements_of(listed, ENTRIES)
+    texts = jsonrpc.elements_of(listed, most)
     for entry, session_id in zip(texts, _ids(listed, texts), strict=True):
         if session_id is None or not _sees(query, registry, session_id):
             continue

@@ -57,7 +57,8 @@ def user_chunks(session_id: str, prompt: Message) -> list[bytes]:
     said = jsonrpc.param(prompt, "messageId")
     message_id = {} if said is None else {"messageId": said}
     return [
-        session_update(session_id, USER_CHUNK, content=block, **message_id) for block in jsonrpc.elements_of(blocks)
+        session_update(session_id, USER_CHUNK, content=block, **message_id)
+        for block in jsonrpc.elements_of(blocks, len(blocks))
     ]
 
 

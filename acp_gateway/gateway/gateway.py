@@ -467,6 +467,10 @@ class Gateway:
             sessions_per_identity=limits.sessions_per_identity,
             max_queued_prompts=limits.max_queued_prompts,
             queued_prompts_per_identity=limits.queued_prompts_per_identity,
+            session_request_size=limits.session_request_size,
+            decision_size=limits.decision_size,
+            max_prompt_blocks=limits.max_prompt_blocks,
+            max_listed_sessions=limits.max_listed_sessions,
         )
 
     async def _run_agent(self, name: str, section: AgentSection, *, task_status: trio.TaskStatus[Agent]) -> None:

@@ -275,26 +275,40 @@ def _look_again(text: bytes) -> Envelope:
         kind = "an array; batches are not part of ACP" if first == ord("[") else "not an object"
         raise InvalidMessage(INVALID_REQUEST, f"a message must be an object, this is {kind}")
     try:
-        top = _members_in(text)
+        top = _spans_in(text, plain, 0)
         for name in top:
             if name not in _ENVELOPE and name.partition("\0")[0].casefold() in _ENVELOPE:
                 why = f"the member {name!r:.80} is not one of a message's, and some would take it for one"
                 raise InvalidMessage(INVALID_REQUEST, why)
         params = top.get("params")
-        members = _members_in(params) if params is not None and params[:1] == b"{" else {}
-        update = members.get("update", b"")
-        kind_of_update = _members_in(update).get("sessionUpdate") if update[:1] == b"{" else None
+        members = _spans_in(text, plain, None if params is None else params[0])
+        update = members.get("update")
+        kind_of_update = _spans_in(text, plain, None if update is None else update[0]).get("sessionUpdate")
     except TooMany as error:
         raise InvalidMessage(INVALID_REQUEST, f"the message or its params: {error}") from None
     return Envelope(
-        id=_raw(top.get("id")),
-        method=_method(top.get("method")),
+        id=_raw(_cut(text, top.get("id"))),
+        method=_method(_cut(text, top.get("method"))),
         params=msgspec.UNSET
         if params is None
-        else Params(_string(members.get("sessionId")), Update(_string(kind_of_update))),
-        result=_raw(top.get("result")),
-        error=_raw(top.get("error")),
+        else Params(_string(_cut(text, members.get("sessionId"))), Update(_string(_cut(text, kind_of_update)))),
+        result=_raw(_cut(text, top.get("result"))),
+        error=_raw(_cut(text, top.get("error"))),
     )
+
+
+def _spans_in(text: bytes, plain: bytes, start: int | None) -> dict[str, tuple[int, int]]:
+    """Return where the values of the object at `start` are, by name; nothing where there is no object.
+
+    `plain` is the text's `structure`. Raises `TooMany`.
+    """
+    if start is None or text[spans.skip_space(text, start)] != ord("{"):
+        return {}
+    return {spans.string_value(name): (at, end) for name, at, end in spans.members(text, start, plain=plain)}
+
+
+def _cut(text: bytes, span: tuple[int, int] | None) -> bytes | None:
+    return None if span is None else text[span[0] : span[1]]
 
 
 def _members_in(text: bytes) -> dict[str, bytes]:
@@ -411,8 +425,13 @@ def raw_at(message: bytes | msgspec.Raw, *path: str) -> bytes | None:
     There is none as well within an object that has more than `spans.MEMBERS` members.
     """
     value = message
-    for name in path:
-        found = members_of(value).get(name)
+    for depth, name in enumerate(path):
+        members = _decoded_members(value)
+        if members is None:
+            # One walk finds the rest of the path.
+            text = bytes(value)
+            return _cut(text, spans.find(text, *path[depth:]))
+        found = members.get(name)
         if found is None:
             return None
         value = found
@@ -424,13 +443,9 @@ def members_of(value: bytes | msgspec.Raw) -> Mapping[str, bytes | msgspec.Raw]:
 
     There are none as well of an object that has more than `spans.MEMBERS` members.
     """
-    try:
-        if len(value) <= spans.MEMBERS or bytes(value).count(b":") <= spans.MEMBERS:
-            return _decode_members(value)
-    except msgspec.ValidationError:
-        return {}
-    except (msgspec.DecodeError, RecursionError):
-        pass  # A lone surrogate somewhere.
+    members = _decoded_members(value)
+    if members is not None:
+        return members
     text = bytes(value)
     if text[spans.skip_space(text, 0)] != ord("{"):
         return {}
@@ -438,6 +453,21 @@ def members_of(value: bytes | msgspec.Raw) -> Mapping[str, bytes | msgspec.Raw]:
         return _members_in(text)
     except TooMany:
         return {}
+
+
+def _decoded_members(value: bytes | msgspec.Raw) -> Mapping[str, bytes | msgspec.Raw] | None:
+    """Return the members of an object, none of anything else, None where only a walk finds them.
+
+    That is where there may be more than `spans.MEMBERS`, or is a lone surrogate.
+    """
+    try:
+        if len(value) <= spans.MEMBERS or bytes(value).count(b":") <= spans.MEMBERS:
+            return _decode_members(value)
+    except msgspec.ValidationError:
+        return {}
+    except (msgspec.DecodeError, RecursionError):
+        pass
+    return None
 
 
 def has_readable_result(response: Message) -> bool:
@@ -489,7 +519,7 @@ def members_at(message: bytes | msgspec.Raw, *path: str) -> dict[str, bytes]:
     return {} if raw is None else {name: bytes(value) for name, value in members_of(raw).items()}
 
 
-def elements_of(array: bytes, most: int = spans.MEMBERS) -> list[bytes]:
+def elements_of(array: bytes, most: int = spans.ELEMENTS) -> list[bytes]:
     """The elements of an array, as JSON texts. Raises `TooMany` where there are more than `most`."""
     try:
         if array.count(b",") < most:

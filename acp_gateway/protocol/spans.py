@@ -23,8 +23,11 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import cache
 from typing import Any, Final, NamedTuple
 
-MEMBERS: Final = 1000
+MEMBERS: Final = 512
 """Members of one object that is looked into, at most: those of the protocol have ten, and each is a step in Python."""
+
+ELEMENTS: Final = 1000
+"""Elements of one array that is looked into, at most, where its reader names no other number."""
 
 _SMALL: Final = 16 * 1024
 """Bytes up to which json reads a value: what it makes of them takes many times as many."""
@@ -150,9 +153,9 @@ def elements(
 
     Raises:
         MalformedJson: there is no array, or it is broken, raised when the walk gets there.
-        TooMany: it has more than `most`, which is `MEMBERS` if it is not given.
+        TooMany: it has more than `most`, which is `ELEMENTS` if it is not given.
     """
-    plain, most = structure(text) if plain is None else plain, MEMBERS if most is None else most
+    plain, most = structure(text) if plain is None else plain, ELEMENTS if most is None else most
     at = skip_space(plain, start)
     if plain[at : at + 1] != b"[":
         raise _malformed(plain, at)

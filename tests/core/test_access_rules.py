@@ -3,18 +3,18 @@
 import pytest
 
 from acp_gateway.core.access_rules import (
-    BLOCKS,
     DIRECTORIES_LENGTH,
     directories_of,
     flaw_of_opening,
     flaw_of_params,
+    flaw_of_size,
     objection_to_notification,
     objection_to_request,
 )
 from acp_gateway.core.sessions import SESSION_ID_SIZE, Client, Role, SessionScope
 from acp_gateway.protocol import jsonrpc, methods
 from acp_gateway.protocol.jsonrpc import Message, parse
-from tests.core.scene import encode
+from tests.core.scene import encode, make_policy
 
 CONTROLLER = Client("a", SessionScope("me"))
 OBSERVER = Client("b", SessionScope("me"), Role.OBSERVER)
@@ -279,8 +279,25 @@ def test_a_method_that_is_known_has_few_members_and_a_prompt_not_too_many_blocks
     flaw = f"params of session/new have at most {methods.MEMBERS} members"
     assert flaw_of_params(request(methods.NEW, cwd="/", **many)) == flaw
     assert flaw_of_params(request(methods.NEW, **{str(number): 1 for number in range(5000)})) == flaw
-    block = {"type": "text", "text": "a, b"}
-    assert flaw_of_params(request(methods.PROMPT, prompt=[block] * BLOCKS)) is None
+
+
+def test_a_prompt_has_at_most_max_prompt_blocks() -> None:
+    policy, block = make_policy(max_prompt_blocks=3), {"type": "text", "text": "a, b"}
+    assert flaw_of_size(request(methods.PROMPT, prompt=[block] * 3), policy) is None
     for further in (block, "\ud83d"):
-        flaw = f"a prompt has at most {BLOCKS} blocks"
-        assert flaw_of_params(request(methods.PROMPT, prompt=[*([block] * BLOCKS), further])) == flaw
+        flaw = "a prompt has at most 3 blocks (max_prompt_blocks)"
+        assert flaw_of_size(request(methods.PROMPT, prompt=[block, block, block, further]), policy) == flaw
+
+
+@pytest.mark.parametrize("method", sorted({*methods.CLIENT_METHODS, methods.AUTHENTICATE} - {methods.PROMPT}))
+def test_a_request_that_the_gateway_reads_is_no_larger_than_session_request_size(method: str) -> None:
+    message = request(method, _meta={"x": "x" * 1000})
+    size = len(message.text)
+    assert flaw_of_size(message, make_policy(session_request_size=size)) is None
+    flaw = f"{method} has {size} bytes, session_request_size allows {size - 1}"
+    assert flaw_of_size(message, make_policy(session_request_size=size - 1)) == flaw
+
+
+@pytest.mark.parametrize("method", [methods.PROMPT, "_x/y", "session/of_a_later_version"])
+def test_session_request_size_does_not_limit_prompts_and_unknown_methods(method: str) -> None:
+    assert flaw_of_size(request(method, x="x" * 1000), make_policy(session_request_size=100)) is None

@@ -146,6 +146,16 @@ def test_a_question_with_more_options_than_anybody_reads_is_refused() -> None:
     assert scene.agent.hears() == answered("r", selected("255"))
 
 
+def test_a_response_larger_than_decision_size_is_no_decision_and_the_note_names_the_option() -> None:
+    scene, ann, bob = together(Scene(make_policy(decision_size=300)))
+    scene.agent.ask_permission("q")
+    ann.say(b'{"id":2,"result":{"outcome":{"outcome":"selected","optionId":"yes"},"_meta":"%b"}}' % (b"x" * 300))
+    assert scene.agent.heard() == []
+    assert "larger than decision_size (300)" in scene.notes[-1]
+    bob.choose(bob.hears(), "yes")
+    assert scene.agent.hears() == answered("q", selected("yes"))
+
+
 @pytest.mark.parametrize("raw_id", ["0", "1", '"1"', '""', "1.0", "1e2", "9223372036854775808", "null", '"\\u0041"'])
 def test_the_agent_gets_its_id_back_as_it_spelled_it(raw_id: str) -> None:
     scene, ann, _ = together()

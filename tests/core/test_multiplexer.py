@@ -228,9 +228,11 @@ def test_an_id_that_the_agent_reuses_before_its_answer_is_two_questions(scene: S
     assert parse(ann.heard_text()[0]).id not in (first, second)
 
 
-def test_a_book_for_an_id_is_refused(scene: Scene, ann: Peer) -> None:
+def test_an_id_over_1024_bytes_is_refused_under_null(scene: Scene, ann: Peer) -> None:
     ann.say(request(b'"%b"' % (b"x" * 1023)))
     assert "more than 1024 bytes" in error_of(ann)["message"]
+    ann.say(request(b'"%b"' % (b"x" * 1023), "_acp-gateway/x"))
+    assert parse(ann.heard_text()[0]).id == b"null"
     ann.say(request(b'"%b"' % (b"x" * 1022)))
     assert len(scene.agent.heard()) == 1
 

@@ -1,16 +1,19 @@
 """`session/list`: what of an agent's list a client may see, and what is live besides."""
 
 import json
+from functools import partial
 from typing import Any
 
 import pytest
 
 from acp_gateway.core import session_list as catalogue
 from acp_gateway.core.journal import Journal
-from acp_gateway.core.session_list import Query, filtered, next_page
+from acp_gateway.core.session_list import Query, next_page
 from acp_gateway.core.sessions import Client, Registry, Role, Session, SessionScope
 from acp_gateway.protocol.jsonrpc import parse
-from tests.core.scene import Peer, Scene
+from tests.core.scene import Peer, Scene, make_policy
+
+filtered = partial(catalogue.filtered, most=1000)
 
 LISTS: dict[str, Any] = {"sessionCapabilities": {"list": {}}}
 
@@ -339,3 +342,14 @@ def test_what_a_list_shows_is_composed_once_and_anew_when_it_changes(monkeypatch
     sessions.live(SessionScope("me"))[1].title = "new"
     assert titles() == [None, "new"]
     assert composed == ["a", "b", "b"]
+
+
+def test_a_page_of_more_sessions_than_max_listed_sessions_is_an_error_that_names_it() -> None:
+    scene = Scene(make_policy(max_listed_sessions=2), agentCapabilities={"sessionCapabilities": {"list": {}}})
+    ann = scene.join("ann")
+    for size, wrong in ((2, False), (3, True)):
+        ann.request("session/list")
+        scene.agent.answers("session/list", sessions=[{"sessionId": str(number)} for number in range(size)])
+        response = ann.hears()
+        assert ("error" in response) is wrong
+    assert "max_listed_sessions" in response["error"]["message"]

@@ -589,3 +589,16 @@ def test_prompts_of_those_who_are_there_are_not_left_behind() -> None:
     assert scene.multiplexer.left_behind().total() == 0
     scene.multiplexer.forget_left_behind("me")
     assert len(scene.session().queue) == 2
+
+
+def test_max_prompt_blocks_may_exceed_what_other_arrays_may_have() -> None:
+    scene = Scene(make_policy(max_prompt_blocks=3000))
+    ann = scene.join("ann")
+    ann.new_session()
+    bob = scene.join("bob")
+    bob.load()
+    bob.heard()
+    block = {"type": "text", "text": "\ud83d"}
+    ann.request("session/prompt", sessionId="s", prompt=[block] * 2000)
+    assert scene.agent.hears()["method"] == "session/prompt"
+    assert len(bob.heard()) >= 2000

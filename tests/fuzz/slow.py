@@ -212,6 +212,12 @@ FRAMES: Final[tuple[tuple[str, bytes], ...]] = (
 
 SIDES: Final = ("core", "shim")
 
+LARGE: Final = (16 * 2**20, 64 * 2**20)
+"""Bytes of the messages that the slowest plans are tried with at last, up to the default of `max_message_size`."""
+
+GROWN: Final = 6
+"""The number of plans that are tried so: each takes seconds."""
+
 
 class Plan(NamedTuple):
     """How a message is made."""
@@ -381,6 +387,13 @@ def search(seed: int, minutes: float, say: Callable[[str], object] = print) -> l
             found.append(plan)
             continue
         best = sorted([*best, (rate, plan)], key=lambda pair: pair[0], reverse=True)[:24]
+    for size in LARGE:
+        for _, plan in best[:GROWN]:
+            large = plan._replace(size=size)
+            rate = seconds(large) / allowed(large)
+            if rate > 1:
+                say(f"too slow, {rate:.1f} times what is allowed: {large!r} {FRAMES[plan.frame]}")
+                found.append(large)
     for rate, plan in best[:3]:
         say(f"{rate:.2f} of what is allowed: {plan!r} {FRAMES[plan.frame]}")
     return found

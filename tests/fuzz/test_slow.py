@@ -33,8 +33,11 @@ def test_the_same_seed_makes_the_same_plans() -> None:
 
 
 def test_of_a_container_no_more_is_walked_through_than_there_may_be_members() -> None:
-    walks = (spans.elements(b"[" + b"[]," * 5000 + b"[]]"), spans.members(b"{" + b'"":{},' * 5000 + b'"":{}}'))
-    for walk in walks:
-        assert len(list(islice(walk, spans.MEMBERS))) == spans.MEMBERS
+    walks = (
+        (spans.elements(b"[" + b"[]," * 5000 + b"[]]"), spans.ELEMENTS),
+        (spans.members(b"{" + b'"":{},' * 5000 + b'"":{}}'), spans.MEMBERS),
+    )
+    for walk, most in walks:
+        assert len(list(islice(walk, most))) == most
         with pytest.raises(spans.TooMany):
             next(iter(walk))

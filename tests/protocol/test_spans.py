@@ -187,7 +187,7 @@ def test_a_huge_string_is_one_value(piece: bytes) -> None:
     ]
 
 
-@pytest.mark.parametrize("count", [999, 1000, 1001, 1002, 5000])
+@pytest.mark.parametrize("count", [511, 512, 513, 514, 5000])
 def test_any_number_of_scalars_may_stand_in_a_row(count: int) -> None:
     array = json.dumps([-1.5e300] * count).encode()
     assert value_end(array, 0) == len(array)
