@@ -12,11 +12,21 @@ from trio.testing import wait_all_tasks_blocked
 
 from acp_gateway.core.multiplexer import Multiplexer
 from acp_gateway.core.output import AuditEvent, HookEvent
-from acp_gateway.core.sessions import AgentHandle, Client, Registry, Role, SessionScope
+from acp_gateway.core.sessions import (
+    AgentHandle,
+    Client,
+    DirectoryCheck,
+    DirectoryCheckResult,
+    Registry,
+    Role,
+    Session,
+    SessionScope,
+)
 from acp_gateway.gateway.access import Access, ConnectRequest, Grant
+from acp_gateway.gateway.agent_supervisor import RunAgent
 from acp_gateway.gateway.attachment import BLANK, Disconnect
 from acp_gateway.gateway.events.recording import Tape
-from acp_gateway.gateway.hub import Hub, Limits, RunAgent
+from acp_gateway.gateway.hub import Hub, Limits
 from acp_gateway.gateway.resumption import ResumableLink, ResumeClaim, claim, serve_resumed
 from acp_gateway.protocol.outbox import Mark
 from acp_gateway.transports.link import Link
@@ -167,6 +177,55 @@ def peek(stream: MessageStream) -> list[bytes]:
     return inbox
 
 
+class FakeServices:
+    """Services that record what a hub asks of them; journals are absent, and all directories are allowed."""
+
+    def __init__(self) -> None:
+        self.stopped: list[AgentHandle] = []
+        """Handles of other agents that were to be stopped."""
+        self.events: list[HookEvent] = []
+        self.audit_events: list[AuditEvent] = []
+        self.pauses: dict[Client, float] = {}
+        """Seconds to pause reading a client, once, at its next charge."""
+        self.paced: list[tuple[str, int]] = []
+        """Charged clients with their numbers of messages."""
+        self.charged: list[tuple[str, int, float, int]] = []
+        """Charged clients with their bytes, seconds and frames."""
+        self.grown = 0
+        """Sum of the sizes that were kept."""
+        self.checks: list[tuple[Hub, DirectoryCheck]] | None = None
+        """Directory checks that wait for their results; None to answer each at once."""
+
+    def notify(self, event: HookEvent) -> None:
+        self.events.append(event)
+
+    def audit(self, event: AuditEvent) -> None:
+        self.audit_events.append(event)
+
+    def load_journal(self, hub: Hub, session: Session) -> None:
+        hub.journal_loaded(session, None)
+
+    def check_directories(self, hub: Hub, check: DirectoryCheck) -> None:
+        if self.checks is None:
+            hub.directories_checked(check, DirectoryCheckResult())
+        else:
+            self.checks.append((hub, check))
+
+    def stop_unused(self, handle: AgentHandle) -> None:
+        self.stopped.append(handle)
+
+    def memory_grew(self, size: int) -> None:
+        self.grown += size
+
+    def rate_limiter(self, client: Client) -> Charge:
+        def charge(messages: int = 0, size: int = 0, seconds: float = 0.0, frames: int = 0) -> float:
+            self.paced.append((client.name, messages))
+            self.charged.append((client.name, size, seconds, frames))
+            return self.pauses.pop(client, 0.0)
+
+        return charge
+
+
 class Scene:
     """A hub, its clients, and its agents."""
 
@@ -185,22 +244,9 @@ class Scene:
         self.output = FragileStream(self.agent.agent.messages)
         self.agent.agent.messages = self.output
         self.registry = registry or Registry("me")
-        self.stopped: list[AgentHandle] = []
-        """Other processes that were to be stopped."""
-        self.events: list[HookEvent] = []
-        """What a person may want to hear of."""
-        self.audit_events: list[AuditEvent] = []
-        """For the audit."""
-        self.pauses: dict[Client, float] = {}
-        """For how many seconds a client is not to be read now, once for what it has sent last."""
-        self.paced: list[tuple[str, int]] = []
-        """Who has sent how many messages."""
-        self.charged: list[tuple[str, int, float, int]] = []
-        """Who was charged besides for how many bytes, seconds and frames."""
+        self.services = FakeServices()
         self.time = self.tick = 0.0
         """What the hub's clock shows, and how far it goes on whenever it is looked at."""
-        self.grown = 0
-        """Bytes that the hub has told of."""
         timeout = limits.get("permission_timeout", math.inf)
         self.hub = Hub(
             "fake",
@@ -208,11 +254,7 @@ class Scene:
             run_agent=run_agent or self.agents.run,
             multiplexer=Multiplexer("fake", make_policy(shared=shared, permission_timeout=timeout), self.registry),
             limits=make_limits(**limits),
-            stop_home=self.stopped.append,
-            grown=self._grow,
-            notify=self.events.append,
-            audit=self.audit_events.append,
-            charge=self._charge,
+            services=self.services,
             clock=self._tell_time,
         )
         self.scope = trio.CancelScope()
@@ -221,20 +263,9 @@ class Scene:
         """The first client."""
         self.nursery: trio.Nursery
 
-    def _charge(self, client: Client) -> Charge:
-        def charge(messages: int = 0, size: int = 0, seconds: float = 0.0, frames: int = 0) -> float:
-            self.paced.append((client.name, messages))
-            self.charged.append((client.name, size, seconds, frames))
-            return self.pauses.pop(client, 0.0)
-
-        return charge
-
     def _tell_time(self) -> float:
         self.time += self.tick
         return self.time
-
-    def _grow(self, size: int) -> None:
-        self.grown += size
 
     async def run(self) -> None:
         try:

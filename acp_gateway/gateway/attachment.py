@@ -30,16 +30,16 @@ SESSIONS_PER_MARK: Final = 32
 
 
 class Disconnect:
-    """How a client's connection ends."""
+    """The reason for the end of a client's connection."""
 
-    __slots__ = ("reason", "text", "word")
+    __slots__ = ("code", "reason", "text")
 
-    def __init__(self, reason: CloseReason, text: str, word: str | None = None) -> None:
-        self.reason = reason
+    def __init__(self, code: CloseReason, text: str, reason: str | None = None) -> None:
+        self.code = code
         self.text = text
-        """For a person."""
-        self.word = word
-        """For a program, in the answers to open requests; None where the client itself has gone."""
+        """For people."""
+        self.reason = reason
+        """For programs, in the errors of open requests; None if the client itself has left."""
 
 
 TOO_SLOW: Final = "too_slow"
@@ -47,7 +47,7 @@ EXPIRED: Final = "away_too_long"
 """Words for the two ends that a client which comes back is told apart."""
 
 STOPPING: Final = Disconnect(CloseReason.GOING_AWAY, "the gateway is stopping", "gateway_stopping")
-BUG: Final = Disconnect(CloseReason.AGENT_GONE, "an error of the gateway's own", "internal")
+BUG: Final = Disconnect(CloseReason.AGENT_GONE, "internal error", "internal")
 
 
 class _Blank:

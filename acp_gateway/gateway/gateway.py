@@ -2,10 +2,8 @@
 
 import logging
 import secrets
-import time
-from collections.abc import Awaitable, Callable, Container, Mapping
+from collections.abc import Container, Mapping
 from dataclasses import replace
-from datetime import UTC, datetime
 from functools import partial
 
 import trio
@@ -14,21 +12,15 @@ from acp_gateway import __version__
 from acp_gateway.config.load import AgentSection, Config, agent_environment
 from acp_gateway.core.agent_state import Policy
 from acp_gateway.core.multiplexer import Multiplexer
-from acp_gateway.core.output import AuditEvent, HookEvent
 from acp_gateway.core.sessions import (
     AgentHandle,
     Client,
-    DirectoryCheck,
-    DirectoryCheckResult,
-    Problem,
     Registry,
     Role,
-    Session,
 )
 from acp_gateway.errors import AgentError, ConfigError, LinkGone
 from acp_gateway.gateway.access import Access, ConnectRequest, Grant
 from acp_gateway.gateway.admission import Authorizer
-from acp_gateway.gateway.advice import login_hint
 from acp_gateway.gateway.agent.process import Agent, Launch, Spawner, run_agent
 from acp_gateway.gateway.attachment import BLANK, BUG, STOPPING, Disconnect
 from acp_gateway.gateway.connections import Connections
@@ -37,7 +29,7 @@ from acp_gateway.gateway.events.audit import NO_AUDIT, Audit, AuditThrottle
 from acp_gateway.gateway.events.hooks import Hooks
 from acp_gateway.gateway.events.recording import Recording, Tape
 from acp_gateway.gateway.hub import Hub, Limits
-from acp_gateway.gateway.memory_limit import Memory
+from acp_gateway.gateway.hub_services import GatewayServices, contained, login_hint
 from acp_gateway.gateway.resumption import (
     AttachedClient,
     LinkRegistry,
@@ -48,36 +40,23 @@ from acp_gateway.gateway.resumption import (
 )
 from acp_gateway.gateway.storage.archive import StoredArchive
 from acp_gateway.gateway.storage.store import Storage
-from acp_gateway.gateway.workspaces import Workspace, containing, directory_check, workspaces_of
-from acp_gateway.protocol.methods import NEW, Capability
+from acp_gateway.gateway.workspaces import containing
+from acp_gateway.protocol.methods import Capability
 from acp_gateway.security.revocations import Revocations
 from acp_gateway.security.token_store import TokenStore, default_identity
 from acp_gateway.transports.link import HEARTBEAT
-from acp_gateway.transports.streams import Charge, CloseReason, MessageStream
+from acp_gateway.transports.streams import CloseReason, MessageStream
 
 log = logging.getLogger(__name__)
 
 DATABASE = "sessions.db"
 """In `state_dir`: what outlives this process."""
 
-READING_TIMEOUT = 10.0
-"""Seconds that a history from the disk is waited for; whoever wants it goes on without it then."""
-
-LOOKING_TIMEOUT = 10.0
-"""Seconds that a disk may take to say whether a directory is there; a network's that has gone may never say it."""
-
-LOOKERS = 8
-"""Directories that are looked at at the same time."""
-
 RETENTION_INTERVAL = 6 * 3600.0
 """Seconds between two looks for sessions that are too old: days are what is counted."""
 
 REVOCATION_INTERVAL = 1.0
 """Seconds between two looks at the token file for the sake of connections that are open; new ones look themselves."""
-
-InThread = Callable[[Callable[[], DirectoryCheckResult]], Awaitable[DirectoryCheckResult]]
-"""Runs something in a thread."""
-
 
 _CHANGED = Disconnect(CloseReason.POLICY, "the token allows something else now", "changed")
 _SESSION_GONE = "the session is not open any more"
@@ -122,10 +101,6 @@ class Gateway:
         self.connections = Connections(config.limits, tokens, revocations=self.revocations)
         """Those that have come in."""
         self._recorder = recorder
-        # Looks at directories. A disk that does not answer occupies these threads and no others.
-        self.in_thread: InThread = partial(
-            trio.to_thread.run_sync, abandon_on_cancel=True, limiter=trio.CapacityLimiter(LOOKERS)
-        )
         self.storage = Storage(
             settings.state_dir / DATABASE,
             journal=settings.journal_storage == "disk",
@@ -138,16 +113,18 @@ class Gateway:
         )
         self._archive = StoredArchive(self.storage, journals=settings.journal_storage == "disk")
         self.registry = Registry(default_identity(settings.state_dir), self._archive, secrets.token_hex(8))
+        self._hooks = Hooks(config.hooks, environment)
         self._spawner = spawner
         # The gateway's own environment, of which agents get a part.
         self._environment = environment
         self._hubs: dict[AgentHandle, Hub] = {}
         # The hubs that several connections share, by agent and, where each identity has its own, by identity.
         self._shared: dict[tuple[str, str | None], Hub] = {}
-        self._memory = Memory(config.gateway.memory_limit, lambda: self.hubs)
         self._links = LinkRegistry()
+        self.services = GatewayServices(
+            config, self._hubs, connections=self.connections, archive=self._archive, audit=self._book, hooks=self._hooks
+        )
         self._admissions = Authorizer(config, self.registry, self.storage)
-        self._hooks = Hooks(config.hooks, environment)
         # Where the hubs run.
         self._nursery: trio.Nursery | None = None
 
@@ -159,7 +136,7 @@ class Gateway:
         """
         for session in self._archive.restore(self.config.gateway.journal_limit):
             if session.agent in self.config.agents and session.cwd is not None:
-                session.workspace = containing(session.cwd, self._workspaces(session.agent))
+                session.workspace = containing(session.cwd, self.services.workspaces(session.agent))
             self.registry.restore(session)
         # Hubs have something to write until the last of them has ended.
         writing = trio.CancelScope(shield=True)
@@ -167,6 +144,7 @@ class Gateway:
             await writers.start(self._write, writing)
             try:
                 async with trio.open_nursery() as self._nursery:
+                    self.services.start(self._nursery)
                     self._nursery.start_soon(self._enforce)
                     self._nursery.start_soon(self._book.run)
                     self._nursery.start_soon(self._forget_expired)
@@ -299,7 +277,7 @@ class Gateway:
             raise
         finally:
             with trio.CancelScope(shield=True):
-                await stream.aclose(asking.disconnect.reason, asking.disconnect.text)
+                await stream.aclose(asking.disconnect.code, asking.disconnect.text)
 
     def _find_hub(self, admission: Grant) -> Hub | None:
         """The hub for a connection, a new one if need be; None where the session that it came for has gone."""
@@ -344,13 +322,7 @@ class Gateway:
             run_agent=partial(self._run_agent, agent, section),
             multiplexer=multiplexer,
             limits=limits,
-            stop_home=self._stop_home,
-            grown=self._memory.grown,
-            notify=self._notify,
-            load_journal=self._load_journal,
-            directory_check=self._directory_check,
-            audit=self._audit,
-            charge=self._charge,
+            services=self.services,
         )
         self._hubs[multiplexer.home] = hub
         assert self._nursery is not None, "the gateway is not running"
@@ -359,94 +331,21 @@ class Gateway:
 
     async def _run_hub(self, hub: Hub) -> None:
         try:
-            await hub.run()
-        except* Exception:
-            # A bug ends the hub it shows in and no other.
-            log.exception("agent %s: stopped by an error of the gateway's own", hub.name)
+            with contained(hub):
+                await hub.run()
         finally:
             self._forget(hub)
 
     def _forget(self, hub: Hub) -> None:
-        """A hub has ended: its sessions can be opened elsewhere, and another hub may wait for that."""
+        """Remove a hub that has ended, and let other hubs open its sessions."""
         del self._hubs[hub.multiplexer.home]
         for key in [key for key, shared in self._shared.items() if shared is hub]:
             del self._shared[key]
         for other in self.hubs:
-            try:
+            with contained(other):
                 other.sessions_freed()
-            except Exception:
-                log.exception("agent %s: stopped by an error of the gateway's own", other.name)
-                other.end()
-
-    def _stop_home(self, home: AgentHandle) -> None:
-        hub = self._hubs.get(home)
-        if hub is not None and home.abandoned:
-            hub.end()
-
-    def _load_journal(self, hub: Hub, session: Session) -> None:
-        assert self._nursery is not None
-        self._nursery.start_soon(self._read_journal, hub, session)
-
-    async def _read_journal(self, hub: Hub, session: Session) -> None:
-        journal = None
-        try:
-            with trio.move_on_after(READING_TIMEOUT) as patience:
-                journal = await self._archive.read(session, self.config.gateway.journal_limit)
-            if patience.cancelled_caught:
-                log.error("session %.80r of agent %s: its history could not be read in time", session.id, session.agent)
-            hub.journal_loaded(session, journal)
-        except Exception:
-            log.exception("agent %s: stopped by an error of the gateway's own", hub.name)
-            hub.end()
-
-    def _directory_check(self, hub: Hub, directory_check: DirectoryCheck) -> None:
-        assert self._nursery is not None
-        self._nursery.start_soon(self._look_at, hub, directory_check)
-
-    async def _look_at(self, hub: Hub, wanted: DirectoryCheck) -> None:
-        """Look at the directories of a session that is to be opened, for so long and no longer."""
-        message, client = wanted.request.message, wanted.request.client
-        assert client is not None
-        look = partial(
-            directory_check,
-            wanted.directories,
-            self._workspaces(hub.name),
-            client.viewer.workspaces,
-            required=message.method == NEW,
-        )
-        findings = DirectoryCheckResult(
-            Problem("the disk did not say in time whether that directory is there", {"reason": "slow"})
-        )
-        try:
-            with trio.move_on_after(LOOKING_TIMEOUT):
-                findings = await self.in_thread(look)
-            hub.directories_checked(wanted, findings)
-        except Exception:
-            log.exception("agent %s: stopped by an error of the gateway's own", hub.name)
-            hub.end()
-
-    def _workspaces(self, agent: str) -> tuple[Workspace, ...]:
-        return workspaces_of(self.config.workspaces, self.config.agents[agent].cwd)
-
-    def _audit(self, audit_event: AuditEvent) -> None:
-        """Write down what somebody did."""
-        client = audit_event.client
-        who = {} if client is None else {"connection": client.name, "identity": client.viewer.identity}
-        self._book.record(audit_event.name, **who, **audit_event.details)
-
-    def _notify(self, event: HookEvent) -> None:
-        """Run the hook for something that has happened, if there is one."""
-        session = event.session
-        about = {"sessionId": session.id, "agent": session.agent, "title": session.title, "identity": session.owner}
-        if event.name == "permission_waiting":
-            about["since"] = datetime.fromtimestamp(time.time() - event.age, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-        self._hooks.fire(event.name, about | event.details)
 
     # What a hub needs to know
-
-    def _charge(self, client: Client) -> Charge:
-        viewer = client.viewer
-        return self.connections.rate_limiter(viewer.identity, guest=viewer.guest, observer=not client.controls).charge
 
     def _policy(self, section: AgentSection) -> Policy:
         serves = {Capability.FS: section.client_fs, Capability.TERMINAL: section.client_terminal}

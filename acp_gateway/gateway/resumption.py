@@ -103,7 +103,7 @@ class LinkRegistry:
     def end(self, link: ResumableLink, disconnect: Disconnect | None) -> None:
         """A link has ended for good."""
         del self._links[link.id]
-        reason = _REASONS.get(disconnect.word if disconnect else None, LinkGone)
+        reason = _REASONS.get(disconnect.reason if disconnect else None, LinkGone)
         self._ended[link.id] = _Ended(link.admission.access, reason)
         while len(self._ended) > REMEMBERED:
             del self._ended[next(iter(self._ended))]

@@ -215,7 +215,7 @@ class Listener:
                     self._entrance.release(cost, since)
         except* Exception:
             # A bug ends the connection it shows in and no other, also while the gateway stops.
-            log.exception("%s: closed by an error of the gateway's own", name)
+            log.exception("%s: internal error, connection closed", name)
         finally:
             sock.close()
 

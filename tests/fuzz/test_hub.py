@@ -154,7 +154,7 @@ class Hall:
     async def _has_gone(self, party: Party, visitor: Peer) -> None:
         """Its connection has ended, for good. Who can come back finds out by itself what has become of all it asked."""
         assert visitor.disconnect is not None
-        if visitor.disconnect.word is not None and not party.part.counts:
+        if visitor.disconnect.reason is not None and not party.part.counts:
             self.storm.witness.everything_is_answered(party)
         await visitor.stream.aclose()
         del self.visitors[party]

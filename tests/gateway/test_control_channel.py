@@ -19,6 +19,7 @@ from acp_gateway.transports.ndjson import LineStream
 from acp_gateway.transports.streams import CloseReason, MessageStream, TrioBytes, memory_message_stream_pair
 from tests.core.scene import Scene, encode, make_policy
 from tests.doubles import TIMEOUT, Editor
+from tests.hub_scene import FakeServices
 
 METHOD = "_acp-gateway/sessions"
 
@@ -68,7 +69,16 @@ class ControlContext:
             away_grace=1,
             away_grace_idle=1,
         )
-        self.hubs.append(Hub("agent", shared=True, run_agent=no_agent, multiplexer=scene.multiplexer, limits=limits))
+        self.hubs.append(
+            Hub(
+                "agent",
+                shared=True,
+                run_agent=no_agent,
+                multiplexer=scene.multiplexer,
+                limits=limits,
+                services=FakeServices(),
+            )
+        )
         return scene
 
     async def told(self, viewer: SessionScope = ME) -> dict[str, Any]:
@@ -509,14 +519,14 @@ async def test_who_goes_is_not_told_anything() -> None:
     theirs, ours = memory_message_stream_pair()
     await theirs.aclose()
     disconnect = await farewell_of(ours)
-    assert (disconnect.reason, disconnect.text) == (CloseReason.NORMAL, "")
+    assert (disconnect.code, disconnect.text) == (CloseReason.NORMAL, "")
 
 
 async def test_who_goes_before_the_answer_is_no_event(office: ControlContext) -> None:
     theirs, ours = memory_message_stream_pair()
     theirs.send_nowait([b'{"jsonrpc":"2.0","id":1,"method":"x"}'] * 2)
     await theirs.aclose()
-    assert (await farewell_of(ours)).reason is CloseReason.NORMAL
+    assert (await farewell_of(ours)).code is CloseReason.NORMAL
 
 
 async def test_who_sends_too_much_is_told_so() -> None:
@@ -524,8 +534,8 @@ async def test_who_sends_too_much_is_told_so() -> None:
     lines = LineStream(TrioBytes(ours), max_message_size=100)
     await theirs.send_all(b"x" * 101 + b"\n")
     disconnect = await farewell_of(lines)
-    assert disconnect.reason is CloseReason.TOO_LARGE
+    assert disconnect.code is CloseReason.TOO_LARGE
     assert "larger than max_message_size (100 bytes)" in disconnect.text
-    await lines.aclose(disconnect.reason, disconnect.text)
+    await lines.aclose(disconnect.code, disconnect.text)
     answer = json.loads(await theirs.receive_some())
     assert answer["error"] == {"code": -32600, "message": disconnect.text}

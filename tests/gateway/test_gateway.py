@@ -30,13 +30,15 @@ from acp_gateway.errors import (
     UnknownSession,
 )
 from acp_gateway.gateway import gateway as gateway_module
+from acp_gateway.gateway import hub_services
 from acp_gateway.gateway.access import Access, ConnectRequest, Grant
 from acp_gateway.gateway.agent.orphans import ProcessRegistry
 from acp_gateway.gateway.agent.process import Spawner
 from acp_gateway.gateway.events.audit import NO_AUDIT, Audit
 from acp_gateway.gateway.events.hooks import Hooks
-from acp_gateway.gateway.gateway import LOOKING_TIMEOUT, REVOCATION_INTERVAL, Gateway
+from acp_gateway.gateway.gateway import REVOCATION_INTERVAL, Gateway
 from acp_gateway.gateway.hub import Hub
+from acp_gateway.gateway.hub_services import LOOKING_TIMEOUT
 from acp_gateway.protocol.methods import Capability
 from acp_gateway.protocol.outbox import Mark, acknowledgement
 from acp_gateway.security.token_store import TokenStore
@@ -162,7 +164,7 @@ class Scene:
         if workspaces is not None:
             config = replace(config, workspaces=workspaces)
         gateway = Gateway(config, self.tokens, self._spawner, ENVIRONMENT, audit, recorder)
-        gateway.in_thread = at_once
+        gateway.services.in_thread = at_once
         return gateway
 
     def access(self, identity: str = "ann", *agents: str, **options: Any) -> Access:
@@ -564,8 +566,8 @@ async def test_an_agent_that_has_clients_is_not_stopped_for_anybody(scene: Scene
     async with running(gateway) as enter:
         await enter(scene.access()).new_session()
         (hub,) = gateway.hubs
-        gateway._stop_home(hub.multiplexer.home)
-        gateway._stop_home(Elsewhere())
+        gateway.services.stop_unused(hub.multiplexer.home)
+        gateway.services.stop_unused(Elsewhere())
         assert not hub.over
 
 
@@ -628,9 +630,9 @@ async def test_what_is_kept_for_clients_is_reckoned_up_with_that_of_all_others(
     gateway = scene.gateway()
 
     def grown(size: int) -> None:
-        told.append((size, gateway._memory._hubs()))
+        told.append((size, gateway.services._memory._hubs()))
 
-    monkeypatch.setattr(gateway._memory, "grown", grown)
+    monkeypatch.setattr(gateway.services._memory, "grown", grown)
     async with running(gateway) as enter:
         await enter(scene.access()).agent()
         bob = enter(scene.access("bob"))
@@ -727,7 +729,7 @@ async def test_a_bug_in_answering_one_who_asks_the_gateway_ends_that_connection_
             await one.editor.send(id=1, method="_acp-gateway/sessions")
             await one.ended.wait()
         assert one.bug is not None
-        assert one.closed_with == [(CloseReason.AGENT_GONE, "an error of the gateway's own")]
+        assert one.closed_with == [(CloseReason.AGENT_GONE, "internal error")]
         assert await list_sessions(other) == []
 
 
@@ -1204,10 +1206,10 @@ async def test_a_bug_in_one_hub_ends_that_one_and_no_other(
         monkeypatch.setattr(hub.multiplexer, "receive_from_agent", bug)
         await agents[0].send(method="any")
         await hit.ended.wait()
-        assert hit.closed_with == [(CloseReason.AGENT_GONE, "an error of the gateway's own")]
+        assert hit.closed_with == [(CloseReason.AGENT_GONE, "internal error")]
         await trio.testing.wait_all_tasks_blocked()
         assert agents[0].cancelled
-        assert clear(caplog) == ["agent a: stopped by an error of the gateway's own"]
+        assert clear(caplog) == ["agent a: internal error, stopped"]
         assert (await other.editor.request("test/number"))["result"] == 2
         again = enter(scene.access(), agent="a")
         assert await again.agent() == 3
@@ -1227,7 +1229,7 @@ async def test_a_bug_that_shows_in_a_hub_when_another_has_ended_ends_neither_the
         await first.leave()
         await hit.ended.wait()
         await trio.testing.wait_all_tasks_blocked()
-        assert clear(caplog) == ["agent b: stopped by an error of the gateway's own"]
+        assert clear(caplog) == ["agent b: internal error, stopped"]
         assert [hub.name for hub in gateway.hubs] == ["c"]
         assert (await third.editor.request("test/number"))["result"] == 3
 
@@ -1572,10 +1574,10 @@ async def test_a_disk_that_does_not_answer_is_waited_for_so_long_and_holds_up_no
         slow, quick = enter(scene.access()), enter(scene.access())
         for visit in (slow, quick):
             await visit.editor.initialize()
-        gateway.in_thread = never
+        gateway.services.in_thread = never
         await slow.editor.send(id=7, method="session/new", params={"cwd": str(folders / "a"), "mcpServers": []})
         await trio.testing.wait_all_tasks_blocked()
-        gateway.in_thread = at_once
+        gateway.services.in_thread = at_once
         began = trio.current_time()
         assert "result" in await open_in(quick, folders / "a")
         assert trio.current_time() - began < LOOKING_TIMEOUT
@@ -1589,14 +1591,14 @@ async def test_directories_are_looked_at_in_threads_of_their_own(
     scene: Scene, agents: ServingAgents, folders: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     gateway = fenced(scene, folders)
-    gateway.in_thread = Gateway(gateway.config, scene.tokens, gateway._spawner, ENVIRONMENT).in_thread
+    gateway.services.in_thread = Gateway(gateway.config, scene.tokens, gateway._spawner, ENVIRONMENT).services.in_thread
     threads = set()
 
     def looks(*arguments: Any, **options: Any) -> DirectoryCheckResult:
         threads.add(threading.get_ident())
         return DirectoryCheckResult()
 
-    monkeypatch.setattr(gateway_module, "directory_check", looks)
+    monkeypatch.setattr(hub_services, "directory_check", looks)
     async with running(gateway) as enter:
         visit = enter(scene.access())
         await visit.editor.initialize()
@@ -1605,7 +1607,7 @@ async def test_directories_are_looked_at_in_threads_of_their_own(
     assert threading.get_ident() not in threads
 
 
-@pytest.mark.parametrize("place", [(Hub, "directories_checked"), (gateway_module, "directory_check")])
+@pytest.mark.parametrize("place", [(Hub, "directories_checked"), (hub_services, "directory_check")])
 async def test_a_bug_in_a_look_or_in_going_on_after_it_ends_that_hub_and_no_other(
     place: tuple[object, str],
     scene: Scene,
@@ -1626,9 +1628,7 @@ async def test_a_bug_in_a_look_or_in_going_on_after_it_ends_that_hub_and_no_othe
             await ann.editor.send(id=1, method="session/new", params={"cwd": str(folders / "a"), "mcpServers": []})
             await ann.ended.wait()
         assert "result" in await open_in(bob, folders / "a")
-    assert [record.message for record in caplog.records if record.exc_info] == [
-        "agent fake: stopped by an error of the gateway's own"
-    ]
+    assert [record.message for record in caplog.records if record.exc_info] == ["agent fake: internal error, stopped"]
     caplog.clear()
 
 

@@ -120,20 +120,20 @@ async def test_somebody_is_told_of_what_is_asked_while_nobody_is_there_and_of_th
         turn = await scene.open_turn()
         await scene.agent.send(**permission())
         await wait_all_tasks_blocked()
-        assert scene.events == []
+        assert scene.services.events == []
         await ann.lose()
-        assert scene.events == []
+        assert scene.services.events == []
         await trio.sleep(2 * TICK)
-        (event,) = scene.events
+        (event,) = scene.services.events
         assert (event.name, event.session.id, event.details["connected"]) == ("permission_waiting", "s", 0)
         await scene.agent.send(id=turn, result={"stopReason": "end_turn"})
         await wait_all_tasks_blocked()
-        assert [event.name for event in scene.events] == ["permission_waiting", "turn_end"]
-        assert scene.events[1].details["connected"] == 0
+        assert [event.name for event in scene.services.events] == ["permission_waiting", "turn_end"]
+        assert scene.services.events[1].details["connected"] == 0
 
 
 async def test_losses_and_returns_are_logged_with_what_was_not_confirmed(caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.INFO, "acp_gateway.gateway.hub")
+    caplog.set_level(logging.INFO, "acp_gateway.gateway.client_pump")
     async with resuming() as (scene, ann):
         await ann.lose()
         await scene.flow(3)
@@ -420,7 +420,7 @@ async def test_more_than_away_limit_is_not_kept_for_one_that_is_away(shared: boo
         scene.agent.stream.send_nowait([update(number, UPDATE) for number in range(10)])
         await ann.gone.wait()
         assert ann.disconnect is not None
-        assert (ann.disconnect.word, ann.disconnect.reason) == (TOO_SLOW, CloseReason.POLICY)
+        assert (ann.disconnect.reason, ann.disconnect.code) == (TOO_SLOW, CloseReason.POLICY)
         assert f"away_limit ({20 * UPDATE} bytes)" in ann.disconnect.text
         assert presence(ann) is Presence.GONE
 
@@ -494,7 +494,7 @@ async def test_a_client_that_is_there_and_takes_nothing_is_detached_when_window_
             await bob.receive()
         await ann.gone.wait()
         assert ann.disconnect is not None
-        assert ann.disconnect.word == TOO_SLOW
+        assert ann.disconnect.reason == TOO_SLOW
 
 
 async def test_a_client_is_gone_when_its_grace_is_over(autojump_clock: MockClock) -> None:
@@ -509,7 +509,7 @@ async def test_a_client_is_gone_when_its_grace_is_over(autojump_clock: MockClock
         await trio.sleep(HOUR + TICK)
         assert ann.gone.is_set()
         assert ann.disconnect is not None
-        assert ann.disconnect.word == EXPIRED
+        assert ann.disconnect.reason == EXPIRED
         with pytest.raises(LinkGone):
             claim(ann.ticket, ann.link.received)
         assert not scene.ended.is_set()
@@ -533,7 +533,7 @@ async def test_a_client_that_was_never_initialized_is_not_waited_for_for_long(au
         await trio.sleep(1 + TICK)
         assert bob.gone.is_set()
         assert bob.disconnect is not None
-        assert bob.disconnect.word == EXPIRED
+        assert bob.disconnect.reason == EXPIRED
 
 
 async def test_a_client_without_a_session_is_not_waited_for_for_long(autojump_clock: MockClock) -> None:
@@ -569,7 +569,7 @@ async def test_an_own_agent_with_nothing_open_waits_for_its_client_for_a_shorter
         assert not ann.gone.is_set()
         await scene.ended.wait()
         assert ann.disconnect is not None
-        assert ann.disconnect.word == EXPIRED
+        assert ann.disconnect.reason == EXPIRED
         assert scene.agent.unread_when_stopped == []
 
 
@@ -615,7 +615,7 @@ async def test_a_client_that_says_goodbye_is_gone_at_once(leave: Callable[[Trave
         await scene.ended.wait()
         await ann.gone.wait()
         assert ann.disconnect is not None
-        assert ann.disconnect.word is None
+        assert ann.disconnect.reason is None
 
 
 @pytest.mark.parametrize("shared", [False, True])
@@ -635,7 +635,7 @@ async def test_a_client_that_confirms_what_it_was_never_sent_is_gone(shared: boo
         ann.link.say(acknowledgement(1000))
         await ann.gone.wait()
         assert ann.disconnect is not None
-        assert ann.disconnect.word == "miscounted"
+        assert ann.disconnect.reason == "miscounted"
         assert ann.closed_with is not None
         assert ann.closed_with[0] is CloseReason.POLICY
 
@@ -657,7 +657,7 @@ async def test_when_a_client_of_a_shared_agent_is_gone_its_turn_goes_on_and_what
         assert (await scene.agent.receive())["result"]["outcome"]["optionId"] == "no"
         await scene.agent.send(id=turn, result={"stopReason": "end_turn"})
         await wait_all_tasks_blocked()
-        assert [event.name for event in scene.events][-1] == "turn_end"
+        assert [event.name for event in scene.services.events][-1] == "turn_end"
 
 
 async def test_when_the_client_of_an_own_agent_is_gone_its_turn_is_cancelled_and_the_agent_stopped() -> None:
@@ -835,7 +835,7 @@ async def test_an_own_agent_that_ends_while_its_client_is_away_is_told_of_when_t
         assert answer["error"]["data"]["exitCode"] == 3
         await ann.gone.wait()
         assert ann.disconnect is not None
-        assert ann.disconnect.reason is CloseReason.AGENT_GONE
+        assert ann.disconnect.code is CloseReason.AGENT_GONE
 
 
 async def test_a_client_that_takes_no_last_words_is_not_waited_for_any_longer_than_for_an_agent(
@@ -893,7 +893,7 @@ async def test_a_hub_that_is_ended_gives_up_who_is_away() -> None:
         await scene.ended.wait()
         await ann.gone.wait()
         assert ann.disconnect is not None
-        assert ann.disconnect.word == "agent_stopped"
+        assert ann.disconnect.reason == "agent_stopped"
         with pytest.raises(LinkGone):
             claim(ann.ticket, ann.link.received)
 

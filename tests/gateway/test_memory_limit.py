@@ -13,7 +13,7 @@ from acp_gateway.gateway.memory_limit import LOOKS, Memory
 from acp_gateway.transports.streams import CloseReason, memory_message_stream_pair
 from tests.core import scene as core
 from tests.core.scene import Peer, make_policy
-from tests.hub_scene import make_limits
+from tests.hub_scene import FakeServices, make_limits
 
 LIMIT = 100_000
 
@@ -29,7 +29,14 @@ class Place:
 
     def __init__(self, *clients: str) -> None:
         self.core = core.Scene(make_policy())
-        self.hub = Hub("agent", shared=True, run_agent=no_agent, multiplexer=self.core.multiplexer, limits=LIMITS)
+        self.hub = Hub(
+            "agent",
+            shared=True,
+            run_agent=no_agent,
+            multiplexer=self.core.multiplexer,
+            limits=LIMITS,
+            services=FakeServices(),
+        )
         self.peers: list[Peer] = []
         for name in clients:
             self.join(name)
@@ -111,7 +118,7 @@ async def test_the_client_with_the_most_waiting_is_detached_and_told_of_the_sett
     assert (place.detached(), other.detached()) == (["bob"], [])
     disconnect = place.hub.attachments[bob.client].disconnect
     assert disconnect is not None
-    assert (disconnect.reason, disconnect.word) == (CloseReason.POLICY, "too_slow")
+    assert (disconnect.code, disconnect.reason) == (CloseReason.POLICY, "too_slow")
     assert f"memory_limit ({LIMIT} bytes)" in disconnect.text
     assert caplog.messages == [f"bob: detached: {disconnect.text}"]
 
@@ -135,7 +142,7 @@ async def test_the_client_that_has_been_away_for_the_longest_is_detached_before_
     assert (place.detached(), other.detached()) == ([], ["carol"])
     disconnect = other.hub.attachments[carol.client].disconnect
     assert disconnect is not None
-    assert disconnect.word == "too_slow"
+    assert disconnect.reason == "too_slow"
     assert f"memory_limit ({LIMIT} bytes)" in disconnect.text
     assert caplog.messages == [f"carol: detached: {disconnect.text}"]
     look(place, other, limit=LIMIT // 2)
@@ -353,7 +360,7 @@ async def test_prompts_that_were_left_behind_count_and_are_dropped_before_anybod
 
 async def test_an_agent_for_which_most_waits_is_stopped(caplog: pytest.LogCaptureFixture) -> None:
     place, other = Place("ann"), Place("bob")
-    other.hub._early.append(b"x" * 2 * LIMIT)
+    other.hub.supervisor._early.append(b"x" * 2 * LIMIT)
     place.sends(place.peers[0], LIMIT // 10)
     look(place, other)
     assert other.hub.outgoing_bytes == 0

@@ -1498,7 +1498,7 @@ async def test_a_bug_in_one_connection_is_logged_and_the_others_go_on(
         await other.send(PING)
         assert await other.receive() == PING
     (record,) = [record for record in caplog.records if record.levelno == logging.ERROR]
-    assert record.getMessage().endswith("closed by an error of the gateway's own")
+    assert record.getMessage().endswith("internal error, connection closed")
     assert record.exc_info is not None
     caplog.clear()
 

@@ -1,4 +1,4 @@
-"""The words for an agent that wants a login."""
+"""The login hint of an agent; `test_gateway` has the services of running hubs."""
 
 import socket
 from typing import Any
@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from acp_gateway.config.load import AgentSection
-from acp_gateway.gateway.advice import login_hint
+from acp_gateway.gateway.hub_services import login_hint
 
 HOST = socket.gethostname()
 

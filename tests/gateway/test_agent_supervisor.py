@@ -1,16 +1,16 @@
-"""When an agent that keeps ending is started again."""
+"""Backoff between restarts of an agent; `test_hub` has its life."""
 
 import pytest
 
-from acp_gateway.gateway.restarts import LONGEST_BACKOFF, WINDOW, Restarts, TooOften
+from acp_gateway.gateway.agent_supervisor import LONGEST_BACKOFF, WINDOW, RestartBackoff, TooManyRestarts
 
 
-def test_an_agent_that_has_not_ended_starts_at_once() -> None:
-    assert Restarts(5).next_start(100.0) == 100.0
+def test_restart_backoff_is_zero_before_the_first_end() -> None:
+    assert RestartBackoff(5).next_start(100.0) == 100.0
 
 
 def test_each_end_doubles_the_pause_up_to_a_bound() -> None:
-    restarts = Restarts(100)
+    restarts = RestartBackoff(100)
     pauses = []
     for _ in range(8):
         restarts.ended(10.0, "it ended")
@@ -19,29 +19,31 @@ def test_each_end_doubles_the_pause_up_to_a_bound() -> None:
 
 
 def test_a_pause_counts_from_the_end_and_not_from_the_next_request() -> None:
-    restarts = Restarts(5)
+    restarts = RestartBackoff(5)
     restarts.ended(10.0, "it ended")
     assert restarts.next_start(500.0) == 11.0
 
 
 def test_one_end_too_many_is_refused_with_the_reason_the_setting_and_when_to_try_again() -> None:
-    restarts = Restarts(2)
+    restarts = RestartBackoff(2)
     for moment in (10.0, 20.0, 30.5):
         restarts.ended(moment, f"it ended at {moment}")
-    with pytest.raises(TooOften, match=r"it ended at 30\.5; .* 3 times within 10 min \(max_restarts is 2\)") as caught:
+    with pytest.raises(
+        TooManyRestarts, match=r"it ended at 30\.5; .* 3 times within 10 min \(max_restarts is 2\)"
+    ) as caught:
         restarts.next_start(31.5)
     assert caught.value.retry_after == 579
 
 
-def test_whoever_comes_back_when_told_finds_it_may_start() -> None:
-    restarts = Restarts(1)
+def test_restart_backoff_allows_a_start_after_retry_after() -> None:
+    restarts = RestartBackoff(1)
     restarts.ended(10.0, "it ended")
     restarts.ended(20.0, "it ended")
     assert restarts.next_start(10.0 + WINDOW) == 21.0
 
 
-def test_what_is_long_past_is_forgotten() -> None:
-    restarts = Restarts(1)
+def test_restart_backoff_forgets_ends_older_than_the_window() -> None:
+    restarts = RestartBackoff(1)
     restarts.ended(10.0, "it ended")
     restarts.ended(20.0, "it ended")
     assert restarts.next_start(1000.0) == 1000.0

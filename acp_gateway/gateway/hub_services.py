@@ -1,0 +1,193 @@
+"""The services that hubs need from the gateway around them: hooks, audit, storage, directory checks, limits."""
+
+import logging
+import shlex
+import socket
+import time
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from functools import partial
+from typing import Any, Final
+
+import trio
+
+from acp_gateway.config.load import AgentSection, Config
+from acp_gateway.core.output import AuditEvent, HookEvent
+from acp_gateway.core.sessions import AgentHandle, Client, DirectoryCheck, DirectoryCheckResult, Problem, Session
+from acp_gateway.gateway.connections import Connections
+from acp_gateway.gateway.events.audit import AuditThrottle
+from acp_gateway.gateway.events.hooks import Hooks
+from acp_gateway.gateway.hub import Hub
+from acp_gateway.gateway.memory_limit import Memory
+from acp_gateway.gateway.storage.archive import StoredArchive
+from acp_gateway.gateway.workspaces import Workspace, directory_check, workspaces_of
+from acp_gateway.protocol.methods import NEW
+from acp_gateway.transports.streams import Charge
+
+log = logging.getLogger(__name__)
+
+READING_TIMEOUT: Final = 10.0
+"""Seconds to wait for a history from the disk; its session is opened without it then."""
+
+LOOKING_TIMEOUT: Final = 10.0
+"""Seconds to wait for a directory check; a lost network file system may never answer."""
+
+LOOKERS: Final = 8
+"""Maximum number of concurrent directory checks."""
+
+InThread = Callable[[Callable[[], DirectoryCheckResult]], Awaitable[DirectoryCheckResult]]
+"""Runs a function in a thread."""
+
+
+@contextmanager
+def contained(hub: Hub) -> Iterator[None]:
+    """Contain bugs in one hub: log an exception and end this hub, so that no other one is affected."""
+    try:
+        yield
+    except* Exception:
+        log.exception("agent %s: internal error, stopped", hub.name)
+        hub.end()
+
+
+class GatewayServices:
+    """The services of a gateway's hubs. `start` must be called before hubs use them.
+
+    Args:
+        config: of the gateway.
+        hubs: the running hubs, by the handle of their agent.
+        connections: of clients, for their rate limits.
+        archive: the histories of sessions.
+        audit: records audit events.
+        hooks: run for hook events.
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        hubs: Mapping[AgentHandle, Hub],
+        *,
+        connections: Connections,
+        archive: StoredArchive,
+        audit: AuditThrottle,
+        hooks: Hooks,
+    ) -> None:
+        # A disk that does not answer occupies these threads and no others.
+        self.in_thread: InThread = partial(
+            trio.to_thread.run_sync, abandon_on_cancel=True, limiter=trio.CapacityLimiter(LOOKERS)
+        )
+        self._config = config
+        self._hubs = hubs
+        self._connections = connections
+        self._archive = archive
+        self._audit = audit
+        self._hooks = hooks
+        self._memory = Memory(config.gateway.memory_limit, lambda: list(hubs.values()))
+        # Runs the tasks that read the disk; None before `start`.
+        self._nursery: trio.Nursery | None = None
+
+    def start(self, nursery: trio.Nursery) -> None:
+        """Run tasks in this nursery from now on."""
+        self._nursery = nursery
+
+    def notify(self, event: HookEvent) -> None:
+        """Run the hook for an event, if it is configured."""
+        session = event.session
+        about = {"sessionId": session.id, "agent": session.agent, "title": session.title, "identity": session.owner}
+        if event.name == "permission_waiting":
+            about["since"] = datetime.fromtimestamp(time.time() - event.age, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        self._hooks.fire(event.name, about | event.details)
+
+    def audit(self, event: AuditEvent) -> None:
+        """Record an event in the audit, with its client."""
+        client = event.client
+        by = {} if client is None else {"connection": client.name, "identity": client.viewer.identity}
+        self._audit.record(event.name, **by, **event.details)
+
+    def stop_unused(self, handle: AgentHandle) -> None:
+        """Stop the agent of another hub, if it is still unused."""
+        hub = self._hubs.get(handle)
+        if hub is not None and handle.abandoned:
+            hub.end()
+
+    def memory_grew(self, size: int) -> None:
+        """Account for bytes that were kept; see `Memory`."""
+        self._memory.grown(size)
+
+    def rate_limiter(self, client: Client) -> Charge:
+        """Return the function that charges a client for what it sends."""
+        viewer = client.viewer
+        limiter = self._connections.rate_limiter(viewer.identity, guest=viewer.guest, observer=not client.controls)
+        return limiter.charge
+
+    # Storage
+
+    def load_journal(self, hub: Hub, session: Session) -> None:
+        """Read the journal of a session, and pass it to the hub."""
+        assert self._nursery is not None, "the gateway is not running"
+        self._nursery.start_soon(self._load_journal, hub, session)
+
+    async def _load_journal(self, hub: Hub, session: Session) -> None:
+        with contained(hub):
+            journal = None
+            with trio.move_on_after(READING_TIMEOUT) as timeout:
+                journal = await self._archive.read(session, self._config.gateway.journal_limit)
+            if timeout.cancelled_caught:
+                log.error("session %.80r of agent %s: its history could not be read in time", session.id, session.agent)
+            hub.journal_loaded(session, journal)
+
+    # Directories
+
+    def workspaces(self, agent: str) -> tuple[Workspace, ...]:
+        """Return the workspaces of an agent."""
+        return workspaces_of(self._config.workspaces, self._config.agents[agent].cwd)
+
+    def check_directories(self, hub: Hub, check: DirectoryCheck) -> None:
+        """Check the directories of a session that is to be opened, and pass the result to the hub."""
+        assert self._nursery is not None, "the gateway is not running"
+        self._nursery.start_soon(self._check_directories, hub, check)
+
+    async def _check_directories(self, hub: Hub, check: DirectoryCheck) -> None:
+        message, client = check.request.message, check.request.client
+        assert client is not None
+        look = partial(
+            directory_check,
+            check.directories,
+            self.workspaces(hub.name),
+            client.viewer.workspaces,
+            required=message.method == NEW,
+        )
+        result = DirectoryCheckResult(
+            Problem("the disk did not say in time whether that directory is there", {"reason": "slow"})
+        )
+        with contained(hub):
+            with trio.move_on_after(LOOKING_TIMEOUT):
+                result = await self.in_thread(look)
+            hub.directories_checked(check, result)
+
+
+def login_hint(section: AgentSection, auth_methods: list[dict[str, Any]]) -> str:
+    """Return how to log the agent in on the gateway's machine: as configured, otherwise as the agent describes."""
+    command = section.login or _login_command(section, auth_methods)
+    if command is not None:
+        how = f"run `{command}`"
+    else:
+        words = [words for method in auth_methods if isinstance(words := method.get("description"), str) and words]
+        how = " or ".join(words) if words else f"start `{shlex.join(section.command)}` and log in"
+    return f"On the gateway's machine ({socket.gethostname()}): {how}, then try again."
+
+
+def _login_command(section: AgentSection, auth_methods: list[dict[str, Any]]) -> str | None:
+    """Return the command of a terminal login that the agent offers: its own with other arguments, or one in `_meta`."""
+    for method in auth_methods:
+        meta = method.get("_meta")
+        spec = meta.get("terminal-auth") if isinstance(meta, dict) else None
+        if isinstance(spec, dict) and isinstance(spec.get("command"), str):
+            return shlex.join([spec["command"], *_words(spec.get("args"))])
+        if method.get("type") == "terminal":
+            return shlex.join([*section.command, *_words(method.get("args"))])
+    return None
+
+
+def _words(value: object) -> list[str]:
+    return [str(word) for word in value] if isinstance(value, list) else []
