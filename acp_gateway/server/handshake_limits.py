@@ -1,16 +1,14 @@
-"""Those at the doors who have not shown yet who they are: how many, how often, and how much of the gateway's time.
+"""Limits unauthenticated connections: their number, their rate, and the CPU time spent on them.
 
-Whoever is in must not notice who is at the door, and whoever belongs inside must get in, however many others stand
-there. So strangers get a bounded share of everything:
+Unauthenticated connections must neither slow down clients nor keep valid ones out. They share a fixed budget:
 
-- room: `max_handshakes` in all, `handshakes_per_address` from one address. One more, and of the address (of the one
-  that has most) somebody has to go, at best one for whom nothing is being done, the oldest first. Those who were
-  refused, and wait for an answer that comes late, are not in the way of others: without them an address that guesses
-  has its whole room waiting.
-- time: what the gateway does for them it does one step at a turn of the event loop, a TLS handshake's, a read's or a
-  request's. What was done for those who came for nothing has to be paid for: with a pause, longer than it took, in
-  which nothing is done for anybody at the doors. A fleet that comes back after an outage makes no pause.
-- lines of the log and the audit, see `refusals`.
+- number: `max_handshakes` in all, `handshakes_per_address` from one address. Beyond it one is evicted, from the address
+  that holds the most: the oldest idle one, if there is any. Refused connections that wait for a delayed response count
+  apart, or an address that guesses tokens would lock out its neighbours behind the same NAT.
+- CPU time: one step per turn of the event loop, that is one of a TLS handshake, a read or a request. The time spent on
+  connections that fail is paid back by a longer pause, in which no unauthenticated connection makes a step. A fleet
+  that reconnects after an outage causes no pause.
+- log lines and audit entries, see `refusals`.
 """
 
 import errno
@@ -22,7 +20,6 @@ import ssl
 import time
 from collections.abc import Coroutine, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from typing import Any, Final
 
 import trio
@@ -30,136 +27,94 @@ import trio
 from acp_gateway.config.load import Config
 from acp_gateway.errors import AccessError
 from acp_gateway.gateway.events.audit import Audit
-from acp_gateway.server.refusals import Peer, Refusal, Refusals
+from acp_gateway.server.pending import FREE_STEPS, PendingConnection
+from acp_gateway.server.refusals import Refusal, Refusals
 from acp_gateway.transports.sockets import SocketBytes
 from acp_gateway.transports.streams import MessageTooLarge
 
 log = logging.getLogger(__name__)
 
 SHARE: Final = 0.15
-"""Of the time of the event loop, what may be done for those who come for nothing: some 250 refusals a second, or 100
-over TLS. A client's message that comes meanwhile waits for one step, a third of a millisecond, and mostly for none."""
+"""Share of the event loop's time that failing handshakes may take: some 250 refusals a second, or 100 over TLS. A
+client's message waits for one step meanwhile, a third of a millisecond, and mostly for none."""
 
 CREDIT: Final = 0.02
-"""Seconds that may be taken at once after a time without such: a dozen refusals over TLS before the first pause."""
+"""Burst, in seconds: a dozen refusals over TLS before the first pause."""
 
 LARGEST_DEBT: Final = 0.075
-"""Seconds that small charges add up to at most, when many leave together: nobody waits for longer than half a second
-for them. What a single step took is owed in full, however long that was."""
+"""Maximum debt in seconds of small charges, if many connections end together: no handshake waits for longer than half a
+second for them. A single step is charged in full, however long it took."""
 
 FREE_COST: Final = 0.02
-"""Seconds of one guest that are paid for at the end, and only if it came for nothing. Who comes in over TLS needs three
-milliseconds, on a small machine fifteen."""
+"""Seconds of one connection that are charged at the end, and only if it fails to authenticate. A successful handshake
+over TLS takes three milliseconds, on a small machine fifteen."""
 
 SHORTEST_PAUSE: Final = 0.001
-"""Seconds: what the system's timers can do."""
-
-ARRIVAL_COST: Final = 0.0002
-"""Seconds that it takes to accept a connection, and to close it: a task and its end, a few calls."""
+"""Seconds: the resolution of the system's timers."""
 
 STEP_COST: Final = 0.0002
-"""Seconds that a step takes besides what is measured of it: a task's wake-up, a read, the library's part of a request,
-the answer."""
-
-FREE_STEPS: Final = 16
-"""Steps of one guest that are paid for at the end, and only if it came for nothing. Who comes in over TLS needs four;
-one who sends byte after byte is not waited for until the end."""
+"""Seconds of a step besides the measured part: a task's wake-up, a read, the library's part of a request, the
+response."""
 
 LINGER_SIZE: Final = 65536
-"""Bytes of a guest that are discarded behind a refusal, before the connection is reset. A program that sent a request
-with its body, or a few messages behind its hello, still gets the answer."""
+"""Bytes that are discarded after a refusal before the connection is reset. A program that sent a request with its body,
+or a few messages behind its hello, still receives the response."""
 
 LINGER_TIME: Final = 1.0
-"""Seconds after a refusal within which a guest has to end its side: three times the way round the world and back."""
+"""Seconds after a refusal within which the client must end its side: three round trips around the world."""
 
 DISCARD_SIZE: Final = 1024
-"""Bytes that a read counts for at least, behind a refusal: a guest that sends single bytes is read 64 times."""
+"""Minimum bytes that a read counts for after a refusal: a client that sends single bytes is read 64 times."""
 
 DISCARD_COST: Final = 0.00003
-"""Seconds that such a read takes."""
-
-ANSWER_TIMEOUT: Final = 1.0
-"""Seconds after a step within which the next is to be expected: three times the way round the world and back."""
+"""Seconds of such a read."""
 
 FULL_TIMEOUT: Final = 0.005
-"""Seconds for which, with `max_handshakes` at the doors, the next is not accepted unless one of them has gone. A fleet
-that comes back does so within half that: nobody has to go who is about to come in."""
+"""Seconds to wait for one of `max_handshakes` connections to end before the next one is accepted. A fleet reconnects
+within half that, so that no handshake is evicted that is about to succeed."""
 
 FULL_PAUSE: Final = 0.1
-"""Seconds until the system is asked again that had no room for another connection."""
+"""Seconds before `accept` is tried again after the system was out of descriptors or memory."""
 
 COMPLAINT_INTERVAL: Final = 60.0
-"""Seconds between two lines of the log that say so."""
+"""Minimum seconds between two log lines about it."""
 
 _SPACE: Final = b" \t\r\n"
-"""What JSON takes for white space."""
+"""White space of JSON."""
 
 _FULL: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
 
+BRIEF_CONNECTION: Final = 1.0
+"""Seconds. A client with longer connections connects at most once a second."""
 
-@dataclass(slots=True, eq=False, kw_only=True)
-class PendingConnection(Peer):
-    """Somebody who has not come in yet."""
-
-    connection_id: str = ""
-    """What their connection will be known by."""
-    room: str
-    """With whom they share their room."""
-    limited: bool
-    """Whether there is only so much of it for them."""
-    scope: trio.CancelScope = field(default_factory=trio.CancelScope)
-    evicted: bool = False
-    """Whether others needed the room."""
-    came_in: bool = False
-    number: int = 0
-    """How many have come before."""
-    steps: int = 0
-    last_received_at: float = 0.0
-    """When the last step was made for them; infinite while they wait for the next."""
-    cost: float = ARRIVAL_COST
-    """Seconds that have been taken for them, and are not paid for."""
-
-    def claim(self, now: float) -> tuple[int, int]:
-        """How good their claim is to the room that they take, among others'; the least goes first.
-
-        That is of those for whom nothing is being done, the oldest first. Of the rest the newest goes, so that what was
-        begun comes to its end, however many come meanwhile.
-        """
-        idle = self.steps == 0 or self.steps > FREE_STEPS or now - self.last_received_at > ANSWER_TIMEOUT
-        return (0, self.number) if idle else (1, -self.number)
-
-
-BRIEF_VISIT: Final = 1.0
-"""Seconds. Whoever stays for longer comes in once a second at the most."""
-
-VISIT_COST: Final = 0.001
-"""Seconds that it takes to let somebody in and see them off: a hub's tasks, the audit, a goodbye."""
+SERVICE_COST: Final = 0.001
+"""Seconds to start and stop serving an authenticated connection: a hub's tasks, the audit, a close frame."""
 
 
 class CpuBudget:
-    """Lets one pass at a turn of the event loop, and makes pauses, so that what was charged is a share of the time."""
+    """A token bucket of CPU time: one step per turn of the event loop, and pauses that bound the share of the time."""
 
     def __init__(self, share: float) -> None:
         self._share = share
         self._line = trio.StrictFIFOLock()
-        # Seconds that may be charged without a pause; below 0, what has to be waited for.
+        # Seconds that may be charged without a pause; a debt below 0.
         self._credit = CREDIT
         self._credited_at = 0.0
 
     def charge(self, seconds: float) -> None:
-        """This much of the event loop's time was taken."""
+        """Charge time that was spent on the event loop."""
         now = trio.current_time()
         credit = min(CREDIT, self._credit + (now - self._credited_at) * self._share)
         self._credit = max(credit - seconds, min(credit, -LARGEST_DEBT, -seconds))
         self._credited_at = now
 
     async def turn(self) -> None:
-        """Wait until the next may pass, behind those who wait already."""
+        """Wait, in order of arrival, until the next step may be made."""
         async with self._line:
             await self.pause()
 
     async def pause(self) -> None:
-        """Wait until nothing is owed."""
+        """Wait until the debt is paid back."""
         self.charge(0.0)
         while self._credit < 0:
             await trio.sleep(max(-self._credit / self._share, SHORTEST_PAUSE))
@@ -167,28 +122,28 @@ class CpuBudget:
 
 
 class HandshakeLimiter:
-    """What all doors of a gateway have in common. `run` has to run for it."""
+    """The limits that all listeners of a gateway share. Needs `run` to run."""
 
     def __init__(self, config: Config, audit: Audit) -> None:
         self._limits = config.limits
         self.refusals = Refusals(config.gateway, config.limits, audit)
-        self._turnstile = CpuBudget(SHARE)
-        # Guests by their rooms, and how many these are.
-        self._rooms: dict[str, dict[PendingConnection, None]] = {}
-        # Whether somebody tells of those who were refused.
+        self._budget = CpuBudget(SHARE)
+        # Unauthenticated connections by network, and their number.
+        self._by_network: dict[str, dict[PendingConnection, None]] = {}
+        # True while a task reports refusals.
         self._is_run = False
-        self._guests = 0
-        # Those who were refused and are not gone yet.
+        self._pending = 0
+        # Refused connections that are still open.
         self._refused: dict[PendingConnection, None] = {}
-        # How many have come so far.
+        # Number of connections so far.
         self._arrivals = 0
-        # Who waits for one of them to leave.
+        # Tasks that wait for a connection to leave the limits.
         self._left = trio.lowlevel.ParkingLot()
-        # When it was last said that the system is full.
+        # Time of the last log line about a full system.
         self._complained_at = -COMPLAINT_INTERVAL
 
     async def run(self) -> None:
-        """Tell from time to time what is told together, until cancelled; only the first of those who run this does."""
+        """Report aggregated events periodically, until cancelled. Only the first concurrent call does."""
         if self._is_run:
             return
         self._is_run = True
@@ -197,161 +152,161 @@ class HandshakeLimiter:
         finally:
             self._is_run = False
 
-    # Room
+    # Number
 
     @contextmanager
-    def hosting(self, guest: PendingConnection) -> Iterator[None]:
-        """Have room for somebody as long as they are in this block, or until `admit`.
+    def admit(self, connection: PendingConnection) -> Iterator[None]:
+        """Count a connection while the block runs, or until `authenticated`.
 
-        Where others need the room more, the block is cancelled, and the guest knows that it was `evicted`.
+        An eviction cancels the block and sets `evicted`.
         """
         self._arrivals += 1
-        guest.number = self._arrivals
-        room = self._rooms.setdefault(guest.room, {})
-        room[guest] = None
-        self._guests += 1
-        if guest.limited and len(room) > self._limits.handshakes_per_address:
-            self._make_room_among(room)
-        elif self._guests + len(self._refused) > self._limits.max_handshakes:
-            self.make_room()
+        connection.number = self._arrivals
+        network = self._by_network.setdefault(connection.network, {})
+        network[connection] = None
+        self._pending += 1
+        if connection.limited and len(network) > self._limits.handshakes_per_address:
+            self._evict_one_of(network)
+        elif self._pending + len(self._refused) > self._limits.max_handshakes:
+            self.evict_one()
         try:
-            with guest.scope:
+            with connection.scope:
                 yield
         finally:
-            self._leave(guest)
-            if not guest.came_in:
-                self._charge(guest)
+            self._remove(connection)
+            if not connection.authenticated:
+                self._charge(connection)
 
     def release(self, cost: float, since: float) -> None:
-        """Somebody leaves who came in at that time, for whom so much had been taken until then.
+        """Release an authenticated connection: charge its handshake's cost if it ended right after `since`.
 
-        Who leaves at once has come for nothing, with a right token as well.
+        A connection that ends at once was of no use, even with a valid token.
         """
-        if trio.current_time() - since < BRIEF_VISIT:
-            self._turnstile.charge(cost + VISIT_COST)
+        if trio.current_time() - since < BRIEF_CONNECTION:
+            self._budget.charge(cost + SERVICE_COST)
 
-    def make_room(self) -> None:
-        """Have one of them leave, if there is any: one who was refused, else one of an address that has most."""
+    def evict_one(self) -> None:
+        """Evict a connection, if there is any: a refused one, else one of a network that has most."""
         if self._refused:
-            self._show_out(next(iter(self._refused)))
-        elif self._rooms:
-            most = max(map(len, self._rooms.values()))
-            self._make_room_among(guest for room in self._rooms.values() if len(room) == most for guest in room)
+            self._evict(next(iter(self._refused)))
+        elif self._by_network:
+            most = max(map(len, self._by_network.values()))
+            largest = (network for network in self._by_network.values() if len(network) == most)
+            self._evict_one_of(connection for network in largest for connection in network)
 
-    def _make_room_among(self, guests: Iterable[PendingConnection]) -> None:
+    def _evict_one_of(self, connections: Iterable[PendingConnection]) -> None:
         now = trio.current_time()
-        self._show_out(min(guests, key=lambda guest: guest.claim(now)))
+        self._evict(min(connections, key=lambda connection: connection.eviction_key(now)))
 
-    def _show_out(self, guest: PendingConnection) -> None:
-        guest.evicted = True
-        guest.scope.cancel()
-        # Now, and not when its task has noticed: more may come before that.
-        self._leave(guest)
+    def _evict(self, connection: PendingConnection) -> None:
+        connection.evicted = True
+        connection.scope.cancel()
+        # At once, and not when its task ends: more connections may arrive before that.
+        self._remove(connection)
 
-    def _leave(self, guest: PendingConnection) -> None:
-        self._refused.pop(guest, None)
-        room = self._rooms.get(guest.room, {})
-        if guest in room:
-            del room[guest]
-            self._guests -= 1
+    def _remove(self, connection: PendingConnection) -> None:
+        self._refused.pop(connection, None)
+        network = self._by_network.get(connection.network, {})
+        if connection in network:
+            del network[connection]
+            self._pending -= 1
             self._left.unpark_all()
-            if not room:
-                del self._rooms[guest.room]
+            if not network:
+                del self._by_network[connection.network]
 
     # Time
 
     async def expect(self) -> None:
         """Wait until the next connection may be accepted."""
-        await self._turnstile.pause()
-        if self._guests >= self._limits.max_handshakes:
+        await self._budget.pause()
+        if self._pending >= self._limits.max_handshakes:
             with trio.move_on_after(FULL_TIMEOUT):
                 await self._left.park()
 
-    async def step(self, guest: PendingConnection) -> None:
-        """Wait until the next step may be made for a guest."""
-        guest.steps += 1
-        if guest.steps > FREE_STEPS:
-            self._turnstile.charge(STEP_COST)
+    async def step(self, connection: PendingConnection) -> None:
+        """Wait until the next step of a handshake may be made."""
+        connection.steps += 1
+        if connection.steps > FREE_STEPS:
+            self._budget.charge(STEP_COST)
         else:
-            guest.cost += STEP_COST
-        guest.last_received_at = math.inf
-        await self._turnstile.turn()
-        guest.last_received_at = trio.current_time()
+            connection.cost += STEP_COST
+        connection.last_received_at = math.inf
+        await self._budget.turn()
+        connection.last_received_at = trio.current_time()
 
     @contextmanager
-    def measured(self, guest: PendingConnection) -> Iterator[None]:
-        """Count how long this takes, which waits for nothing."""
+    def measured(self, connection: PendingConnection) -> Iterator[None]:
+        """Measure the time of a block that does not wait."""
         began = time.perf_counter()
         try:
             yield
         finally:
-            guest.cost += time.perf_counter() - began
-            if guest.cost > FREE_COST or guest in self._refused:
-                self._charge(guest)
+            connection.cost += time.perf_counter() - began
+            if connection.cost > FREE_COST or connection in self._refused:
+                self._charge(connection)
 
-    def _charge(self, guest: PendingConnection) -> None:
-        """Have what was taken for a guest be paid for."""
-        self._turnstile.charge(guest.cost)
-        guest.cost = 0.0
+    def _charge(self, connection: PendingConnection) -> None:
+        """Charge the cost of a connection to the budget."""
+        self._budget.charge(connection.cost)
+        connection.cost = 0.0
 
     # The end
 
-    def admit(self, guest: PendingConnection, **details: str) -> None:
-        """Let somebody in, who needs no room here any more; the details are for the audit."""
-        guest.came_in = True
-        self._leave(guest)
-        self.refusals.admitted(guest, **details)
+    def authenticated(self, connection: PendingConnection, **details: str) -> None:
+        """Stop counting a connection that was authenticated; the details are for the audit."""
+        connection.authenticated = True
+        self._remove(connection)
+        self.refusals.admitted(connection, **details)
 
-    def refuse(
-        self, guest: PendingConnection, error: AccessError, *, shown: str | None = None, credential: str | None = None
-    ) -> Refusal:
-        """As `Refusals.refuse`. Who has only the answer to wait for takes no room, as long as others don't need it."""
-        self._turn_away(guest)
-        return self.refusals.refuse(guest, error, shown=shown, credential=credential)
+    def refuse(self, connection: PendingConnection, error: AccessError) -> Refusal:
+        """Refuse a connection as `Refusals.refuse`. While it waits for its response, it is the first to be evicted."""
+        self._begin_refusal(connection)
+        credential = None if connection.access is None else connection.access.credential
+        return self.refusals.refuse(connection, error, shown=connection.token, credential=credential)
 
-    def complain(self, guest: PendingConnection, text: str) -> float:
-        """As `Refusals.complain`, of a guest who is refused for it and takes no room any more."""
-        self._turn_away(guest)
-        return self.refusals.complain(guest, text)
+    def complain(self, connection: PendingConnection, text: str) -> float:
+        """Refuse a connection that can't be understood, as `Refusals.complain`."""
+        self._begin_refusal(connection)
+        return self.refusals.complain(connection, text)
 
     def discard(self) -> None:
-        """Have a read be paid for that was made behind a refusal."""
-        self._turnstile.charge(DISCARD_COST)
+        """Charge a read after a refusal."""
+        self._budget.charge(DISCARD_COST)
 
-    def _turn_away(self, guest: PendingConnection) -> None:
-        self._leave(guest)
-        self._refused[guest] = None
-        # Now, and not when they have gone: they choose when that is, and many could choose the same moment.
-        self._charge(guest)
+    def _begin_refusal(self, connection: PendingConnection) -> None:
+        self._remove(connection)
+        self._refused[connection] = None
+        # At once, and not at its end: clients choose that moment, and many could choose the same.
+        self._charge(connection)
 
-    def complain_of_system(self, error: OSError) -> None:
-        """Tell that no more connections can be accepted, but not each time."""
+    def log_full_system(self, error: OSError) -> None:
+        """Log that `accept` failed, at most once in `COMPLAINT_INTERVAL`."""
         now = trio.current_time()
         if now - self._complained_at >= COMPLAINT_INTERVAL:
             self._complained_at = now
             why = os.strerror(error.errno or 0).lower()
-            log.error("no further connection can be accepted: %s; those that are open go on", why)
+            log.error("accept failed: %s; open connections are not affected", why)
 
 
 class ThrottledListener(trio.abc.Listener[trio.SocketStream]):
-    """A listener that accepts no faster than the entrance can do with, and waits where the system has no more room."""
+    """A listener that accepts no faster than the limiter allows, and waits while the system is out of descriptors."""
 
-    def __init__(self, listener: trio.SocketListener, entrance: HandshakeLimiter) -> None:
+    def __init__(self, listener: trio.SocketListener, limiter: HandshakeLimiter) -> None:
         self._listener = listener
-        self._entrance = entrance
+        self._limiter = limiter
 
     async def accept(self) -> trio.SocketStream:
         """Wait for the next connection."""
         while True:
-            await self._entrance.expect()
+            await self._limiter.expect()
             try:
                 return await self._listener.accept()
             except OSError as error:
                 if error.errno not in _FULL:
                     raise
-                self._entrance.complain_of_system(error)
-            # Whoever is at the door for longest makes room for those who come.
-            self._entrance.make_room()
+                self._limiter.log_full_system(error)
+            # An old handshake gives its descriptor to a new connection.
+            self._limiter.evict_one()
             await trio.sleep(FULL_PAUSE)
 
     async def aclose(self) -> None:
@@ -360,14 +315,14 @@ class ThrottledListener(trio.abc.Listener[trio.SocketStream]):
 
 
 async def shake_hands(
-    sock: socket.socket, context: ssl.SSLContext, guest: PendingConnection, entrance: HandshakeLimiter
+    sock: socket.socket, context: ssl.SSLContext, connection: PendingConnection, limiter: HandshakeLimiter
 ) -> ssl.SSLSocket:
-    """Do the TLS handshake with a guest, a step at a time.
+    """Do the TLS handshake of a connection, a step at a time.
 
-    Raises `ssl.SSLError` and `OSError`. The socket is closed on failure, and when it is cancelled.
+    Raises `ssl.SSLError` and `OSError`. Closes the socket on failure, and when cancelled.
     """
     try:
-        # For those who say nothing, nothing is set up.
+        # A silent connection costs no TLS state.
         await trio.lowlevel.wait_readable(sock)
         tls = context.wrap_socket(sock, server_side=True, do_handshake_on_connect=False)
     except BaseException:
@@ -375,9 +330,9 @@ async def shake_hands(
         raise
     try:
         while True:
-            await entrance.step(guest)
+            await limiter.step(connection)
             try:
-                with entrance.measured(guest):
+                with limiter.measured(connection):
                     tls.do_handshake()
             except ssl.SSLWantReadError:
                 await trio.lowlevel.wait_readable(tls)
@@ -391,28 +346,28 @@ async def shake_hands(
 
 
 class ThrottledStream(SocketBytes):
-    """The connection of somebody who has not come in yet: what they send is read in turns.
+    """The byte stream of a pending connection, read in turns until `stop_throttling`.
 
-    Cancelled, it loses what it has read; nobody reads on then.
+    A cancelled read loses its data; the connection is closed then.
     """
 
-    __slots__ = ("_behind", "_discarded", "_entrance", "_guest")
+    __slots__ = ("_behind", "_connection", "_discarded", "_limiter")
 
-    def __init__(self, sock: socket.socket, guest: PendingConnection, entrance: HandshakeLimiter) -> None:
+    def __init__(self, sock: socket.socket, connection: PendingConnection, limiter: HandshakeLimiter) -> None:
         super().__init__(sock)
-        self._guest: PendingConnection | None = guest
-        self._entrance = entrance
-        # What came with the first line, and is behind it.
+        self._connection: PendingConnection | None = connection
+        self._limiter = limiter
+        # Data that came with the first line, behind it.
         self._behind = b""
-        # What was read and thrown away since the end of this side.
+        # Bytes that were read and discarded since the end of this side.
         self._discarded = 0
 
     def receive_some(self) -> Coroutine[Any, Any, bytes]:
-        # No coroutine of its own: who is in pays nothing for having been a guest.
+        # No coroutine of its own: an authenticated connection pays nothing for the throttling before.
         if self._behind:
             return self._receive_behind()
         reading = super().receive_some()
-        return reading if self._guest is None else self._receive_in_turn(reading)
+        return reading if self._connection is None else self._receive_in_turn(reading)
 
     async def _receive_behind(self) -> bytes:
         await trio.lowlevel.checkpoint()
@@ -421,15 +376,15 @@ class ThrottledStream(SocketBytes):
 
     async def _receive_in_turn(self, reading: Coroutine[Any, Any, bytes]) -> bytes:
         data = await reading
-        if self._guest is not None:
-            await self._entrance.step(self._guest)
+        if self._connection is not None:
+            await self._limiter.step(self._connection)
         return data
 
     async def receive_line(self, limit: int) -> bytes:
-        """Wait for the first line that is not blank; empty where the peer ends before it.
+        """Wait for the first line that is not blank; empty if the peer ends before it.
 
-        What came with it is read next. Raises `MessageTooLarge` where it does not end within `limit` bytes, blank
-        lines before it included, and as `receive_some`.
+        Data behind it is read next. Raises `MessageTooLarge` if it does not end within `limit` bytes, blank lines
+        before it included, and as `receive_some`.
         """
         seen = b""
         while True:
@@ -446,20 +401,20 @@ class ThrottledStream(SocketBytes):
             seen += data
 
     async def finish(self) -> None:
-        """As `ByteStream.finish`; a guest is waited for up to `LINGER_TIME` and `LINGER_SIZE`."""
-        if self._guest is None:
+        """End this side as `ByteStream.finish`; wait for a pending connection up to `LINGER_TIME` and `LINGER_SIZE`."""
+        if self._connection is None:
             await super().finish()
         else:
             with trio.move_on_after(LINGER_TIME):
                 await super().finish()
 
     def _may_discard(self, size: int) -> bool:
-        if self._guest is None:
+        if self._connection is None:
             return True
-        self._entrance.discard()
+        self._limiter.discard()
         self._discarded += max(size, DISCARD_SIZE)
         return self._discarded < LINGER_SIZE
 
-    def let_in(self) -> None:
-        """Read whatever comes from now on."""
-        self._guest = None
+    def stop_throttling(self) -> None:
+        """Read without limits from now on."""
+        self._connection = None

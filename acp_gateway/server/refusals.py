@@ -1,10 +1,11 @@
-"""What the gateway says to those who may not come in, to its log and to its audit.
+"""Counts, logs and audits refused connections.
 
-Refusals are counted by address where nobody knows who it was, and by what was shown; by the token or certificate where
-that was right, and what it was for was not. Over the count the answer is 429 to all of them, and comes late. That the
-second count goes by what was shown, and not by a token's entry, keeps it from telling which tokens there are.
+Refusals without a valid credential are counted by address and by the token that was sent; refusals of a valid one, by
+that token or certificate. Over the limit the response is 429 to all of them, and delayed. The second count goes by the
+text that was sent, and not by a token's entry, so that it does not reveal which tokens exist.
 
-What is over the count is told together, once in `failed_attempts_window`, so that a flood fills neither log nor audit.
+Beyond the limit events are aggregated and reported once in `failed_attempts_window`, so that a flood fills neither log
+nor audit.
 """
 
 import hashlib
@@ -27,42 +28,31 @@ from acp_gateway.errors import (
 )
 from acp_gateway.gateway.events.audit import Audit
 from acp_gateway.gateway.rate_limits import EventAggregator, FailureCounter, network_of
+from acp_gateway.server.pending import PendingConnection
 
 log = logging.getLogger(__name__)
 
 REFUSAL_DELAY: Final = 1.0
-"""Seconds that the answer waits, over the count. A program that guesses one after another is slowed down a thousand
-times, a person who has mistaken the token for another does not mind."""
+"""Delay of the response, in seconds, over the limit. It slows down a sequential guesser by a factor of a thousand; a
+person with the wrong token hardly notices."""
 
 SINGLE_LINES: Final = 10
-"""How many times `failed_attempts` events, of all addresses together, are told one by one within the window. Whoever
-has very many addresses fills the log no sooner than whoever has one."""
+"""Multiple of `failed_attempts` up to which events, of all addresses together, are logged one by one within the window.
+An attacker with very many addresses fills the log no sooner than with one."""
 
 SINGLE: Final = 60
-"""Connections of one identity that are audited one by one within the window: many devices, and each of them restarted.
-A client that comes again and again in a loop must not push older entries out of the audit."""
+"""Connections of one identity that are audited one by one within the window: many devices, each of them restarted. A
+client that reconnects in a loop must not push older entries out of the audit."""
 
 _COUNTED: Final = (Unauthorized, Forbidden, UnknownAgent, UnknownSession)
-"""What is refused to those who guess. A link that is gone, or a gateway that is full, is nobody's fault."""
+"""Refusals that a guess may cause. A link that is gone, or a full gateway, is not the client's fault."""
 
-_EVERYBODY: Final = "everybody"
-
-
-@dataclass(slots=True, eq=False, kw_only=True)
-class Peer:
-    """Somebody at a door."""
-
-    name: str
-    """Of the connection, for the log and the audit."""
-    address: str
-    """Whose attempts these are: an IP address, or `unix`."""
-    listener: str
-    """Where they have come to."""
+_ALL_ADDRESSES: Final = "all addresses"
 
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """What somebody is told who may not come in, and when."""
+    """The error of a refused connection, and the delay of the response."""
 
     error: AccessError
     delay: float = 0.0
@@ -71,7 +61,7 @@ class Refusal:
 
 @dataclass(frozen=True, slots=True)
 class _Event:
-    """What is told together with others of its kind."""
+    """A kind of event that is aggregated."""
 
     address: str
     listener: str
@@ -81,69 +71,73 @@ class _Event:
 
 
 class Refusals:
-    """Those of all doors of a gateway. `report` has to run for it."""
+    """The refusals of all listeners of a gateway. Needs `report` to run."""
 
     def __init__(self, settings: GatewaySection, limits: LimitsSection, audit: Audit) -> None:
         self._audit = audit
         self._delay = min(REFUSAL_DELAY, settings.handshake_timeout / 2)
         self._window = limits.failed_attempts_window
-        # Refusals of those whom nobody knows, and by what was shown.
+        # Refusals without a valid credential, by network, and refusals by token or credential.
         self._by_address = FailureCounter(limits.failed_attempts, self._window)
         self._by_shown = FailureCounter(limits.failed_attempts, self._window)
-        # What else there is to tell about an address, or a token.
+        # Other events of an address or a token.
         self._events = FailureCounter(limits.failed_attempts, self._window)
-        # What has been told.
-        self._told = FailureCounter(SINGLE_LINES * limits.failed_attempts, self._window, max_keys=1)
-        # What comes in, by identity; and how often that was told together, by identity and credential.
+        # Events that were logged.
+        self._logged = FailureCounter(SINGLE_LINES * limits.failed_attempts, self._window, max_keys=1)
+        # Authenticated connections by identity, and the aggregated rest by identity and credential.
         self._entries = FailureCounter(SINGLE, self._window)
         self._entered = EventAggregator(("various", "various"))
         self._gathered = EventAggregator(_Event("many addresses", "any listener", "various"))
 
-    def refuse(self, visitor: Peer, error: AccessError, *, shown: str | None, credential: str | None) -> Refusal:
-        """Count and tell that somebody is refused; what they are told.
+    def refuse(
+        self, connection: PendingConnection, error: AccessError, *, shown: str | None, credential: str | None
+    ) -> Refusal:
+        """Count, log and audit a refusal; return the error for the client.
 
-        `shown` is the token that they have shown and that was not right, `credential` the name of what was.
+        `shown` is the token that was sent, `credential` the name of a valid one.
         """
         level = logging.INFO if isinstance(error, TooFarBehind | LinkGone) else logging.WARNING
-        event = _Event(visitor.address, visitor.listener, error.reason, level)
+        event = _Event(connection.address, connection.listener, error.reason, level)
         text = f"refused: {error}"
         if not isinstance(error, _COUNTED):
-            self._tell(event, visitor, text, together=self._is_frequent(event, credential), credential=credential)
+            self._log(event, connection, text, together=self._is_frequent(event, credential), credential=credential)
             return Refusal(error)
         now = trio.current_time()
         if credential is not None:
             over = self._by_shown.add(credential, now)
         else:
-            over = self._by_address.add(network_of(visitor.address), now)
+            over = self._by_address.add(network_of(connection.address), now)
             if shown:
                 over |= self._by_shown.add(hashlib.sha256(shown.encode(errors="replace")).hexdigest(), now)
-        self._tell(event, visitor, text, together=over, credential=credential)
+        self._log(event, connection, text, together=over, credential=credential)
         if not over:
             return Refusal(error)
         return Refusal(TooManyAttempts("refused too often: check the token and what it is for, and wait"), self._delay)
 
-    def complain(self, visitor: Peer, text: str) -> float:
-        """Log and audit what cannot be understood. Returns the seconds that its answer waits: none up to the count."""
-        event = _Event(visitor.address, visitor.listener, "protocol")
+    def complain(self, connection: PendingConnection, text: str) -> float:
+        """Log and audit data that can't be understood. Return the delay of the response: 0 up to the limit."""
+        event = _Event(connection.address, connection.listener, "protocol")
         over = self._is_frequent(event)
-        self._tell(event, visitor, text, together=over)
+        self._log(event, connection, text, together=over)
         return self._delay if over else 0.0
 
-    def note(self, visitor: Peer, text: str) -> None:
-        """Tell that somebody has come for nothing, which the audit need not know."""
-        event = _Event(visitor.address, visitor.listener, "came for nothing", logging.INFO, audited=False)
-        self._tell(event, visitor, text, together=self._is_frequent(event))
+    def note(self, connection: PendingConnection, text: str) -> None:
+        """Log a connection that ended without authentication; it is not audited."""
+        event = _Event(connection.address, connection.listener, "came for nothing", logging.INFO, audited=False)
+        self._log(event, connection, text, together=self._is_frequent(event))
 
-    def admitted(self, visitor: Peer, **details: str) -> None:
-        """Audit that a connection was authenticated: one by one, or together where one identity comes very often."""
+    def admitted(self, connection: PendingConnection, **details: str) -> None:
+        """Audit an authenticated connection: one by one, or aggregated if an identity connects very often."""
         identity = details.get("identity", "")
         if self._entries.add(identity, trio.current_time()):
             self._entered.add((identity, details.get("credential", "")))
         else:
-            self._record("authenticated", visitor.address, visitor.listener, connection=visitor.name, **details)
+            self._record(
+                "authenticated", connection.address, connection.listener, connection=connection.name, **details
+            )
 
     async def report(self) -> None:
-        """Tell from time to time what is told together, until cancelled."""
+        """Report aggregated events once in a window, until cancelled."""
         try:
             while True:
                 await trio.sleep(self._window)
@@ -164,14 +158,16 @@ class Refusals:
         who = credential or network_of(event.address)
         return self._events.add(f"{event.level} {who}", trio.current_time())
 
-    def _tell(self, event: _Event, visitor: Peer, text: str, *, together: bool, credential: str | None = None) -> None:
-        """Say it in the log and the audit: at once, or together with others of its kind."""
-        if together or self._told.add(_EVERYBODY, trio.current_time()):
+    def _log(
+        self, event: _Event, connection: PendingConnection, text: str, *, together: bool, credential: str | None = None
+    ) -> None:
+        """Log and audit an event, at once or aggregated."""
+        if together or self._logged.add(_ALL_ADDRESSES, trio.current_time()):
             self._gathered.add(event)
             return
-        log.log(event.level, "%s: %s", visitor.name, text)
+        log.log(event.level, "%s: %s", connection.name, text)
         if event.audited:
-            about = {"connection": visitor.name, "reason": event.reason, "credential": credential}
+            about = {"connection": connection.name, "reason": event.reason, "credential": credential}
             self._record("refused", event.address, event.listener, **about)
 
     def _record(self, event: str, address: str, listener: str, **details: Any) -> None:

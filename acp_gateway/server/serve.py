@@ -102,10 +102,10 @@ async def serve(
         stack.callback(book.close)
         spawner = stack.enter_context(Spawner(ledger))
         gateway = Gateway(config, tokens, spawner, environment, book, recorder)
-        entrance = HandshakeLimiter(config, book)
+        limiter = HandshakeLimiter(config, book)
         doors: list[Listener] = []
         for section, inherited in zip(config.listen, _assign(sockets, config.listen), strict=True):
-            door = await open_listener(section, gateway, inherited, entrance=entrance)
+            door = await open_listener(section, gateway, inherited, limiter=limiter)
             stack.callback(door.close)
             doors.append(door)
 

@@ -39,7 +39,7 @@ from tests.end_to_end.running import (
 from tests.end_to_end.test_outages import Editor, Gate, Stock
 from tests.end_to_end.test_shim import assert_told, run_shim
 from tests.end_to_end.traces import TRACES
-from tests.server.test_listener import WS, EchoingGateway, ask, bearer, listening, upgrade
+from tests.server.echoing import WS, EchoingGateway, ask, bearer, listening, upgrade
 
 FAILED_ATTEMPTS = 20
 CONNECTIONS = 5

@@ -591,9 +591,9 @@ async def storm(
                         await attack_it(number)
                     else:
                         attacking.start_soon(attack_it, number)
-            if there.door._entrance._rooms:
+            if there.door._limiter._by_network:
                 await trio.sleep(SILENCE)
-                assert not there.door._entrance._rooms
+                assert not there.door._limiter._by_network
             hurrying.cancel_scope.cancel()
         for number, answer in answers.items():
             check(there, plan[number], answer)

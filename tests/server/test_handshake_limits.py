@@ -20,13 +20,10 @@ from acp_gateway.errors import Unauthorized
 from acp_gateway.gateway.events.audit import NO_AUDIT
 from acp_gateway.security.tls import client_context, create_certificate, server_context
 from acp_gateway.server.handshake_limits import (
-    ANSWER_TIMEOUT,
-    ARRIVAL_COST,
-    BRIEF_VISIT,
+    BRIEF_CONNECTION,
     COMPLAINT_INTERVAL,
     CREDIT,
     FREE_COST,
-    FREE_STEPS,
     FULL_PAUSE,
     FULL_TIMEOUT,
     LARGEST_DEBT,
@@ -34,17 +31,17 @@ from acp_gateway.server.handshake_limits import (
     STEP_COST,
     CpuBudget,
     HandshakeLimiter,
-    PendingConnection,
     ThrottledListener,
     ThrottledStream,
     shake_hands,
 )
+from acp_gateway.server.pending import ANSWER_TIMEOUT, ARRIVAL_COST, FREE_STEPS, PendingConnection
 from acp_gateway.transports.sockets import start_tls
 from tests.doubles import TIMEOUT, make_config
 
 
 @pytest.fixture
-def entrance(tmp_path: Path) -> HandshakeLimiter:
+def limiter(tmp_path: Path) -> HandshakeLimiter:
     return make(tmp_path)
 
 
@@ -54,16 +51,16 @@ def make(tmp_path: Path, **limits: Any) -> HandshakeLimiter:
     return HandshakeLimiter(config, NO_AUDIT)
 
 
-def guest(room: str = "a", *, limited: bool = True, name: str = "c1") -> PendingConnection:
-    return PendingConnection(name=name, address=room, listener="tcp://gpu:1", room=room, limited=limited)
+def guest(network: str = "a", *, limited: bool = True, name: str = "c1") -> PendingConnection:
+    return PendingConnection(name=name, address=network, listener="tcp://gpu:1", network=network, limited=limited)
 
 
 @asynccontextmanager
-async def staying(entrance: HandshakeLimiter, *guests: PendingConnection) -> AsyncIterator[None]:
+async def staying(limiter: HandshakeLimiter, *guests: PendingConnection) -> AsyncIterator[None]:
     """Guests who come one after another and stay until the block is over, or they are shown out."""
 
     async def stay(guest: PendingConnection) -> None:
-        with entrance.hosting(guest):
+        with limiter.admit(guest):
             await trio.sleep_forever()
 
     async with trio.open_nursery() as nursery:
@@ -78,132 +75,132 @@ async def staying(entrance: HandshakeLimiter, *guests: PendingConnection) -> Asy
 
 
 async def test_of_one_address_the_oldest_goes_when_there_is_one_too_many(tmp_path: Path) -> None:
-    entrance = make(tmp_path, handshakes_per_address=2)
+    limiter = make(tmp_path, handshakes_per_address=2)
     guests = [guest("a"), guest("b"), guest("a"), guest("a"), guest("b")]
-    async with staying(entrance, *guests):
+    async with staying(limiter, *guests):
         assert [each.evicted for each in guests] == [True, False, False, False, False]
         assert guests[0].scope.cancelled_caught
 
 
 async def test_in_all_the_oldest_goes_of_those_addresses_that_have_most(tmp_path: Path) -> None:
-    entrance = make(tmp_path, max_handshakes=4)
+    limiter = make(tmp_path, max_handshakes=4)
     guests = [guest("a"), guest("b"), guest("b"), guest("c"), guest("d"), guest("d")]
-    async with staying(entrance, *guests):
+    async with staying(limiter, *guests):
         # The last but one finds two of b, the last one one of each but two of its own.
         assert [each.evicted for each in guests] == [False, True, False, False, True, False]
 
 
 async def test_what_was_begun_comes_to_its_end_however_many_come(tmp_path: Path) -> None:
-    entrance = make(tmp_path, handshakes_per_address=2)
+    limiter = make(tmp_path, handshakes_per_address=2)
     served = [guest(), guest()]
-    async with staying(entrance, *served):
+    async with staying(limiter, *served):
         for each in served:
-            await entrance.step(each)
+            await limiter.step(each)
         late = [guest(), guest(), guest()]
-        async with staying(entrance, *late):
+        async with staying(limiter, *late):
             assert [each.evicted for each in [*served, *late]] == [False, False, True, True, True]
 
 
 async def test_whose_turn_has_not_come_yet_is_not_to_blame(
     tmp_path: Path, autojump_clock: trio.testing.MockClock
 ) -> None:
-    entrance = make(tmp_path, handshakes_per_address=1)
+    limiter = make(tmp_path, handshakes_per_address=1)
     waiting = guest()
-    async with staying(entrance, waiting), trio.open_nursery() as nursery:
-        entrance._turnstile = CpuBudget(1e-6)
-        entrance._turnstile.charge(1.0)
-        nursery.start_soon(entrance.step, waiting)
+    async with staying(limiter, waiting), trio.open_nursery() as nursery:
+        limiter._budget = CpuBudget(1e-6)
+        limiter._budget.charge(1.0)
+        nursery.start_soon(limiter.step, waiting)
         await trio.sleep(5 * ANSWER_TIMEOUT)
         late = guest()
-        async with staying(entrance, late):
+        async with staying(limiter, late):
             assert (waiting.evicted, late.evicted) == (False, True)
         nursery.cancel_scope.cancel()
 
 
 async def test_who_does_not_go_on_is_not_waited_for(tmp_path: Path, autojump_clock: trio.testing.MockClock) -> None:
-    entrance = make(tmp_path, handshakes_per_address=2)
+    limiter = make(tmp_path, handshakes_per_address=2)
     slow, quick = guest(), guest()
-    async with staying(entrance, slow, quick):
-        await entrance.step(slow)
+    async with staying(limiter, slow, quick):
+        await limiter.step(slow)
         await trio.sleep(2 * ANSWER_TIMEOUT)
-        await entrance.step(quick)
+        await limiter.step(quick)
         late = guest()
-        async with staying(entrance, late):
+        async with staying(limiter, late):
             assert [each.evicted for each in (slow, quick, late)] == [True, False, False]
 
 
 async def test_who_needs_more_steps_than_anybody_is_taken_for_idle(tmp_path: Path) -> None:
-    entrance = make(tmp_path, handshakes_per_address=2)
+    limiter = make(tmp_path, handshakes_per_address=2)
     trickling, quick = guest(), guest()
-    async with staying(entrance, trickling, quick):
-        await entrance.step(quick)
+    async with staying(limiter, trickling, quick):
+        await limiter.step(quick)
         for _ in range(FREE_STEPS + 1):
-            await entrance.step(trickling)
-        async with staying(entrance, guest()):
+            await limiter.step(trickling)
+        async with staying(limiter, guest()):
             assert (trickling.evicted, quick.evicted) == (True, False)
 
 
 async def test_a_fleet_that_comes_back_comes_in_one_after_another(tmp_path: Path) -> None:
-    entrance = make(tmp_path, max_handshakes=4)
+    limiter = make(tmp_path, max_handshakes=4)
     fleet = [guest(f"laptop {number}") for number in range(4)]
-    async with staying(entrance, *fleet):
+    async with staying(limiter, *fleet):
         for each in fleet:
-            await entrance.step(each)
+            await limiter.step(each)
         late = guest("laptop 5")
-        async with staying(entrance, late):
+        async with staying(limiter, late):
             assert late.evicted
             assert not any(each.evicted for each in fleet)
 
 
 async def test_who_was_refused_takes_no_room_of_the_address(tmp_path: Path) -> None:
-    entrance = make(tmp_path, handshakes_per_address=2, max_handshakes=5)
+    limiter = make(tmp_path, handshakes_per_address=2, max_handshakes=5)
     refused = [guest(), guest(), guest()]
-    async with staying(entrance, *refused[:2]):
+    async with staying(limiter, *refused[:2]):
         for each in refused[:2]:
-            entrance.refuse(each, Unauthorized("no"))
-        async with staying(entrance, guest(), guest()):
+            limiter.refuse(each, Unauthorized("no"))
+        async with staying(limiter, guest(), guest()):
             assert not any(each.evicted for each in refused)
 
 
 async def test_who_was_refused_goes_first_where_there_is_no_room_at_all(tmp_path: Path) -> None:
-    entrance = make(tmp_path, max_handshakes=3)
+    limiter = make(tmp_path, max_handshakes=3)
     guests = [guest("a"), guest("b"), guest("c")]
-    async with staying(entrance, *guests):
-        entrance.refuse(guests[2], Unauthorized("no"))
-        entrance.refuse(guests[1], Unauthorized("no"))
-        async with staying(entrance, guest("d")):
+    async with staying(limiter, *guests):
+        limiter.refuse(guests[2], Unauthorized("no"))
+        limiter.refuse(guests[1], Unauthorized("no"))
+        async with staying(limiter, guest("d")):
             assert [each.evicted for each in guests] == [False, False, True]
-    assert entrance._refused == {}
+    assert limiter._refused == {}
 
 
 async def test_who_comes_through_a_proxy_or_a_unix_socket_is_not_limited_by_the_address(tmp_path: Path) -> None:
-    entrance = make(tmp_path, handshakes_per_address=2)
+    limiter = make(tmp_path, handshakes_per_address=2)
     guests = [guest("proxy", limited=False) for _ in range(5)]
-    async with staying(entrance, *guests):
+    async with staying(limiter, *guests):
         assert not any(each.evicted for each in guests)
 
 
 async def test_who_has_come_in_takes_no_room_and_stays(tmp_path: Path) -> None:
-    entrance = make(tmp_path, handshakes_per_address=2, max_handshakes=2)
+    limiter = make(tmp_path, handshakes_per_address=2, max_handshakes=2)
     inside = [guest(), guest()]
-    async with staying(entrance, *inside):
+    async with staying(limiter, *inside):
         for each in inside:
-            entrance.admit(each)
+            limiter.authenticated(each)
         guests = [guest(), guest()]
-        async with staying(entrance, *guests):
+        async with staying(limiter, *guests):
             assert not any(each.evicted for each in [*inside, *guests])
 
 
 async def test_who_leaves_leaves_nothing_behind(tmp_path: Path) -> None:
-    entrance = make(tmp_path, handshakes_per_address=2)
-    async with staying(entrance, *(guest(room) for room in "aaaabbc")):
+    limiter = make(tmp_path, handshakes_per_address=2)
+    async with staying(limiter, *(guest(room) for room in "aaaabbc")):
         pass
-    assert entrance._rooms == {}
-    assert entrance._guests == 0
+    assert limiter._by_network == {}
+    assert limiter._pending == 0
 
 
-async def test_there_may_be_nobody_to_make_room(entrance: HandshakeLimiter) -> None:
-    entrance.make_room()
+async def test_there_may_be_nobody_to_evict_one(limiter: HandshakeLimiter) -> None:
+    limiter.evict_one()
 
 
 # Time
@@ -286,15 +283,15 @@ async def test_one_passes_at_a_turn_in_the_order_in_which_they_came() -> None:
 
 
 async def test_only_who_came_for_nothing_is_paid_for(
-    entrance: HandshakeLimiter, autojump_clock: trio.testing.MockClock
+    limiter: HandshakeLimiter, autojump_clock: trio.testing.MockClock
 ) -> None:
     async def come(*, is_let_in: bool) -> None:
-        visitor = guest()
-        with entrance.hosting(visitor):
+        connection = guest()
+        with limiter.admit(connection):
             for _ in range(4):
-                await entrance.step(visitor)
+                await limiter.step(connection)
             if is_let_in:
-                entrance.admit(visitor)
+                limiter.authenticated(connection)
 
     for _ in range(1000):
         await come(is_let_in=True)
@@ -306,69 +303,69 @@ async def test_only_who_came_for_nothing_is_paid_for(
 
 
 async def test_who_comes_in_and_leaves_at_once_is_paid_for_as_well(
-    entrance: HandshakeLimiter, autojump_clock: trio.testing.MockClock
+    limiter: HandshakeLimiter, autojump_clock: trio.testing.MockClock
 ) -> None:
     async def visit(seconds: float) -> float:
         """How long the next one at the doors waits when somebody has been in for so long."""
-        visitor = guest()
-        with entrance.hosting(visitor):
-            entrance.admit(visitor)
+        connection = guest()
+        with limiter.admit(connection):
+            limiter.authenticated(connection)
         came = trio.current_time()
         await trio.sleep(seconds)
-        entrance.release(10 * CREDIT, came)
+        limiter.release(10 * CREDIT, came)
         began = trio.current_time()
-        await entrance.step(guest())
+        await limiter.step(guest())
         return trio.current_time() - began
 
-    assert await visit(BRIEF_VISIT) == 0
+    assert await visit(BRIEF_CONNECTION) == 0
     assert await visit(0.0) > CREDIT
 
 
 async def test_who_sends_byte_after_byte_pays_before_leaving(
-    entrance: HandshakeLimiter, autojump_clock: trio.testing.MockClock
+    limiter: HandshakeLimiter, autojump_clock: trio.testing.MockClock
 ) -> None:
-    visitor = guest()
-    with entrance.hosting(visitor):
+    connection = guest()
+    with limiter.admit(connection):
         for _ in range(FREE_STEPS + 1000):
-            await entrance.step(visitor)
+            await limiter.step(connection)
         assert trio.current_time() == pytest.approx((1000 * STEP_COST - CREDIT) / SHARE, rel=0.01)
 
 
-async def test_the_work_for_a_guest_is_measured(entrance: HandshakeLimiter, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_work_for_a_guest_is_measured(limiter: HandshakeLimiter, monkeypatch: pytest.MonkeyPatch) -> None:
     times = iter([10.0, 10.0 + FREE_COST / 2])
     monkeypatch.setattr("time.perf_counter", lambda: next(times))
-    visitor = guest()
-    with pytest.raises(ZeroDivisionError), entrance.measured(visitor):
+    connection = guest()
+    with pytest.raises(ZeroDivisionError), limiter.measured(connection):
         raise ZeroDivisionError
-    assert visitor.cost == pytest.approx(ARRIVAL_COST + FREE_COST / 2)
+    assert connection.cost == pytest.approx(ARRIVAL_COST + FREE_COST / 2)
 
 
 async def test_who_costs_more_than_anybody_who_comes_in_pays_before_leaving(
-    entrance: HandshakeLimiter, monkeypatch: pytest.MonkeyPatch, autojump_clock: trio.testing.MockClock
+    limiter: HandshakeLimiter, monkeypatch: pytest.MonkeyPatch, autojump_clock: trio.testing.MockClock
 ) -> None:
     times = iter([10.0, 10.0 + 3 * CREDIT])
     monkeypatch.setattr("time.perf_counter", lambda: next(times))
-    visitor = guest()
-    with entrance.measured(visitor):
+    connection = guest()
+    with limiter.measured(connection):
         pass
     monkeypatch.undo()
-    await entrance.step(visitor)
+    await limiter.step(connection)
     assert trio.current_time() == pytest.approx((3 * CREDIT + ARRIVAL_COST + STEP_COST - CREDIT) / SHARE, rel=0.05)
 
 
 @pytest.mark.parametrize("how", ["refused", "not understood"])
 async def test_who_was_refused_pays_at_once_and_not_when_they_choose_to_leave(
-    how: str, entrance: HandshakeLimiter, autojump_clock: trio.testing.MockClock
+    how: str, limiter: HandshakeLimiter, autojump_clock: trio.testing.MockClock
 ) -> None:
     visitors = [guest(str(number)) for number in range(200)]
-    async with staying(entrance, *visitors):
-        for visitor in visitors:
-            await entrance.step(visitor)
+    async with staying(limiter, *visitors):
+        for connection in visitors:
+            await limiter.step(connection)
             if how == "refused":
-                entrance.refuse(visitor, Unauthorized("no"))
+                limiter.refuse(connection, Unauthorized("no"))
             else:
-                entrance.complain(visitor, "what?")
-        await entrance.step(guest())
+                limiter.complain(connection, "what?")
+        await limiter.step(guest())
         charged = 200 * (ARRIVAL_COST + STEP_COST)
         assert trio.current_time() == pytest.approx((charged - CREDIT) / SHARE, rel=0.05)
 
@@ -376,21 +373,21 @@ async def test_who_was_refused_pays_at_once_and_not_when_they_choose_to_leave(
 async def test_where_it_is_full_the_next_is_expected_when_one_has_gone(
     tmp_path: Path, autojump_clock: trio.testing.MockClock
 ) -> None:
-    entrance = make(tmp_path, max_handshakes=2)
+    limiter = make(tmp_path, max_handshakes=2)
     first = guest()
-    async with staying(entrance, first, guest()), trio.open_nursery() as nursery:
-        nursery.start_soon(entrance.expect)
+    async with staying(limiter, first, guest()), trio.open_nursery() as nursery:
+        nursery.start_soon(limiter.expect)
         await trio.sleep(FULL_TIMEOUT / 2)
-        entrance.admit(first)
+        limiter.authenticated(first)
     assert trio.current_time() == FULL_TIMEOUT / 2
 
 
 async def test_where_it_stays_full_the_next_is_expected_all_the_same(
     tmp_path: Path, autojump_clock: trio.testing.MockClock
 ) -> None:
-    entrance = make(tmp_path, max_handshakes=2)
-    async with staying(entrance, guest(), guest()):
-        await entrance.expect()
+    limiter = make(tmp_path, max_handshakes=2)
+    async with staying(limiter, guest(), guest()):
+        await limiter.expect()
     assert trio.current_time() == FULL_TIMEOUT
 
 
@@ -416,40 +413,38 @@ class Crowded(trio.abc.Listener[trio.SocketStream]):
 
 
 async def test_where_the_system_is_full_it_is_asked_again_and_the_log_has_it_once(
-    entrance: HandshakeLimiter, caplog: pytest.LogCaptureFixture, autojump_clock: trio.testing.MockClock
+    limiter: HandshakeLimiter, caplog: pytest.LogCaptureFixture, autojump_clock: trio.testing.MockClock
 ) -> None:
-    doorstep = ThrottledListener(Crowded(*[errno.EMFILE, errno.ENFILE] * 5), entrance)  # type: ignore[arg-type]
+    doorstep = ThrottledListener(Crowded(*[errno.EMFILE, errno.ENFILE] * 5), limiter)  # type: ignore[arg-type]
     oldest, next_one = guest("a"), guest("a")
-    async with staying(entrance, oldest, next_one):
+    async with staying(limiter, oldest, next_one):
         await (await doorstep.accept()).aclose()
         assert oldest.evicted
     assert trio.current_time() == pytest.approx(10 * FULL_PAUSE)
     (record,) = caplog.records
     assert record.levelno == logging.ERROR
-    assert record.getMessage() == (
-        "no further connection can be accepted: too many open files; those that are open go on"
-    )
+    assert record.getMessage() == ("accept failed: too many open files; open connections are not affected")
     assert record.exc_info is None
 
 
 async def test_the_log_has_it_again_when_that_is_long_ago(
-    entrance: HandshakeLimiter, caplog: pytest.LogCaptureFixture, autojump_clock: trio.testing.MockClock
+    limiter: HandshakeLimiter, caplog: pytest.LogCaptureFixture, autojump_clock: trio.testing.MockClock
 ) -> None:
     for _ in range(3):
-        doorstep = ThrottledListener(Crowded(errno.EMFILE), entrance)  # type: ignore[arg-type]
+        doorstep = ThrottledListener(Crowded(errno.EMFILE), limiter)  # type: ignore[arg-type]
         await (await doorstep.accept()).aclose()
         await trio.sleep(COMPLAINT_INTERVAL)
     assert len(caplog.records) == 3
 
 
-async def test_another_error_of_a_listener_is_not_passed_over(entrance: HandshakeLimiter) -> None:
+async def test_another_error_of_a_listener_is_not_passed_over(limiter: HandshakeLimiter) -> None:
     with pytest.raises(OSError, match="no"):
-        await ThrottledListener(Crowded(errno.EBADF), entrance).accept()  # type: ignore[arg-type]
+        await ThrottledListener(Crowded(errno.EBADF), limiter).accept()  # type: ignore[arg-type]
 
 
-async def test_a_doorstep_closes_its_listener(entrance: HandshakeLimiter) -> None:
+async def test_a_doorstep_closes_its_listener(limiter: HandshakeLimiter) -> None:
     with pytest.raises(ZeroDivisionError):
-        await ThrottledListener(Crowded(), entrance).aclose()  # type: ignore[arg-type]
+        await ThrottledListener(Crowded(), limiter).aclose()  # type: ignore[arg-type]
 
 
 # Connections
@@ -462,18 +457,18 @@ def pair() -> tuple[socket.socket, socket.socket]:
     return here, there
 
 
-async def test_what_a_guest_sends_is_read_in_turns_until_they_are_in(entrance: HandshakeLimiter) -> None:
+async def test_what_a_guest_sends_is_read_in_turns_until_they_are_in(limiter: HandshakeLimiter) -> None:
     here, there = pair()
-    visitor = guest()
-    stream = ThrottledStream(here, visitor, entrance)
+    connection = guest()
+    stream = ThrottledStream(here, connection, limiter)
     for data in (b"a", b"b"):
         there.send(data)
         assert await stream.receive_some() == data
-    assert visitor.steps == 2
-    stream.let_in()
+    assert connection.steps == 2
+    stream.stop_throttling()
     there.send(b"c")
     assert await stream.receive_some() == b"c"
-    assert visitor.steps == 2
+    assert connection.steps == 2
     await stream.aclose()
     there.close()
 
@@ -485,14 +480,14 @@ def contexts(tmp_path_factory: pytest.TempPathFactory) -> tuple[ssl.SSLContext, 
 
 
 async def test_hands_are_shaken_a_step_at_a_time(
-    entrance: HandshakeLimiter, contexts: tuple[ssl.SSLContext, ssl.SSLContext]
+    limiter: HandshakeLimiter, contexts: tuple[ssl.SSLContext, ssl.SSLContext]
 ) -> None:
     here, there = pair()
-    visitor = guest()
+    connection = guest()
     ends: list[Any] = []
 
     async def serve() -> None:
-        ends.append(ThrottledStream(await shake_hands(here, contexts[0], visitor, entrance), visitor, entrance))
+        ends.append(ThrottledStream(await shake_hands(here, contexts[0], connection, limiter), connection, limiter))
 
     with trio.fail_after(TIMEOUT):
         async with trio.open_nursery() as nursery:
@@ -501,42 +496,42 @@ async def test_hands_are_shaken_a_step_at_a_time(
             await ends[0].send_some(memoryview(b"hello"))
         client, server = sorted(ends, key=lambda end: isinstance(end, ThrottledStream))
         assert await server.receive_some() == b"hello"
-    assert 2 <= visitor.steps <= 5
-    assert visitor.cost > ARRIVAL_COST + visitor.steps * STEP_COST
+    assert 2 <= connection.steps <= 5
+    assert connection.cost > ARRIVAL_COST + connection.steps * STEP_COST
     await client.aclose()
     await server.aclose()
 
 
 async def test_for_who_says_nothing_nothing_is_set_up(
-    entrance: HandshakeLimiter, contexts: tuple[ssl.SSLContext, ssl.SSLContext]
+    limiter: HandshakeLimiter, contexts: tuple[ssl.SSLContext, ssl.SSLContext]
 ) -> None:
     here, there = pair()
-    visitor = guest()
+    connection = guest()
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(shake_hands, here, contexts[0], visitor, entrance)
+        nursery.start_soon(shake_hands, here, contexts[0], connection, limiter)
         await trio.testing.wait_all_tasks_blocked()
         nursery.cancel_scope.cancel()
-    assert visitor.steps == 0
+    assert connection.steps == 0
     assert here.fileno() == -1
     there.close()
 
 
 @pytest.mark.parametrize("said", [b"hello\r\n\r\n", b"\x16\x03\x01\xff\xff", b""])
 async def test_who_speaks_no_tls_is_an_error_and_the_socket_closed(
-    said: bytes, entrance: HandshakeLimiter, contexts: tuple[ssl.SSLContext, ssl.SSLContext]
+    said: bytes, limiter: HandshakeLimiter, contexts: tuple[ssl.SSLContext, ssl.SSLContext]
 ) -> None:
     before = len(os.listdir("/proc/self/fd"))
     here, there = pair()
     there.send(said)
     there.shutdown(socket.SHUT_WR)
     with pytest.raises(OSError), trio.fail_after(TIMEOUT):  # noqa: PT011 - whichever OpenSSL finds fitting
-        await shake_hands(here, contexts[0], guest(), entrance)
+        await shake_hands(here, contexts[0], guest(), limiter)
     there.close()
     assert len(os.listdir("/proc/self/fd")) == before
 
 
 async def test_doors_that_share_an_entrance_tell_once(tmp_path: Path, autojump_clock: trio.testing.MockClock) -> None:
-    entrance = make(tmp_path)
+    limiter = make(tmp_path)
     told = 0
 
     async def report() -> None:
@@ -544,11 +539,11 @@ async def test_doors_that_share_an_entrance_tell_once(tmp_path: Path, autojump_c
         told += 1
         await trio.sleep_forever()
 
-    entrance.refusals.report = report  # type: ignore[method-assign]
+    limiter.refusals.report = report  # type: ignore[method-assign]
     for _ in range(2):
         async with trio.open_nursery() as nursery:
             for _ in range(3):
-                nursery.start_soon(entrance.run)
+                nursery.start_soon(limiter.run)
             await trio.testing.wait_all_tasks_blocked()
             nursery.cancel_scope.cancel()
     assert told == 2

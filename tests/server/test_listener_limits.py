@@ -34,7 +34,7 @@ from acp_gateway.transports.websocket import Timing, WebSocketStream, connect_we
 from acp_gateway.transports.websocket_server import HEAD_SIZE
 from tests.authority import ANN, END, Authority, name
 from tests.doubles import TIMEOUT, open_descriptors
-from tests.server.test_listener import (
+from tests.server.echoing import (
     PING,
     TCP,
     WS,
@@ -478,7 +478,7 @@ async def test_where_the_system_has_no_more_descriptors_those_who_are_in_go_on(
         lines = LineStream(SocketBytes(newcomer), max_message_size=1 << 20)
         assert await is_let_in(lines, token=token)
         await lines.aclose()
-    assert caplog.messages == ["no further connection can be accepted: too many open files; those that are open go on"]
+    assert caplog.messages == ["accept failed: too many open files; open connections are not affected"]
     caplog.clear()
 
 
@@ -660,7 +660,9 @@ async def test_a_certificate_that_nobody_has_listed_is_no_token(
             await ask_over_tls(door, certificate, "/acp", *upgrade(bearer(mint())), shown=stranger),
         ]
         # One whose time is over, in a TLS session that began before.
-        monkeypatch.setattr("acp_gateway.server.listener.certificate_end", lambda der: min(certificate_end(der), 1.0))
+        monkeypatch.setattr(
+            "acp_gateway.server.authentication.certificate_end", lambda der: min(certificate_end(der), 1.0)
+        )
         answers.append(await ask_over_tls(door, certificate, "/acp", *upgrade(), shown=ann))
     assert {re.sub("Date: .*", "", answer) for answer in answers} == {re.sub("Date: .*", "", answers[0])}
     assert answers[0].startswith("HTTP/1.1 401 ")

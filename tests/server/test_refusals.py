@@ -23,7 +23,8 @@ from acp_gateway.errors import (
     UnknownSession,
 )
 from acp_gateway.gateway.events.audit import Audit
-from acp_gateway.server.refusals import REFUSAL_DELAY, SINGLE, SINGLE_LINES, Peer, Refusals
+from acp_gateway.server.pending import PendingConnection
+from acp_gateway.server.refusals import REFUSAL_DELAY, SINGLE, SINGLE_LINES, Refusals
 
 LIMIT = 3
 WINDOW = 60.0
@@ -56,8 +57,9 @@ def make(book: Book, tmp_path: Path, **settings: Any) -> Refusals:
     return Refusals(GatewaySection(state_dir=tmp_path, **settings), limits, book)
 
 
-def visitor(address: str = "192.0.2.1", name: str = "c1") -> Peer:
-    return Peer(name=name, address=address, listener="wss://gpu:7443/acp")
+def visitor(address: str = "192.0.2.1", name: str = "c1") -> PendingConnection:
+    listener = "wss://gpu:7443/acp"
+    return PendingConnection(name=name, address=address, listener=listener, network=address, limited=True)
 
 
 def wrong(refusals: Refusals, address: str = "192.0.2.1", shown: str | None = None) -> AccessError:

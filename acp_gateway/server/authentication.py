@@ -1,0 +1,66 @@
+"""Authenticates connections: by token, by the kernel at a unix socket, or by client certificate.
+
+A token takes precedence over the other two, even if it is wrong: the client meant to use it.
+"""
+
+import os
+import socket
+import time
+from dataclasses import replace
+
+from acp_gateway.config.load import ListenSection
+from acp_gateway.errors import Forbidden, Unauthorized
+from acp_gateway.gateway.access import Access
+from acp_gateway.gateway.gateway import Gateway
+from acp_gateway.security.revocations import certificate_id
+from acp_gateway.security.tls import certificate_end, certificate_subject
+from acp_gateway.security.token_store import default_identity
+from acp_gateway.server.peer_credentials import belongs_to_agent, peer_credentials
+
+
+class Authenticator:
+    """Authenticates the connections of one listener."""
+
+    def __init__(self, section: ListenSection, gateway: Gateway) -> None:
+        self._section = section
+        self._gateway = gateway
+        self._state_dir = gateway.config.gateway.state_dir
+
+    def authenticate(self, token: str | None, sock: socket.socket, certificate: bytes | None) -> Access:
+        """Return the principal of a connection, of which `certificate` is the verified one. Raises `AccessError`."""
+        if token is None:
+            access = self._by_kernel(sock) or self._by_certificate(certificate)
+            if access is not None:
+                return access
+        return Access.of(self._gateway.tokens.authenticate(token))
+
+    def _by_kernel(self, sock: socket.socket) -> Access | None:
+        """Authenticate the gateway's own user by the kernel's peer credentials, except agents."""
+        if self._section.address.scheme != "unix" or not self._section.peer_uid:
+            return None
+        peer = peer_credentials(sock)
+        if peer is None or peer.uid != os.geteuid():
+            return None
+        # The gateway's own process is no agent, though all agents descend from it.
+        if peer.pid != os.getpid() and belongs_to_agent(peer.pid, self._gateway.agent_ancestors):
+            raise Forbidden("an agent can't let itself in: a token is needed here")
+        return Access(default_identity(self._state_dir), None)
+
+    def _by_certificate(self, certificate: bytes | None) -> Access | None:
+        """Authenticate by a client certificate that is valid, not revoked, and in the configuration."""
+        if certificate is None or self._section.client_ca is None:
+            return None
+        ends = certificate_end(certificate)
+        # A resumed TLS session is not verified again: its certificate may have expired since.
+        if ends <= time.time():
+            return None
+        revoked_by = certificate_id(certificate)
+        if revoked_by in self._gateway.revocations:
+            # The client holds the key of the certificate, so the reason may be told.
+            raise Unauthorized("this client certificate was revoked: its owner needs another one, or a token")
+        subject = certificate_subject(certificate)
+        for name, section in self._gateway.config.certificates.items():
+            if section.subject == subject:
+                access = Access.of_certificate(name, section, default_identity(self._state_dir))
+                return replace(access, expires=ends, certificate_id=revoked_by)
+        return None

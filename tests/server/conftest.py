@@ -1,0 +1,46 @@
+"""Fixtures of the tests of listeners."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from acp_gateway.gateway import gateway as gateway_module
+from acp_gateway.gateway.agent.orphans import ProcessRegistry
+from acp_gateway.gateway.agent.process import Spawner
+from acp_gateway.security.tls import create_certificate
+from tests.doubles import ServingAgents
+from tests.server.echoing import (
+    EchoingGateway,
+)
+
+
+@pytest.fixture
+def spawner(tmp_path: Path) -> Iterator[Spawner]:
+    with Spawner(ProcessRegistry(tmp_path / "state" / "agents")) as spawner:
+        yield spawner
+
+
+@pytest.fixture
+def gateway(tmp_path: Path, spawner: Spawner) -> EchoingGateway:
+    return EchoingGateway(tmp_path / "state", spawner)
+
+
+@pytest.fixture
+def unix(tmp_path: Path) -> str:
+    return f"unix://{tmp_path}/socket"
+
+
+@pytest.fixture(scope="module")
+def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("certificate")
+    create_certificate(["127.0.0.1"], folder)
+    return folder
+
+
+@pytest.fixture
+def agents(monkeypatch: pytest.MonkeyPatch) -> ServingAgents:
+    """All agents are in memory."""
+    agents = ServingAgents()
+    monkeypatch.setattr(gateway_module, "run_agent", agents.run)
+    return agents

@@ -1,0 +1,989 @@
+"""Handshakes over real sockets: WebSocket upgrades, hellos, and links that are resumed."""
+
+import json
+import logging
+import re
+import socket
+import struct
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import pytest
+import trio
+import trio.testing
+from websockets.uri import WebSocketURI
+
+from acp_gateway.client.dialing import Resume, dial, dial_link
+from acp_gateway.config.load import ListenSection
+from acp_gateway.errors import (
+    AccessError,
+    Forbidden,
+    LinkExpired,
+    LinkGone,
+    TooFarBehind,
+    Unauthorized,
+    UnknownAgent,
+    UnknownSession,
+)
+from acp_gateway.gateway.access import ConnectRequest
+from acp_gateway.gateway.agent.process import Spawner
+from acp_gateway.security.token_store import TokenStore
+from acp_gateway.server.handshake_limits import LINGER_SIZE, LINGER_TIME, ThrottledStream
+from acp_gateway.server.handshakes import HELLO_SIZE, SPEAKS_WEBSOCKET
+from acp_gateway.server.hello import CONNECTION_ID_SIZE, QUERY_FIELDS, SESSION_ID_SIZE
+from acp_gateway.server.listener import open_listener
+from acp_gateway.server.pending import ARRIVAL_COST
+from acp_gateway.transports.sockets import connect_tcp, take_socket
+from acp_gateway.transports.websocket import Timing, connect_websocket
+from tests.doubles import TIMEOUT
+from tests.server.echoing import (
+    BROKEN_LINKS,
+    LINK,
+    PING,
+    SESSION,
+    TCP,
+    WS,
+    EchoingGateway,
+    answer_to,
+    ask,
+    bearer,
+    connected,
+    destination,
+    hello,
+    listening,
+    open_next,
+    port_of,
+    resuming,
+    running,
+    upgrade,
+    with_tls,
+)
+
+
+@pytest.fixture(autouse=True)
+def no_bug_showed(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
+    """Doors log bugs and go on: a test that provokes one clears the log."""
+    yield
+    assert not [record for record in caplog.get_records("call") if record.levelno >= logging.ERROR]
+
+
+async def test_a_right_token_opens_a_websocket_and_the_answer_names_the_connection(gateway: EchoingGateway) -> None:
+    async with listening(WS, gateway) as door:
+        response = await ask(door, "/acp", *upgrade(bearer(gateway.token())))
+    assert response.status == 101
+    assert len(response.headers["acp-connection-id"][0]) >= 22
+    assert "sec-websocket-protocol" not in response.headers
+
+
+async def test_no_extension_is_agreed_to(gateway: EchoingGateway) -> None:
+    offer = "Sec-WebSocket-Extensions: permessage-deflate; client_max_window_bits"
+    async with listening(WS, gateway) as door:
+        response = await ask(door, "/acp", *upgrade(bearer(gateway.token()), offer))
+    assert response.status == 101
+    assert "sec-websocket-extensions" not in response.headers
+
+
+async def test_messages_pass_over_a_websocket(gateway: EchoingGateway) -> None:
+    async with listening(WS, gateway) as door, trio.open_nursery() as nursery:
+        websocket = await connect_websocket(
+            await connect_tcp("127.0.0.1", port_of(door)),
+            WebSocketURI(False, "127.0.0.1", port_of(door), "/acp", "agent=second"),
+            {"Authorization": f"Bearer {gateway.token()}"},
+            max_message_size=1 << 20,
+            timing=Timing(),
+        )
+        nursery.start_soon(websocket.run)
+        await websocket.send_batch([PING, PING])
+        assert [await websocket.receive(), await websocket.receive()] == [PING, PING]
+        await websocket.aclose()
+        nursery.cancel_scope.cancel()
+    (served,) = gateway.served
+    assert (served.access.identity, served.agent) == ("ann", "second")
+
+
+async def test_connections_have_ids_of_their_own(gateway: EchoingGateway) -> None:
+    token = gateway.token()
+    async with listening(WS, gateway) as door:
+        ids = [(await ask(door, "/acp", *upgrade(bearer(token)))).headers["acp-connection-id"][0] for _ in range(10)]
+    assert len(set(ids)) == 10
+    assert {served.name.partition(" ")[0] for served in gateway.served} == {name[:8] for name in ids}
+
+
+async def test_a_token_may_come_as_a_subprotocol_and_is_not_repeated(gateway: EchoingGateway) -> None:
+    async with listening(WS, gateway) as door:
+        token = gateway.token()
+        response = await ask(door, "/acp", *upgrade(f"Sec-WebSocket-Protocol: acp.v1, acp.bearer.{token}"))
+    assert response.status == 101
+    assert response.headers["sec-websocket-protocol"] == ["acp.v1"]
+    assert token not in str(response)
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        (),
+        ("Authorization: Bearer",),
+        ("Authorization: Bearer ",),
+        ("Authorization: Bearer acpgw_wrong",),
+        ("Authorization: {token}",),
+        ("Authorization: Basic {token}",),
+        ("Authorization: Bearer {token}x",),
+        ("Authorization: Bearer {other}",),
+        ("Authorization: Bearer wrong", "Sec-WebSocket-Protocol: acp.v1, acp.bearer.{token}"),
+        ("Sec-WebSocket-Protocol: acp.bearer.{token}",),
+        ("Sec-WebSocket-Protocol: acp.v1, acp.bearer.",),
+        ("Sec-WebSocket-Protocol: acp.v1, {token}",),
+        ("Cookie: token={token}",),
+    ],
+)
+async def test_without_a_right_token_in_the_right_place_nobody_gets_in(
+    headers: Sequence[str], gateway: EchoingGateway, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    token = gateway.token()
+    other = TokenStore(tmp_path / "other").create("x", "x", None)[1]
+    async with listening(WS, gateway) as door:
+        response = await ask(door, "/acp", *upgrade(*(header.format(token=token, other=other) for header in headers)))
+    assert response.status == 401
+    assert response.headers["www-authenticate"] == ["Bearer"]
+    assert "acp-connection-id" not in response.headers
+    assert gateway.served == []
+    for secret in (token, other):
+        assert secret not in caplog.text
+        assert secret not in str(response)
+
+
+async def test_where_there_are_no_tokens_nobody_gets_in(gateway: EchoingGateway, tmp_path: Path) -> None:
+    token = TokenStore(tmp_path / "other").create("x", "x", None)[1]
+    async with listening(WS, gateway) as door:
+        for headers in ((), (bearer(token),), (bearer(""),)):
+            assert (await ask(door, "/acp", *upgrade(*headers))).status == 401
+    assert gateway.served == []
+
+
+async def test_a_token_in_the_query_is_not_accepted_and_not_logged(
+    gateway: EchoingGateway, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    token = gateway.token()
+    async with listening(WS, gateway) as door:
+        for query in (f"token={token}", f"access_token={token}", f"agent={token}"):
+            assert (await ask(door, f"/acp?{query}", *upgrade())).status == 401
+    assert token not in caplog.text
+
+
+async def test_a_token_counts_from_its_creation_to_its_revocation(gateway: EchoingGateway) -> None:
+    async with listening(WS, gateway) as door:
+        token, secret = gateway.tokens.create("laptop", "ann", None)
+        assert (await ask(door, "/acp", *upgrade(bearer(secret)))).status == 101
+        gateway.tokens.revoke(token.id)
+        assert (await ask(door, "/acp", *upgrade(bearer(secret)))).status == 401
+
+
+@pytest.mark.parametrize(
+    ("query", "agents", "status"),
+    [
+        ("", (), 101),
+        ("?agent=second", (), 101),
+        ("?agent=first", ("first",), 101),
+        ("?agent=second", ("first",), 403),
+        ("", ("second",), 101),
+        ("?agent=third", (), 404),
+        ("?agent=third", ("first",), 404),
+        ("?agent=", (), 404),
+        ("?agent=first&agent=second", (), 400),
+        (f"?agent={quote('ü/ö')}", (), 404),
+        ("?agent=%ff", (), 404),
+        ("?other=x", (), 101),
+    ],
+)
+async def test_the_query_chooses_an_agent_that_the_token_allows(
+    query: str, agents: Sequence[str], status: int, gateway: EchoingGateway
+) -> None:
+    async with listening(WS, gateway) as door:
+        response = await ask(door, f"/acp{query}", *upgrade(bearer(gateway.token(*agents))))
+    assert response.status == status
+    assert len(gateway.served) == (status == 101)
+
+
+@pytest.mark.parametrize(
+    ("query", "wish"),
+    [
+        ("", ConnectRequest()),
+        ("?agent=second", ConnectRequest("second")),
+        (f"?session={quote(SESSION, safe='')}", ConnectRequest(session=SESSION)),
+        ("?observe=1", ConnectRequest(observe=True)),
+        (f"?observe=1&session={quote(SESSION, safe='')}&agent=first", ConnectRequest("first", SESSION, observe=True)),
+        ("?control=1", ConnectRequest(control=True)),
+        ("?control=1&observer=1&attach=x&session1=x", ConnectRequest(control=True)),
+    ],
+)
+async def test_the_query_says_what_is_wanted(query: str, wish: ConnectRequest, gateway: EchoingGateway) -> None:
+    async with listening(WS, gateway) as door:
+        assert (await ask(door, f"/acp{query}", *upgrade(bearer(gateway.token())))).status == 101
+    assert gateway.wishes == [wish]
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        "session=a&session=a",
+        "session=" + "x" * (SESSION_ID_SIZE + 1),
+        "control=1&control=1",
+        *(
+            f"{flag}{value}"
+            for flag in ("observe", "control")
+            for value in ("", "=", "=0", "=true", "=1%20", "=%EF%BC%91")
+        ),
+    ],
+    ids=lambda query: query[:20],
+)
+async def test_a_query_that_is_not_understood_is_bad_for_those_with_a_token(
+    query: str, gateway: EchoingGateway
+) -> None:
+    async with listening(WS, gateway) as door:
+        refused = await ask(door, f"/acp?{query}", *upgrade(bearer(gateway.token())))
+        assert (await ask(door, f"/acp?{query}", *upgrade())).status == 401
+    assert refused.status == 400
+    assert refused.headers["acp-gateway"] == ["protocol"]
+    assert gateway.wishes == []
+
+
+@pytest.mark.parametrize("session", ["", "nobodys", "x" * SESSION_ID_SIZE])
+async def test_a_session_that_is_not_there_is_told_from_an_agent_that_is_not(
+    session: str, gateway: EchoingGateway
+) -> None:
+    token = gateway.token()
+    async with listening(WS, gateway) as door, open_next(TCP, gateway) as lines:
+        answers = [
+            await ask(door, f"/acp?{query}", *upgrade(bearer(token)))
+            for query in (f"session={session}", f"session={session}&observe=1", "agent=third")
+        ]
+        by_line = await answer_to(lines, hello(token=token, session=session))
+    assert [answer.status for answer in answers] == [404, 404, 404]
+    marks = [answer.headers["acp-gateway"] for answer in answers]
+    assert marks == [["unknown_session"], ["unknown_session"], ["unknown_agent"]]
+    assert by_line["error"]["code"] == 404
+    assert by_line["error"]["data"] == {"reason": "unknown_session"}
+    assert answers[0].body == by_line["error"]["message"] + "\n"
+    assert gateway.served == []
+
+
+async def test_an_agent_is_not_named_to_those_without_a_token(gateway: EchoingGateway) -> None:
+    async with listening(WS, gateway) as door:
+        there, not_there = [await ask(door, f"/acp?agent={name}", *upgrade()) for name in ("first", "third")]
+    assert (there.status, there.body) == (not_there.status, not_there.body)
+
+
+@pytest.mark.parametrize(
+    ("origins", "status"),
+    [
+        ((), 101),
+        (("https://editor.example",), 101),
+        (("http://localhost",), 403),
+        (("http://127.0.0.1:7443",), 403),
+        (("null",), 403),
+        (("",), 403),
+        (("https://editor.example.evil.example",), 403),
+        (("https://editor.example", "https://evil.example"), 403),
+        (("https://editor.example", "https://editor.example"), 403),
+    ],
+)
+async def test_a_browser_gets_in_from_allowed_origins_only_on_loopback_as_well(
+    origins: Sequence[str], status: int, gateway: EchoingGateway
+) -> None:
+    section = ListenSection(url=WS, allowed_origins=("https://editor.example",))
+    async with listening(section, gateway) as door:
+        headers = [f"Origin: {origin}" for origin in origins]
+        response = await ask(door, "/acp", *upgrade(bearer(gateway.token()), *headers))
+    assert response.status == status
+    assert len(gateway.served) == (status == 101)
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        ("Authorization: Bearer {token}", "Authorization: Bearer wrong"),
+        ("Sec-WebSocket-Protocol: acp.v1, acp.bearer.{token}, acp.bearer.wrong",),
+        ("Sec-WebSocket-Protocol: acp.v1, acp.bearer.{token}", "Sec-WebSocket-Protocol: acp.bearer.wrong"),
+        ("Authorization: Bearer {token}", "Sec-WebSocket-Protocol: chat"),
+    ],
+)
+async def test_a_request_that_can_be_understood_in_two_ways_or_in_none_is_bad(
+    headers: Sequence[str], gateway: EchoingGateway
+) -> None:
+    token = gateway.token()
+    async with listening(WS, gateway) as door:
+        response = await ask(door, "/acp", *upgrade(*(header.format(token=token) for header in headers)))
+    assert response.status == 400
+    assert gateway.served == []
+
+
+async def test_health_is_told_to_anybody_and_changes_nothing(
+    gateway: EchoingGateway, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with listening(WS, gateway) as door:
+        response = await ask(door, "/healthz")
+    assert (response.status, response.body) == (200, "ok\n")
+    assert gateway.served == []
+    assert caplog.records == []
+
+
+@pytest.mark.parametrize("path", ["/", "/acp/", "/ACP", "/acp2", "/healthz/x", "/../acp", "//acp", "/%61cp"])
+async def test_there_is_nothing_on_any_other_path(path: str, gateway: EchoingGateway) -> None:
+    async with listening(WS, gateway) as door:
+        response = await ask(door, path, *upgrade(bearer(gateway.token())))
+    assert response.status == 404
+    assert gateway.served == []
+
+
+@pytest.mark.parametrize(
+    "name", ["Observe", "OBSERVE", "observe%20", "%20observe", "observe[]", "obs_erve", "observe%00"]
+)
+async def test_a_query_with_a_parameter_that_is_nearly_a_known_one_is_bad_and_says_which(
+    name: str, gateway: EchoingGateway
+) -> None:
+    async with listening(WS, gateway) as door:
+        refused = await ask(door, f"/acp?{name}=1", *upgrade(bearer(gateway.token())))
+    assert (refused.status, refused.headers["acp-gateway"]) == (400, ["protocol"])
+    assert refused.body == "the query has a parameter that is nearly observe: it is spelled observe\n"
+    assert gateway.served == []
+
+
+async def test_a_query_with_very_many_parameters_is_bad(gateway: EchoingGateway) -> None:
+    async with listening(WS, gateway) as door:
+        refused = await ask(door, "/acp?" + "&".join("a" * (QUERY_FIELDS + 1)), *upgrade(bearer(gateway.token())))
+    assert (refused.status, refused.body) == (400, f"the query has more than {QUERY_FIELDS} parameters\n")
+
+
+async def test_a_request_without_an_upgrade_is_told_to_upgrade_before_anybody_comes_in(gateway: EchoingGateway) -> None:
+    async with listening(WS, gateway) as door:
+        for headers in ([], [bearer(gateway.token())], ["Connection: Upgrade", "Upgrade: h2c"]):
+            response = await ask(door, "/acp?session=x", *headers, "Accept: text/event-stream")
+            assert response.status == 426
+            assert response.headers["upgrade"] == ["websocket"]
+            assert response.body == SPEAKS_WEBSOCKET + "\n"
+    assert gateway.wishes == []
+
+
+@pytest.mark.parametrize("method", ["POST", "DELETE", "PUT", "OPTIONS"])
+@pytest.mark.parametrize("body", ["", '{"jsonrpc":"2.0","id":0,"method":"initialize","params":{}}', "x" * 50_000])
+async def test_a_client_of_acp_over_http_is_told_that_a_websocket_is_spoken_here(
+    method: str, body: str, gateway: EchoingGateway
+) -> None:
+    length = (f"Content-Length: {len(body)}", "Content-Type: application/json", "Transfer-Encoding: chunked")
+    async with listening(WS, gateway) as door:
+        response = await ask(door, "/acp", bearer(gateway.token()), *length, method=method, body=body)
+        assert response.status == 405
+        assert (response.headers["allow"], response.headers["upgrade"]) == (["GET"], ["websocket"])
+        assert response.body == SPEAKS_WEBSOCKET + "\n"
+        assert (await ask(door, "/elsewhere", *length, method=method, body=body)).status == 404
+        assert (await ask(door, "/healthz", method=method)).headers["allow"] == ["GET"]
+    assert gateway.wishes == []
+
+
+@pytest.mark.parametrize("url", [WS, TCP])
+async def test_a_refused_stranger_who_goes_on_is_read_no_further_than_a_little(
+    url: str, gateway: EchoingGateway, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    discarded = 0
+    finish = ThrottledStream._may_discard
+
+    def count(stream: ThrottledStream, size: int) -> bool:
+        nonlocal discarded
+        discarded += size
+        return finish(stream, size)
+
+    monkeypatch.setattr(ThrottledStream, "_may_discard", count)
+    async with listening(url, gateway) as door:
+        stream = await trio.open_tcp_stream("127.0.0.1", port_of(door))
+        await stream.send_all(b"POST /acp HTTP/1.1\r\n\r\n" if url == WS else b"{}\n")
+        with suppress(trio.BrokenResourceError):
+            while True:
+                await stream.send_all(bytes(65536))
+        await stream.aclose()
+    assert LINGER_SIZE <= discarded < 2 * LINGER_SIZE
+
+
+async def test_a_refused_stranger_who_does_not_leave_is_not_waited_for(
+    gateway: EchoingGateway, unix: str, autojump_clock: trio.testing.MockClock
+) -> None:
+    door = await open_listener(ListenSection(url=unix), gateway)
+    here, there = socket.socketpair()
+    here.setblocking(False)
+    there.sendall(b"{}\n")
+    await door.serve(here)
+    assert trio.current_time() == LINGER_TIME
+    assert b"error" in there.recv(4096)
+    there.close()
+    door.close()
+
+
+@pytest.mark.parametrize("data", [b"\x16\x03\x01\x00\xf5\x01\x00", b"POST /acp HTTP/1.1\r\n\r\n", b"hello\n\r\n\r\n"])
+async def test_what_is_no_request_for_a_websocket_is_answered_and_closed(data: bytes, gateway: EchoingGateway) -> None:
+    async with listening(WS, gateway) as door:
+        stream = await trio.open_tcp_stream("127.0.0.1", port_of(door))
+        await stream.send_all(data + b"\r\n" * 10)
+        assert b"".join([part async for part in stream]).startswith(b"HTTP/1.1 4")
+        await stream.aclose()
+    assert gateway.served == []
+
+
+async def test_a_hello_is_answered_with_the_connections_id_and_messages_follow(gateway: EchoingGateway) -> None:
+    async with listening(TCP, gateway) as door, connected(door) as lines:
+        await lines.send(hello(token=gateway.token(), agent="second"))
+        answer = json.loads(await lines.receive())
+        assert answer["id"] == "h"
+        assert len(answer["result"]["connectionId"]) >= 22
+        await lines.send(PING)
+        assert await lines.receive() == PING
+    (served,) = gateway.served
+    assert (served.access.identity, served.agent) == ("ann", "second")
+    assert served.name == f"{answer['result']['connectionId'][:8]} (127.0.0.1:{served.name.rpartition(':')[2]}"
+
+
+async def test_what_comes_right_behind_the_hello_is_not_lost(gateway: EchoingGateway) -> None:
+    async with listening(TCP, gateway) as door, connected(door) as lines:
+        await lines.send_batch([hello(token=gateway.token()), PING, b'{"n":2}', b'{"n":3}'])
+        assert "result" in json.loads(await lines.receive())
+        assert [await lines.receive() for _ in range(3)] == [PING, b'{"n":2}', b'{"n":3}']
+
+
+async def test_a_message_may_be_larger_than_a_hello(gateway: EchoingGateway) -> None:
+    big = b'"' + b"x" * (10 * HELLO_SIZE) + b'"'
+    async with listening(TCP, gateway) as door, connected(door) as lines:
+        await lines.send_batch([hello(token=gateway.token()), big])
+        await lines.receive()
+        assert await lines.receive() == big
+
+
+@pytest.mark.parametrize(
+    ("params", "wish"),
+    [
+        ({}, ConnectRequest()),
+        ({"agent": None, "session": None, "observe": False, "control": False}, ConnectRequest()),
+        ({"agent": "second", "session": SESSION, "observe": True}, ConnectRequest("second", SESSION, observe=True)),
+        ({"control": True}, ConnectRequest(control=True)),
+    ],
+)
+async def test_a_hello_says_what_is_wanted(
+    params: dict[str, Any], wish: ConnectRequest, gateway: EchoingGateway
+) -> None:
+    async with listening(TCP, gateway) as door, connected(door) as lines:
+        await lines.send(hello(token=gateway.token(), **params))
+        assert "result" in json.loads(await lines.receive())
+    assert gateway.wishes == [wish]
+
+
+@pytest.mark.parametrize(
+    ("params", "code", "reason"),
+    [
+        ({}, 401, "unauthorized"),
+        ({"token": None}, 401, "unauthorized"),
+        ({"token": ""}, 401, "unauthorized"),
+        ({"token": "wrong"}, 401, "unauthorized"),
+        ({"token": "{token}x"}, 401, "unauthorized"),
+        ({"token": "{token}", "agent": "third"}, 404, "unknown_agent"),
+        ({"token": "{token}", "agent": ""}, 404, "unknown_agent"),
+        ({"token": "{token}", "agent": "second"}, 403, "forbidden"),
+    ],
+)
+async def test_a_hello_that_opens_nothing_is_refused_with_the_number_of_http(
+    params: dict[str, str | None], code: int, reason: str, gateway: EchoingGateway, caplog: pytest.LogCaptureFixture
+) -> None:
+    token = gateway.token("first")
+    given = {name: value and value.format(token=token) for name, value in params.items()}
+    async with listening(TCP, gateway) as door:
+        answer = await answer_to(door, hello(**given))
+    assert answer["id"] == "h"
+    assert answer["error"]["code"] == code
+    assert answer["error"]["data"] == {"reason": reason}
+    assert gateway.served == []
+    assert token not in caplog.text
+    assert token not in json.dumps(answer)
+
+
+@pytest.mark.parametrize(
+    ("line", "code"),
+    [
+        (b"GET /acp HTTP/1.1", -32700),
+        (b'{"jsonrpc":"2.0","id":1,"method":"_acp-gateway/hello","params":{"token":"\xff"}}', -32700),
+        (b"[]", -32600),
+        (b"{}", -32600),
+        (b'{"jsonrpc":"2.0","id":1,"method":"initialize","params":{}}', -32600),
+        (b'{"jsonrpc":"2.0","method":"_acp-gateway/hello","params":{"token":"{token}"}}', -32600),
+        (b'{"jsonrpc":"2.0","id":1,"result":{"token":"{token}"}}', -32600),
+        (b'{"jsonrpc":"2.0","id":1,"method":"_acp-gateway/hello","params":{"token":"x","token":"{token}"}}', -32600),
+        (b'{"jsonrpc":"2.0","id":1,"method":"_acp-gateway/hello","params":{},"Params":{"token":"{token}"}}', -32600),
+        (b'{"jsonrpc":"2.0","id":1,"method":"_acp-gateway/hello","params":["{token}"]}', -32602),
+        (b'{"jsonrpc":"2.0","id":1,"method":"_acp-gateway/hello","params":{"token":["{token}"]}}', -32602),
+        (b'{"jsonrpc":"2.0","id":1,"method":"_acp-gateway/hello","params":{"token":"\\ud800"}}', -32700),
+        (b'{"jsonrpc":"2.0","id":1,"method":"_acp-gateway/hello","params":{"token":"{token}","Observe":true}}', -32602),
+        (b'{"jsonrpc":"2.0","id":1,"method":"_acp-gateway/hello","params":{"token":"{token}","other":1}}', -32602),
+        (
+            b'{"id":1,"method":"_acp-gateway/hello","params":{"token":"{token}","resume":{"Received":0}}}',
+            -32602,
+        ),
+        (b'{"jsonrpc":"1.0","id":1,"method":"_acp-gateway/hello","params":{"token":"{token}"}}', -32600),
+        (b'{"jsonrpc":"2.0","id":[1],"method":"_acp-gateway/hello","params":{"token":"{token}"}}', -32600),
+        (b'{"jsonrpc":"2.0","id":1,"method":"_acp-gateway/hello","params":{"token":"{token}","observe":1}}', -32602),
+        (b'{"jsonrpc":"2.0","id":1,"method":"_acp-gateway/hello","params":{"token":"{token}","observe":"1"}}', -32602),
+        (b'{"jsonrpc":"2.0","id":1,"method":"_acp-gateway/hello","params":{"token":"{token}","control":null}}', -32602),
+        (b'{"jsonrpc":"2.0","id":1,"method":"_acp-gateway/hello","params":{"token":"{token}","session":7}}', -32602),
+        (
+            b'{"jsonrpc":"2.0","id":1,"method":"_acp-gateway/hello","params":{"token":"{token}","session":"%b"}}'
+            % (b"x" * (SESSION_ID_SIZE + 1)),
+            -32602,
+        ),
+        (
+            b'{"jsonrpc":"2.0","id":1,"method":"_acp-gateway/hello","params":' + b"[" * 1900 + b"]" * 1900 + b"}",
+            -32700,
+        ),
+        (b"x" * (HELLO_SIZE + 1), -32600),
+    ],
+    ids=lambda value: value.decode(errors="replace")[:80] if isinstance(value, bytes) else str(value),
+)
+async def test_a_first_line_that_is_no_hello_is_answered_and_the_connection_closed(
+    line: bytes, code: int, gateway: EchoingGateway, caplog: pytest.LogCaptureFixture
+) -> None:
+    token = gateway.token()
+    async with listening(TCP, gateway) as door:
+        answer = await answer_to(door, line.replace(b"{token}", token.encode()))
+    assert answer["error"]["code"] == code
+    assert gateway.served == []
+    assert token not in caplog.text
+    assert token not in json.dumps(answer)
+
+
+async def test_blank_lines_may_come_before_a_hello(gateway: EchoingGateway) -> None:
+    async with listening(TCP, gateway) as door, connected(door) as lines:
+        await lines.bytes.send_some(memoryview(b"\r\n \n" + hello(token=gateway.token()) + b"\r\n" + PING + b"\r\n"))
+        assert "result" in json.loads(await lines.receive())
+        assert await lines.receive() == PING
+
+
+async def test_a_first_line_that_is_too_large_is_refused_before_it_is_read(
+    gateway: EchoingGateway, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delattr("acp_gateway.server.handshakes.read_hello")
+    for line in (b"[" * (HELLO_SIZE + 1), b"\n" * (HELLO_SIZE + 1) + hello(token=gateway.token())):
+        async with listening(TCP, gateway) as door:
+            answer = await answer_to(door, line)
+        assert answer["error"]["message"] == (
+            f"the first line of a connection, a hello, must not be larger than {HELLO_SIZE} bytes"
+        )
+
+
+async def test_a_refusal_reaches_a_client_that_has_sent_much_behind_its_hello(gateway: EchoingGateway) -> None:
+    # Closing with unread bytes resets a TCP connection, and what was sent last may be lost with it.
+    def talk() -> bytes:
+        with socket.create_connection(("127.0.0.1", port_of(door)), timeout=TIMEOUT) as sock:
+            sock.sendall(hello(token="wrong") + b"\n" + PING * 1000)
+            sock.shutdown(socket.SHUT_WR)
+            return b"".join(iter(partial(sock.recv, 65536), b""))
+
+    async with listening(TCP, gateway) as door:
+        received = await trio.to_thread.run_sync(talk)
+    assert json.loads(received)["error"]["code"] == 401
+
+
+async def test_a_client_that_goes_without_a_word_is_no_event(
+    gateway: EchoingGateway, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with listening(TCP, gateway) as door:
+        async with connected(door):
+            pass
+        async with connected(door) as lines:
+            await lines.bytes.send_some(memoryview(b'{"half'))
+        assert (await answer_to(door, b"{}"))["error"]
+    assert [record.levelname for record in caplog.records] == ["WARNING", "WARNING"]
+
+
+@pytest.mark.parametrize("url", [WS, TCP])
+@pytest.mark.parametrize("when", ["before", "during"])
+async def test_a_connection_that_is_reset_at_the_door_is_no_event(
+    url: str, when: str, gateway: EchoingGateway, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    door = await open_listener(ListenSection(url=url), gateway)
+    client = socket.create_connection(("127.0.0.1", port_of(door)))
+    stream = await door._bound.listeners[0].accept()
+    # Closing sends a reset then.
+    client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    with trio.fail_after(TIMEOUT):
+        async with trio.open_nursery() as nursery:
+            if when == "before":
+                client.close()
+                await trio.lowlevel.wait_readable(stream.socket)
+            nursery.start_soon(door.serve, take_socket(stream))
+            await trio.testing.wait_all_tasks_blocked()
+            client.close()
+    door.close()
+    (record,) = caplog.records
+    assert record.levelno == logging.INFO
+    assert "left during the handshake: the connection was lost" in record.getMessage()
+    assert ("gone already" in record.getMessage()) == (when == "before")
+
+
+async def test_who_goes_while_being_told_that_they_are_in_is_paid_for_as_a_brief_visit(
+    gateway: EchoingGateway, unix: str, monkeypatch: pytest.MonkeyPatch, autojump_clock: trio.testing.MockClock
+) -> None:
+    seen_off: list[tuple[float, float]] = []
+    door = await open_listener(ListenSection(url=unix), gateway)
+    monkeypatch.setattr(door._limiter, "release", lambda *visit: seen_off.append(visit))
+    here, there = socket.socketpair()
+    here.setblocking(False)
+    there.sendall(hello(token=gateway.token()) + b"\n")
+    there.close()
+    with trio.fail_after(TIMEOUT):
+        await door.serve(here)
+    door.close()
+    ((cost, since),) = seen_off
+    assert cost > ARRIVAL_COST
+    assert since == trio.current_time()
+    assert len(gateway.connections) == 0
+
+
+@pytest.mark.parametrize(
+    ("url", "said"),
+    [
+        (WS, b""),
+        (WS, b"GET /acp HTTP/1.1\r\nHost: gate"),
+        (TCP, b""),
+        (TCP, b'{"jsonrpc":'),
+        ("wss://127.0.0.1:0", b""),
+        ("wss://127.0.0.1:0", b"\x16\x03\x01"),
+        ("tcp+tls://127.0.0.1:0", b"\x16\x03\x01"),
+    ],
+)
+async def test_who_says_nothing_whole_in_time_is_closed(
+    url: str,
+    said: bytes,
+    tmp_path: Path,
+    spawner: Spawner,
+    certificate: Path,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.INFO)
+    gateway = EchoingGateway(tmp_path / "state", spawner, handshake_timeout=0.01)
+    section = with_tls(url, certificate)
+    async with listening(section, gateway) as door:
+        stream = await trio.open_tcp_stream("127.0.0.1", port_of(door))
+        try:
+            await stream.send_all(said)
+            while await stream.receive_some():
+                pass
+        except trio.BrokenResourceError:
+            pass
+        await stream.aclose()
+        await trio.testing.wait_all_tasks_blocked()
+    assert gateway.served == []
+    assert caplog.messages[-1].endswith("not authenticated within handshake_timeout")
+    assert {record.levelno for record in caplog.records} == {logging.INFO}
+
+
+async def test_a_connection_that_is_open_outlives_the_handshake_timeout(
+    unix: str, tmp_path: Path, spawner: Spawner, autojump_clock: trio.testing.MockClock
+) -> None:
+    gateway = EchoingGateway(tmp_path / "state", spawner, handshake_timeout=TIMEOUT / 10)
+    async with listening(unix, gateway) as door, connected(door) as lines:
+        await lines.send(hello())
+        await lines.receive()
+        await trio.sleep(TIMEOUT / 2)
+        await lines.send(PING)
+        assert await lines.receive() == PING
+
+
+@pytest.mark.parametrize("count", ["0", "000000000000000"])
+async def test_an_upgrade_asks_for_a_link_that_can_be_resumed(count: str, gateway: EchoingGateway) -> None:
+    token = gateway.token()
+    async with listening(WS, gateway) as door:
+        response = await ask(door, "/acp?agent=second", *upgrade(bearer(token), *resuming(count, None)))
+    assert response.status == 101
+    assert response.headers["acp-gateway-resume"] == ["0"]
+    (link_id,) = response.headers["acp-connection-id"]
+    (served,) = gateway.served
+    assert (served.agent, served.link_id) == ("second", link_id)
+    assert gateway.resumed == []
+
+
+async def test_an_upgrade_that_does_not_ask_for_a_link_that_can_be_resumed_sees_none_of_it(
+    gateway: EchoingGateway,
+) -> None:
+    gateway.links[LINK] = 7
+    token = gateway.token()
+    async with listening(WS, gateway) as door:
+        for header in ("User-Agent: x", f"Acp-Connection-Id: {LINK}", "Acp-Connection-Id: " + "x" * 100):
+            response = await ask(door, "/acp", *upgrade(bearer(token), header, header))
+            assert response.status == 101
+            assert "acp-gateway-resume" not in response.headers
+            assert response.headers["acp-connection-id"] != [LINK]
+    assert [served.link_id for served in gateway.served] == [None, None, None]
+    assert gateway.resumed == []
+
+
+@pytest.mark.parametrize(("received", "count"), [("0", 0), ("007", 7), ("17", 17), ("9" * 15, 10**15 - 1)])
+@pytest.mark.parametrize("query", ["", "?agent=third&session=x", "?observe=7&agent=a&agent=b", "?control=0"])
+async def test_an_upgrade_resumes_a_link_whatever_its_query_says(
+    received: str, count: int, query: str, gateway: EchoingGateway
+) -> None:
+    gateway.links[LINK] = 4711
+    token = gateway.token("first")
+    async with listening(WS, gateway) as door:
+        response = await ask(door, f"/acp{query}", *upgrade(bearer(token), *resuming(received)))
+    assert response.status == 101
+    assert response.headers["acp-connection-id"] == [LINK]
+    assert response.headers["acp-gateway-resume"] == ["4711"]
+    (resumed,) = gateway.resumed
+    assert (resumed.access.identity, resumed.link_id, resumed.received_there) == ("ann", LINK, count)
+    assert re.fullmatch(r"the-link \(127\.0\.0\.1:\d+\)", resumed.name)
+    assert gateway.served == []
+    assert gateway.wishes == []
+
+
+@pytest.mark.parametrize("headers", BROKEN_LINKS, ids=lambda headers: " ".join(headers)[:50])
+async def test_a_wish_for_a_link_that_is_not_understood_is_bad_for_those_with_a_token(
+    headers: list[str], gateway: EchoingGateway
+) -> None:
+    gateway.links[LINK] = 0
+    async with listening(WS, gateway) as door:
+        refused = await ask(door, "/acp", *upgrade(bearer(gateway.token()), *headers))
+        assert (await ask(door, "/acp", *upgrade(*headers))).status == 401
+    assert refused.status == 400
+    assert refused.headers["acp-gateway"] == ["protocol"]
+    assert (gateway.served, gateway.resumed, gateway.wishes) == ([], [], [])
+
+
+@pytest.mark.parametrize("headers", [*BROKEN_LINKS, resuming(0), resuming(3), resuming(0, None)])
+async def test_a_control_connection_has_no_link_that_could_be_resumed(
+    headers: list[str], gateway: EchoingGateway
+) -> None:
+    gateway.links[LINK] = 0
+    async with listening(WS, gateway) as door:
+        response = await ask(door, "/acp?control=1", *upgrade(bearer(gateway.token()), *headers))
+    assert response.status == 101
+    assert "acp-gateway-resume" not in response.headers
+    assert response.headers["acp-connection-id"] != [LINK]
+    assert gateway.resumed == []
+    assert gateway.wishes == [ConnectRequest(control=True)]
+    assert gateway.links == {LINK: 0}
+
+
+async def test_a_link_is_resumed_with_a_token_that_is_valid_now(gateway: EchoingGateway) -> None:
+    gateway.links[LINK] = 0
+    token, secret = gateway.tokens.create("laptop", "ann", None)
+    gateway.tokens.revoke(token.id)
+    async with listening(WS, gateway) as door, open_next(TCP, gateway) as lines:
+        for headers in ([], [bearer(secret)]):
+            response = await ask(door, "/acp", *upgrade(*headers, *resuming(3)))
+            assert (response.status, response.headers["acp-gateway"]) == (401, ["unauthorized"])
+        link = {"connectionId": LINK, "received": 3}
+        for answer in [await answer_to(lines, hello(token=shown, resume=link)) for shown in (None, secret)]:
+            assert answer["error"]["code"] == 401
+    assert gateway.resumed == []
+
+
+async def test_a_hello_asks_for_a_link_that_can_be_resumed(gateway: EchoingGateway) -> None:
+    token = gateway.token()
+    async with listening(TCP, gateway) as door:
+        for wish in ({}, {"connectionId": None}, {"received": 0}):
+            async with connected(door) as lines:
+                await lines.send(hello(token=token, agent="second", resume=wish))
+                result = json.loads(await lines.receive())["result"]
+                assert result == {"connectionId": gateway.served[-1].link_id, "received": 0}
+                assert gateway.served[-1].agent == "second"
+    assert len(set(gateway.links)) == 3
+
+
+@pytest.mark.parametrize("params", [{}, {"resume": None}])
+async def test_a_hello_that_does_not_ask_for_a_link_that_can_be_resumed_sees_none_of_it(
+    params: dict[str, Any], gateway: EchoingGateway
+) -> None:
+    gateway.links[LINK] = 7
+    async with listening(TCP, gateway) as door, connected(door) as lines:
+        await lines.send(hello(token=gateway.token(), **params))
+        result = json.loads(await lines.receive())["result"]
+    assert list(result) == ["connectionId"]
+    assert result["connectionId"] != LINK
+    assert [served.link_id for served in gateway.served] == [None]
+    assert gateway.resumed == []
+
+
+@pytest.mark.parametrize("link", [{"connectionId": LINK}, {"connectionId": LINK, "received": 10**15 - 1}])
+async def test_a_hello_resumes_a_link_whatever_else_it_asks_for(link: dict[str, Any], gateway: EchoingGateway) -> None:
+    gateway.links[LINK] = 4711
+    token = gateway.token("first")
+    async with listening(TCP, gateway) as door, connected(door) as lines:
+        await lines.send_batch([hello(token=token, agent="third", session="x", resume=link), PING])
+        assert json.loads(await lines.receive())["result"] == {"connectionId": LINK, "received": 4711}
+        assert await lines.receive() == PING
+    (resumed,) = gateway.resumed
+    assert (resumed.access.identity, resumed.received_there) == ("ann", link.get("received", 0))
+    assert resumed.name.startswith("the-link (127.0.0.1:")
+    assert gateway.served == []
+    assert gateway.wishes == []
+
+
+@pytest.mark.parametrize("link", [{}, {"connectionId": LINK, "received": 3}])
+async def test_a_hello_for_a_control_connection_has_no_link_that_could_be_resumed(
+    link: dict[str, Any], gateway: EchoingGateway
+) -> None:
+    gateway.links[LINK] = 0
+    async with listening(TCP, gateway) as door, connected(door) as lines:
+        await lines.send(hello(token=gateway.token(), control=True, resume=link))
+        assert list(json.loads(await lines.receive())["result"]) == ["connectionId"]
+    assert gateway.wishes == [ConnectRequest(control=True)]
+    assert gateway.resumed == []
+    assert gateway.links == {LINK: 0}
+
+
+@pytest.mark.parametrize(
+    "link",
+    [
+        True,
+        0,
+        "",
+        [],
+        {"received": 1},
+        {"connectionId": None, "received": 1},
+        {"connectionId": 7},
+        {"connectionId": "x" * (CONNECTION_ID_SIZE + 1)},
+        {"connectionId": LINK, "received": "1"},
+        {"connectionId": LINK, "received": 1.0},
+        {"connectionId": LINK, "received": True},
+        {"connectionId": LINK, "received": None},
+        {"connectionId": LINK, "received": -1},
+        {"connectionId": LINK, "received": 10**15},
+    ],
+    ids=lambda link: str(link)[:50],
+)
+async def test_a_hellos_wish_for_a_link_that_is_not_understood_is_an_error_in_its_parameters(
+    link: object, gateway: EchoingGateway, caplog: pytest.LogCaptureFixture
+) -> None:
+    gateway.links[LINK] = 0
+    token = gateway.token()
+    async with listening(TCP, gateway) as door:
+        answer = await answer_to(door, hello(token=token, resume=link))
+    assert answer["error"]["code"] == -32602
+    assert answer["error"]["data"] == {"reason": "protocol"}
+    assert (gateway.served, gateway.resumed) == ([], [])
+    assert token not in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "reason", "level"),
+    [
+        (Unauthorized("because"), 401, "unauthorized", logging.WARNING),
+        (Forbidden("because"), 403, "forbidden", logging.WARNING),
+        (UnknownAgent("because"), 404, "unknown_agent", logging.WARNING),
+        (UnknownSession("because"), 404, "unknown_session", logging.WARNING),
+        (TooFarBehind("because"), 409, "too_far_behind", logging.INFO),
+        (LinkGone("because"), 410, "unknown", logging.INFO),
+        (LinkExpired("because"), 410, "expired", logging.INFO),
+    ],
+)
+async def test_a_link_that_cannot_be_resumed_is_refused_with_the_same_number_on_either_way(
+    error: AccessError,
+    status: int,
+    reason: str,
+    level: int,
+    gateway: EchoingGateway,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.INFO)
+    gateway.links[LINK] = error
+    token = gateway.token()
+    async with listening(WS, gateway) as door, open_next(TCP, gateway) as lines:
+        by_upgrade = await ask(door, "/acp", *upgrade(bearer(token), *resuming(3)))
+        by_line = await answer_to(lines, hello(token=token, resume={"connectionId": LINK, "received": 3}))
+    assert (by_upgrade.status, by_upgrade.headers["acp-gateway"], by_upgrade.body) == (status, [reason], "because\n")
+    assert ("www-authenticate" in by_upgrade.headers) == (status == 401)
+    assert "acp-connection-id" not in by_upgrade.headers
+    assert by_line["error"] == {"code": status, "message": "because", "data": {"reason": reason}}
+    refusals = [record for record in caplog.records if record.getMessage().endswith(": refused: because")]
+    assert [record.levelno for record in refusals] == [level, level]
+    assert gateway.served == []
+
+
+@pytest.mark.parametrize("url", [WS, TCP])
+async def test_a_bug_in_a_link_that_is_resumed_is_logged_and_the_connection_closed(
+    url: str, gateway: EchoingGateway, caplog: pytest.LogCaptureFixture
+) -> None:
+    gateway.links[LINK] = 0
+    gateway.bug = ZeroDivisionError
+    async with listening(url, gateway) as door:
+        link = await dial_link(destination(door, gateway.token()), Timing(), Resume(LINK))
+        with pytest.raises((trio.EndOfChannel, trio.BrokenResourceError)):
+            await link.stream.receive()
+        await link.stream.aclose()
+    (record,) = [record for record in caplog.records if record.levelno == logging.ERROR]
+    assert record.getMessage().startswith("the-link (")
+    caplog.clear()
+
+
+@pytest.mark.parametrize("scheme", ["unix", "tcp", "ws"])
+async def test_the_programs_own_client_opens_a_link_and_resumes_it(
+    scheme: str, unix: str, gateway: EchoingGateway
+) -> None:
+    token = None if scheme == "unix" else gateway.token()
+    async with listening({"unix": unix, "tcp": TCP, "ws": WS}[scheme], gateway) as door:
+        target = replace(destination(door, token), agent="second")
+        link = await dial_link(target, Timing(), Resume())
+        assert link.connection_id is not None
+        assert link.received == 0
+        async with running(link) as stream:
+            await stream.send(PING)
+            assert await stream.receive() == PING
+        gateway.links[link.connection_id] = 1
+        again = await dial_link(target, Timing(), Resume(link.connection_id, 2))
+        assert (again.connection_id, again.received) == (link.connection_id, 1)
+        async with running(again) as stream:
+            await stream.send_batch([PING, b'{"n":2}'])
+            assert [await stream.receive(), await stream.receive()] == [PING, b'{"n":2}']
+    (served,), (resumed,) = gateway.served, gateway.resumed
+    assert (served.agent, served.link_id) == ("second", link.connection_id)
+    assert resumed.access == served.access
+    assert (resumed.access.token is None) == (scheme == "unix")
+    assert (resumed.link_id, resumed.received_there) == (link.connection_id, 2)
+    assert resumed.name.partition(" ")[0] == served.name.partition(" ")[0]
+
+
+@pytest.mark.parametrize("scheme", ["unix", "tcp", "ws"])
+@pytest.mark.parametrize(
+    "error",
+    [
+        Unauthorized("because"),
+        Forbidden("because"),
+        UnknownAgent("because"),
+        UnknownSession("because"),
+        TooFarBehind("because"),
+        LinkGone("because"),
+        LinkExpired("because"),
+    ],
+    ids=lambda error: error.reason,
+)
+async def test_the_programs_own_client_learns_why_a_link_is_not_resumed(
+    scheme: str, error: AccessError, unix: str, gateway: EchoingGateway
+) -> None:
+    gateway.links[LINK] = error
+    token = None if scheme == "unix" else gateway.token()
+    async with listening({"unix": unix, "tcp": TCP, "ws": WS}[scheme], gateway) as door:
+        with pytest.raises(AccessError, match="because") as caught:
+            await dial_link(destination(door, token), Timing(), Resume(LINK, 3))
+    assert type(caught.value) is type(error)
+
+
+@pytest.mark.parametrize("url", [TCP, WS])
+async def test_the_programs_own_client_need_not_ask_for_a_link(url: str, gateway: EchoingGateway) -> None:
+    token = gateway.token()
+    async with listening(url, gateway) as door:
+        await (await dial(destination(door, token), Timing())).aclose()
+        asking = await dial_link(destination(door, token, control=True), Timing(), Resume())
+        await asking.stream.aclose()
+    assert asking.received is None
+    assert gateway.links == {}

@@ -1,0 +1,43 @@
+"""The order in which pending connections are evicted, and the link of an accepted one."""
+
+from typing import Any, cast
+
+from acp_gateway.server.pending import ANSWER_TIMEOUT, FREE_STEPS, Accepted, PendingConnection
+
+NOW = 100.0
+
+
+def pending(number: int, steps: int = 0, last_received_at: float = NOW) -> PendingConnection:
+    return PendingConnection(
+        name=str(number),
+        address="192.0.2.1",
+        listener="tcp://gpu:1",
+        network="192.0.2.1",
+        limited=True,
+        number=number,
+        steps=steps,
+        last_received_at=last_received_at,
+    )
+
+
+def evicted(*connections: PendingConnection) -> list[str]:
+    """Return the names in the order of eviction."""
+    return [connection.name for connection in sorted(connections, key=lambda each: each.eviction_key(NOW))]
+
+
+def test_eviction_begins_with_the_oldest_idle_connection_and_ends_with_the_oldest_active_one() -> None:
+    slow = pending(2, steps=1, last_received_at=NOW - 2 * ANSWER_TIMEOUT)
+    trickling = pending(4, steps=FREE_STEPS + 1)
+    assert evicted(pending(1, steps=1), slow, pending(3), trickling, pending(5, steps=1)) == ["2", "3", "4", "5", "1"]
+
+
+def test_repr_of_a_pending_connection_hides_its_token() -> None:
+    connection = pending(1)
+    connection.token = "acpgw_secret"  # It stands for one.
+    assert "acpgw_secret" not in repr(connection)
+
+
+def test_link_id_is_set_for_resumable_connections_only() -> None:
+    purpose = cast("Any", None)
+    assert Accepted("id", 0, purpose).link_id == "id"
+    assert Accepted("id", None, purpose).link_id is None
