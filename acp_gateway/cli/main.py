@@ -379,7 +379,7 @@ def connect(
                 connect_timeout,
                 0.0 if was_given("connect_timeout") else known_timeout,
                 reached.knows,
-                reached.note,
+                reached.record,
                 keepalive,
             ),
         )
@@ -438,7 +438,7 @@ def sessions(
         cert=cert,
         key=key,
     )
-    listing = trio.run(partial(control.list_sessions, destination, patience=connect_timeout))
+    listing = trio.run(partial(control.list_sessions, destination, time_limit=connect_timeout))
     found = listing.sessions
     for problem in listing.problems:
         click.echo(f"warning: {problem}", err=True)

@@ -106,7 +106,9 @@ def pair(
     check_host(path, name, dict.fromkeys(_WRITTEN, "x"))
 
     entry = _Entry(path, name, before)
-    place, offer, replaced = trio.run(partial(_pair, way, entry, label=label, agents=agents, patience=connect_timeout))
+    place, offer, replaced = trio.run(
+        partial(_pair, way, entry, label=label, agents=agents, time_limit=connect_timeout)
+    )
     if not replaced:
         click.echo(
             f"warning: the token {before.token_id if before else ''} of before is still there: it was made otherwise, "
@@ -162,7 +164,7 @@ class _Entry:
 
 
 async def _pair(
-    way: "Way", entry: _Entry, *, label: str, agents: tuple[str, ...], patience: float
+    way: "Way", entry: _Entry, *, label: str, agents: tuple[str, ...], time_limit: float
 ) -> "tuple[Place, Offer, bool]":
     """Pair, or change nothing: the address that works, what was offered, and whether the token of before is gone."""
     import trio
@@ -171,10 +173,10 @@ async def _pair(
     from acp_gateway.client.pairing import open_pairing, places
 
     host_name = way.address.host
-    with trio.move_on_after(patience):
+    with trio.move_on_after(time_limit):
         host_name = await ssh.find_host_name(way)
     _check_same_machine(entry.before, way, host_name)
-    async with open_pairing(way, label=label, agents=agents, patience=patience) as pairing:
+    async with open_pairing(way, label=label, agents=agents, time_limit=time_limit) as pairing:
         offer = pairing.offer
         try:
             found = places(offer, way, host_name)
@@ -251,7 +253,7 @@ async def _try(found: "list[Place]", way: "Way", offer: "Offer") -> "Place":
             ssh_options=way.options,
         )
         try:
-            await control.list_sessions(destination, patience=TRY_TIMEOUT * (1 if place.address.tls else 3))
+            await control.list_sessions(destination, time_limit=TRY_TIMEOUT * (1 if place.address.tls else 3))
         except Unreachable as error:
             failure = failure or error
         else:

@@ -1,4 +1,4 @@
-"""Asking the gateway itself, on a connection of its own that no agent is behind: which sessions there are."""
+"""Requests to the gateway itself over a control connection, which has no agent: the list of sessions."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -18,7 +18,7 @@ from acp_gateway.transports.websocket import Timing, WebSocketStream
 SESSION_COLUMNS: Final = ("ID", "AGENT", "TITLE", "CWD", "OWNER", "LIVE", "CONNECTED", "AWAY", "TURN", "WAITS")
 
 TITLE_SIZE: Final = 40
-"""Characters of a title in a table; agents take a whole first prompt for one."""
+"""Characters of a title in a table; some agents use the whole first prompt as the title."""
 
 _REQUEST_ID: Final = 1
 
@@ -36,40 +36,40 @@ _SESSION: Final = {
     "waiting": list,
 }
 _WAITING: Final = {"method": str, "title": str | None, "since": str}
-"""What a session has, and what waits in one, each with its type. A later version may say more; an earlier one knew
-only sessions that are live, and did not say so."""
+"""Members of a session and of an open request, with their types. Later versions may add members; earlier ones listed
+live sessions only, without `live`."""
 
 _PROBLEM_SIZE: Final = 1000
-"""Characters of a problem that are shown: what several causes and the paths in them take."""
+"""Characters of a problem that are shown: enough for several causes with their paths."""
 
 
 @dataclass(frozen=True, slots=True)
 class Listing:
-    """What a gateway says of its sessions."""
+    """A gateway's list of sessions."""
 
     sessions: list[dict[str, Any]]
-    """As it describes them; see `docs/wire.md`."""
+    """Sessions as the gateway describes them; see `docs/wire.md`."""
     more: int = 0
-    """How many there are besides that are not live, all used longer ago."""
+    """Number of further sessions, none of them live and all used longer ago."""
     problems: tuple[str, ...] = ()
-    """What is wrong there at the moment, a line each, fit for a terminal."""
+    """Current problems of the gateway, one line each, escaped for terminals."""
 
 
-async def ask(destination: Destination, method: str, params: object, *, patience: float) -> Any:
-    """Connect, make one request of the gateway, and return its result: any JSON value.
+async def ask(destination: Destination, method: str, params: object, *, time_limit: float) -> Any:
+    """Connect, send one request to the gateway, and return its result: any JSON value.
 
     Args:
         destination: a gateway, with `control` set.
-        method: one of the gateway's own.
-        params: its parameters, as JSON takes them.
-        patience: seconds for all of it.
+        method: a reserved method.
+        params: its parameters, serializable as JSON.
+        time_limit: seconds for connecting and the response together.
 
-    Raises what `dial` raises, and the same for an error that is the answer. Cancelling closes the connection.
+    Raises what `dial` raises, also for an error response. Cancelling closes the connection.
     """
     address = destination.address
     stream = None
     try:
-        with trio.move_on_after(patience):
+        with trio.move_on_after(time_limit):
             stream = await dial(destination, Timing())
             return await _exchange(stream, destination, method, params)
     except trio.EndOfChannel:
@@ -80,7 +80,7 @@ async def ask(destination: Destination, method: str, params: object, *, patience
     finally:
         if stream is not None:
             await stream.aclose()
-    raise Unreachable(f"{explain_silence(str(address))} (tried for {patience:g} s)")
+    raise Unreachable(f"{explain_silence(str(address))} (tried for {time_limit:g} s)")
 
 
 async def _exchange(stream: MessageStream, destination: Destination, method: str, params: object) -> Any:
@@ -92,27 +92,27 @@ async def _exchange(stream: MessageStream, destination: Destination, method: str
         except (ValueError, RecursionError):
             reply = None
         if not isinstance(reply, dict):
-            raise ProtocolError(f"{destination.address}: the answer is no message")
-        # The id is null where the request was not even understood as one.
+            raise ProtocolError(f"{destination.address}: the response is not a JSON-RPC message")
+        # The id is null if the gateway could not parse the request.
         if "method" in reply or reply.get("id") not in (_REQUEST_ID, None):
             continue
         if isinstance(reply.get("error"), dict):
             raise refusal_by_error(destination, reply["error"])
         if "result" not in reply:
-            raise ProtocolError(f"{destination.address}: the answer has no result")
+            raise ProtocolError(f"{destination.address}: the response has no result")
         return reply["result"]
 
 
-async def list_sessions(destination: Destination, *, patience: float) -> Listing:
-    """The sessions that the token may see.
+async def list_sessions(destination: Destination, *, time_limit: float) -> Listing:
+    """Return the sessions that the token may see; only those of the destination's agent, if it names one.
 
-    Where the destination names an agent, only that agent's. `patience` and errors are those of `ask`.
+    `time_limit` and errors are those of `ask`.
     """
-    result = await ask(destination, SESSIONS, {}, patience=patience)
+    result = await ask(destination, SESSIONS, {}, time_limit=time_limit)
     if not _is_listing(result):
         raise ProtocolError(
-            f"{destination.address}: the gateway's answer is not understood; does `acp-gateway --version` say the same "
-            "there and here?"
+            f"{destination.address}: the gateway's response is not understood; does `acp-gateway --version` print the "
+            "same there and here?"
         )
     return Listing(
         [session for session in result["sessions"] if destination.agent in (None, session["agent"])],
@@ -152,9 +152,9 @@ def _is_waiting(value: object) -> bool:
 
 
 def session_rows(sessions: Sequence[Mapping[str, Any]], now: datetime) -> list[tuple[str, ...]]:
-    """A row of text for each session of `list_sessions`, with a cell for each of `SESSION_COLUMNS`.
+    """Return a row for each session of `list_sessions`, with a cell for each of `SESSION_COLUMNS`.
 
-    `now`, with its time zone, is what ages are counted to. No cell holds what a terminal would take for more than text.
+    Ages are relative to `now`, which has a time zone. Control characters are escaped.
     """
     return [
         (
@@ -167,14 +167,14 @@ def session_rows(sessions: Sequence[Mapping[str, Any]], now: datetime) -> list[t
             str(session["connected"]),
             str(session["away"]),
             "open" if session["turn"] else "-",
-            _waits(session["waiting"], now),
+            _describe_waiting(session["waiting"], now),
         )
         for session in sessions
     ]
 
 
-def _waits(waiting: Sequence[Mapping[str, Any]], now: datetime) -> str:
-    """What waits for a person: the oldest, and how many more there are."""
+def _describe_waiting(waiting: Sequence[Mapping[str, Any]], now: datetime) -> str:
+    """Describe the oldest request that waits for a decision, and count the others."""
     if not waiting:
         return "-"
     since, oldest = min(((datetime.fromisoformat(one["since"]), one) for one in waiting), key=lambda pair: pair[0])
@@ -184,7 +184,7 @@ def _waits(waiting: Sequence[Mapping[str, Any]], now: datetime) -> str:
 
 
 def _age(age: timedelta) -> str:
-    """How long that is, in its largest unit; nothing where the two machines' clocks disagree."""
+    """Format a duration in its largest unit; a negative one, caused by clock skew, counts as 0."""
     seconds = max(int(age.total_seconds()), 0)
     for unit, size in (("d", 86400), ("h", 3600), ("min", 60)):
         if seconds >= size:

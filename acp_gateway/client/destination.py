@@ -1,6 +1,6 @@
-"""Where `connect` goes and what it shows there: the command line, the environment and hosts.toml put together.
+"""Resolve the destination of `connect` from the command line, the environment and hosts.toml.
 
-All of it is read anew for each attempt to connect, so a new token or a corrected file counts without a restart.
+All sources are read again for each attempt to connect, so a new token or a corrected file needs no restart.
 """
 
 import os
@@ -18,22 +18,22 @@ from acp_gateway.security.token_format import explain_flaw, read_token_file
 if TYPE_CHECKING:
     from acp_gateway.config.hosts import Host
 
-_HOSTS_TOLD = 10
-"""Names of hosts.toml that an error shows."""
+_HOSTS_SHOWN = 10
+"""Maximum host names of hosts.toml in an error."""
 
 
 def find_host(target: str) -> "Host | None":
-    """The entry of hosts.toml that a target names, if it does. Raises `ConfigError` where it almost does."""
+    """Return the entry of hosts.toml with the name `target`, or None. Raises `ConfigError` for a likely typo."""
     if "://" in target:
         return None
-    # A URL needs none of this, and the client's start-up should not wait for it.
+    # Imported here to keep start-up fast for URLs, which need none of it.
     from acp_gateway.config.hosts import hosts_path, load_hosts
     from acp_gateway.config.toml_file import suggestion
 
     try:
         path = hosts_path()
     except ConfigError:
-        return None  # Without any home directory there is no hosts.toml.
+        return None  # Without a home directory there is no hosts.toml.
     hosts = load_hosts(path)
     hint = suggestion(target, hosts) if target not in hosts and not set(target) & set(".:[") else ""
     if hint:
@@ -56,15 +56,14 @@ def find_destination(
     cert: Path | None = None,
     key: Path | None = None,
 ) -> Destination:
-    """Where to connect, by the command line, the environment and hosts.toml as they are now.
+    """Return the destination for the command line, the environment and hosts.toml as they are now.
 
-    The agent in hosts.toml is only for who begins sessions: one to join has its agent already, and who asks the
-    gateway itself needs none.
+    The agent in hosts.toml is not used with `session`, which has an agent already, nor with `control`, which needs none.
 
-    No token is needed on this machine, through ssh, with a client certificate, or where the host's section has
-    `token = "none"`: what answers there may be another ACP server.
+    No token is required on loopback, over ssh, with a client certificate, or if the host's section has
+    `token = "none"`, which is for other ACP servers.
 
-    Raises `UsageError`, `ConfigError`, or `Unauthorized` where there is no token, each with what to do.
+    Raises `UsageError`, `ConfigError`, or `Unauthorized` for a missing token, each with the remedy.
     """
     host = find_host(target)
     address = host.address if host else parse_target(target)
@@ -81,8 +80,8 @@ def find_destination(
         address.tls or address.loopback or address.scheme == "ssh" or insecure or (host and host.insecure_plaintext)
     ):
         raise UsageError(
-            f"everybody on the way to {address} could read the token: use wss:// or tcp+tls://, or, where the network "
-            "itself is private, --insecure-plaintext (insecure_plaintext = true in hosts.toml)"
+            f"the token would be sent to {address} unencrypted: use wss:// or tcp+tls://, or, on a private network, "
+            "--insecure-plaintext (insecure_plaintext = true in hosts.toml)"
         )
     token = _find_token(token_file, host)
     wants_token = cert is None and address.scheme != "ssh" and not address.loopback
@@ -107,26 +106,26 @@ def find_destination(
 
 
 def check_client_certificate(cert: Path | None, key: Path | None) -> None:
-    """Raise `UsageError` where one is named without the other."""
+    """Raise `UsageError` if only one of the two is given."""
     if (cert is None) != (key is None):
         missing = "--cert with the certificate of that key" if cert is None else "--key with its private key"
         raise UsageError(f"a client certificate is two files: give {missing} as well")
 
 
 def check_session_id(text: str) -> str:
-    """The id of a session, if it can be one: agents choose them as they like. Raises `UsageError`."""
+    """Return `text` if it can be a session id; agents choose ids freely. Raises `UsageError`."""
     if not text or re.search(r"[\ud800-\udfff]", text):
-        raise UsageError(f"no session has the id {text[:64]!r}; `acp-gateway sessions` shows those there are")
+        raise UsageError(f"no session has the id {text[:64]!r}; `acp-gateway sessions` lists them")
     return text
 
 
 def _find_token(token_file: Path | None, host: "Host | None") -> str | None:
-    """The token from the first place that has one. Raises `ConfigError` or `Unauthorized` for one that is flawed."""
+    """Return the token from the first source that has one. Raises `ConfigError` or `Unauthorized` for a malformed one."""
     if token_file is None and host is not None and not host.wants_token:
         return None
     named = os.environ.get("ACP_GATEWAY_TOKEN_FILE")
     if token_file is None and named:
-        # Editors set variables without a shell that would expand this.
+        # Editors set variables without a shell, so `~` is not expanded yet.
         token_file = expand_user(named)
     if token_file is None:
         token = os.environ.get("ACP_GATEWAY_TOKEN", "").strip()
@@ -144,7 +143,7 @@ def _find_token(token_file: Path | None, host: "Host | None") -> str | None:
 
 
 def _missing_token(target: str, host: "Host | None") -> GatewayError:
-    """The error where there is no token, and one is needed."""
+    """Return the error for a required token that is missing."""
     if host is None and "://" not in target:
         from acp_gateway.config.hosts import hosts_path, load_hosts
 
@@ -152,20 +151,20 @@ def _missing_token(target: str, host: "Host | None") -> GatewayError:
             names = list(load_hosts(hosts_path()))
         except ConfigError:
             names = []
-        there = f"there: {', '.join(names[:_HOSTS_TOLD])}" if names else "there is none"
+        there = f"there: {', '.join(names[:_HOSTS_SHOWN])}" if names else "it is empty"
         return ConfigError(
             f'"{target}" is not in hosts.toml ({there}) and no token was given. New gateway? `acp-gateway pair '
             f"{target}`, or --token-file with a file that has its token"
         )
     return Unauthorized(
         "there is no token: make one with `acp-gateway token create` on the gateway's machine, and give it by "
-        "--token-file, ACP_GATEWAY_TOKEN_FILE, ACP_GATEWAY_TOKEN, or token_file in hosts.toml; for a server that wants "
-        'none, write token = "none" there'
+        "--token-file, ACP_GATEWAY_TOKEN_FILE, ACP_GATEWAY_TOKEN, or token_file in hosts.toml; for a server that needs "
+        'none, set token = "none" there'
     )
 
 
 def _explain_refusal(token: str | None, host: "Host | None") -> str:
-    """What may be the reason where a gateway does not accept this token, or none, and what helps; "" for unknown."""
+    """Return the likeliest cause of a gateway refusing this token, or none, and the remedy; "" if unknown."""
     if token is None:
         return "no token was sent: give one by --token-file, ACP_GATEWAY_TOKEN_FILE, or token_file in hosts.toml"
     flaw = explain_flaw(token)

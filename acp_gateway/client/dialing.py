@@ -1,8 +1,8 @@
-"""From an address and a token to a stream of messages: what a client does to get in, on every transport.
+"""Connect to a gateway and authenticate, over any transport.
 
-The token is sent to nobody who has not shown that it is the gateway: over TLS only after the certificate was accepted,
-by the system's authorities, by the user's own, or by its pin. Without TLS it is shown to whoever has the address: on
-this machine, whoever could bind the port or the socket's path; elsewhere only where the user has asked for that.
+Over TLS the token is sent only after the certificate was verified: by the system's authorities, by the user's own, or by
+its pin. Without TLS the peer is not verified. So the token goes to loopback and unix sockets, and to another machine
+only with `--insecure-plaintext`.
 """
 
 import json
@@ -57,73 +57,73 @@ _REFUSALS: Final[Sequence[type[AccessError]]] = (
     LinkGone,
     LinkExpired,
 )
-"""What a gateway may say, by its number; of those with the same number the first, unless the reason says another."""
+"""Refusals of a gateway, looked up by status, then by reason. The first with the status is the default."""
 
 _BUSY: Final = frozenset({408, 425, 429, 500, 502, 503, 504})
-"""HTTP statuses of a proxy whose gateway is not there yet, and of one that asks for patience."""
+"""HTTP statuses of a proxy that may succeed later."""
 
 _GATEWAY_DOWN: Final = frozenset({502, 503, 504})
-"""Those of a proxy that does not reach its gateway."""
+"""HTTP statuses of a proxy that does not reach its gateway."""
 
 _NOT_FOUND: Final = 404
 
 OTHER_PATH: Final = "there is nothing here; the endpoint is /acp"
-"""What a gateway says at another path."""
+"""Text of a gateway's 404 response."""
 
 _SECURE: Final = {"ws": "wss", "tcp": "tcp+tls"}
-"""The schemes with TLS that go with those without."""
+"""The TLS scheme for each plaintext scheme."""
 
 _ID: Final = re.compile(r"[\x21-\x7e]{1,64}")
-"""A connection's id: fit for a header, and for a line of a log."""
+"""A connection id: safe in a header and in a log line."""
 
 _COUNT: Final = re.compile(r"[0-9]{1,15}")
-"""A number of messages, as a header has it."""
+"""A message count in a header."""
 
-_LAST_WORDS: Final = 1.0
-"""Seconds to wait for what a server said before it left: that came before the news that it has left."""
+_ALERT_TIMEOUT: Final = 1.0
+"""Seconds to wait for a TLS alert after a write has failed: the server sent it before it closed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Destination:
-    """Where to go and what to show there."""
+    """A gateway's address, and the parameters and credentials of a connection to it."""
 
     address: Address
     agent: str | None
     """None for the gateway's default agent, or the token's only one."""
     token: str | None
-    """None for a server that wants none: over a unix socket, through ssh, with a client certificate, or another's."""
+    """None where none is needed: unix sockets, ssh, client certificates, other ACP servers."""
     pin: str | None
     ca: Path | None
     max_message_size: int
-    """Bytes of one message from the gateway."""
+    """Maximum bytes of one message from the gateway."""
     session: str | None = None
-    """The session to join; None to begin with one of its own."""
+    """The session to join; None to start without one."""
     observe: bool = False
-    """To look only, whatever the token allows."""
+    """Read only, even if the token allows more."""
     control: bool = False
-    """To ask the gateway itself, and no agent."""
+    """Open a control connection, which has no agent."""
     command: str | None = None
-    """Where this program is on the far machine, for `ssh`; None to look for it."""
+    """Path of this program on the remote machine, for `ssh`; None to search for it."""
     ssh_options: tuple[str, ...] = ()
-    """Further options of ssh, each as `Name=value`."""
+    """Additional ssh options, each as `Name=value`."""
     cert: Path | None = None
     key: Path | None = None
-    """A client certificate and its key, both or neither; for TLS."""
+    """A client certificate and its key for TLS, both or neither."""
     token_hint: str = ""
-    """Why the token may not be accepted, and what helps; for the error that says so."""
+    """The likeliest cause of a refused token and its remedy, added to that error."""
 
     @property
-    def wish(self) -> dict[str, str | bool]:
-        """What is asked for there, as the parameters of a hello."""
-        wish = {"agent": self.agent, "session": self.session, "observe": self.observe, "control": self.control}
-        return {name: value for name, value in wish.items() if value is not None and value is not False}
+    def connect_params(self) -> dict[str, str | bool]:
+        """The requested agent, session and role, as the parameters of a hello."""
+        params = {"agent": self.agent, "session": self.session, "observe": self.observe, "control": self.control}
+        return {name: value for name, value in params.items() if value is not None and value is not False}
 
     def __repr__(self) -> str:
         return f"Destination({self.address})"
 
 
 def explain_silence(address: str) -> str:
-    """What it may mean that nothing came back from an address."""
+    """Return the error text for an address that did not answer in time, with the likeliest cause."""
     if address.startswith("ssh://"):
         login = re.sub(r":[0-9]+$", "", address.removeprefix("ssh://").partition("/")[0])
         return (
@@ -134,46 +134,46 @@ def explain_silence(address: str) -> str:
 
 
 class Resume(NamedTuple):
-    """What is asked of a gateway with a link: a new one that can be resumed, or one that was there before."""
+    """Resume parameters: a request for a new resumable link, or for the continuation of one."""
 
     connection_id: str | None = None
     """None for a new link."""
     received: int = 0
-    """How many messages have been received over the link; none over a new one."""
+    """Number of messages received over the link so far."""
 
     @property
     def headers(self) -> dict[str, str]:
-        """The same for an upgrade."""
+        """The parameters as headers of a WebSocket upgrade."""
         if self.connection_id is None:
             return {RESUME: "0"}
         return {CONNECTION_ID: self.connection_id, RESUME: str(self.received)}
 
     @property
     def params(self) -> dict[str, str | int]:
-        """The same for a hello."""
+        """The parameters as the `resume` member of a hello."""
         return {} if self.connection_id is None else {"connectionId": self.connection_id, "received": self.received}
 
 
 class Dialed(NamedTuple):
-    """A connection to a gateway, and what the gateway says of its link."""
+    """A connection to a gateway, and the state of its link there."""
 
     stream: MessageStream
-    """Ready for `initialize`, or for what is missing of a link that goes on."""
+    """Ready for `initialize`, or for the messages that a resumed link has missed."""
     connection_id: str | None
-    """What the link is resumed by. Without `received` only a name, or None."""
+    """The id that resumes the link. If `received` is None, it is only a name or None."""
     received: int | None
-    """How many messages of the link the gateway has received; None where it knows nothing of resuming."""
+    """Number of messages of the link that the gateway has received; None if it does not resume links."""
 
 
 async def dial(destination: Destination, timing: Timing) -> MessageStream:
     """Connect, authenticate, and return a stream that is ready for `initialize`.
 
     Raises:
-        Unreachable: nobody answers, or not now.
-        TrustError: the certificate is not the one that was promised, and no token was sent; or the far side does not
-            accept the client's.
-        AccessError: the gateway itself says no, and would say so again. What a proxy says is never one of these.
-        ProtocolError: whoever answers there is no gateway.
+        Unreachable: there is no answer, or a temporary refusal.
+        TrustError: the certificate is not the expected one, and no token was sent; or the server rejects the client's
+            certificate.
+        AccessError: the gateway itself refuses, and would refuse again. A proxy's refusal never raises it.
+        ProtocolError: the server is not a gateway.
 
     Cancelling closes the connection.
     """
@@ -181,13 +181,13 @@ async def dial(destination: Destination, timing: Timing) -> MessageStream:
 
 
 async def dial_link(destination: Destination, timing: Timing, resume: Resume) -> Dialed:
-    """The same for a link that outlives its connection: ask for a new one, or go on with one that there was.
+    """Connect like `dial`, and request a new resumable link or resume an existing one.
 
-    Raises what `dial` raises, and where a link can't be resumed:
-        TooFarBehind, LinkExpired, LinkGone: the gateway says so.
-        ProtocolError: whoever answers there does not say how many messages of this link it has received.
+    Raises what `dial` raises, and for a link that can't be resumed:
+        TooFarBehind, LinkExpired, LinkGone: the gateway refuses it.
+        ProtocolError: the response lacks the number of messages that the gateway has received over this link.
 
-    Cancelling closes the connection. The gateway may have taken up the link then: resuming it again is right.
+    Cancelling closes the connection. The gateway may have resumed the link by then; it can be resumed again.
     """
     return await _dial(destination, timing, resume)
 
@@ -211,7 +211,7 @@ async def _dial(destination: Destination, timing: Timing, resume: Resume | None)
         try:
             _raise_refusal_of_certificate(destination, error)
             if address.tls:
-                _raise_refusal_of_certificate(destination, await _last_words(stream))
+                _raise_refusal_of_certificate(destination, await _read_error(stream))
         finally:
             await stream.aclose()
         hint = (
@@ -228,7 +228,7 @@ async def _dial(destination: Destination, timing: Timing, resume: Resume | None)
 async def _connect(destination: Destination) -> "SocketBytes | SshBytes":
     address = destination.address
     if address.scheme == "ssh":
-        # Nobody else's start-up should wait for it.
+        # Imported here to keep start-up fast for the other transports.
         from acp_gateway.client.ssh import Way, open_relay
 
         return await open_relay(Way(address, destination.command, destination.ssh_options))
@@ -240,9 +240,9 @@ async def _connect(destination: Destination) -> "SocketBytes | SshBytes":
     return await connect_tcp(address.host, address.port, context)
 
 
-async def _last_words(stream: ByteStream) -> trio.BrokenResourceError | None:
-    """What reading from a stream ends with that can't be written to: a server may have said why before it left."""
-    with trio.move_on_after(_LAST_WORDS):
+async def _read_error(stream: ByteStream) -> trio.BrokenResourceError | None:
+    """Return the error that reading ends with after a write has failed: it may be a TLS alert with the cause."""
+    with trio.move_on_after(_ALERT_TIMEOUT):
         try:
             while await stream.receive_some():
                 pass
@@ -252,7 +252,7 @@ async def _last_words(stream: ByteStream) -> trio.BrokenResourceError | None:
 
 
 def _raise_refusal_of_certificate(destination: Destination, error: BaseException | None) -> None:
-    """Raise `TrustError` where an error comes of what the far side has against the client's certificate."""
+    """Raise `TrustError` if an error was caused by the server rejecting the client's certificate."""
     alert = certificate_alert(error)
     if destination.cert is None and alert == CERTIFICATE_REQUIRED:
         raise TrustError(f"{destination.address} wants a client certificate: give --cert and --key") from error
@@ -267,7 +267,7 @@ def _raise_refusal_of_certificate(destination: Destination, error: BaseException
 
 async def _upgrade(stream: ByteStream, destination: Destination, timing: Timing, resume: Resume | None) -> Dialed:
     address = destination.address
-    query = {name: "1" if value is True else value for name, value in destination.wish.items()}
+    query = {name: "1" if value is True else value for name, value in destination.connect_params.items()}
     headers = {"User-Agent": f"acp-gateway/{__version__}"}
     if destination.token is not None:
         headers["Authorization"] = f"Bearer {destination.token}"
@@ -297,7 +297,7 @@ async def _upgrade(stream: ByteStream, destination: Destination, timing: Timing,
 
 
 def _foreign_answer(address: Address, error: UpgradeRefused) -> GatewayError:
-    """The error for an HTTP status that is no refusal of a gateway's own."""
+    """Return the error for an HTTP response that did not come from a gateway's own refusal."""
     place = f"{address.host}:{address.port}"
     text = printable(error.text)
     if error.status in _GATEWAY_DOWN:
@@ -327,7 +327,7 @@ async def _say_hello(stream: ByteStream, destination: Destination, resume: Resum
         "jsonrpc": "2.0",
         "id": 0,
         "method": "_acp-gateway/hello",
-        "params": token | destination.wish | link,
+        "params": token | destination.connect_params | link,
     }
     await lines.send(json.dumps(hello).encode())
     text = b""
@@ -355,27 +355,27 @@ async def _say_hello(stream: ByteStream, destination: Destination, resume: Resum
 def _dialed(
     stream: MessageStream, destination: Destination, resume: Resume | None, connection_id: object, received: object
 ) -> Dialed:
-    """What a gateway says of a link, each None where it says nothing.
+    """Validate the connection id and message count of a gateway's response; either may be absent.
 
-    Raises `ProtocolError` where that is no answer to what it was asked.
+    Raises `ProtocolError` if they do not match the request.
     """
     name = connection_id if isinstance(connection_id, str) and _ID.fullmatch(connection_id) else None
     if resume is None or (resume.connection_id is None and received is None):
         return Dialed(stream, name, None)
-    where = f"{destination.address}: the answer to a link that can be resumed"
+    where = f"{destination.address}: the response for a resumable link"
     if type(received) is not int or not 0 <= received < 10**15:
-        raise ProtocolError(f"{where} has no number of messages; is a proxy or another server in between?")
+        raise ProtocolError(f"{where} has no message count; is a proxy or another server in between?")
     if name is None or resume.connection_id not in (None, name):
-        raise ProtocolError(f"{where} is about another link; is a proxy or another server in between?")
+        raise ProtocolError(f"{where} names another link; is a proxy or another server in between?")
     if resume.connection_id is None and received:
-        raise ProtocolError(f"{where} says of a new one that {received} messages came over it")
+        raise ProtocolError(f"{where} counts {received} messages on a new link")
     return Dialed(stream, name, received)
 
 
 def refusal_by_error(destination: Destination, error: Mapping[str, Any]) -> GatewayError:
-    """The error for the JSON-RPC error with which a gateway refuses.
+    """Return the exception for a JSON-RPC error with which a gateway refuses.
 
-    It is an `AccessError` only where a reason is given, by which a gateway's own refusal is known.
+    It is an `AccessError` only if the error has a reason, which marks a refusal by the gateway itself.
     """
     data = error.get("data")
     reason = data.get("reason") if isinstance(data, dict) else None
@@ -383,19 +383,19 @@ def refusal_by_error(destination: Destination, error: Mapping[str, Any]) -> Gate
     return _refusal(
         destination,
         error.get("code"),
-        message if isinstance(message, str) else "for no reason that is given",
+        message if isinstance(message, str) else "without a reason",
         reason if isinstance(reason, str) else None,
     )
 
 
 def _refusal(destination: Destination, number: object, text: str, reason: str | None) -> GatewayError:
-    """The error for an HTTP status, or for the same number as the code of a JSON-RPC error, and for its reason.
+    """Return the exception for an HTTP status or a JSON-RPC error code, and its reason.
 
-    The reason is what shows that it is the gateway that refuses; None from anybody else.
+    The reason shows that the gateway itself refuses; it is None for a proxy or another server.
     """
     text = printable(text)
     if type(number) is not int:
-        return ProtocolError(f"{destination.address}: refused without a number: {text}")
+        return ProtocolError(f"{destination.address}: refused without a status: {text}")
     kinds = [kind for kind in _REFUSALS if kind.http_status == number]
     if kinds and reason is not None:
         kind = next((kind for kind in kinds if kind.reason == reason), kinds[0])

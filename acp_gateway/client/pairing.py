@@ -1,11 +1,11 @@
-"""Pairing: over the user's own ssh, a machine gets a token of a gateway and whatever else it takes to reach it.
+"""Pairing: give a machine a token, a pin and an address of a gateway, over the user's own ssh.
 
-Whoever can log in as the gateway's user may make tokens anyway, and ssh has shown already that the machine is the right
-one. So the gateway's pin comes from there as well, and nobody has to compare or to copy anything.
+A user who can log in as the gateway's user may create tokens anyway, and ssh has verified the machine. So the pin is
+transferred the same way, and there is nothing to compare or copy by hand.
 
-A pairing is whole or nothing. The new token lives for `PENDING` seconds until the machine has connected with it and
-says `keep`; only when it is noted there, `replace` revokes the token of before. Whatever ends earlier, the machine's
-entry and its old token stay as they were, and the new token is revoked, at the latest by its time.
+A pairing is atomic. The new token expires after `PENDING` seconds unless the machine connects with it and sends `keep`.
+After the machine has saved its entry, `replace` revokes the previous token. If a step fails, the machine's entry and
+its old token are unchanged, and the new token is revoked or expires.
 """
 
 import ipaddress
@@ -31,55 +31,56 @@ if TYPE_CHECKING:
     from acp_gateway.security.token_store import Token
 
 WHAT: Final = "pairing"
-"""What is between the marks, on their lines."""
+"""Name of the command in its begin and end lines."""
 
 KEEP: Final = "keep"
 REPLACE: Final = "replace"
 WITHDRAW: Final = "withdraw"
-"""What the machine that is paired may tell the gateway's, a line each."""
+"""Commands of the paired machine, one a line."""
 
 PENDING: Final = 600.0
-"""Seconds that a token lives before it is kept: time for some addresses that do not answer, and not for a thief."""
+"""Seconds until a token expires that was not kept: enough to try several unresponsive addresses, too short to be
+worth stealing."""
 
-_NOT_UNDERSTOOD: Final = "the answer is not understood; does `acp-gateway --version` say the same there and here?"
+_NOT_UNDERSTOOD: Final = "the response is not understood; does `acp-gateway --version` print the same there and here?"
 
 LABEL: Final = re.compile(r"[\w .,:@+()-]{1,64}")
-"""What a machine may be called: it comes to stand in a command for a shell that may be of any kind."""
+"""A machine's label. It becomes part of a command line for an unknown shell."""
 
 _PAIRED: Final = " (paired)"
-"""What the label of each such token ends with, so that no other is ever revoked by pairing again."""
+"""Suffix of the labels of tokens made by pairing: pairing again revokes only those."""
 
 _ID: Final = re.compile("[0-9a-f]{8}")
 _PEM: Final = re.compile("-----BEGIN CERTIFICATE-----.+?-----END CERTIFICATE-----", re.DOTALL)
 
 
 MOST_PLACES: Final = 16
-"""Addresses of one gateway that are tried, for some seconds each: nobody listens at more."""
+"""Maximum addresses of one gateway that are tried, for some seconds each: more than a gateway has."""
 
 
 @dataclass(frozen=True, slots=True)
 class Listener:
-    """Where a gateway can be reached with TLS."""
+    """A TLS listener of a gateway."""
 
     address: Address
-    """As in its configuration, where the host may stand for all addresses of the machine."""
+    """The address in its configuration; the host may be a wildcard such as 0.0.0.0."""
     pin: str
 
 
 @dataclass(frozen=True, slots=True)
 class Offer:
-    """What a machine is given."""
+    """A token for a machine, and the ways to connect with it."""
 
     listeners: tuple[Listener, ...]
     relayed: bool
-    """Whether it can be reached through ssh: it listens at a unix socket."""
+    """True if the gateway can be reached over ssh, because it listens at a unix socket."""
     command: str | None
-    """The absolute path of this program there, where it is one program."""
+    """The absolute path of this program there, None if it was not started as one file."""
     token: str = field(repr=False)
     token_id: str
 
     def encode(self) -> str:
-        """One line of ASCII, with the token in it."""
+        """Return the offer as one line of ASCII, which contains the token."""
         return json.dumps(
             {
                 "listeners": [{"url": str(listener.address), "pin": listener.pin} for listener in self.listeners],
@@ -93,7 +94,7 @@ class Offer:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """An address at which a gateway may be reached, and the pin of its key where TLS needs one."""
+    """A candidate address of a gateway, and the pin of its key if it uses TLS."""
 
     address: Address
     pin: str | None
@@ -103,7 +104,7 @@ class Place:
 
 
 def label_of(label: str) -> str:
-    """The label of the token for a machine that is called this. Raises `UsageError`."""
+    """Return the label of the token for a machine with this label. Raises `UsageError`."""
     if not LABEL.fullmatch(label) or not label.strip():
         raise UsageError(
             "a label is 1 to 64 letters, digits, spaces and any of . , : @ + ( ) _ -; give another --label"
@@ -112,9 +113,9 @@ def label_of(label: str) -> str:
 
 
 def find_listeners(config: "Config") -> tuple[Listener, ...]:
-    """The listeners with TLS that have a port of their own, and the pins of their certificates.
+    """Return the TLS listeners with a fixed port, and the pins of their certificates.
 
-    Raises `ConfigError` for a certificate that can't be read, and where there is no way in that could be offered.
+    Raises `ConfigError` for a certificate that can't be read, and if the gateway has no listener that can be offered.
     """
     found = [
         Listener(section.address, _pin_of(section.cert))
@@ -123,19 +124,19 @@ def find_listeners(config: "Config") -> tuple[Listener, ...]:
     ]
     if not found and not is_relayed(config):
         raise ConfigError(
-            "the gateway has neither a listener with TLS nor one for links through ssh; add one of them: "
+            "the gateway has neither a TLS listener nor a unix socket for connections over ssh; add one of them: "
             '[[listen]] url = "unix:///absolute/path/of/a/socket"'
         )
     return tuple(found)
 
 
 def is_relayed(config: "Config") -> bool:
-    """Whether the gateway can be reached through ssh."""
+    """Return whether the gateway can be reached over ssh."""
     return any(section.address.scheme == "unix" for section in config.listen)
 
 
 def may_replace(token: "Token", made: "Token") -> bool:
-    """Whether `token` was made by pairing the same machine with the same gateway as `made`."""
+    """Return whether `token` was made by an earlier pairing of the same machine as `made`."""
     return (token.label, token.identity) == (made.label, made.identity) and token.id != made.id
 
 
@@ -155,9 +156,9 @@ def _pin_of(path: Path) -> str:
 
 
 class Pairing:
-    """A pairing that is under way: a gateway's machine has made a token, and waits for what becomes of it.
+    """A pairing in progress: the gateway's machine has made a token and waits for commands.
 
-    Everything here raises what `ssh.RemoteCommand` does.
+    Each method raises what `ssh.RemoteCommand` does.
     """
 
     def __init__(self, command: RemoteCommand, offer: Offer) -> None:
@@ -165,29 +166,29 @@ class Pairing:
         self.offer = offer
 
     async def keep(self) -> None:
-        """Have the token live on; before, it is revoked when the connection ends."""
+        """Make the token permanent; without this it is revoked when the connection ends."""
         _check_done(await self._command.ask(KEEP))
 
     async def replace(self, token_id: str) -> bool:
-        """Have the token of before revoked; False where it stays, because pairing did not make it for this machine."""
+        """Revoke the previous token. Return False if it was not, because pairing did not make it for this machine."""
         return _check_done(await self._command.ask(f"{REPLACE} {token_id}"))
 
     async def withdraw(self) -> None:
-        """Have the new token revoked."""
+        """Revoke the new token."""
         _check_done(await self._command.ask(WITHDRAW))
 
 
 @asynccontextmanager
-async def open_pairing(way: Way, *, label: str, agents: Sequence[str], patience: float) -> AsyncIterator[Pairing]:
-    """Have a token made there, and get it with the rest; at the end ssh is ended.
+async def open_pairing(way: Way, *, label: str, agents: Sequence[str], time_limit: float) -> AsyncIterator[Pairing]:
+    """Start a pairing over ssh and receive the offer; ssh is ended on exit.
 
     Args:
-        way: to the gateway's machine, as the gateway's user.
-        label: what this machine is called.
-        agents: the only ones that the token is for; none are all.
-        patience: seconds until there is an offer.
+        way: the ssh connection to the gateway's machine, as the gateway's user.
+        label: this machine's label.
+        agents: the agents that the token is restricted to; empty for all.
+        time_limit: seconds until the offer must have arrived.
 
-    Raises what `ssh.RemoteCommand` does, `Unreachable` where there is no offer in time. Cancelling ends ssh.
+    Raises what `ssh.RemoteCommand` does, and `Unreachable` if there is no offer in time. Cancelling ends ssh.
     """
     arguments = ["pair-here", "--label", label]
     for agent in agents:
@@ -195,11 +196,11 @@ async def open_pairing(way: Way, *, label: str, agents: Sequence[str], patience:
     command = await start_command(way, WHAT, arguments)
     try:
         offer = None
-        with trio.move_on_after(patience):
+        with trio.move_on_after(time_limit):
             offer = parse_offer(await command.read_answer())
         if offer is None:
             raise Unreachable(
-                f"{way}: no answer within {patience:g} s; does a profile there (.bashrc) wait for input? Try: ssh "
+                f"{way}: no answer within {time_limit:g} s; does a profile there (.bashrc) wait for input? Try: ssh "
                 f"{way.login} acp-gateway --version; --connect-timeout gives it longer"
             )
         yield Pairing(command, offer)
@@ -208,7 +209,7 @@ async def open_pairing(way: Way, *, label: str, agents: Sequence[str], patience:
 
 
 def _check_done(said: bytes) -> bool:
-    """Whether the program there did what it was told. Raises `ProtocolError` for what is no answer."""
+    """Return whether the command was carried out. Raises `ProtocolError` for an invalid response."""
     try:
         done = json.loads(said)["done"]
     except (ValueError, RecursionError, LookupError, TypeError):
@@ -219,7 +220,7 @@ def _check_done(said: bytes) -> bool:
 
 
 def parse_offer(said: bytes) -> Offer:
-    """Read what `Offer.encode` wrote. Raises `ProtocolError`, which quotes nothing of it."""
+    """Parse the text of `Offer.encode`. Raises `ProtocolError`, which quotes nothing of it: it may hold a token."""
     try:
         value = json.loads(said)
         offer = Offer(
@@ -244,10 +245,10 @@ def parse_offer(said: bytes) -> Offer:
 
 
 def places(offer: Offer, way: Way, host_name: str) -> list[Place]:
-    """Where to try, the best first: with TLS at what the listener names, or at `host_name`; then through ssh.
+    """Return the candidate addresses, best first: TLS at each listener's host or at `host_name`, then ssh.
 
-    `host_name` is what ssh's own configuration makes of the host. None where nothing leads there from another machine.
-    What hosts.toml could not say is no place: one entry that can't be read makes the whole file useless.
+    `host_name` is the host's real name in ssh's configuration. Loopback listeners of another machine are skipped, and so
+    are addresses that hosts.toml can't express: one invalid entry would make the whole file unreadable.
     """
     found: list[Place] = []
     here = Address("tcp", host_name, 0, "").loopback
@@ -271,7 +272,7 @@ def _is_target(address: Address) -> bool:
 
 
 def is_unspecified(host: str) -> bool:
-    """Whether a listener at this host is for all addresses of the machine."""
+    """Return whether `host` is a wildcard address, such as 0.0.0.0."""
     try:
         return ipaddress.ip_address(host).is_unspecified
     except ValueError:

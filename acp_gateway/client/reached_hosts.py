@@ -1,7 +1,7 @@
-"""Which gateways this machine has reached: one of these is waited for where a new address is soon given up.
+"""Gateways that this machine has reached before: they get a longer timeout for the first connection than new ones.
 
-A file for each, in the user's state folder, named by a hash of the address; its time is that of the last connection.
-What can't be written or read counts as never reached: no connection fails for it.
+Each has a file in the user's state directory, named by a hash of its address; the modification time is that of the
+last connection. A file that can't be written or read counts as absent: no connection fails because of it.
 """
 
 import hashlib
@@ -18,18 +18,18 @@ from acp_gateway.errors import ConfigError
 log = logging.getLogger(__name__)
 
 REMEMBERED: Final = 30 * 86400.0
-"""Seconds after which a gateway is new again: who comes back from a holiday has not got another box."""
+"""Seconds after which a gateway counts as new: longer than a holiday."""
 
 RENEWED: Final = 86400.0
-"""Seconds between two notes of the same gateway: a link that is resumed all day long need not write each time."""
+"""Seconds between two updates of the same file, so that frequent resumes don't write each time."""
 
 
 class Reached:
-    """The gateways that were reached, as far as the folder tells; none without a folder.
+    """The gateways that were reached.
 
     Args:
-        folder: where they are noted; made when there is something to note.
-        now: says the time, in seconds since 1970.
+        folder: directory of the files, created when needed; None to remember nothing.
+        now: returns the time, in seconds since 1970.
     """
 
     def __init__(self, folder: Path | None, now: Callable[[], float] = time.time) -> None:
@@ -37,12 +37,12 @@ class Reached:
         self._now = now
 
     def knows(self, address: str) -> bool:
-        """Whether the gateway was reached lately."""
+        """Return whether the gateway was reached in the last `REMEMBERED` seconds."""
         age = self._age(address)
         return age is not None and age < REMEMBERED
 
-    def note(self, address: str) -> None:
-        """The gateway has been reached."""
+    def record(self, address: str) -> None:
+        """Record that the gateway has been reached."""
         age = self._age(address)
         if self._folder is None or (age is not None and 0 <= age < RENEWED):
             return
@@ -55,7 +55,7 @@ class Reached:
             log.info("%s: cannot be written: %s", self._folder, error.strerror)
 
     def _age(self, address: str) -> float | None:
-        """Seconds since it was noted; None where it never was."""
+        """Return the seconds since the last record; None if there is none."""
         try:
             return None if self._folder is None else self._now() - self._path(self._folder, address).stat().st_mtime
         except OSError:
@@ -66,8 +66,8 @@ class Reached:
 
 
 def own_reached() -> Reached:
-    """What this user has reached."""
+    """Return the gateways that this user has reached."""
     try:
         return Reached(state_home() / "reached")
     except ConfigError:
-        return Reached(None)  # Without any home directory nothing is remembered.
+        return Reached(None)  # Without a home directory nothing is remembered.

@@ -1,4 +1,4 @@
-"""The far end of a link through ssh: its own stdin and stdout, connected with a gateway's unix socket."""
+"""The remote end of a connection over ssh: relays stdin and stdout to a gateway's unix socket."""
 
 import re
 from typing import TYPE_CHECKING
@@ -17,35 +17,36 @@ _NONCE = re.compile(r"--nonce '?([0-9a-f]{1,64})'?(?:\s|$)")
 
 
 def find_socket(config: "Config") -> str:
-    """The path of the first unix socket that a gateway listens at. Raises `ConfigError` where there is none."""
+    """Return the path of the gateway's first unix socket. Raises `ConfigError` if it listens at none."""
     for section in config.listen:
         if section.address.scheme == "unix":
             return section.address.path
     raise ConfigError(
-        'there is no listener for links through ssh; add one: [[listen]] url = "unix:///absolute/path/of/a/socket"'
+        'there is no listener for connections over ssh; add one: [[listen]] url = "unix:///absolute/path/of/a/socket"'
     )
 
 
 def nonce_of(command: str) -> str:
-    """What the client wanted to be told, in the command that it asked sshd for; "" where there is nothing of it.
+    """Return the value of --nonce in the command that the client requested from sshd; "" if it has none.
 
-    sshd runs another one where the user's key is bound to it, and this one is all that it knows of the first.
+    A forced command replaces the requested one, which then exists only in SSH_ORIGINAL_COMMAND.
     """
     found = _NONCE.search(command)
     return found[1] if found else ""
 
 
 async def relay(stdio: ByteStream, path: str, nonce: str) -> None:
-    """Connect to the socket, say so on stdout, and pass on bytes until the gateway ends, or nobody reads any more.
+    """Connect to the socket, write the begin line to stdout, and relay bytes until either side has closed.
 
-    The end of stdin is passed on; what the gateway says to that is still passed back. Raises `Unreachable`.
+    The end of stdin is relayed as a half-close; the gateway's remaining output still reaches stdout. Raises
+    `Unreachable`.
     """
     try:
         gateway = await connect_unix(path)
     except Unreachable as error:
         raise Unreachable(f"{error}; is the gateway running, and does it listen there? `acp-gateway serve`") from error
     try:
-        # A line of its own, also behind a greeting without an end.
+        # A shell's greeting may lack its final newline.
         await _send(stdio, f"\n{mark('relay', 'BEGIN', nonce)}\n".encode())
         async with trio.open_nursery() as nursery:
             nursery.start_soon(_pass_on, stdio, gateway)
@@ -62,7 +63,7 @@ async def _pass_on(source: ByteStream, sink: ByteStream) -> None:
             await _send(sink, data)
         await sink.send_eof()
     except (trio.BrokenResourceError, trio.ClosedResourceError):
-        pass  # One of the two is gone: the other direction ends by itself.
+        pass  # One side is closed: the other direction ends as well.
 
 
 async def _send(sink: ByteStream, data: bytes) -> None:

@@ -1,11 +1,10 @@
-"""A command on another machine by the user's own ssh: how it is started there, and its input and output as bytes.
+"""Run a command on another machine over the user's own ssh, with its stdin and stdout as a byte stream.
 
-Everything about the way there (keys, jump hosts, names) is the business of ssh and its configuration. Nothing may ask
-for anything where nobody would see it: what needs a password fails, but for pairing in a terminal.
+Keys, jump hosts and host names are left to ssh and its configuration. ssh must not prompt, because an editor would not
+show it: a login that needs a password fails, except for `pair` in a terminal.
 
-Login shells are of all kinds, and many say something before they run a command. So the command is one `sh -c '…'` in
-words that every shell reads alike, and what the program says there begins at a line with a number that was drawn for
-this one connection.
+Login shells differ, and many print something before they run a command. So the command is one `sh -c '…'` in words that
+every shell parses alike, and its output starts after a line with a nonce.
 """
 
 import os
@@ -35,37 +34,37 @@ from acp_gateway.errors import (
 from acp_gateway.printable import printable
 from acp_gateway.transports.streams import READ_SIZE, ByteStream, TrioBytes
 
-SAID_SIZE: Final = 1024 * 1024
-"""Bytes that may come until the program there has spoken, and that it may say at once: more than any greeting."""
+OUTPUT_SIZE: Final = 1024 * 1024
+"""Maximum bytes before the begin line, and between begin and end line: more than any greeting."""
 
 STDERR_SIZE: Final = 8192
-"""Bytes of stderr that are kept, the last ones: a warning of ssh's in a box of its own is 1 KiB."""
+"""Bytes at the end of stderr that are kept: ssh's longest warning has 1 KiB."""
 
-LAST_WORDS: Final = 1.0
-"""Seconds that the end of the process and the rest of its stderr are waited for when its output has ended."""
+EXIT_TIMEOUT: Final = 1.0
+"""Seconds to wait for the exit of ssh and the rest of its stderr after its stdout has ended."""
 
 TERM_GRACE: Final = 1.0
-"""Seconds from SIGTERM, which has ssh end what it started itself, to SIGKILL."""
+"""Seconds from SIGTERM, which lets ssh end its own child processes, to SIGKILL."""
 
 _FIRST: Final = ("RemoteCommand=none",)
-_NO_QUESTIONS: Final = ("BatchMode=yes",)
-"""Options that nothing goes before: of each the first one counts."""
+_NO_PROMPTS: Final = ("BatchMode=yes",)
+"""Options placed before all others: ssh uses the first value of each."""
 
 _DEFAULTS: Final = (
-    # What a person's own sessions forward would be in the way, or fail here because it is forwarded already.
+    # Forwardings of the user's own sessions are not needed, or fail because their ports are taken.
     "ClearAllForwardings=yes",
-    # A connection that others need must not end with this one; one that is there is used.
+    # Use an existing shared connection, but don't become one: others would end with this one.
     "ControlMaster=no",
-    # Without greetings, so that the last line of stderr is what went wrong.
+    # Without greetings, the last line of stderr is the error.
     "LogLevel=ERROR",
-    # Within the time of an attempt, so that the failure has ssh's own words.
+    # Less than the timeout of an attempt, so that ssh reports the failure itself.
     "ConnectTimeout=10",
-    # A dead network is noticed by both ends of a link, and by ssh itself, which else would wait for hours.
+    # Without this, ssh would wait for hours on a dead network.
     "ServerAliveInterval=10",
     "ServerAliveCountMax=3",
 )
 
-# No quotation mark, backslash, exclamation mark or end of a line: csh and fish read those in their own way.
+# No single quote, backslash, exclamation mark or newline: csh and fish parse those differently.
 _FIND_PROGRAM: Final = (
     "program=$1; shift; "
     'case $program in "~/"*) program=$HOME/${program#"~/"};; esac; '
@@ -93,21 +92,21 @@ _NOT_FOUND: Final = 127
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """How a machine is reached, and what is run there."""
+    """An ssh login, and the program to run there."""
 
     address: Address
-    """With the scheme `ssh`."""
+    """The address, with the scheme `ssh`."""
     command: str | None = None
-    """The path of this program there, which may begin with `~/`; None to look for it."""
+    """The path of this program there, which may begin with `~/`; None to search for it."""
     options: tuple[str, ...] = ()
-    """Further options of ssh, each as `Name=value`."""
+    """Additional ssh options, each as `Name=value`."""
     asks: bool = False
-    """Whether ssh may ask for a password in the terminal."""
+    """True if ssh may prompt for a password in the terminal."""
 
     def arguments(self) -> list[str]:
-        """Options of ssh and the host, for what comes behind them to be the command there."""
+        """Return the options of ssh and the host; the remote command follows them."""
         address = self.address
-        options = [*(() if self.asks else _NO_QUESTIONS), *_FIRST, *self.options, *_DEFAULTS]
+        options = [*(() if self.asks else _NO_PROMPTS), *_FIRST, *self.options, *_DEFAULTS]
         return [
             *("-T", "-a", "-x"),
             *(word for option in options for word in ("-o", option)),
@@ -118,7 +117,7 @@ class Way:
 
     @property
     def login(self) -> str:
-        """What a person would give to ssh."""
+        """The login as an argument of `ssh`: [USER@]HOST."""
         return f"{self.address.user}@{self.address.host}" if self.address.user else self.address.host
 
     def __str__(self) -> str:
@@ -126,17 +125,17 @@ class Way:
 
 
 def remote_command(command: str | None, arguments: Sequence[str]) -> str:
-    """What any login shell understands as: find this program, which may be at `command`, and run it with these."""
+    """Return a command line, valid in any login shell, that finds this program and runs it with `arguments`."""
     return shlex.join(["sh", "-c", _FIND_PROGRAM, "acp-gateway", command or "", *arguments])
 
 
 def mark(what: str, edge: Literal["BEGIN", "END"], nonce: str) -> str:
-    """The line before, or behind, what the program says there."""
+    """Return the line before or after the output of the remote program."""
     return f"=== acp-gateway {what} 1 {edge} {nonce} ==="
 
 
 async def open_relay(way: Way) -> "SshBytes":
-    """A stream of bytes to the unix socket of a gateway: the address's own, else the first of its configuration.
+    """Open a byte stream to a gateway's unix socket: the address's path, else the first of its configuration.
 
     Raises `Unreachable`, `TrustError`, `AccessError`, `ConfigError`, `ProtocolError`. Cancelling ends ssh.
     """
@@ -152,9 +151,9 @@ async def open_relay(way: Way) -> "SshBytes":
 
 
 class RemoteCommand:
-    """A command of this program on another machine that is told lines, and answers each between its marks.
+    """A command of this program on another machine that reads lines and writes a response to each.
 
-    Everything here raises what `open_relay` does, and `UsageError` where that is what the program raises there.
+    Each method raises what `open_relay` does, and `UsageError` if the remote program does.
     """
 
     def __init__(self, stream: "SshBytes", what: str, nonce: str) -> None:
@@ -163,33 +162,33 @@ class RemoteCommand:
         self._nonce = nonce
 
     async def read_answer(self) -> bytes:
-        """Return what the program says between the next two marks."""
+        """Return the output between the next begin and end line."""
         await self._stream.read_past(mark(self._what, "BEGIN", self._nonce))
         return await self._stream.read_past(mark(self._what, "END", self._nonce))
 
     async def ask(self, line: str) -> bytes:
-        """Tell the program a line, and return the answer."""
+        """Send a line, and return the response."""
         rest = memoryview(f"{line}\n".encode())
         try:
             while rest:
                 rest = rest[await self._stream.send_some(rest) :]
         except trio.BrokenResourceError:
-            pass  # Why it has ended is what reading says.
+            pass  # Reading raises the cause.
         return await self.read_answer()
 
     async def aclose(self) -> None:
-        """End ssh, and with it the program."""
+        """End ssh, and with it the remote program."""
         await self._stream.aclose()
 
 
 async def start_command(way: Way, what: str, arguments: Sequence[str]) -> RemoteCommand:
-    """Start a command of this program there, with `--nonce` added to its arguments. Raises `ConfigError`."""
+    """Start a command of this program on the remote machine, with `--nonce` added. Raises `ConfigError`."""
     nonce = secrets.token_hex(16)
     return RemoteCommand(await _start(way, [*arguments, "--nonce", nonce]), what, nonce)
 
 
 async def find_host_name(way: Way) -> str:
-    """What ssh's configuration says that the host is really called: a name, or an IP address."""
+    """Return the real host name or IP address of the host in ssh's configuration."""
     process = await trio.run_process(
         [_program(), "-G", *way.arguments()],
         capture_stdout=True,
@@ -206,7 +205,7 @@ async def find_host_name(way: Way) -> str:
 
 
 class SshBytes(ByteStream):
-    """The input and output of a command that ssh runs on another machine; closing ends ssh, and with it the command."""
+    """Stdin and stdout of a command that ssh runs on another machine. Closing ends ssh, and with it the command."""
 
     def __init__(self, process: trio.Process, way: Way) -> None:
         assert process.stdin is not None
@@ -216,37 +215,40 @@ class SshBytes(ByteStream):
         self._way = way
         self._pipes = TrioBytes(trio.StapledStream(process.stdin, process.stdout))
         self._stderr: trio.abc.ReceiveStream = process.stderr
-        # The last of what came on stderr, and whether that is all of it.
-        self._said = bytearray()
+        # The end of stderr; the event is set at its end of file.
+        self._stderr_tail = bytearray()
         self._stderr_read = trio.Event()
-        # What was read and is not handed out yet.
-        self._ahead = b""
-        # Nobody may have to wait for stderr, and a full pipe would stop ssh.
+        # Bytes read past the begin line and not returned yet.
+        self._unread = b""
+        # stderr is read all the time: a full pipe would block ssh.
         trio.lowlevel.spawn_system_task(self._read_stderr)
 
     async def read_past(self, line: str) -> bytes:
-        """Read up to this line and behind it; what came before it. Raises what the end of ssh means before it came."""
+        """Read until after this line, and return the bytes before it.
+
+        If ssh ends before that, raises the error that describes why.
+        """
         wanted = re.compile(re.escape(line.encode()) + rb"\r?\n")
-        came = bytearray()
-        while (found := wanted.search(came)) is None:
-            if len(came) > SAID_SIZE:
-                raise ProtocolError(f"{self._way}: more than {SAID_SIZE} bytes came, and not what was asked for")
-            data = self._ahead or await self._pipes.receive_some()
-            self._ahead = b""
+        output = bytearray()
+        while (found := wanted.search(output)) is None:
+            if len(output) > OUTPUT_SIZE:
+                raise ProtocolError(f"{self._way}: {OUTPUT_SIZE} bytes of output without the expected line")
+            data = self._unread or await self._pipes.receive_some()
+            self._unread = b""
             if not data:
-                await self._until_ended()
-                raise self._explain_end(bytes(came))
-            came += data
-        self._ahead = bytes(came[found.end() :])
-        return bytes(came[: found.start()])
+                await self._wait_for_exit()
+                raise self._explain_end(bytes(output))
+            output += data
+        self._unread = bytes(output[found.end() :])
+        return bytes(output[: found.start()])
 
     async def receive_some(self) -> bytes:
-        if self._ahead:
-            data, self._ahead = self._ahead[:READ_SIZE], self._ahead[READ_SIZE:]
+        if self._unread:
+            data, self._unread = self._unread[:READ_SIZE], self._unread[READ_SIZE:]
             return data
         data = await self._pipes.receive_some()
         if not data:
-            await self._until_ended()
+            await self._wait_for_exit()
             if self._process.returncode:
                 raise trio.BrokenResourceError(f"the connection was lost: {self._describe_end()}")
         return data
@@ -261,13 +263,13 @@ class SshBytes(ByteStream):
         await self._pipes.send_eof()
 
     async def finish(self) -> None:
-        """As `ByteStream.finish`: ssh has to pass on what it was given, and must not be ended before."""
+        """Half-close, and wait until ssh has forwarded everything; it must not be ended before."""
         await self.send_eof()
         while await self._pipes.receive_some():
             pass
 
     async def aclose(self) -> None:
-        # Also when cancelled: nothing of it may be left, and all of this is bounded.
+        # Shielded, so that no process is left behind when cancelled. Every step is bounded in time.
         with trio.CancelScope(shield=True):
             await self._pipes.aclose()
             if self._process.poll() is None:
@@ -282,29 +284,29 @@ class SshBytes(ByteStream):
     async def _read_stderr(self) -> None:
         try:
             while data := await self._stderr.receive_some(READ_SIZE):
-                self._said += data
-                del self._said[:-STDERR_SIZE]
+                self._stderr_tail += data
+                del self._stderr_tail[:-STDERR_SIZE]
         except (trio.BrokenResourceError, trio.ClosedResourceError):
-            pass  # Nobody wants it any more.
+            pass  # The stream was closed.
         self._stderr_read.set()
 
-    async def _until_ended(self) -> None:
-        with trio.move_on_after(LAST_WORDS):
+    async def _wait_for_exit(self) -> None:
+        with trio.move_on_after(EXIT_TIMEOUT):
             await self._process.wait()
             await self._stderr_read.wait()
 
-    def _explain_end(self, came: bytes) -> GatewayError:
-        """What it means that ssh ended when only this had come on its output, and not what was waited for."""
+    def _explain_end(self, output: bytes) -> GatewayError:
+        """Return the error for ssh ending with only `output` on its stdout, before the expected line."""
         way, code, last_line = self._way, self._process.returncode, self._last_line()
-        said = self._said.decode(errors="replace")
+        stderr = self._stderr_tail.decode(errors="replace")
         if code == _SSH_FAILED:
-            if _CHANGED in said:
-                key = _FINGERPRINT.search(said)
+            if _CHANGED in stderr:
+                key = _FINGERPRINT.search(stderr)
                 return TrustError(
-                    f"{way}: it shows another host key than it did before{f', {key[0]}' if key else ''}: either the"
-                    " machine has a new one, or this is not the machine; find out before you let ssh forget the old one"
+                    f"{way}: the host key has changed{f' to {key[0]}' if key else ''}: either the machine has a new"
+                    " key, or another machine answers; find out before you remove the old key from known_hosts"
                 )
-            if _NOT_VERIFIED in said:
+            if _NOT_VERIFIED in stderr:
                 return TrustError(
                     f"{way}: its host key is not known here yet; log in once with `ssh`, and compare the key that it"
                     " shows with the machine's own"
@@ -314,23 +316,23 @@ class SshBytes(ByteStream):
                     f"{way}: ssh could not log in without asking: {last_line.rstrip('.')}. Set up a key for ssh "
                     f"(ssh-copy-id {way.login}), or load it into its agent, and run this again"
                 )
-            return Unreachable(f"{way}: {last_line or 'it failed without a word; try it with `ssh -v`'}")
+            return Unreachable(f"{way}: {last_line or 'ssh failed without an error message; try `ssh -v`'}")
         if code in (_NOT_FOUND, _NOT_EXECUTABLE):
             name = way.command or "acp-gateway"
-            what = f"{name} is not found there" if code == _NOT_FOUND else f"{name} can't be executed there"
+            what = f"{name} was not found there" if code == _NOT_FOUND else f"{name} can't be executed there"
             return ConfigError(
                 f"{way}: {what}: install it there (`{INSTALL}` in a checkout), or give its path, by `command` in"
                 " hosts.toml or --command of `pair`"
             )
-        if code == UsageError.exit_code and _TOO_OLD.search(said):
+        if code == UsageError.exit_code and _TOO_OLD.search(stderr):
             return ProtocolError(f"{way}: the acp-gateway there is too old for this; update it ({last_line})")
         if code in _KINDS and last_line:
             return _KINDS[code](f"{way}: {last_line.removeprefix('acp-gateway: ')}")
         if code is not None and code < 0:
             return Unreachable(f"{way}: {self._describe_end()}")
         if code is None:
-            return ProtocolError(f"{way}: what runs there is no acp-gateway: {self._describe_end()}")
-        said = last_line or _last_line(came)
+            return ProtocolError(f"{way}: the program there is not an acp-gateway: {self._describe_end()}")
+        said = last_line or _last_line(output)
         return ProtocolError(
             f"{way}: ssh logged in, but the shell there ended before acp-gateway had answered (exit code {code})"
             + (f"; it said: {said}" if said else "")
@@ -348,22 +350,22 @@ class SshBytes(ByteStream):
         return f"{how}: {last_line}" if last_line else how
 
     def _last_line(self) -> str:
-        """The last line of stderr that says something, fit for a terminal."""
-        return _last_line(bytes(self._said))
+        """Return the last non-empty line of stderr, escaped for terminals."""
+        return _last_line(bytes(self._stderr_tail))
 
 
-def _last_line(said: bytes) -> str:
-    """The last line that says something, fit for a terminal."""
-    return printable(re.split(r"[\r\n]", said.decode(errors="replace").rstrip())[-1], size=400)
+def _last_line(text: bytes) -> str:
+    """Return the last non-empty line, escaped for terminals."""
+    return printable(re.split(r"[\r\n]", text.decode(errors="replace").rstrip())[-1], size=400)
 
 
 _KINDS: Final[dict[int, type[GatewayError]]] = {
     kind.exit_code: kind for kind in (UsageError, ConfigError, AccessError, Unreachable, ProtocolError)
 }
-"""By the exit code of this program."""
+"""The error for each exit code of this program."""
 
 _NO_WINDOW: Final[dict[str, Any]] = {"creationflags": getattr(subprocess, "CREATE_NO_WINDOW", 0)}
-"""A console would open in front of an editor on Windows."""
+"""Prevents a console window on Windows."""
 
 
 def _program() -> str:
@@ -374,7 +376,7 @@ def _program() -> str:
 
 
 def _environment() -> dict[str, str]:
-    """ssh and what its configuration starts need no token, and SendEnv might send one."""
+    """Return the environment without tokens: ssh does not need them, and SendEnv could send them."""
     return {name: value for name, value in os.environ.items() if not name.startswith("ACP_GATEWAY_TOKEN")}
 
 

@@ -51,7 +51,7 @@ class Machine:
 
     @asynccontextmanager
     async def open_pairing(
-        self, way: Way, *, label: str, agents: tuple[str, ...], patience: float
+        self, way: Way, *, label: str, agents: tuple[str, ...], time_limit: float
     ) -> AsyncIterator["FakePairing"]:
         self.asked.append((way, label, agents))
         self.tokens.append(mint())
@@ -62,7 +62,7 @@ class Machine:
     async def find_host_name(self, way: Way) -> str:
         return self.host_name
 
-    async def list_sessions(self, destination: Destination, *, patience: float) -> control.Listing:
+    async def list_sessions(self, destination: Destination, *, time_limit: float) -> control.Listing:
         self.dialed.append(destination)
         failure = self.failures.get(destination.address.scheme)
         if failure is not None:
@@ -139,7 +139,11 @@ def test_everything_that_it_takes_is_written_and_the_next_step_said(machine: Mac
     assert machine.told == ["keep"]
     assert f'Paired with box (wss://192.0.2.1:7443/acp), saved as "box" in {machine.hosts}.' in result.stderr
     (destination,) = machine.dialed
-    assert (destination.token, destination.pin, destination.wish) == (machine.tokens[0], PIN, {"control": True})
+    assert (destination.token, destination.pin, destination.connect_params) == (
+        machine.tokens[0],
+        PIN,
+        {"control": True},
+    )
 
 
 def test_options_are_passed_on_and_those_of_ssh_remembered(machine: Machine) -> None:

@@ -125,7 +125,7 @@ def listing(sessions: object, **besides: object) -> Callable[[Asker], Awaitable[
 
 async def list_ids(destination: Destination) -> list[str]:
     """The ids of the sessions that there are."""
-    return [session["sessionId"] for session in (await list_sessions(destination, patience=TIMEOUT)).sessions]
+    return [session["sessionId"] for session in (await list_sessions(destination, time_limit=TIMEOUT)).sessions]
 
 
 async def test_one_request_is_made_on_a_control_connection_and_its_result_returned(tmp_path: Path) -> None:
@@ -139,7 +139,7 @@ async def test_one_request_is_made_on_a_control_connection_and_its_result_return
         assert await asker.rest() == b""
 
     async with gateway(tmp_path, handle) as destination:
-        assert await ask(destination, "_acp-gateway/x", {"y": "ü"}, patience=TIMEOUT) == [1, None]
+        assert await ask(destination, "_acp-gateway/x", {"y": "ü"}, time_limit=TIMEOUT) == [1, None]
     hello, request = seen
     assert hello == {"control": True}
     assert (request["jsonrpc"], request["method"], request["params"]) == ("2.0", "_acp-gateway/x", {"y": "ü"})
@@ -147,7 +147,7 @@ async def test_one_request_is_made_on_a_control_connection_and_its_result_return
 
 async def test_a_result_may_be_null(tmp_path: Path) -> None:
     async with gateway(tmp_path, answering(b'{"id":1,"result":null}')) as destination:
-        assert await ask(destination, "x", {}, patience=TIMEOUT) is None
+        assert await ask(destination, "x", {}, time_limit=TIMEOUT) is None
 
 
 async def test_what_else_comes_before_the_answer_is_passed_over(tmp_path: Path) -> None:
@@ -157,7 +157,7 @@ async def test_what_else_comes_before_the_answer_is_passed_over(tmp_path: Path) 
         await asker.rest()
 
     async with gateway(tmp_path, handle) as destination:
-        assert await ask(destination, "x", {}, patience=TIMEOUT) == 1
+        assert await ask(destination, "x", {}, time_limit=TIMEOUT) == 1
 
 
 @pytest.mark.parametrize(
@@ -185,7 +185,7 @@ async def test_an_answer_that_is_no_result_is_an_error_in_words(
 ) -> None:
     async with gateway(tmp_path, answering(answer)) as destination:
         with pytest.raises(GatewayError) as caught:
-            await ask(destination, "x", {}, patience=TIMEOUT)
+            await ask(destination, "x", {}, time_limit=TIMEOUT)
     assert type(caught.value) is kind
     assert words in str(caught.value)
     assert str(tmp_path) in str(caught.value)
@@ -197,7 +197,7 @@ async def test_a_gateway_that_hangs_up_instead_of_answering_is_an_error(tmp_path
 
     async with gateway(tmp_path, hang_up) as destination:
         with pytest.raises(Unreachable, match="closed without an answer"):
-            await ask(destination, "x", {}, patience=TIMEOUT)
+            await ask(destination, "x", {}, time_limit=TIMEOUT)
 
 
 async def test_a_gateway_that_says_why_it_hangs_up_is_quoted() -> None:
@@ -215,11 +215,11 @@ async def test_a_gateway_that_says_why_it_hangs_up_is_quoted() -> None:
             nursery.start_soon(trio.serve_listeners, serve, [listener])
             address = Address("ws", "127.0.0.1", listener.socket.getsockname()[1], "/acp")
             with pytest.raises(Unreachable, match="the token is not valid any more"):
-                await ask(Destination(address, None, "x", None, None, 1 << 20), "x", {}, patience=TIMEOUT)
+                await ask(Destination(address, None, "x", None, None, 1 << 20), "x", {}, time_limit=TIMEOUT)
             nursery.cancel_scope.cancel()
 
 
-async def test_patience_has_an_end_and_the_connection_as_well(
+async def test_ask_gives_up_after_its_time_limit_and_closes_the_connection(
     tmp_path: Path, autojump_clock: trio.testing.MockClock
 ) -> None:
     closed = trio.Event()
@@ -231,7 +231,7 @@ async def test_patience_has_an_end_and_the_connection_as_well(
 
     async with gateway(tmp_path, say_nothing) as destination:
         with pytest.raises(Unreachable, match=r"no answer; .* \(tried for 7 s\)$"):
-            await ask(destination, "x", {}, patience=7)
+            await ask(destination, "x", {}, time_limit=7)
         assert trio.current_time() < TIMEOUT
         await closed.wait()
 
@@ -240,27 +240,27 @@ async def test_sessions_are_returned_as_the_gateway_tells_them(tmp_path: Path) -
     told = [SESSION | {"later": [1]}, SESSION | {"live": False}]
     told += [{name: SESSION[name] for name in SESSION if name not in ("title", "cwd", "updatedAt")}]
     async with gateway(tmp_path, listing(told, later=1)) as destination:
-        assert await list_sessions(destination, patience=TIMEOUT) == Listing(told)
+        assert await list_sessions(destination, time_limit=TIMEOUT) == Listing(told)
 
 
 async def test_how_many_more_sessions_there_are_and_what_is_wrong_is_returned(tmp_path: Path) -> None:
     problems = ["the disk\nis \x1b[2Jfull", "x" * 2000]
     async with gateway(tmp_path, listing([SESSION], more=7, problems=problems)) as destination:
-        found = await list_sessions(destination, patience=TIMEOUT)
+        found = await list_sessions(destination, time_limit=TIMEOUT)
     assert found == Listing([SESSION], 7, ("the disk is \\x1b[2Jfull", "x" * 1000))
 
 
 async def test_sessions_of_an_earlier_gateway_are_understood_which_has_live_ones_only(tmp_path: Path) -> None:
     told = [{name: SESSION[name] for name in SESSION if name not in ("live", "updatedAt")}]
     async with gateway(tmp_path, listing(told)) as destination:
-        assert await list_sessions(destination, patience=TIMEOUT) == Listing(told)
+        assert await list_sessions(destination, time_limit=TIMEOUT) == Listing(told)
     (cells,) = session_rows(told, NOW)
     assert dict(zip(SESSION_COLUMNS, cells, strict=True)) == row()
 
 
 async def test_an_agents_sessions_are_asked_for_and_no_others_returned(tmp_path: Path) -> None:
     async with gateway(tmp_path, listing([SESSION, SESSION | {"agent": "other"}])) as destination:
-        assert await list_sessions(replace(destination, agent="demo"), patience=TIMEOUT) == Listing([SESSION])
+        assert await list_sessions(replace(destination, agent="demo"), time_limit=TIMEOUT) == Listing([SESSION])
 
 
 @pytest.mark.parametrize(
@@ -288,7 +288,7 @@ async def test_an_agents_sessions_are_asked_for_and_no_others_returned(tmp_path:
 async def test_a_list_that_is_none_is_not_believed(sessions: object, tmp_path: Path) -> None:
     async with gateway(tmp_path, listing(sessions)) as destination:
         with pytest.raises(ProtocolError, match="not understood"):
-            await list_sessions(destination, patience=TIMEOUT)
+            await list_sessions(destination, time_limit=TIMEOUT)
 
 
 @pytest.mark.parametrize(
@@ -299,13 +299,13 @@ async def test_what_is_said_besides_the_list_is_not_believed_if_it_is_something_
 ) -> None:
     async with gateway(tmp_path, listing([], **besides)) as destination:
         with pytest.raises(ProtocolError, match="not understood"):
-            await list_sessions(destination, patience=TIMEOUT)
+            await list_sessions(destination, time_limit=TIMEOUT)
 
 
 async def test_a_result_without_a_list_is_not_believed(tmp_path: Path) -> None:
     async with gateway(tmp_path, answering(b'{"id":1,"result":[]}')) as destination:
         with pytest.raises(ProtocolError, match="not understood"):
-            await list_sessions(destination, patience=TIMEOUT)
+            await list_sessions(destination, time_limit=TIMEOUT)
 
 
 # A gateway of the product's own
@@ -365,19 +365,19 @@ async def test_the_real_desk_is_asked_and_its_answer_understood(
             "turn": False,
             "waiting": [],
         }
-        assert await ask(ann, SESSIONS, {}, patience=TIMEOUT) == {"sessions": [told]}
-        assert await list_sessions(ann, patience=TIMEOUT) == Listing([told])
-        assert await list_sessions(replace(ann, session="another"), patience=TIMEOUT) == Listing([])
+        assert await ask(ann, SESSIONS, {}, time_limit=TIMEOUT) == {"sessions": [told]}
+        assert await list_sessions(ann, time_limit=TIMEOUT) == Listing([told])
+        assert await list_sessions(replace(ann, session="another"), time_limit=TIMEOUT) == Listing([])
         with pytest.raises(UnknownAgent, match="no agent 'another'; there are: obliging"):
-            await list_sessions(replace(ann, agent="another"), patience=TIMEOUT)
+            await list_sessions(replace(ann, agent="another"), time_limit=TIMEOUT)
         assert await list_ids(replace(ann, agent="obliging")) == [anns]
         assert await list_ids(guest) == [bobs]
         with pytest.raises(ProtocolError, match=f"refused with -32601: a control connection knows only {SESSIONS}"):
-            await ask(ann, "session/list", {}, patience=TIMEOUT)
+            await ask(ann, "session/list", {}, time_limit=TIMEOUT)
         with pytest.raises(UnknownSession, match="no session 'another' is open here"):
-            await list_sessions(replace(guest, session="another"), patience=TIMEOUT)
+            await list_sessions(replace(guest, session="another"), time_limit=TIMEOUT)
         with pytest.raises(Unauthorized):
-            await list_sessions(replace(destination, token="wrong"), patience=TIMEOUT)
+            await list_sessions(replace(destination, token="wrong"), time_limit=TIMEOUT)
         editors.cancel_scope.cancel()
 
 
@@ -387,7 +387,7 @@ async def test_the_real_desk_tells_of_the_sessions_of_before(tmp_path: Path, mon
         await open_session(gateway, "ann", editors)
         editors.cancel_scope.cancel()
     async with real_gateway(tmp_path, "unix", monkeypatch) as (_, destination):
-        listed = await list_sessions(destination, patience=TIMEOUT)
+        listed = await list_sessions(destination, time_limit=TIMEOUT)
     assert [(session["sessionId"], session["live"]) for session in listed.sessions] == [(own, False)]
     assert listed.problems == ()
 
@@ -398,9 +398,9 @@ async def test_the_real_desk_tells_what_is_wrong_with_the_storage(
     (tmp_path / "sessions.db").write_bytes(b"junk" * 1000)
     async with real_gateway(tmp_path, "unix", monkeypatch) as (gateway, destination):
         ann = replace(destination, token=gateway.tokens.create("laptop", "ann", None)[1])
-        (problem,) = (await list_sessions(destination, patience=TIMEOUT)).problems
+        (problem,) = (await list_sessions(destination, time_limit=TIMEOUT)).problems
         assert f"{tmp_path}/sessions.db was damaged" in problem
-        (problem,) = (await list_sessions(ann, patience=TIMEOUT)).problems
+        (problem,) = (await list_sessions(ann, time_limit=TIMEOUT)).problems
         assert problem == "the gateway's storage has a problem; its log says which"
 
 

@@ -219,7 +219,7 @@ def test_the_agent_of_hosts_toml_is_for_who_begins_a_session(tmp_path: Path, mon
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
 
     def found(agent: str | None = None, **wish: Any) -> dict[str, str | bool]:
-        return find_destination("box", agent, None, None, None, 1, insecure=False, **wish).wish
+        return find_destination("box", agent, None, None, None, 1, insecure=False, **wish).connect_params
 
     assert found() == {"agent": "demo"}
     assert found(observe=True) == {"agent": "demo", "observe": True}

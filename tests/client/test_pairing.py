@@ -218,7 +218,7 @@ async def test_a_pairing_is_asked_for_with_its_options_and_told_what_becomes_of_
 ) -> None:
     far = Far(offer().encode(), '{"done":true}', '\r\n{"done":false}\r\n', '{"done":true}')
     monkeypatch.setattr("acp_gateway.client.pairing.start_command", far.start)
-    async with open_pairing(BOX, label="laptop", agents=("a", "b"), patience=1) as pairing:
+    async with open_pairing(BOX, label="laptop", agents=("a", "b"), time_limit=1) as pairing:
         assert pairing.offer == offer()
         await pairing.keep()
         assert not await pairing.replace("1a2b3c4d")
@@ -235,7 +235,7 @@ async def test_a_machine_that_makes_no_offer_is_not_waited_for_for_ever(
     far = Far()
     monkeypatch.setattr("acp_gateway.client.pairing.start_command", far.start)
     with pytest.raises(Unreachable, match=r"no answer within 30 s; does a profile there .* ssh ann@Box acp-gateway"):
-        async with open_pairing(BOX, label="laptop", agents=(), patience=30):
+        async with open_pairing(BOX, label="laptop", agents=(), time_limit=30):
             raise AssertionError
     assert far.closed
 
@@ -244,7 +244,7 @@ async def test_a_machine_that_makes_no_offer_is_not_waited_for_for_ever(
 async def test_an_answer_that_is_none_is_an_error(monkeypatch: pytest.MonkeyPatch, answer: str) -> None:
     far = Far(offer().encode(), answer)
     monkeypatch.setattr("acp_gateway.client.pairing.start_command", far.start)
-    async with open_pairing(BOX, label="laptop", agents=(), patience=1) as pairing:
+    async with open_pairing(BOX, label="laptop", agents=(), time_limit=1) as pairing:
         with pytest.raises(ProtocolError, match="does `acp-gateway --version` say the same"):
             await pairing.keep()
 

@@ -22,7 +22,7 @@ class Clock:
 def test_a_gateway_that_was_reached_is_known_to_the_next_process_for_a_month(tmp_path: Path) -> None:
     clock = Clock()
     folder = tmp_path / "state" / "reached"
-    Reached(folder, clock).note(BOX)
+    Reached(folder, clock).record(BOX)
     reached = Reached(folder, clock)
     assert (reached.knows(BOX), reached.knows(OTHER)) == (True, False)
     clock.now += REMEMBERED - 1
@@ -34,17 +34,17 @@ def test_a_gateway_that_was_reached_is_known_to_the_next_process_for_a_month(tmp
 def test_a_gateway_is_noted_once_a_day(tmp_path: Path) -> None:
     clock = Clock()
     reached = Reached(tmp_path, clock)
-    reached.note(BOX)
+    reached.record(BOX)
     (path,) = tmp_path.iterdir()
     for seconds, renewed in ((RENEWED - 1, False), (2, True)):
         clock.now += seconds
-        reached.note(BOX)
+        reached.record(BOX)
         assert (path.stat().st_mtime == clock.now) == renewed
 
 
 def test_what_is_noted_is_for_its_owner_and_does_not_name_the_machine(tmp_path: Path) -> None:
     folder = tmp_path / "reached"
-    Reached(folder).note(BOX)
+    Reached(folder).record(BOX)
     (path,) = folder.iterdir()
     assert stat.S_IMODE(folder.stat().st_mode) == 0o700
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
@@ -55,11 +55,11 @@ def test_what_is_noted_is_for_its_owner_and_does_not_name_the_machine(tmp_path: 
 def test_a_folder_that_cannot_be_used_is_as_if_nothing_was_ever_reached(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     for reached in (Reached(None), Reached(tmp_path / "file" / "reached")):
-        reached.note(BOX)
+        reached.record(BOX)
         assert not reached.knows(BOX)
 
 
 def test_the_folder_is_in_the_users_state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
-    own_reached().note(BOX)
+    own_reached().record(BOX)
     assert len([*(tmp_path / "acp-gateway" / "reached").iterdir()]) == 1

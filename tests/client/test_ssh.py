@@ -246,7 +246,7 @@ async def test_the_end_is_waited_for_when_everything_is_said(stand_in: StandIn) 
             "@ REMOTE HOST IDENTIFICATION HAS CHANGED! @\nis\nSHA256:a+b/9.\nHost key verification failed.",
             255,
             TrustError,
-            "another host key than it did before, SHA256:a+b/9: either",
+            "the host key has changed to SHA256:a+b/9: either",
         ),
         ("@ WARNING: REMOTE HOST IDENTIFICATION HAS CHANGED! @", 255, TrustError, "than it did before: either"),
         ("No key is known for box.\nHost key verification failed.", 255, TrustError, "not known here yet; log in once"),
@@ -254,7 +254,7 @@ async def test_the_end_is_waited_for_when_everything_is_said(stand_in: StandIn) 
             "sh: 1: exec: /opt/x: not found",
             127,
             ConfigError,
-            "acp-gateway is not found there: install it there (`pipx install .`",
+            "acp-gateway was not found there: install it there (`pipx install .`",
         ),
         ("sh: 1: exec: /opt/x: Permission denied", 126, ConfigError, "can't be executed there"),
         ("Usage: acp-gateway [OPTIONS]\n\nError: No such command 'relay'.", 2, ProtocolError, "too old"),
@@ -291,18 +291,18 @@ async def test_ssh_that_is_killed_at_once_is_tried_again(stand_in: StandIn) -> N
 async def test_ssh_that_closes_its_output_and_stays_is_not_waited_for(
     stand_in: StandIn, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ssh, "LAST_WORDS", 0.01)
+    monkeypatch.setattr(ssh, "EXIT_TIMEOUT", 0.01)
     stand_in.does("exec >&- 2>&-; exec sleep 1000")
     assert "ssh has closed its output" in str(await stand_in.failure())
 
 
 async def test_the_program_that_is_not_found_is_named(stand_in: StandIn) -> None:
     stand_in.does("exit 127")
-    assert "/opt/x is not found there" in str(await stand_in.failure(Way(BOX.address, "/opt/x")))
+    assert "/opt/x was not found there" in str(await stand_in.failure(Way(BOX.address, "/opt/x")))
 
 
 async def test_a_greeting_has_an_end(stand_in: StandIn, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ssh, "SAID_SIZE", 10_000)
+    monkeypatch.setattr(ssh, "OUTPUT_SIZE", 10_000)
     stand_in.does("exec yes")
     assert "more than 10000 bytes" in str(await stand_in.failure())
 
