@@ -1,4 +1,4 @@
-"""A gateway in memory that resumes links: what a shim is given to dial."""
+"""A fake gateway in memory that resumes links; shims dial it."""
 
 import json
 from collections.abc import Callable
@@ -8,7 +8,7 @@ from typing import Any
 import trio
 
 from acp_gateway.client.dialing import Destination, Dialed, Resume
-from acp_gateway.client.uplink import ReconnectSettings
+from acp_gateway.client.reconnect_policy import ReconnectSettings
 from acp_gateway.config.addresses import Address
 from acp_gateway.errors import GatewayError, LinkGone, Unreachable
 from acp_gateway.transports.link import WINDOW, Link
@@ -20,7 +20,7 @@ DESTINATION = Destination(Address("tcp", "box.example", 7443, ""), None, None, N
 
 
 class WallClock:
-    """A clock on the wall that goes with Trio's, until the machine sleeps."""
+    """A wall clock that advances with Trio's, and jumps when the machine sleeps."""
 
     def __init__(self) -> None:
         self._slept = 0.0
@@ -29,13 +29,13 @@ class WallClock:
         return trio.current_time() + self._slept
 
     def sleep(self, seconds: float) -> None:
-        """The machine sleeps, in no time."""
+        """Advance this clock, but not Trio's."""
         self._slept += seconds
 
 
 @dataclass
 class Connection:
-    """One connection, with both of its ends."""
+    """Both ends of a connection."""
 
     near: FragileStream
     far: MessageStream
@@ -43,7 +43,7 @@ class Connection:
     scope: trio.CancelScope
 
     def cut(self, error: Exception | None = None) -> None:
-        """Both ends lose it, and what is on its way."""
+        """Break both ends, and lose the data in transit."""
         self.near.receive_error = error or trio.BrokenResourceError("cut")
         self.far.send_nowait([FAIL])
         self.link.disconnect()
@@ -51,31 +51,31 @@ class Connection:
 
 
 class FakeGateway:
-    """What the other side of `dial` is. `run` serves the links."""
+    """The server side of `dial`. `run` serves the links."""
 
     def __init__(self) -> None:
         self.attempts: list[tuple[float, Resume]] = []
-        """Each attempt to connect, with its time."""
+        """Attempts to connect, with their times."""
         self.refusals: list[GatewayError] = []
-        """What the next attempts get, in order."""
+        """Errors of the next attempts, in order."""
         self.down = False
-        """Whether every attempt fails."""
+        """Makes every attempt fail."""
         self.hangs = False
-        """Whether attempts get no answer."""
+        """Makes attempts hang."""
         self.resumes = True
-        """Whether it knows of resuming."""
+        """False for a gateway that does not resume links."""
         self.deaf = False
-        """Whether it reads nothing."""
-        self.heard: list[Any] = []
-        """What it was told, in order, over all links."""
+        """Stops reading."""
+        self.received: list[Any] = []
+        """Messages received over all links, in order."""
         self.answers: dict[str, Callable[[dict[str, Any]], dict[str, Any] | None]] = {
             "initialize": lambda _: {"result": {"agentCapabilities": {"loadSession": True}}},
             "session/new": lambda _: {"result": {"sessionId": "s"}},
             "session/load": lambda _: {"result": {}},
         }
-        """What it answers to which method, id apart; None for later."""
+        """Makes the response to each method, without the id; None for no response yet."""
         self.links: dict[str, Link] = {}
-        """The links that there are, by their connections' ids."""
+        """Links by connection id."""
         self.connections: list[Connection] = []
         self.wall_clock = WallClock()
         self._changed = trio.lowlevel.ParkingLot()
@@ -83,18 +83,18 @@ class FakeGateway:
 
     @property
     def last(self) -> Connection:
-        """The newest connection."""
+        """The latest connection."""
         return self.connections[-1]
 
     @property
     def link(self) -> Link:
-        """The newest connection's link."""
+        """The link of the latest connection."""
         return self.last.link
 
-    def persistence(self, **changes: Any) -> ReconnectSettings:
-        """What a shim needs to come here: without chance, pauses are as long as they may be."""
+    def reconnect_settings(self, **changes: Any) -> ReconnectSettings:
+        """Return settings that dial this gateway, with the longest backoff that jitter allows."""
         settings = ReconnectSettings(
-            connect_timeout=15.0, dial=self.dial, chance=lambda: 1.0, wall_clock=self.wall_clock
+            connect_timeout=15.0, dial=self.dial, jitter=lambda: 1.0, wall_clock=self.wall_clock
         )
         return settings._replace(**changes)
 
@@ -105,7 +105,7 @@ class FakeGateway:
             await trio.sleep_forever()
 
     async def dial(self, _: Destination, __: Timing, resume: Resume) -> Dialed:
-        """As `dialing.dial_link`."""
+        """Dial this gateway, like `dialing.dial_link`."""
         self.attempts.append((trio.current_time(), resume))
         self._changed.unpark_all()
         await trio.lowlevel.checkpoint()
@@ -114,7 +114,7 @@ class FakeGateway:
         if self.refusals:
             raise self.refusals.pop(0)
         if self.down:
-            raise Unreachable("nobody answers")
+            raise Unreachable("no answer")
         near, far = memory_message_stream_pair()
         if not self.resumes:
             name, received, link = None, None, Link()
@@ -147,15 +147,15 @@ class FakeGateway:
                 try:
                     while True:
                         for message in await connection.link.receive_batch():
-                            self._hear(json.loads(message), connection.link)
+                            self._receive(json.loads(message), connection.link)
                         connection.link.settle()
                 except (trio.EndOfChannel, trio.BrokenResourceError, trio.ClosedResourceError):
                     connection.link.disconnect()
                     self._changed.unpark_all()
                 nursery.cancel_scope.cancel()
 
-    def _hear(self, message: Any, link: Link) -> None:
-        self.heard.append(message)
+    def _receive(self, message: Any, link: Link) -> None:
+        self.received.append(message)
         self._changed.unpark_all()
         if "id" in message and "method" in message:
             answer = self.answers[message["method"]](message) if message["method"] in self.answers else None
@@ -163,28 +163,28 @@ class FakeGateway:
                 link.send([json.dumps({"jsonrpc": "2.0", "id": message["id"]} | answer).encode()])
 
     async def until(self, condition: Callable[[], bool]) -> None:
-        """Wait until something is so, that changes with what comes from the client."""
+        """Wait until `condition`, which depends on messages of the client."""
         while not condition():
             await self._changed.park()
 
-    async def hear(self, method: str, count: int = 1) -> Any:
-        """Wait for so many messages of a method since the beginning, and return the last."""
+    async def receive(self, method: str, count: int = 1) -> Any:
+        """Wait until `count` messages with a method have been received since the start, and return the last."""
 
         def found() -> list[Any]:
-            return [message for message in self.heard if message.get("method") == method]
+            return [message for message in self.received if message.get("method") == method]
 
         await self.until(lambda: len(found()) >= count)
         return found()[count - 1]
 
     async def attempted(self, count: int) -> None:
-        """Wait for so many attempts since the beginning."""
+        """Wait until there were `count` attempts since the start."""
         await self.until(lambda: len(self.attempts) >= count)
 
     def forget(self) -> None:
-        """It is restarted: the connections are lost, and it knows no link any more."""
+        """Restart: lose the latest connection and all links."""
         self.links.clear()
         self.last.cut()
 
-    def say(self, **message: Any) -> None:
-        """Send a message over the newest link."""
+    def send(self, **message: Any) -> None:
+        """Send a message over the latest link."""
         self.link.send([json.dumps({"jsonrpc": "2.0"} | message).encode()])

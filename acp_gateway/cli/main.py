@@ -316,7 +316,7 @@ def connect(
             find_host,
         )
         from acp_gateway.client.reached_hosts import own_reached
-        from acp_gateway.client.uplink import ReconnectSettings
+        from acp_gateway.client.reconnect_policy import ReconnectSettings
         from acp_gateway.logs import log_to_file
         from acp_gateway.protocol.path_maps import PathMaps, parse_map
         from acp_gateway.transports.pipes import open_stdio
@@ -375,7 +375,7 @@ def connect(
         settings = shim.Settings(
             maps=PathMaps([*map(parse_map, maps), *(host.maps if host else ())]),
             max_message_size=max_message_size,
-            persistence=ReconnectSettings(
+            reconnect=ReconnectSettings(
                 connect_timeout,
                 0.0 if was_given("connect_timeout") else known_timeout,
                 reached.knows,

@@ -58,7 +58,7 @@ def find_destination(
 ) -> Destination:
     """Return the destination for the command line, the environment and hosts.toml as they are now.
 
-    The agent in hosts.toml is not used with `session`, which has an agent already, nor with `control`, which needs none.
+    The agent in hosts.toml is ignored with `session`, which has an agent already, and with `control`, which needs none.
 
     No token is required on loopback, over ssh, with a client certificate, or if the host's section has
     `token = "none"`, which is for other ACP servers.
@@ -120,7 +120,7 @@ def check_session_id(text: str) -> str:
 
 
 def _find_token(token_file: Path | None, host: "Host | None") -> str | None:
-    """Return the token from the first source that has one. Raises `ConfigError` or `Unauthorized` for a malformed one."""
+    """Return the token of the first source that has one. Raises `ConfigError` or `Unauthorized` if it is malformed."""
     if token_file is None and host is not None and not host.wants_token:
         return None
     named = os.environ.get("ACP_GATEWAY_TOKEN_FILE")

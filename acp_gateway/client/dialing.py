@@ -1,7 +1,7 @@
 """Connect to a gateway and authenticate, over any transport.
 
-Over TLS the token is sent only after the certificate was verified: by the system's authorities, by the user's own, or by
-its pin. Without TLS the peer is not verified. So the token goes to loopback and unix sockets, and to another machine
+Over TLS the token is sent only after the certificate was verified: by the system's authorities, by the user's own, or
+by its pin. Without TLS the peer is not verified. So the token goes to loopback and unix sockets, and to another machine
 only with `--insecure-plaintext`.
 """
 

@@ -247,8 +247,8 @@ def parse_offer(said: bytes) -> Offer:
 def places(offer: Offer, way: Way, host_name: str) -> list[Place]:
     """Return the candidate addresses, best first: TLS at each listener's host or at `host_name`, then ssh.
 
-    `host_name` is the host's real name in ssh's configuration. Loopback listeners of another machine are skipped, and so
-    are addresses that hosts.toml can't express: one invalid entry would make the whole file unreadable.
+    `host_name` is the host's real name in ssh's configuration. Loopback listeners of other machines are skipped, as are
+    addresses that hosts.toml can't express: one invalid entry would make the whole file unreadable.
     """
     found: list[Place] = []
     here = Address("tcp", host_name, 0, "").loopback

@@ -1,23 +1,22 @@
-"""What an editor and its agent have open with each other, seen from beside the stream, and how it is taken up again.
+"""Tracks the editor's open requests and sessions, so that they can be restored on a new link.
 
-A link that can't be resumed is replaced by a new one, and on that the gateway knows nothing of this editor: it has to
-be introduced again, its sessions have to be opened again, and what waited for an answer has to get one. The editor must
-notice as little of it as can be. So what it opens is remembered while messages pass.
+On a new link the gateway knows nothing of this editor: `initialize` has to be sent again, its sessions have to be
+restored, and its open requests answered. The editor should not notice. So its requests and sessions are recorded as
+messages pass.
 
-Before a recovery everything passes as it is. Downwards, messages come by the tens of thousands in a second, and most of
-them are notifications, which are not read. Where the editor is in its sessions is found out when somebody wants to know
-(`positions`); what it is asked has a place of its own as well (`asked`), and so has what is known of a session that is
-not open again yet (`reopening`).
+Outside of a recovery all messages pass unchanged. From the gateway, tens of thousands pass per second, most of them
+notifications, which are not parsed. Positions in sessions are computed lazily (`positions`). Pending requests of the
+agent, and the state of each session that is being restored, are in `reopening`.
 
 A recovery has three steps, all driven by `from_gateway`:
 
-    begin_recovery    requests in flight get an error, but for prompts; `initialize` goes up again
-    its answer        each session is opened again; the gateway is told how much of it the editor has seen, and which
-                      prompts and questions are open in it
-    their answers     prompts that don't go on are cancelled, questions that are no more are withdrawn
+    begin_recovery    requests in flight are answered with an error, except prompts; `initialize` is sent again
+    its response      each session is restored: the gateway gets the editor's position in it, and the ids of its open
+                      prompts and agent requests
+    their responses   prompts that ended are answered as cancelled, agent requests that ended are cancelled
 
-Until its session is open again, an update may be one that the editor has seen: it passes only behind a mark that says
-that the gateway counts as it did before. Ids are the very text that they were spelled with.
+While a session is being restored, an update may be one that the editor has seen. It passes only after a mark that
+continues the known epoch. Ids are kept as JSON text, spelled as they were received.
 """
 
 import re
@@ -25,9 +24,8 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
-from acp_gateway.client.pending_requests import PendingRequests
 from acp_gateway.client.positions import Positions, updated_session
-from acp_gateway.client.reopening import SessionRestore, restore_method
+from acp_gateway.client.reopening import PendingRequests, SessionRestore, restore_method
 from acp_gateway.protocol.gaps import MAY_BE_MISSING, SESSION_LOST, gap
 from acp_gateway.protocol.json_text import (
     INTERNAL_ERROR,
@@ -63,71 +61,71 @@ from acp_gateway.protocol.methods import (
 from acp_gateway.protocol.outbox import Mark, read_control
 
 _AGENT_ENDED: Final = frozenset({"agent_ended", "agent_not_started", "agent_silent", "agent_stalled"})
-"""Reasons that are not about what was asked."""
+"""Error reasons that concern the agent, not the request."""
 
 _RESERVED: Final = RESERVED_PREFIX.encode()
 _CANCEL: Final = CANCEL_REQUEST.encode()
-# Twice as fast as `in`: where quotes are frequent, that stops at each of them.
+# Twice as fast as `in`, which stops at each quote.
 _find_id: Final = re.compile(rb'"id"').search
-# What every spelling of `"id"` with escapes contains: i and d are U+0069 and U+0064.
+# Part of every escaped spelling of `"id"`: i and d are U+0069 and U+0064.
 _ESCAPED_ID: Final = b"\\u006"
 
 
 @dataclass(slots=True)
 class Outcome:
-    """What is to be sent now, in order, and what there is to say about it."""
+    """Messages to send now, in order, and log messages."""
 
     to_gateway: list[bytes] = field(default_factory=list)
     to_editor: list[bytes] = field(default_factory=list)
-    notes: list[str] = field(default_factory=list)
-    """Lines for the log; nothing that was said in a session is in them."""
+    log_messages: list[str] = field(default_factory=list)
+    """Log messages, without content of sessions."""
 
 
 class Failure(NamedTuple):
-    """An error that the gateway has answered."""
+    """An error response of the gateway."""
 
     code: int
     message: str
     reason: str | None
-    """`data.reason`: a word for programs."""
+    """The machine-readable `data.reason`."""
 
 
 @dataclass(slots=True)
 class _Request:
-    """What the editor has asked."""
+    """An open request of the editor."""
 
     method: str
     session: str | None
     params: bytes
-    """An object; empty unless the answer may open a session."""
+    """The params object; empty unless the request opens a session."""
     repeats: int = 0
-    """How often its id was used again, for which an error is the answer."""
+    """Number of later requests with the same id, each of which the gateway answers with an error."""
 
 
 class RecoveryState:
-    """What one editor has open with its agent.
+    """The open requests and sessions of one editor, and the state of a recovery.
 
-    Messages come and go in the names of one side: where paths are translated on the way, all of it is done on the same
-    side of this. What comes from the editor must be UTF-8.
+    Paths in messages are remote ones: path maps are applied between this and the editor. Messages from the editor must
+    be UTF-8.
     """
 
     def __init__(self) -> None:
         self.started = False
-        """Whether the editor's `initialize` was answered with a result once."""
+        """True after the editor's `initialize` was answered with a result."""
         self.failure: Failure | None = None
-        """Why the last recovery could not be done: what the gateway has answered to `initialize`."""
-        # The editor's `initialize` that succeeded, or is in flight, and its id.
+        """The error response that ended the last recovery; None if it succeeded."""
+        # The editor's `initialize` that succeeded or is in flight, and its id.
         self._initialize: bytes | None = None
         self._initialize_id: bytes | None = None
-        # What the editor has asked, by id, the oldest first.
+        # Open requests of the editor by id, oldest first.
         self._open: dict[bytes, _Request] = {}
-        # What the editor is asked.
-        self._asked = PendingRequests()
-        # The sessions that the editor has open: the params that it opened each with, an object.
+        # Requests of the agent to the editor.
+        self._pending = PendingRequests()
+        # Open sessions of the editor, with the params object that opened each.
         self._sessions: dict[str, bytes] = {}
         self._positions = Positions()
-        # In a recovery: the id of the `initialize` that waits for its answer, the sessions that are not open again, the
-        # connection that was lost, and how many sessions were ever opened again.
+        # During a recovery: the id of the repeated `initialize`, the sessions not restored yet, the id of the lost
+        # connection; and the number of all requests that restored a session, for their ids.
         self._initializing: bytes | None = None
         self._reopening: dict[str, SessionRestore] = {}
         self._lost_connection = ""
@@ -135,52 +133,52 @@ class RecoveryState:
 
     @property
     def recovering(self) -> bool:
-        """Whether a recovery is under way: what the editor says now has to wait."""
+        """True during a recovery: messages of the editor have to wait, except those that `may_go`."""
         return self._initializing is not None or bool(self._reopening)
 
     def waiting(self) -> list[str]:
-        """The methods of the editor's requests that are open, the oldest first."""
+        """Return the methods of the editor's open requests, oldest first."""
         return [request.method for request in self._open.values()]
 
-    # The way up
+    # From the editor
 
     def from_editor(self, batch: Sequence[bytes]) -> Outcome:
-        """Messages came from the editor. They go up as they are, but for the gateway's own methods and late answers."""
+        """Process messages of the editor. They pass unchanged, except reserved methods and responses that come late."""
         outcome = Outcome()
         for message in batch:
-            if self._goes_up(message, outcome):
+            if self._passes_up(message, outcome):
                 outcome.to_gateway.append(message)
         return outcome
 
-    def _goes_up(self, message: bytes, outcome: Outcome) -> bool:
+    def _passes_up(self, message: bytes, outcome: Outcome) -> bool:
         if b'"id"' not in message and b"\\" not in message and _RESERVED not in message:
             return True
         envelope = read_envelope(message)
         if envelope is None:
-            # The gateway says what is wrong with it, unless it is less strict about what is for the link itself.
+            # The gateway answers invalid messages, but must not take one for a link message.
             if read_control(message) is None:
                 return True
-            outcome.notes.append("dropped a message of the editor that only the two ends of a link may send")
+            outcome.log_messages.append("dropped a message of the editor: link messages are reserved")
             return False
         raw_id, method, _ = envelope
         if method is None:
-            if raw_id is None or self._asked.answer(raw_id):
+            if raw_id is None or self._pending.answer(raw_id):
                 return True
-            outcome.notes.append("dropped the editor's answer to a question that was withdrawn")
+            outcome.log_messages.append("dropped the editor's response to a request that was cancelled")
             return False
         if method.startswith(RESERVED_PREFIX):
             if raw_id is None:
-                outcome.notes.append(f"dropped a notification of the editor: {method[:80]!r} is the gateway's own")
+                outcome.log_messages.append(f"dropped a notification of the editor: {method[:80]!r} is reserved")
             else:
                 to = raw_id if may_be_id(raw_id) else b"null"
-                why = "methods that begin with _acp-gateway/ are the gateway's own"
+                why = "methods that begin with _acp-gateway/ are reserved"
                 outcome.to_editor.append(error(to, METHOD_NOT_FOUND, why))
             return False
         if raw_id is not None and may_be_id(raw_id):
-            self._asks(raw_id, method, message)
+            self._record_request(raw_id, method, message)
         return True
 
-    def _asks(self, raw_id: bytes, method: str, message: bytes) -> None:
+    def _record_request(self, raw_id: bytes, method: str, message: bytes) -> None:
         if raw_id in self._open:
             self._open[raw_id].repeats += 1
             return
@@ -192,16 +190,16 @@ class RecoveryState:
         elif method in (LOAD, RESUME) and session_id is not None:
             self._positions.loads(session_id)
 
-    # The way down
+    # From the gateway
 
     def from_gateway(self, batch: Sequence[bytes]) -> Outcome:
-        """Messages came from the gateway; those that are a `Mark` end here.
+        """Process messages of the gateway; a `Mark` is consumed.
 
-        A recovery may be over after that: `recovering` is False then, and `failure` is not None where it failed.
+        This may end a recovery: `recovering` is False then, and `failure` is not None if it failed.
         """
         outcome = Outcome()
         start = 0
-        # Marks come in most batches, and what is between them is mostly not worth reading.
+        # Most batches have a mark, and the messages between marks are rarely parsed.
         marks = [at for at, kind in enumerate(map(type, batch)) if kind is Mark]
         for end in (*marks, len(batch)):
             self._go_down(batch[start:end], outcome)
@@ -213,22 +211,22 @@ class RecoveryState:
         return outcome
 
     def _go_down(self, run: Sequence[bytes], outcome: Outcome) -> None:
-        """Messages came from the gateway, none of them a mark."""
+        """Process messages of the gateway that contain no mark."""
         if not self.recovering and not self._worth_reading(run):
             self._positions.passed(run)
             outcome.to_editor += run
             return
         for message in run:
-            if self._goes_down(message, outcome):
+            if self._passes_down(message, outcome):
                 outcome.to_editor.append(message)
 
     def _worth_reading(self, messages: Sequence[bytes]) -> bool:
-        """Whether any of these may be more than a notification that passes. One search through all is the fastest."""
+        """Return whether any message may be more than a passing notification. One search through all is fastest."""
         text = b"\n".join(messages)
         return (
             _find_id(text) is not None
             or (b"\\" in text and _ESCAPED_ID in text)
-            or (bool(self._asked) and b"$" in text and _CANCEL in text)
+            or (bool(self._pending) and b"$" in text and _CANCEL in text)
         )
 
     def _mark(self, mark: Mark) -> None:
@@ -236,31 +234,31 @@ class RecoveryState:
             if session_id in self._reopening:
                 self._reopening[session_id].mark(epoch)
 
-    def _goes_down(self, message: bytes, outcome: Outcome) -> bool:
+    def _passes_down(self, message: bytes, outcome: Outcome) -> bool:
         envelope = read_envelope(message) if self.recovering or self._worth_reading([message]) else None
         raw_id, method, failed = envelope or NOTHING
         if raw_id is None:
-            if method is not None and self._swallows(method, message):
+            if method is not None and self._discards(method, message):
                 return False
             if method == CANCEL_REQUEST:
-                self._asked.cancel(raw_at(message, "params", "requestId") or b"")
+                self._pending.cancel(raw_at(message, "params", "requestId") or b"")
             self._positions.passed([message])
         elif method is None:
             return self._is_answered(raw_id, message, outcome, failed=failed)
         elif may_be_id(raw_id):
-            self._asked.ask(raw_id, text_at(message, "params", "sessionId"))
+            self._pending.ask(raw_id, text_at(message, "params", "sessionId"))
         return True
 
     def _is_answered(self, raw_id: bytes, message: bytes, outcome: Outcome, *, failed: bool) -> bool:
-        """A response came; whether it is for the editor."""
+        """Process a response; return whether it is for the editor."""
         if raw_id == self._initializing:
             self._initializing = None
             if raw_id not in self._open:
-                self._introduced(message, outcome, failed=failed)
+                self._initialized(message, outcome, failed=failed)
                 return False
         for session_id, reopening in self._reopening.items():
             if raw_id == reopening.raw_id:
-                self._opened_again(session_id, message, outcome, failed=failed)
+                self._restored(session_id, message, outcome, failed=failed)
                 return False
         request = self._open.get(raw_id)
         if request is None:
@@ -276,7 +274,7 @@ class RecoveryState:
         elif failed and request.method == PROMPT:
             reason = _failure(message).reason
             if reason in _AGENT_ENDED and request.session is not None:
-                outcome.notes.append(
+                outcome.log_messages.append(
                     f"the agent has ended ({reason}): the turn in session {request.session:.80} was ended"
                 )
         elif not failed:
@@ -284,7 +282,7 @@ class RecoveryState:
         return True
 
     def _close(self, raw_id: bytes) -> None:
-        """A request is answered, or given up."""
+        """Remove a request that was answered or given up."""
         request = self._open.pop(raw_id)
         if request.method in (LOAD, RESUME) and request.session is not None:
             self._positions.loaded(request.session)
@@ -307,15 +305,15 @@ class RecoveryState:
     # Recovery
 
     def begin_recovery(self, connection_id: str, unsent: Sequence[bytes], why: str) -> Outcome:
-        """The link is lost and a new one has been made, which `to_gateway` is for.
+        """Start a recovery on a new link, over which `to_gateway` is to be sent.
 
         Args:
-            connection_id: of the link that was lost.
-            unsent: what came through `from_editor` and certainly never left. It is kept by the caller and sent, as far
-                as it is `still_meant`, when `recovering` is False, as it may be at once.
-            why: what became of the link, in words, for the errors that requests in flight get.
+            connection_id: the id of the lost link.
+            unsent: messages that passed `from_editor` and were certainly not sent. The caller keeps them, and sends
+                those that are `still_valid` when `recovering` is False, which may be at once.
+            why: why the link was lost, for the errors of requests in flight.
 
-        Another recovery may begin before this one is over, and after it has failed.
+        A recovery may be started during another one, and after one has failed.
         """
         outcome = Outcome()
         self._lost_connection = connection_id
@@ -327,22 +325,22 @@ class RecoveryState:
         }
         requests, answers = ids_in(unsent)
         self._settle_requests(requests, why, outcome)
-        for raw_id, session_id in self._asked.unsettled(answers).items():
+        for raw_id, session_id in self._pending.unsettled(answers).items():
             if session_id in self._reopening:
-                self._reopening[session_id].questions.append(raw_id)
+                self._reopening[session_id].agent_requests.append(raw_id)
             else:
                 self._withdraw(raw_id, outcome)
         if self.started:
             assert self._initialize is not None
             self._initializing = self._own_id("initialize")
-            params = with_own_meta(object_at(self._initialize, "params"), encode({"lastId": self._asked.last_id}))
+            params = with_own_meta(object_at(self._initialize, "params"), encode({"lastId": self._pending.last_id}))
             text = with_member(self._initialize, "params", params)
             outcome.to_gateway.append(with_member(text, "id", self._initializing))
         return outcome
 
     def _settle_requests(self, unsent: Collection[bytes], why: str, outcome: Outcome) -> None:
-        """See to what the gateway was asked over the lost link, but not to prompts that may go on."""
-        text = f"the link to the gateway was lost ({why}): whether this request was carried out is not known"
+        """Answer requests in flight with an error, but send `initialize` again and keep prompts that may continue."""
+        text = f"the link to the gateway was lost ({why}): it is unknown whether this request was carried out"
         for raw_id, request in list(self._open.items()):
             if raw_id in unsent:
                 continue
@@ -358,35 +356,35 @@ class RecoveryState:
             else:
                 self._close(raw_id)
                 outcome.to_editor.append(error(raw_id, INTERNAL_ERROR, text, "outage"))
-                outcome.notes.append(f"{request.method[:80]!r} was in flight and is answered with an error")
+                outcome.log_messages.append(f"{request.method[:80]!r} was in flight and is answered with an error")
 
-    def still_meant(self, unsent: Sequence[bytes]) -> list[bytes]:
-        """After a recovery: which of the messages that were kept for it still mean something.
+    def still_valid(self, unsent: Sequence[bytes]) -> list[bytes]:
+        """Return the kept messages that are still valid after a recovery.
 
-        An answer to a question that is no more does not, nor does a request that was given up, nor a cancellation of
-        a request that is not open.
+        Responses to cancelled requests are not, nor requests that were given up, nor cancellations of requests that
+        are not open.
         """
-        return [message for message in unsent if self._still_means_something(message)]
+        return [message for message in unsent if self._is_valid(message)]
 
     def may_go(self, message: bytes) -> bool:
-        """In a recovery: whether a message of the editor's need not wait for the end of it.
+        """Return whether a message of the editor need not wait for the end of the recovery.
 
-        What is asked on the new link is answered at once: the agent may wait for that before it opens a session. What
-        is about a session that is open again does not wait for the others.
+        Responses to requests made over the new link are sent at once: the agent may need them to open a session.
+        Messages for a restored session don't wait for the other sessions.
         """
         raw_id, method, _ = read_envelope(message) or NOTHING
         if method is None:
-            waits = any(raw_id in one.questions for one in self._reopening.values())
-            return raw_id is not None and raw_id in self._asked and not waits
+            waits = any(raw_id in one.agent_requests for one in self._reopening.values())
+            return raw_id is not None and raw_id in self._pending and not waits
         if self._initializing is not None or method == CANCEL_REQUEST:
             return False
         session_id = text_at(message, "params", "sessionId")
         return session_id in self._sessions and session_id not in self._reopening
 
     def give_up(self, message: str, reason: str) -> list[bytes]:
-        """Return an error for each request of the editor that is open, prompts and unsent ones too, and forget them.
+        """Return an error response for each open request of the editor, also prompts and unsent ones, and forget them.
 
-        Sessions stay known: a recovery may begin later.
+        Sessions are kept: a recovery may start later.
         """
         errors = [error(raw_id, INTERNAL_ERROR, message, reason) for raw_id in self._open]
         for raw_id in list(self._open):
@@ -396,14 +394,14 @@ class RecoveryState:
         return errors
 
     def _abandon(self) -> None:
-        """A recovery is not finished: where nothing has passed, the editor is where it was before."""
+        """End a recovery early; the editor keeps its position in sessions of which nothing has passed."""
         for session_id, reopening in self._reopening.items():
             if not reopening.goes_on:
-                self._positions.put(session_id, reopening.told)
+                self._positions.put(session_id, reopening.seen)
         self._reopening.clear()
 
-    def _introduced(self, response: bytes, outcome: Outcome, *, failed: bool) -> None:
-        """`initialize` was answered again."""
+    def _initialized(self, response: bytes, outcome: Outcome, *, failed: bool) -> None:
+        """Process the response to the repeated `initialize`: request the restore of each session."""
         if failed:
             self.failure = _failure(response)
             self._abandon()
@@ -411,7 +409,7 @@ class RecoveryState:
         method = restore_method(response)
         for session_id, reopening in list(self._reopening.items()):
             if method is None or session_id not in self._sessions:
-                outcome.notes.append(f"session {session_id:.80} is lost: the agent can't open a session again")
+                outcome.log_messages.append(f"session {session_id:.80} is lost: the agent can't restore sessions")
                 self._lose(session_id, outcome)
                 continue
             self._reopened += 1
@@ -419,107 +417,107 @@ class RecoveryState:
             opening = reopening.request(raw_id, method, self._sessions[session_id], self._lost_connection)
             outcome.to_gateway.append(opening)
 
-    def _opened_again(self, session_id: str, response: bytes, outcome: Outcome, *, failed: bool) -> None:
-        """A session was opened again, or could not be."""
+    def _restored(self, session_id: str, response: bytes, outcome: Outcome, *, failed: bool) -> None:
+        """Process the response to the restore of a session."""
         reopening = self._reopening[session_id]
-        if reopening.swallowed:
-            outcome.notes.append(
-                f"swallowed {reopening.swallowed} updates of session {session_id:.80}: already seen, or missed"
+        if reopening.discarded:
+            outcome.log_messages.append(
+                f"discarded {reopening.discarded} updates of session {session_id:.80}: already seen, or missed"
             )
         if failed:
             code, _, reason = _failure(response)
             if reason in _AGENT_ENDED:
-                # That says nothing about the session.
+                # The session itself may still exist.
                 self.failure = _failure(response)
                 self._abandon()
                 return
-            # Its patterns take time to compile, which an editor that starts need not wait for.
+            # Imported here to keep start-up fast: compiling its patterns takes time.
             from acp_gateway.protocol.reasons import reason_of
 
             said = f"{code}{f' ({reason[:80]!r})' if reason else ''}: {reason_of(response)}"
-            outcome.notes.append(f"session {session_id:.80} is lost: {said}")
+            outcome.log_messages.append(f"session {session_id:.80} is lost: {said}")
             self._lose(session_id, outcome)
             return
         if not reopening.goes_on:
-            outcome.notes.append(
-                f"session {session_id:.80}: what was seen of it is not known there: what came meanwhile is missing"
+            outcome.log_messages.append(
+                f"session {session_id:.80}: the gateway does not know the editor's position: missed updates are lost"
             )
             if reopening.method == LOAD:
-                # It was told from its beginning, and none of that has passed. Who resumes is told by the gateway.
+                # The replay was discarded. After session/resume, the gateway itself reports the gap.
                 outcome.to_editor.append(gap(session_id, MAY_BE_MISSING))
         if not reopening.marked:
             self._positions.forget(session_id)
         cut = text_at(response, "result", "_meta", META, "cut")
         if cut is not None:
             what = "the gateway was restarted" if cut == "gateway_restarted" else f"{cut[:80]!r}"
-            outcome.notes.append(f"{what}: the turn in session {session_id:.80} was ended")
+            outcome.log_messages.append(f"{what}: the turn in session {session_id:.80} was ended")
         prompts = elements_at(response, "result", "_meta", META, "prompts")
         questions = elements_at(response, "result", "_meta", META, "questions")
         self._settle(session_id, prompts, questions, outcome)
 
     def _lose(self, session_id: str, outcome: Outcome) -> None:
         self._forget(session_id)
-        # An editor that only looks on asks for nothing, and would never learn that nothing comes any more.
+        # An observer sends no requests, so no error would report the loss.
         outcome.to_editor.append(gap(session_id, SESSION_LOST))
         self._settle(session_id, (), (), outcome)
 
     def _settle(
         self, session_id: str, prompts: Collection[bytes], questions: Collection[bytes], outcome: Outcome
     ) -> None:
-        """See to what was open in a session; these prompts and questions still are."""
+        """End a session's prompts and agent requests, except these, which are still open."""
         reopening = self._reopening.pop(session_id)
         over = [raw_id for raw_id in reopening.prompts if raw_id not in prompts and raw_id in self._open]
-        gone = [raw_id for raw_id in reopening.questions if raw_id not in questions]
+        gone = [raw_id for raw_id in reopening.agent_requests if raw_id not in questions]
         for raw_id in over:
             self._cancel(raw_id, outcome)
         for raw_id in gone:
             self._withdraw(raw_id, outcome)
         if session_id in self._sessions:
-            outcome.notes.append(
-                f"session {session_id:.80} is open again: {len(over)} of {len(reopening.prompts)} prompts cancelled, "
-                f"{len(gone)} of {len(reopening.questions)} questions withdrawn"
+            outcome.log_messages.append(
+                f"session {session_id:.80} is restored: {len(over)} of {len(reopening.prompts)} prompts and "
+                f"{len(gone)} of {len(reopening.agent_requests)} agent requests cancelled"
             )
 
-    def _swallows(self, method: str, message: bytes) -> bool:
-        """Whether a notification is not for the editor: an update it may have seen, or news it did not want."""
+    def _discards(self, method: str, message: bytes) -> bool:
+        """Return whether to drop a notification: an update that may have been seen, or an extension not asked for."""
         if not self.recovering:
             return False
         if method != SESSION_UPDATE:
-            return method.startswith(RESERVED_PREFIX) and not self._wants_news()
+            return method.startswith(RESERVED_PREFIX) and not self._wants_extensions()
         reopening = self._reopening.get(updated_session(message) or "")
-        if reopening is None or not reopening.swallow():
+        if reopening is None or not reopening.discard():
             return False
         if reopening.marked:
-            # The gateway counts it, and the position is to be the gateway's.
+            # Counted, because the gateway counts it too.
             self._positions.passed([message])
         return True
 
-    def _wants_news(self) -> bool:
+    def _wants_extensions(self) -> bool:
         asked = raw_at(self._initialize or b"", "params", "clientCapabilities", "_meta", META)
         return asked not in (None, b"null", b"false")
 
     def _cancel(self, raw_id: bytes, outcome: Outcome) -> None:
-        """End a prompt that nobody will answer."""
+        """Answer a prompt as cancelled."""
         del self._open[raw_id]
         outcome.to_editor.append(b'{"jsonrpc":"2.0","id":%b,"result":{"stopReason":"cancelled"}}' % raw_id)
 
     def _withdraw(self, raw_id: bytes, outcome: Outcome) -> None:
-        """Take a question back, or the answer to it that has not left."""
-        if self._asked.withdraw(raw_id):
+        """Cancel an agent request, or drop the response to it that was not sent."""
+        if self._pending.withdraw(raw_id):
             outcome.to_editor.append(
                 b'{"jsonrpc":"2.0","method":%b,"params":{"requestId":%b}}' % (encode(CANCEL_REQUEST), raw_id)
             )
 
-    def _still_means_something(self, message: bytes) -> bool:
+    def _is_valid(self, message: bytes) -> bool:
         raw_id, method, _ = read_envelope(message) or NOTHING
         if raw_id is None:
             return method != CANCEL_REQUEST or raw_at(message, "params", "requestId") in self._open
         if method is None:
-            return raw_id in self._asked
+            return raw_id in self._pending
         return raw_id in self._open or not may_be_id(raw_id)
 
     def _own_id(self, purpose: str) -> bytes:
-        """An id for a request of our own, which the editor does not use."""
+        """Return an id for a request of the shim's own, different from the editor's open ones."""
         raw_id = b'"acp-gateway:%b"' % purpose.encode()
         while raw_id in self._open:
             raw_id = raw_id[:-1] + b'+"'

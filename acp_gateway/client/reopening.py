@@ -1,79 +1,147 @@
-"""How one session is opened again on a new link: what the gateway is told of it, and what it makes of that.
+"""State that a recovery restores: one session on a new link, and the requests that wait for the editor.
 
-The gateway is told up to where the editor has seen the session. If it counts as it did before, it says so with a mark,
-and behind that mark come the updates that were missed. Otherwise the session is told from its beginning or not at all,
-and of these updates the editor has seen some: none of them is for it before the session is open again.
+The restore request carries the editor's position in the session. If the gateway still knows the epoch, it sends a mark,
+and after it the missed updates. Otherwise it replays the session from the start or not at all. The editor has seen part
+of a replay, so its updates are discarded until the session is restored.
+
+A request of the agent is kept until its response has certainly been sent. An answered one is kept for a while, because
+the response may still be on this machine when the link is lost. A cancelled one is kept until the editor answers it
+after all. Ids are JSON texts.
 """
 
+from collections.abc import Collection
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
 from acp_gateway.client.positions import Position
-from acp_gateway.protocol.json_text import encode, raw_at, with_member, with_own_meta
+from acp_gateway.protocol.json_text import encode, raw_at, whole_number, with_member, with_own_meta
 from acp_gateway.protocol.methods import LOAD, RESUME
+
+ANSWERED_KEPT: Final = 1000
+"""Maximum answered requests that are kept, because their responses may not have been sent: more than a user answers
+while a link is down."""
 
 
 @dataclass(slots=True)
 class SessionRestore:
-    """A session that is not open again yet."""
+    """A session that is being restored."""
 
     session_id: str
-    told: Position | None
-    """Up to where the editor has seen it."""
+    seen: Position | None
+    """The editor's position in it."""
     prompts: list[bytes] = field(default_factory=list)
-    """The ids of those that may have reached the agent and have no answer."""
-    questions: list[bytes] = field(default_factory=list)
-    """The ids of those that the editor has not answered, or whose answers have not left."""
+    """Ids of open prompts that may have reached the agent."""
+    agent_requests: list[bytes] = field(default_factory=list)
+    """Ids of agent requests without a response, or with one that was not sent."""
     method: str = ""
-    """By which it is opened, as `restore_method` says."""
+    """The method of the restore request, see `restore_method`."""
     raw_id: bytes = b""
-    """Of the request that opens it; empty before there was one."""
+    """The id of the restore request; empty before it."""
     marked: bool = False
-    """Whether the gateway has said where in it the editor is now."""
+    """True after a mark with a position in this session."""
     goes_on: bool = False
-    """Whether it has said so for the epoch that it was told."""
-    swallowed: int = 0
-    """How many updates did not pass."""
+    """True after a mark that continues the epoch of `seen`."""
+    discarded: int = 0
+    """Number of updates that did not pass."""
 
     def request(self, raw_id: bytes, method: str, params: bytes, connection_id: str) -> bytes:
-        """Return the request that opens it.
+        """Return the restore request.
 
         Args:
-            raw_id: the id that the request gets.
+            raw_id: the id of the request.
             method: see `restore_method`.
-            params: what the editor has opened it with, an object.
-            connection_id: of the link that was lost.
+            params: the params object with which the editor opened the session.
+            connection_id: the id of the lost link.
         """
         self.raw_id, self.method = raw_id, method
         params = with_member(params, "sessionId", encode(self.session_id))
         if method == LOAD and raw_at(params, "mcpServers") is None:
             params = with_member(params, "mcpServers", b"[]")
-        params = with_own_meta(params, self._what_is_known(connection_id))
+        params = with_own_meta(params, self._own_meta(connection_id))
         return b'{"jsonrpc":"2.0","id":%b,"method":%b,"params":%b}' % (raw_id, encode(method), params)
 
-    def _what_is_known(self, connection_id: str) -> bytes:
-        known: dict[str, Any] = {"connection": connection_id}
-        if self.told is not None:
-            known["epoch"], known["position"] = self.told
-        text = with_member(encode(known), "questions", b"[%b]" % b",".join(self.questions))
+    def _own_meta(self, connection_id: str) -> bytes:
+        members: dict[str, Any] = {"connection": connection_id}
+        if self.seen is not None:
+            members["epoch"], members["position"] = self.seen
+        text = with_member(encode(members), "questions", b"[%b]" % b",".join(self.agent_requests))
         return with_member(text, "prompts", b"[%b]" % b",".join(self.prompts))
 
     def mark(self, epoch: str) -> None:
-        """The gateway has said where in it the editor is."""
+        """Record a mark with a position in this session."""
         self.marked = True
-        self.goes_on |= self.told is not None and self.told[0] == epoch
+        self.goes_on |= self.seen is not None and self.seen[0] == epoch
 
-    def swallow(self) -> bool:
-        """An update of it came; returns whether it is not for the editor, and counts it then."""
+    def discard(self) -> bool:
+        """Return whether to drop an update of the session, and count it if so."""
         if self.goes_on:
             return False
-        self.swallowed += 1
+        self.discarded += 1
         return True
 
 
 def restore_method(response: bytes) -> str | None:
-    """Return the method by which sessions can be opened again, from the answer to `initialize`; None for no way."""
+    """Return the method that restores sessions, by the response to `initialize`; None if the agent has none."""
     resumes = raw_at(response, "result", "agentCapabilities", "sessionCapabilities", "resume")
     if resumes not in (None, b"null", b"false"):
         return RESUME
     return LOAD if raw_at(response, "result", "agentCapabilities", "loadSession") == b"true" else None
+
+
+class PendingRequests:
+    """Requests of the agent to one editor."""
+
+    def __init__(self) -> None:
+        self.last_id = 0
+        """The highest integer id of any request so far."""
+        # The session of each request, by id: requests without a response, and recently answered ones.
+        self._open: dict[bytes, str | None] = {}
+        self._answered: dict[bytes, str | None] = {}
+        # Cancelled requests that the editor may still answer.
+        self._withdrawn: set[bytes] = set()
+
+    def __bool__(self) -> bool:
+        """Return whether any request waits for a response."""
+        return bool(self._open)
+
+    def __contains__(self, raw_id: bytes) -> bool:
+        """Return whether a response with this id is valid: an expected one, or one that may not have been sent."""
+        return raw_id in self._open or raw_id in self._answered
+
+    def ask(self, raw_id: bytes, session_id: str | None) -> None:
+        """Record a request, in a session or outside of all."""
+        self._open[raw_id] = session_id
+        self._withdrawn.discard(raw_id)
+        self.last_id = max(self.last_id, whole_number(raw_id) or 0)
+
+    def cancel(self, raw_id: bytes) -> None:
+        """Remove a request that the gateway itself has cancelled."""
+        self._open.pop(raw_id, None)
+
+    def answer(self, raw_id: bytes) -> bool:
+        """Record a response. Return False for the first response to a withdrawn request, which is to be dropped."""
+        if raw_id in self._withdrawn:
+            self._withdrawn.remove(raw_id)
+            return False
+        if raw_id in self._open:
+            self._answered[raw_id] = self._open.pop(raw_id)
+            if len(self._answered) > ANSWERED_KEPT:
+                del self._answered[next(iter(self._answered))]
+        return True
+
+    def unsettled(self, unsent: Collection[bytes]) -> dict[bytes, str | None]:
+        """Return the session of each request whose response has not been sent, answered ones first.
+
+        Forgets answered requests that are not among `unsent`, the ids of responses that were certainly not sent.
+        """
+        self._answered = {raw_id: session_id for raw_id, session_id in self._answered.items() if raw_id in unsent}
+        return self._answered | self._open
+
+    def withdraw(self, raw_id: bytes) -> bool:
+        """Cancel a request, or drop its unsent response. Return whether the editor has to be notified."""
+        if raw_id not in self._open:
+            self._answered.pop(raw_id, None)
+            return False
+        del self._open[raw_id]
+        self._withdrawn.add(raw_id)
+        return True

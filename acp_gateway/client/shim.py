@@ -1,16 +1,15 @@
-"""What an editor starts as if it were the agent: its stdin and stdout on this side, the gateway on the other.
+"""The shim: an editor starts it as its agent, and it relays stdin and stdout to a gateway.
 
-The editor must get an answer whatever happens, so a gateway that can't be reached is an error to its `initialize`,
-with the reason in `error.data.reason`. After that it must not notice more than a pause: editors don't start a shim
-again that has ended. So the link below is kept up (`uplink`), and where the gateway has forgotten it, what is open is
-taken up again on a new one (`protocol.conversation`).
+Every request of the editor gets an answer. If the gateway can't be reached, `initialize` is answered with an error,
+whose cause is in `error.data.reason`. Later outages must look like a pause, because editors don't restart a shim that
+has ended. So `uplink` reconnects, and if the gateway has lost the link, `recovery` restores the sessions on a new one.
 
-The editor is read all the while, with a connection or without, and what it says waits in the link's outbox; in a
-recovery it waits here. Downwards nothing waits but for the editor. What the editor doesn't take is not confirmed to the
-gateway, which stops sending when its window is full.
+The editor is read at all times. Its messages wait in the link's outbox without a connection, and here during a
+recovery. Messages to the editor are written at once; those it has not read are not confirmed to the gateway, which
+stops sending when its window is full.
 
-Messages pass as they are, but for path maps. stdout carries messages only; stderr stays silent as long as all is well,
-because there are editors that never read it and others that show every line of it as an error.
+Messages are relayed unchanged, except for path maps. stdout carries messages only. stderr is silent unless there is an
+error: some editors never read it, others show each line as an error.
 """
 
 import json
@@ -22,8 +21,9 @@ from typing import Final, NamedTuple
 import trio
 
 from acp_gateway.client.dialing import Destination
+from acp_gateway.client.reconnect_policy import ReconnectSettings
 from acp_gateway.client.recovery import Outcome, RecoveryState
-from acp_gateway.client.uplink import ReconnectSettings, Uplink
+from acp_gateway.client.uplink import Uplink
 from acp_gateway.errors import GatewayError, ProtocolError
 from acp_gateway.protocol import json_text, spans
 from acp_gateway.protocol.methods import PROMPT
@@ -35,43 +35,43 @@ from acp_gateway.transports.streams import ByteStream, MessageTooLarge, is_utf8
 log = logging.getLogger(__name__)
 
 EDITOR_TIMEOUT: Final = 2.0
-"""Seconds that the editor's first message is waited for when there is only an error to answer it with."""
+"""Seconds to wait for the editor's first message when it can only be answered with an error."""
 
 REFUSED_SIZE: Final = 1024 * 1024
-"""Bytes of a first request that is only read to be refused."""
+"""Maximum bytes of a first request that is read only to be refused."""
 
 BACKLOG: Final = 64 * 1024 * 1024
-"""Bytes of the editor's that wait for a connection at most; past it the editor is not read. A prompt with pictures has
-a few megabytes, and what a person says in a day without a connection fits as well."""
+"""Bytes from the editor that wait for a connection, beyond which it is not read. A prompt with pictures has a few
+megabytes, so a day's prompts fit."""
 
 HIGH_WATER: Final = 256 * 1024
-"""Bytes that the editor may not have taken yet and that count as passed on: more than a pipe holds, so that it always
-has something to read."""
+"""Bytes written but not yet read by the editor that still count as delivered: more than a pipe holds, so that the
+editor always has something to read."""
 
 _PARSE_ERROR: Final = -32700
 
 
 class Settings(NamedTuple):
-    """What the command line and hosts.toml say, apart from the destination."""
+    """Settings from the command line and hosts.toml, apart from the destination."""
 
     maps: PathMaps
     max_message_size: int
-    """Bytes of one message from the editor."""
-    persistence: ReconnectSettings
+    """Maximum bytes of one message from the editor."""
+    reconnect: ReconnectSettings
     backlog: int = BACKLOG
 
 
 async def run(stdio: ByteStream, destination: Callable[[], Destination], settings: Settings) -> None:
-    """Connect the editor with the gateway until the editor is gone; then say goodbye and return.
+    """Relay between the editor and the gateway until the editor closes its end; then close the link and return.
 
     Args:
         stdio: the editor; closed at the end.
-        destination: called before each attempt to connect; may raise `GatewayError`, which ends it if nothing has
-            succeeded before.
-        settings: the rest.
+        destination: called before each attempt to connect. A `GatewayError` that it raises is final before the first
+            success.
+        settings: the other settings.
 
-    SIGTERM and SIGINT count as the editor being gone. Raises `GatewayError` when the gateway can't be reached at first,
-    or says no at any time; what the editor has asked has been answered with that error then.
+    SIGTERM and SIGINT have the same effect as the editor closing. Raises `GatewayError` if the gateway can't be reached
+    at first, or refuses at any time, after the editor's open requests were answered with that error.
     """
     editor = LineStream(stdio, max_message_size=settings.max_message_size, size_setting="--max-message-size")
     try:
@@ -80,7 +80,7 @@ async def run(stdio: ByteStream, destination: Callable[[], Destination], setting
                 nursery.start_soon(_cancel_on_signal, until_signal)
                 nursery.start_soon(editor.run)
                 outcome = await _Shim(editor, destination, settings).serve()
-                # What is being written must not be torn: cancelling comes after that.
+                # Close before cancelling, which could cut a message that is being written.
                 await editor.aclose()
                 nursery.cancel_scope.cancel()
             if outcome is not None:
@@ -93,7 +93,7 @@ async def run(stdio: ByteStream, destination: Callable[[], Destination], setting
 
 
 async def refuse(stdio: ByteStream, error: GatewayError) -> None:
-    """Answer the editor's first request with an error that was found before there was anything to connect to."""
+    """Answer the editor's first request with an error in the configuration."""
     log.error("%s", error)
     editor = LineStream(stdio, max_message_size=REFUSED_SIZE)
     try:
@@ -103,31 +103,31 @@ async def refuse(stdio: ByteStream, error: GatewayError) -> None:
 
 
 class _Shim:
-    """An editor, which is being run, and what passes between it and the gateway. It owns the uplink."""
+    """The relay between an editor, whose stream is being run, and an uplink that it owns."""
 
     def __init__(self, editor: LineStream, destination: Callable[[], Destination], settings: Settings) -> None:
         self._editor = editor
         self._maps = settings.maps
         self._backlog = settings.backlog
-        self._patience = settings.persistence.connect_timeout
-        self._conversation = RecoveryState()
-        self._uplink = Uplink(self, destination, settings.persistence)
-        # Whether the editor has said anything, and whether it takes nothing any more.
-        self._heard = False
+        self._answer_timeout = settings.reconnect.connect_timeout
+        self._recovery = RecoveryState()
+        self._uplink = Uplink(self, destination, settings.reconnect)
+        # True after the editor's first message; true after its stdout has closed.
+        self._received = False
         self._editor_gone = False
-        # In a recovery: the link that was lost, what had not left on it, and what the editor has said since.
+        # During a recovery: the id of the lost link, messages not sent over it, and later messages of the editor.
         self._lost_link = ""
         self._unsent: list[bytes] = []
         self._held: list[bytes] = []
         self._kept_bytes = 0
-        # Whether the last recovery failed, so that there is no link before the editor wants something.
+        # True after a failed recovery: the link rests until the editor's next message.
         self._failed = False
-        # Unparked when something came from the gateway or the link's state is another; and when the editor is behind.
+        # Unparked by messages from the gateway and by changes of the link; unparked when the editor is behind.
         self._change = trio.lowlevel.ParkingLot()
         self._editor_behind = trio.lowlevel.ParkingLot()
 
     async def serve(self) -> GatewayError | None:
-        """Everything between start and end; returns why it ended, None where the editor wanted it."""
+        """Relay until one side ends; return the error, None if the editor has closed its end."""
         outcomes: list[GatewayError | None] = []
         async with trio.open_nursery() as nursery:
 
@@ -139,10 +139,10 @@ class _Shim:
             nursery.start_soon(until_end, self._read_editor())
             nursery.start_soon(until_end, self._settle_later())
         outcome = outcomes[0]
-        if outcome is not None and self._heard:
-            self._tell(self._conversation.give_up(str(outcome), outcome.reason))
+        if outcome is not None and self._received:
+            self._send_to_editor(self._recovery.give_up(str(outcome), outcome.reason))
         elif outcome is not None:
-            await _answer_first_request(self._editor, self._conversation, outcome)
+            await _answer_first_request(self._editor, self._recovery, outcome)
         return outcome
 
     # Editor to gateway
@@ -161,77 +161,77 @@ class _Shim:
             except LOST as error:
                 log.info("the editor: %s", error)
                 return None
-            self._hear(batch)
+            self._receive_from_editor(batch)
             while self._waiting_bytes >= self._backlog:
                 await self._change.park()
 
-    def _hear(self, batch: list[bytes]) -> None:
-        """The editor has said something."""
-        self._heard = True
+    def _receive_from_editor(self, batch: list[bytes]) -> None:
+        """Relay messages of the editor, or hold them during a recovery."""
+        self._received = True
         messages = []
         for message in batch:
             if is_utf8(message):
                 messages.append(self._maps.to_remote(message))
             else:
-                # A text frame with it would end the whole connection.
+                # In a text frame it would end the connection.
                 self._refuse_message("not UTF-8")
         if self._failed:
             self._failed = False
             self._uplink.begin()
             self._recover("the agent had ended, or could not be started")
-        if self._conversation.recovering:
+        if self._recovery.recovering:
             self._held += messages
             self._kept_bytes += sum(map(len, messages))
             self._send_what_may_go()
         else:
-            self._do(self._conversation.from_editor(messages))
+            self._do(self._recovery.from_editor(messages))
         self._uplink.wake()
 
     @property
     def _waiting_bytes(self) -> int:
-        """Bytes of the editor's that have not left."""
+        """Bytes from the editor that have not been sent."""
         return self._uplink.link.outbox.unwritten_bytes + self._kept_bytes
 
     async def _wait_for_answers(self) -> None:
-        """Wait for what a script that has ended its input still wants to read; not for the end of a turn.
+        """After the end of stdin, wait until open requests other than prompts are answered: a script reads them.
 
-        Where the link was lost, nobody is kept waiting. Who has said nothing at all wants to know whether there is a
-        gateway: the end of its input is no success before there was a connection.
+        Does not wait if the link was lost later. Without any input, waits for a connection: `connect TARGET </dev/null`
+        tests whether a gateway can be reached.
         """
         self._uplink.hurry()
-        while not (self._uplink.up or self.started) and (self._busy or not self._heard):
+        while not (self._uplink.up or self.started) and (self._busy or not self._received):
             await self._change.park()
-        with trio.move_on_after(self._patience):
+        with trio.move_on_after(self._answer_timeout):
             while self._uplink.up and self._busy:
                 await self._change.park()
 
     @property
     def _busy(self) -> bool:
-        """Whether anything has to be sent or answered, but for prompts."""
-        asked = any(method != PROMPT for method in self._conversation.waiting())
+        """True while messages have to be sent, or requests other than prompts are open."""
+        asked = any(method != PROMPT for method in self._recovery.waiting())
         return asked or self._uplink.link.behind or bool(self._unsent or self._held)
 
     # Gateway to editor: what the uplink calls
 
     @property
     def started(self) -> bool:
-        """Whether `initialize` was answered with a result."""
-        return self._conversation.started
+        """True after `initialize` was answered with a result."""
+        return self._recovery.started
 
     @property
     def waiting(self) -> bool:
-        """Whether the editor waits for an answer."""
-        return bool(self._conversation.waiting())
+        """True while a request of the editor is open."""
+        return bool(self._recovery.waiting())
 
     def changed(self) -> None:
-        """The link's state is another."""
+        """Wake the tasks that wait for a change of the link."""
         self._change.unpark_all()
 
     def receive(self, batch: list[bytes]) -> None:
-        """The gateway has said something."""
-        recovering = self._conversation.recovering
-        self._do(self._conversation.from_gateway(batch))
-        if recovering and self._conversation.recovering:
+        """Relay messages of the gateway, and continue or end a recovery."""
+        recovering = self._recovery.recovering
+        self._do(self._recovery.from_gateway(batch))
+        if recovering and self._recovery.recovering:
             self._send_what_may_go()
         elif recovering:
             self._end_recovery()
@@ -242,16 +242,16 @@ class _Shim:
         self._change.unpark_all()
 
     def start_over(self, connection_id: str, unsent: list[bytes], why: str) -> None:
-        """There is a new link."""
-        if not self._conversation.recovering:
-            # What a recovery has said itself is said again by the next one.
+        """Restore the sessions on a new link."""
+        if not self._recovery.recovering:
+            # During a recovery, the unsent messages are its own; the next recovery makes new ones.
             self._lost_link, self._unsent = connection_id, unsent
             self._kept_bytes = sum(map(len, unsent))
         self._recover(why)
 
     def lose_agent(self, connection_id: str, unsent: list[bytes], why: str) -> None:
-        """The agent has ended. There is another one when the editor wants something, or does already."""
-        if not self._conversation.recovering:
+        """Rest until the editor's next message, which starts another agent; at once if requests are open."""
+        if not self._recovery.recovering:
             self._lost_link, self._unsent = connection_id, unsent
             self._kept_bytes = sum(map(len, unsent))
         if self.waiting or self._unsent or self._held:
@@ -261,69 +261,69 @@ class _Shim:
             self._failed = True
 
     def give_up(self, error: GatewayError) -> None:
-        """Nobody knows when what is asked can be answered."""
+        """Answer open requests with an error, and drop held messages."""
         self._unsent.clear()
         self._held.clear()
         self._kept_bytes = 0
-        self._tell(self._conversation.give_up(str(error), error.reason))
+        self._send_to_editor(self._recovery.give_up(str(error), error.reason))
 
     async def taken(self) -> None:
-        """Wait until the editor has taken what there was for it, but for a little."""
+        """Wait until the editor has read all but `HIGH_WATER` bytes."""
         try:
             await self._editor.drain(HIGH_WATER)
         except LOST:
-            pass  # Its end shows where it is written to.
+            pass  # The next write to the editor reports it.
 
     def _send_what_may_go(self) -> None:
-        """In a recovery: send what need not wait for its end, in order for each session."""
-        unsent, self._unsent = self._parted(self._unsent)
-        held, self._held = self._parted(self._held)
+        """During a recovery, send the messages that need not wait for its end, in order within each session."""
+        unsent, self._unsent = self._partition(self._unsent)
+        held, self._held = self._partition(self._held)
         if unsent or held:
-            outcome = self._conversation.from_editor(held)
-            outcome.to_gateway = self._conversation.still_meant([*unsent, *outcome.to_gateway])
+            outcome = self._recovery.from_editor(held)
+            outcome.to_gateway = self._recovery.still_valid([*unsent, *outcome.to_gateway])
             self._kept_bytes = sum(map(len, self._unsent)) + sum(map(len, self._held))
             self._do(outcome)
 
-    def _parted(self, messages: list[bytes]) -> tuple[list[bytes], list[bytes]]:
-        """Those that need not wait for the end of a recovery, and the others."""
+    def _partition(self, messages: list[bytes]) -> tuple[list[bytes], list[bytes]]:
+        """Split messages into those that need not wait for the end of a recovery, and the others."""
         going: list[bytes] = []
         waiting: list[bytes] = []
         for message in messages:
-            (going if self._conversation.may_go(message) else waiting).append(message)
+            (going if self._recovery.may_go(message) else waiting).append(message)
         return going, waiting
 
     def _recover(self, why: str) -> None:
-        self._do(self._conversation.begin_recovery(self._lost_link, self._unsent, why))
-        if not self._conversation.recovering:
+        self._do(self._recovery.begin_recovery(self._lost_link, self._unsent, why))
+        if not self._recovery.recovering:
             self._end_recovery()
 
     def _end_recovery(self) -> None:
-        """All that can be taken up again is; or nothing is, and the editor's next message is a reason to try again."""
+        """Send the held messages after a recovery; after a failed one, answer them and rest until the next message."""
         unsent, self._unsent = self._unsent, []
         held, self._held = self._held, []
         self._kept_bytes = 0
-        outcome = self._conversation.from_editor(held)
-        failure = self._conversation.failure
+        outcome = self._recovery.from_editor(held)
+        failure = self._recovery.failure
         if failure is None:
             log.info("recovered: the new link is in use")
-            outcome.to_gateway = self._conversation.still_meant([*unsent, *outcome.to_gateway])
+            outcome.to_gateway = self._recovery.still_valid([*unsent, *outcome.to_gateway])
             self._do(outcome)
             return
         log.error("the agent can't be reached again: %s", failure.message)
         self._failed = True
-        self._tell(outcome.to_editor)
-        self._tell(self._conversation.give_up(failure.message, failure.reason or "agent"))
+        self._send_to_editor(outcome.to_editor)
+        self._send_to_editor(self._recovery.give_up(failure.message, failure.reason or "agent"))
         self._uplink.rest("the gateway answered initialize with an error")
 
     def _do(self, outcome: Outcome) -> None:
-        for note in outcome.notes:
-            log.info("%s", note)
-        self._tell(outcome.to_editor)
+        for log_message in outcome.log_messages:
+            log.info("%s", log_message)
+        self._send_to_editor(outcome.to_editor)
         if outcome.to_gateway:
             self._uplink.link.send(outcome.to_gateway)
 
-    def _tell(self, messages: Sequence[bytes]) -> None:
-        """Say something to the editor; does not wait for it to listen."""
+    def _send_to_editor(self, messages: Sequence[bytes]) -> None:
+        """Write messages to the editor, without waiting for it to read them."""
         if self._maps:
             messages = [_explain_missing(self._maps.to_local(message), self._maps) for message in messages]
         try:
@@ -334,11 +334,11 @@ class _Shim:
             self._editor_behind.unpark_all()
 
     def _refuse_message(self, what: str) -> None:
-        """Answer something that is no message."""
-        self._tell([json_text.error(b"null", _PARSE_ERROR, what, "protocol")])
+        """Answer invalid input with a parse error."""
+        self._send_to_editor([json_text.error(b"null", _PARSE_ERROR, what, "protocol")])
 
     async def _settle_later(self) -> None:
-        """Confirm what a slow editor has taken. Returns when it takes nothing any more."""
+        """Confirm messages to the gateway as a slow editor reads them. Returns when its stdout is closed."""
         while not self._editor_gone:
             if self._editor.pending_bytes <= HIGH_WATER:
                 await self._editor_behind.park()
@@ -352,7 +352,7 @@ class _Shim:
 
 
 def _explain_missing(message: bytes, maps: PathMaps) -> bytes:
-    """A session's refusal because of its directory, in the editor's names: a map that is wrong can't be added to."""
+    """Rewrite the error for a missing directory in terms of the path map that may be wrong."""
     if b'"no_such_directory"' not in message:
         return message
     try:
@@ -365,21 +365,21 @@ def _explain_missing(message: bytes, maps: PathMaps) -> bytes:
     if local == remote or raw_id is None:
         return message
     why = (
-        f"there is no directory {remote} on the gateway's machine, which is what your map makes of {local}: "
-        f"make it there, or correct the map (--map, or maps in hosts.toml)"
+        f"there is no directory {remote} on the gateway's machine, to which your path map maps {local}: "
+        f"create it there, or correct the map (--map, or maps in hosts.toml)"
     )
     to, code = message[raw_id[0] : raw_id[1]], response["error"]["code"]
     return json_text.error(to, code, why, "no_such_directory", cwd=local, remote=remote)
 
 
-async def _answer_first_request(editor: LineStream, conversation: RecoveryState, error: GatewayError) -> None:
-    """Answer what the editor is about to ask first with the reason why there is no agent for it."""
+async def _answer_first_request(editor: LineStream, recovery: RecoveryState, error: GatewayError) -> None:
+    """Wait for the editor's first request, and answer it with an error."""
     try:
         with trio.move_on_after(EDITOR_TIMEOUT):
-            conversation.from_editor(await editor.receive_batch())
-        await editor.send_batch(conversation.give_up(str(error), error.reason))
+            recovery.from_editor(await editor.receive_batch())
+        await editor.send_batch(recovery.give_up(str(error), error.reason))
     except (trio.EndOfChannel, *LOST):
-        pass  # The editor has gone.
+        pass  # The editor has closed its end.
 
 
 async def _cancel_on_signal(scope: trio.CancelScope) -> None:

@@ -1,220 +1,138 @@
-"""The client's end of a link that is kept up: a connection that is lost is replaced, for as long as that takes.
+"""The client's end of a link: replaces a lost connection, for as long as that takes.
 
-Until there has been a first success, whoever started the program is told quickly and clearly what is wrong: attempts
-end after a time, and most errors end them at once. After it nothing does but a refusal of the gateway's own. A laptop
-comes to hotels whose network answers with other certificates, redirects and errors of its own, and leaves them again;
-a file that is being edited is whole again in a moment. So everything else is logged and tried again, with pauses that
-grow, and at once when there is a reason to hope: the editor says something, or the machine has woken up.
+The backoff, and the errors that end it, are in `reconnect_policy`. An attempt starts at once when the editor sends
+something, and when the machine wakes up.
 
-A connection is taken for dead when the gateway has not been heard for a while, or when the clock on the wall has
-jumped: then the machine slept, and finding out what the other side made of that would take longer than resuming.
+A connection counts as lost after `keepalive` seconds of silence, or when the wall clock has jumped: then the machine
+slept, and resuming is faster than probing the old connection.
 
-A link that the gateway does not have any more can't be resumed. There is a new one then, and the owner begins anew on
-it, see `UplinkHandler.start_over`.
+If the gateway no longer has the link, it can't be resumed. The uplink then takes a new link, and the handler restores
+its state over it, see `UplinkHandler.start_over`.
 """
 
 import logging
-import random
-import time
-from collections.abc import Awaitable, Callable
-from typing import Final, NamedTuple, Protocol
+from collections.abc import Callable
+from typing import Final, Protocol
 
 import trio
 
-from acp_gateway.client.dialing import Destination, Dialed, Resume, dial_link, explain_silence
-from acp_gateway.errors import (
-    AgentError,
-    Forbidden,
-    GatewayError,
-    LinkGone,
-    ProtocolError,
-    TooFarBehind,
-    Unauthorized,
-    UnknownAgent,
-    UnknownSession,
-    Unreachable,
+from acp_gateway.client.dialing import Destination, Dialed, Resume, explain_silence
+from acp_gateway.client.reconnect_policy import (
+    AGENT_GONE,
+    ATTEMPT_TIMEOUT,
+    BACKOFF_MAX,
+    BACKOFF_MAX_AT_START,
+    BACKOFF_MIN,
+    REFUSALS,
+    TOO_BIG,
+    Loss,
+    ReconnectSettings,
+    backoff,
+    final_error,
 )
+from acp_gateway.errors import GatewayError, LinkGone, ProtocolError, TooFarBehind, UnknownSession, Unreachable
 from acp_gateway.printable import printable
 from acp_gateway.protocol.json_text import NOTHING, read_envelope
 from acp_gateway.protocol.methods import SESSION_CANCEL
 from acp_gateway.protocol.outbox import goodbye
 from acp_gateway.transports.link import LOST, WINDOW, Link
 from acp_gateway.transports.streams import CloseReason, MessageStream, MessageTooLarge
-from acp_gateway.transports.websocket import Timing, WebSocketStream
+from acp_gateway.transports.websocket import WebSocketStream
 
 log = logging.getLogger(__name__)
 
-BACKOFF_MIN: Final = 0.2
-"""Seconds before an attempt at most, after the first failure; and between the beginnings of two attempts at least."""
-
-LONGEST_FIRST_PAUSE: Final = 2.0
-"""Seconds that the pauses grow to before the first success: somebody looks at an editor that is starting."""
-
-LONGEST_PAUSE: Final = 15.0
-"""Seconds that the pauses grow to: as long as one waits at a screen before trying something else."""
-
-ATTEMPT_TIMEOUT: Final = 15.0
-"""Seconds that one attempt may take: TLS over a bad mobile network takes five, a route that swallows everything for
-ever."""
-
 TICK: Final = 1.0
-"""Seconds between two looks at the clock on the wall."""
+"""Seconds between two readings of the wall clock."""
 
-SLEPT: Final = 5.0
-"""Seconds by which a tick is too long when the machine slept; a busy one is not that late."""
-
-_REFUSALS: Final = (Unauthorized, Forbidden, UnknownAgent)
-"""What is raised only where the gateway itself says no, and would say so again."""
-
-_TOO_BIG: Final = 1009
-_AGENT_GONE: Final = 1011
-_ERRORS: Final[dict[int | None, type[GatewayError]]] = {
-    1008: Forbidden,
-    _TOO_BIG: ProtocolError,
-    _AGENT_GONE: AgentError,
-}
-"""What a close code of the gateway's means where it is the end."""
-
-Dial = Callable[[Destination, Timing, Resume], Awaitable[Dialed]]
-
-
-class ReconnectSettings(NamedTuple):
-    """How a link is kept up."""
-
-    connect_timeout: float
-    """Seconds within which there must be a connection, before the first success."""
-    known_timeout: float = 0.0
-    """The same for a gateway that was reached before, where that is longer."""
-    knows: Callable[[str], bool] = lambda _: False
-    """Whether the gateway at an address was reached before."""
-    reached: Callable[[str], None] = lambda _: None
-    """Called with the address of a gateway that has let this client in."""
-    keepalive: float = 30.0
-    """Seconds without a sign of the gateway after which a connection is dead. Both ends speak every `HEARTBEAT`."""
-    timing: Timing = Timing()
-    dial: Dial = dial_link
-    chance: Callable[[], float] = random.random
-    """A number from 0 to 1, by which pauses differ: the laptops of a whole office come back at the same moment."""
-    wall_clock: Callable[[], float] = time.time
-    """Seconds since whenever, going on while the machine sleeps."""
+CLOCK_JUMP: Final = 5.0
+"""Seconds by which a tick is late after the machine slept; a busy machine is not that late."""
 
 
 class UplinkHandler(Protocol):
-    """Who speaks over the link."""
+    """The user of an uplink: receives its messages and is notified of its state."""
 
     @property
     def started(self) -> bool:
-        """Whether there has been a first success."""
+        """True after the first success."""
 
     @property
     def waiting(self) -> bool:
-        """Whether it waits for an answer."""
+        """True while a request waits for an answer."""
 
     def receive(self, batch: list[bytes]) -> None:
-        """Take messages from the gateway; among them a `Mark` for each position."""
+        """Process messages from the gateway, including a `Mark` for each position."""
 
     def start_over(self, connection_id: str, unsent: list[bytes], why: str) -> None:
-        """The link can't be resumed; there is a new one, on which nothing was said.
+        """Restore the state on a new, unused link, because the old one can't be resumed.
 
         Args:
-            connection_id: of the old link; empty where it had none that could be resumed.
-            unsent: messages that certainly have not left.
-            why: for a person.
+            connection_id: the id of the old link; empty if it was not resumable.
+            unsent: messages that were certainly not sent.
+            why: the cause, for logs and errors.
         """
 
     def lose_agent(self, connection_id: str, unsent: list[bytes], why: str) -> None:
-        """The agent that the link was for has ended, and there is no link before `begin`; else as `start_over`."""
+        """Handle the end of the agent. There is no connection until `begin`. Arguments as in `start_over`."""
 
     def give_up(self, error: GatewayError) -> None:
-        """What is asked can't be answered before it is known when; attempts go on."""
+        """Answer open requests with an error, because their answers may take arbitrarily long; attempts continue."""
 
     async def taken(self) -> None:
-        """Wait until what was received is passed on but for a little."""
+        """Wait until nearly everything that was received has been passed on."""
 
     def changed(self) -> None:
-        """There is a connection, or none any more, or what had to wait has been sent."""
-
-
-class Loss(NamedTuple):
-    """How a connection ended."""
-
-    why: str
-    code: int | None = None
-    """What the gateway closed it with."""
-    closed: bool = False
-    """Whether the gateway closed it in due form."""
-    too_large: bool = False
-    """Whether a message came that is larger than one may be."""
-
-
-def pause_after(failures: int, longest: float, chance: float) -> float:
-    """Seconds until the next attempt, after so many in a row that led nowhere."""
-    pause = min(BACKOFF_MIN * 2.0 ** min(failures, 16), longest)
-    return pause / 2 + pause / 2 * chance
-
-
-def final_error(loss: Loss, *, resumable: bool, waiting: bool) -> GatewayError | None:
-    """The error for a loss before the first success that ends it; None where the link is to be resumed.
-
-    A gateway that closes while nothing is asked of it has said what it had to say.
-    """
-    if resumable and loss.code not in _ERRORS and (waiting or not loss.closed):
-        return None
-    return _ERRORS.get(loss.code, Unreachable)(loss.why)
+        """Handle a new or lost connection, or the end of a send backlog."""
 
 
 class Uplink:
-    """A link to a gateway, kept up by `run`.
+    """A link to a gateway whose connection `run` keeps up.
 
     Args:
-        owner: who speaks over it.
-        destination: called before each attempt; what it raises counts as the attempt's failure.
-        settings: the rest.
+        handler: receives messages and state changes.
+        destination: called before each attempt; if it raises, the attempt has failed.
+        settings: timeouts and dependencies.
     """
 
     def __init__(
-        self, owner: UplinkHandler, destination: Callable[[], Destination], settings: ReconnectSettings
+        self, handler: UplinkHandler, destination: Callable[[], Destination], settings: ReconnectSettings
     ) -> None:
-        self._owner = owner
+        self._handler = handler
         self._destination = destination
         self._settings = settings
         self.link = self._new_link()
-        """The link as it is now; another one after it was given up."""
-        # What the link is resumed by; None before there was a connection, and where there is nothing to resume.
+        """The current link; replaced when it can't be resumed."""
+        # The id that resumes the link; None before the first connection, and if the link is not resumable.
         self._connection_id: str | None = None
-        # Attempts and connections in a row that led nowhere.
+        # Failed attempts and unproductive connections in a row.
         self._failures = 0
-        # When the last attempt began, and set when the next one is wanted at once.
+        # Start of the last attempt; the event is set when the next one is wanted at once.
         self._attempted_at = float("-inf")
         self._wanted = trio.Event()
         self._wanted.set()
-        # When the last connection was made, and lost; and how far the link was then.
+        # Times of the last connection and of its loss, and the link's counts at the connection.
         self._connected_at = 0.0
         self._lost_at = 0.0
         self._progress = (0, 0)
-        # Set when there is something to connect for again; None while there always is.
+        # Set by `begin` after `rest`; None while not resting.
         self._rest: trio.Event | None = None
-        # The last attempt, and what gives up the connection; None while there is none.
+        # Cancels the current attempt; reports the loss of the current connection, None while there is none.
         self._attempt = trio.CancelScope()
         self._lose: Callable[[Loss], None] | None = None
-        # Where the last attempt went to.
+        # Address of the last attempt.
         self._address = ""
-        # Until the first success: since when it is tried, for how long, and what ends it; and whether nobody waits.
+        # Until the first success: the start of the attempts, their timeout, its scope, and whether `hurry` was called.
         self._began = 0.0
-        self._patience = settings.connect_timeout
+        self._connect_timeout = settings.connect_timeout
         self._trying: trio.CancelScope | None = None
         self._hurried = False
 
     @property
     def up(self) -> bool:
-        """Whether there is a connection."""
+        """True while there is a connection."""
         return self.link.stream is not None
 
     async def run(self) -> GatewayError:
-        """Keep the link up, and return why that is not possible any more. Cancelling says goodbye, and closes.
-
-        The goodbye is bounded in time.
-        """
+        """Keep the link up, and return the error that ended it. Cancelling closes the link, in bounded time."""
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._watch_clock)
             error = await self._keep_up()
@@ -222,17 +140,17 @@ class Uplink:
         return error
 
     def wake(self) -> None:
-        """Dial at once, if there is no connection."""
+        """Connect at once, if there is no connection."""
         if not self.up:
             self._wanted.set()
 
     def hurry(self) -> None:
-        """Wait for the first success no longer than for a gateway that was never reached."""
+        """Use `connect_timeout` for the first success even if the gateway was reached before."""
         self._hurried = True
-        self._set_patience(self._settings.connect_timeout)
+        self._set_connect_timeout(self._settings.connect_timeout)
 
     def rest(self, why: str) -> None:
-        """Give up the link, and do without any until `begin`."""
+        """Drop the link, and stay disconnected until `begin`."""
         self._rest = trio.Event()
         self._connection_id = None
         self.link = self._new_link()
@@ -240,13 +158,13 @@ class Uplink:
             self._lose(Loss(why))
 
     def begin(self) -> None:
-        """Go on after `rest`."""
+        """Connect again after `rest`."""
         if self._rest is not None:
             self._rest.set()
             self._rest = None
 
     def _new_link(self, window: int | None = WINDOW) -> Link:
-        return Link(window=window, caught_up=self._owner.changed)
+        return Link(window=window, caught_up=self._handler.changed)
 
     async def _keep_up(self) -> GatewayError:
         try:
@@ -255,48 +173,48 @@ class Uplink:
                 link = self.link
                 loss = await self._serve(link, stream)
                 if link is self.link:
-                    self._take(loss)
+                    self._handle_loss(loss)
         except GatewayError as error:
             return error
 
     # Connecting
 
     async def _reach(self) -> MessageStream:
-        """Connect, for as long as it takes. Raises the `GatewayError` that ends it."""
-        started = self._owner.started
+        """Attempt to connect until it succeeds. Raises the `GatewayError` that is final."""
+        started = self._handler.started
         failure: GatewayError | None = None
         self._began = trio.current_time()
         with trio.CancelScope() as scope:
             if not started:
                 self._trying = scope
-                self._set_patience(self._settings.connect_timeout)
+                self._set_connect_timeout(self._settings.connect_timeout)
             while True:
                 if self._rest is not None:
                     await self._rest.wait()
-                await self._pause(LONGEST_PAUSE if started else LONGEST_FIRST_PAUSE)
+                await self._back_off(BACKOFF_MAX if started else BACKOFF_MAX_AT_START)
                 outcome = await self._try(started=started)
                 if isinstance(outcome, MessageStream):
                     return outcome
                 self._failures += 1
                 log.info("no connection: %s", outcome)
                 failure = outcome
-        raise Unreachable(f"{failure or self._silence()} (tried for {self._patience:g} s)")
+        raise Unreachable(f"{failure or self._silence()} (tried for {self._connect_timeout:g} s)")
 
-    def _set_patience(self, seconds: float) -> None:
-        self._patience = seconds
+    def _set_connect_timeout(self, seconds: float) -> None:
+        self._connect_timeout = seconds
         if self._trying is not None:
             self._trying.deadline = self._began + seconds
 
-    async def _pause(self, longest: float) -> None:
-        """Wait for the next attempt's time: after a pause, or when it is wanted."""
-        with trio.move_on_after(pause_after(self._failures, longest, self._settings.chance())):
+    async def _back_off(self, longest: float) -> None:
+        """Wait for the time of the next attempt: after the backoff, or when an attempt is wanted."""
+        with trio.move_on_after(backoff(self._failures, longest, self._settings.jitter())):
             await self._wanted.wait()
         await trio.sleep_until(self._attempted_at + BACKOFF_MIN)
         self._wanted = trio.Event()
         self._attempted_at = trio.current_time()
 
     async def _try(self, *, started: bool) -> MessageStream | GatewayError:
-        """Make one attempt; returns why it failed, and raises that where it is the end."""
+        """Make one attempt. Return its error if it is to be retried; raise it if it is final."""
         try:
             target = self._destination()
         except GatewayError as error:
@@ -305,8 +223,8 @@ class Uplink:
             raise
         self._address = str(target.address)
         known = not started and not self._hurried and self._settings.knows(self._address)
-        if known and self._patience < self._settings.known_timeout:
-            self._set_patience(self._settings.known_timeout)
+        if known and self._connect_timeout < self._settings.known_timeout:
+            self._set_connect_timeout(self._settings.known_timeout)
         resume = Resume(self._connection_id, self.link.received)
         with trio.CancelScope(deadline=trio.current_time() + ATTEMPT_TIMEOUT) as self._attempt:
             try:
@@ -314,16 +232,16 @@ class Uplink:
             except (TooFarBehind, LinkGone) as error:
                 if resume.connection_id is not None:
                     lost = trio.current_time() - self._lost_at
-                    self._start_over(f"after {lost:.0f} s it can't be resumed: {error}")
+                    self._start_over(f"can't be resumed after {lost:.0f} s: {error}")
                     self._wanted.set()
                 return error
             except UnknownSession as error:
                 if started:
-                    # After a restart of the gateway, a guest's session is open again when its owner has come back.
-                    self._owner.give_up(error)
+                    # After a restart of the gateway, a guest's session is unknown until its owner has reopened it.
+                    self._handler.give_up(error)
                     return error
                 raise
-            except _REFUSALS:
+            except REFUSALS:
                 raise
             except GatewayError as error:
                 if started or isinstance(error, Unreachable):
@@ -336,7 +254,7 @@ class Uplink:
         return explain_silence(self._address)
 
     async def _connect(self, dialed: Dialed) -> MessageStream | GatewayError:
-        """Go on over a fresh connection; returns why that is not possible, where it is not."""
+        """Attach the link to a new connection. Return the error if the gateway's count does not match."""
         if self._connection_id is None:
             if dialed.received is None:
                 log.info("connected to %s, which doesn't resume links", self._address)
@@ -354,10 +272,10 @@ class Uplink:
                 self.link.connect(dialed.stream, received)
             except ValueError as error:
                 await close_at_once(dialed.stream)
-                self._start_over(f"the gateway has counted otherwise: {error}")
-                return ProtocolError(f"{self._address}: the gateway has counted otherwise: {error}")
+                self._start_over(f"the gateway's message count does not match: {error}")
+                return ProtocolError(f"{self._address}: the gateway's message count does not match: {error}")
             log.info(
-                "resumed after %.1f s: %d messages had come, %d are sent again and %d for the first time",
+                "resumed after %.1f s: %d messages received, sending %d again and %d for the first time",
                 trio.current_time() - self._lost_at,
                 self.link.received,
                 again,
@@ -367,22 +285,22 @@ class Uplink:
         self._wanted = trio.Event()
         self._connected_at = trio.current_time()
         self._progress = self._counts()
-        self._owner.changed()
+        self._handler.changed()
         return dialed.stream
 
     # Connected
 
     async def _serve(self, link: Link, stream: MessageStream) -> Loss:
-        """Use a connection until it is lost, and close it. Cancelling says goodbye before."""
+        """Use a connection until it is lost, and close it. Cancelling sends a goodbye first."""
         loss: Loss | None = None
         try:
             async with trio.open_nursery() as nursery:
 
-                def lose(how: Loss) -> None:
+                def lose(reported: Loss) -> None:
                     nonlocal loss
-                    loss = loss or how
+                    loss = loss or reported
                     if not loss.too_large:
-                        # What is said while it is being closed has not left, and goes with the next one.
+                        # Messages sent while it closes stay in the outbox for the next connection.
                         link.disconnect()
                     nursery.cancel_scope.cancel()
 
@@ -408,72 +326,72 @@ class Uplink:
             try:
                 batch = await link.receive_batch()
             except trio.EndOfChannel:
-                return how_closed(stream)
+                return loss_by_close(stream)
             except MessageTooLarge as error:
                 return Loss(str(error), too_large=True)
             except LOST as error:
                 return Loss(str(error))
-            self._owner.receive(batch)
+            self._handler.receive(batch)
             if not link.resumable:
-                await self._owner.taken()
+                await self._handler.taken()
 
     async def _notice_silence(self, link: Link, lose: Callable[[Loss], None]) -> None:
         await link.keep_alive(self._settings.keepalive)
-        lose(Loss(f"nothing was heard of the gateway for {self._settings.keepalive:g} s"))
+        lose(Loss(f"nothing was received from the gateway for {self._settings.keepalive:g} s"))
 
     def _counts(self) -> tuple[int, int]:
         return self.link.received, self.link.outbox.confirmed
 
-    def _take(self, loss: Loss) -> None:
-        """See to what a loss means. Raises the `GatewayError` that it is."""
+    def _handle_loss(self, loss: Loss) -> None:
+        """Resume, start over or rest after a lost connection. Raises the `GatewayError` if the loss is final."""
         now = trio.current_time()
         self._lost_at = now
-        moved = self._counts() != self._progress or now - self._connected_at >= LONGEST_PAUSE
-        if moved and loss.code != _AGENT_GONE:
+        moved = self._counts() != self._progress or now - self._connected_at >= BACKOFF_MAX
+        if moved and loss.code != AGENT_GONE:
             self._failures = 0
         else:
             self._failures += 1
-        self._owner.changed()
+        self._handler.changed()
         if loss.too_large:
-            # It would come again.
+            # It would be received again.
             raise ProtocolError(loss.why)
-        if not self._owner.started:
-            error = final_error(loss, resumable=self.link.resumable, waiting=self._owner.waiting)
+        if not self._handler.started:
+            error = final_error(loss, resumable=self.link.resumable, waiting=self._handler.waiting)
             if error is not None:
                 raise error
         log.warning("lost the connection: %s", loss.why)
-        if loss.code == _AGENT_GONE:
-            # A new link would start it again at once, and one that ends each time would be started for ever.
+        if loss.code == AGENT_GONE:
+            # A new link would start the agent at once, and forever if it ends each time.
             unsent, connection_id = self.link.outbox.unwritten_messages(), self._connection_id
             self.rest(loss.why)
-            self._owner.lose_agent(connection_id or "", unsent, loss.why)
+            self._handler.lose_agent(connection_id or "", unsent, loss.why)
             return
-        if not self.link.resumable or loss.code == _TOO_BIG:
-            # What was too large would be sent again.
+        if not self.link.resumable or loss.code == TOO_BIG:
+            # On the same link, the oversized message would be sent again.
             self._start_over(loss.why)
 
     def _start_over(self, why: str) -> None:
-        """Take a new link, since this one can't be resumed."""
-        log.warning("beginning anew on a new link: %s", why)
+        """Replace the link, because it can't be resumed."""
+        log.warning("starting over on a new link: %s", why)
         outbox = self.link.outbox
-        # To end a turn twice is better than not at all.
+        # A turn that is cancelled twice is better than one that goes on.
         cancels = [message for message in outbox.unconfirmed_messages() if _ends_turn(message)]
         unsent = cancels + outbox.unwritten_messages()
         connection_id, self._connection_id = self._connection_id, None
         self.link = self._new_link()
-        self._owner.start_over(connection_id or "", unsent, why)
+        self._handler.start_over(connection_id or "", unsent, why)
 
     async def _watch_clock(self) -> None:
         before = self._settings.wall_clock()
         while True:
             await trio.sleep(TICK)
             now = self._settings.wall_clock()
-            if now - before > TICK + SLEPT:
+            if now - before > TICK + CLOCK_JUMP:
                 self._woke_up(now - before)
             before = now
 
     def _woke_up(self, seconds: float) -> None:
-        log.info("the machine slept, or its clock was set, by %.0f s", seconds)
+        log.info("the machine slept or its clock was set: %.0f s", seconds)
         if self.up and not self.link.resumable:
             return
         self._failures = 0
@@ -488,15 +406,15 @@ def _ends_turn(message: bytes) -> bool:
     return envelope.raw_id is None and envelope.method == SESSION_CANCEL
 
 
-def how_closed(stream: MessageStream) -> Loss:
-    """What a gateway said that has closed a connection."""
+def loss_by_close(stream: MessageStream) -> Loss:
+    """Return the loss for a connection that the gateway closed, with its close code and text."""
     code = stream.close_code if isinstance(stream, WebSocketStream) else None
     said = printable(stream.close_text) if isinstance(stream, WebSocketStream) else ""
     return Loss(f"the gateway closed the connection{': ' if said else ''}{said}", code, closed=True)
 
 
 async def say_goodbye(link: Link, stream: MessageStream) -> None:
-    """Leave for good: the gateway need not keep anything. Bounded in time."""
+    """Close the link for good, so that the gateway keeps no state of it. Bounded in time."""
     link.flush()
     if link.resumable:
         link.say(goodbye())
@@ -504,8 +422,8 @@ async def say_goodbye(link: Link, stream: MessageStream) -> None:
 
 
 async def close_at_once(stream: MessageStream) -> None:
-    """Close a connection on which nobody listens any more, or is to."""
+    """Close a connection without ending its link, and without waiting for the peer."""
     with trio.CancelScope() as scope:
         scope.cancel()
-        # Should it be heard after all: this is no goodbye, as a normal close would be.
-        await stream.aclose(CloseReason.GOING_AWAY, "the connection is given up, not the link")
+        # Not a normal close, which would end the link.
+        await stream.aclose(CloseReason.GOING_AWAY, "the connection is abandoned, not the link")

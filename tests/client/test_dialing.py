@@ -729,7 +729,7 @@ async def test_an_answer_whose_count_is_none_is_an_error_of_the_protocol(
         (Resume(ID), {"connectionId": ID.upper(), "received": 3}, "another link"),
         (Resume(), {"received": 0}, "another link"),
         (Resume(), {"connectionId": "a b", "received": 0}, "another link"),
-        (Resume(), {"connectionId": ID, "received": 1}, "1 messages came over it"),
+        (Resume(), {"connectionId": ID, "received": 1}, "counts 1 messages on a new link"),
     ],
 )
 async def test_an_answer_that_does_not_fit_the_wish_is_an_error_of_the_protocol(

@@ -245,7 +245,7 @@ async def test_an_answer_that_is_none_is_an_error(monkeypatch: pytest.MonkeyPatc
     far = Far(offer().encode(), answer)
     monkeypatch.setattr("acp_gateway.client.pairing.start_command", far.start)
     async with open_pairing(BOX, label="laptop", agents=(), time_limit=1) as pairing:
-        with pytest.raises(ProtocolError, match="does `acp-gateway --version` say the same"):
+        with pytest.raises(ProtocolError, match="does `acp-gateway --version` print the same"):
             await pairing.keep()
 
 

@@ -60,7 +60,7 @@ class Dialogue:
 
     def __init__(self) -> None:
         self.conversation = RecoveryState()
-        self.notes: list[str] = []
+        self.log_messages: list[str] = []
 
     def editor_says(self, *messages: bytes) -> list[bytes]:
         """Returns what goes up; nothing comes back."""
@@ -125,7 +125,7 @@ class Dialogue:
         }
 
     def _noted(self, outcome: Outcome) -> Outcome:
-        self.notes += outcome.notes
+        self.log_messages += outcome.log_messages
         return outcome
 
 
@@ -244,12 +244,12 @@ def test_a_notification_of_the_gateways_own_is_dropped(new: Dialogue, method: by
         b'{"method":"a"}',
         b'{"method":"b"}',
     ]
-    assert len(new.notes) == 1
+    assert len(new.log_messages) == 1
 
 
 def test_what_the_other_end_might_take_for_its_own_is_dropped_though_it_is_no_json(new: Dialogue) -> None:
     assert new.editor_says(b'{"method":"_acp-gateway/goodbye","params":NaN}') == []
-    assert len(new.notes) == 1
+    assert len(new.log_messages) == 1
 
 
 def test_a_text_about_the_gateways_methods_is_no_such_method(new: Dialogue) -> None:
@@ -314,7 +314,7 @@ def test_a_first_message_that_has_not_left_is_the_callers_to_send(new: Dialogue)
     new.editor_says(first)
     assert new.loses_link(first) == new.sent == []
     assert not new.conversation.recovering
-    assert new.conversation.still_meant([first]) == [first]
+    assert new.conversation.still_valid([first]) == [first]
 
 
 def test_nothing_is_to_be_done_for_an_editor_that_was_silent(new: Dialogue) -> None:
@@ -569,7 +569,7 @@ def test_a_request_in_flight_gets_an_error_that_names_the_outage(talk: Dialogue)
     assert told["error"]["data"] == {"reason": "outage"}
     assert "the gateway was restarted" in told["error"]["message"]
     assert talk.conversation.waiting() == []
-    assert "session/set_mode" in talk.notes[0]
+    assert "session/set_mode" in talk.log_messages[0]
 
 
 def test_a_second_initialize_in_flight_is_a_request_like_any_other(talk: Dialogue) -> None:
@@ -584,7 +584,7 @@ def test_a_request_that_has_not_left_stays_open(talk: Dialogue) -> None:
     talk.editor_says(*unsent)
     assert talk.seen(*unsent)["s"]["prompts"] == []
     talk.gateway_says(adopting("acp-gateway:attach:1"))
-    assert talk.conversation.still_meant(unsent) == unsent
+    assert talk.conversation.still_valid(unsent) == unsent
     assert talk.conversation.waiting() == ["session/list", "session/prompt"]
 
 
@@ -604,9 +604,9 @@ def test_a_prompt_that_does_not_go_on_is_cancelled(talk: Dialogue) -> None:
     talk.reattached()
     assert talk.gateway_says(adopting("acp-gateway:attach:1", [2])) == [cancelled(1), cancelled(3)]
     assert talk.conversation.waiting() == ["session/prompt"]
-    assert talk.notes == [
-        "session s: what was seen of it is not known there: what came meanwhile is missing",
-        "session s is open again: 2 of 3 prompts cancelled, 0 of 0 questions withdrawn",
+    assert talk.log_messages == [
+        "session s: the gateway does not know the editor's position: missed updates are lost",
+        "session s is restored: 2 of 3 prompts and 0 of 0 agent requests cancelled",
     ]
 
 
@@ -672,7 +672,7 @@ def test_what_was_open_in_a_session_that_is_lost_ends(talk: Dialogue, answer: by
     talk.reattached()
     assert talk.gateway_says(answer) == [gap("s", SESSION_LOST), cancelled(1), withdrawn(5)]
     assert not talk.conversation.recovering
-    assert "session s is lost: -32002" in talk.notes[0]
+    assert "session s is lost: -32002" in talk.log_messages[0]
     assert talk.reattached() == []
 
 
@@ -684,7 +684,7 @@ def test_the_log_has_the_agents_reason_for_a_session_that_is_lost(talk: Dialogue
         "data": {"details": "No previous\nsessions, sk-0123456789abcdefghij"},
     }
     talk.gateway_says(encode({"id": "acp-gateway:attach:1", "error": why}))
-    assert talk.notes == ["session s is lost: -32603: Internal error: No previous sessions, …"]
+    assert talk.log_messages == ["session s is lost: -32603: Internal error: No previous sessions, …"]
 
 
 def test_an_agent_that_can_open_nothing_again_has_lost_its_sessions(talk: Dialogue) -> None:
@@ -696,7 +696,7 @@ def test_an_agent_that_can_open_nothing_again_has_lost_its_sessions(talk: Dialog
     lost = gap("s", SESSION_LOST), gap("t", SESSION_LOST)
     assert (outcome.to_gateway, outcome.to_editor) == ([], [lost[0], cancelled(1), lost[1], withdrawn(5)])
     assert not talk.conversation.recovering
-    assert len(talk.notes) == 2
+    assert len(talk.log_messages) == 2
 
 
 @pytest.mark.parametrize("answer", [{"result": None}, {"result": {"_meta": {"acp-gateway": {"prompts": 1}}}}])
@@ -733,9 +733,9 @@ def test_a_question_that_is_no_more_is_withdrawn_and_its_late_answer_dropped(tal
     talk.is_asked(6)
     talk.reattached()
     assert talk.gateway_says(adopting("acp-gateway:attach:1", questions=[6])) == [withdrawn(5)]
-    talk.notes.clear()
+    talk.log_messages.clear()
     assert talk.editor_says(result(5), result(6)) == [result(6)]
-    assert len(talk.notes) == 1
+    assert len(talk.log_messages) == 1
 
 
 def test_a_question_that_is_asked_under_a_withdrawn_id_can_be_answered(talk: Dialogue) -> None:
@@ -789,14 +789,14 @@ def test_an_answer_that_has_not_left_is_sent_where_the_question_is_still_open(ta
     talk.editor_says(*unsent)
     assert talk.seen(*unsent)["s"]["questions"] == [5, 6]
     assert talk.gateway_says(adopting("acp-gateway:attach:1", questions=[6])) == []
-    assert talk.conversation.still_meant(unsent) == [result(6)]
+    assert talk.conversation.still_valid(unsent) == [result(6)]
 
 
 def test_an_answer_that_has_not_left_is_dropped_with_its_session(talk: Dialogue) -> None:
     talk.is_asked(5, "child")
     talk.editor_says(result(5))
     assert talk.loses_link(result(5)) == []
-    assert talk.conversation.still_meant([result(5)]) == []
+    assert talk.conversation.still_valid([result(5)]) == []
 
 
 def test_an_adopted_answer_that_does_not_leave_over_the_next_link_either_is_named_again(talk: Dialogue) -> None:
@@ -805,7 +805,7 @@ def test_an_adopted_answer_that_does_not_leave_over_the_next_link_either_is_name
     for number in (1, 2):
         assert talk.seen(result(5))["s"]["questions"] == [5]
         talk.gateway_says(adopting(f"acp-gateway:attach:{number}", questions=[5]))
-        assert talk.conversation.still_meant([result(5)]) == [result(5)]
+        assert talk.conversation.still_valid([result(5)]) == [result(5)]
 
 
 # What never left and means nothing any more
@@ -819,7 +819,7 @@ def test_a_cancellation_is_sent_only_for_a_request_that_is_open(talk: Dialogue) 
     talk.editor_says(*cancels)
     talk.reattached(*cancels)
     talk.gateway_says(adopting("acp-gateway:attach:1", [2]))
-    assert talk.conversation.still_meant(cancels) == [withdrawn(2)]
+    assert talk.conversation.still_valid(cancels) == [withdrawn(2)]
 
 
 @pytest.mark.parametrize(
@@ -828,7 +828,7 @@ def test_a_cancellation_is_sent_only_for_a_request_that_is_open(talk: Dialogue) 
 def test_everything_else_that_never_left_is_sent(talk: Dialogue, message: bytes) -> None:
     talk.reattached(message)
     talk.gateway_says(adopting("acp-gateway:attach:1"))
-    assert talk.conversation.still_meant([message]) == [message]
+    assert talk.conversation.still_valid([message]) == [message]
 
 
 # What comes down meanwhile
@@ -840,16 +840,16 @@ def test_updates_pass_behind_a_mark_of_the_epoch_that_the_gateway_was_told(talk:
     assert talk.gateway_says(mark(s=("e", 6)), update(text="missed")) == [update(text="missed")]
     assert talk.gateway_says(adopting("acp-gateway:attach:1"), update()) == [update()]
     assert talk.positions() == {"s": ("e", 8)}
-    assert not any("swallowed" in note for note in talk.notes)
+    assert not any("discarded" in message for message in talk.log_messages)
 
 
 @pytest.mark.parametrize("marks", [[], [mark(s=("f", 0))], [mark(t=("e", 5))]])
-def test_other_updates_are_swallowed_until_the_session_is_open_again(talk: Dialogue, marks: list[Mark]) -> None:
+def test_other_updates_are_discarded_until_the_session_is_open_again(talk: Dialogue, marks: list[Mark]) -> None:
     talk.gateway_says(mark(s=("e", 5)))
     talk.reattached()
     assert talk.gateway_says(*marks, update(), update()) == []
     assert talk.gateway_says(update(), adopting("acp-gateway:attach:1"), update(text="new")) == [update(text="new")]
-    assert talk.notes[0] == "swallowed 3 updates of session s: already seen, or missed"
+    assert talk.log_messages[0] == "discarded 3 updates of session s: already seen, or missed"
 
 
 def test_a_session_without_a_position_has_no_epoch_to_go_on_with(talk: Dialogue) -> None:
@@ -857,10 +857,10 @@ def test_a_session_without_a_position_has_no_epoch_to_go_on_with(talk: Dialogue)
     assert talk.gateway_says(mark(s=("e", 0)), update()) == []
 
 
-def test_swallowed_updates_are_noted_also_of_a_session_that_is_lost(talk: Dialogue) -> None:
+def test_discarded_updates_are_noted_also_of_a_session_that_is_lost(talk: Dialogue) -> None:
     talk.reattached()
     talk.gateway_says(update(), error("acp-gateway:attach:1"))
-    assert "swallowed 1 " in talk.notes[0]
+    assert "discarded 1 " in talk.log_messages[0]
 
 
 def test_the_position_is_that_of_the_new_epoch_afterwards(talk: Dialogue) -> None:
@@ -974,7 +974,7 @@ def test_giving_up_answers_all_that_waits(talk: Dialogue) -> None:
     ]
     assert talk.conversation.give_up("again", "unreachable") == []
     assert talk.conversation.waiting() == []
-    assert talk.conversation.still_meant([unsent]) == []
+    assert talk.conversation.still_valid([unsent]) == []
 
 
 def test_sessions_are_taken_up_again_after_giving_up(talk: Dialogue) -> None:
@@ -1012,13 +1012,13 @@ def test_the_log_says_of_a_turn_that_a_restart_of_the_gateway_has_ended_it(talk:
     talk.reattached()
     answer = result("acp-gateway:attach:1", _meta={"acp-gateway": {"prompts": [], "cut": "gateway_restarted"}})
     assert talk.gateway_says(answer) == [cancelled(1)]
-    assert "the gateway was restarted: the turn in session s was ended" in talk.notes
+    assert "the gateway was restarted: the turn in session s was ended" in talk.log_messages
 
 
 def test_the_log_says_by_its_word_what_else_has_cut_off_a_turn(talk: Dialogue) -> None:
     talk.reattached()
     talk.gateway_says(result("acp-gateway:attach:1", _meta={"acp-gateway": {"cut": "agent_stopped"}}))
-    assert "'agent_stopped': the turn in session s was ended" in talk.notes
+    assert "'agent_stopped': the turn in session s was ended" in talk.log_messages
 
 
 @pytest.mark.parametrize("reason", ["agent_ended", "agent_stalled"])
@@ -1026,14 +1026,14 @@ def test_the_log_says_of_a_turn_that_the_end_of_the_agent_has_ended_it(talk: Dia
     talk.prompts(1)
     lost = error(1, reason=reason)
     assert talk.gateway_says(lost) == [lost]
-    assert talk.notes == [f"the agent has ended ({reason}): the turn in session s was ended"]
+    assert talk.log_messages == [f"the agent has ended ({reason}): the turn in session s was ended"]
 
 
 @pytest.mark.parametrize("answer", [error(1), error(1, reason="x"), result(1, stopReason="end_turn")])
 def test_of_a_turn_that_ended_otherwise_the_log_says_nothing(talk: Dialogue, answer: bytes) -> None:
     talk.prompts(1)
     assert talk.gateway_says(answer) == [answer]
-    assert talk.notes == []
+    assert talk.log_messages == []
 
 
 def test_a_cancellation_waits_for_the_end_of_a_recovery_whatever_session_it_names(talk: Dialogue) -> None:

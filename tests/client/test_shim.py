@@ -14,7 +14,7 @@ from trio.testing import MockClock, lockstep_stream_pair, memory_stream_pair, wa
 
 from acp_gateway.client import shim
 from acp_gateway.client.dialing import Destination, Resume
-from acp_gateway.client.uplink import Loss
+from acp_gateway.client.reconnect_policy import Loss
 from acp_gateway.errors import (
     ConfigError,
     Forbidden,
@@ -102,7 +102,7 @@ async def shimmed(
     settings = shim.Settings(
         maps=maps or PathMaps([]),
         max_message_size=max_message_size,
-        persistence=gateway.persistence(**changes),
+        reconnect=gateway.reconnect_settings(**changes),
         backlog=backlog,
     )
 
@@ -136,8 +136,8 @@ async def test_messages_pass_both_ways_and_the_editors_end_ends_it_with_a_goodby
 ) -> None:
     async with shimmed(gateway) as editor:
         await editor.send({"method": "up"})
-        await gateway.hear("up")
-        gateway.say(method="down")
+        await gateway.receive("up")
+        gateway.send(method="down")
         assert (await editor.receive())["method"] == "down"
         link = gateway.link
         await editor.close()
@@ -150,7 +150,7 @@ async def test_what_the_editor_said_last_is_passed_on_without_its_line_end(
     async with shimmed(gateway) as editor:
         await editor.send(b'{"last":1}')
         await editor.close()
-    assert gateway.heard == [{"last": 1}]
+    assert gateway.received == [{"last": 1}]
 
 
 async def test_a_line_that_is_not_utf8_is_answered_here_and_the_rest_goes_on(
@@ -161,9 +161,9 @@ async def test_a_line_that_is_not_utf8_is_answered_here_and_the_rest_goes_on(
         answer = await editor.receive()
         assert answer["id"] is None
         assert answer["error"]["code"] == -32700
-        await gateway.hear("b")
+        await gateway.receive("b")
         await editor.close()
-    assert len(gateway.heard) == 1
+    assert len(gateway.received) == 1
 
 
 async def test_a_line_that_is_too_long_is_answered_and_ends_it(gateway: FakeGateway, autojump_clock: MockClock) -> None:
@@ -179,18 +179,18 @@ async def test_methods_of_the_gateways_own_never_leave(gateway: FakeGateway, aut
     async with shimmed(gateway) as editor:
         await editor.send({"id": 5, "method": "_acp-gateway/goodbye"}, {"method": "up"})
         assert (await editor.receive())["error"]["code"] == -32601
-        await gateway.hear("up")
+        await gateway.receive("up")
         assert not gateway.link.left
         await editor.close()
-    assert gateway.heard == [{"method": "up"}]
+    assert gateway.received == [{"method": "up"}]
 
 
 async def test_paths_are_translated_both_ways(gateway: FakeGateway, autojump_clock: MockClock) -> None:
     async with shimmed(gateway, maps=PathMaps([("/laptop/proj", "/srv/proj")])) as editor:
         await editor.send({"id": 1, "method": "session/new", "params": {"cwd": "/laptop/proj"}})
-        assert (await gateway.hear("session/new"))["params"]["cwd"] == "/srv/proj"
+        assert (await gateway.receive("session/new"))["params"]["cwd"] == "/srv/proj"
         await editor.receive()
-        gateway.say(id=7, method="fs/read_text_file", params={"path": "/srv/proj/x"})
+        gateway.send(id=7, method="fs/read_text_file", params={"path": "/srv/proj/x"})
         assert (await editor.receive())["params"] == {"path": "/laptop/proj/x"}
         await editor.close()
 
@@ -204,7 +204,7 @@ async def test_a_map_that_leads_nowhere_is_named_instead_of_a_second_one(
         await editor.send({"id": "a", "method": "session/new", "params": {"cwd": "/laptop/proj"}})
         answer = await editor.receive()
         assert answer["id"] == "a"
-        assert "which is what your map makes of /laptop/proj" in str(answer["error"])
+        assert "to which your path map maps /laptop/proj" in str(answer["error"])
         await editor.close()
 
 
@@ -271,7 +271,7 @@ async def test_a_gateway_that_is_not_there_is_an_answer_to_initialize(
         await editor.send(INITIALIZE)
         answer = await editor.receive()
         assert is_error(answer, 1, "unreachable")
-        assert "nobody answers (tried for 15 s)" in answer["error"]["message"]
+        assert "no answer (tried for 15 s)" in answer["error"]["message"]
 
 
 async def test_a_refusal_waits_a_moment_for_the_question(gateway: FakeGateway, autojump_clock: MockClock) -> None:
@@ -302,7 +302,7 @@ async def test_a_gateway_that_knows_nothing_of_resuming_and_hangs_up_ends_it(
     gateway.answers.clear()
     async with shimmed(gateway, raises=Unreachable) as editor:
         await editor.send(INITIALIZE)
-        await gateway.hear("initialize")
+        await gateway.receive("initialize")
         await gateway.last.far.aclose()
         answer = await editor.receive()
         assert is_error(answer, 1, "unreachable")
@@ -326,13 +326,13 @@ async def test_a_connection_that_is_lost_during_the_first_initialize_is_resumed(
     answer = gateway.answers.pop("initialize")
     async with shimmed(gateway) as editor:
         await editor.send(INITIALIZE)
-        request = await gateway.hear("initialize")
+        request = await gateway.receive("initialize")
         gateway.last.cut()
-        gateway.say(id=request["id"], **(answer(request) or {}))
+        gateway.send(id=request["id"], **(answer(request) or {}))
         assert "result" in await editor.receive()
         await editor.close()
     assert [resume for _, resume in gateway.attempts] == [Resume(), Resume("c1", 0)]
-    assert len(gateway.heard) == 1
+    assert len(gateway.received) == 1
 
 
 @pytest.mark.parametrize("heard", [True, False])
@@ -344,7 +344,7 @@ async def test_a_link_that_is_gone_during_the_first_initialize_is_replaced(
         await trio.testing.wait_all_tasks_blocked()
         if heard:
             await editor.send(INITIALIZE)
-            await gateway.hear("initialize")
+            await gateway.receive("initialize")
         gateway.forget()
         gateway.answers["initialize"] = answer
         if not heard:
@@ -352,7 +352,7 @@ async def test_a_link_that_is_gone_during_the_first_initialize_is_replaced(
             await editor.send(INITIALIZE)
         assert "result" in await editor.receive()
         await editor.close()
-    assert [message["id"] for message in gateway.heard] == [1] * (2 if heard else 1)
+    assert [message["id"] for message in gateway.received] == [1] * (2 if heard else 1)
 
 
 # Losses
@@ -365,17 +365,17 @@ async def test_each_message_arrives_once_in_both_directions_over_many_losses(
         await editor.start()
         for number in range(100):
             await editor.send({"method": "up", "params": number})
-            gateway.say(method="down", params=number)
+            gateway.send(method="down", params=number)
             if number % 3 == 0:
                 await wait_all_tasks_blocked()
             if number % 8 == 5:
                 gateway.last.cut()
                 await gateway.attempted(len(gateway.attempts) + 1)
         received = [(await editor.receive())["params"] for _ in range(100)]
-        await gateway.hear("up", 100)
+        await gateway.receive("up", 100)
         await editor.close()
     assert received == list(range(100))
-    assert [message["params"] for message in gateway.heard if message["method"] == "up"] == list(range(100))
+    assert [message["params"] for message in gateway.received if message["method"] == "up"] == list(range(100))
 
 
 async def test_the_answer_of_a_turn_that_ended_without_a_connection_comes_after_it(
@@ -384,11 +384,11 @@ async def test_the_answer_of_a_turn_that_ended_without_a_connection_comes_after_
     async with shimmed(gateway) as editor:
         await editor.start()
         await editor.send({"id": 3, "method": "session/prompt", "params": {"sessionId": "s"}})
-        await gateway.hear("session/prompt")
+        await gateway.receive("session/prompt")
         gateway.down = True
         gateway.last.cut()
         await trio.sleep(3600)
-        gateway.say(id=3, result={"stopReason": "end_turn"})
+        gateway.send(id=3, result={"stopReason": "end_turn"})
         gateway.down = False
         assert (await editor.receive())["result"] == {"stopReason": "end_turn"}
         await editor.close()
@@ -406,7 +406,7 @@ async def test_what_the_editor_says_without_a_connection_makes_it_dial_at_once(
         gateway.down = False
         now = trio.current_time()
         await editor.send({"method": "up"})
-        await gateway.hear("up")
+        await gateway.receive("up")
         assert trio.current_time() == now
         await editor.close()
 
@@ -431,9 +431,9 @@ async def test_an_editor_that_floods_without_a_connection_is_not_read_any_more(
             await trio.sleep(100)
             assert 90 <= sent <= 110
             gateway.down = False
-        await gateway.hear("up", 1000)
+        await gateway.receive("up", 1000)
         await editor.close()
-    assert [message["params"][0] for message in gateway.heard if message["method"] == "up"] == list(range(1000))
+    assert [message["params"][0] for message in gateway.received if message["method"] == "up"] == list(range(1000))
 
 
 async def test_an_editor_that_reads_nothing_stops_the_gateway_and_not_the_link(
@@ -442,13 +442,13 @@ async def test_an_editor_that_reads_nothing_stops_the_gateway_and_not_the_link(
     async with shimmed(gateway, lockstep=True) as editor:
         await editor.start()
         for number in range(400):
-            gateway.say(method="down", params=[number, "x" * 100_000])
+            gateway.send(method="down", params=[number, "x" * 100_000])
         await trio.sleep(1000)
         assert len(gateway.attempts) == 1
         held = gateway.link.outbox.unconfirmed_bytes - gateway.link.outbox.unwritten_bytes
         assert WINDOW <= held <= WINDOW + 200_000
         await editor.send({"method": "up"})
-        await gateway.hear("up")
+        await gateway.receive("up")
         received = [(await editor.receive())["params"][0] for _ in range(400)]
         assert received == list(range(400))
         await editor.close()
@@ -469,7 +469,7 @@ async def test_a_refusal_answers_what_is_open_and_ends_it(gateway: FakeGateway, 
     async with shimmed(gateway, raises=Forbidden) as editor:
         await editor.start()
         await editor.send({"id": 3, "method": "session/prompt", "params": {"sessionId": "s"}})
-        await gateway.hear("session/prompt")
+        await gateway.receive("session/prompt")
         gateway.refusals = [Unreachable("not yet"), Forbidden("the token was revoked")]
         gateway.last.cut()
         answer = await editor.receive()
@@ -510,13 +510,13 @@ async def test_a_forgotten_link_is_recovered_and_an_adopted_prompt_goes_on(
         await editor.start()
         gateway.link.send([acknowledgement(0, {"s": ("e", 7)})])
         await editor.send({"id": 3, "method": "session/prompt", "params": {"sessionId": "s"}})
-        await gateway.hear("session/prompt")
+        await gateway.receive("session/prompt")
         gateway.forget()
-        load = await gateway.hear("session/load")
+        load = await gateway.receive("session/load")
         told = load["params"]["_meta"]["acp-gateway"]
         assert (told["connection"], told["prompts"]) == ("c1", [3])
         assert load["params"]["cwd"] == "/proj"
-        gateway.say(id=3, result={"stopReason": "end_turn"})
+        gateway.send(id=3, result={"stopReason": "end_turn"})
         # Where it is was not answered with the epoch that was told.
         assert MAY_BE_MISSING in str(await editor.receive_any())
         assert (await editor.receive()) == {"jsonrpc": "2.0", "id": 3, "result": {"stopReason": "end_turn"}}
@@ -531,14 +531,14 @@ async def test_a_forgotten_prompt_ends_cancelled_and_other_requests_with_an_erro
         await editor.start()
         await editor.send({"id": 3, "method": "session/prompt", "params": {"sessionId": "s"}})
         await editor.send({"id": 4, "method": "session/list"})
-        await gateway.hear("session/list")
+        await gateway.receive("session/list")
         gateway.forget()
         answer = await editor.receive()
         assert is_error(answer, 4, "outage")
         assert "no such link" in answer["error"]["message"]
         assert (await editor.receive())["result"] == {"stopReason": "cancelled"}
         await editor.close()
-    assert sum(message.get("method") == "session/prompt" for message in gateway.heard) == 1
+    assert sum(message.get("method") == "session/prompt" for message in gateway.received) == 1
 
 
 async def test_what_the_editor_says_in_a_recovery_waits_for_its_end_in_order(
@@ -553,19 +553,19 @@ async def test_what_the_editor_says_in_a_recovery_waits_for_its_end_in_order(
         await editor.send({"id": 5, "method": "one"})
         await trio.sleep(10)
         gateway.down = False
-        load = await gateway.hear("session/load")
+        load = await gateway.receive("session/load")
         await editor.send({"id": 6, "method": "two"}, {"method": "three"})
         await trio.sleep(10)
-        assert gateway.heard[-1] == load
-        gateway.say(id=load["id"], **(answer(load) or {}))
-        await gateway.hear("three")
-        gateway.say(id=6, result={})
+        assert gateway.received[-1] == load
+        gateway.send(id=load["id"], **(answer(load) or {}))
+        await gateway.receive("three")
+        gateway.send(id=6, result={})
         assert (await editor.receive())["id"] == 6
         await editor.send(b"")
-        gateway.say(id=5, result={})
+        gateway.send(id=5, result={})
         await editor.receive()
         await editor.close()
-    assert [message["method"] for message in gateway.heard[-3:]] == ["one", "two", "three"]
+    assert [message["method"] for message in gateway.received[-3:]] == ["one", "two", "three"]
 
 
 async def test_an_editor_that_floods_in_a_recovery_is_not_read_any_more(
@@ -583,13 +583,13 @@ async def test_an_editor_that_floods_in_a_recovery_is_not_read_any_more(
     async with shimmed(gateway, backlog=100_000, lockstep=True) as editor:
         await editor.start()
         gateway.forget()
-        load = await gateway.hear("session/load")
+        load = await gateway.receive("session/load")
         async with trio.open_nursery() as nursery:
             nursery.start_soon(flood)
             await trio.sleep(100)
             assert 90 <= sent <= 110
-            gateway.say(id=load["id"], **(answer(load) or {}))
-        await gateway.hear("up", 1000)
+            gateway.send(id=load["id"], **(answer(load) or {}))
+        await gateway.receive("up", 1000)
         await editor.close()
 
 
@@ -600,14 +600,14 @@ async def test_a_new_link_that_is_lost_in_a_recovery_is_resumed(
     async with shimmed(gateway) as editor:
         await editor.start()
         gateway.forget()
-        load = await gateway.hear("session/load")
+        load = await gateway.receive("session/load")
         gateway.last.cut()
-        gateway.say(id=load["id"], **(answer(load) or {}))
+        gateway.send(id=load["id"], **(answer(load) or {}))
         await editor.send({"method": "up"})
-        await gateway.hear("up")
+        await gateway.receive("up")
         await editor.close()
     assert gateway.attempts[-1][1].connection_id == "c1"
-    assert sum(message.get("method") == "session/load" for message in gateway.heard) == 1
+    assert sum(message.get("method") == "session/load" for message in gateway.received) == 1
 
 
 async def test_a_new_link_that_is_forgotten_in_a_recovery_is_recovered_again(
@@ -617,17 +617,17 @@ async def test_a_new_link_that_is_forgotten_in_a_recovery_is_recovered_again(
     async with shimmed(gateway) as editor:
         await editor.start()
         await editor.send({"id": 3, "method": "session/prompt", "params": {"sessionId": "s"}})
-        await gateway.hear("session/prompt")
+        await gateway.receive("session/prompt")
         gateway.refusals = [LinkExpired("away for too long")]
         gateway.last.cut()
-        await gateway.hear("session/load")
+        await gateway.receive("session/load")
         await editor.send({"method": "held"})
         gateway.answers["session/load"] = answer
         gateway.forget()
         assert (await editor.receive())["result"] == {"stopReason": "cancelled"}
-        load = await gateway.hear("session/load", 2)
+        load = await gateway.receive("session/load", 2)
         assert load["params"]["_meta"]["acp-gateway"]["connection"] == "c1"
-        await gateway.hear("held")
+        await gateway.receive("held")
         await editor.close()
 
 
@@ -638,7 +638,7 @@ async def test_an_agent_that_cant_be_started_again_is_tried_again_when_the_edito
     async with shimmed(gateway) as editor:
         await editor.start()
         await editor.send({"id": 3, "method": "session/prompt", "params": {"sessionId": "s"}})
-        await gateway.hear("session/prompt")
+        await gateway.receive("session/prompt")
         error = {"code": -32603, "message": "not found", "data": {"reason": "agent_not_started"}}
         gateway.answers["initialize"] = lambda _: {"error": error}
         gateway.forget()
@@ -652,8 +652,8 @@ async def test_an_agent_that_cant_be_started_again_is_tried_again_when_the_edito
         assert is_error(await editor.receive(), 4, "agent_not_started")
         gateway.answers["initialize"] = answer
         await editor.send({"id": 5, "method": "session/prompt", "params": {"sessionId": "s"}})
-        assert (await gateway.hear("session/prompt", 2))["id"] == 5
-        gateway.say(id=5, result={})
+        assert (await gateway.receive("session/prompt", 2))["id"] == 5
+        gateway.send(id=5, result={})
         assert (await editor.receive())["id"] == 5
         await editor.close()
 
@@ -662,7 +662,7 @@ async def test_an_agent_that_ends_is_started_again_only_when_the_editor_wants_so
     gateway: FakeGateway, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ended = Loss("the agent has ended", 1011, closed=True)
-    monkeypatch.setattr("acp_gateway.client.uplink.how_closed", lambda _: ended)
+    monkeypatch.setattr("acp_gateway.client.uplink.loss_by_close", lambda _: ended)
     async with shimmed(gateway) as editor:
         await editor.start()
         for number in range(1, 4):
@@ -670,8 +670,8 @@ async def test_an_agent_that_ends_is_started_again_only_when_the_editor_wants_so
             await trio.sleep(1000)
             assert len(gateway.attempts) == number
             await editor.send({"id": 10 + number, "method": "session/prompt", "params": {"sessionId": "s"}})
-            assert (await gateway.hear("session/prompt", number))["id"] == 10 + number
-            gateway.say(id=10 + number, result={"stopReason": "end_turn"})
+            assert (await gateway.receive("session/prompt", number))["id"] == 10 + number
+            gateway.send(id=10 + number, result={"stopReason": "end_turn"})
             assert (await editor.receive())["id"] == 10 + number
         await editor.close()
 
@@ -680,11 +680,11 @@ async def test_an_editor_that_waits_when_the_agent_ends_is_answered(
     gateway: FakeGateway, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ended = Loss("the agent has ended", 1011, closed=True)
-    monkeypatch.setattr("acp_gateway.client.uplink.how_closed", lambda _: ended)
+    monkeypatch.setattr("acp_gateway.client.uplink.loss_by_close", lambda _: ended)
     async with shimmed(gateway) as editor:
         await editor.start()
         await editor.send({"id": 3, "method": "session/prompt", "params": {"sessionId": "s"}})
-        await gateway.hear("session/prompt")
+        await gateway.receive("session/prompt")
         gateway.last.cut(trio.EndOfChannel())
         assert (await editor.receive())["result"] == {"stopReason": "cancelled"}
         await editor.close()
@@ -697,12 +697,12 @@ async def test_in_a_recovery_the_agent_gets_the_answer_that_it_waits_for(
     async with shimmed(gateway) as editor:
         await editor.start()
         gateway.forget()
-        load = await gateway.hear("session/load")
-        gateway.say(id=1, method="x/ask", params={})
+        load = await gateway.receive("session/load")
+        gateway.send(id=1, method="x/ask", params={})
         assert (await editor.receive())["method"] == "x/ask"
         await editor.send({"id": 1, "result": "yes"})
-        await gateway.until(lambda: gateway.heard[-1] == {"id": 1, "result": "yes"})
-        gateway.say(id=load["id"], **(answer(load) or {}))
+        await gateway.until(lambda: gateway.received[-1] == {"id": 1, "result": "yes"})
+        gateway.send(id=load["id"], **(answer(load) or {}))
         await editor.close()
 
 
@@ -713,9 +713,9 @@ async def test_a_gateway_that_knows_nothing_of_resuming_is_recovered_after_a_los
     async with shimmed(gateway) as editor:
         await editor.start()
         await editor.send({"id": 3, "method": "session/prompt", "params": {"sessionId": "s"}})
-        await gateway.hear("session/prompt")
+        await gateway.receive("session/prompt")
         await gateway.last.far.aclose()
-        load = await gateway.hear("session/load")
+        load = await gateway.receive("session/load")
         assert load["params"]["_meta"]["acp-gateway"]["connection"] == ""
         assert (await editor.receive())["result"] == {"stopReason": "cancelled"}
         await editor.close()
@@ -773,7 +773,7 @@ async def test_a_signal_ends_it_with_a_goodbye(
     async with shimmed(gateway) as editor:
         await editor.start()
         await editor.send({"id": 3, "method": "session/prompt", "params": {"sessionId": "s"}})
-        await gateway.hear("session/prompt")
+        await gateway.receive("session/prompt")
         link = gateway.link
         os.kill(os.getpid(), number)
     assert link.left
@@ -784,7 +784,7 @@ async def test_an_editor_that_takes_nothing_any_more_ends_it(gateway: FakeGatewa
         await editor.start()
         link = gateway.link
         await editor.stop_reading()
-        gateway.say(method="down")
+        gateway.send(method="down")
     assert link.left
 
 
@@ -797,7 +797,7 @@ async def test_sixty_losses_leave_no_tasks_behind(gateway: FakeGateway, autojump
             (gateway.forget if count % 3 == 0 else gateway.last.cut)()
             await gateway.attempted(len(gateway.attempts) + 1)
             await editor.send({"method": "up"})
-            await gateway.hear("up", count)
+            await gateway.receive("up", count)
         await wait_all_tasks_blocked()
         assert trio.lowlevel.current_statistics().tasks_living == before
         await editor.close()
@@ -810,14 +810,14 @@ async def test_the_log_tells_of_recoveries_and_never_what_was_said(
     async with shimmed(gateway) as editor:
         await editor.start()
         await editor.send({"id": 3, "method": "session/prompt", "params": {"sessionId": "s", "text": "secret"}})
-        await gateway.hear("session/prompt")
+        await gateway.receive("session/prompt")
         gateway.refusals = [LinkGone("no such link")]
         gateway.last.cut()
         await editor.receive()
         await editor.close()
     text = "\n".join(caplog.messages)
-    assert "beginning anew on a new link: after 0 s it can't be resumed: no such link" in text
-    assert "session s is open again: 1 of 1 prompts cancelled" in text
+    assert "starting over on a new link: can't be resumed after 0 s: no such link" in text
+    assert "session s is restored: 1 of 1 prompts and 0 of 0 agent requests cancelled" in text
     assert "recovered" in text
     assert caplog.messages[-1] == "the end"
     assert "secret" not in text

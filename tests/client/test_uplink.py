@@ -12,16 +12,8 @@ from trio.testing import MockClock, memory_stream_pair
 from websockets.uri import WebSocketURI
 
 from acp_gateway.client.dialing import Destination, Resume
-from acp_gateway.client.uplink import (
-    BACKOFF_MIN,
-    LONGEST_PAUSE,
-    Loss,
-    Uplink,
-    close_at_once,
-    final_error,
-    how_closed,
-    pause_after,
-)
+from acp_gateway.client.reconnect_policy import BACKOFF_MIN, Loss
+from acp_gateway.client.uplink import Uplink, close_at_once, loss_by_close
 from acp_gateway.errors import (
     AgentError,
     ConfigError,
@@ -103,7 +95,7 @@ async def kept_up(
     with trio.fail_after(3600):
         async with trio.open_nursery() as nursery:
             await nursery.start(gateway.run)
-            owner.uplink = uplink = Uplink(owner, destination, gateway.persistence(**changes))
+            owner.uplink = uplink = Uplink(owner, destination, gateway.reconnect_settings(**changes))
             async with trio.open_nursery() as work:
 
                 async def run() -> None:
@@ -136,16 +128,6 @@ async def connected(gateway: FakeGateway, uplink: Uplink, owner: Speaker, count:
 # Pauses
 
 
-def test_pauses_double_up_to_the_longest() -> None:
-    assert [pause_after(failures, 15.0, 1.0) for failures in range(9)] == [0.2, 0.4, 0.8, 1.6, 3.2, 6.4, 12.8, 15, 15]
-    assert pause_after(10**9, 15.0, 1.0) == 15
-
-
-def test_half_of_a_pause_is_left_to_chance() -> None:
-    assert pause_after(20, LONGEST_PAUSE, 0.0) == 7.5
-    assert pause_after(20, LONGEST_PAUSE, 0.5) == 11.25
-
-
 async def test_after_a_loss_attempts_follow_with_growing_pauses(
     gateway: FakeGateway, autojump_clock: MockClock
 ) -> None:
@@ -167,7 +149,7 @@ async def test_a_connection_that_led_somewhere_begins_the_pauses_anew(
         gateway.refusals = [Unreachable("not yet")] * 5
         gateway.last.cut()
         await connected(gateway, uplink, owner, 2)
-        gateway.say(method="news")
+        gateway.send(method="news")
         await owner.until(lambda: bool(owner.heard))
         lost_at = trio.current_time()
         gateway.last.cut()
@@ -301,7 +283,7 @@ async def test_what_was_lost_is_sent_again_in_both_directions_exactly_once(
         await connected(gateway, uplink, owner)
         for number in range(60):
             uplink.link.send([b'{"method":"up","params":%d}' % number])
-            gateway.say(method="down", params=number)
+            gateway.send(method="down", params=number)
             if number % 3 == 0:
                 await trio.testing.wait_all_tasks_blocked()
             if number % 10 == 5:
@@ -309,8 +291,8 @@ async def test_what_was_lost_is_sent_again_in_both_directions_exactly_once(
                 gateway.last.cut()
                 await connected(gateway, uplink, owner, count + 1)
         await owner.until(lambda: len(owner.heard) == 60)
-        await gateway.hear("up", 60)
-    assert [message["params"] for message in gateway.heard] == list(range(60))
+        await gateway.receive("up", 60)
+    assert [message["params"] for message in gateway.received] == list(range(60))
     assert [int(message.split(b'"params": ')[1][:-1]) for message in owner.heard] == list(range(60))
     assert owner.anew == []
 
@@ -374,7 +356,7 @@ async def test_after_the_end_of_its_agent_there_is_no_link_before_one_is_wanted(
     gateway: FakeGateway, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ended = Loss("the agent has ended", 1011, closed=True)
-    monkeypatch.setattr("acp_gateway.client.uplink.how_closed", lambda _: ended)
+    monkeypatch.setattr("acp_gateway.client.uplink.loss_by_close", lambda _: ended)
     async with kept_up(gateway) as (uplink, owner):
         await connected(gateway, uplink, owner)
         uplink.link.send([b"has left"])
@@ -397,7 +379,7 @@ async def test_what_is_said_while_a_lost_connection_is_being_closed_has_not_left
         await close_at_once(stream)
 
     monkeypatch.setattr(
-        "acp_gateway.client.uplink.how_closed", lambda _: Loss("the agent has ended", 1011, closed=True)
+        "acp_gateway.client.uplink.loss_by_close", lambda _: Loss("the agent has ended", 1011, closed=True)
     )
     monkeypatch.setattr("acp_gateway.client.uplink.close_at_once", close)
     async with kept_up(gateway) as (uplink, owner):
@@ -480,13 +462,13 @@ async def test_a_gateway_that_knows_nothing_of_resuming_is_begun_with_anew_after
     async with kept_up(gateway) as (uplink, owner):
         uplink.link.send([b'{"method":"early"}'])
         await connected(gateway, uplink, owner)
-        await gateway.hear("early")
+        await gateway.receive("early")
         await trio.sleep(120)
         gateway.last.cut()
         await connected(gateway, uplink, owner, 2)
     assert [connection_id for connection_id, _, _ in owner.anew] == [""]
     assert [resume for _, resume in gateway.attempts] == [Resume(), Resume()]
-    assert [message["method"] for message in gateway.heard] == ["early"]
+    assert [message["method"] for message in gateway.received] == ["early"]
 
 
 async def test_at_rest_it_does_not_dial_before_it_is_told_to(gateway: FakeGateway, autojump_clock: MockClock) -> None:
@@ -511,7 +493,7 @@ async def test_cancelled_it_says_goodbye(gateway: FakeGateway, autojump_clock: M
         uplink.link.send([b'{"method":"last"}'])
         link = gateway.link
     assert link.left
-    assert gateway.heard == [{"method": "last"}]
+    assert gateway.received == [{"method": "last"}]
     assert gateway.last.near.closed_with == (CloseReason.NORMAL, "")
 
 
@@ -521,7 +503,7 @@ async def test_a_gateway_that_knows_nothing_of_resuming_is_told_no_goodbye(
     gateway.resumes = False
     async with kept_up(gateway) as (uplink, owner):
         await connected(gateway, uplink, owner)
-    assert GOODBYE not in str(gateway.heard)
+    assert GOODBYE not in str(gateway.received)
     assert gateway.last.near.closed_with == (CloseReason.NORMAL, "")
 
 
@@ -532,7 +514,7 @@ async def test_sixty_reconnects_leave_nothing_behind(gateway: FakeGateway, autoj
         before = trio.lowlevel.current_statistics().tasks_living
         for count in range(2, 62):
             uplink.link.send([b'{"method":"up"}'])
-            await gateway.hear("up", count - 1)
+            await gateway.receive("up", count - 1)
             gateway.last.cut()
             await connected(gateway, uplink, owner, count)
         await trio.testing.wait_all_tasks_blocked()
@@ -546,9 +528,9 @@ async def test_the_log_tells_losses_failures_and_resumes_with_counts(
     caplog.set_level(logging.INFO)
     async with kept_up(gateway) as (uplink, owner):
         await connected(gateway, uplink, owner)
-        gateway.say(method="down")
+        gateway.send(method="down")
         await owner.until(lambda: bool(owner.heard))
-        gateway.refusals = [Unreachable("nobody answers")]
+        gateway.refusals = [Unreachable("no answer")]
         gateway.last.link.disconnect()
         gateway.last.scope.cancel()
         await trio.testing.wait_all_tasks_blocked()
@@ -559,8 +541,8 @@ async def test_the_log_tells_losses_failures_and_resumes_with_counts(
         uplink.link.send([b"{}"])
         await connected(gateway, uplink, owner, 2)
     assert "lost the connection: cut" in caplog.messages
-    assert "no connection: nobody answers" in caplog.messages
-    assert "resumed after 0.6 s: 1 messages had come, 2 are sent again and 1 for the first time" in caplog.messages
+    assert "no connection: no answer" in caplog.messages
+    assert "resumed after 0.6 s: 1 messages received, sending 2 again and 1 for the first time" in caplog.messages
 
 
 # Before the first success
@@ -594,7 +576,7 @@ async def test_at_first_a_gateway_that_was_reached_before_is_tried_for_longer(
     uplink = Uplink(
         beginner(),
         lambda: DESTINATION,
-        gateway.persistence(known_timeout=known_timeout, knows=lambda _: known, reached=noted.append),
+        gateway.reconnect_settings(known_timeout=known_timeout, knows=lambda _: known, reached=noted.append),
     )
     outcome = await uplink.run()
     assert f"(tried for {seconds} s)" in str(outcome)
@@ -615,7 +597,7 @@ async def test_at_first_a_gateway_that_says_nothing_is_told_as_such(
 ) -> None:
     gateway.hangs = True
     outcome: list[GatewayError] = []
-    uplink = Uplink(beginner(), lambda: DESTINATION, gateway.persistence(connect_timeout=3.0))
+    uplink = Uplink(beginner(), lambda: DESTINATION, gateway.reconnect_settings(connect_timeout=3.0))
     outcome.append(await uplink.run())
     assert "tcp://box.example:7443: no answer" in str(outcome[0])
     assert "(tried for 3 s)" in str(outcome[0])
@@ -660,29 +642,6 @@ async def test_a_connection_that_is_lost_before_the_first_success_is_resumed_wit
     assert 210 <= trio.current_time() <= 211
 
 
-@pytest.mark.parametrize(
-    ("loss", "resumable", "waiting", "kind"),
-    [
-        (Loss("cut"), True, True, None),
-        (Loss("cut"), True, False, None),
-        (Loss("closed", closed=True), True, True, None),
-        (Loss("closed", 1001, closed=True), True, True, None),
-        (Loss("closed", closed=True), True, False, Unreachable),
-        (Loss("closed", 1001, closed=True), True, False, Unreachable),
-        (Loss("closed", 1008, closed=True), True, True, Forbidden),
-        (Loss("closed", 1009, closed=True), True, True, ProtocolError),
-        (Loss("closed", 1011, closed=True), True, True, AgentError),
-        (Loss("cut"), False, True, Unreachable),
-        (Loss("closed", 1011, closed=True), False, True, AgentError),
-    ],
-)
-def test_what_a_loss_before_the_first_success_means(
-    loss: Loss, *, resumable: bool, waiting: bool, kind: type[GatewayError] | None
-) -> None:
-    error = final_error(loss, resumable=resumable, waiting=waiting)
-    assert (None if error is None else type(error)) is kind
-
-
 async def test_the_gateways_close_code_and_its_words_are_understood(autojump_clock: MockClock) -> None:
     near, far = memory_stream_pair()
     uri = WebSocketURI(False, "box", 80, "/acp", "")
@@ -692,7 +651,7 @@ async def test_the_gateways_close_code_and_its_words_are_understood(autojump_clo
         stream = await connect_websocket(TrioBytes(near), uri, {}, max_message_size=4096, timing=Timing())
         with pytest.raises(trio.EndOfChannel):
             await stream.receive_batch()
-        how.append(how_closed(stream))
+        how.append(loss_by_close(stream))
         await stream.aclose()
 
     async with trio.open_nursery() as nursery:
@@ -706,7 +665,7 @@ async def test_the_gateways_close_code_and_its_words_are_understood(autojump_clo
 async def test_what_was_too_large_for_the_gateway_is_not_sent_again(
     gateway: FakeGateway, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("acp_gateway.client.uplink.how_closed", lambda _: Loss("too large", 1009, closed=True))
+    monkeypatch.setattr("acp_gateway.client.uplink.loss_by_close", lambda _: Loss("too large", 1009, closed=True))
     async with kept_up(gateway) as (uplink, owner):
         await connected(gateway, uplink, owner)
         await gateway.last.far.aclose()
@@ -722,7 +681,7 @@ async def test_only_a_gateway_that_has_a_window_is_read_whatever_waits(
     gateway.resumes = resumes
     async with kept_up(gateway) as (uplink, owner):
         await connected(gateway, uplink, owner)
-        gateway.say(method="news")
+        gateway.send(method="news")
         await owner.until(lambda: bool(owner.heard))
         await trio.testing.wait_all_tasks_blocked()
     assert owner.waited_for == (0 if resumes else 1)

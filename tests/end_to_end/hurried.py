@@ -20,7 +20,7 @@ from acp_gateway.transports import link
 def hurry() -> None:
     """Shorten what a person would not wait for in a test."""
     vars(uplink)["BACKOFF_MIN"] = 0.01
-    vars(uplink)["LONGEST_PAUSE"] = 0.05
+    vars(uplink)["BACKOFF_MAX"] = 0.05
     vars(link)["HEARTBEAT"] = 0.2
     (keepalive,) = [parameter for parameter in main.commands["connect"].params if parameter.name == "keepalive"]
     keepalive.type = click.FLOAT
