@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Final, TypeAlias
 
 from acp_gateway.core.sessions import Client, Role, SessionScope
-from acp_gateway.protocol import methods
+from acp_gateway.protocol import jsonrpc, methods
 from acp_gateway.protocol.jsonrpc import Kind
 from acp_gateway.protocol.outbox import Mark
 from tests.fuzz import reference
@@ -148,7 +148,12 @@ class Witness:
                 self._answers(party, envelope)
             return
         key = reference.id_key(envelope.raw_id)
-        if key in party.open or (repeated is not None and repeated.casefold() == "id"):
+        # An answer under an id in use would settle the earlier request, and one under a huge id would repeat it all.
+        if (
+            key in party.open
+            or len(envelope.raw_id) > jsonrpc.ID_SIZE
+            or (repeated is not None and repeated.casefold() == "id")
+        ):
             party.refusals += 1
             return
         party.open[key] = envelope.raw_id
