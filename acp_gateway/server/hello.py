@@ -1,7 +1,6 @@
-"""What somebody at the door says, read: who they are, what they want there, under which name they ask for the gateway.
+"""Parses the handshake parameters of a client: its token, its request, the names of host and page.
 
-Over a WebSocket it stands in the request, else in the first line. Nothing here looks at a token, or at anything else
-than what was said.
+Over a WebSocket they are in the upgrade request, else in the first line. Nothing here verifies a token.
 """
 
 import ipaddress
@@ -67,12 +66,12 @@ class BadHello(Exception):
 
 
 class ResumeRequest(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=True):
-    """What somebody wants who asks for a link that can be resumed: a new one, or one that there is."""
+    """A request for a resumable link: a new one, or an existing one."""
 
     connection_id: Annotated[str, msgspec.Meta(max_length=CONNECTION_ID_SIZE)] | None = None
     """None for a new link."""
     received: Annotated[int, msgspec.Meta(ge=0, lt=10**COUNT_DIGITS)] = 0
-    """How many messages have been received over it."""
+    """Messages received over it so far."""
 
     def __post_init__(self) -> None:
         if self.connection_id is None and self.received:
@@ -94,7 +93,7 @@ class Hello(msgspec.Struct, forbid_unknown_fields=True):
 
     @property
     def wish(self) -> ConnectRequest:
-        """What it asks for."""
+        """The request without token and link."""
         return ConnectRequest(self.agent, self.session, self.observe, self.control)
 
 
@@ -144,7 +143,7 @@ def read_hello(line: bytes) -> tuple[RawId, Hello]:
 
 
 _PLACE: Final = re.compile(r" - at `\$\.(params[a-z.]*)")
-"""Where msgspec says that a flaw is."""
+"""Place of a flaw in the messages of msgspec."""
 
 _STRUCTS: Final[dict[str, type[msgspec.Struct]]] = {"params": Hello, "params.resume": ResumeRequest}
 
@@ -183,7 +182,7 @@ def _checked_id(raw: msgspec.Raw) -> RawId:
 
 
 def _repeats_a_member(text: str) -> bool:
-    """Whether an object of a line that was decoded before has two members of one name: the decoder takes the last."""
+    """Return whether an object of a decoded line has two members of one name; the decoder takes the last."""
     repeated = False
 
     def look(members: list[tuple[str, Any]]) -> None:
@@ -269,23 +268,22 @@ def read_link(query: str, headers: Headers) -> ResumeRequest | None:
 
 
 def asks_for_websocket(headers: Headers) -> bool:
-    """Whether a request wants to go on as a WebSocket; the rest of what that needs, the library checks."""
+    """Return whether a request asks for a WebSocket; the library checks the rest of the upgrade."""
     return any(word.strip().lower() == "websocket" for value in headers.get_all("Upgrade") for word in value.split(","))
 
 
 def check_origin(headers: Headers, allowed: Sequence[str]) -> None:
-    """Raise `Forbidden` for a request that a page in a browser has made which is not listed."""
+    """Raise `Forbidden` for a request of a web page whose origin is not listed."""
     origins = headers.get_all("Origin")
     if origins and (len(origins) > 1 or origins[0] not in allowed):
         raise Forbidden("this Origin is not allowed to connect")
 
 
 def check_host(headers: Headers, allowed: Sequence[str], *, loopback: bool) -> None:
-    """Raise `Forbidden` for a request that asks for the gateway under a name that is not its own.
+    """Raise `Forbidden` for a request whose `Host` header is not a name of the gateway.
 
-    A page in a browser may have its own name resolve to 127.0.0.1, and is no stranger to itself then: the name is what
-    gives it away. On a loopback listener the names of loopback are right, and those that are listed; on another those
-    that are listed, or all where none is.
+    Defends against DNS rebinding: on loopback only loopback names and the `allowed` ones are accepted; on other
+    listeners the `allowed` ones, or all if none is listed.
     """
     hosts = headers.get_all("Host")
     if len(hosts) != 1:
@@ -314,10 +312,10 @@ def _is_loopback(name: str) -> bool:
 
 
 def client_address(peer: str, headers: Headers, trusted: Sequence[Network]) -> str:
-    """Whose request it is that has come from `peer`: the peer's own, or whose a trusted proxy says.
+    """Return the address of the client behind `peer`: the peer's own, or the one that a trusted proxy names.
 
-    Each proxy appends to `X-Forwarded-For` who has asked it, so what is right of the first stranger is true, and the
-    rest is what that one says. Where a proxy names no IP address, the request counts as its own.
+    Each proxy appends its own peer to `X-Forwarded-For`, so the last untrusted address is true, and those before it are
+    that client's claims. If a proxy names no IP address, the request counts as the proxy's own.
     """
     if not is_trusted(peer, trusted):
         return peer
@@ -334,7 +332,7 @@ def client_address(peer: str, headers: Headers, trusted: Sequence[Network]) -> s
 
 
 def is_trusted(address: str, proxies: Sequence[Network]) -> bool:
-    """Whether an address is a proxy's that is believed."""
+    """Return whether an address is in one of the trusted networks."""
     try:
         ip = ipaddress.ip_address(address)
     except ValueError:

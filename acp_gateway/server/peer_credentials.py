@@ -1,11 +1,10 @@
-"""Who is at the other end of a unix socket, and whether an agent is behind it.
+"""Reads the peer credentials of a unix socket, and recognizes agents among the peers.
 
-Over its unix socket a gateway lets its own user in without a token. The agents that it runs belong to the same user,
-and none of them may come back through that door and approve its own requests.
+At its unix socket a gateway accepts its own user without a token. Its agents run as the same user, and must not be able
+to connect there and approve their own requests.
 
-This keeps out an agent that runs `acp-gateway connect`, or whatever else it knows. It is no sandbox: a program that
-means harm, and runs as the user, can put itself out of its session and its family, as a daemon does, and has other
-ways to act as the user besides.
+This keeps out an agent that runs `acp-gateway connect` or a similar program. It is no sandbox: a malicious program that
+runs as the user can leave its session and its parents, as a daemon does, and has other ways to act as the user.
 """
 
 import socket
@@ -27,7 +26,7 @@ class PeerCredentials:
 
 
 def peer_credentials(sock: socket.socket) -> PeerCredentials | None:
-    """Who connected to this end of a unix socket; None for other sockets, and where it isn't Linux."""
+    """Return the process that connected to a unix socket; None for other sockets, and on systems other than Linux."""
     if not hasattr(socket, "SO_PEERCRED") or sock.family != socket.AF_UNIX:
         return None
     ucred = struct.Struct("iII")
@@ -40,10 +39,10 @@ def belongs_to_agent(
     *,
     read_stat: Callable[[int], ProcessStat | None] = read_stat,
 ) -> bool:
-    """Whether a process is in, or descends from, the process session of an agent.
+    """Return whether a process is in, or descends from, the process session of an agent.
 
-    `agent_sessions` holds the agents' process sessions, each of which has the number of its first process. True as
-    well where that can't be found out, for example because the process is gone: what is unknown stays outside.
+    `agent_sessions` holds the agents' process sessions, each by the id of its first process. Returns True also if that
+    can't be determined, for example because the process has ended: unknown processes are refused.
     """
     seen: set[int] = set()
     while pid not in seen:

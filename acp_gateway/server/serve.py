@@ -34,10 +34,10 @@ from acp_gateway.server.systemd import Notifier, describe, fits, take_sockets
 log = logging.getLogger(__name__)
 
 _SQLITE = b"SQLite format 3\x00"
-"""What each of its files begins with."""
+"""First bytes of every SQLite file."""
 
 _NO_TERMINAL = (errno.ENXIO, errno.EIO)
-"""How the system says that a process has none (any more)."""
+"""Errors of opening `/dev/tty` in a process without a controlling terminal."""
 
 
 SWITCH_INTERVAL: Final = 0.0005
@@ -56,22 +56,22 @@ async def serve(
 ) -> None:
     """Run a gateway until SIGTERM or SIGINT, or until cancelled.
 
-    Reports the URLs that it listens at, by `task_status`. When it is told to stop it accepts nobody any more, says
-    goodbye to every client, and stops every agent politely, which takes as long as the slowest agent's `eof_grace +
-    term_grace`. A second signal ends the process at once.
+    Reports the URLs of its listeners by `task_status`. The graceful shutdown stops accepting, closes every connection
+    with a reason, and stops every agent, which takes as long as the slowest agent's `eof_grace + term_grace`. A second
+    signal ends the process at once.
 
-    SIGHUP has it read tokens and certificates again, and drops nobody. Where it is the terminal that goes, in which the
-    gateway was started, it stops. A SIGHUP that is ignored from the start (`nohup`) stays ignored.
+    SIGHUP reads tokens and certificates again, and keeps all connections. If the gateway's controlling terminal is
+    closed, it stops. A SIGHUP that is ignored from the start (`nohup`) stays ignored.
 
     Args:
-        config: what it listens at, and its agents.
-        environment: the gateway's own, of which agents get a part. What systemd says there, of sockets that are open
-            already and of whom to tell, is taken out.
-        file: where `config` is from: after a SIGHUP the log tells what has changed there.
-        recorder: where what is said is written down.
+        config: its listeners and its agents.
+        environment: the gateway's own, of which agents inherit a part. systemd's variables about inherited sockets and
+            notifications are removed.
+        file: the source of `config`: after a SIGHUP its changes are logged.
+        recorder: records the messages of connections.
 
-    Raises `ConfigError` where the state directory, a certificate or a socket of systemd's can't be used,
-    `CannotListen` for an address.
+    Raises `ConfigError` if the state directory, a certificate or a socket of systemd's can't be used, `CannotListen`
+    for an address.
     """
     _check_credentials(config)
     sys.setswitchinterval(SWITCH_INTERVAL)
@@ -134,7 +134,7 @@ async def serve(
 
 
 def _overlap(config: Config) -> ConfigError | None:
-    """What is wrong where two sections listen at one address by different names."""
+    """Return an error if two sections name the same address differently."""
     found = find_overlap([section.address for section in config.listen])
     if found is None:
         return None
@@ -211,7 +211,7 @@ def _passing_hangups_over() -> Iterator[bool]:
 
 
 def _has_terminal() -> bool | None:
-    """Whether this process has a controlling terminal, whose end it is told of; None where that can't be found out."""
+    """Return whether this process has a controlling terminal; None if that can't be determined."""
     try:
         os.close(os.open("/dev/tty", os.O_RDWR | os.O_NOCTTY | os.O_NONBLOCK))
     except OSError as error:
@@ -252,9 +252,9 @@ def _reload(file: Path | None, gateway: Gateway, doors: Sequence[Listener], noti
 
 
 def problems_with_files(config: Config) -> list[Finding]:
-    """What only shows when the files are opened that a configuration names.
+    """List the problems of a configuration that only show when its files are opened.
 
-    What `serve` refuses is an error; without the rest of it, it does its work.
+    Problems that `serve` refuses are errors; the rest are warnings.
     """
     errors = []
     warnings = []

@@ -1,4 +1,4 @@
-"""The sockets that a door listens on: bound here, or inherited, and gone without a trace afterwards."""
+"""Binds listening sockets or takes inherited ones, and removes them afterwards."""
 
 import errno
 import logging
@@ -20,7 +20,7 @@ from acp_gateway.server import systemd
 log = logging.getLogger(__name__)
 
 PROC: Final = "/proc"
-"""Where Linux shows its processes and sockets."""
+"""Linux's file system of processes and sockets."""
 
 _LISTENING: Final = "0A"
 """The state of a listening socket in `/proc/net/tcp`."""
@@ -30,18 +30,18 @@ _FREE_PORTS: Final = 1024
 
 
 class Bound:
-    """What listens at one address. Made by `bind`."""
+    """The listening sockets of one address. Made by `bind`."""
 
     def __init__(self, address: Address, listeners: list[trio.SocketListener], *, owns_file: bool) -> None:
         self.listeners = listeners
         self.urls = [_url(address, listener) for listener in listeners]
-        """Where that really is, the port that the system chose included."""
+        """Their actual addresses, with the port that the system chose."""
         # The socket's file that goes with it.
         self._file = Path(address.path) if owns_file else None
         self._closed = False
 
     def close(self) -> None:
-        """Listen no more. May be repeated: a socket's file is removed once, as the next gateway may have its own."""
+        """Stop listening. May be repeated; removes a socket's file once, because it may be the next gateway's then."""
         if self._closed:
             return
         self._closed = True
@@ -55,10 +55,10 @@ class Bound:
 
 
 async def bind(address: Address, inherited: Sequence[socket.socket] = ()) -> Bound:
-    """Listen at an address: on those of the inherited sockets that do, else on new ones.
+    """Listen at an address: on matching inherited sockets, else on new ones.
 
-    An inherited socket is closed with the rest, but a file of its own stays with whoever made it. Raises `CannotListen`
-    where the system refuses.
+    An inherited socket is closed with the rest, but its file belongs to its creator and stays. Raises `CannotListen` if
+    the system refuses.
     """
     given = [sock for sock in inherited if systemd.fits(sock, address)]
     if given:
@@ -73,7 +73,7 @@ async def bind(address: Address, inherited: Sequence[socket.socket] = ()) -> Bou
 
 
 def find_overlap(addresses: Sequence[Address]) -> tuple[Address, Address] | None:
-    """Find two addresses that are one by different names, so that nobody could listen at both.
+    """Find two different names of one address, which can't both be listened at.
 
     Asks the DNS, and blocks.
     """
@@ -97,7 +97,7 @@ def _places(address: Address) -> list[str]:
 
 
 def _explain(error: OSError, address: Address) -> str:
-    """Why the system refused an address, with the likeliest cause and the next step."""
+    """Explain why the system refused an address, with the likeliest cause and the next step."""
     if isinstance(error, socket.gaierror):
         return f"{address.host} is no name or address of this machine (it does not resolve)"
     if error.errno == errno.EADDRNOTAVAIL:

@@ -1,7 +1,7 @@
-"""What systemd and the gateway tell each other: sockets that are open already, and how the gateway is doing.
+"""Implements systemd's socket activation and notifications, sd_listen_fds(3) and sd_notify(3).
 
-Both are a matter of variables and a socket, described in sd_listen_fds(3) and sd_notify(3); no library is needed. What
-is taken out of the environment here is not there any more for anything that the gateway starts.
+Both need only variables and a socket, so no library is used. Variables that are taken out of the environment here are
+not inherited by processes that the gateway starts.
 """
 
 import errno
@@ -41,7 +41,7 @@ def take_sockets(environment: MutableMapping[str, str]) -> list[socket.socket]:
     count = environment.pop("LISTEN_FDS", "")
     names = environment.pop("LISTEN_FDNAMES", "").split(":")
     if pid != str(os.getpid()):
-        # Somebody up the family was meant.
+        # They are meant for an ancestor of this process.
         return []
     if not (count.isascii() and count.isdigit() and len(count) < 6):
         raise ConfigError(f"expected a number of sockets, found {count[:64]!r}", key="LISTEN_FDS")
@@ -58,7 +58,7 @@ def take_sockets(environment: MutableMapping[str, str]) -> list[socket.socket]:
 
 
 def fits(sock: socket.socket, address: Address) -> bool:
-    """Whether a listening socket listens at this address.
+    """Return whether a listening socket listens at this address.
 
     One for all addresses of both families, which is what systemd makes of a bare port, is one for `0.0.0.0` and one
     for `[::]`. What listens at more addresses than were asked for fits in no other case.
@@ -79,7 +79,7 @@ def fits(sock: socket.socket, address: Address) -> bool:
 
 
 def describe(sock: socket.socket) -> str:
-    """Where a listening socket listens, for a person."""
+    """Return the address of a listening socket for an error text."""
     bound = sock.getsockname()
     if sock.family == socket.AF_UNIX:
         return f"unix://{bound}" if isinstance(bound, str) else f"the abstract unix socket {bound!r}"
@@ -102,7 +102,7 @@ def _take(descriptor: int, name: str) -> socket.socket:
 
 
 def _numeric(host: str) -> set[ipaddress.IPv4Address | ipaddress.IPv6Address]:
-    """The addresses that a host of the configuration stands for; none where nobody knows it."""
+    """Resolve a host of the configuration; none if it does not resolve."""
     try:
         found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
     except OSError:
@@ -125,11 +125,11 @@ class Notifier:
         self._socket: socket.socket | None = None
         if place.startswith(("@", "/")):
             self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
-        # Seconds between two signs of life; None where nobody waits for them.
+        # Seconds between two watchdog notifications; None without a watchdog.
         self._interval: float | None = None
         if microseconds.isascii() and microseconds.isdigit() and int(microseconds) and pid == str(os.getpid()):
             self._interval = int(microseconds) / 2 / 1e6
-        # Once is enough: whoever reads the log looks at the service then.
+        # Only the first failure is a warning.
         self._complained = False
 
     def ready(self) -> None:
@@ -142,7 +142,7 @@ class Notifier:
         self._tell(f"RELOADING=1\nMONOTONIC_USEC={microseconds}", patience=TIMEOUT)
 
     def stopping(self) -> None:
-        """Nobody is accepted any more, and agents are being stopped."""
+        """Notify that the gateway stops: it accepts no connections, and agents are being stopped."""
         self._tell("STOPPING=1\nSTATUS=stopping", patience=TIMEOUT)
 
     async def run(self, describe_state: Callable[[], str]) -> None:

@@ -56,12 +56,12 @@ class Served:
     agent: str
     name: str
     link_id: str | None = None
-    """What its link can be resumed by."""
+    """The id by which its link can be resumed."""
 
 
 @dataclass
 class Resumed:
-    """A link that somebody came back to: what a door knows of a resumption, and what it was made of."""
+    """A resumed link, and the claim that resumed it."""
 
     access: Access
     link_id: str
@@ -72,7 +72,7 @@ class Resumed:
 
 
 class EchoingGateway(Gateway):
-    """Notes who came in, and sends back what they send. No agent is started by anybody."""
+    """Notes authenticated connections, and echoes their messages. No agent is started."""
 
     def __init__(self, state_dir: Path, spawner: Spawner, **settings: Any) -> None:
         agents = {name: AgentSection(command=("cat",)) for name in ("first", "second")}
@@ -80,12 +80,12 @@ class EchoingGateway(Gateway):
         super().__init__(config, TokenStore(state_dir), spawner, {})
         self.served: list[Served] = []
         self.wishes: list[ConnectRequest] = []
-        """What those who showed who they are have asked for."""
+        """Requests of authenticated connections."""
         self.bug: type[Exception] | None = None
         """Raised where a client is served."""
         self.resumed: list[Resumed] = []
         self.links: dict[str, int | AccessError] = {}
-        """How many messages came over each link that there is, or why it can't be resumed."""
+        """Messages received over each link, or the reason why it can't be resumed."""
 
     def admit(self, access: Access, wish: ConnectRequest) -> Grant:
         self.wishes.append(wish)
@@ -268,7 +268,7 @@ def resuming(received: object, link_id: str | None = LINK) -> list[str]:
 
 
 def destination(door: Listener, token: str | None, **wish: Any) -> Destination:
-    """Where the program's own client finds a door."""
+    """Return the destination of a listener for the client."""
     return Destination(parse_address(door.urls[0]), None, token, None, None, 1 << 20, **wish)
 
 

@@ -1,4 +1,4 @@
-"""Those who are not in yet: whose room they take, whose time, and that they lock nobody out."""
+"""Limits of unauthenticated connections: number, CPU time, and no lock-out of valid clients."""
 
 import errno
 import itertools
@@ -306,7 +306,7 @@ async def test_who_comes_in_and_leaves_at_once_is_paid_for_as_well(
     limiter: HandshakeLimiter, autojump_clock: trio.testing.MockClock
 ) -> None:
     async def visit(seconds: float) -> float:
-        """How long the next one at the doors waits when somebody has been in for so long."""
+        """Return how long the next handshake waits after an authenticated connection of that duration."""
         connection = guest()
         with limiter.admit(connection):
             limiter.authenticated(connection)

@@ -254,7 +254,7 @@ async def test_a_query_that_is_not_understood_is_bad_for_those_with_a_token(
     assert gateway.wishes == []
 
 
-@pytest.mark.parametrize("session", ["", "nobodys", "x" * SESSION_ID_SIZE])
+@pytest.mark.parametrize("session", ["", "no-session", "x" * SESSION_ID_SIZE])
 async def test_a_session_that_is_not_there_is_told_from_an_agent_that_is_not(
     session: str, gateway: EchoingGateway
 ) -> None:

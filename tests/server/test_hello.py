@@ -1,4 +1,4 @@
-"""What is said at the door: names of hosts, pages, proxies, and a hello that doesn't show its token.
+"""Handshake parameters: names of hosts and pages, proxies, and a hello that hides its token.
 
 That the rest is read rightly is shown at the doors themselves, in test_listeners.
 """
@@ -33,7 +33,7 @@ PROXIES: tuple[Network, ...] = (
 )
 
 IN_HEADERS = st.characters(codec="latin-1", exclude_categories=["Cc"]) | st.sampled_from("\t\x80\x9b\x9f")
-"""What the library lets through."""
+"""Headers that the library accepts."""
 
 
 def test_a_hello_does_not_show_its_token() -> None:
@@ -205,7 +205,7 @@ def forwarded(*values: str) -> Headers:
         pytest.param("127.0.0.1", ["fe80::1%\x9b31m"], "127.0.0.1", id="a scope"),
         pytest.param("127.0.0.1", ["198.51.100.7;rm"], "127.0.0.1", id="something behind it"),
         pytest.param("127.0.0.1", ["010.0.0.1"], "127.0.0.1", id="octal"),
-        pytest.param("", ["198.51.100.7"], "", id="nobody"),
+        pytest.param("", ["198.51.100.7"], "", id="no-address"),
     ],
 )
 def test_the_client_is_the_first_from_the_right_who_is_no_trusted_proxy(

@@ -1,4 +1,4 @@
-"""What those who are not in yet can't do: at real doors, over real sockets."""
+"""Limits of unauthenticated connections, over real listeners and sockets."""
 
 import ipaddress
 import json
@@ -104,7 +104,7 @@ def limit(gateway: EchoingGateway, **limits: Any) -> None:
 
 
 async def is_let_in(lines: LineStream, **params: Any) -> bool:
-    """Whether a hello opens the door; a message passes then."""
+    """Return whether a hello is accepted; a message passes then."""
     await lines.send(hello(**params))
     if "error" in json.loads(await lines.receive()):
         return False
@@ -387,7 +387,7 @@ async def silent(door: Listener, count: int, said: bytes = b"") -> AsyncIterator
 
 
 async def is_closed(stream: trio.SocketStream) -> bool:
-    """Whether the other end has closed a connection."""
+    """Return whether the other end has closed a connection."""
     try:
         return not await stream.receive_some()
     except trio.BrokenResourceError:

@@ -1,4 +1,4 @@
-"""Who is at the other end of a unix socket, and whether an agent is behind it."""
+"""Peer credentials of a unix socket, and agents among the peers."""
 
 import os
 import socket

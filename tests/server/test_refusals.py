@@ -1,4 +1,4 @@
-"""What those are told who may not come in, and what the log and the audit have of it."""
+"""Errors for refused connections, and their entries in the log and the audit."""
 
 import logging
 import os
@@ -63,7 +63,7 @@ def visitor(address: str = "192.0.2.1", name: str = "c1") -> PendingConnection:
 
 
 def wrong(refusals: Refusals, address: str = "192.0.2.1", shown: str | None = None) -> AccessError:
-    """What somebody is told whom nobody knows."""
+    """Return the error for a connection without a valid credential."""
     return refusals.refuse(visitor(address), Unauthorized("no"), shown=shown, credential=None).error
 
 

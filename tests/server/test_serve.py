@@ -77,7 +77,7 @@ async def connect_lines(url: str, token: str | None = None) -> Editor:
 
 
 async def connect_web(url: str, token: str, query: str = "") -> WebSocketStream:
-    """A WebSocket that is through the door. Nobody runs it: it sends no pings."""
+    """An authenticated WebSocket. It is not run, so it sends no pings."""
     port = urlsplit(url).port
     assert port is not None
     return await connect_websocket(
@@ -300,7 +300,7 @@ RELOADING = ["received SIGHUP: reading tokens and certificates again", "reloaded
 
 
 def said(caplog: pytest.LogCaptureFixture) -> list[str]:
-    """What the server itself has logged."""
+    """Return the log messages of the server itself."""
     return [record.getMessage() for record in caplog.records if record.name == "acp_gateway.server.serve"]
 
 
@@ -629,7 +629,7 @@ def test_a_state_directory_that_cannot_be_looked_at_is_a_flaw_with_its_reason(
             raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
         return look(path, follow_symlinks=follow_symlinks)
 
-    # The mode of a folder keeps nobody out who is root.
+    # The mode of a folder does not keep root out.
     monkeypatch.setattr(Path, "stat", refuse)
     (flaw,) = flaws(make_config(locked / "state", TCP))
     assert flaw == f"error: gateway.state_dir: {locked / 'state'} cannot be opened: Permission denied"
@@ -749,7 +749,7 @@ class Program:
                 self._buffer += data
 
     async def url(self) -> str:
-        """Where it listens."""
+        """Its URL."""
         return (await self.logged("listening on ")).removeprefix("listening on ")
 
     async def end(self, number: signal.Signals) -> int:

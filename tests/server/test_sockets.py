@@ -29,7 +29,7 @@ def unix(tmp_path: Path) -> str:
 
 @asynccontextmanager
 async def binding(url: str, *inherited: socket.socket) -> AsyncIterator[Bound]:
-    """What listens there, for as long as it does."""
+    """The listening sockets of an address, while the block runs."""
     bound = await bind(parse_address(url), inherited)
     try:
         yield bound
@@ -38,7 +38,7 @@ async def binding(url: str, *inherited: socket.socket) -> AsyncIterator[Bound]:
 
 
 async def greet(bound: Bound) -> bytes:
-    """What somebody hears who connects there and is greeted."""
+    """Return the greeting that a client receives there."""
     (listener,) = bound.listeners
     with trio.fail_after(TIMEOUT), socket.socket(listener.socket.family) as client:
         client.connect(listener.socket.getsockname())
@@ -147,7 +147,7 @@ async def test_a_socket_on_which_another_gateway_listens_is_left_alone(unix: str
     async with binding(unix) as bound:
         with pytest.raises(CannotListen, match="another gateway is listening"):
             await bind(parse_address(unix))
-        # Who has knocked there, to see whether somebody listens, is gone.
+        # The probe for a listener has gone.
         await (await bound.listeners[0].accept()).aclose()
         assert await greet(bound) == b"hello"
 

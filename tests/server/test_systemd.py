@@ -1,4 +1,4 @@
-"""What systemd and the gateway tell each other; and the units: that they set what they must and break no agent."""
+"""Socket activation and notifications of systemd, and the settings of the units."""
 
 import logging
 import os
@@ -26,14 +26,14 @@ FIRST = 500
 """The descriptor that stands for the first that systemd hands over, because those are in use in this process."""
 
 
-EVERYWHERE = "0.0.0.0"  # noqa: S104 - for a moment, and nobody is served
+EVERYWHERE = "0.0.0.0"  # noqa: S104 - for a moment, without serving
 
 
 # Sockets that are handed over
 
 
 class Handover:
-    """What a process that was activated by a socket finds."""
+    """The environment and the descriptors of a socket-activated process."""
 
     def __init__(self) -> None:
         self.environment = {"LISTEN_PID": str(os.getpid()), "LISTEN_FDS": "0", "PATH": "/bin"}
@@ -47,12 +47,12 @@ class Handover:
         self.environment["LISTEN_FDS"] = str(self._count)
 
     def close(self) -> None:
-        """Close what nobody has taken."""
+        """Close the sockets that were not taken."""
         for descriptor in range(FIRST, FIRST + self._count):
             try:
                 os.close(descriptor)
             except OSError:
-                pass  # It was taken, and closed by whoever did.
+                pass  # It was taken, and closed by its taker.
 
 
 @pytest.fixture
@@ -215,7 +215,7 @@ class Manager:
         self._socket.setblocking(False)
 
     def told(self) -> list[str]:
-        """What came since the last time."""
+        """Return the notifications since the last call."""
         found = []
         while True:
             try:
@@ -386,7 +386,7 @@ def comments(unit: str) -> str:
 
 
 def verify(unit: str, text: str, directory: Path) -> str:
-    """What systemd has to say about a unit with this text, on a machine where the gateway is not installed."""
+    """Return the messages of systemd about a unit with this text, without the gateway installed."""
     analyze = shutil.which("systemd-analyze")
     if analyze is None:
         pytest.skip("there is no systemd-analyze here")
