@@ -112,11 +112,11 @@ class FragileStream(MessageStream):
         self.receive_error: Exception = trio.EndOfChannel()
         """Raised where `FAIL` comes in."""
         self.drain_error: Exception | None = None
-        """Raised where somebody drains."""
+        """Raised by `drain`."""
         self.send_error: Exception | None = None
-        """Raised where somebody sends."""
+        """Raised by `send_nowait`."""
         self.runs = False
-        """Whether it is being run at the moment, or has helpers."""
+        """True while it is run, or has a task spawner."""
         self.closed_with: tuple[CloseReason, str] | None = None
         self.pending_when_closed = 0
 
@@ -167,9 +167,9 @@ class FakeAgent:
         ours, self.stream = memory_message_stream_pair()
         self.agent = Agent("fake", 4711, ours)
         self.runs = 0
-        """How often it was started."""
+        """Number of starts."""
         self.unread_when_stopped: list[dict[str, Any]] | None = None
-        """What had reached it, and it had not read, when it was told to stop; None until then."""
+        """Messages that it had not read when it was stopped; None until then."""
 
     async def run(self, *, task_status: trio.TaskStatus[Agent]) -> None:
         """Run until cancelled."""
@@ -185,7 +185,7 @@ class FakeAgent:
                 await self.agent.messages.aclose()
 
     def peek(self) -> list[bytes]:
-        """What has reached it and is not read yet."""
+        """Return the messages that it has not read yet."""
         inbox: list[bytes] = self.stream.inbox  # type: ignore[attr-defined] # Its class is private to its module.
         return inbox
 
@@ -235,7 +235,7 @@ class ServingAgent(FakeAgent):
         self.launch = launch
         self.received: list[Any] = []
         self.cancelled = False
-        """Whether it was told to stop."""
+        """True once it was told to stop."""
         self._number = number
         self._capabilities = capabilities
         self._session_id = session_id
@@ -269,7 +269,7 @@ class ServingAgent(FakeAgent):
             while True:
                 await self._handle(await self.receive())
         except (trio.BrokenResourceError, trio.EndOfChannel):
-            pass  # Nobody listens any more: it is about to be stopped.
+            pass  # The hub does not read any more: the agent is about to be stopped.
 
     async def _handle(self, message: dict[str, Any]) -> None:
         self.received.append(message)

@@ -63,16 +63,16 @@ class Peer(Editor):
         super().__init__(stream)
         self.client = client
         self.tape: Tape = BLANK
-        """What it says and hears is written down on this."""
+        """Its recording."""
         self.ours = FragileStream(ours)
         self.scope = trio.CancelScope()
         self.gone = trio.Event()
         self.disconnect: Disconnect | None = None
-        """What came of its being served."""
+        """The result of `Hub.serve`."""
 
     @property
     def closed_with(self) -> tuple[CloseReason, str] | None:
-        """How the hub has closed its connection."""
+        """The close reason that the hub gave."""
         return self.ours.closed_with
 
     async def send_request(self, raw_id: Any, method: str, **params: Any) -> None:
@@ -107,11 +107,11 @@ class Traveller(Peer):
         self.link = Link(window=WINDOW, high_water=1 << 40, receive_window=WINDOW)
         self.link.connect(self.stream)
         self.ticket = ResumableLink(ADMISSION, scene.hub, client, client.link)
-        """What it is known by where links are resumed."""
+        """Its entry in a link registry."""
         self.marks: list[Any] = []
         """The positions that it was told, in order."""
         self.doors: list[trio.Event] = []
-        """Of each connection that resumed its link, whether whoever let it in has nothing to do with it any more."""
+        """For each connection that resumed its link, set when its task has ended."""
         self.ends = [self.ours]
         """The hub's ends of its connections."""
         self._scene = scene
@@ -172,7 +172,7 @@ class Traveller(Peer):
 
 
 def peek(stream: MessageStream) -> list[bytes]:
-    """What has arrived at a stream in memory."""
+    """Return the messages that have arrived at a stream in memory."""
     inbox: list[bytes] = stream.inbox  # type: ignore[attr-defined] # Its class is private to its module.
     return inbox
 
@@ -246,7 +246,7 @@ class Scene:
         self.registry = registry or Registry("me")
         self.services = FakeServices()
         self.time = self.tick = 0.0
-        """What the hub's clock shows, and how far it goes on whenever it is looked at."""
+        """Time of the hub's clock, and its advance at each reading."""
         timeout = limits.get("permission_timeout", math.inf)
         self.hub = Hub(
             "fake",
@@ -363,7 +363,7 @@ def methods_of(messages: Sequence[bytes]) -> list[str | None]:
 
 
 def permission(raw_id: Any = "may I?") -> dict[str, Any]:
-    """What an agent asks in session "s"."""
+    """Return a permission request in session "s"."""
     options = [{"optionId": option, "name": option, "kind": "allow_once"} for option in ("yes", "no")]
     params = {"sessionId": "s", "toolCall": {"toolCallId": "call"}, "options": options}
     return {"id": raw_id, "method": "session/request_permission", "params": params}
@@ -380,7 +380,7 @@ def flood(size: int = UPDATE) -> bytes:
 
 
 async def fill(stream: MessageStream, *messages: bytes) -> int:
-    """Send these again and again until nobody reads them any more; how often."""
+    """Send these messages until they are not read any more; return the number of times."""
     for count in range(1, 400):
         stream.send_nowait(messages)
         await wait_all_tasks_blocked()

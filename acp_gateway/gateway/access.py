@@ -1,4 +1,4 @@
-"""Who a connection belongs to, what it may use, what it asked for at the door, and as what it was let in."""
+"""Authenticated principals, connect requests, and the grants that connections get for them."""
 
 from dataclasses import dataclass
 from typing import Self
@@ -12,26 +12,26 @@ from acp_gateway.security.token_store import Token
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """Who a connection belongs to and what it may use; by default everything, as the gateway's own user may."""
+    """The principal of a connection and its scope; by default everything, as for the gateway's own user."""
 
     identity: str
     token: Token | None
-    """What was shown; None for who showed a certificate, and for who the kernel vouched for: the gateway's own user."""
+    """The token; None for client certificates, and for the gateway's own user, whom the kernel identifies."""
     certificate: str | None = None
     """The name in the configuration of the certificate that was shown."""
     role: AccessRole = "controller"
-    """What it may be at most."""
+    """The highest role that it may have."""
     agents: tuple[str, ...] | None = None
     """The names of the agents that it may use; None for all."""
     workspaces: tuple[str, ...] | None = None
     """The names of the workspaces that it may use; None for all."""
     session: str | None = None
-    """The one session that it is for, whoever owns that; None for those of its identity."""
+    """The only session that a guest may join, of any owner; None for the sessions of its identity."""
     expires: float | None = None
     """When the certificate that was shown expires, in seconds since 1970."""
 
     certificate_id: CertificateId | None = None
-    """What that certificate is revoked by."""
+    """The id by which a revocation list names the certificate."""
 
     @classmethod
     def of(cls, token: Token) -> Self:
@@ -53,19 +53,19 @@ class Access:
 
     @property
     def credential(self) -> str:
-        """What vouches for it, for the log and the audit; the same for every connection that shows the same."""
+        """Name of the credential for the log and the audit; equal for connections with equal credentials."""
         if self.token is not None:
             return f"token {self.token.id}"
         return "the system" if self.certificate is None else f"certificate {self.certificate}"
 
     def may_use(self, agent: str) -> bool:
-        """Whether this agent is allowed."""
+        """Check whether this agent is allowed."""
         return self.agents is None or agent in self.agents
 
 
 @dataclass(frozen=True, slots=True)
 class ConnectRequest:
-    """What a connection asks for when it comes in."""
+    """The parameters with which a connection is opened."""
 
     agent: str | None = None
     """None for the default one."""

@@ -1,4 +1,4 @@
-"""What a connection may have of what it asks for at the door: which agent, which session, and as whom."""
+"""Authorization of connections: which agent, which session, and which role they get."""
 
 from dataclasses import replace
 from typing import Final
@@ -13,7 +13,7 @@ from acp_gateway.protocol.redaction import redact_text
 from acp_gateway.security.token_store import Token
 
 _AGENTS_TOLD: Final = 20
-"""Names of agents in an error, of those that the token allows: more than a line of text holds help nobody."""
+"""Maximum number of allowed agents that an error names: as many as fit a line."""
 
 
 class Authorizer:
@@ -31,7 +31,7 @@ class Authorizer:
         self._storage = storage
 
     def authorize(self, access: Access, wish: ConnectRequest) -> Grant:
-        """What a connection is let in for that asks for this; what its token is bound to goes before that.
+        """Return the grant for a connect request; a session to which the token is bound takes precedence.
 
         Raises `UnknownAgent` and `UnknownSession` where there is none of that name, or none for this token, and
         `Forbidden` where the token does not allow the agent.
@@ -63,12 +63,12 @@ class Authorizer:
             if role is Role.OBSERVER and self._config.agents[agent].scope == "connection":
                 session = self.find_session(access, viewer, agent)
                 if session is None or not session.live:
-                    # Its process would be another one than the session's, where nobody will ever open that.
+                    # Its own process would be another one than the session's, and would never open this session.
                     raise _unknown_session(viewer.only)
         return Grant(access, wish, agent, viewer, role)
 
     def _granted_by(self, token: Token) -> str | None:
-        """Whose session a guest's token has led to: agents that count give an id to the next one as well."""
+        """Return the owner of the session that a guest's token first led to: agents may use a session id again."""
         use = self._storage.token_uses().get(token.id)
         return None if use is None else use.granted_by
 
@@ -102,7 +102,7 @@ class Authorizer:
     def _agent_of_session(self, access: Access, wish: ConnectRequest, viewer: SessionScope) -> str:
         """The agent whose session is to be joined: a live one, or one that the agent can open again.
 
-        Which session that is, nobody learns from an agent that is not there, or not for this token: it is looked for
+        An agent that is unknown, or not allowed, must not reveal whether a session exists: the session is looked for
         before, and where the connection names none, such an agent's sessions do not exist for it.
         """
         agent = None if wish.agent is None or viewer.guest else self._choose_agent(access, wish.agent)
@@ -134,7 +134,7 @@ class Authorizer:
 
 
 def _unknown_session(session_id: str | None) -> UnknownSession:
-    """Whether there is no such session, or none for this token: the text is the same."""
+    """Return the error for an unknown session, with the same text for one that the token may not join."""
     return UnknownSession(f"no session {_quoted(session_id or '')} is open here, or it is not yours")
 
 

@@ -1,11 +1,11 @@
-"""A client's place at a hub: its link, and how it is to be told goodbye.
+"""An attached client of a hub: its link, its connection, and the reason for its end.
 
-What is decided for a client goes into its link, and from there to the peer as far as it takes it at this moment; the
-rest waits there, as the very bytes that the others get as well. So a client that reads slowly costs the others nothing,
-and what it costs in memory has a limit: past it, it is detached, and comes back through the session's history. Nothing
-is ever left out in the middle.
+Messages for a client go into its link, and on to the peer as far as it reads; the rest waits there, as bytes that all
+clients share. A slow client costs the others nothing, and its memory is limited: beyond the limit it is detached, and
+returns through the session's history. No message is ever dropped in the middle.
 
-A client whose connection is lost, and that may come back, is *away*. Its seat is kept for a time, with what it misses.
+A client with a resumable link is *away* while it has no connection. Its attachment is kept for a time, with the
+messages that it misses.
 """
 
 from collections.abc import Awaitable, Callable, Sequence
@@ -68,12 +68,12 @@ class Connection:
     def __init__(self, stream: MessageStream) -> None:
         self.stream = stream
         self.served = False
-        """Whether it is somebody's to close by now."""
+        """True once a task serves it, which will close it."""
         self.given_up = False
         self.over = False
-        """Whether nobody uses the stream any more."""
+        """True once the stream is not used any more."""
         self.helpers: TaskSpawner | None = None
-        """Of whoever serves it; None before and afterwards."""
+        """Spawner of the task that serves it; None before and afterwards."""
         self._ends = Signal()
 
     def attend(self, helpers: TaskSpawner) -> None:
@@ -89,24 +89,24 @@ class Connection:
             self.stream.attend(None)
 
     def give_up(self) -> None:
-        """Have whoever serves it stop at once."""
+        """Stop the task that serves it at once."""
         self.given_up = True
         if self.helpers is not None:
             self.helpers.dismiss()
 
     async def abort(self) -> None:
-        """Close it at once, without a word, also where that is cancelled; nobody uses it any more."""
+        """Close the stream without a closing handshake, also when cancelled; it is not used any more."""
         with trio.CancelScope(shield=True):
             await self.stream.abort()
         self.end()
 
     def end(self) -> None:
-        """Nobody uses the stream any more."""
+        """Mark the stream as not used any more."""
         self.over = True
         self._ends.notify()
 
     async def wait_over(self) -> None:
-        """Wait until nobody uses the stream any more."""
+        """Wait until the stream is not used any more."""
         while not self.over:
             await self._ends.wait()
 
@@ -170,18 +170,18 @@ class Attachment:
         self.connection: Connection | None = None
         """The last one; whether it is still there, the link knows."""
         self.ended = False
-        """Whether the client is not served any more, but for its goodbye."""
+        """True once the client is only told the close reason."""
         self.disconnect: Disconnect | None = None
         self.disconnect_due = inf
         """When it is gone though it has not taken its last words, in seconds of Trio's clock, there or away."""
         self.away_since: float | None = None
         """When its connection was lost, in seconds of Trio's clock; None while it has one."""
         self.returning = False
-        """Whether it has not been sent yet all that waited for it while it was away, or is away still."""
+        """True from a disconnection until the peer has everything that waited for it meanwhile."""
         self.ahead = 0
         """Bytes that were passed on to the agent while too much was pending for it."""
         self.discarding = False
-        """Whether what it is sent is dropped, because something before it was."""
+        """True while messages to the client are dropped, because earlier ones were."""
         self.charge = charge
         self.unhandled = 0
         """Bytes that have come and that nothing was done about yet."""
@@ -197,12 +197,12 @@ class Attachment:
 
     @property
     def outbox(self) -> Outbox:
-        """What the peer is still to get, or to confirm."""
+        """Messages that the peer has not received or acknowledged yet."""
         return self.link.outbox
 
     @property
     def behind(self) -> bool:
-        """Whether the peer does not take what it is sent as fast as it comes."""
+        """True while messages wait because the peer is slow."""
         return self.link.behind
 
     @property
@@ -213,7 +213,7 @@ class Attachment:
     def send(self, messages: Sequence[bytes], replayed: int = 0) -> bool:
         """Send messages, as soon as the peer takes them; so many of their bytes are history.
 
-        Nobody changes `messages` from now on. Returns whether the peer is behind.
+        `messages` must not be changed afterwards. Returns whether the peer is behind.
         """
         if self.discarding:
             return self.behind
@@ -261,7 +261,7 @@ class Attachment:
         self.end()
 
     def end(self) -> None:
-        """Have whoever serves the client stop at once."""
+        """Stop the task that serves the client at once."""
         self.ended = True
         self._returns.notify()
         if self.connection is not None:

@@ -32,7 +32,7 @@ class Connection(Protocol):
 
     @property
     def access(self) -> Access:
-        """What was shown last, and whose it is."""
+        """The principal, by the credential that was shown last."""
 
     @property
     def away_since(self) -> float | None:
@@ -46,7 +46,7 @@ class Connection(Protocol):
 
 
 def _account(access: Access) -> Hashable:
-    """Whose connections are counted together: those of an identity, and those of each guest's token."""
+    """Return the account that a connection counts for: an identity, or a guest's token."""
     return access.identity if access.session is None else ("guest", access.credential)
 
 
@@ -79,10 +79,10 @@ class _Watch:
     def __init__(self, connection: Connection, connections: "Connections") -> None:
         self.connection = connection
         self.ended = False
-        """Whether it is being closed, which may take its time."""
+        """True while it is being closed, which may take a while."""
         self.account = _account(connection.access)
         self.shares = _sharing(connection.access)
-        """Whose rates it shares."""
+        """The account with which it shares rates."""
         self._connections = connections
 
     def __enter__(self) -> None:
@@ -122,7 +122,7 @@ class Connections:
             burst=limits.message_burst / limits.messages_per_second,
             frames=limits.frames_without_message,
         )
-        # By identity, of which there are as many as somebody has made tokens for, its guests apart; and how many
+        # By identity, with its guests apart: bounded by the number of tokens. And how many
         # connections share each of them.
         self._buckets: dict[Hashable, TokenBucket] = {}
         self._sharing: Counter[_Sharing] = Counter()
@@ -147,7 +147,7 @@ class Connections:
         most = limits.max_connections
         why = f"max_connections ({most}) are there already"
         if has or access.session is not None:
-            # Where both are small, half of all are nobody's in particular.
+            # If both are small, half of all are for every identity.
             most -= min(limits.reserved_connections, most // 2)
             why = f"max_connections ({limits.max_connections}) but for reserved_connections are there already"
         if len(self._watches) >= most and not self._give_up_one_away(account, more_than=has):

@@ -40,7 +40,7 @@ _UNSPECIFIED: Final = "the gateway's storage has a problem; its log says which"
 
 @dataclass(frozen=True, slots=True)
 class ControlContext:
-    """What the desk has an answer from."""
+    """The state of the gateway that control requests read."""
 
     registry: Registry
     """All sessions of the gateway."""
@@ -49,7 +49,7 @@ class ControlContext:
     hubs: Callable[[], list[Hub]]
     """All that there are at the moment."""
     problem: Callable[[], str | None]
-    """What is not stored at the moment and why, for the gateway's own user: it names files."""
+    """Returns the current storage problem, for the gateway's own user only: it names files."""
 
 
 async def serve_desk(
@@ -135,7 +135,7 @@ def _live_sessions(viewer: SessionScope, office: ControlContext) -> list[dict[st
 
     What an agent has asked and no session was found for stands under the session that the agent named, for the one
     whose sessions all those of this agent process are. If there is no such one, the gateway's own user is told that
-    something waits, and not what: it may be anybody's.
+    something waits, and not what: its owner is unknown.
     """
     registry = office.registry
     hubs = [hub for hub in office.hubs() if hub.name in office.agents]
@@ -156,7 +156,7 @@ def _live_sessions(viewer: SessionScope, office: ControlContext) -> list[dict[st
 
 
 def _describe(session: Session, hub: Hub | None = None) -> dict[str, Any]:
-    """What is told of a session, which is live in this hub, if it is."""
+    """Describe a session, which is live in `hub` if that is given."""
     presences = [client.presence for client in session.attached]
     described: dict[str, Any] = {"sessionId": session.id, "agent": session.agent}
     texts = {"title": session.title, "cwd": session.cwd, "updatedAt": session.updated_at}

@@ -1,4 +1,4 @@
-"""Which agent for whom: what a connection may use, the hub that it gets, and all hubs together."""
+"""The gateway: finds or starts the hub for each connection, and runs all hubs."""
 
 import logging
 import secrets
@@ -50,20 +50,20 @@ from acp_gateway.transports.streams import CloseReason, MessageStream
 log = logging.getLogger(__name__)
 
 DATABASE = "sessions.db"
-"""In `state_dir`: what outlives this process."""
+"""Name of the database in `state_dir`, which outlives this process."""
 
 RETENTION_INTERVAL = 6 * 3600.0
-"""Seconds between two looks for sessions that are too old: days are what is counted."""
+"""Seconds between two checks of `retention_days`."""
 
 REVOCATION_INTERVAL = 1.0
-"""Seconds between two looks at the token file for the sake of connections that are open; new ones look themselves."""
+"""Seconds between two checks of the credentials of open connections; new ones are checked at once."""
 
 _CHANGED = Disconnect(CloseReason.POLICY, "the token allows something else now", "changed")
 _SESSION_GONE = "the session is not open any more"
 
 
 class _ControlConnection:
-    """A connection that asks the gateway itself."""
+    """A control connection, which is served by the gateway itself."""
 
     def __init__(self, access: Access) -> None:
         self.access = access
@@ -97,9 +97,9 @@ class Gateway:
         self.audit = audit
         self._book = AuditThrottle(audit)
         self.revocations = Revocations()
-        """The certificates of clients that were revoked."""
+        """Revoked client certificates."""
         self.connections = Connections(config.limits, tokens, revocations=self.revocations)
-        """Those that have come in."""
+        """Authenticated connections."""
         self._recorder = recorder
         self.storage = Storage(
             settings.state_dir / DATABASE,
@@ -159,15 +159,15 @@ class Gateway:
 
     @property
     def agent_ancestors(self) -> Container[int]:
-        """The processes and process sessions that only agents descend from, for telling an agent from its user."""
+        """Processes and process sessions of which all descendants are agents, for telling an agent from its user."""
         return self._spawner.ancestors
 
     @property
     def hubs(self) -> list[Hub]:
-        """Those that there are at this moment."""
+        """The running hubs."""
         return list(self._hubs.values())
 
-    # Who may come in
+    # Admission
 
     def admit(self, access: Access, wish: ConnectRequest) -> Grant:
         """Let a connection in for what it asks; what its token is bound to goes before that.
@@ -207,14 +207,14 @@ class Gateway:
             self._end(attached, tape, disconnect)
 
     def _bound(self, stream: MessageStream, role: Role) -> None:
-        """Limit what comes over a connection to what its client may need."""
+        """Limit the messages of a connection to what its client may need."""
         size = self.config.limits.observer_message_size
         stream.message_timeout = self.config.limits.message_timeout
         if role is Role.OBSERVER and size < self.config.gateway.max_message_size:
             stream.limit(size, "observer_message_size")
 
     def _begin(self, attached: AttachedClient) -> Tape:
-        """A client has come; what it says and hears is to be written on the tape."""
+        """Record the start of a connection, and return its recording."""
         name, admission = attached.client.name, attached.admission
         about = {"connection": name, "agent": admission.agent, "identity": admission.access.identity}
         self._book.record("attached", **about, credential=admission.access.credential, role=admission.role.value)
@@ -226,7 +226,7 @@ class Gateway:
         return tape
 
     def _end(self, attached: AttachedClient, tape: Tape, disconnect: Disconnect | None) -> None:
-        """A client has gone."""
+        """Record the end of a connection."""
         name = attached.client.name
         if isinstance(attached, ResumableLink):
             self._links.end(attached, disconnect)
@@ -392,7 +392,7 @@ class Gateway:
         )
 
     async def _forget_expired(self) -> None:
-        """Forget, from time to time, the sessions that nobody has used for `retention_days`."""
+        """Forget sessions that were unused for `retention_days`, from time to time."""
         while True:
             await trio.sleep(RETENTION_INTERVAL)
             for session in self._archive.expired():

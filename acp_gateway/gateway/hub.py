@@ -51,7 +51,7 @@ _LEFT: Final = Disconnect(CloseReason.NORMAL, "")
 
 
 class HubServices(Protocol):
-    """What a hub needs from the gateway around it."""
+    """The services that a hub needs from the gateway around it."""
 
     def notify(self, event: HookEvent) -> None:
         """Run the hook for an event."""

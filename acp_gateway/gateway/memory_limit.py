@@ -1,4 +1,4 @@
-"""What all hubs hold together: messages on their way to slow clients and agents, histories of sessions, and what came.
+"""The memory limit of all hubs: messages for slow clients and agents, histories of sessions, and received messages.
 
 What clients have sent and the agents don't have yet counts in full: unfinished messages, what is handled at the moment,
 requests and prompts that wait, also those of clients that have gone.
@@ -19,7 +19,7 @@ from acp_gateway.gateway.hub import Hub
 log = logging.getLogger(__name__)
 
 LOOKS = 32
-"""How many times memory is looked at while its limit is written once: so much of it may be overstepped."""
+"""Checks while as many bytes as the limit are added: the fraction by which the limit may be exceeded."""
 
 
 class Memory:
@@ -47,7 +47,7 @@ class Memory:
             pass
 
     def _is_exceeded(self, hubs: list[Hub]) -> bool:
-        """Whether it is too much; what no look at single messages can change is found out without one."""
+        """Check the limit; single messages are looked at only if they can make a difference."""
         histories = sum(journal.size for journal in _journals(hubs)) + _sent(hubs)
         waiting = sum(attachment.outbox.unconfirmed_bytes for _, attachment in _attachments(hubs))
         # Two histories have nothing in common.
@@ -68,7 +68,7 @@ class Memory:
                 return True
         if hub is None or attachment is None:
             return False
-        hub.detach(attachment, f"memory_limit ({self._limit} bytes) is reached, and for nobody more is waiting")
+        hub.detach(attachment, f"memory_limit ({self._limit} bytes) is reached, and no client has more waiting")
         return True
 
     def _give_up_incoming(self, hubs: list[Hub]) -> bool:
@@ -97,13 +97,13 @@ class Memory:
                 if attachment.client.viewer.identity == most and not attachment.ended
             ]
             hub, attachment = max(mine, key=lambda place: place[1].incoming_bytes)
-            hub.detach(attachment, f"{reached}, and nobody has sent more that is still kept")
+            hub.detach(attachment, f"{reached}, and no client has sent more that is still kept")
         return True
 
     def _give_up_one_away(self, hubs: list[Hub]) -> bool:
         """Detach who has been away for the longest, those last who wait for the end of a turn; False without any.
 
-        One of the identity for which most is kept: nobody can push out the others.
+        It is one of the identity for which most is kept, so that no identity can push out the others.
         """
         away = [
             (_waits_for_turn(attachment), attachment.away_since, hub, attachment)
@@ -166,7 +166,7 @@ def _journals(hubs: list[Hub]) -> Iterator[Journal]:
 
 
 def _waiting_alone(hubs: list[Hub]) -> int:
-    """Bytes of the messages that wait for somebody, each once, and stand in no history."""
+    """Return the bytes of waiting messages that stand in no history, each counted once."""
     total = 0
     for hub in hubs:
         attachments = [attachment for attachment in hub.attachments.values() if attachment.outbox.unconfirmed_bytes]

@@ -1,4 +1,4 @@
-"""Which links of a gateway can be resumed, by whom, and what has become of those that can't be any more."""
+"""The registry of resumable links, and of the reasons why others have ended."""
 
 from dataclasses import dataclass
 from typing import Final
@@ -30,7 +30,7 @@ class AttachedClient:
 
     @property
     def access(self) -> Access:
-        """What was shown last, and whose it is."""
+        """The principal, by the credential that was shown last."""
         return self.admission.access
 
     @property
@@ -60,9 +60,9 @@ class ResumableLink(AttachedClient):
     """One whose link can be resumed."""
 
     id: str
-    """What the link is known by: an identifier, and no credential."""
+    """Identifier of the link; not a credential."""
     claims: int = 0
-    """How often somebody has come to resume it: only the last one does."""
+    """Number of attempts to resume it: only the last one succeeds."""
 
     def lose(self) -> bool:
         if self.client not in self.hub.attachments:
@@ -79,7 +79,7 @@ class ResumeClaim:
     claim: int
     peer_received: int
     received: int
-    """How many messages of the client have come over the link."""
+    """Number of messages received from the client over the link."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +111,7 @@ class LinkRegistry:
     def find(self, link_id: str, access: Access) -> ResumableLink:
         """The link of that id, if it is the token's that is presented now.
 
-        Raises `TooFarBehind`, `LinkExpired`, or `LinkGone` where there is none, or somebody else's.
+        Raises `TooFarBehind`, `LinkExpired`, or `LinkGone` if there is none, or one of another principal.
         """
         link = self._links.get(link_id)
         if link is not None and link.attachment is not None and _same(link.admission.access, access):
@@ -127,7 +127,7 @@ class LinkRegistry:
 
 
 def _same(one: Access, other: Access) -> bool:
-    """Whether two connections show the same token or certificate, or both are the kernel's word for the same user."""
+    """Check whether two connections have the same token or certificate, or the same user by the kernel."""
     return (one.identity, one.credential) == (other.identity, other.credential)
 
 
@@ -139,7 +139,7 @@ def claim(link: ResumableLink, peer_received: int) -> ResumeClaim:
     attachment = link.attachment
     if attachment is None or not attachment.outbox.confirmed <= peer_received <= attachment.outbox.written:
         if attachment is not None and attachment.away_since is not None:
-            # Nobody else has it: its client will begin a new one, and take up there what is open here.
+            # No connection has it: its client will begin a new link, and reopen its sessions there.
             attachment.close(_MISCOUNTED)
         raise LinkGone("this link can't be resumed from there; begin a new one")
     attachment.evict()
@@ -155,7 +155,7 @@ async def serve_resumed(stream: MessageStream, resumption: ResumeClaim) -> None:
         return
     connection = attachment.connect(stream, resumption.peer_received)
     try:
-        # Whoever began the link says goodbye as well where all are cancelled, and is bounded in that.
+        # The task that serves the link closes it when all are cancelled, in bounded time.
         with trio.CancelScope(shield=True):
             await connection.wait_over()
     finally:

@@ -1,7 +1,7 @@
-"""In which folders sessions may work, and what a client is told whose session may not be where it wants it.
+"""Workspaces: the directories in which sessions may work, and the errors for directories outside of them.
 
 A session's directory has to exist and to lie, after symbolic links were followed, in a workspace. Whether something
-exists elsewhere is nobody's business: outside of the workspaces the answer is the same for what is there and what is
+exists elsewhere is not revealed: outside of the workspaces the answer is the same for what is there and what is
 not. All this looks at the disk, which may take its time: it belongs into a thread.
 
 It is a fence for sessions and no sandbox for agents: what an agent reads and writes is a matter of its user's rights.
@@ -60,7 +60,7 @@ def directory_check(
     *,
     required: bool = False,
 ) -> DirectoryCheckResult:
-    """What there is to say of the directories of a session.
+    """Check the directories of a session.
 
     Args:
         directories: `cwd` first, as the client spells them.
@@ -131,7 +131,7 @@ def _is_below(path: str, root: str) -> bool:
 
 
 def _missing(directory: str, real: Mapping[Workspace, str]) -> Problem:
-    """Where a directory would be allowed and is not there."""
+    """Return the problem of an allowed directory that does not exist."""
     suggested = _suggest(directory, real)
     message = (
         f"there is no directory {_shown(directory)} on {socket.gethostname()}; "
@@ -142,7 +142,7 @@ def _missing(directory: str, real: Mapping[Workspace, str]) -> Problem:
 
 
 def _outside(directory: str, real: Mapping[Workspace, str]) -> Problem:
-    """Where a directory is not allowed, be it there or not: most often it is the path on the client's machine."""
+    """Return the problem of a directory that is not allowed, existing or not: often a path of the client's machine."""
     if not real:
         message = (
             f"no session may be opened in {_shown(directory)}: there is no workspace that this token may use; "

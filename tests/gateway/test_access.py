@@ -1,4 +1,4 @@
-"""Who a connection belongs to, and what it may use."""
+"""Principals of connections and their scopes."""
 
 from pathlib import Path
 

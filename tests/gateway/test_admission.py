@@ -1,4 +1,4 @@
-"""Who may come in, to which agent and which session: what a token is bound to, and what is not told of the others."""
+"""Authorization: agents, sessions and roles that connections get, and what errors do not reveal."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -19,7 +19,7 @@ from tests.doubles import OBLIGING_AGENT, make_config
 
 
 def agent() -> AgentSection:
-    """An agent of the tests' own, which nobody starts."""
+    """An agent that is never started."""
     return AgentSection(command=OBLIGING_AGENT)
 
 
@@ -30,7 +30,7 @@ class Elsewhere:
 
 
 class Listener:
-    """Where connections are let in, and the sessions that there are."""
+    """An authorizer and its sessions."""
 
     def __init__(self, config: Config) -> None:
         self.registry = Registry(default_identity(config.gateway.state_dir))
@@ -40,12 +40,12 @@ class Listener:
         self._admissions = Authorizer(config, self.registry, self.storage)
 
     def admit(self, access: Access, wish: ConnectRequest) -> Grant:
-        """Let somebody in."""
+        """Authorize a connection."""
         return self._admissions.authorize(access, wish)
 
 
 class Scene:
-    """What is around a door."""
+    """The surroundings of an authorizer."""
 
     def __init__(self, tmp_path: Path) -> None:
         self._state_dir = tmp_path / "state"
@@ -96,9 +96,9 @@ def test_an_agent_that_the_token_does_not_allow_is_refused(scene: Scene) -> None
 
 def test_an_agent_that_there_is_not_is_unknown_to_everybody_and_not_repeated_at_length(scene: Scene) -> None:
     door = scene.door()
-    for access in (Access("me", None), scene.access(), scene.access("ann", "nobody")):
-        with pytest.raises(UnknownAgent, match="no agent 'nobody'"):
-            door.admit(access, ConnectRequest("nobody"))
+    for access in (Access("me", None), scene.access(), scene.access("ann", "absent")):
+        with pytest.raises(UnknownAgent, match="no agent 'absent'"):
+            door.admit(access, ConnectRequest("absent"))
     with pytest.raises(UnknownAgent) as unknown:
         door.admit(scene.access(), ConnectRequest("x" * 60_000))
     assert len(str(unknown.value)) < 200
@@ -174,7 +174,7 @@ def past(door: Listener, session_id: str, owner: str, agent: str = "fake") -> Se
 
 
 def refusal(door: Listener, access: Access, **wish: Any) -> tuple[type[AccessError], str]:
-    """The error that somebody is refused with."""
+    """Return the error of a refused connection."""
     with pytest.raises(AccessError) as refused:
         door.admit(access, ConnectRequest(**wish))
     return type(refused.value), str(refused.value)
@@ -291,7 +291,7 @@ def test_a_token_for_a_session_says_more_than_what_is_asked_for(scene: Scene) ->
         ConnectRequest(session="s"),
         ConnectRequest("a"),
         ConnectRequest("fake"),
-        ConnectRequest("nobody", "s"),
+        ConnectRequest("absent", "s"),
     ):
         admission = door.admit(guest, wish)
         assert admission.agent == "fake"

@@ -35,13 +35,13 @@ class Scene:
         self.peer, ours = memory_message_stream_pair()
         self.stream = FragileStream(ours)
         self.progress = 0
-        """How often somebody was told that the peer has caught up."""
+        """Number of times that the peer has caught up."""
         self.attachment = Attachment(
             Client("test", SessionScope("me")), high_water=HIGH_WATER, progressed=self._progressed
         )
         self.attachment.connect(self.stream)
         self.done = trio.Event()
-        """Whether it is served no more."""
+        """Check whether it is served no more."""
 
     def _progressed(self) -> None:
         self.progress += 1

@@ -43,7 +43,7 @@ class Scene:
         return Access.of(self.tokens.rotate(access.token.id, **options)[0])
 
     def revoke(self, access: Access) -> None:
-        """Nobody gets in with this token any more."""
+        """Revoke a token."""
         assert access.token is not None
         self.tokens.revoke(access.token.id)
 

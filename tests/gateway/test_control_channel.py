@@ -34,7 +34,7 @@ async def no_agent(*, task_status: trio.TaskStatus[Agent]) -> None:
 
 
 class ControlContext:
-    """A registry, and hubs that nobody runs around multiplexers that tests play with."""
+    """A registry, and hubs that do not run, around multiplexers that tests drive."""
 
     def __init__(self) -> None:
         self.registry = Registry("me")
@@ -129,7 +129,7 @@ async def asking(office: ControlContext, viewer: SessionScope = ME) -> AsyncIter
 
 
 async def farewell_of(stream: MessageStream) -> Disconnect:
-    """How a control connection is to be closed that has ended."""
+    """Return the close reason of a control connection."""
     with trio.fail_after(TIMEOUT):
         return await serve_desk(stream, ME, ControlContext().desk())
 
@@ -143,7 +143,7 @@ async def test_after_each_message_others_get_their_turn(office: ControlContext) 
         weights.append(messages)
         return 0.0
 
-    async def somebody_else() -> None:
+    async def other_client() -> None:
         while len(weights) < 10:
             await trio.lowlevel.checkpoint()
             seen.add(len(weights))
@@ -152,7 +152,7 @@ async def test_after_each_message_others_get_their_turn(office: ControlContext) 
         async with trio.open_nursery() as nursery:
             theirs.send_nowait([encode(method=METHOD)] * 10)
             nursery.start_soon(serve_desk, ours, ME, office.desk(), charge)
-            await somebody_else()
+            await other_client()
             await theirs.aclose()
     assert weights == [WEIGHT] * 10
     # Of two tasks that are ready, either may be first.

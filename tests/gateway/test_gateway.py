@@ -91,7 +91,7 @@ async def at_once(look: Callable[[], DirectoryCheckResult]) -> DirectoryCheckRes
 
 
 class Reel:
-    """What one connection said and heard, in memory."""
+    """The messages of one connection, in memory."""
 
     def __init__(self) -> None:
         self.written: list[tuple[str, str | None]] = []
@@ -133,13 +133,13 @@ class Notebook(Audit):
 
 
 class Scene:
-    """What gateways are made of."""
+    """The parts of a gateway."""
 
     def __init__(self, tmp_path: Path) -> None:
         self.state_dir = tmp_path / "state"
         self._spawner = Spawner(ProcessRegistry(self.state_dir / "agents"))
         self.now = 1_800_000_000.0
-        """What tokens take for the time."""
+        """The time, for tokens."""
         self.tokens = TokenStore(self.state_dir, lambda: self.now)
 
     def close(self) -> None:
@@ -176,7 +176,7 @@ class Scene:
         return Access.of(self.tokens.create_guest(session, role=role, lifetime=None)[0])
 
     def revoke(self, access: Access) -> None:
-        """Nobody gets in with this token any more."""
+        """Revoke a token."""
         assert access.token is not None
         self.tokens.revoke(access.token.id)
 
@@ -246,11 +246,11 @@ class Visit:
         self.stream = Overheard(ours)
         self.ended = trio.Event()
         self.bug: BaseException | None = None
-        """What came out of the gateway; a door would log it."""
+        """The exception that the gateway raised; a listener would log it."""
 
     @property
     def closed_with(self) -> list[tuple[CloseReason, str]]:
-        """How the gateway closed it."""
+        """The close reasons that the gateway gave."""
         return self.stream.closed_with
 
     async def serve(self) -> None:
@@ -313,7 +313,7 @@ def test_who_is_let_in_is_judged_by_what_its_token_is_bound_to(scene: Scene) -> 
 
 
 def refusal(gateway: Gateway, access: Access, **wish: Any) -> tuple[type[AccessError], str]:
-    """The error that somebody is refused with."""
+    """Return the error of a refused connection."""
     with pytest.raises(AccessError) as refused:
         gateway.admit(access, ConnectRequest(**wish))
     return type(refused.value), str(refused.value)
@@ -519,9 +519,9 @@ async def test_a_session_of_somebody_else_in_another_connection_is_as_if_it_were
         session = await enter(scene.access()).new_session()
         bob = enter(scene.access("bob"))
         await bob.editor.initialize()
-        theirs, nobodys = (await bob.load(session))["error"], (await bob.load("s9.9"))["error"]
-        assert theirs["code"] == nobodys["code"] == -32002
-        assert theirs["message"].replace(session, "s9.9") == nobodys["message"]
+        theirs, absent = (await bob.load(session))["error"], (await bob.load("s9.9"))["error"]
+        assert theirs["code"] == absent["code"] == -32002
+        assert theirs["message"].replace(session, "s9.9") == absent["message"]
 
 
 async def test_a_session_whose_agent_is_being_stopped_is_loaded_once_that_has_ended(
@@ -748,7 +748,7 @@ class Trip:
         self.marks: list[dict[str, Any]] = []
         """The positions that it was told."""
         self.updates: list[Any] = []
-        """What it has heard besides answers."""
+        """Messages that it has received besides responses."""
         self.ended = trio.Event()
         nursery.start_soon(self._serve, ours, gateway.admit(access, ConnectRequest(**wish)))
 

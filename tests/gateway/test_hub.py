@@ -288,7 +288,7 @@ async def test_a_line_of_the_agents_above_the_limit_ends_it_and_names_the_settin
     assert scene.agent.agent.exit_code == -15
 
 
-@pytest.mark.parametrize("error", [trio.BrokenResourceError("nobody reads"), trio.ClosedResourceError("closed")])
+@pytest.mark.parametrize("error", [trio.BrokenResourceError("not read"), trio.ClosedResourceError("closed")])
 async def test_an_agent_whose_pipes_are_given_up_is_stopped_and_what_waits_for_it_is_answered(error: Exception) -> None:
     async with in_conversation() as scene:
         await scene.open_turn()
@@ -298,7 +298,7 @@ async def test_an_agent_whose_pipes_are_given_up_is_stopped_and_what_waits_for_i
     assert answer["error"]["data"]["signal"] == "SIGTERM"
 
 
-@pytest.mark.parametrize("error", [trio.BrokenResourceError("nobody reads"), trio.ClosedResourceError("closed")])
+@pytest.mark.parametrize("error", [trio.BrokenResourceError("not read"), trio.ClosedResourceError("closed")])
 async def test_what_is_sent_to_an_agent_that_takes_no_more_is_answered_when_it_ends(error: Exception) -> None:
     async with in_conversation() as scene:
         scene.output.send_error = error
@@ -310,7 +310,7 @@ async def test_what_is_sent_to_an_agent_that_takes_no_more_is_answered_when_it_e
     assert answer["error"]["data"]["exitCode"] == 1
 
 
-@pytest.mark.parametrize("error", [trio.BrokenResourceError("nobody reads"), trio.ClosedResourceError("closed")])
+@pytest.mark.parametrize("error", [trio.BrokenResourceError("not read"), trio.ClosedResourceError("closed")])
 async def test_a_client_is_not_held_back_for_an_agent_that_takes_no_more(error: Exception) -> None:
     async with in_conversation() as scene:
         scene.output.drain_error = error
@@ -836,7 +836,7 @@ async def test_nothing_comes_behind_the_gap_in_what_a_slow_client_got() -> None:
         await scene.flow(2 * HIGH_WATER // UPDATE)
         seen = numbers_of(list(map(json.loads, peek(bob.stream))))
         scene.hub.detach(scene.hub.attachments[bob.client], "memory_limit is reached")
-        # Before anybody else gets a turn, bob's farewell included.
+        # Before any other task gets a turn, that of bob included.
         scene.hub.multiplexer.receive_from_agent([update(99)])
         scene.hub.sessions_freed()
         *got, answer = await bob.receive_rest()
@@ -1509,7 +1509,7 @@ async def test_a_bug_at_the_end_still_ends_the_agent_and_the_connection(
 
 @asynccontextmanager
 async def trapped(scene: Scene) -> AsyncIterator[list[Peer]]:
-    """A shared hub with two clients that ends by a bug within the block, which is seen to by whoever runs the hub."""
+    """A shared hub with two clients that ends by a bug within the block; its caller handles the exception."""
 
     async def run() -> None:
         try:

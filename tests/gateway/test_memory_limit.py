@@ -236,7 +236,7 @@ async def test_histories_that_are_too_much_by_themselves_are_cut_without_a_look_
     place = Place("ann")
     place.say(LIMIT // 100, count=120)
     place.hub.attachments[place.peers[0].client].outbox.clear()
-    # With millions of messages that would take seconds, in which nobody is served.
+    # With millions of messages that would take seconds, in which no client is served.
     monkeypatch.delattr(Journal, "replay")
     look(place)
     assert place.session.journal.truncated
@@ -320,13 +320,13 @@ async def test_what_clients_have_sent_counts_and_the_identity_with_most_of_it_go
     bobs = [other.join(f"bob {number}", identity="bob") for number in range(4)]
     for number, peer in enumerate(bobs):
         other.sends(peer, LIMIT // 4 + number)
-    # The largest of all is somebody else's.
+    # The largest of all is another identity's.
     place.sends(place.peers[0], LIMIT // 3)
     look(place, other)
     assert (place.detached(), other.detached()) == ([], ["bob 2", "bob 3"])
     disconnect = other.hub.attachments[bobs[3].client].disconnect
     assert disconnect is not None
-    assert disconnect.text == f"memory_limit ({LIMIT} bytes) is reached, and nobody has sent more that is still kept"
+    assert disconnect.text == f"memory_limit ({LIMIT} bytes) is reached, and no client has sent more that is still kept"
 
 
 async def test_who_is_away_and_what_was_said_are_not_given_up_for_what_somebody_else_has_sent() -> None:

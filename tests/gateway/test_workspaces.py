@@ -45,7 +45,7 @@ def places(srv: Path, *names: str) -> tuple[Workspace, ...]:
 def problem_of(
     directories: Sequence[str], workspaces: Sequence[Workspace], allowed: Sequence[str] | None = None
 ) -> Problem:
-    """What is wrong with directories, of which none is a place then."""
+    """Return the problem of directories, of which none has a workspace then."""
     findings = directory_check(directories, workspaces, allowed)
     assert findings.problem is not None
     assert findings.workspace is None
@@ -106,7 +106,7 @@ def test_of_nested_workspaces_the_innermost_one_counts(srv: Path, order: tuple[s
     assert directory_check([str(srv / "proj" / "sub" / "x")], workspaces).workspace == "inner"
     assert directory_check([str(srv / "proj" / "sub")], workspaces).workspace == "inner"
     assert directory_check([str(srv / "proj")], workspaces).workspace == "proj"
-    # Whoever may use the outer one alone may use all of it.
+    # A token for the outer workspace alone may use all of it.
     assert directory_check([str(srv / "proj" / "sub" / "x")], workspaces, ["proj"]).workspace == "proj"
     assert directory_check([str(srv / "proj")], workspaces, ["inner"]).problem is not None
 

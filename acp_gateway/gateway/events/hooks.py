@@ -80,7 +80,7 @@ class Hooks:
         self._idle = trio.lowlevel.ParkingLot()
 
     def wants(self, event: str) -> bool:
-        """Whether there is a program for this event: if not, its details need not be collected."""
+        """Check whether a program is configured for an event; without one, its details need not be collected."""
         return bool(self._commands.get(event))
 
     def fire(self, event: str, details: Mapping[str, Any]) -> None:
@@ -132,7 +132,7 @@ class Hooks:
             try:
                 await self._tell(event, line)
             except Exception:
-                # Nobody's messages depend on a hook, so nobody shall lose the gateway by a bug in here.
+                # No message depends on a hook, so a bug in here must not end the gateway.
                 log.exception("hooks.on_%s: a bug of the gateway", event)
 
     async def _tell(self, event: str, line: bytes) -> None:

@@ -1,4 +1,4 @@
-"""What passes between the clients and the gateway, written down for support, with secrets left out.
+"""Recordings of the messages between clients and the gateway, for support, with secrets redacted.
 
 A recorder is asked for a tape when a connection begins, and the tape is told each message of it. There are two kinds:
 files, one for each connection, which `acp-gateway replay` can play, and the log, for `serve --log-bodies`. Neither may
@@ -55,7 +55,7 @@ _log = logging.getLogger(__name__)
 
 
 class Tape(Protocol):
-    """What one connection's messages are written on. Nothing of it raises."""
+    """The recording of one connection. Its methods do not raise."""
 
     def write(self, direction: Direction, messages: Sequence[bytes]) -> None:
         """Write down messages that passed at this moment, in their order."""
@@ -65,7 +65,7 @@ class Tape(Protocol):
 
 
 class Recording(Protocol):
-    """Where tapes come from."""
+    """Opens the recordings of connections."""
 
     def open(self, connection: str, about: Mapping[str, Any]) -> Tape:
         """Begin the tape of a connection; `about` says what else is known of it, the agent for instance.
@@ -75,7 +75,7 @@ class Recording(Protocol):
 
 
 def recording_of(section: GatewaySection, *, log_bodies: bool) -> Recording | None:
-    """What is to be recorded by the configuration and the command line, None for nothing. Warns of it in the log."""
+    """Return the recorder that configuration and command line ask for, or None. A recorder is warned of in the log."""
     recordings: list[Recording] = []
     if section.record_dir is not None:
         _log.warning("messages are recorded in %s: what people and agents say will be there", section.record_dir)
@@ -136,7 +136,7 @@ class Recorder:
         return tape
 
     def take(self, size: int) -> bool:
-        """Whether that many bytes may still be written; then they count as written."""
+        """Reserve bytes of the limit; return False if there are not as many left."""
         if self._left < size:
             if self._left >= 0:
                 _log.warning("record_limit is reached: nothing more is recorded in %s", self._directory)
@@ -218,7 +218,7 @@ def _text(text: str) -> bytes:
 
 
 def _is_about_link(message: bytes) -> bool:
-    """Whether a message is one of the gateway's own, which never reach an agent."""
+    """Check whether a message is one of the gateway's own, which never reach an agent."""
     if len(message) > LINK_SIZE or (b"acp-gateway" not in message and b"\\u" not in message):
         return False
     try:
@@ -240,7 +240,7 @@ class Share:
         self._even_at = -math.inf
 
     def look_through(self, message: bytes, look: Callable[[bytes], bytes], omit: Callable[[bytes], bytes]) -> bytes:
-        """What `look` makes of a message; where too much time was taken already, what `omit` makes of it."""
+        """Return `look` of a message, or `omit` of it if too much time was used already."""
         began = self._clock()
         if self._even_at - began > BURST / SHARE:
             return omit(message)

@@ -105,7 +105,7 @@ class Player:
         self._hopeless: list[RawId] = []
 
     def begin(self) -> list[Cue]:
-        """What the agent says before the client has said anything."""
+        """Send the messages that the agent sent before any of the client."""
         return self._walk()
 
     def receive(self, text: bytes) -> list[Cue]:
@@ -184,7 +184,7 @@ class Player:
         return cues
 
     def _is_to_be_said(self, index: int) -> bool:
-        """Whether a message is the agent's, and if it is an answer, whether it was asked for this time."""
+        """Check whether a message is the agent's, and if it is a response, whether its request was made this time."""
         recorded = self._messages[index]
         if recorded.message.kind is Kind.RESPONSE:
             return self._questions.get(index) in self._asked
@@ -237,7 +237,7 @@ async def play(stdio: ByteStream, recording: RecordedConnection, *, speed: float
                 for message in batch:
                     for cue in player.receive(message):
                         cues.send_nowait(cue)
-        # Whoever has gone doesn't want to wait.
+        # A client that has gone need not be waited for.
         ended.set()
 
     try:
@@ -274,7 +274,7 @@ def _recorded(line: bytes) -> Recorded | None:
 
 
 def _answers(messages: Sequence[Recorded]) -> dict[int, int]:
-    """Where the answers to the client's requests are, by where those are."""
+    """Map the positions of the client's requests to those of their responses."""
     answers = {}
     waiting: dict[IdKey, int] = {}
     for index, recorded in enumerate(messages):
@@ -288,7 +288,7 @@ def _answers(messages: Sequence[Recorded]) -> dict[int, int]:
 
 
 def _is_same(recorded: Message, message: Message) -> bool:
-    """Whether a notification or an answer is the one that was recorded."""
+    """Check whether a notification or a response equals the recorded one."""
     if recorded.kind is not message.kind:
         return False
     if message.kind is Kind.RESPONSE:

@@ -81,7 +81,7 @@ async def gate(tmp_path: Path) -> AsyncIterator[Pipe]:
 
 
 class Log(logging.Handler):
-    """What the hooks log, for a test to wait for."""
+    """Messages that the hooks log, for a test to wait for."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -156,7 +156,7 @@ def decode(line: bytes) -> Any:
 
 
 def details_in(details: dict[str, Any]) -> Any:
-    """What a program finds in its line of these details."""
+    """Return these details as a program reads them from its line."""
     members = decode(encode("turn_end", details))
     del members["event"], members["time"]
     return members

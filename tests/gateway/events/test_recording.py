@@ -36,7 +36,7 @@ def directory(tmp_path: Path) -> Path:
 
 
 def recorder(directory: Path, limit: int = 2**20) -> Recorder:
-    """A recorder whose clock goes on by a quarter of a second whenever somebody looks."""
+    """A recorder whose clock advances by a quarter of a second at each reading."""
     ticks: Iterator[float] = (100 + n / 4 for n in range(1000))
     return Recorder(directory, limit, now=lambda: MOMENT, clock=lambda: next(ticks))
 

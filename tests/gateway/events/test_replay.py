@@ -46,7 +46,7 @@ def recorded(*said: tuple[str, dict[str, Any]]) -> list[Recorded]:
 
 
 class Client:
-    """What a client says to a player, and what it hears."""
+    """A client of a player, with the messages that it sends and receives."""
 
     def __init__(self, messages: Sequence[Recorded]) -> None:
         self.player = Player(messages)
