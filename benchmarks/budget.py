@@ -25,7 +25,7 @@ from acp_gateway.gateway.storage.records import Run, StoredJournal, StoredSessio
 from acp_gateway.protocol import jsonrpc
 from acp_gateway.protocol.jsonrpc import RawId
 from acp_gateway.protocol.outbox import Outbox
-from acp_gateway.transports.websocket import encode_text
+from acp_gateway.transports.websocket_frames import encode_text
 
 RUNS: Final = 200
 SIZE: Final = 200

@@ -43,7 +43,8 @@ from acp_gateway.transports.sockets import (
     connect_unix,
 )
 from acp_gateway.transports.streams import ByteStream, MessageStream
-from acp_gateway.transports.websocket import CONNECTION_ID, RESUME, Timing, UpgradeRefused, connect_websocket
+from acp_gateway.transports.websocket import CONNECTION_ID, RESUME, Timing
+from acp_gateway.transports.websocket_client import UpgradeRefused, connect_websocket
 
 if TYPE_CHECKING:
     from acp_gateway.client.ssh import SshBytes

@@ -1,11 +1,10 @@
 """One message a WebSocket text message: a thin Trio driver over the `websockets` library's sans-I/O protocol.
 
-The library does the handshake and everything inbound: frames, fragments, limits, pings, the closing handshake. Two
-short ways lead past it, because nearly all traffic takes them. Whole text messages that are one frame each are taken
-from what was read as long as nothing else comes (`textframes`); with the first byte of anything else, the library goes
-on. And on the server, outgoing data frames are encoded here: no extension is negotiated and a server doesn't mask, so a
-frame is a short header before the message's own bytes. What the protocol object wants to say itself (pong, close) takes
-the same way out.
+The library does the handshake and parses what comes in: frames, fragments, limits, pings, the closing handshake. Nearly
+all traffic bypasses it in two ways. Text messages of one frame each are cut out of what was read until anything else
+comes (`websocket_frames`); from its first byte on the library parses again. A server encodes its data frames itself:
+no extension is negotiated and a server does not mask, so a frame is a short header before the message's own bytes. What
+the protocol object sends by itself (pong, close) takes the same way out.
 
 Rules kept here, from RFC 6455 and the remote transport of the Agent Client Protocol: text messages only, binary ones
 are ignored; outgoing frames of at most 16 MiB, because clients written in Rust cap a frame there; 1009 for a message
@@ -13,37 +12,30 @@ that is too large; 1008 for a peer that stops reading; a ping every so often, wi
 """
 
 import logging
-import struct
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from math import inf
 from types import MappingProxyType
 from typing import Final
 
 import trio
-from websockets.client import ClientProtocol
-from websockets.exceptions import InvalidStatus
 from websockets.frames import CloseCode, Frame, Opcode
-from websockets.http11 import Response
 from websockets.protocol import SERVER, Protocol, State
-from websockets.uri import WebSocketURI
 
-from acp_gateway.errors import ProtocolError
-from acp_gateway.printable import printable
-from acp_gateway.transports.framing import GOODBYE_TIMEOUT, ByteWriter, CachedEncoder, ChunkBuffer, FramedStream
+from acp_gateway.transports.framing import GOODBYE_TIMEOUT, ByteWriter, ChunkBuffer, FramedStream
 from acp_gateway.transports.streams import ByteStream, CloseReason, MessageTooLarge, Stalled, is_utf8
 from acp_gateway.transports.websocket_frames import (
     FIN,
+    FRAME_SIZE,
     MOST_MESSAGES,
-    WHOLE_TEXT,
     BegunFrame,
     FrameCounter,
+    encode_once,
+    encode_text,
+    frame_end,
+    shortened,
     whole_texts,
 )
-
-FRAME_SIZE: Final = 16 * 1024 * 1024
-"""Bytes in one outgoing frame at most; larger messages are fragmented."""
 
 PONG_BACKLOG: Final = 65536
 """Bytes of pongs that wait for a peer at most: one that pings and takes nothing must not fill the memory."""
@@ -82,17 +74,6 @@ RESUME: Final = "Acp-Gateway-Resume"
 """The header that asks for a link that can be resumed, or resumes one: how many messages of it have been received."""
 
 
-class UpgradeRefused(ProtocolError):
-    """The server answered the upgrade with something else than 101."""
-
-    def __init__(self, status: int, text: str, mark: str | None) -> None:
-        self.status = status
-        self.text = text
-        self.mark = mark
-        """Why, in a word, where it was a gateway's own refusal; None from a proxy or another server."""
-        super().__init__(f"the server answered HTTP {status} instead of opening a WebSocket: {text}")
-
-
 class LibraryProtocol(Protocol):
     """The library's protocol, which says in the close frame which setting a message was too large for."""
 
@@ -114,10 +95,6 @@ class LibraryProtocol(Protocol):
         if code == CloseCode.MESSAGE_TOO_BIG:
             reason = f"a message is larger than {self.size_setting} ({self.max_message_size} bytes) allows"
         super().fail(code, reason)
-
-
-class _Client(LibraryProtocol, ClientProtocol):
-    pass
 
 
 class WebSocketStream(FramedStream):
@@ -334,7 +311,7 @@ class WebSocketStream(FramedStream):
             raise trio.BrokenResourceError("the WebSocket is closing")
         if self._is_server:
             if messages:
-                self._write(_encode_once(messages) if len(messages) > 1 else encode_text(messages))
+                self._write(encode_once(messages) if len(messages) > 1 else encode_text(messages))
             return
         for message in messages:
             first = message[:FRAME_SIZE]
@@ -419,53 +396,8 @@ class WebSocketStream(FramedStream):
     def _close_frame(self, reason: CloseReason, text: str) -> bytes:
         """A close frame, where there was none yet, behind what the protocol object still wants to say."""
         if self._protocol.state is State.OPEN:
-            self._protocol.send_close(_CLOSE_CODES[reason], _short(text))
+            self._protocol.send_close(_CLOSE_CODES[reason], shortened(text))
         return b"".join(self._protocol.data_to_send())
-
-
-async def connect_websocket(
-    stream: ByteStream,
-    uri: WebSocketURI,
-    headers: Mapping[str, str],
-    *,
-    max_message_size: int,
-    size_setting: str = "max_message_size",
-    timing: Timing,
-) -> WebSocketStream:
-    """Open a WebSocket over a connected stream, with these headers in the request.
-
-    Messages from the server of more than `max_message_size` bytes end it, with an error that names `size_setting`.
-
-    Raises `UpgradeRefused` with the server's status, `ProtocolError` where the answer is no HTTP,
-    `BrokenResourceError` where the connection is lost. Cancelled or failed, it leaves the stream to the caller.
-    """
-    protocol = _Client(uri, max_size=max_message_size, logger=library_log)
-    protocol.size_setting = size_setting
-    request = protocol.connect()
-    request.headers.update(headers)
-    protocol.send_request(request)
-    await send_all(stream, b"".join(protocol.data_to_send()))
-    response: object = None
-    while response is None and protocol.handshake_exc is None:
-        data = await stream.receive_some()
-        if data:
-            protocol.receive_data(data)
-        else:
-            protocol.receive_eof()
-        # What came along with it stays for the first `receive_batch`.
-        events = protocol.events_received()
-        if events:
-            response, *protocol.events = events
-    error = protocol.handshake_exc
-    if error is None:
-        assert isinstance(response, Response)
-        return WebSocketStream(protocol, stream, timing, dict(response.headers.raw_items()))
-    if isinstance(error, InvalidStatus):
-        mark = next(iter(error.response.headers.get_all(MARK)), None)
-        raise UpgradeRefused(error.response.status_code, _first_line(error.response), mark)
-    if isinstance(error.__cause__, EOFError):
-        raise trio.BrokenResourceError("the server closed the connection during the handshake")
-    raise ProtocolError(f"whoever answers there is no WebSocket server: {error}")
 
 
 async def send_all(stream: ByteStream, data: bytes) -> None:
@@ -473,60 +405,3 @@ async def send_all(stream: ByteStream, data: bytes) -> None:
     view = memoryview(data)
     while view:
         view = view[await stream.send_some(view) :]
-
-
-def _first_line(response: Response) -> str:
-    """What a server says to a person, in one line: the body's first, without control characters."""
-    lines = bytes(response.body).decode(errors="replace").strip().splitlines()
-    return printable(lines[0] if lines else response.reason_phrase, size=200)
-
-
-def encode_text(messages: Iterable[bytes]) -> bytes:
-    """Text messages as a server's frames, fragmented above `FRAME_SIZE`."""
-    pieces: list[bytes] = []
-    for message in messages:
-        if len(message) <= FRAME_SIZE:
-            pieces += (_head(WHOLE_TEXT, len(message)), message)
-            continue
-        opcode = Opcode.TEXT
-        for start in range(0, len(message), FRAME_SIZE):
-            payload = message[start : start + FRAME_SIZE]
-            last = start + FRAME_SIZE >= len(message)
-            pieces += (_head(FIN | opcode if last else opcode, len(payload)), payload)
-            opcode = Opcode.CONT
-    return b"".join(pieces)
-
-
-_encode_once: Final = CachedEncoder(encode_text)
-
-
-@lru_cache(maxsize=1024)
-def _head(first: int, size: int) -> bytes:
-    """The header of an unmasked frame; RFC 6455, 5.2, wants its length in as few bytes as possible."""
-    if size < 126:
-        return bytes((first, size))
-    if size < 65536:
-        return struct.pack("!BBH", first, 126, size)
-    return struct.pack("!BBQ", first, 127, size)
-
-
-def frame_end(chunk: bytes, sent: int) -> int:
-    """Where the frame ends that the last of `sent` bytes is in, in a chunk of whole frames."""
-    at = 0
-    while at < sent:
-        second = chunk[at + 1]
-        length = second & 0x7F
-        at += 2
-        if length == 126:
-            (length,) = struct.unpack_from("!H", chunk, at)
-            at += 2
-        elif length == 127:
-            (length,) = struct.unpack_from("!Q", chunk, at)
-            at += 8
-        at += length + (4 if second & 0x80 else 0)
-    return at
-
-
-def _short(text: str) -> str:
-    """As much of a text as fits into a close frame: 123 bytes of UTF-8."""
-    return text.encode(errors="replace")[:123].decode(errors="ignore")

@@ -6,16 +6,22 @@ complete. What is anything else, or wrong, is left to the library from its first
 follows from it.
 """
 
+import struct
+from collections.abc import Iterable
+from functools import lru_cache
 from typing import Final
 
 from websockets.frames import Opcode, apply_mask  # type: ignore[attr-defined]  # chosen there
 
+from acp_gateway.transports.framing import CachedEncoder
 from acp_gateway.transports.streams import is_utf8
 
 FIN: Final = 0x80
 WHOLE_TEXT: Final = FIN | Opcode.TEXT
 """The first byte of a text message that is one frame."""
 
+FRAME_SIZE: Final = 16 * 1024 * 1024
+"""Bytes in one outgoing frame at most; larger messages are fragmented."""
 
 MOST_MESSAGES: Final = 1024
 """Messages that are taken at once: a read may hold ten thousand that are empty, and others wait meanwhile."""
@@ -123,3 +129,55 @@ def whole_texts(data: bytes | bytearray, max_size: int | None, *, masked: bool) 
         messages.append(message)
         start = end
     return messages, start, missing
+
+
+def encode_text(messages: Iterable[bytes]) -> bytes:
+    """Text messages as a server's frames, fragmented above `FRAME_SIZE`."""
+    pieces: list[bytes] = []
+    for message in messages:
+        if len(message) <= FRAME_SIZE:
+            pieces += (_head(WHOLE_TEXT, len(message)), message)
+            continue
+        opcode = Opcode.TEXT
+        for start in range(0, len(message), FRAME_SIZE):
+            payload = message[start : start + FRAME_SIZE]
+            last = start + FRAME_SIZE >= len(message)
+            pieces += (_head(FIN | opcode if last else opcode, len(payload)), payload)
+            opcode = Opcode.CONT
+    return b"".join(pieces)
+
+
+encode_once: Final = CachedEncoder(encode_text)
+"""Encodes a batch once for all clients that get the same one."""
+
+
+@lru_cache(maxsize=1024)
+def _head(first: int, size: int) -> bytes:
+    """The header of an unmasked frame; RFC 6455, 5.2, wants its length in as few bytes as possible."""
+    if size < 126:
+        return bytes((first, size))
+    if size < 65536:
+        return struct.pack("!BBH", first, 126, size)
+    return struct.pack("!BBQ", first, 127, size)
+
+
+def frame_end(chunk: bytes, sent: int) -> int:
+    """Where the frame ends that the last of `sent` bytes is in, in a chunk of whole frames."""
+    at = 0
+    while at < sent:
+        second = chunk[at + 1]
+        length = second & 0x7F
+        at += 2
+        if length == 126:
+            (length,) = struct.unpack_from("!H", chunk, at)
+            at += 2
+        elif length == 127:
+            (length,) = struct.unpack_from("!Q", chunk, at)
+            at += 8
+        at += length + (4 if second & 0x80 else 0)
+    return at
+
+
+def shortened(text: str) -> str:
+    """As much of a text as fits into a close frame: 123 bytes of UTF-8."""
+    return text.encode(errors="replace")[:123].decode(errors="ignore")

@@ -32,7 +32,8 @@ from acp_gateway.errors import (
 )
 from acp_gateway.protocol.methods import GOODBYE
 from acp_gateway.transports.streams import CloseReason, MessageStream, MessageTooLarge, TrioBytes
-from acp_gateway.transports.websocket import Timing, connect_websocket
+from acp_gateway.transports.websocket import Timing
+from acp_gateway.transports.websocket_client import connect_websocket
 from acp_gateway.transports.websocket_server import Accept, accept_websocket
 from tests.doubles import FAIL
 from tests.fake_gateway import DESTINATION, FakeGateway

@@ -30,7 +30,8 @@ from acp_gateway.security.token_format import mint
 from acp_gateway.server.listener import Listener, open_listener
 from acp_gateway.transports.ndjson import LineStream
 from acp_gateway.transports.sockets import SocketBytes, connect_tcp
-from acp_gateway.transports.websocket import Timing, WebSocketStream, connect_websocket
+from acp_gateway.transports.websocket import Timing, WebSocketStream
+from acp_gateway.transports.websocket_client import connect_websocket
 from acp_gateway.transports.websocket_server import HEAD_SIZE
 from tests.authority import ANN, END, Authority, name
 from tests.doubles import TIMEOUT, open_descriptors

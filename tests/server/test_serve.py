@@ -31,7 +31,8 @@ from acp_gateway.server import systemd as systemd_module
 from acp_gateway.server.serve import problems_with_files, serve
 from acp_gateway.transports.ndjson import LineStream
 from acp_gateway.transports.sockets import connect_tcp, connect_unix
-from acp_gateway.transports.websocket import Timing, WebSocketStream, connect_websocket
+from acp_gateway.transports.websocket import Timing, WebSocketStream
+from acp_gateway.transports.websocket_client import connect_websocket
 from tests.doubles import (
     OBLIGING_AGENT,
     TIMEOUT,

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 import trio
 from websockets.utils import accept_key
 
-from acp_gateway.transports.websocket import Timing, WebSocketStream, connect_websocket
+from acp_gateway.transports.websocket import Timing, WebSocketStream
+from acp_gateway.transports.websocket_client import connect_websocket
 from acp_gateway.transports.websocket_server import accept_websocket
 from tests.transports.wires import MIB, NEVER, URI, MemoryBytes, accept_all, memory_wire
 

@@ -1,16 +1,20 @@
 """Text frames without the library, by themselves; `test_websocket` holds them against it."""
 
 import pytest
+from websockets.frames import Frame, Opcode
 
 from acp_gateway.transports.websocket_frames import (
+    FRAME_SIZE,
     MOST_FRAMES,
     MOST_MESSAGES,
     SMALL_FRAME,
     BegunFrame,
     FrameCounter,
+    encode_text,
+    frame_end,
     whole_texts,
 )
-from tests.transports.frames import CONT, PING, TEXT, frame
+from tests.transports.frames import CLOSE, CONT, PING, TEXT, frame
 from tests.transports.wires import MIB
 
 HEADER = {0: 2, 125: 2, 126: 4, 65535: 4, 65536: 10}
@@ -100,3 +104,21 @@ def test_a_frame_is_given_as_it_comes_but_for_a_header_that_is_not_complete(size
         assert first == (cut if HEADER[size] <= cut else 0)
         assert counter.cut(whole[first:] + whole) == 2 * len(whole) - first
         assert counter.small == 2 * (size < SMALL_FRAME)
+
+
+@pytest.mark.parametrize("size", [0, 1, 125, 126, 65535, 65536, FRAME_SIZE])
+def test_a_servers_frames_are_those_of_the_library(size: int) -> None:
+    message = b"x" * size
+    assert encode_text([message]) == Frame(Opcode.TEXT, message).serialize(mask=False)
+
+
+@pytest.mark.parametrize("masked", [False, True])
+@pytest.mark.parametrize("size", [0, 125, 126, 65535, 65536])
+def test_a_frame_ends_where_the_next_one_begins(size: int, masked: bool) -> None:
+    one = frame(TEXT, b"x" * size, masked=masked)
+    chunk = one + frame(CLOSE, b"", masked=masked)
+    assert frame_end(chunk, 0) == 0
+    assert frame_end(chunk, 1) == len(one)
+    assert frame_end(chunk, len(one)) == len(one)
+    assert frame_end(chunk, len(one) + 1) == len(chunk)
+    assert frame_end(chunk, len(chunk)) == len(chunk)

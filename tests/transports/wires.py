@@ -13,7 +13,8 @@ from websockets.uri import WebSocketURI
 from acp_gateway.transports.pipes import FileBytes, ThreadBytes
 from acp_gateway.transports.sockets import SocketBytes, start_tls
 from acp_gateway.transports.streams import READ_SIZE, ByteStream, MessageStream
-from acp_gateway.transports.websocket import Timing, WebSocketStream, connect_websocket
+from acp_gateway.transports.websocket import Timing, WebSocketStream
+from acp_gateway.transports.websocket_client import connect_websocket
 from acp_gateway.transports.websocket_server import Accept, Respond, accept_websocket
 from tests.transports.conftest import Tls
 

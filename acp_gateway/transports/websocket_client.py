@@ -1,0 +1,80 @@
+"""The client's side of the WebSocket handshake: one upgrade request, and the stream behind its answer."""
+
+from collections.abc import Mapping
+
+import trio
+from websockets.client import ClientProtocol
+from websockets.exceptions import InvalidStatus
+from websockets.http11 import Response
+from websockets.uri import WebSocketURI
+
+from acp_gateway.errors import ProtocolError
+from acp_gateway.printable import printable
+from acp_gateway.transports.streams import ByteStream
+from acp_gateway.transports.websocket import MARK, LibraryProtocol, Timing, WebSocketStream, library_log, send_all
+
+
+class UpgradeRefused(ProtocolError):
+    """The server answered the upgrade with something else than 101."""
+
+    def __init__(self, status: int, text: str, mark: str | None) -> None:
+        self.status = status
+        self.text = text
+        self.mark = mark
+        """Why, in a word, where it was a gateway's own refusal; None from a proxy or another server."""
+        super().__init__(f"the server answered HTTP {status} instead of opening a WebSocket: {text}")
+
+
+class _Client(LibraryProtocol, ClientProtocol):
+    pass
+
+
+async def connect_websocket(
+    stream: ByteStream,
+    uri: WebSocketURI,
+    headers: Mapping[str, str],
+    *,
+    max_message_size: int,
+    size_setting: str = "max_message_size",
+    timing: Timing,
+) -> WebSocketStream:
+    """Open a WebSocket over a connected stream, with these headers in the request.
+
+    Messages from the server of more than `max_message_size` bytes end it, with an error that names `size_setting`.
+
+    Raises `UpgradeRefused` with the server's status, `ProtocolError` where the answer is no HTTP,
+    `BrokenResourceError` where the connection is lost. Cancelled or failed, it leaves the stream to the caller.
+    """
+    protocol = _Client(uri, max_size=max_message_size, logger=library_log)
+    protocol.size_setting = size_setting
+    request = protocol.connect()
+    request.headers.update(headers)
+    protocol.send_request(request)
+    await send_all(stream, b"".join(protocol.data_to_send()))
+    response: object = None
+    while response is None and protocol.handshake_exc is None:
+        data = await stream.receive_some()
+        if data:
+            protocol.receive_data(data)
+        else:
+            protocol.receive_eof()
+        # What came along with it stays for the first `receive_batch`.
+        events = protocol.events_received()
+        if events:
+            response, *protocol.events = events
+    error = protocol.handshake_exc
+    if error is None:
+        assert isinstance(response, Response)
+        return WebSocketStream(protocol, stream, timing, dict(response.headers.raw_items()))
+    if isinstance(error, InvalidStatus):
+        mark = next(iter(error.response.headers.get_all(MARK)), None)
+        raise UpgradeRefused(error.response.status_code, _first_line(error.response), mark)
+    if isinstance(error.__cause__, EOFError):
+        raise trio.BrokenResourceError("the server closed the connection during the handshake")
+    raise ProtocolError(f"whoever answers there is no WebSocket server: {error}")
+
+
+def _first_line(response: Response) -> str:
+    """What a server says to a person, in one line: the body's first, without control characters."""
+    lines = bytes(response.body).decode(errors="replace").strip().splitlines()
+    return printable(lines[0] if lines else response.reason_phrase, size=200)
