@@ -1,8 +1,8 @@
-"""Messages framed in a stream of bytes: what lines and WebSockets have in common, sending and closing above all.
+"""Messages framed in a stream of bytes: the sending and closing that lines and WebSockets share.
 
-`ByteWriter` is the way out. A write that the kernel takes at once is done at once, by whoever sends; the rest is kept
-and written by one task at a time: a helper where the stream has some, as it has while it is run, else whoever drains.
-So a stalled peer is noticed by the helper alone, which may say goodbye before anybody else learns of it, and closes.
+`ByteWriter` writes. A write that the kernel takes at once is done at once, in the task that sends; the rest is kept
+and written by one task at a time: a spawned task while the stream is run, else the task that drains. So a stalled peer
+is noticed by the spawned task alone, which can send a close frame before other tasks see the error, and closes.
 
 A stream ends once, with one error: the writer keeps it, and every task that waits or comes later gets it.
 """
@@ -41,7 +41,7 @@ REMEMBERED: Final = 1024 * 1024
 """Bytes of an encoded batch at most that is remembered for others that get the same: nothing large is kept for ever."""
 
 Failure: TypeAlias = trio.BrokenResourceError | trio.ClosedResourceError
-"""Why nothing goes through a stream any more: lost, or closed on this side."""
+"""Error that ended a stream: lost, or closed on this side."""
 
 
 class ChunkBuffer:
@@ -66,7 +66,7 @@ class ChunkBuffer:
             self._pieces.append(bytearray(piece))
 
     def begun(self, size: int) -> bytes:
-        """The first bytes, so many at most."""
+        """Return the first bytes, at most `size`."""
         begun = b""
         for piece in self._pieces:
             begun += piece[: size - len(begun)]
@@ -75,7 +75,7 @@ class ChunkBuffer:
         return begun
 
     def take(self) -> bytes:
-        """Everything so far; begins anew."""
+        """Return everything so far, and start an empty buffer."""
         whole = b"".join(self._pieces)
         self._pieces.clear()
         self.size = 0
@@ -94,7 +94,7 @@ class CachedEncoder:
         self._encoded = b""
 
     def __call__(self, messages: Sequence[bytes]) -> bytes:
-        """The messages, encoded."""
+        """Return the messages, encoded."""
         # Mostly this is the same object, or the messages are, or the first differs: there is little to compare.
         if messages is self._messages or messages == self._messages:
             return self._encoded
@@ -134,7 +134,7 @@ class ByteWriter:
         self._chunks: list[bytes] = []
         # Bytes not written yet, of the head and the rest together.
         self.pending = 0
-        # Whether somebody calls `write_kept` whenever there is something to write, so that who drains need not.
+        # Whether a spawned task calls `write_kept` whenever there is something to write, so that `drain` only waits.
         self.attended = False
         # Whether there is a task that writes; the others wait for its progress.
         self._taken = False
@@ -160,7 +160,7 @@ class ByteWriter:
             self.pending = len(data) - sent
 
     async def drain(self, below: int = 0) -> None:
-        """Wait until at most `below` bytes are left, writing them if nobody else does.
+        """Wait until at most `below` bytes are left, writing them if no other task does.
 
         Raises `Stalled` where the peer takes nothing for too long, else as `write`. Cancelling loses nothing.
         """
@@ -199,7 +199,7 @@ class ByteWriter:
         self.raise_failure()
 
     def stop_attending(self) -> None:
-        """Nobody calls `write_kept` any more: who drains writes."""
+        """Let `drain` write again: no task calls `write_kept` any more."""
         self.attended = False
         self._progress.notify()
 
@@ -217,7 +217,7 @@ class ByteWriter:
             raise self.fail(self.failure)
 
     def begun(self, boundary: Callable[[bytes, int], int]) -> bytes:
-        """What must still follow what has left already; `boundary(chunk, sent)` says where that ends in its chunk."""
+        """Return the rest of the frame that is partly sent; `boundary(chunk, sent)` finds its end in its chunk."""
         committed = min(len(self._head), self._sent + self._stream.committed)
         return self._head[self._sent : boundary(self._head, committed)]
 
@@ -271,9 +271,9 @@ class FramedStream(MessageStream):
         super().__init__()
         self.bytes = stream
         self._writer = ByteWriter(stream, stall_timeout=stall_timeout)
-        # Who writes what can't be written at once; None: whoever drains.
+        # Spawns the task that writes what can't be written at once; None: `drain` writes.
         self._helpers: TaskSpawner | None = None
-        # Which read a task is waiting in, counted from 1; 0: nobody reads at the moment.
+        # Which read a task is waiting in, counted from 1; 0: no task reads at the moment.
         self._reading = 0
         self._reads = 0
         # Seconds that were spent with waiting for the rest of the message that has begun.
@@ -282,7 +282,7 @@ class FramedStream(MessageStream):
         self._abandoned = False
         # Closed by its owner, or on the way to it: nothing is sent or received any more but goodbyes.
         self._closing = False
-        # Whether `bytes` has been closed, by whomever; what `run` waits with for that.
+        # Whether `bytes` has been closed; the signal by which `run` waits for that.
         self._closed = False
         self._closes: Signal | None = None
 
@@ -312,7 +312,7 @@ class FramedStream(MessageStream):
             self._waited = 0.0
             return await self._read()
         began = trio.current_time()
-        # The time in which nobody reads is not the peer's fault.
+        # The time in which no task reads is not the peer's fault.
         with trio.move_on_after(self.message_timeout + unfinished / SLOWEST_PEER - self._waited):
             data = await self._read()
             self._waited += trio.current_time() - began
@@ -386,7 +386,7 @@ class FramedStream(MessageStream):
         """Close once there is nothing left to read from a peer that can't be written to.
 
         It may have sent something before it went, which counts. And it may not have gone: a process that closes its
-        stdin can leave its stdout open, and whoever reads that must learn that no answer will come.
+        stdin can leave its stdout open, and the task that reads it must learn that no answer will come.
         """
         while not self._closed:
             reading = self._reading
@@ -419,7 +419,7 @@ class FramedStream(MessageStream):
 
     @abstractmethod
     def _forget_unfinished(self) -> None:
-        """Let go of the beginning of a message. It may be large, and whoever closes may wait, or keep the stream."""
+        """Drop the beginning of a message. It may be large, and the closed stream may be kept for a while."""
 
     async def _close(self, error: Failure) -> None:
         """Close at once; who waits or comes later gets this error, unless there was one before."""

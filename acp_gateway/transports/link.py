@@ -1,4 +1,4 @@
-"""One end of a link: what is said to a peer and heard from it, over one connection or over several in a row.
+"""One end of a link: messages sent to a peer and received from it, over one connection or several in a row.
 
 A stock peer has one connection, and a link to it is no more than a queue in front of a stream. A link that resumes
 outlives its connections. Both ends count the messages that they receive and keep those that they sent until the other
@@ -37,11 +37,11 @@ HEARTBEAT: Final = 10.0
 
 CONFIRM_MESSAGES: Final = 4096
 CONFIRM_BYTES: Final = 512 * 1024
-"""How much is confirmed at once at the latest: a small part of the window, and seldom enough to cost nothing. Of bytes
-not more than a quarter of what the peer may send without it."""
+"""Messages and bytes after which a confirmation is sent at the latest: a small part of the window, and seldom enough to
+cost nothing. For bytes, at most a quarter of the peer's window."""
 
 LOST: Final = (trio.BrokenResourceError, trio.ClosedResourceError)
-"""What a stream that is lost raises."""
+"""Errors that a lost stream raises."""
 
 
 class Miscounted(trio.BrokenResourceError):
@@ -60,8 +60,8 @@ class Link:
             nothing and comes back as a new one.
         high_water: bytes that may wait in the stream itself.
         caught_up: called whenever the peer has been sent all that had to wait.
-        allowance: bytes that may come and not be settled, as the peer's window has it.
-        wary: whether the peer is anybody's, and may not keep to that: see `Overrun`.
+        receive_window: bytes that may come and not be settled, as the peer's window has it.
+        enforces_window: whether the peer is not trusted to keep to that: see `Overrun`.
     """
 
     __slots__ = (
@@ -99,7 +99,7 @@ class Link:
         self.stream: MessageStream | None = None
         """The connection, None while there is none."""
         self.received = 0
-        """How many messages have come, over all connections."""
+        """Number of messages received, over all connections."""
         # Whether the peer has said that it leaves for good.
         self._said_goodbye = False
         self._window = window
@@ -125,17 +125,17 @@ class Link:
 
     @property
     def resumable(self) -> bool:
-        """Whether it can outlive its connection."""
+        """True if it can outlive its connection."""
         return self._window is not None
 
     @property
     def behind(self) -> bool:
-        """Whether anything waits to be sent."""
+        """True if messages wait to be sent."""
         return self.outbox.unwritten
 
     @property
     def left(self) -> bool:
-        """Whether the peer will not come back when the connection ends: it can't, or it has said goodbye."""
+        """True if the peer will not come back when the connection ends: it can't, or it has said goodbye."""
         politely = self.stream is not None and self.stream.ended_politely
         return not self.resumable or self._said_goodbye or politely
 
@@ -186,7 +186,7 @@ class Link:
     def pass_on(self, messages: Sequence[bytes]) -> bool:
         """Send messages at once where nothing has to wait; False, and nothing is done, where something does.
 
-        Nobody changes them from now on. Never waits or raises.
+        The caller must not change them from now on. Never waits or raises.
         """
         stream = self.stream
         if stream is None or self._broken or stream.pending_bytes >= self._high_water:
@@ -301,7 +301,7 @@ class Link:
         self._unsettled_bytes = 0
         if self._carried_bytes:
             if self._blocked:
-                self._last_received_at = trio.current_time()  # Until now nobody listened.
+                self._last_received_at = trio.current_time()  # Until now the stream was not read.
             self._carried_bytes = 0
             self._changed.notify()
         much = min(CONFIRM_BYTES, self._receive_window // 4)

@@ -87,14 +87,14 @@ class LineStream(FramedStream):
         return self._rest.begun(size)
 
     def _take(self, end: bytes) -> bytes:
-        """The line that `end` completes."""
+        """Return the line that `end` completes."""
         if not self._rest.size:
             return end
         self._rest.add(end)
         return self._rest.take()
 
     def _within_limit(self, lines: list[bytes]) -> list[bytes]:
-        """The messages of these lines, up to the first that is too large."""
+        """Return the messages of these lines, up to the first that is too large."""
         messages = [line for line in lines if line and not line.isspace()]
         if max(map(len, messages), default=0) <= self._max_message_size >= self._rest.size:
             return messages
@@ -119,7 +119,7 @@ _ONE_LINE = bytes.maketrans(b"\r\n", b"  ")
 
 
 def encode_lines(messages: Sequence[bytes]) -> bytes:
-    """Each message as a line."""
+    """Encode each message as a line."""
     # Joined to one they are searched in no time, and one alone is not even copied for that.
     together = b"".join(messages)
     if b"\n" in together or b"\r" in together:

@@ -56,7 +56,7 @@ class FileBytes(ByteStream):
         except BlockingIOError:
             return 0
         except OSError as error:
-            raise trio.BrokenResourceError(f"nobody reads any more: {error.strerror}") from error
+            raise trio.BrokenResourceError(f"the reader has closed: {error.strerror}") from error
 
     async def send_some(self, data: memoryview) -> int:
         while True:
@@ -92,7 +92,7 @@ class FileBytes(ByteStream):
 
 
 class ThreadBytes(ByteStream):
-    """Descriptors that nobody can wait for, read and written in threads: pipes on Windows, regular files anywhere.
+    """Descriptors that cannot be waited for, read and written in threads: pipes on Windows, regular files anywhere.
 
     They stay open when it is closed: a thread may still be waiting in one of them.
     """
@@ -121,7 +121,7 @@ class ThreadBytes(ByteStream):
         try:
             return await self._writing.call(lambda: os.write(self._write_fd, part))
         except OSError as error:
-            raise trio.BrokenResourceError(f"nobody reads any more: {error.strerror}") from error
+            raise trio.BrokenResourceError(f"the reader has closed: {error.strerror}") from error
 
     async def send_eof(self) -> None:
         await trio.lowlevel.checkpoint()
@@ -138,12 +138,12 @@ class _Calls(Generic[T]):
     def __init__(self) -> None:
         self.closed = False
         self._under_way = False
-        # Takes the result of the last call, until somebody does.
+        # Takes the result of the last call, until a caller does.
         self._take_result: Callable[[], T] | None = None
         self._changed = trio.lowlevel.ParkingLot()
 
     async def call(self, function: Callable[[], T]) -> T:
-        """The result of the call that was under way, or else of this one. Raises what the call does."""
+        """Return the result of the call that was under way, or else of this one. Raises what the call does."""
         await trio.lowlevel.checkpoint_if_cancelled()
         if self._take_result is None and not self._under_way and not self.closed:
             self._under_way = True
@@ -169,11 +169,11 @@ class _Calls(Generic[T]):
         try:
             token.run_sync_soon(deliver)
         except trio.RunFinishedError:
-            pass  # Nobody is left who could want it.
+            pass  # No task is left that could take it.
 
 
 def open_stdio() -> ByteStream:
-    """This process's stdin and stdout as a stream of bytes; the descriptors stay open when it is closed.
+    """Return this process's stdin and stdout as a stream of bytes; the descriptors stay open when it is closed.
 
     Raises `UsageError` where it was started without them.
     """

@@ -31,7 +31,7 @@ _CERTIFICATE_ALERT: Final = re.compile(r"ALERT_(\w*CERTIFICATE\w*|UNKNOWN_CA|ACC
 one is for a signature that is not of the authority."""
 
 CERTIFICATE_REQUIRED: Final = "certificate required"
-"""What `certificate_alert` says where none was shown, and one is needed."""
+"""Result of `certificate_alert` where a certificate is needed and none was shown."""
 
 _NO_TLS: Final = frozenset(
     {"WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE", "PACKET_LENGTH_TOO_LONG", "UNEXPECTED_MESSAGE", "HTTP_REQUEST"}
@@ -94,7 +94,7 @@ class SocketBytes(ByteStream):
             self._turn = 0
 
     def _read_on(self, record: bytes) -> bytes:
-        """What has come behind a TLS record that was as large as it could be: more of the same, mostly."""
+        """Return a full TLS record and the records that have come behind it."""
         records = [record]
         try:
             while len(record) == TLS_RECORD and len(records) < READ_SIZE // TLS_RECORD:
@@ -176,7 +176,7 @@ class SocketBytes(ByteStream):
                 await trio.lowlevel.checkpoint()
 
     def _may_discard(self, size: int) -> bool:
-        """Whether `finish` reads on after discarding this many bytes more."""
+        """Return whether `finish` reads on after discarding this many bytes more."""
         return True
 
     async def aclose(self) -> None:
@@ -257,7 +257,7 @@ async def start_tls(
 async def connect_tcp(host: str, port: int, context: ssl.SSLContext | None = None) -> SocketBytes:
     """Connect to a TCP port, with TLS where `context` is given.
 
-    Raises `Unreachable` when nobody answers, `TrustError` when the certificate is not trusted. Cancelling closes.
+    Raises `Unreachable` when no server answers, `TrustError` when the certificate is not trusted. Cancelling closes.
     """
     try:
         sock = take_socket(await trio.open_tcp_stream(host, port))
@@ -310,7 +310,7 @@ def _what_to_do(verify_code: int) -> str:
 
 
 def certificate_alert(error: BaseException | None) -> str | None:
-    """What the far side has against the certificate of this one, if that is behind an error: "unknown ca", for example.
+    """Return the TLS alert about this side's certificate that is behind an error: "unknown ca", for example; else None.
 
     With TLS 1.3 a client learns of it only after its handshake, when it first reads.
     """
@@ -329,11 +329,11 @@ _CONNECTION_ERRORS: dict[type[OSError], str] = {
     ConnectionRefusedError: "connection refused",
     ConnectionResetError: "connection reset by peer",
 }
-"""What the system says of these, because on Windows `os.strerror` knows none of the numbers of sockets."""
+"""The system's texts for these, because on Windows `os.strerror` knows none of the numbers of sockets."""
 
 
 def describe(error: OSError) -> str:
-    """What the system says of an error, without its number and without Python's names."""
+    """Return the system's text for an error, without its number and without Python's names."""
     if isinstance(error, ssl.SSLError):
         # Only those that come from OpenSSL have a reason.
         return (getattr(error, "reason", None) or error.strerror or str(error)).replace("_", " ").lower()

@@ -1,14 +1,14 @@
-"""The seam between messages and I/O: what a stream of messages is, and the stream of bytes below it.
+"""The interface between messages and I/O: `MessageStream`, and the `ByteStream` below it.
 
 A `MessageStream` moves whole messages in batches, because what costs time is a task's wake-up and not a message: what
 one read brought is handed over as one list, and what one list holds is written at once. Sending is two steps.
 `send_nowait` never waits: it writes what the peer takes at this moment and keeps the rest, in order. `drain` waits
-until little enough is left. So whoever decides what to send needs no `await` and no lock, and backpressure is one
-line at the end of a batch.
+until little enough is left. So the code that decides what to send needs no `await` and no lock, and backpressure is
+one line at the end of a batch.
 
 What cannot be written at once is written by `run`, which every owner of a stream runs beside its pump; it also keeps
-the link alive where the transport has a way to. A stream owns no task of its own. Who has many streams gives them
-helpers instead (`attend`), which are there when there is something to write, and calls `beat` when it is due.
+the link alive where the transport has a way to. A stream owns no task of its own. An owner of many streams gives them
+a `TaskSpawner` instead (`attend`), which starts a task when there is something to write, and calls `beat` when due.
 """
 
 import enum
@@ -38,7 +38,7 @@ SLOWEST_PEER: Final = 4096
 
 
 class CloseReason(enum.Enum):
-    """Why a stream is closed, for transports that can tell the peer."""
+    """Reason for closing a stream, for transports that can tell the peer."""
 
     NORMAL = enum.auto()
     GOING_AWAY = enum.auto()
@@ -56,7 +56,7 @@ class MessageTooLarge(trio.BrokenResourceError):
 
 
 class Flooded(trio.BrokenResourceError):
-    """The peer sends on and on what is no message."""
+    """The peer keeps sending bytes or frames that hold no message."""
 
 
 class Unfinished(trio.BrokenResourceError):
@@ -173,13 +173,12 @@ class MessageStream(ABC):
         self.last_received_at = 0.0
         """When bytes last came, in seconds of Trio's clock, where the transport can tell: parts of a message count."""
         self.accepts_unterminated_line = True
-        """Whether what precedes the peer's end counts as a message though nothing ended it, as a last line can. Where
-        the peer would send it again it must not."""
+        """True if a last line without its end counts as a message. It must not where the peer would send it again."""
         self.charge: Charge | None = None
         """Charges the peer for what comes without a message. For all that comes with messages, their receiver does."""
         self.uncharged_bytes = 0
         self.uncharged_frames = 0
-        """Bytes that have come and were charged to nobody yet, and frames without a message (pings, fragments, blank
+        """Bytes that have come and were not charged yet, and frames without a message (pings, fragments, blank
         lines), where the transport can tell."""
         self.message_timeout = inf
         """Seconds within which a message that has begun must be complete, but see `SLOWEST_PEER`."""
@@ -231,7 +230,7 @@ class MessageStream(ABC):
                 await trio.sleep(pause)
 
     def take_uncharged(self) -> tuple[int, int]:
-        """The bytes and the frames without a message that are to be charged to the peer now."""
+        """Return the bytes and the frames without a message that are to be charged to the peer now."""
         uncharged = self.uncharged_bytes, self.uncharged_frames
         self.uncharged_bytes = self.uncharged_frames = 0
         return uncharged
@@ -243,7 +242,7 @@ class MessageStream(ABC):
         """
 
     def abandon(self) -> None:  # noqa: B027  # Not all have messages that begin.
-        """Let go of the message that has begun, and receive no more: the stream is about to be closed."""
+        """Drop the message that has begun, and receive no more: the stream is about to be closed."""
 
     @property
     def unfinished_bytes(self) -> int:
@@ -256,7 +255,7 @@ class MessageStream(ABC):
 
     @property
     def ended_politely(self) -> bool:
-        """Whether the peer has said that it ends the stream because it wants nothing more. Not all transports tell."""
+        """True if the peer has said that it ends the stream because it wants nothing more. Not all transports tell."""
         return False
 
     @abstractmethod
@@ -280,12 +279,12 @@ class MessageStream(ABC):
     async def run(self) -> None:
         """Write what could not be written at once and keep the link alive, until cancelled, lost or closed.
 
-        Never raises because of the peer: a loss shows where somebody receives, once what came before it is read.
+        Never raises because of the peer: a loss shows in the task that receives, once what came before it is read.
         """
 
     @abstractmethod
     def attend(self, helpers: TaskSpawner | None) -> None:
-        """Have these do the work of `run` whenever there is some, until this is called with None.
+        """Do the work of `run` in spawned tasks whenever there is some, until this is called with None.
 
         `beat` is to be called meanwhile.
         """
@@ -293,7 +292,7 @@ class MessageStream(ABC):
     def beat(self, now: float) -> float:
         """Keep the link alive, where the transport has a way to; returns when this is to be called again.
 
-        At first when helpers were given, and with what time it is.
+        Called first when a spawner was given, with the current time.
         """
         return inf
 
@@ -305,7 +304,7 @@ class MessageStream(ABC):
         """
 
     async def abort(self) -> None:
-        """Close at once, without a word and without waiting for anything."""
+        """Close at once, without a close frame and without waiting for anything."""
         with trio.CancelScope() as now:
             now.cancel()
             await self.aclose()
@@ -381,7 +380,7 @@ class _MemoryStream(MessageStream):
 
 
 def is_utf8(message: bytes) -> bool:
-    """Whether a message may travel as text."""
+    """Return whether a message may travel as text."""
     if message.isascii():
         return True
     try:

@@ -1,8 +1,8 @@
-"""What many connections need now and then, without tasks of their own that wait for it.
+"""Timers and on-demand tasks for many connections, without a waiting task for each.
 
 A task that waits takes two kilobytes, and so does a nursery around it, almost: a few per connection would be most of
-what an idle one costs. So an idle connection has one task, which reads. `TaskSpawner` start another one when there is
-something to do, and a `TimerQueue` knows what is due when, for all connections.
+what an idle one costs. So an idle connection has one task, which reads. `TaskSpawner` starts another one when there is
+something to do, and a `TimerQueue` holds the timers of all connections.
 """
 
 from collections.abc import Awaitable, Callable
@@ -15,15 +15,15 @@ import trio
 Args = TypeVarTuple("Args")
 
 Beat: TypeAlias = Callable[[float], float]
-"""Something that is due at a time: given what time it is, it says when it is due again; infinite is never."""
+"""Callback of a timer: given the current time, it returns when it is due again; infinite is never."""
 
 
 MANY: Final = 64
-"""Appointments that are done in one go before others get their turn, and that may be kept after they were cancelled."""
+"""Timers that run in one go before other tasks get their turn, and that may be kept after they were cancelled."""
 
 
 class Signal:
-    """Wakes those who wait. Unlike Trio's own means it takes next to no memory while nobody does."""
+    """Wakes the waiting tasks. Unlike Trio's events it takes next to no memory while no task waits."""
 
     __slots__ = ("_event",)
 
@@ -37,27 +37,27 @@ class Signal:
         await self._event.wait()
 
     def notify(self) -> None:
-        """Wake all who wait at this moment."""
+        """Wake all tasks that wait at this moment."""
         event, self._event = self._event, None
         if event is not None:
             event.set()
 
 
 class TaskSpawner:
-    """Tasks that are there only as long as they have something to do."""
+    """Starts tasks on demand; each ends when its work is done."""
 
     __slots__ = ("_at_work", "_nursery", "appointments")
 
     def __init__(self, nursery: trio.Nursery) -> None:
-        # Where they work; None when they were dismissed.
+        # Nursery of the tasks; None after `dismiss`.
         self._nursery: trio.Nursery | None = nursery
-        # What is being done.
+        # The calls that are running.
         self._at_work: tuple[tuple[object, ...], ...] = ()
         self.appointments: tuple[Timer, ...] = ()
-        """What a `TimerQueue` has them do. As tuples, the two take next to no room."""
+        """Timers that end with it. Tuples: empty ones take no room."""
 
     def call(self, work: Callable[[Unpack[Args]], Awaitable[None]], *args: *Args) -> None:
-        """Have this done, unless the same is being done already: that finds what there is to do now as well."""
+        """Start `work(*args)` unless an identical call is running; that one sees the new work too."""
         if self._nursery is not None and (work, *args) not in self._at_work:
             self._at_work += ((work, *args),)
             self._nursery.start_soon(self._do, work, args)
@@ -71,11 +71,11 @@ class TaskSpawner:
 
     @property
     def dismissed(self) -> bool:
-        """Whether they do no more."""
+        """True after `dismiss`."""
         return self._nursery is None
 
     def dismiss(self) -> None:
-        """Have them stop at once, and start no more. May be repeated."""
+        """Cancel the tasks and start no more. May be repeated."""
         if self._nursery is not None:
             self._nursery.cancel_scope.cancel()
             self._nursery = None
@@ -84,7 +84,7 @@ class TaskSpawner:
 
 
 class Timer:
-    """That something is done when it is due. Made by a `TimerQueue`."""
+    """A callback and when it is due. Made by a `TimerQueue`."""
 
     __slots__ = ("_number", "beat", "due", "helpers")
 
@@ -99,24 +99,24 @@ class Timer:
         return (self.due, self._number) < (other.due, other._number)
 
     def cancel(self) -> None:
-        """Have it done no more. May be repeated."""
-        # The timekeeper drops it when it would have been due, but what it is about may be large.
+        """Call it no more. May be repeated."""
+        # The queue drops it only when it would have been due, but what the callback holds may be large.
         self.beat = self.helpers = None
 
 
 class TimerQueue:
-    """Sees to it that things are done when they are due: one task for all of them, `run`."""
+    """Calls timers when they are due: a heap, and one task for all of them, `run`."""
 
     def __init__(self) -> None:
         # A heap.
         self._appointments: list[Timer] = []
-        # How many there may be before those are looked for that were cancelled.
+        # Size at which cancelled timers are dropped.
         self._many = MANY
         self._made = 0
         self._earlier = Signal()
 
     def keep(self, beat: Beat, helpers: TaskSpawner) -> None:
-        """Call `beat` now, and then whenever it says, until the helpers are dismissed; who has them gets its errors."""
+        """Call `beat` now and whenever it says, until the spawner is dismissed. Its errors are raised in a task."""
         due = beat(trio.current_time())
         if due == inf or helpers.dismissed:
             return
@@ -132,7 +132,7 @@ class TimerQueue:
             self._earlier.notify()
 
     async def run(self) -> None:
-        """Do what is due, until cancelled."""
+        """Call the timers that are due, until cancelled."""
         while True:
             now, done = trio.current_time(), 0
             while self._appointments and self._appointments[0].due <= now:

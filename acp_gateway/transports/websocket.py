@@ -80,8 +80,8 @@ class LibraryProtocol(Protocol):
     size_setting = "max_message_size"
 
     idle = False
-    """Whether all that it was given is behind it, and nothing has begun: no frame, and no message in fragments. So it
-    would not notice if a whole message went past it."""
+    """True if all input is parsed and nothing has begun: no frame, and no message in fragments. So a whole message may
+    bypass the library."""
 
     def receive_data(self, data: bytes | bytearray) -> None:
         self.idle = False
@@ -219,7 +219,7 @@ class WebSocketStream(FramedStream):
                 protocol.receive_eof()
 
     def _past_library(self, data: bytes | bytearray) -> tuple[list[bytes], bytes | bytearray]:
-        """The messages that are complete with these bytes, and what follows them that is for the library."""
+        """Return the messages that are complete with these bytes, and the bytes behind them, for the library."""
         if self._begun is not None:
             data = self._begun.complete(data)
             if not data:
@@ -268,7 +268,7 @@ class WebSocketStream(FramedStream):
             pass
 
     def _raise_end(self) -> None:
-        """Say why no more messages come."""
+        """Raise the error that says why no more messages come."""
         self._forget_unfinished()
         protocol = self._protocol
         if self._closing:
@@ -334,8 +334,8 @@ class WebSocketStream(FramedStream):
             deadline = self._left_at + timing.ping_timeout
             if now < deadline:
                 return deadline
-            # A pong can only be missed by somebody who was reading all the while: a peer whose messages are not read,
-            # because the agent is busy, has done nothing wrong.
+            # A pong counts as missing only if a task was reading all the while: a peer whose messages are not read
+            # because the agent is busy has done nothing wrong.
             if self.last_received_at < self._asked_at and self._left_while and self._reading == self._left_while:
                 self._lose(f"the connection was lost: no pong within {timing.ping_timeout:g} s")
                 return inf
@@ -346,7 +346,7 @@ class WebSocketStream(FramedStream):
         return now + timing.ping_timeout if self._ping(now) else inf
 
     def _ping(self, now: float) -> bool:
-        """Ask for a sign of life; False where the connection has ended, which shows where somebody receives."""
+        """Ask for a sign of life; False where the connection has ended, which shows in the task that receives."""
         if self._protocol.state is not State.OPEN:
             return False
         self._asked_at, self._left_at = now, None
@@ -394,7 +394,7 @@ class WebSocketStream(FramedStream):
             await self.bytes.send_eof()
 
     def _close_frame(self, reason: CloseReason, text: str) -> bytes:
-        """A close frame, where there was none yet, behind what the protocol object still wants to say."""
+        """Return a close frame, where there was none yet, behind what the protocol object still wants to say."""
         if self._protocol.state is State.OPEN:
             self._protocol.send_close(_CLOSE_CODES[reason], shortened(text))
         return b"".join(self._protocol.data_to_send())

@@ -21,7 +21,7 @@ class UpgradeRefused(ProtocolError):
         self.status = status
         self.text = text
         self.mark = mark
-        """Why, in a word, where it was a gateway's own refusal; None from a proxy or another server."""
+        """The reason in a word, where it was a gateway's own refusal; None from a proxy or another server."""
         super().__init__(f"the server answered HTTP {status} instead of opening a WebSocket: {text}")
 
 
@@ -71,10 +71,10 @@ async def connect_websocket(
         raise UpgradeRefused(error.response.status_code, _first_line(error.response), mark)
     if isinstance(error.__cause__, EOFError):
         raise trio.BrokenResourceError("the server closed the connection during the handshake")
-    raise ProtocolError(f"whoever answers there is no WebSocket server: {error}")
+    raise ProtocolError(f"the server there does not speak WebSocket: {error}")
 
 
 def _first_line(response: Response) -> str:
-    """What a server says to a person, in one line: the body's first, without control characters."""
+    """Return the first line of a refusal's body, without control characters."""
     lines = bytes(response.body).decode(errors="replace").strip().splitlines()
     return printable(lines[0] if lines else response.reason_phrase, size=200)

@@ -45,9 +45,9 @@ class FrameCounter:
         """Frames that have begun since this was set to 0 and carry little."""
 
     def cut(self, data: bytes | bytearray) -> int:
-        """How much of this to give to the library now: frames, of the last one as much as there is.
+        """Return how many bytes to give to the library now: frames, of the last one as much as there is.
 
-        Nothing where not even a header is complete.
+        0 where not even a header is complete.
         """
         at = min(self._left, len(data))
         self._left -= at
@@ -85,14 +85,14 @@ class BegunFrame:
         return len(self._data)
 
     def complete(self, data: bytes | bytearray) -> bytes | bytearray:
-        """Take what has come; all of the frame, and what is behind it, once that is there, and nothing before."""
+        """Append data; return the frame and the bytes behind it once it is complete, and nothing before."""
         self._data += data
         self.missing -= len(data)
         return b"" if self.missing > 0 else self._data
 
 
 def whole_texts(data: bytes | bytearray, max_size: int | None, *, masked: bool) -> tuple[list[bytes], int, int]:
-    """The messages that `data` begins with, each a whole text frame, and how many bytes these are.
+    """Return the messages that `data` begins with, each a whole text frame, and how many bytes these are.
 
     Ends after `MOST_MESSAGES`, and before whatever is not this: another frame, one that is wrong or not complete, text
     that is not UTF-8 or too large. What is missing of one that is not complete, and nothing else, is the third; 0 where
@@ -132,7 +132,7 @@ def whole_texts(data: bytes | bytearray, max_size: int | None, *, masked: bool) 
 
 
 def encode_text(messages: Iterable[bytes]) -> bytes:
-    """Text messages as a server's frames, fragmented above `FRAME_SIZE`."""
+    """Encode text messages as a server's frames, fragmented above `FRAME_SIZE`."""
     pieces: list[bytes] = []
     for message in messages:
         if len(message) <= FRAME_SIZE:
@@ -153,7 +153,7 @@ encode_once: Final = CachedEncoder(encode_text)
 
 @lru_cache(maxsize=1024)
 def _head(first: int, size: int) -> bytes:
-    """The header of an unmasked frame; RFC 6455, 5.2, wants its length in as few bytes as possible."""
+    """Return the header of an unmasked frame; RFC 6455, 5.2, wants its length in as few bytes as possible."""
     if size < 126:
         return bytes((first, size))
     if size < 65536:
@@ -162,7 +162,7 @@ def _head(first: int, size: int) -> bytes:
 
 
 def frame_end(chunk: bytes, sent: int) -> int:
-    """Where the frame ends that the last of `sent` bytes is in, in a chunk of whole frames."""
+    """Return the end of the frame that holds the last of `sent` bytes, in a chunk of whole frames."""
     at = 0
     while at < sent:
         second = chunk[at + 1]
@@ -179,5 +179,5 @@ def frame_end(chunk: bytes, sent: int) -> int:
 
 
 def shortened(text: str) -> str:
-    """As much of a text as fits into a close frame: 123 bytes of UTF-8."""
+    """Return as much of a text as fits into a close frame: 123 bytes of UTF-8."""
     return text.encode(errors="replace")[:123].decode(errors="ignore")

@@ -65,12 +65,12 @@ class Respond:
 
 @dataclass(slots=True)
 class _Asked:
-    """What a fresh connection said."""
+    """The first request of a connection."""
 
     request: Request | None = None
     """The request; None where the library finds none."""
     behind: bytes = b""
-    """What came along behind it."""
+    """Bytes that came along behind it."""
     declined: str | None = None
     """The target of a request with another method than GET."""
 

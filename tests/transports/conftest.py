@@ -1,4 +1,4 @@
-"""What the tests of transports share: a certificate, and the proof that no descriptor is left open."""
+"""Fixtures for the tests of transports: a certificate, and the proof that no descriptor is left open."""
 
 import gc
 import os

@@ -53,7 +53,7 @@ def frame(opcode: int, payload: bytes = b"", *, fin: bool = True, masked: bool, 
 
 
 def close_payload(code: int, text: str = "") -> bytes:
-    """What is in a close frame."""
+    """Return the payload of a close frame."""
     return struct.pack("!H", code) + text.encode()
 
 

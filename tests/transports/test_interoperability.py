@@ -39,14 +39,14 @@ LIMIT = 32 * MIB
 SIZES = [0, 1, 125, 126, 65_535, 65_536, MIB, FRAME_SIZE + 1, 20_000_000]
 
 QUIET: dict[str, Any] = {"ping_interval": None, "ping_timeout": None, "open_timeout": None, "close_timeout": None}
-"""What keeps `websockets` from depending on time."""
+"""Settings that keep `websockets` from depending on time."""
 
 
 # Theirs
 
 
 class Theirs(ABC):
-    """A connection of somebody else's."""
+    """A connection of another library."""
 
     def __init__(self, connection: Any) -> None:
         self.connection = connection

@@ -69,7 +69,7 @@ def connect_both(left: Link, right: Link) -> tuple[MessageStream, MessageStream]
 
 
 async def arrived(peer: MessageStream) -> list[bytes]:
-    """What has arrived there and was not read yet."""
+    """Return the messages that have arrived there and were not read yet."""
     messages: list[bytes] = []
 
     async def read() -> None:

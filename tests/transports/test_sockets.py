@@ -230,7 +230,7 @@ async def test_the_end_behind_a_tls_record_comes_after_it(tls: Tls) -> None:
 
 async def test_a_tls_peer_is_told_of_the_end(tls: Tls) -> None:
     here, there = await tls_wire(tls)
-    # Without that it could not tell the end from a connection that somebody has cut.
+    # Without that it could not tell the end from a connection that was cut.
     there._sock.suppress_ragged_eofs = False  # type: ignore[attr-defined]  # it is an ssl.SSLSocket
     await here.send_eof()
     assert await there.receive_some() == b""
@@ -272,7 +272,7 @@ async def test_nothing_in_clear_is_read_behind_the_end_of_tls(tls: Tls) -> None:
     with pytest.raises(ssl.SSLWantReadError):
         there._sock.unwrap()  # type: ignore[attr-defined]  # it is an ssl.SSLSocket
     await here.send_eof()
-    # As somebody in between could.
+    # As an attacker on the path could.
     socket.socket.send(there._sock, b"in clear")
     assert await here.receive_some() == b""
     await close_at_once(here, there)
@@ -291,7 +291,7 @@ async def test_finishing_lets_the_peer_read_to_the_end_although_its_own_bytes_ar
     ends: tuple[SocketBytes, SocketBytes],
 ) -> None:
     here, there = ends
-    there.send_nowait(memoryview(b"nobody reads this"))
+    there.send_nowait(memoryview(b"not read"))
     here.send_nowait(memoryview(b"goodbye"))
     async with trio.open_nursery() as nursery:
         nursery.start_soon(here.finish)

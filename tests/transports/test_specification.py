@@ -1,4 +1,4 @@
-"""What every `MessageStream` does, whatever it is made of. Each transport runs through all of it."""
+"""The specification of `MessageStream`. Each transport runs through all of it."""
 
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
@@ -33,7 +33,7 @@ class Link:
     here: MessageStream
     there: MessageStream
     counts_unread: bool = False
-    """Whether what the other end has not received yet counts as pending."""
+    """True if what the other end has not received yet counts as pending."""
 
 
 Open = Callable[[Tls], AbstractAsyncContextManager[Link]]

@@ -1,4 +1,4 @@
-"""What is done for many connections now and then: signals, helpers that come when they are called, and a timekeeper."""
+"""Signals, tasks that are spawned on demand, and the timer queue."""
 
 import gc
 import weakref

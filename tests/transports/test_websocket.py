@@ -794,7 +794,7 @@ async def test_a_stalled_reader_gets_the_rest_of_its_frame_and_1008(role: Open, 
             await peer.stream.receive()
 
     async def drain() -> None:
-        # Learns of it once the goodbye is said: whoever drains may close, or cancel, and cut it off.
+        # Learns of it once the goodbye is said: a task that drains may close, or cancel, and cut it off.
         with pytest.raises(Stalled):
             await peer.stream.drain()
         assert trio.current_time() == 62

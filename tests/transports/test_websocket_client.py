@@ -153,7 +153,7 @@ async def test_a_gateways_own_refusal_is_told_from_that_of_a_proxy(header: str, 
     ],
 )
 async def test_an_answer_that_is_none_is_an_error_of_the_protocol(answer: bytes) -> None:
-    with pytest.raises(ProtocolError, match="whoever answers there is no WebSocket server"):
+    with pytest.raises(ProtocolError, match="the server there does not speak WebSocket"):
         await handshake(answer)
 
 

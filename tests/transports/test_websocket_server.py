@@ -1,4 +1,4 @@
-"""The upgrade, from the server's side: who gets in, and what everybody else is told."""
+"""The server's side of the upgrade: accepted requests, and the answers to all others."""
 
 from collections.abc import Callable
 
@@ -32,7 +32,7 @@ Decide = Callable[[Request], Accept | Respond]
 
 
 class Answer:
-    """What came back from the server, and the stream where there is one."""
+    """The server's answer, and the stream where there is one."""
 
     def __init__(self, data: bytes, stream: WebSocketStream | None, server: MemoryBytes) -> None:
         head, _, self.body = data.partition(b"\r\n\r\n")

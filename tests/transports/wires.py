@@ -34,7 +34,7 @@ class MemoryBytes(ByteStream):
         """Bytes from the other end that fit in before they are read; may be changed by the test."""
         self.inbox = bytearray()
         self.written: list[bytes] = []
-        """What was written from here, a piece for each write that took something."""
+        """The bytes written from here, a piece for each write that took something."""
         self.ended = False
         self.closed = False
         self.peer: MemoryBytes
@@ -96,7 +96,7 @@ class MemoryBytes(ByteStream):
         await trio.lowlevel.checkpoint()
 
     def wake(self) -> None:
-        """Let whoever waits here look again."""
+        """Wake the tasks that wait here."""
         self._changed.unpark_all()
 
 
@@ -171,7 +171,7 @@ def pipe_wire() -> tuple[FileBytes, FileBytes]:
 
 
 class ThreadEnd(ThreadBytes):
-    """What a process has at the end of two pipes: its end closes them."""
+    """A process at the end of two pipes: its end closes them."""
 
     def __init__(self, read_fd: int, write_fd: int) -> None:
         super().__init__(read_fd, write_fd)
@@ -186,7 +186,7 @@ class ThreadEnd(ThreadBytes):
 
     @property
     def open(self) -> bool:
-        """Whether a thread reads or writes, so that not all could be closed."""
+        """Return whether a thread reads or writes, so that not all could be closed."""
         return bool(self._open)
 
 
@@ -198,7 +198,7 @@ def thread_wire() -> tuple[ThreadEnd, ThreadEnd]:
 
 
 def accept_all(request: Request) -> Accept | Respond:
-    """Let everybody in."""
+    """Accept every request."""
     return Accept({"Acp-Connection-Id": "c1"})
 
 
