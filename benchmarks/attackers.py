@@ -49,6 +49,11 @@ UPGRADE: Final = (
 )
 RECORDED: Final = ", while recording is on"
 """What the names of attacks end with that are made on a gateway with a `record_dir`."""
+STORED: Final = ", with a history_limit"
+"""End of the names of attacks on a gateway with a `history_limit` of `HISTORY_LIMIT` bytes."""
+HISTORY_LIMIT: Final = 64 << 20
+UPDATE: Final = 60_000
+"""Bytes of an update; `WebSocket` reads no larger frames than 64 KiB."""
 UNFINISHED: Final = 60 << 20
 PARKED: Final = 25
 """More than `memory_limit`, together."""
@@ -515,6 +520,24 @@ def ask_for_lists(place: Place, name: str) -> Attack:
     return attack
 
 
+def fill_disk(place: Place, name: str) -> Attack:
+    """Open sessions, and have the agent write 16 MiB of history in each."""
+
+    def attack(count: Count) -> NoReturn:
+        client = WebSocket(place.connect("ws"), place.upgrade("ws", place.token(name)))
+        client.ask(1, "initialize", {"protocolVersion": 1})
+        prompt = [{"type": "text", "text": f"{16 * MEGABYTE // UPDATE} 16 {UPDATE}"}]
+        ready()
+        number = 2
+        while True:
+            session = client.ask(number, "session/new", {"cwd": place.directory, "mcpServers": []})["sessionId"]
+            client.ask(number + 1, "session/prompt", {"sessionId": session, "prompt": prompt})
+            number += 2
+            count.done += 1
+
+    return attack
+
+
 def bomb(place: Place) -> Attack:
     """Offer compression, which the gateway must not take, and send 1 GB of zeros in compressed frames nevertheless."""
     squeezed = zlib.compressobj(9, zlib.DEFLATED, -15)
@@ -631,6 +654,7 @@ def attacks(place: Place) -> dict[str, Attack]:
         "answers of 1 MiB in very many parts" + RECORDED: costly_answers(place, "eve", MEGABYTE),
         "answers of 250 KiB in very many parts" + RECORDED: costly_answers(place, "eve", MEGABYTE * 250 // 1024),
         "a flood of messages of somebody else" + RECORDED: flood(place, "eve"),
+        "16 MiB of history in each of many sessions" + STORED: fill_disk(place, "eve"),
     }
 
 

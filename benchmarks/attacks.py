@@ -1,6 +1,7 @@
 """What an attack costs those who work: the program itself on loopback, attacked by a process beside it.
 
-`make bench-attacks` prints a table, and fails where a client's requests take more than twice the time in the middle.
+`make bench-attacks` prints a table, and fails where a client's requests take more than twice the time in the middle, or
+where histories take much more of the disk than `history_limit`.
 
 A client that is connected over `wss` sends a request every few milliseconds, which the agent answers at once. For each
 attack in each round this is measured before it, during it and after it; a ratio is that of the time during it to the
@@ -30,7 +31,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final, TextIO
 
-from benchmarks.attackers import CONTROL, RECORDED, Place, attacks
+from benchmarks.attackers import CONTROL, HISTORY_LIMIT, RECORDED, STORED, Place, attacks
 from benchmarks.installing import PROGRAMS, NotInstallable, build
 from benchmarks.processes import LOOK, RelayFailed, output_of, processor_seconds, server
 from benchmarks.relays import PROGRAM, Scheme, has_tls, toml
@@ -46,9 +47,12 @@ SCHEMES: Final[tuple[Scheme, ...]] = ("wss", "ws", "tcp", "tcp+tls")
 LARGEST_RATIO: Final = 2.0
 """How many times as long half of the requests may take during an attack."""
 
+LARGEST_DISK: Final = 128 << 20
+"""Maximum bytes of the state folder beyond `history_limit`: what is queued and erased passes through the log."""
+
 
 @contextmanager
-def running_gateway(directory: Path, **settings: str) -> Iterator[Place]:
+def running_gateway(directory: Path, **settings: str | int) -> Iterator[Place]:
     """Run a gateway with a token for each of two people, `ann` and `eve`. Raises NotInstallable and RelayFailed."""
     config, log = directory / "config.toml", directory / "log"
     agent = build(PROGRAMS, "agent", [], partial(print, file=sys.stderr))
@@ -151,6 +155,17 @@ def memory(pid: int, kind: str) -> int:
     return int(kilobytes) // 1024
 
 
+def on_disk(place: Place) -> int:
+    """Return the bytes of the files in the gateway's state folder."""
+    size = 0
+    for file in Path(place.directory, "state").iterdir():
+        try:
+            size += file.stat().st_size
+        except FileNotFoundError:
+            pass
+    return size
+
+
 @dataclass(frozen=True)
 class Honest:
     """The processes of those who work."""
@@ -186,16 +201,26 @@ def observe(place: Place, honest: Honest, name: str) -> Observed:
     return Observed(before, during, after, entries, count / took, gateway, attacking)
 
 
-def measure(only: str, rounds: int, out: TextIO, *, recorded: bool) -> bool:
-    """Print the table of the attacks with or without recording; whether all was well."""
+def kind_of(name: str) -> str:
+    """Return the suffix in the name of an attack that tells which gateway it needs."""
+    return next((kind for kind in (RECORDED, STORED) if name.endswith(kind)), "")
+
+
+def measure(only: str, rounds: int, out: TextIO, *, kind: str) -> bool:
+    """Print the table of the attacks whose names end with `kind`; return whether all was well."""
     with tempfile.TemporaryDirectory() as directory, ExitStack() as stack:
-        settings = {"record_dir": f"{directory}/recordings"} if recorded else {}
+        settings: dict[str, str | int] = {}
+        if kind == RECORDED:
+            settings = {"record_dir": f"{directory}/recordings"}
+        elif kind == STORED:
+            settings = {"history_limit": HISTORY_LIMIT, "history_limit_per_identity": HISTORY_LIMIT}
         place = stack.enter_context(running_gateway(Path(directory), **settings))
-        names = [name for name in attacks(place) if only in name and name.endswith(RECORDED) == recorded]
+        names = [name for name in attacks(place) if only in name and kind_of(name) == kind]
         if not names:
             return True
         seen: dict[str, list[Observed]] = {name: [] for name in names}
         grown = dict.fromkeys(seen, 0)
+        largest = dict.fromkeys(seen, 0)
         with process(place, "work") as client, process(place, "come") as newcomer:
             honest = Honest(client, newcomer)
             honest.work(UNDISTURBED)
@@ -206,9 +231,10 @@ def measure(only: str, rounds: int, out: TextIO, *, recorded: bool) -> bool:
                     had = memory(place.pid, "VmRSS")
                     observed.append(observe(place, honest, name))
                     grown[name] = max(grown[name], memory(place.pid, "VmHWM") - had)
+                    largest[name] = max(largest[name], on_disk(place))
             at_last = memory(place.pid, "VmRSS")
         heads = ["attack", "p50 else", "p50", "ratio", "p99 ratio", "newcomer p50", "newcomer max"]
-        heads += ["each second", "gateway", "attacker", "memory"]
+        heads += ["each second", "gateway", "attacker", "memory", "disk"]
         print("| " + " | ".join(heads) + " |\n" + "|---" * len(heads) + "|", file=out)
         fine = True
         for name, observed in seen.items():
@@ -219,6 +245,7 @@ def measure(only: str, rounds: int, out: TextIO, *, recorded: bool) -> bool:
             entries = [entry for each in observed for entry in each.entries]
             ratio = median(lambda each: each.ratio(p50))
             fine = fine and (name == CONTROL or ratio <= LARGEST_RATIO)
+            fine = fine and (kind != STORED or largest[name] <= HISTORY_LIMIT + LARGEST_DISK)
             cells = (
                 name,
                 f"{1000 * median(lambda each: (each.before.p50 + each.after.p50) / 2):.2f} ms",
@@ -231,6 +258,7 @@ def measure(only: str, rounds: int, out: TextIO, *, recorded: bool) -> bool:
                 f"{100 * median(lambda each: each.gateway):.0f} %",
                 f"{100 * median(lambda each: each.attacker):.0f} %",
                 f"+{grown[name]} MB",
+                f"{largest[name] / 2**20:.0f} MiB" + (f" of {HISTORY_LIMIT / 2**20:.0f}" if kind == STORED else ""),
             )
             print("| " + " | ".join(cells) + " |", file=out, flush=True)
         print(
@@ -247,7 +275,7 @@ def main() -> int:
     parser.add_argument("only", nargs="?", default="", help="a part of the name of the attacks that are wanted")
     asked = parser.parse_args()
     try:
-        fine = [measure(asked.only, max(asked.rounds, 1), sys.stdout, recorded=kind) for kind in (False, True)]
+        fine = [measure(asked.only, max(asked.rounds, 1), sys.stdout, kind=kind) for kind in ("", RECORDED, STORED)]
         return 0 if all(fine) else 1
     except (NotInstallable, RelayFailed) as error:
         print(error, file=sys.stderr)

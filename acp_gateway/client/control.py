@@ -15,7 +15,19 @@ from acp_gateway.protocol.methods import SESSIONS
 from acp_gateway.transports.streams import MessageStream
 from acp_gateway.transports.websocket import Timing, WebSocketStream
 
-SESSION_COLUMNS: Final = ("ID", "AGENT", "TITLE", "CWD", "OWNER", "LIVE", "CONNECTED", "AWAY", "TURN", "WAITS")
+SESSION_COLUMNS: Final = (
+    "ID",
+    "AGENT",
+    "TITLE",
+    "CWD",
+    "OWNER",
+    "LIVE",
+    "HISTORY",
+    "CONNECTED",
+    "AWAY",
+    "TURN",
+    "WAITS",
+)
 
 TITLE_SIZE: Final = 40
 """Characters of a title in a table; some agents use the whole first prompt as the title."""
@@ -30,6 +42,7 @@ _SESSION: Final = {
     "updatedAt": str | None,
     "owner": str,
     "live": bool | None,
+    "history": str | None,
     "connected": int,
     "away": int,
     "turn": bool,
@@ -164,6 +177,7 @@ def session_rows(sessions: Sequence[Mapping[str, Any]], now: datetime) -> list[t
             printable(session.get("cwd") or "-"),
             printable(session["owner"]),
             "no" if session.get("live") is False else "yes",
+            printable(session.get("history") or "-"),
             str(session["connected"]),
             str(session["away"]),
             "open" if session["turn"] else "-",

@@ -175,12 +175,12 @@ class GatewaySection:
     of sixty sessions within `memory_limit`."""
 
     history_limit: LargeSize = 4 * 1024 * 1024 * 1024
-    """Maximum bytes of all histories on disk. Beyond it, the histories of the least recently used sessions are removed,
-    except those of live sessions, each of which stays within `journal_limit`. Two hundred and fifty full ones, which is
-    more than a year of one person; the disk of a small machine has several times that."""
+    """Maximum bytes of all histories on disk. Beyond it, the histories of the least recently used sessions are removed;
+    if only live sessions are left, histories lose their beginning. 250 full histories, which is more than a year of one
+    person; the disk of a small machine has several times that."""
 
     history_limit_per_identity: LargeSize = 2 * 1024 * 1024 * 1024
-    """The same for one identity's sessions, so that no identity can push out the histories of another."""
+    """Maximum bytes of the histories of one identity's sessions, so that no identity can push out those of others."""
 
     write_delay: Seconds = 0.5
     """Maximum seconds before history is written to disk (write-behind). A gateway that is killed loses that much, plus

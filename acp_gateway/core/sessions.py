@@ -13,7 +13,7 @@ import math
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Literal, Protocol
 
 from acp_gateway.core.journal import Journal
 from acp_gateway.protocol import jsonrpc
@@ -303,6 +303,10 @@ class AgentHandle(Protocol):
         """True if none of its clients is connected."""
 
 
+Loss = Literal["removed", "cut"]
+"""A part of a journal that an archive has lost: all of it, or its beginning."""
+
+
 class Archive(Protocol):
     """Storage that keeps sessions for the next gateway process. Its methods return at once and never fail."""
 
@@ -330,8 +334,8 @@ class Archive(Protocol):
     def holds(self, session: "Session") -> bool:
         """Return True if the journal of a session that is not live can be read."""
 
-    def has_removed(self, session: "Session") -> bool:
-        """Return True if the journal of a session that is not live was stored and has been removed."""
+    def loss(self, session: "Session") -> Loss | None:
+        """Return "removed" if a session's journal was kept and is no longer, "cut" if its beginning is missing."""
 
 
 class NoArchive:
@@ -349,9 +353,9 @@ class NoArchive:
         """Return False."""
         return False
 
-    def has_removed(self, session: "Session") -> bool:
-        """Return False."""
-        return False
+    def loss(self, session: "Session") -> Loss | None:
+        """Return None."""
+        return None
 
 
 class Session:

@@ -162,8 +162,10 @@ def _describe(session: Session, hub: Hub | None = None) -> dict[str, Any]:
     texts = {"title": session.title, "cwd": session.cwd, "updatedAt": session.updated_at}
     described |= {name: text[:TEXT] for name, text in texts.items() if text is not None}
     waiting = [] if hub is None else hub.multiplexer.waiting(session)
-    if hub is None and session.archive.has_removed(session):
-        described["history"] = "removed"
+    loss = session.archive.loss(session)
+    # The history of a live session is in memory, and is stored again when the turn ends.
+    if loss is not None and (hub is None or loss != "removed"):
+        described["history"] = loss
     return described | {
         "owner": session.owner,
         "live": hub is not None,

@@ -426,6 +426,7 @@ def test_a_session_is_a_row() -> None:
         "CWD": "/srv/proj",
         "OWNER": "ann",
         "LIVE": "yes",
+        "HISTORY": "-",
         "CONNECTED": "2",
         "AWAY": "1",
         "TURN": "open",
@@ -436,12 +437,16 @@ def test_a_session_is_a_row() -> None:
 def test_what_is_not_there_is_a_dash() -> None:
     bare = {name: SESSION[name] for name in SESSION if name not in ("title", "cwd")} | {"turn": False, "waiting": []}
     (cells,) = session_rows([bare], NOW)
-    assert cells == ("s1", "demo", "-", "-", "ann", "yes", "2", "1", "-", "-")
+    assert cells == ("s1", "demo", "-", "-", "ann", "yes", "-", "2", "1", "-", "-")
     assert row(title="", cwd=None)["TITLE"] == "-"
 
 
 def test_a_session_that_is_not_live_can_be_told_from_one_that_is() -> None:
     assert row(live=False)["LIVE"] == "no"
+
+
+def test_a_history_that_was_removed_or_cut_is_shown() -> None:
+    assert [row(history=loss)["HISTORY"] for loss in ("removed", "cut")] == ["removed", "cut"]
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ from acp_gateway.core.sessions import (
     Client,
     DirectoryCheck,
     DirectoryCheckResult,
+    Loss,
     Problem,
     Registry,
     Role,
@@ -114,8 +115,8 @@ class Shelf:
     def holds(self, session: Session) -> bool:
         return session in self.journals
 
-    def has_removed(self, session: Session) -> bool:
-        return session not in self.journals
+    def loss(self, session: Session) -> Loss | None:
+        return None if session in self.journals else "removed"
 
     def read(self, session: Session) -> Journal | None:
         """The journal of a session, another one each time."""

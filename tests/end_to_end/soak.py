@@ -104,7 +104,7 @@ class Editor:
         message = {"jsonrpc": "2.0", "id": own, "method": method, "params": params}
         try:
             await self.process.stdin.send_all(json.dumps(message).encode() + b"\n")
-        except trio.BrokenResourceError:
+        except (trio.BrokenResourceError, trio.ClosedResourceError):
             if self.session:
                 raise
             return {"error": "the shim has ended"}

@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable, Sequence
 
 from acp_gateway.core.journal import Journal
-from acp_gateway.core.sessions import Session
+from acp_gateway.core.sessions import Loss, Session
 from acp_gateway.gateway.storage.records import Run, StoredJournal
 from acp_gateway.gateway.storage.store import Storage
 
@@ -109,8 +109,12 @@ class StoredArchive:
     def holds(self, session: Session) -> bool:
         return session in self._keys and self._storage.keeps_journal(self._keys[session][0])
 
-    def has_removed(self, session: Session) -> bool:
-        return self._journals and session in self._keys and not self.holds(session)
+    def loss(self, session: Session) -> Loss | None:
+        if not self._journals or session not in self._keys:
+            return None
+        if not self.holds(session):
+            return "removed"
+        return "cut" if self._storage.has_cut_journal(self._keys[session][0]) else None
 
     # What the storage asks
 

@@ -161,14 +161,20 @@ class Database:
         )
         return [_session(*row) for row in rows.fetchall()]
 
-    def journals(self) -> set[int]:
-        """The keys of the sessions whose history is kept."""
-        return {as_number(key) for (key,) in self._connection.execute("SELECT session FROM journal").fetchall()}
-
     def sizes(self) -> dict[int, int]:
         """Bytes of the messages of each history that is kept, by the keys of their sessions."""
         rows = self._connection.execute("SELECT session, size FROM journal").fetchall()
         return {as_number(key): as_number(size) for key, size in rows}
+
+    def truncated(self) -> set[int]:
+        """Return the keys of the sessions whose history lacks its beginning."""
+        rows = self._connection.execute("SELECT session FROM journal WHERE truncated").fetchall()
+        return {as_number(key) for (key,) in rows}
+
+    def is_truncated(self, key: int) -> bool:
+        """Return whether a session's history is kept and lacks its beginning."""
+        extent = self._extent(key)
+        return extent is not None and extent.truncated
 
     def token_uses(self) -> dict[str, TokenUse]:
         """When each token was last used, by its id."""
@@ -224,6 +230,16 @@ class Database:
             self.replace_journal(key, journal)
         else:
             self._add(key, extent, news)
+
+    def cut_journal(self, key: int, size: int) -> None:
+        """Remove the beginning of a history, so that at most `size` bytes of messages are left.
+
+        The last message of each kind of state stays, even if it is larger.
+        """
+        extent = self._extent(key)
+        if extent is not None:
+            self._cut(key, extent, size, within_turn=True)
+            self._note_extent(key, extent)
 
     def read_journal(self, key: int) -> StoredJournal | None:
         """A session's history; None where none is kept, or where what is stored does not fit together."""
@@ -341,6 +357,9 @@ class Database:
                     (key, key),
                 )
         self._fit(key, extent)
+        self._note_extent(key, extent)
+
+    def _note_extent(self, key: int, extent: _Extent) -> None:
         self._connection.execute(
             "UPDATE journal SET position = ?, size = ?, truncated = ? WHERE session = ?",
             (extent.position, extent.size, extent.truncated, key),

@@ -11,7 +11,7 @@ import logging
 import math
 import sqlite3
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Final, TypeVar, TypeVarTuple, Unpack
@@ -21,11 +21,11 @@ import trio
 from acp_gateway.errors import ConfigError
 from acp_gateway.gateway.storage.damage import is_damage, is_passing, put_aside
 from acp_gateway.gateway.storage.database import Connect, Database
-from acp_gateway.gateway.storage.history_limits import Kept, to_remove
+from acp_gateway.gateway.storage.history_limits import Kept, Reduction, reduce
 from acp_gateway.gateway.storage.records import StoredJournal, StoredSession, TokenUse
 from acp_gateway.gateway.storage.write_delay import WriteDelay
 from acp_gateway.gateway.storage.write_queue import Backlog, Memory
-from acp_gateway.gateway.storage.writing import write
+from acp_gateway.gateway.storage.writing import cut, write
 
 _log = logging.getLogger(__name__)
 
@@ -71,7 +71,7 @@ class Storage:
         journal: whether histories are kept. Where not, those from before are erased.
         retention_days: for how many days a session is kept that nobody uses.
         journal_limit: bytes of one session's history.
-        history_limit: bytes of all histories; those unused for longest go first, but for those of live sessions.
+        history_limit: bytes of all histories; the least recently used are removed first, those of live sessions cut.
         history_limit_per_identity: the same of one identity.
         write_delay: seconds that something may wait to be written.
         write_behind_limit: bytes that may, before they are written at once.
@@ -111,6 +111,8 @@ class Storage:
         # What is to be on disk and is not yet.
         self._backlog = Backlog(journal_limit)
         self._history_limits = history_limit, history_limit_per_identity
+        # The keys of the sessions whose history on disk lacks its beginning.
+        self._truncated: set[int] = set()
         # Bytes that may be written before all histories are added up again.
         self._until_added_up = 0.0
         self._delay = WriteDelay(write_delay, write_behind_limit)
@@ -152,26 +154,28 @@ class Storage:
         """
         try:
             try:
-                stored, journals = self._load()
+                stored, sizes = self._load()
             except Exception as error:
                 if not is_damage(error):
                     raise
                 self._damaged = True
                 self._note_put_aside(put_aside(self._path, self._now()))
-                stored, journals = self._load()
+                stored, sizes = self._load()
         except Exception as error:  # Whatever it is: agents can be used without what was stored.
             self._note_failure(error)
             return []
         self._written_uses = dict(self._uses)
         if not self._journal:
             stored = [replace(session, position=0) for session in stored]
-        self._backlog.restore(stored, journals)
+        self._backlog.restore(stored, sizes)
         self._last_key = max(self._backlog.sessions, default=0)
         for key in self.expired():
             self.forget(key)
         wanted = self._backlog.sessions.keys() if self._journal else ()
-        for key in journals.difference(wanted):
+        for key in sizes.keys() - wanted:
             self.forget_journal(key)
+        # No session is live yet, so that nothing is cut.
+        self._remove(self._beyond_limits(sizes).removed)
         return list(self._backlog.sessions.values())
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
@@ -302,6 +306,10 @@ class Storage:
         """Whether a session's history is kept: it was not forgotten, nor given up because it could not be written."""
         return self._backlog.keeps(key)
 
+    def has_cut_journal(self, key: int) -> bool:
+        """Return whether a session's history is on disk without its beginning."""
+        return key in self._truncated and self._backlog.keeps(key)
+
     async def read_journal(self, key: int) -> StoredJournal | None:
         """A session's history as it is when this returns, with all that was queued before.
 
@@ -425,7 +433,8 @@ class Storage:
                 self._backlog.begin_anew(self._uses)
         with self._backlog.taken(first) as batch:
             if batch:
-                await self._in_thread(write, self._database, batch)
+                truncated = await self._in_thread(write, self._database, batch)
+                self._truncated = self._truncated.difference(batch.changes) | truncated
         if batch:
             self._succeeded()
             await self._keep_within_limits(batch.size)
@@ -435,21 +444,34 @@ class Storage:
             self._erased = False
 
     async def _keep_within_limits(self, written: int) -> None:
-        """So many bytes were written: give up histories where all of them are too large by now."""
+        """Remove or cut histories beyond `history_limit`, once enough bytes were written since the last time."""
         self._until_added_up -= written
         if self._until_added_up > 0 or self._database is None or math.isinf(min(self._history_limits)):
             return
+        reduction = self._beyond_limits(await self._in_thread(self._database.sizes))
+        self._remove(reduction.removed)
+        if reduction.cut:
+            await self._in_thread(cut, self._database, reduction.cut)
+            self._truncated |= reduction.cut.keys()
+            self._erased = True
+            _log.warning("%s: history_limit: the histories of %d live sessions are cut", self._path, len(reduction.cut))
         self._until_added_up = min(self._history_limits) / 64
-        sizes = await self._in_thread(self._database.sizes)
+
+    def _beyond_limits(self, sizes: Mapping[int, int]) -> Reduction:
+        """Return the changes that bring histories of these sizes within `history_limit`."""
         histories = [
             Kept(key, session.owner, sizes[key], session.used, self._backlog.is_in_memory(key) or key in self._readings)
             for key, session in self._backlog.sessions.items()
             if key in sizes and self._backlog.keeps(key)
         ]
-        removed = set(to_remove(histories, *self._history_limits))
-        if removed:
-            _log.warning("%s: history_limit: the histories of %d sessions are removed", self._path, len(removed))
-            self._backlog.give_up(removed)
+        return reduce(histories, *self._history_limits)
+
+    def _remove(self, keys: list[int]) -> None:
+        """Remove the histories of these sessions, because of `history_limit`."""
+        if keys:
+            _log.warning("%s: history_limit: the histories of %d sessions are removed", self._path, len(keys))
+            self._backlog.give_up(set(keys))
+            self._queued()
 
     async def _open_or_begin_anew(self) -> Database:
         """The file, opened; a new one if it is damaged. Raises any of `_FAILURES`."""
@@ -496,16 +518,16 @@ class Storage:
             except Exception:  # Whatever it is: this is where failures end.
                 _log.exception("%s can't be closed", self._path)
 
-    def _load(self) -> tuple[list[StoredSession], set[int]]:
-        """Read what there is: the sessions, and the keys of those whose history is there. Blocks; raises anything."""
+    def _load(self) -> tuple[list[StoredSession], dict[int, int]]:
+        """Read the sessions, and the size of each history by the key of its session. Blocks; raises anything."""
         file = self._connect()
         try:
-            stored, journals, uses = file.sessions(), file.journals(), file.token_uses()
+            stored, sizes, uses, self._truncated = file.sessions(), file.sizes(), file.token_uses(), file.truncated()
         finally:
             # Until `run`, which may never come.
             file.close()
         self._uses = uses
-        return stored, journals
+        return stored, sizes
 
     def _connect(self) -> Database:
         """Open the file. Blocks; raises any of `_FAILURES`."""

@@ -1,5 +1,6 @@
 """How a batch gets into the file: all of it or nothing, and without keeping others from the interpreter."""
 
+from collections.abc import Mapping
 from typing import Final
 
 from acp_gateway.gateway.storage.batches import Batch
@@ -9,8 +10,11 @@ _AT_ONCE: Final = 4096
 """Messages that are let go of in one step, which takes some tenths of a millisecond."""
 
 
-def write(file: Database, batch: Batch) -> None:
-    """Write a batch, all of it or nothing. Blocks; raises sqlite3.Error, and leaves the batch as it is then."""
+def write(file: Database, batch: Batch) -> set[int]:
+    """Write a batch in one transaction; return the keys in it of histories that lack their beginning.
+
+    Blocks. Raises sqlite3.Error, after which the batch is unchanged.
+    """
     with file.transaction():
         for session in batch.sessions.values():
             file.put_session(session)
@@ -30,6 +34,14 @@ def write(file: Database, batch: Batch) -> None:
     for change in batch.changes.values():
         for run in (*(change.whole.runs if change.whole is not None else ()), *change.runs):
             _free(run.messages)
+    return {key for key in batch.changes if file.is_truncated(key)}
+
+
+def cut(file: Database, sizes: Mapping[int, int]) -> None:
+    """Cut histories to these sizes in bytes, by key, in one transaction. Blocks; raises sqlite3.Error."""
+    with file.transaction():
+        for key, size in sizes.items():
+            file.cut_journal(key, size)
 
 
 def _free(messages: list[bytes]) -> None:

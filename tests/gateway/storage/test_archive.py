@@ -171,11 +171,23 @@ async def test_a_history_that_was_removed_is_told_from_one_that_is_kept_and_from
             session.write(b"one")
             first.end(session)
         first.storage.forget_journal(first.archive._keys[removed][0])
-        assert [first.archive.has_removed(session) for session in (kept, removed)] == [False, True]
+        assert [first.archive.loss(session) for session in (kept, removed)] == [None, "removed"]
     async with life(tmp_path / "b", journal=False) as second:
         session = second.begin()
         second.end(session)
-        assert not second.archive.has_removed(session)
+        assert second.archive.loss(session) is None
+
+
+async def test_a_history_on_disk_without_its_beginning_is_said_to_be_cut(tmp_path: Path) -> None:
+    async with life(tmp_path) as first:
+        session = first.begin()
+        for _ in range(40):
+            session.write(b"x" * (LIMIT // 20))
+            session.end_turn()
+        assert (await first.journal(session)).truncated
+        assert first.archive.loss(session) == "cut"
+    async with life(tmp_path) as second:
+        assert second.archive.loss(second.restored[0]) == "cut"
 
 
 async def test_a_history_that_was_given_up_is_kept_again_from_the_end_of_the_turn_on(tmp_path: Path) -> None:

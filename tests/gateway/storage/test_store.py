@@ -1798,10 +1798,10 @@ class Walk:
         assert sum(map(len, held)) + size_aside(stored) <= LIMIT * 5 / 4
         assert states_of(stored) == {kind: message for message, kind in told if kind is not None}
 
-    def write(self, file: Database, batch: Batch) -> None:
+    def write(self, file: Database, batch: Batch) -> set[int]:
         """Write a batch, and see what the histories on disk lose by that."""
         before = {key: (file.read_journal(key), starts_of(change)) for key, change in batch.changes.items()}
-        write(file, batch)
+        truncated = write(file, batch)
         for key, (had, (number, start)) in before.items():
             has = file.read_journal(key)
             if has is None:
@@ -1816,6 +1816,7 @@ class Walk:
             is_cut = told + max(size_aside(journal) for journal in (had, has) if journal is not None) > LIMIT * 5 / 4
             if has.position - len(messages_of(has.runs)) > start and not is_cut:
                 self.lost.append((number, start, has.position - len(messages_of(has.runs))))
+        return truncated
 
     def _next(self, key: int, state: str | None = None) -> tuple[bytes, str | None]:
         told = self.told[self.now[key]]
@@ -2053,6 +2054,41 @@ async def test_past_history_limit_the_histories_unused_for_longest_go_and_the_fi
     assert set(sessions_in(path)) == {1, 2, 3, 4, 5}
     assert len(await trio.Path(path).read_bytes()) < 450_000
     assert "history_limit: the histories of 1 sessions are removed" in caplog.text
+
+
+async def test_past_history_limit_the_history_of_a_live_session_loses_its_beginning(
+    path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    storage = Storage(path, journal=True, retention_days=30, journal_limit=400_000, history_limit=300_000, now=Clock())
+    async with running(storage):
+        histories = live(storage, 1)
+        for number in range(10):
+            histories.append(1, b"%d" % number * 40_000)
+            histories.turn_ended(1)
+            await storage.read_journal(1)
+        assert storage.has_cut_journal(1)
+        assert "history_limit: the histories of 1 live sessions are cut" in caplog.text
+    after = Storage(path, journal=True, retention_days=30, journal_limit=400_000, now=Clock())
+    async with running(after):
+        assert after.has_cut_journal(1)
+        read = await after.read_journal(1)
+    assert read is not None
+    assert read.truncated
+    assert read.position == 10
+    assert [message[:1] for message in messages_of(read.runs)] == [b"%d" % number for number in range(4, 10)]
+
+
+async def test_history_limit_is_checked_at_the_start(path: Path) -> None:
+    storage = Storage(path, journal=True, retention_days=30, journal_limit=200_000, now=Clock())
+    async with running(storage):
+        for key in range(1, 6):
+            keep(storage, key, used=NOON + key)
+            storage.append(key, b"%d" % key * 100_000)
+    async with running(
+        Storage(path, journal=True, retention_days=30, journal_limit=200_000, history_limit=300_000, now=Clock())
+    ):
+        pass
+    assert [key for key in range(1, 6) if storage_of(path, key)] == [3, 4, 5]
 
 
 def storage_of(path: Path, key: int) -> bool:

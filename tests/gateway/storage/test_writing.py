@@ -89,4 +89,4 @@ def test_a_session_is_forgotten_with_its_history(database: Database) -> None:
     batch = Batch()
     batch.put(7, Change(forgets=True))
     write(database, batch)
-    assert (database.sessions(), database.journals()) == ([], set())
+    assert (database.sessions(), database.sizes()) == ([], {})
