@@ -102,12 +102,12 @@ def steps_of_update(directory: Path) -> list[Step]:
     database = Database(directory / "sessions.db", JOURNAL)
     with database.transaction():
         database.put_session(StoredSession(1, "agent", SESSION, "me", None, None, None, 0.0, 0.0, "e"))
-        database.replace_journal(1, StoredJournal("e", 0, truncated=False))
+        database.histories.replace(1, StoredJournal("e", 0, truncated=False))
 
     def through_database() -> None:
         with database.transaction():
             for _ in range(TOGETHER):
-                database.append(1, [Run(list(lines))])
+                database.histories.append(1, [Run(list(lines))])
 
     return [
         ("written to a pipe and read from it", through_pipe),

@@ -1,1 +1,10 @@
-"""Sessions and their histories on disk."""
+"""Sessions, their histories and the uses of tokens on disk. From the core to the file:
+
+- `archive` tells the storage what changes in sessions, and restores them at the start.
+- `store` queues changes, and writes them in batches from one task (write-behind).
+- `write_queue` holds what is not on disk yet, in bounded memory; `write_delay` says when a batch is written.
+- `history_limits` chooses the histories that are removed or cut when the disk space for all of them is used up.
+- `writer` owns the open file, writes a batch in one transaction, and replaces a corrupt file.
+- `database` is the SQLite file, `histories` its tables with histories, and `corruption` finds damage in them.
+- `records` are the stored values, and `state_folder` checks who may change the folder.
+"""

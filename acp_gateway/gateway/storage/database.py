@@ -1,31 +1,22 @@
-"""What outlives the gateway, as tables of an SQLite file: sessions, their histories, when tokens were last used.
+"""The SQLite file `sessions.db`: sessions, their histories (`histories`), and the last use of each token.
 
-A history is stored in pieces of many messages, and not a row for each: whoever steps through rows waits for the
-interpreter's lock at every one, which a busy gateway gives up late. A piece never goes beyond the end of a turn, so
-that cutting off whole turns means to remove whole pieces.
-
-As in memory, a history that gets too large loses its beginning, and the last message of each kind of state that was
-cut off is put aside. It is cut when it is a quarter too large, so that this happens once for many messages; whoever
-reads it may have to cut a little more.
-
-What is erased is overwritten (`secure_delete`), and gone from the write-ahead log as well after `tidy`.
+Erased data is overwritten (`secure_delete`), and gone from the write-ahead log as well after `tidy`.
 """
 
 import os
 import sqlite3
 import stat
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 import msgspec
 
 from acp_gateway.errors import ConfigError
-from acp_gateway.gateway.storage.damage import Damaged, as_number, as_text, as_text_or_none, as_time, is_number
-from acp_gateway.gateway.storage.pieces import outline, split, unpack
-from acp_gateway.gateway.storage.records import Run, StoredJournal, StoredSession, TokenUse
+from acp_gateway.gateway.storage.corruption import Corruption, as_number, as_text, as_text_or_none, as_time
+from acp_gateway.gateway.storage.histories import HistoryTables, decode_former
+from acp_gateway.gateway.storage.records import StoredSession, TokenUse
 from acp_gateway.gateway.storage.state_folder import check_state_file
 
 _APPLICATION: Final = 0x41435067
@@ -36,11 +27,6 @@ _VERSION: Final = 1
 
 _BUSY: Final = 5.0
 """Seconds to wait while another process has the file locked. The command line locks it for milliseconds."""
-
-_PIECE: Final = 1024 * 1024
-"""Bytes of messages in one piece of a history, at most, but for a longer message: thousands of messages, so that the
-fewer steps are taken for each the more of them come. A sixteenth of a history, where that is less: where the beginning
-of a turn is cut off, it is cut off piece by piece."""
 
 _LOG: Final = 8 * 1024 * 1024
 """Bytes of the write-ahead log that stay on disk for the next time: twice what SQLite lets it grow to in quiet times.
@@ -87,15 +73,6 @@ Connect = Callable[..., sqlite3.Connection]
 """`sqlite3.connect`, or something that takes the same."""
 
 
-@dataclass(slots=True)
-class _Extent:
-    """The row of a history."""
-
-    position: int
-    size: int
-    truncated: bool
-
-
 class Database:
     """The file, opened. Everything here blocks, and may raise sqlite3.Error; one thread at a time may be in here.
 
@@ -108,7 +85,7 @@ class Database:
         connect: what opens it.
 
     Raises:
-        sqlite3.Error: SQLite can't use it; `is_damage` tells whether it ever will.
+        sqlite3.Error: SQLite can't use it; `is_corruption` tells whether it ever will.
         OSError: nobody can.
         ConfigError: it belongs to another program or to a newer version of this one, and was not touched; or it is a
             link, or another user's.
@@ -116,10 +93,6 @@ class Database:
 
     def __init__(self, path: Path, journal_limit: int, connect: Connect = sqlite3.connect) -> None:
         self._path = path
-        self._limit = journal_limit
-        self._piece = min(_PIECE, journal_limit // 16)
-        # The rows of the histories that were written to, as they are within the transaction.
-        self._extents: dict[int, _Extent] = {}
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         for suffix in ("", "-wal", "-shm"):
             # SQLite follows links, and there is no option that has it not do so.
@@ -129,6 +102,8 @@ class Database:
         self._connection = connect(path, isolation_level=None, check_same_thread=False, timeout=_BUSY)
         try:
             self._connection.text_factory = _decode_text
+            self.histories = HistoryTables(self._connection, journal_limit)
+            """The tables with histories."""
             self.is_new = self._check_version()
             """Whether there was nothing in it."""
             self._set_up()
@@ -148,7 +123,7 @@ class Database:
             yield
             self._connection.execute("COMMIT")
         except BaseException:
-            self._extents.clear()
+            self.histories.roll_back()
             if self._connection.in_transaction:
                 self._connection.execute("ROLLBACK")
             raise
@@ -160,21 +135,6 @@ class Database:
             "coalesce(position, 0), former FROM session LEFT JOIN journal ON session = key ORDER BY created, key"
         )
         return [_session(*row) for row in rows.fetchall()]
-
-    def sizes(self) -> dict[int, int]:
-        """Bytes of the messages of each history that is kept, by the keys of their sessions."""
-        rows = self._connection.execute("SELECT session, size FROM journal").fetchall()
-        return {as_number(key): as_number(size) for key, size in rows}
-
-    def truncated(self) -> set[int]:
-        """Return the keys of the sessions whose history lacks its beginning."""
-        rows = self._connection.execute("SELECT session FROM journal WHERE truncated").fetchall()
-        return {as_number(key) for (key,) in rows}
-
-    def is_truncated(self, key: int) -> bool:
-        """Return whether a session's history is kept and lacks its beginning."""
-        extent = self._extent(key)
-        return extent is not None and extent.truncated
 
     def token_uses(self) -> dict[str, TokenUse]:
         """When each token was last used, by its id."""
@@ -202,88 +162,9 @@ class Database:
             "INSERT OR REPLACE INTO token VALUES (?, ?, ?)", (token_id, use.last_used, use.granted_by)
         )
 
-    def append(self, key: int, runs: Sequence[Run]) -> None:
-        """Add messages to a history; where none is kept, nothing."""
-        extent = self._extent(key)
-        if extent is not None:
-            self._add(key, extent, runs)
-
-    def replace_journal(self, key: int, journal: StoredJournal) -> None:
-        """Keep this history of a session, in place of what there is. Its epoch is the session's."""
-        self.forget_journal(key)
-        count = sum(len(run.messages) for run in journal.runs)
-        size = sum(len(message) for message, _ in journal.states)
-        extent = self._extents[key] = _Extent(journal.position - count, size, journal.truncated)
-        self._connection.execute("INSERT INTO journal VALUES (?, 0, 0, 0)", (key,))
-        for number, (message, state) in enumerate(journal.states, extent.position - len(journal.states)):
-            self._connection.execute("INSERT INTO state VALUES (?, ?, ?, ?)", (key, state, number, message))
-        self._add(key, extent, journal.runs)
-
-    def renew_journal(self, key: int, journal: StoredJournal) -> None:
-        """Keep this history of a session, which what there is was once, if anything is.
-
-        What it does not have any more stays, where nothing is missing between the two.
-        """
-        extent = self._extent(key)
-        news = None if extent is None else journal.after(extent.position)
-        if extent is None or news is None:
-            self.replace_journal(key, journal)
-        else:
-            self._add(key, extent, news)
-
-    def cut_journal(self, key: int, size: int) -> None:
-        """Remove the beginning of a history, so that at most `size` bytes of messages are left.
-
-        The last message of each kind of state stays, even if it is larger.
-        """
-        extent = self._extent(key)
-        if extent is not None:
-            self._cut(key, extent, size, within_turn=True)
-            self._note_extent(key, extent)
-
-    def read_journal(self, key: int) -> StoredJournal | None:
-        """A session's history; None where none is kept, or where what is stored does not fit together."""
-        row = self._connection.execute(
-            "SELECT epoch, position, truncated, former FROM session JOIN journal ON session = key WHERE key = ?",
-            (key,),
-        ).fetchone()
-        if row is None:
-            return None
-        epoch, position, truncated, former = row
-        if not isinstance(epoch, str) or not is_number(position):
-            return None
-        aside = self._connection.execute("SELECT message, kind FROM state WHERE session = ? ORDER BY number", (key,))
-        states = aside.fetchall()
-        if not all(isinstance(message, bytes) and isinstance(kind, str) for message, kind in states):
-            return None
-        pieces = self._connection.execute(
-            "SELECT first, ends_turn, outline, messages FROM piece WHERE session = ? ORDER BY first", (key,)
-        ).fetchall()
-        runs: list[Run] = []
-        reached = position
-        for first, ends_turn, outlined, messages in pieces:
-            run = unpack(outlined, messages)
-            if not run.messages or not is_number(first) or (runs and first != reached):
-                return None
-            reached = first + len(run.messages)
-            run.ends_turn = bool(ends_turn)
-            if runs and not runs[-1].ends_turn:
-                runs[-1].join(run)
-            else:
-                runs.append(run)
-        if reached != position:
-            return None
-        return StoredJournal(epoch, position, bool(truncated), states, runs, _former(former))
-
-    def forget_journal(self, key: int) -> None:
-        """Erase a session's history; none is kept from now on."""
-        self._extents.pop(key, None)
-        for table in ("journal", "piece", "state"):
-            self._connection.execute(f"DELETE FROM {table} WHERE session = ?", (key,))  # noqa: S608 - our own names
-
     def forget(self, key: int) -> None:
         """Erase a session with its history."""
-        self.forget_journal(key)
+        self.histories.forget(key)
         self._connection.execute("DELETE FROM session WHERE key = ?", (key,))
 
     def tidy(self) -> None:
@@ -329,108 +210,6 @@ class Database:
     def _value(self, query: str) -> Any:
         return self._connection.execute(query).fetchone()[0]
 
-    def _extent(self, key: int) -> _Extent | None:
-        extent = self._extents.get(key)
-        if extent is None:
-            query = "SELECT position, size, truncated FROM journal WHERE session = ?"
-            row = self._connection.execute(query, (key,)).fetchone()
-            if row is not None:
-                position, size, truncated = row
-                extent = self._extents[key] = _Extent(as_number(position), as_number(size), bool(truncated))
-        return extent
-
-    def _add(self, key: int, extent: _Extent, runs: Sequence[Run]) -> None:
-        """Add messages, cut off what is too much then, and note how far the history goes."""
-        # For each message of each agent, and the interpreter's lock is wanted elsewhere: no step of a loop is one
-        # message's.
-        lengths = [list(map(len, run.messages)) for run in runs]
-        # Before, so that SQLite writes the new where the old was, and does not have to write that it was erased.
-        # A turn that is running ends with these, maybe: what is then cut off is all of it or nothing.
-        self._fit(key, extent, sum(map(sum, lengths)), within_turn=not any(run.ends_turn for run in runs))
-        for run, each in zip(runs, lengths, strict=True):
-            if run.messages:
-                self._insert(key, extent, run, each)
-            elif run.ends_turn:
-                self._connection.execute(
-                    "UPDATE piece SET ends_turn = 1 WHERE session = ? "
-                    "AND first = (SELECT max(first) FROM piece WHERE session = ?)",
-                    (key, key),
-                )
-        self._fit(key, extent)
-        self._note_extent(key, extent)
-
-    def _note_extent(self, key: int, extent: _Extent) -> None:
-        self._connection.execute(
-            "UPDATE journal SET position = ?, size = ?, truncated = ? WHERE session = ?",
-            (extent.position, extent.size, extent.truncated, key),
-        )
-
-    def _insert(self, key: int, extent: _Extent, run: Run, lengths: list[int]) -> None:
-        """Add messages of these lengths, in pieces."""
-        kinds: list[str | None] = [None] * len(lengths)
-        for index, state in run.states.items():
-            kinds[index] = state
-        for start, end in split(lengths, self._piece):
-            its_lengths, its_kinds = lengths[start:end], kinds[start:end]
-            count, size, talk = end - start, sum(its_lengths), its_kinds.count(None)
-            self._connection.execute(
-                "INSERT INTO piece VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
-                (
-                    key,
-                    extent.position,
-                    count,
-                    size,
-                    talk,
-                    run.ends_turn and end == len(lengths),
-                    outline(its_lengths, its_kinds),
-                    b"".join(run.messages[start:end]),
-                ),
-            )
-            extent.position += count
-            extent.size += size
-
-    def _fit(self, key: int, extent: _Extent, coming: int = 0, *, within_turn: bool = True) -> None:
-        """Cut a history that is a quarter too large with what is coming, which are so many bytes."""
-        if extent.size + coming > self._limit * 5 // 4:
-            self._cut(key, extent, self._limit - coming, within_turn=within_turn)
-
-    def _cut(self, key: int, extent: _Extent, limit: int, *, within_turn: bool) -> None:
-        """Cut off whole turns, then the beginning of the running one, until what is left is within the limit."""
-        query = "SELECT kind, length(message) FROM state WHERE session = ?"
-        aside = {kind: as_number(length) for kind, length in self._connection.execute(query, (key,)).fetchall()}
-        pieces = self._connection.execute(
-            "SELECT first, count, size, talk, ends_turn FROM piece WHERE session = ? ORDER BY first", (key,)
-        ).fetchall()
-        last_end = max((index for index, piece in enumerate(pieces) if piece[-1]), default=-1)
-        at_end = True
-        rest = 0
-        for index, (*numbers, ends_turn) in enumerate(pieces):
-            if (extent.size <= limit and (at_end or index > last_end)) or (index > last_end and not within_turn):
-                break
-            first, count, size, talk = map(as_number, numbers)
-            at_end = bool(ends_turn)
-            extent.size -= size
-            extent.truncated = extent.truncated or talk > 0
-            if talk < count:
-                for number, kind, message in self._states(key, first):
-                    extent.size += len(message) - aside.get(kind, 0)
-                    aside[kind] = len(message)
-                    self._connection.execute(
-                        "INSERT OR REPLACE INTO state VALUES (?, ?, ?, ?)", (key, kind, number, message)
-                    )
-            rest = first + count
-        self._connection.execute("DELETE FROM piece WHERE session = ? AND first < ?", (key, rest))
-
-    def _states(self, key: int, first: int) -> Iterable[tuple[int, str, bytes]]:
-        """The last message of each kind of state in a piece: its position, the kind and the message."""
-        query = "SELECT outline, messages FROM piece WHERE session = ? AND first = ?"
-        row = self._connection.execute(query, (key, first)).fetchone()
-        if row is None:
-            raise Damaged("a piece of a history is listed and can't be found")
-        run = unpack(*row)
-        last = {state: index for index, state in run.states.items()}
-        return [(first + index, state, run.messages[index]) for state, index in last.items()]
-
 
 def read_token_uses(path: Path) -> dict[str, TokenUse]:
     """When each token was last used, by its id, while a gateway may be writing; none where that can't be read."""
@@ -455,7 +234,7 @@ def read_session_ids(path: Path) -> set[str] | None:
             return {as_text(session_id) for (session_id,) in connection.execute("SELECT session_id FROM session")}
         finally:
             connection.close()
-    except (sqlite3.Error, UnicodeDecodeError, Damaged):
+    except (sqlite3.Error, UnicodeDecodeError, Corruption):
         return None
 
 
@@ -502,23 +281,13 @@ def _session(
         as_time(used),
         as_text(epoch),
         as_number(position),
-        _former(former),
+        decode_former(former),
     )
 
 
 def _former_text(session: StoredSession) -> str | None:
     """The epochs that a history had before, as they are stored."""
     return msgspec.json.encode(session.former).decode() if session.former else None
-
-
-def _former(text: object) -> tuple[tuple[str, int], ...]:
-    """The epochs that a history had before. Where that is damaged it is none: nobody's place is proven by it."""
-    if not isinstance(text, str):
-        return ()
-    try:
-        return msgspec.json.decode(text, type=tuple[tuple[str, int], ...])
-    except (msgspec.DecodeError, UnicodeError):
-        return ()
 
 
 def _token_uses(connection: sqlite3.Connection) -> dict[str, TokenUse]:

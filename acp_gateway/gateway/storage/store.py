@@ -19,13 +19,13 @@ from typing import Final, TypeVar, TypeVarTuple, Unpack
 import trio
 
 from acp_gateway.errors import ConfigError
-from acp_gateway.gateway.storage.damage import is_damage, is_passing, put_aside
+from acp_gateway.gateway.storage.corruption import is_corruption, is_transient, put_aside
 from acp_gateway.gateway.storage.database import Connect, Database
 from acp_gateway.gateway.storage.history_limits import Kept, Reduction, reduce
 from acp_gateway.gateway.storage.records import StoredJournal, StoredSession, TokenUse
 from acp_gateway.gateway.storage.write_delay import WriteDelay
-from acp_gateway.gateway.storage.write_queue import Backlog, Memory
-from acp_gateway.gateway.storage.writing import cut, write
+from acp_gateway.gateway.storage.write_queue import Memory, WriteQueue
+from acp_gateway.gateway.storage.writer import cut, write
 
 _log = logging.getLogger(__name__)
 
@@ -105,11 +105,11 @@ class Storage:
         # Open while `run` runs, but for the time between a failure and the next attempt.
         self._database: Database | None = None
         # Whether the file was found to be damaged and is not put aside yet.
-        self._damaged = False
+        self._corrupt = False
         # What is not kept and why, by the kind of problem.
         self._problems: dict[str, str] = {}
         # What is to be on disk and is not yet.
-        self._backlog = Backlog(journal_limit)
+        self._queue = WriteQueue(journal_limit)
         self._history_limits = history_limit, history_limit_per_identity
         # The keys of the sessions whose history on disk lacks its beginning.
         self._truncated: set[int] = set()
@@ -136,7 +136,7 @@ class Storage:
 
     def rely_on(self, memory: Memory) -> None:
         """Ask this for the histories of the sessions that live."""
-        self._backlog.memory = memory
+        self._queue.memory = memory
 
     @property
     def problem(self) -> str | None:
@@ -156,9 +156,9 @@ class Storage:
             try:
                 stored, sizes = self._load()
             except Exception as error:
-                if not is_damage(error):
+                if not is_corruption(error):
                     raise
-                self._damaged = True
+                self._corrupt = True
                 self._note_put_aside(put_aside(self._path, self._now()))
                 stored, sizes = self._load()
         except Exception as error:  # Whatever it is: agents can be used without what was stored.
@@ -167,16 +167,16 @@ class Storage:
         self._written_uses = dict(self._uses)
         if not self._journal:
             stored = [replace(session, position=0) for session in stored]
-        self._backlog.restore(stored, sizes)
-        self._last_key = max(self._backlog.sessions, default=0)
+        self._queue.restore(stored, sizes)
+        self._last_key = max(self._queue.sessions, default=0)
         for key in self.expired():
             self.forget(key)
-        wanted = self._backlog.sessions.keys() if self._journal else ()
+        wanted = self._queue.sessions.keys() if self._journal else ()
         for key in sizes.keys() - wanted:
             self.forget_journal(key)
         # No session is live yet, so that nothing is cut.
         self._remove(self._beyond_limits(sizes).removed)
-        return list(self._backlog.sessions.values())
+        return list(self._queue.sessions.values())
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Write what is queued, until cancelled; then write the rest, within `FAREWELL` seconds, and close the file."""
@@ -195,7 +195,7 @@ class Storage:
                     disconnect.deadline = trio.current_time() + FAREWELL
                     self._hurry()
         finally:
-            self._backlog.close()
+            self._queue.close()
             if disconnect.cancelled_caught:
                 _log.error("%s: not all could be written within %d seconds", self._path, FAREWELL)
 
@@ -227,31 +227,31 @@ class Storage:
         Of one that is kept, another `epoch` means that the same history goes on under another name. An empty one leaves
         the name as it is, and what it was called before: whoever has no history in memory knows none.
         """
-        known = self._backlog.sessions.get(key)
+        known = self._queue.sessions.get(key)
         if known is not None and not epoch:
             epoch, former = known.epoch, known.former
         about = key, agent, session_id, owner, cwd, title, updated_at, created, used, epoch
         session = StoredSession(*about, former=former)
         if session == known:
             return
-        self._backlog.put_session(session)
+        self._queue.put_session(session)
         self._queued()
         if known is None:
             self.replace(key, StoredJournal(epoch, position=0, truncated=False), size=0)
 
     def append(self, key: int, message: bytes, state: str | None = None) -> None:
         """Add a message to a session's history, with the kind of state that it tells, if any."""
-        self._backlog.extend(key, (message,), state)
+        self._queue.extend(key, (message,), state)
         self._queued()
 
     def extend(self, key: int, messages: Sequence[bytes]) -> None:
         """Add messages that tell no state to a session's history."""
-        self._backlog.extend(key, messages)
+        self._queue.extend(key, messages)
         self._queued()
 
     def turn_ended(self, key: int) -> None:
         """A turn ended after the last message of a session's history."""
-        self._backlog.end_turn(key)
+        self._queue.end_turn(key)
         self._queued()
 
     def replace(self, key: int, journal: StoredJournal, size: int) -> None:
@@ -263,28 +263,28 @@ class Storage:
             size: bytes of its messages.
         """
         if self._journal:
-            self._backlog.replace(key, journal, size)
+            self._queue.replace(key, journal, size)
             self._queued()
 
     def settle(self, key: int) -> None:
         """A session's history won't be in memory any more, and what is kept of it stays."""
-        self._backlog.settle(key)
+        self._queue.settle(key)
         self._queued()
 
     def forget_journal(self, key: int) -> None:
         """Erase a session's history. Until it is replaced, none is kept."""
-        self._backlog.forget_journal(key)
+        self._queue.forget_journal(key)
         self._queued()
 
     def forget(self, key: int) -> None:
         """Erase a session with its history."""
-        self._backlog.forget(key)
+        self._queue.forget(key)
         self._queued()
 
     def expired(self) -> list[int]:
         """The keys of the sessions that nobody has used for too long."""
         earliest = self._now() - self._retention
-        return [session.key for session in self._backlog.sessions.values() if session.used < earliest]
+        return [session.key for session in self._queue.sessions.values() if session.used < earliest]
 
     def token_used(self, token_id: str, granted_by: str | None = None) -> None:
         """A token was presented now; `granted_by` tells whose session it is for, once that is known."""
@@ -295,7 +295,7 @@ class Storage:
         written = self._written_uses.get(token_id, TokenUse(-math.inf))
         if abs(use.last_used - written.last_used) >= TOKEN_INTERVAL or granted_by != written.granted_by:
             self._written_uses[token_id] = use
-            self._backlog.put_use(token_id, use)
+            self._queue.put_use(token_id, use)
             self._queued()
 
     def token_uses(self) -> dict[str, TokenUse]:
@@ -304,11 +304,11 @@ class Storage:
 
     def keeps_journal(self, key: int) -> bool:
         """Whether a session's history is kept: it was not forgotten, nor given up because it could not be written."""
-        return self._backlog.keeps(key)
+        return self._queue.keeps(key)
 
     def has_cut_journal(self, key: int) -> bool:
         """Return whether a session's history is on disk without its beginning."""
-        return key in self._truncated and self._backlog.keeps(key)
+        return key in self._truncated and self._queue.keeps(key)
 
     async def read_journal(self, key: int) -> StoredJournal | None:
         """A session's history as it is when this returns, with all that was queued before.
@@ -319,30 +319,30 @@ class Storage:
         for `run`, and ends with it. Cancelling it changes nothing.
         """
         for _ in range(READINGS):
-            if not self._backlog.keeps(key) or self._stopping:
+            if not self._queue.keeps(key) or self._stopping:
                 break
             reading = self._readings.setdefault(key, _Reading())
             self._hurry()
             await reading.done.wait()
-            if reading.revision == self._backlog.revision(key):
+            if reading.revision == self._queue.revision(key):
                 return reading.journal
-            if self._backlog.is_in_memory(key):
+            if self._queue.is_in_memory(key):
                 break
         await trio.lowlevel.checkpoint()
         return None
 
     def _queued(self) -> None:
         """Wake up the writer, if there is anything to write."""
-        if self._backlog.has_given_up:
+        if self._queue.has_given_up:
             text = "more is to be written than can be; the histories of sessions that have ended are given up"
             self._report("slow", f"{self._path}: {text}")
         # Where no histories are kept, messages come all the time of which nothing is queued.
-        if not self._backlog:
+        if not self._queue:
             return
         if self._asleep:
             self._delay.queued(trio.current_time())
             self._wake_up()
-        elif self._gathering is not None and self._delay.is_full(self._backlog.size):
+        elif self._gathering is not None and self._delay.is_full(self._queue.size):
             self._gathering.cancel()
 
     def _hurry(self) -> None:
@@ -360,7 +360,7 @@ class Storage:
     async def _write_until_stopped(self, disconnect: trio.CancelScope) -> None:
         with disconnect:
             while True:
-                if self._backlog or self._readings or self._erased:
+                if self._queue or self._readings or self._erased:
                     # A stream that keeps a processor busy would otherwise keep another one busy with being written,
                     # and be slower for it, though most of it is soon cut off again.
                     await self._gather()
@@ -385,7 +385,7 @@ class Storage:
 
     async def _gather(self) -> None:
         """Wait for more that is written together with what is queued."""
-        seconds = self._delay.seconds(trio.current_time(), self._took, self._backlog.size)
+        seconds = self._delay.seconds(trio.current_time(), self._took, self._queue.size)
         if seconds:
             with trio.CancelScope() as self._gathering:
                 await self._rest_for(seconds)
@@ -409,10 +409,10 @@ class Storage:
         else:
             # Who asks from now on wants what is queued by then.
             reading = self._readings.pop(key)
-            reading.revision = self._backlog.revision(key)
+            reading.revision = self._queue.revision(key)
             try:
                 written = await self._try_to_write(key)
-                if not self._stopping and (written or not self._backlog.waits(key)):
+                if not self._stopping and (written or not self._queue.waits(key)):
                     reading.journal = await self._read(key)
             finally:
                 reading.done.set()
@@ -430,8 +430,8 @@ class Storage:
         if self._database is None:
             self._database = await self._open_or_begin_anew()
             if self._database.is_new:
-                self._backlog.begin_anew(self._uses)
-        with self._backlog.taken(first) as batch:
+                self._queue.begin_anew(self._uses)
+        with self._queue.taken(first) as batch:
             if batch:
                 truncated = await self._in_thread(write, self._database, batch)
                 self._truncated = self._truncated.difference(batch.changes) | truncated
@@ -448,7 +448,7 @@ class Storage:
         self._until_added_up -= written
         if self._until_added_up > 0 or self._database is None or math.isinf(min(self._history_limits)):
             return
-        reduction = self._beyond_limits(await self._in_thread(self._database.sizes))
+        reduction = self._beyond_limits(await self._in_thread(self._database.histories.sizes))
         self._remove(reduction.removed)
         if reduction.cut:
             await self._in_thread(cut, self._database, reduction.cut)
@@ -460,9 +460,9 @@ class Storage:
     def _beyond_limits(self, sizes: Mapping[int, int]) -> Reduction:
         """Return the changes that bring histories of these sizes within `history_limit`."""
         histories = [
-            Kept(key, session.owner, sizes[key], session.used, self._backlog.is_in_memory(key) or key in self._readings)
-            for key, session in self._backlog.sessions.items()
-            if key in sizes and self._backlog.keeps(key)
+            Kept(key, session.owner, sizes[key], session.used, self._queue.is_in_memory(key) or key in self._readings)
+            for key, session in self._queue.sessions.items()
+            if key in sizes and self._queue.keeps(key)
         ]
         return reduce(histories, *self._history_limits)
 
@@ -470,44 +470,44 @@ class Storage:
         """Remove the histories of these sessions, because of `history_limit`."""
         if keys:
             _log.warning("%s: history_limit: the histories of %d sessions are removed", self._path, len(keys))
-            self._backlog.give_up(set(keys))
+            self._queue.give_up(set(keys))
             self._queued()
 
     async def _open_or_begin_anew(self) -> Database:
         """The file, opened; a new one if it is damaged. Raises any of `_FAILURES`."""
-        if not self._damaged:
+        if not self._corrupt:
             try:
                 return await self._in_thread(self._connect)
             except Exception as error:
-                if not is_damage(error):
+                if not is_corruption(error):
                     raise
-                self._damaged = True
+                self._corrupt = True
         self._note_put_aside(await self._in_thread(put_aside, self._path, self._now()))
         return await self._in_thread(self._connect)
 
     async def _read(self, key: int) -> StoredJournal | None:
-        if self._database is None or not self._backlog.keeps(key):
+        if self._database is None or not self._queue.keeps(key):
             return None
         try:
-            journal = await self._in_thread(self._database.read_journal, key)
+            journal = await self._in_thread(self._database.histories.read, key)
         except Exception as error:  # Whatever it is: it is this history that can't be read.
             await self._fail(error)
             return None
-        if not self._backlog.keeps(key):
+        if not self._queue.keeps(key):
             return None
         if journal is not None:
             # A new name of it may not have been written yet.
-            session = self._backlog.sessions[key]
+            session = self._queue.sessions[key]
             return replace(journal, epoch=session.epoch, former=session.former)
-        if not self._backlog.waits(key):
+        if not self._queue.waits(key):
             _log.error("%s: the history of a session does not fit together, and is given up", self._path)
-            self._backlog.give_up({key})
+            self._queue.give_up({key})
         return None
 
     async def _fail(self, error: Exception) -> None:
         self._note_failure(error)
-        self._damaged = self._damaged or is_damage(error)
-        if not is_passing(error):
+        self._corrupt = self._corrupt or is_corruption(error)
+        if not is_transient(error):
             await self._let_go()
 
     async def _let_go(self) -> None:
@@ -522,7 +522,12 @@ class Storage:
         """Read the sessions, and the size of each history by the key of its session. Blocks; raises anything."""
         file = self._connect()
         try:
-            stored, sizes, uses, self._truncated = file.sessions(), file.sizes(), file.token_uses(), file.truncated()
+            stored, sizes, uses, self._truncated = (
+                file.sessions(),
+                file.histories.sizes(),
+                file.token_uses(),
+                file.histories.truncated(),
+            )
         finally:
             # Until `run`, which may never come.
             file.close()
@@ -534,14 +539,14 @@ class Storage:
         return Database(self._path, self._journal_limit, self._connect_to)
 
     def _note_put_aside(self, aside: Path) -> None:
-        self._damaged = False
+        self._corrupt = False
         text = f"{self._path} was damaged and a new one is begun; what is left of the old one is {aside}"
         self._report("damage", text)
 
     def _note_failure(self, error: Exception) -> None:
         reason = str(error) if isinstance(error, ConfigError) else f"{self._path}: {_reason(error)}"
         mistake = None if isinstance(error, _FAILURES) else error
-        if self._damaged and isinstance(error, OSError):
+        if self._corrupt and isinstance(error, OSError):
             reason += " (it is damaged, and can't be put aside)"
         text = f"{reason}; what is new of sessions does not outlive a restart until that is over"
         self._report("failure", text, mistake)
@@ -554,10 +559,10 @@ class Storage:
     def _succeeded(self) -> None:
         if self._problems.pop("failure", None) is not None:
             _log.info("%s can be written again", self._path)
-        if "damage" in self._problems and not self._backlog.begins_anew:
+        if "damage" in self._problems and not self._queue.begins_anew:
             del self._problems["damage"]
             _log.info("%s: what is known of sessions is stored in the new file", self._path)
-        if "slow" in self._problems and not self._backlog.has_given_up:
+        if "slow" in self._problems and not self._queue.has_given_up:
             del self._problems["slow"]
             _log.info("%s: what was to be written is written", self._path)
 

@@ -223,9 +223,9 @@ async def test_of_a_stream_that_is_faster_than_the_disk_the_end_is_kept(
             session.write(b"%d" % number)
             if number == 90:
                 session.end_turn()
-        waiting = first.storage._backlog.size
+        waiting = first.storage._queue.size
         session.extend([b"end"])
-        assert first.storage._backlog.size == waiting
+        assert first.storage._queue.size == waiting
         assert (await first.journal(session)).replay() == session.journal.replay()
         session.extend([b"later"])
     async with life(tmp_path) as second:

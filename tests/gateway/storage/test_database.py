@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from acp_gateway.core.journal import Journal
 from acp_gateway.errors import ConfigError
-from acp_gateway.gateway.storage.damage import Damaged, is_damage
+from acp_gateway.gateway.storage.corruption import Corruption, is_corruption
 from acp_gateway.gateway.storage.database import Database, read_token_uses
 from acp_gateway.gateway.storage.records import Run, StoredJournal, StoredSession, TokenUse
 
@@ -81,7 +81,7 @@ def begin(database: Database, *entries: Entry, states: tuple[tuple[bytes, str], 
     with database.transaction():
         database.put_session(SESSION)
         position = len(states) + len(entries)
-        database.replace_journal(SESSION.key, StoredJournal("e1", position, False, states, runs(*entries)))
+        database.histories.replace(SESSION.key, StoredJournal("e1", position, False, states, runs(*entries)))
 
 
 def append(database: Database, *entries: tuple[bytes, str | None], ends_turn: bool = False) -> None:
@@ -90,19 +90,19 @@ def append(database: Database, *entries: tuple[bytes, str | None], ends_turn: bo
         run = Run(ends_turn=ends_turn)
         for message, state in entries:
             run.extend([message], state)
-        database.append(SESSION.key, [run])
+        database.histories.append(SESSION.key, [run])
 
 
 def add_and_fail(database: Database) -> None:
     """Add to the session's history, and raise ZeroDivisionError before that is done."""
     with database.transaction():
-        database.append(SESSION.key, [Run([b"never"])])
+        database.histories.append(SESSION.key, [Run([b"never"])])
         raise ZeroDivisionError
 
 
 def journal_of(database: Database) -> StoredJournal:
     """The session's history."""
-    journal = database.read_journal(SESSION.key)
+    journal = database.histories.read(SESSION.key)
     assert journal is not None
     return journal
 
@@ -180,7 +180,7 @@ def test_several_turns_can_be_added_together_after_one_that_goes_on(database: Da
             Run(ends_turn=True),
             Run([b"d"]),
         ]
-        database.append(SESSION.key, turns)
+        database.histories.append(SESSION.key, turns)
     expected = [Run([b"a", b"b"], {1: "mode"}, ends_turn=True), Run([b"c"], ends_turn=True), Run([b"d"])]
     assert journal_of(database) == StoredJournal("e1", 4, False, [], expected)
 
@@ -191,7 +191,7 @@ def test_a_turn_that_is_stored_in_pieces_comes_back_in_one(database: Database) -
     messages = [b"%d" % number * size for number, size in enumerate(sizes)]
     run = Run(list(messages), {0: "mode", 3: "plan"}, ends_turn=True)
     with database.transaction():
-        database.append(SESSION.key, [run])
+        database.histories.append(SESSION.key, [run])
     assert journal_of(database).runs == [Run(messages, {0: "mode", 3: "plan"}, ends_turn=True)]
 
 
@@ -240,7 +240,7 @@ def test_a_history_that_is_replaced_comes_back_as_given(database: Database) -> N
         "e1", 9, True, [(b"plan", "plan"), (b"mode", "mode")], runs(Entry(b"x", ends_turn=True), Entry(b"y"))
     )
     with database.transaction():
-        database.replace_journal(SESSION.key, new)
+        database.histories.replace(SESSION.key, new)
     append(database, (b"z", None))
     assert journal_of(database) == replace(new, position=10, runs=runs(*entries(new), Entry(b"z")))
 
@@ -249,7 +249,7 @@ def test_a_history_that_is_renewed_keeps_what_it_has_from_before(database: Datab
     begin(database, Entry(b"one", ends_turn=True), Entry(b"two", "mode"))
     with database.transaction():
         news = runs(Entry(b"two", "mode"), Entry(b"three", ends_turn=True), Entry(b"four", "plan"))
-        database.renew_journal(SESSION.key, StoredJournal("e1", 4, True, [], news))
+        database.histories.renew(SESSION.key, StoredJournal("e1", 4, True, [], news))
     assert journal_of(database) == StoredJournal(
         "e1",
         4,
@@ -268,14 +268,14 @@ def test_a_history_that_may_have_a_gap_is_replaced_where_it_is_renewed(database:
     begin(database, Entry(b"one"))
     renewed = StoredJournal("e1", 3, True, [(b"mode", "mode")], runs(Entry(b"three")))
     with database.transaction():
-        database.renew_journal(SESSION.key, renewed)
+        database.histories.renew(SESSION.key, renewed)
     assert journal_of(database) == renewed
 
 
 def test_a_history_that_is_not_kept_is_so_from_its_renewal_on(database: Database) -> None:
     with database.transaction():
         database.put_session(SESSION)
-        database.renew_journal(SESSION.key, StoredJournal("e1", 1, False, [], runs(Entry(b"one"))))
+        database.histories.renew(SESSION.key, StoredJournal("e1", 1, False, [], runs(Entry(b"one"))))
     assert journal_of(database) == StoredJournal("e1", 1, False, [], runs(Entry(b"one")))
 
 
@@ -283,8 +283,8 @@ def test_where_no_history_is_kept_nothing_is_added(database: Database) -> None:
     with database.transaction():
         database.put_session(SESSION)
     append(database, (b"a", None))
-    assert database.read_journal(SESSION.key) is None
-    assert database.sizes() == {}
+    assert database.histories.read(SESSION.key) is None
+    assert database.histories.sizes() == {}
 
 
 def test_a_history_goes_on_when_the_file_is_opened_again(path: Path) -> None:
@@ -294,7 +294,7 @@ def test_a_history_goes_on_when_the_file_is_opened_again(path: Path) -> None:
     second = Database(path, LIMIT)
     append(second, (b"two", None))
     assert journal_of(second) == StoredJournal("e1", 2, False, [], runs(Entry(b"one"), Entry(b"two")))
-    assert second.sizes().keys() == {SESSION.key}
+    assert second.histories.sizes().keys() == {SESSION.key}
     second.close()
 
 
@@ -399,7 +399,7 @@ def test_whatever_was_cut_in_memory_a_history_that_is_renewed_goes_on_without_a_
             held = [Run(*run) for run in memory.runs()]
             renewed = StoredJournal("e1", memory.position, memory.truncated, memory.aside(), held)
             with database.transaction():
-                database.renew_journal(SESSION.key, renewed)
+                database.histories.renew(SESSION.key, renewed)
             journal = journal_of(database)
         finally:
             database.close()
@@ -436,13 +436,13 @@ def test_whatever_was_cut_in_memory_a_history_that_is_renewed_goes_on_without_a_
 def test_a_history_that_does_not_fit_together_is_none(database: Database, path: Path, damage: str) -> None:
     begin(database, *(Entry(b"one", ends_turn=True) for _ in range(3)))
     change(path, damage)
-    assert database.read_journal(SESSION.key) is None
+    assert database.histories.read(SESSION.key) is None
 
 
 def test_a_history_with_a_message_of_less_than_nothing_is_none(database: Database, path: Path) -> None:
     begin(database, Entry(b"one"), Entry(b"two"))
     change(path, "UPDATE piece SET outline = CAST('[[-1,null],[7,null]]' AS BLOB)")
-    assert database.read_journal(SESSION.key) is None
+    assert database.histories.read(SESSION.key) is None
 
 
 def test_nothing_is_left_of_a_history_that_is_erased(database: Database, path: Path) -> None:
@@ -450,9 +450,9 @@ def test_nothing_is_left_of_a_history_that_is_erased(database: Database, path: P
     append(database, (b"SECRET" * 20, None))
     assert b"SECRET" in bytes_on_disk(path)
     with database.transaction():
-        database.forget_journal(SESSION.key)
+        database.histories.forget(SESSION.key)
     database.tidy()
-    assert database.read_journal(SESSION.key) is None
+    assert database.histories.read(SESSION.key) is None
     assert database.sessions() == [SESSION]
     assert b"SECRET" not in bytes_on_disk(path)
 
@@ -556,7 +556,7 @@ def test_garbage_is_damage(path: Path) -> None:
     path.write_bytes(b"no database at all, " * 500)
     with pytest.raises(sqlite3.DatabaseError) as caught:
         Database(path, LIMIT)
-    assert is_damage(caught.value)
+    assert is_corruption(caught.value)
 
 
 def test_a_file_that_lost_its_end_is_damage(path: Path) -> None:
@@ -566,7 +566,7 @@ def test_a_file_that_lost_its_end_is_damage(path: Path) -> None:
     os.truncate(path, path.stat().st_size // 2)
     with pytest.raises(sqlite3.DatabaseError) as caught:
         Database(path, LIMIT)
-    assert is_damage(caught.value)
+    assert is_corruption(caught.value)
 
 
 @pytest.mark.parametrize(
@@ -583,9 +583,9 @@ def test_numbers_that_are_none_are_damage_to_who_cuts_a_history(database: Databa
         allowed = "UPDATE sqlite_master SET sql = replace(sql, 'NOT NULL', '') WHERE name = 'state'"
         change(path, "PRAGMA writable_schema = ON", allowed, "PRAGMA schema_version = 99")
     change(path, damage)
-    with pytest.raises(Damaged) as caught:
+    with pytest.raises(Corruption) as caught:
         append(database, (b"x" * 1000, None))
-    assert is_damage(caught.value)
+    assert is_corruption(caught.value)
 
 
 def test_the_use_of_tokens_comes_back(database: Database, path: Path) -> None:
@@ -625,8 +625,8 @@ def test_a_turn_that_ends_in_what_is_coming_is_cut_off_as_a_whole(database: Data
     begin(database)
     running = Run([b"%03d" % number + b"." * 7 for number in range(LIMIT * 9 // 100)])
     with database.transaction():
-        database.append(SESSION.key, [running])
+        database.histories.append(SESSION.key, [running])
     with database.transaction():
         ended, whole = Run([b"the end..."] * 5, ends_turn=True), Run([b"another..."] * (LIMIT // 20), ends_turn=True)
-        database.append(SESSION.key, [ended, whole])
+        database.histories.append(SESSION.key, [ended, whole])
     assert [set(run.messages) for run in journal_of(database).runs] == [{b"another..."}]

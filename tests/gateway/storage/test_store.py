@@ -22,14 +22,15 @@ import trio.testing
 from acp_gateway.core.journal import Journal
 from acp_gateway.core.sessions import Session
 from acp_gateway.gateway.storage import store as storage_module
-from acp_gateway.gateway.storage import write_queue as backlog_module
+from acp_gateway.gateway.storage import write_queue as write_queue_module
 from acp_gateway.gateway.storage.archive import StoredArchive
-from acp_gateway.gateway.storage.batches import Batch, Change
 from acp_gateway.gateway.storage.database import Database, read_token_uses
+from acp_gateway.gateway.storage.histories import HistoryTables
 from acp_gateway.gateway.storage.records import Run, StoredJournal, StoredSession, TokenUse
 from acp_gateway.gateway.storage.store import READINGS, RETRY, Storage
 from acp_gateway.gateway.storage.write_delay import GATHERING, LONGEST_GATHERING
-from acp_gateway.gateway.storage.writing import write
+from acp_gateway.gateway.storage.write_queue import Batch, Change
+from acp_gateway.gateway.storage.writer import write
 from tests.doubles import TIMEOUT
 
 NOON = 1_767_268_800.0
@@ -198,7 +199,7 @@ def storage(path: Path, clock: Clock, disk: Disk, pauses: Pauses) -> Storage:
 @pytest.fixture
 def narrow(path: Path, clock: Clock, disk: Disk, pauses: Pauses, monkeypatch: pytest.MonkeyPatch) -> Storage:
     """A storage in which no more may wait to be written than one whole history."""
-    monkeypatch.setattr(backlog_module, "QUEUE", 0)
+    monkeypatch.setattr(write_queue_module, "QUEUE", 0)
     return make(path, clock, disk, pauses)
 
 
@@ -730,7 +731,7 @@ async def test_a_damaged_file_is_a_problem_until_the_history_of_a_session_that_e
         disk.flowing.set()
         while narrow.problem is not None:
             await trio.lowlevel.checkpoint()
-        assert Database(path, LIMIT).read_journal(later) == had
+        assert Database(path, LIMIT).histories.read(later) == had
 
 
 async def test_a_file_that_lost_its_end_is_put_aside(path: Path) -> None:
@@ -997,7 +998,7 @@ async def test_a_mistake_in_writing_is_told_and_tried_again(
         keep(storage, 1)
         await storage.read_journal(1)
         with monkeypatch.context() as patch:
-            patch.setattr(Database, "append", divide)
+            patch.setattr(HistoryTables, "append", divide)
             storage.append(1, b"one")
             for _ in range(2):
                 await pauses.until_failed()
@@ -1021,7 +1022,7 @@ async def test_a_mistake_in_reading_costs_who_reads_no_more_than_that(
         keep(storage, 1)
         storage.append(1, b"one")
         with monkeypatch.context() as patch:
-            patch.setattr(Database, "read_journal", divide)
+            patch.setattr(HistoryTables, "read", divide)
             assert await storage.read_journal(1) is None
         assert "unexpected ZeroDivisionError" in str(storage.problem)
         assert await storage.read_journal(1) == journal(b"one")
@@ -1172,7 +1173,7 @@ async def test_who_asks_gets_nothing_of_a_history_that_goes_on_in_memory(
 async def test_who_asks_gets_what_replaced_a_history_that_does_not_fit_together(
     storage: Storage, path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def read(self: Database, key: int) -> StoredJournal | None:
+    def read(self: HistoryTables, key: int) -> StoredJournal | None:
         monkeypatch.undo()
         trio.from_thread.run_sync(replace, storage, key, journal(b"new", epoch="e2"))
         return None
@@ -1180,7 +1181,7 @@ async def test_who_asks_gets_what_replaced_a_history_that_does_not_fit_together(
     async with running(storage):
         keep(storage, 1)
         storage.append(1, b"one")
-        monkeypatch.setattr(Database, "read_journal", read)
+        monkeypatch.setattr(HistoryTables, "read", read)
         assert await storage.read_journal(1) == journal(b"new", epoch="e2")
     assert await restarted(path, 1) == journal(b"new", epoch="e2")
 
@@ -1188,15 +1189,15 @@ async def test_who_asks_gets_what_replaced_a_history_that_does_not_fit_together(
 async def test_who_asks_for_a_history_that_is_never_at_rest_is_not_kept_waiting(
     storage: Storage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    read_journal = Database.read_journal
+    read_journal = HistoryTables.read
     readings: list[int] = []
 
-    def read(self: Database, key: int) -> StoredJournal | None:
+    def read(self: HistoryTables, key: int) -> StoredJournal | None:
         readings.append(key)
         trio.from_thread.run_sync(storage.append, key, b"more")
         return read_journal(self, key)
 
-    monkeypatch.setattr(Database, "read_journal", read)
+    monkeypatch.setattr(HistoryTables, "read", read)
     async with running(storage):
         keep(storage, 1)
         assert await storage.read_journal(1) is None
@@ -1240,9 +1241,9 @@ async def test_what_comes_is_written_between_two_readings(storage: Storage, disk
 async def test_a_history_that_was_handed_over_is_not_held(storage: Storage, monkeypatch: pytest.MonkeyPatch) -> None:
     taken = threading.Event()
     held: list[list[StoredJournal]] = []
-    read_journal = Database.read_journal
+    read_journal = HistoryTables.read
 
-    def read(self: Database, key: int) -> StoredJournal | None:
+    def read(self: HistoryTables, key: int) -> StoredJournal | None:
         if read_before:
             taken.wait(TIMEOUT)
             gc.collect()
@@ -1252,7 +1253,7 @@ async def test_a_history_that_was_handed_over_is_not_held(storage: Storage, monk
         return read_journal(self, key)
 
     read_before: list[int] = []
-    monkeypatch.setattr(Database, "read_journal", read)
+    monkeypatch.setattr(HistoryTables, "read", read)
 
     async def ask(key: int) -> None:
         await storage.read_journal(key)
@@ -1328,7 +1329,7 @@ async def test_histories_that_wait_for_too_long_are_given_up_and_never_have_a_ga
         narrow.append(1, b"x" * 60_000)
         assert not narrow.keeps_journal(1)
         assert narrow.keeps_journal(2)
-        assert narrow._backlog.size < 1000
+        assert narrow._queue.size < 1000
         narrow.append(1, b"later")
         keep(narrow, 1, title="later")
         assert await narrow.read_journal(1) is None
@@ -1350,7 +1351,7 @@ async def test_a_disk_that_hangs_does_not_fill_the_memory(narrow: Storage, path:
         await disk.hang(lambda: narrow.append(1, b"underway"))
         for _ in range(100):
             narrow.append(1, b"x" * 10_000)
-        assert narrow._backlog.size < 1000
+        assert narrow._queue.size < 1000
         assert not narrow.keeps_journal(1)
         disk.flowing.set()
     assert await restarted(path, 1) is None
@@ -1424,7 +1425,7 @@ async def test_of_a_history_no_more_waits_than_it_holds_and_nothing_is_given_up(
         await disk.hang(lambda: histories.append(1, b"underway"))
         for number in range(10_000):
             histories.extend(1, [b"%06d" % number + b"." * 94] * 10)
-            assert storage._backlog.size < LIMIT * 3 / 2
+            assert storage._queue.size < LIMIT * 3 / 2
             if number % 1000 == 7:
                 histories.turn_ended(1)
         disk.flowing.set()
@@ -1440,11 +1441,11 @@ async def test_what_comes_after_that_is_in_memory_until_it_is_written(storage: S
         await storage.read_journal(1)
         await disk.hang(lambda: histories.append(1, b"underway"))
         histories.append(1, b"x" * 2 * LIMIT)
-        waiting = storage._backlog.size
+        waiting = storage._queue.size
         histories.append(1, b"mode", "mode")
         histories.turn_ended(1)
         histories.extend(1, [b"y"] * 100)
-        assert storage._backlog.size == waiting
+        assert storage._queue.size == waiting
         assert histories.taken == []
         disk.flowing.set()
         stored = await storage.read_journal(1)
@@ -1483,7 +1484,7 @@ async def test_what_could_not_be_written_is_replaced_with_what_came_after_it(
         histories.turn_ended(1)
         await pauses.until_failed()
         histories.append(1, b"z" * (LIMIT * 3 // 4))
-        assert storage._backlog.size < LIMIT
+        assert storage._queue.size < LIMIT
         pauses.end()
         await pauses.until_failed()
         # Not before the file can be opened.
@@ -1540,7 +1541,7 @@ async def test_a_turn_that_could_not_be_written_goes_on_with_what_came_meanwhile
         await failure.end()
         first = Run([b"zero", b"one", b"two", b"three"], {1: "mode", 3: "plan"}, ends_turn=True)
         assert await storage.read_journal(1) == StoredJournal("e1", 5, False, [], [first, Run([b"four"])])
-        assert storage._backlog.size == 0
+        assert storage._queue.size == 0
 
 
 @pytest.mark.parametrize("ends", ["before", "meanwhile", "twice"])
@@ -1687,7 +1688,7 @@ async def test_past_the_bound_only_histories_are_given_up_that_are_not_in_memory
         assert "given up" not in narrow.problem
         histories.append(1, b"y" * (LIMIT // 4))
         assert all(narrow.keeps_journal(key) for key in (1, 2, 3))
-        assert narrow._backlog.size < LIMIT / 2
+        assert narrow._queue.size < LIMIT / 2
         narrow.extend(3, [b"z" * LIMIT])
         assert not narrow.keeps_journal(3)
         assert "the histories of sessions that have ended are given up" in narrow.problem
@@ -1800,10 +1801,10 @@ class Walk:
 
     def write(self, file: Database, batch: Batch) -> set[int]:
         """Write a batch, and see what the histories on disk lose by that."""
-        before = {key: (file.read_journal(key), starts_of(change)) for key, change in batch.changes.items()}
+        before = {key: (file.histories.read(key), starts_of(change)) for key, change in batch.changes.items()}
         truncated = write(file, batch)
         for key, (had, (number, start)) in before.items():
-            has = file.read_journal(key)
+            has = file.histories.read(key)
             if has is None:
                 continue  # It was given up.
             change = batch.changes[key]
@@ -2028,7 +2029,7 @@ async def test_past_write_behind_limit_what_is_queued_is_written_at_once(
     work = Storage._work
 
     async def noted(self: Storage) -> bool:
-        taken.append(self._backlog.size)
+        taken.append(self._queue.size)
         return await work(self)
 
     monkeypatch.setattr(Storage, "_work", noted)

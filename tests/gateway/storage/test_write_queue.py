@@ -7,10 +7,9 @@ from dataclasses import replace
 import pytest
 
 from acp_gateway.core.journal import Journal
-from acp_gateway.gateway.storage import write_queue as backlog_module
-from acp_gateway.gateway.storage.batches import Batch
+from acp_gateway.gateway.storage import write_queue as write_queue_module
 from acp_gateway.gateway.storage.records import Run, StoredJournal, StoredSession, TokenUse
-from acp_gateway.gateway.storage.write_queue import Backlog
+from acp_gateway.gateway.storage.write_queue import OVERHEAD, PER_MESSAGE, Batch, Change, WriteQueue
 
 LIMIT = 100_000
 
@@ -43,41 +42,41 @@ def empty(epoch: str = "e1") -> StoredJournal:
 
 
 @pytest.fixture
-def backlog() -> Backlog:
+def backlog() -> WriteQueue:
     """One with the sessions 1 to 3, whose histories are on disk and empty."""
-    backlog = Backlog(LIMIT)
+    backlog = WriteQueue(LIMIT)
     backlog.restore(map(session, (1, 2, 3)), (1, 2, 3))
     return backlog
 
 
 @pytest.fixture
-def narrow(monkeypatch: pytest.MonkeyPatch) -> Backlog:
+def narrow(monkeypatch: pytest.MonkeyPatch) -> WriteQueue:
     """The same, in which no more may wait than one whole history."""
-    monkeypatch.setattr(backlog_module, "QUEUE", 0)
-    backlog = Backlog(LIMIT)
+    monkeypatch.setattr(write_queue_module, "QUEUE", 0)
+    backlog = WriteQueue(LIMIT)
     backlog.restore(map(session, (1, 2, 3)), (1, 2, 3))
     return backlog
 
 
-def take(backlog: Backlog, first: int | None = None) -> Batch:
+def take(backlog: WriteQueue, first: int | None = None) -> Batch:
     """What is written next."""
     with backlog.taken(first) as batch:
         return batch
 
 
-def tell(backlog: Backlog, histories: Histories, key: int, *messages: bytes) -> None:
+def tell(backlog: WriteQueue, histories: Histories, key: int, *messages: bytes) -> None:
     """Messages are written down in memory, and told."""
     histories.journals[key].extend(messages)
     backlog.extend(key, messages)
 
 
-def in_memory(backlog: Backlog, *keys: int) -> Histories:
+def in_memory(backlog: WriteQueue, *keys: int) -> Histories:
     """These histories are in memory."""
     backlog.memory = histories = Histories(*keys)
     return histories
 
 
-def test_what_is_queued_is_taken_once(backlog: Backlog) -> None:
+def test_what_is_queued_is_taken_once(backlog: WriteQueue) -> None:
     backlog.put_session(session(1, title="changed"))
     backlog.put_use("0a", TokenUse(1.0))
     backlog.extend(1, [b"one"], "plan")
@@ -91,7 +90,7 @@ def test_what_is_queued_is_taken_once(backlog: Backlog) -> None:
     assert not take(backlog)
 
 
-def test_what_could_not_be_written_is_queued_before_what_came_meanwhile(backlog: Backlog) -> None:
+def test_what_could_not_be_written_is_queued_before_what_came_meanwhile(backlog: WriteQueue) -> None:
     def fail() -> None:
         with backlog.taken():
             backlog.extend(1, [b"two"])
@@ -103,7 +102,7 @@ def test_what_could_not_be_written_is_queued_before_what_came_meanwhile(backlog:
     assert take(backlog).changes[1].runs == [Run([b"one", b"two"])]
 
 
-def test_of_a_history_that_is_not_kept_nothing_is_queued(backlog: Backlog) -> None:
+def test_of_a_history_that_is_not_kept_nothing_is_queued(backlog: WriteQueue) -> None:
     backlog.extend(4, [b"one"])
     backlog.end_turn(4)
     backlog.replace(4, empty(), 0)
@@ -113,7 +112,7 @@ def test_of_a_history_that_is_not_kept_nothing_is_queued(backlog: Backlog) -> No
     assert not backlog
 
 
-def test_a_history_that_is_erased_is_kept_again_once_it_is_replaced(backlog: Backlog) -> None:
+def test_a_history_that_is_erased_is_kept_again_once_it_is_replaced(backlog: WriteQueue) -> None:
     backlog.forget_journal(1)
     assert not backlog.keeps(1)
     backlog.replace(1, empty(), 0)
@@ -122,7 +121,7 @@ def test_a_history_that_is_erased_is_kept_again_once_it_is_replaced(backlog: Bac
     assert (change.erases, change.whole) == (True, empty())
 
 
-def test_a_session_that_is_erased_leaves_nothing_queued_of_it(backlog: Backlog) -> None:
+def test_a_session_that_is_erased_leaves_nothing_queued_of_it(backlog: WriteQueue) -> None:
     backlog.put_session(session(1, title="changed"))
     backlog.extend(1, [b"one"])
     backlog.forget(1)
@@ -132,7 +131,7 @@ def test_a_session_that_is_erased_leaves_nothing_queued_of_it(backlog: Backlog) 
     assert set(backlog.sessions) == {2, 3}
 
 
-def test_a_session_that_is_erased_before_it_was_written_leaves_nothing_queued(backlog: Backlog) -> None:
+def test_a_session_that_is_erased_before_it_was_written_leaves_nothing_queued(backlog: WriteQueue) -> None:
     backlog.put_session(session(4))
     backlog.replace(4, empty(), 0)
     backlog.forget(4)
@@ -141,7 +140,9 @@ def test_a_session_that_is_erased_before_it_was_written_leaves_nothing_queued(ba
 
 
 @pytest.mark.parametrize("fails", [False, True])
-def test_a_session_that_is_erased_while_it_is_being_written_is_erased_on_disk(*, backlog: Backlog, fails: bool) -> None:
+def test_a_session_that_is_erased_while_it_is_being_written_is_erased_on_disk(
+    *, backlog: WriteQueue, fails: bool
+) -> None:
     backlog.put_session(session(4))
     with pytest.raises(ZeroDivisionError) if fails else nullcontext(), backlog.taken():
         backlog.forget(4)
@@ -151,7 +152,7 @@ def test_a_session_that_is_erased_while_it_is_being_written_is_erased_on_disk(*,
     assert not backlog
 
 
-def test_a_session_that_was_written_is_erased_on_disk_once(backlog: Backlog) -> None:
+def test_a_session_that_was_written_is_erased_on_disk_once(backlog: WriteQueue) -> None:
     backlog.put_session(session(4))
     take(backlog)
     backlog.forget(4)
@@ -160,7 +161,9 @@ def test_a_session_that_was_written_is_erased_on_disk_once(backlog: Backlog) -> 
     assert not backlog
 
 
-def test_a_session_that_was_not_written_again_since_the_file_was_lost_leaves_nothing_queued(backlog: Backlog) -> None:
+def test_a_session_that_was_not_written_again_since_the_file_was_lost_leaves_nothing_queued(
+    backlog: WriteQueue,
+) -> None:
     in_memory(backlog, 1, 2, 3)
     backlog.begin_anew({})
     for key in (1, 2, 3):
@@ -169,13 +172,13 @@ def test_a_session_that_was_not_written_again_since_the_file_was_lost_leaves_not
     assert not backlog.begins_anew
 
 
-def test_the_epoch_of_a_history_is_its_sessions(backlog: Backlog) -> None:
+def test_the_epoch_of_a_history_is_its_sessions(backlog: WriteQueue) -> None:
     backlog.replace(1, empty("e2"), 0)
     assert backlog.sessions[1] == session(1, epoch="e2")
     assert take(backlog).sessions == {1: session(1, epoch="e2")}
 
 
-def test_after_the_end_nothing_is_taken(backlog: Backlog) -> None:
+def test_after_the_end_nothing_is_taken(backlog: WriteQueue) -> None:
     in_memory(backlog, 1)
     backlog.extend(1, [LARGE])
     backlog.close()
@@ -192,7 +195,7 @@ def test_after_the_end_nothing_is_taken(backlog: Backlog) -> None:
 # Renewing.
 
 
-def test_of_a_history_no_more_is_queued_than_it_may_hold(backlog: Backlog) -> None:
+def test_of_a_history_no_more_is_queued_than_it_may_hold(backlog: WriteQueue) -> None:
     histories = in_memory(backlog, 1)
     for _ in range(1000):
         tell(backlog, histories, 1, b"x" * 1000)
@@ -203,7 +206,7 @@ def test_of_a_history_no_more_is_queued_than_it_may_hold(backlog: Backlog) -> No
     assert not backlog._queue.renewed
 
 
-def test_a_history_that_is_renewed_is_written_as_it_is_when_its_turn_comes(backlog: Backlog) -> None:
+def test_a_history_that_is_renewed_is_written_as_it_is_when_its_turn_comes(backlog: WriteQueue) -> None:
     histories = in_memory(backlog, 1)
     tell(backlog, histories, 1, LARGE)
     tell(backlog, histories, 1, b"later")
@@ -213,25 +216,25 @@ def test_a_history_that_is_renewed_is_written_as_it_is_when_its_turn_comes(backl
     assert change.runs == []
 
 
-def test_a_history_that_is_not_in_memory_waits_as_it_is(backlog: Backlog) -> None:
+def test_a_history_that_is_not_in_memory_waits_as_it_is(backlog: WriteQueue) -> None:
     backlog.extend(1, [LARGE])
     assert take(backlog).changes[1].runs == [Run([LARGE])]
 
 
-def test_a_history_that_is_renewed_goes_on_from_what_is_on_disk(backlog: Backlog) -> None:
+def test_a_history_that_is_renewed_goes_on_from_what_is_on_disk(backlog: WriteQueue) -> None:
     histories = in_memory(backlog, 1)
     tell(backlog, histories, 1, LARGE)
     assert not take(backlog).changes[1].anew
 
 
-def test_a_history_that_is_renewed_leaves_nothing_of_the_one_that_it_replaced(backlog: Backlog) -> None:
+def test_a_history_that_is_renewed_leaves_nothing_of_the_one_that_it_replaced(backlog: WriteQueue) -> None:
     histories = in_memory(backlog, 1)
     backlog.replace(1, empty(), 0)
     tell(backlog, histories, 1, LARGE)
     assert take(backlog).changes[1].anew
 
 
-def test_a_history_with_another_name_in_memory_leaves_nothing_of_what_is_on_disk(backlog: Backlog) -> None:
+def test_a_history_with_another_name_in_memory_leaves_nothing_of_what_is_on_disk(backlog: WriteQueue) -> None:
     histories = in_memory(backlog, 1)
     histories.journals[1] = Journal(LIMIT, "e2")
     tell(backlog, histories, 1, LARGE)
@@ -240,7 +243,7 @@ def test_a_history_with_another_name_in_memory_leaves_nothing_of_what_is_on_disk
     assert batch.sessions == {1: session(1, epoch="e2")}
 
 
-def test_a_history_goes_under_its_old_name_until_it_is_renewed(narrow: Backlog) -> None:
+def test_a_history_goes_under_its_old_name_until_it_is_renewed(narrow: WriteQueue) -> None:
     histories = in_memory(narrow, 1, 2)
     for key in (1, 2):
         histories.journals[key] = Journal(LIMIT, "e2")
@@ -253,7 +256,7 @@ def test_a_history_goes_under_its_old_name_until_it_is_renewed(narrow: Backlog) 
     assert not narrow
 
 
-def test_of_many_histories_in_memory_so_many_are_taken_together_as_may_wait(narrow: Backlog) -> None:
+def test_of_many_histories_in_memory_so_many_are_taken_together_as_may_wait(narrow: WriteQueue) -> None:
     histories = in_memory(narrow, 1, 2, 3)
     for key in (1, 2, 3):
         tell(narrow, histories, key, LARGE, b"end")
@@ -262,7 +265,7 @@ def test_of_many_histories_in_memory_so_many_are_taken_together_as_may_wait(narr
     assert all(batch.size < 2 * LIMIT for batch in batches)
 
 
-def test_what_leaves_memory_is_taken_from_there_before(backlog: Backlog) -> None:
+def test_what_leaves_memory_is_taken_from_there_before(backlog: WriteQueue) -> None:
     histories = in_memory(backlog, 1)
     tell(backlog, histories, 1, LARGE, b"last words")
     had, _ = histories.snapshot(1)
@@ -271,7 +274,7 @@ def test_what_leaves_memory_is_taken_from_there_before(backlog: Backlog) -> None
     assert take(backlog).changes[1].whole == had
 
 
-def test_where_the_file_is_lost_all_that_is_known_is_queued(backlog: Backlog) -> None:
+def test_where_the_file_is_lost_all_that_is_known_is_queued(backlog: WriteQueue) -> None:
     in_memory(backlog, 1)
     backlog.replace(2, empty(), 0)
     backlog.begin_anew({"0a": TokenUse(1.0)})
@@ -283,7 +286,7 @@ def test_where_the_file_is_lost_all_that_is_known_is_queued(backlog: Backlog) ->
     assert batch.changes[3].erases
 
 
-def test_a_lost_file_is_made_up_for_once_each_history_is_written_again_or_erased(narrow: Backlog) -> None:
+def test_a_lost_file_is_made_up_for_once_each_history_is_written_again_or_erased(narrow: WriteQueue) -> None:
     histories = in_memory(narrow, 1, 2, 3)
     for key in (1, 2, 3):
         tell(narrow, histories, key, b"x" * (LIMIT // 4))
@@ -303,7 +306,7 @@ def test_a_lost_file_is_made_up_for_once_each_history_is_written_again_or_erased
 # The bound.
 
 
-def test_erasing_takes_no_room_from_what_is_to_be_written(narrow: Backlog) -> None:
+def test_erasing_takes_no_room_from_what_is_to_be_written(narrow: WriteQueue) -> None:
     narrow.restore(map(session, range(1000)), range(1000))
     for key in range(1, 1000):
         (narrow.forget if key % 2 else narrow.forget_journal)(key)
@@ -312,7 +315,7 @@ def test_erasing_takes_no_room_from_what_is_to_be_written(narrow: Backlog) -> No
     assert narrow.keeps(0)
 
 
-def test_past_the_bound_histories_in_memory_are_renewed_and_others_given_up(narrow: Backlog) -> None:
+def test_past_the_bound_histories_in_memory_are_renewed_and_others_given_up(narrow: WriteQueue) -> None:
     histories = in_memory(narrow, 1, 2)
     for key in (1, 2):
         tell(narrow, histories, key, b"x" * (LIMIT // 3))
@@ -326,7 +329,7 @@ def test_past_the_bound_histories_in_memory_are_renewed_and_others_given_up(narr
     assert narrow.size < 1000
 
 
-def test_a_history_is_given_up_until_that_is_written(narrow: Backlog) -> None:
+def test_a_history_is_given_up_until_that_is_written(narrow: WriteQueue) -> None:
     def fail() -> None:
         with narrow.taken():
             raise ZeroDivisionError
@@ -340,7 +343,7 @@ def test_a_history_is_given_up_until_that_is_written(narrow: Backlog) -> None:
     assert not narrow.has_given_up
 
 
-def test_a_history_that_is_given_up_while_a_batch_is_written_is_so_until_the_next_one_is(narrow: Backlog) -> None:
+def test_a_history_that_is_given_up_while_a_batch_is_written_is_so_until_the_next_one_is(narrow: WriteQueue) -> None:
     with narrow.taken():
         narrow.extend(1, [b"x" * 2 * LIMIT])
     assert narrow.has_given_up
@@ -348,7 +351,7 @@ def test_a_history_that_is_given_up_while_a_batch_is_written_is_so_until_the_nex
     assert not narrow.has_given_up
 
 
-def test_what_is_being_written_waits_as_well(narrow: Backlog) -> None:
+def test_what_is_being_written_waits_as_well(narrow: WriteQueue) -> None:
     histories = in_memory(narrow, 1)
     tell(narrow, histories, 1, b"x" * (LIMIT * 3 // 4))
     with narrow.taken():
@@ -358,7 +361,7 @@ def test_what_is_being_written_waits_as_well(narrow: Backlog) -> None:
     assert take(narrow).changes[1].whole == histories.snapshot(1)[0]
 
 
-def test_what_leaves_memory_is_not_to_be_taken_from_there_again(narrow: Backlog) -> None:
+def test_what_leaves_memory_is_not_to_be_taken_from_there_again(narrow: WriteQueue) -> None:
     histories = in_memory(narrow, 1, 2)
     tell(narrow, histories, 1, *[b"x" * (LIMIT * 3 // 5)] * 3)
     tell(narrow, histories, 2, b"y" * (LIMIT // 2))
@@ -371,7 +374,7 @@ def test_what_leaves_memory_is_not_to_be_taken_from_there_again(narrow: Backlog)
 # What was read of a history, and is so still.
 
 
-def test_whatever_is_told_of_a_history_makes_another_state_of_it(backlog: Backlog) -> None:
+def test_whatever_is_told_of_a_history_makes_another_state_of_it(backlog: WriteQueue) -> None:
     seen = {backlog.revision(1)}
     steps: list[Callable[[], object]] = [
         lambda: backlog.extend(1, [b"one"]),
@@ -389,7 +392,7 @@ def test_whatever_is_told_of_a_history_makes_another_state_of_it(backlog: Backlo
     assert backlog.revision(1) is None
 
 
-def test_what_is_told_of_others_or_written_leaves_a_history_as_it_is(backlog: Backlog) -> None:
+def test_what_is_told_of_others_or_written_leaves_a_history_as_it_is(backlog: WriteQueue) -> None:
     histories = in_memory(backlog, 1)
     tell(backlog, histories, 1, LARGE, b"end")
     before = backlog.revision(1)
@@ -397,3 +400,141 @@ def test_what_is_told_of_others_or_written_leaves_a_history_as_it_is(backlog: Ba
     backlog.put_session(session(1, title="changed"))
     take(backlog)
     assert backlog.revision(1) == before
+
+
+# Batches
+
+SESSION = StoredSession(7, "demo", "s", "ada", "/src", None, None, 1.5, 2.5, "e1")
+
+
+def added(*messages: bytes, state: str | None = None, ends_turn: bool = False) -> Change:
+    """These are added."""
+    change = Change()
+    change.extend(messages, state)
+    if ends_turn:
+        change.end_turn()
+    return change
+
+
+def journal(*messages: bytes) -> StoredJournal:
+    """A history that nothing is missing of."""
+    return StoredJournal("e1", len(messages), False, [], [Run(list(messages))])
+
+
+# What is to be done to one history.
+
+
+def test_messages_of_one_turn_are_together() -> None:
+    change = added(b"one", b"two")
+    change.extend([b"three"], "plan")
+    change.end_turn()
+    change.extend([b"four"], None)
+    assert change.runs == [Run([b"one", b"two", b"three"], {2: "plan"}, ends_turn=True), Run([b"four"])]
+
+
+def test_a_message_counts_for_more_than_its_bytes() -> None:
+    change = Change()
+    assert change.extend([b"12345"], None) == 5 + PER_MESSAGE + OVERHEAD
+    assert change.extend([b"1", b"2"], None) == 2 + 2 * PER_MESSAGE
+    assert change.extend([b"1"], "plan") == 1 + PER_MESSAGE + OVERHEAD
+    assert change.size == OVERHEAD + change.new == 3 * OVERHEAD + 4 * PER_MESSAGE + 8
+
+
+def test_a_turn_that_ends_before_there_is_anything_is_that_of_what_is_on_disk() -> None:
+    change = Change()
+    change.end_turn()
+    change.extend([b"one"], None)
+    assert change.runs == [Run(ends_turn=True), Run([b"one"])]
+
+
+def test_what_comes_for_a_history_that_is_renewed_is_in_memory_alone() -> None:
+    change = added(b"one").renewed()
+    assert change.extend([b"two"], "plan") == 0
+    change.end_turn()
+    assert (change.runs, change.size) == ([], OVERHEAD)
+
+
+def test_a_history_that_takes_the_place_of_what_was_to_be_done_is_followed_by_what_comes() -> None:
+    change = added(b"old").replaced(journal(b"one"), 3, anew=True)
+    change.extend([b"two"], None)
+    assert (change.whole, change.runs) == (journal(b"one"), [Run([b"two"])])
+
+
+def test_another_history_stays_another_one_whatever_is_written_of_it() -> None:
+    change = Change().replaced(journal(b"one"), 3, anew=True)
+    assert change.renewed().anew
+    assert change.renewed().replaced(journal(b"one"), 3, anew=False).anew
+    assert change.followed_by(Change(renews=True)).anew
+    assert not added(b"one").renewed().replaced(journal(b"one"), 3, anew=False).anew
+
+
+def test_what_is_erased_is_so_whatever_comes_instead() -> None:
+    change = Change(erases=True)
+    assert change.renewed().erases
+    assert change.replaced(journal(), 0, anew=True).erases
+    assert change.followed_by(Change(renews=True)).erases
+
+
+@pytest.mark.parametrize(
+    ("ends_turn", "runs"),
+    [
+        (False, [Run([b"one", b"two"], {1: "plan"}, ends_turn=True), Run([b"three"])]),
+        (True, [Run([b"one"], ends_turn=True), Run([b"two"], {0: "plan"}, ends_turn=True), Run([b"three"])]),
+    ],
+)
+def test_what_failed_goes_on_with_what_came_meanwhile(ends_turn: bool, runs: list[Run]) -> None:
+    failed = added(b"one", ends_turn=ends_turn)
+    meanwhile = added(b"two", state="plan", ends_turn=True)
+    meanwhile.extend([b"three"], None)
+    new = failed.new + meanwhile.new
+    both = failed.followed_by(meanwhile)
+    assert (both.runs, both.new) == (runs, new)
+
+
+def test_what_begins_anew_meanwhile_takes_the_place_of_what_failed() -> None:
+    both = added(b"one").followed_by(Change().replaced(journal(b"two"), 3, anew=True))
+    assert (both.whole, both.runs) == (journal(b"two"), [])
+
+
+# What goes together.
+
+
+def test_a_batch_counts_for_what_is_in_it() -> None:
+    batch = Batch()
+    batch.extend(1, [b"one"], None)
+    batch.extend(2, [b"two"] * 9, "plan")
+    batch.change(3).end_turn()
+    assert batch.size == sum(change.size for change in batch.changes.values()) > 0
+    batch.put(2, batch.change(2).renewed())
+    batch.pop(1)
+    assert batch.size == sum(change.size for change in batch.changes.values())
+    batch.pop(2)
+    batch.pop(3)
+    assert batch.size == 0
+
+
+def test_a_batch_tells_what_it_does_to_histories() -> None:
+    batch = Batch()
+    batch.extend(1, [b"one"], None)
+    batch.put(2, Change(renews=True))
+    batch.put(3, Change().replaced(journal(b"one"), 3, anew=True))
+    assert (batch.renewed, batch.whole, batch.contents, batch.erases) == ([2], {2, 3}, {1, 3}, False)
+    batch.put(4, Change(erases=True))
+    assert batch.erases
+
+
+def test_of_two_batches_the_later_counts_where_they_speak_of_the_same() -> None:
+    first = Batch({7: SESSION}, {"0a": TokenUse(1.0)}, {})
+    first.extend(7, [b"one"], None)
+    first.extend(8, [b"eight"], None)
+    later = Batch({}, {"0a": TokenUse(2.0)}, {})
+    later.extend(7, [b"two"], None)
+    later.extend(9, [b"nine"], None)
+    both = first.followed_by(later)
+    assert (both.sessions, both.uses) == ({7: SESSION}, {"0a": TokenUse(2.0)})
+    assert {key: change.runs for key, change in both.changes.items()} == {
+        7: [Run([b"one", b"two"])],
+        8: [Run([b"eight"])],
+        9: [Run([b"nine"])],
+    }
+    assert both.size == sum(change.size for change in both.changes.values())

@@ -5,15 +5,15 @@ from pathlib import Path
 
 import pytest
 
-from acp_gateway.gateway.storage.damage import (
+from acp_gateway.gateway.storage.corruption import (
     PUT_ASIDE,
-    Damaged,
+    Corruption,
     as_number,
     as_text,
     as_text_or_none,
     as_time,
-    is_damage,
-    is_passing,
+    is_corruption,
+    is_transient,
     put_aside,
 )
 
@@ -34,29 +34,29 @@ def failed(code: int) -> sqlite3.Error:
         failed(sqlite3.SQLITE_CORRUPT),
         failed(sqlite3.SQLITE_CORRUPT_VTAB),
         failed(sqlite3.SQLITE_NOTADB),
-        Damaged("a number"),
+        Corruption("a number"),
         UnicodeDecodeError("utf-8", b"\xff", 0, 1, "no text"),
     ],
 )
 def test_a_file_that_is_no_database_is_damaged_and_stays_so(error: Exception) -> None:
-    assert is_damage(error)
-    assert not is_passing(error)
+    assert is_corruption(error)
+    assert not is_transient(error)
 
 
 @pytest.mark.parametrize("code", [sqlite3.SQLITE_FULL, sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED])
 def test_a_file_that_can_not_be_written_now_is_as_good_as_before(code: int) -> None:
-    assert is_passing(failed(code))
-    assert not is_damage(failed(code))
+    assert is_transient(failed(code))
+    assert not is_corruption(failed(code))
 
 
 @pytest.mark.parametrize("error", [failed(sqlite3.SQLITE_IOERR), PermissionError("no"), ZeroDivisionError()])
 def test_what_may_get_better_when_the_file_is_opened_again_is_neither(error: Exception) -> None:
-    assert not is_damage(error)
-    assert not is_passing(error)
+    assert not is_corruption(error)
+    assert not is_transient(error)
 
 
 def test_a_locked_file_is_no_damage() -> None:
-    assert not is_damage(sqlite3.OperationalError("database is locked"))
+    assert not is_corruption(sqlite3.OperationalError("database is locked"))
 
 
 def test_a_damaged_file_is_put_aside_with_its_log(tmp_path: Path) -> None:
@@ -91,22 +91,22 @@ def test_what_is_in_a_column_is_taken_as_it_is() -> None:
 
 @pytest.mark.parametrize("value", ["7", 7.0, None, -1, 2**62, b"7"])
 def test_something_else_than_a_number_is_damage(value: object) -> None:
-    with pytest.raises(Damaged, match="where a number should be"):
+    with pytest.raises(Corruption, match="where a number should be"):
         as_number(value)
 
 
 @pytest.mark.parametrize("value", ["7", None, -1.0, float("inf"), float("nan"), 253_402_300_800.0])
 def test_something_else_than_a_time_is_damage(value: object) -> None:
-    with pytest.raises(Damaged, match="where a time should be"):
+    with pytest.raises(Corruption, match="where a time should be"):
         as_time(value)
 
 
 @pytest.mark.parametrize("value", [7, b"a"])
 def test_something_else_than_a_text_is_damage(value: object) -> None:
     for take in (as_text, as_text_or_none):
-        with pytest.raises(Damaged, match="where a text should be"):
+        with pytest.raises(Corruption, match="where a text should be"):
             take(value)
-    with pytest.raises(Damaged):
+    with pytest.raises(Corruption):
         as_text(None)
 
 

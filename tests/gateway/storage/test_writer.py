@@ -5,10 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from acp_gateway.gateway.storage.batches import Batch, Change
 from acp_gateway.gateway.storage.database import Database
+from acp_gateway.gateway.storage.histories import HistoryTables
 from acp_gateway.gateway.storage.records import Run, StoredJournal, StoredSession, TokenUse
-from acp_gateway.gateway.storage.writing import write
+from acp_gateway.gateway.storage.write_queue import Batch, Change
+from acp_gateway.gateway.storage.writer import write
 
 LIMIT = 100_000
 
@@ -32,7 +33,7 @@ def test_a_batch_is_written_and_lets_go_of_its_messages(database: Database) -> N
     batch.put(7, Change().replaced(journal(b"one"), 3, anew=True))
     batch.extend(7, [b"two"] * 5000, None)
     write(database, batch)
-    assert database.read_journal(7) == journal(b"one", *[b"two"] * 5000)
+    assert database.histories.read(7) == journal(b"one", *[b"two"] * 5000)
     assert database.token_uses() == {"0a": TokenUse(1.0)}
     change = batch.changes[7]
     assert change.whole is not None
@@ -49,12 +50,12 @@ def test_a_batch_that_fails_leaves_nothing_and_stays_as_it_is(
     batch.put(7, Change().replaced(journal(b"one"), 3, anew=True))
     batch.extend(7, [b"two"], None)
     with monkeypatch.context() as patch:
-        patch.setattr(Database, "append", divide)
+        patch.setattr(HistoryTables, "append", divide)
         with pytest.raises(ZeroDivisionError):
             write(database, batch)
     assert database.sessions() == []
     write(database, batch)
-    assert database.read_journal(7) == journal(b"one", b"two")
+    assert database.histories.read(7) == journal(b"one", b"two")
 
 
 @pytest.mark.parametrize(("anew", "messages"), [(False, [b"one", b"two", b"three"]), (True, [b"two", b"three"])])
@@ -67,7 +68,7 @@ def test_what_the_disk_has_from_before_stays_unless_it_is_of_another_history(
     batch = Batch()
     batch.put(7, Change().replaced(StoredJournal("e1", 3, True, [], [Run([b"two", b"three"])]), 8, anew=anew))
     write(database, batch)
-    assert database.read_journal(7) == StoredJournal("e1", 3, anew, [], [Run(messages)])
+    assert database.histories.read(7) == StoredJournal("e1", 3, anew, [], [Run(messages)])
 
 
 def test_what_is_erased_is_so_before_anything_else(database: Database) -> None:
@@ -77,7 +78,7 @@ def test_what_is_erased_is_so_before_anything_else(database: Database) -> None:
     batch = Batch()
     batch.put(7, Change(erases=True).replaced(StoredJournal("e1", 2, True, [], [Run([b"one", b"two"])]), 6, anew=False))
     write(database, batch)
-    stored = database.read_journal(7)
+    stored = database.histories.read(7)
     assert stored is not None
     assert stored.truncated
 
@@ -89,4 +90,4 @@ def test_a_session_is_forgotten_with_its_history(database: Database) -> None:
     batch = Batch()
     batch.put(7, Change(forgets=True))
     write(database, batch)
-    assert (database.sessions(), database.sizes()) == ([], {})
+    assert (database.sessions(), database.histories.sizes()) == ([], {})

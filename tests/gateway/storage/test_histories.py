@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from acp_gateway.gateway.storage.pieces import outline, split, unpack
+from acp_gateway.gateway.storage.histories import outline, split, unpack
 from acp_gateway.gateway.storage.records import Run
 
 

@@ -3,8 +3,8 @@
 from collections.abc import Mapping
 from typing import Final
 
-from acp_gateway.gateway.storage.batches import Batch
 from acp_gateway.gateway.storage.database import Database
+from acp_gateway.gateway.storage.write_queue import Batch
 
 _AT_ONCE: Final = 4096
 """Messages that are let go of in one step, which takes some tenths of a millisecond."""
@@ -24,24 +24,24 @@ def write(file: Database, batch: Batch) -> set[int]:
             if change.forgets:
                 file.forget(key)
             elif change.erases:
-                file.forget_journal(key)
+                file.histories.forget(key)
             if change.whole is not None and change.anew:
-                file.replace_journal(key, change.whole)
+                file.histories.replace(key, change.whole)
             elif change.whole is not None:
-                file.renew_journal(key, change.whole)
+                file.histories.renew(key, change.whole)
             if change.runs:
-                file.append(key, change.runs)
+                file.histories.append(key, change.runs)
     for change in batch.changes.values():
         for run in (*(change.whole.runs if change.whole is not None else ()), *change.runs):
             _free(run.messages)
-    return {key for key in batch.changes if file.is_truncated(key)}
+    return {key for key in batch.changes if file.histories.is_truncated(key)}
 
 
 def cut(file: Database, sizes: Mapping[int, int]) -> None:
     """Cut histories to these sizes in bytes, by key, in one transaction. Blocks; raises sqlite3.Error."""
     with file.transaction():
         for key, size in sizes.items():
-            file.cut_journal(key, size)
+            file.histories.cut(key, size)
 
 
 def _free(messages: list[bytes]) -> None:
