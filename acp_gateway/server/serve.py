@@ -89,8 +89,8 @@ async def serve(
     with ExitStack() as stack:
         stack.enter_context(holding(state_dir))
         tokens = TokenStore(state_dir)
-        ledger = ProcessRegistry(state_dir / "agents")
-        for group in ledger.reap():
+        registry = ProcessRegistry(state_dir / "agents")
+        for group in registry.reap():
             log.warning("ended process group %d, an agent's that an earlier gateway left behind", group)
         if not tokens.tokens():
             log.warning("there are no tokens yet; create one with `acp-gateway token create --label NAME`")
@@ -100,7 +100,7 @@ async def serve(
             stack.callback(sock.close)
         book = Audit(state_dir / audit.FILE_NAME, max_size=settings.audit_size, files=settings.audit_files)
         stack.callback(book.close)
-        spawner = stack.enter_context(Spawner(ledger))
+        spawner = stack.enter_context(Spawner(registry))
         gateway = Gateway(config, tokens, spawner, environment, book, recorder)
         limiter = HandshakeLimiter(config, book)
         doors: list[Listener] = []

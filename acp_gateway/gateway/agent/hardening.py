@@ -1,12 +1,11 @@
-"""What the gateway does to its own process: no core dumps, nobody who reads its memory, room for many connections.
+"""Hardening of the gateway's process: no core dumps, no access to its memory, descriptors for many connections.
 
-Tokens pass through the memory of `serve`, and the agents that it runs are processes of the same user. Linux lets such
-processes look at each other (`ptrace`, `/proc/PID/mem`), and writes core dumps to where that user may read them, unless
-a process asks for neither. Root can do both all the same; and whoever is that user has its files.
+Tokens pass through the memory of `serve`, and its agents are processes of the same user. Linux lets such processes
+inspect each other (`ptrace`, `/proc/PID/mem`), and writes core dumps to where that user may read them, unless a process
+forbids both. Root can do both anyway, and processes of that user can read its files.
 
-Limits are inherited. What is changed here is for the gateway alone: agents and hooks get back what it was started
-with, because programs that wait with `select()` break when they get a descriptor above 1024, and whether an agent's
-crashes are kept is its user's business.
+Limits are inherited. Agents and hooks get the original limits back, because programs that wait with `select()` break
+with a descriptor above 1024, and core dumps of an agent are its user's decision.
 """
 
 import ctypes
@@ -18,8 +17,8 @@ from typing import Final
 log = logging.getLogger(__name__)
 
 MAX_DESCRIPTORS: Final = 1 << 20
-"""How many descriptors are asked for at most, where the system has no bound of its own. What the kernel gives one
-process by default, and far more than `max_connections` needs."""
+"""Maximum number of descriptors to ask for, where the system has no limit. The kernel's default for one process, and
+far more than `max_connections` needs."""
 
 _PR_SET_DUMPABLE: Final = 4
 
@@ -28,7 +27,7 @@ _inherited: dict[int, int] = {}
 
 
 def harden() -> None:
-    """Do all of it, once, before the first secret is read. What the system does not allow is logged and no obstacle."""
+    """Harden this process, once, before the first secret is read. Steps that the system refuses are logged."""
     _set(resource.RLIMIT_CORE, 0)
     if sys.platform != "linux":
         # Elsewhere no child could be given its limit back.
@@ -41,19 +40,19 @@ def harden() -> None:
 
 
 def inherited_limits() -> dict[int, int]:
-    """The soft limits that a child has to have, by the number of the resource; none where nothing was changed."""
+    """Return the soft limits that a child must have, by resource number; empty if none was changed."""
     return dict(_inherited)
 
 
 def give_limits_back(pid: int) -> None:
-    """Give a child that runs already, and knows nothing of it, the soft limits of `inherited_limits`."""
+    """Set the soft limits of `inherited_limits` in a running child."""
     if sys.platform != "linux":
         return
     for number, soft in _inherited.items():
         try:
             resource.prlimit(pid, number, (soft, resource.prlimit(pid, number)[1]))
         except OSError as error:
-            # One that has become another user's, or none that is there any more.
+            # The child has become another user's, or has ended.
             log.debug("process %d keeps the gateway's limit %d: %s", pid, number, error.strerror)
 
 

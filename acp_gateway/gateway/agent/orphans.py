@@ -1,15 +1,13 @@
-"""Agents that outlived a gateway which was killed: remembered while they run, ended at the next start.
+"""Orphans: agent processes that outlived a killed gateway, recorded while they run and killed at the next start.
 
 An agent is a process group in a session of its own. The kernel ends the group's leader together with the gateway
 (`PR_SET_PDEATHSIG`), but not what the leader started: behind an `npx` or `uvx` wrapper that is the real agent.
 
-The ledger is a directory with one empty file per running agent, whose name says all there is to say. Creating and
-removing such a file is atomic, so nothing can be torn, nothing needs a lock, and nothing has to reach the disk: after
-a power cut there are no processes to look for.
+The registry is a folder with one empty file per running agent, whose name is the record. Creating and removing such a
+file is atomic, so it needs no lock, and it need not reach the disk: after a power cut there are no processes.
 
-A process id alone means nothing, because ids are used again. With the boot id and the time that the process started
-it means one process for ever. Hence the rule of `ProcessRegistry.reap`: kill only what can't be
-anything else.
+A process id alone is ambiguous, because ids are reused. With the boot id and the start time it identifies one process
+for ever. Hence the rule of `ProcessRegistry.reap`: kill only what cannot be anything else.
 """
 
 import logging
@@ -34,7 +32,7 @@ _ENTRY = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class ProcessStat:
-    """What Linux says of a process in /proc/PID/stat, as far as it is asked for here."""
+    """Fields of a process in Linux's /proc/PID/stat."""
 
     pid: int
     state: str
@@ -47,12 +45,12 @@ class ProcessStat:
 
     @property
     def is_dead(self) -> bool:
-        """Ended, and listed until its parent has asked for the exit status."""
+        """True for a zombie: ended, and listed until its parent has read the exit status."""
         return self.state in "ZX"
 
 
 def read_stat(pid: int, proc: Path = PROC) -> ProcessStat | None:
-    """A process as it is now; None where there is none, or where the system does not tell."""
+    """Return the current state of a process; None if there is none, or on a system without /proc."""
     try:
         text = (proc / str(pid) / "stat").read_bytes()
     except OSError:
@@ -73,19 +71,19 @@ def read_stat(pid: int, proc: Path = PROC) -> ProcessStat | None:
 
 
 def process_start_time(pid: int, proc: Path = PROC) -> str | None:
-    """When a process started, `BOOT-ID:TICKS`: together with its id, one process for ever.
+    """Return the start of a process as `BOOT-ID:TICKS`, which identifies it for ever together with its id.
 
-    None where there is no such process, and on systems that do not tell (anything but Linux).
+    None if there is no such process, and on other systems than Linux.
     """
     boot, stat = _boot_id(proc), read_stat(pid, proc)
     return None if boot is None or stat is None else f"{boot}:{stat.started}"
 
 
 def kill_session(session: int, proc: Path = PROC) -> None:
-    """End every process of a process session but its leader, where the system tells who they are.
+    """Kill every process of a process session but its leader, on systems that list them.
 
-    The leader must be the caller's child and not reaped yet, for until then the session can't be anybody else's. A
-    process that starts others meanwhile is met again, a few times.
+    The leader must be the caller's child and not reaped yet; until then the session's id cannot be reused. Processes
+    that start meanwhile are killed in a few further rounds.
     """
     for _ in range(_KILL_ROUNDS):
         found = [stat for stat in _all_processes(proc) if stat.session == session != stat.pid and not stat.is_dead]
@@ -99,21 +97,20 @@ def kill_session(session: int, proc: Path = PROC) -> None:
 
 
 class ProcessRegistry:
-    """The agents that run, of all gateways that share the directory `path`."""
+    """The running agents of all gateways that share the folder `path`."""
 
     def __init__(self, path: Path, *, proc: Path = PROC, kill_group: Callable[[int, int], None] = os.killpg) -> None:
         self._path = path
         self._proc = proc
         self._kill_group = kill_group
-        # The end of the names of this gateway's own entries; None where the system can't tell processes apart.
+        # The end of the names of this gateway's entries; None on systems that cannot tell processes apart.
         started = process_start_time(os.getpid(), proc)
         self._gateway = None if started is None else f"_{os.getpid()}_{started}"
 
     def record(self, pgid: int, started: str) -> None:
-        """Remember an agent: its process group, and the `process_start_time` of the group's leader.
+        """Record an agent: its process group, and the `process_start_time` of the group's leader.
 
-        Does nothing where the system can't tell processes apart. A ledger that can't be written is logged and no
-        reason to do without the agent.
+        Does nothing on systems that cannot tell processes apart. A failure to write is logged; the agent runs anyway.
         """
         if self._gateway is None:
             return
@@ -124,17 +121,17 @@ class ProcessRegistry:
             _log.warning("cannot record the agent's process group %d for the next start: %s", pgid, error)
 
     def forget(self, pgid: int) -> None:
-        """Forget an agent of this gateway's that has ended."""
+        """Remove an agent of this gateway that has ended."""
         for entry, path in self._entries():
             if int(entry["group"]) == pgid and self._gateway is not None and path.name.endswith(self._gateway):
                 self._remove(path)
 
     def reap(self) -> list[int]:
-        """Kill and forget what is left of the agents of gateways that are gone; the process groups killed.
+        """Kill and remove the orphans of gateways that have ended; return their process groups.
 
-        A group is killed where every process of it is in the session of the same number and started no earlier than
-        the recorded leader, and where its leader, if there is one, is the recorded one. Another leader means that
-        the number is used again; so does another boot.
+        A group is killed if each of its processes is in the session of the same number and started no earlier than the
+        recorded leader, and if its leader, if there is one, is the recorded one. Another leader or another boot means
+        that the number was reused.
         """
         boot = _boot_id(self._proc)
         if boot is None:
@@ -163,15 +160,15 @@ class ProcessRegistry:
 
     def _remove(self, path: Path) -> None:
         try:
-            path.unlink(missing_ok=True)  # Another gateway may sweep at the same time.
+            path.unlink(missing_ok=True)  # Another gateway may reap at the same time.
         except OSError as error:
             _log.warning("cannot forget an agent's process group: %s", error)
 
     def _is_running(self, pid: int, started: str) -> bool:
         stat = read_stat(pid, self._proc)
         if stat is None:
-            # Where /proc shows only what one may look into (hidepid), no other gateway is to be seen: they have
-            # closed themselves to everybody. What has its number since this boot may be it.
+            # With hidepid, /proc hides other gateways, because they are not dumpable. A process with that id since
+            # this boot may be one.
             return started.startswith(f"{_boot_id(self._proc)}:") and _exists(pid)
         return not stat.is_dead and process_start_time(pid, self._proc) == started
 
@@ -190,12 +187,12 @@ def _exists(pid: int) -> bool:
     except ProcessLookupError:
         return False
     except PermissionError:
-        pass  # Somebody else's.
+        pass  # Another user's.
     return True
 
 
 def _all_processes(proc: Path) -> list[ProcessStat]:
-    """All that there are; none where the system does not tell."""
+    """Return all processes; none on a system without /proc."""
     try:
         names = [path.name for path in proc.iterdir()]
     except OSError:

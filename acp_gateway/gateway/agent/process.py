@@ -8,8 +8,7 @@ SIGTERM to the group, wait, SIGKILL to the group.
 A gateway that is killed can't do any of this. On Linux the kernel does then: the process asks for SIGKILL when its
 parent dies (`PR_SET_PDEATHSIG`). To the kernel, the parent is the *thread* that started it, and Trio's own threads end
 when they have been idle for a while, which would kill healthy agents. So a `Spawner` keeps one thread for as long as
-the gateway lives. What that doesn't reach, a wrapper's children, is written down in a ledger and swept at the next
-start.
+the gateway lives. What that doesn't reach, a wrapper's children, is recorded and killed at the next start (`orphans`).
 """
 
 import logging
@@ -102,15 +101,15 @@ class Launch:
     term_grace: float
     """Seconds from SIGTERM to SIGKILL."""
     log_stderr: bool = False
-    """Whether its stderr is logged, redacted, also where the log has no details."""
+    """Log its stderr, redacted, at the level of other messages; otherwise only in detail."""
 
 
 class Spawner:
     """Starts processes from one thread that lives until the end of the `with` block."""
 
-    def __init__(self, ledger: ProcessRegistry) -> None:
+    def __init__(self, registry: ProcessRegistry) -> None:
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="spawner")
-        self.ledger = ledger
+        self.registry = registry
         self.ancestors = {os.getpid()}
         """The processes whose descendants are agents: those that run, which are the process sessions of what they
         start as well, and this one, because an agent may be quicker than the news of its start."""
@@ -161,7 +160,7 @@ class Agent:
         return readable_lines(self.stderr_tail)
 
     def describe_end(self) -> tuple[str, dict[str, Any]]:
-        """How it ended, in one line for a person and as `error.data` for a program: for all. Once it has ended."""
+        """Return how the ended process ended, in one line and as `error.data`, fit for all clients."""
         data: dict[str, Any] = {"reason": "agent_ended", "agent": self.name}
         assert self.exit_code is not None
         if self.exit_code < 0:
@@ -197,7 +196,7 @@ async def run_agent(
 
     It runs on when the agent has ended by itself, so that what the agent wrote last can be read. Raises `AgentError`
     when the agent can't be started. Cancelled, it stops the agent by the ladder first, which takes up to `eof_grace +
-    term_grace` seconds and a little more; by then nobody may be receiving from `Agent.messages`.
+    term_grace` seconds and a little more; by then no task may be receiving from `Agent.messages`.
     """
     try:
         program = find_program(launch)
@@ -297,7 +296,7 @@ class _Process:
         spawner.ancestors.add(self._pid)
         started = process_start_time(self._pid)
         if started is not None:
-            spawner.ledger.record(self._pid, started)
+            spawner.registry.record(self._pid, started)
         log.info("agent %s started with pid %d", launch.name, self._pid)
 
     async def attend(self) -> None:
@@ -322,7 +321,7 @@ class _Process:
                 kill_session(self._pid)
                 self.agent.exit_code = self._popen.wait()
                 os.close(self._stderr)
-                self._spawner.ledger.forget(self._pid)
+                self._spawner.registry.forget(self._pid)
                 self._spawner.ancestors.discard(self._pid)
                 log.info("%s%s", self.agent.describe_end()[0], self._where_stderr_is())
                 self.agent.ended.set()

@@ -1,4 +1,4 @@
-"""How long a new agent takes to answer `initialize`: warned of, and then given up.
+"""The timeout of `initialize`: a warning, and then the end of an agent that does not answer.
 
 A command that starts something else than an ACP agent mostly starts well: a shell, a program that draws for a terminal
 or waits for a person. It reads what it is sent, or not, and never answers. What it writes meanwhile says best what it

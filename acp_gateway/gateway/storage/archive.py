@@ -1,4 +1,4 @@
-"""The sessions of a gateway as they are kept for its next process: the core's changes on their way to the storage."""
+"""The core's archive: passes its changes to the storage, and restores sessions at the start."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -13,22 +13,22 @@ class StoredArchive:
     """An archive in a storage.
 
     Args:
-        storage: where to; `open` has not been called yet.
-        journals: whether histories are kept as well.
-        now: says the time, in seconds since 1970.
+        storage: the storage, before `open`.
+        journals: keep histories as well.
+        now: returns the time, in seconds since 1970.
     """
 
     def __init__(self, storage: Storage, *, journals: bool = True, now: Callable[[], float] = time.time) -> None:
         self._storage = storage
         self._journals = journals
         self._now = now
-        # By session: what it is stored under, and since when. And the sessions by that.
+        # The key and the time of creation of each session, and the sessions by key.
         self._keys: dict[Session, tuple[int, float]] = {}
         self._sessions: dict[int, Session] = {}
         storage.rely_on(self)
 
     def restore(self, journal_limit: int) -> list[Session]:
-        """The sessions of earlier processes, those not used for the longest first. For the start; blocks."""
+        """Return the sessions of earlier processes, the least recently used first. Called at the start; blocks."""
         restored = []
         for stored in sorted(self._storage.open(), key=lambda stored: stored.used):
             session = Session(stored.agent, stored.session_id, stored.owner, Journal(journal_limit))
@@ -39,7 +39,7 @@ class StoredArchive:
         return restored
 
     async def read(self, session: Session, journal_limit: int) -> Journal | None:
-        """The journal of a session, None where none is kept. Cancelling loses nothing."""
+        """Return the stored journal of a session; None if there is none. Cancelling loses nothing."""
         if session not in self._keys:
             return None
         stored = await self._storage.read_journal(self._keys[session][0])
@@ -51,7 +51,7 @@ class StoredArchive:
         return journal
 
     def expired(self) -> list[Session]:
-        """The sessions that nobody has used for too long, live ones too."""
+        """Return the sessions that were unused for `retention_days`, live ones too."""
         keys = set(self._storage.expired())
         return [session for session, (key, _) in self._keys.items() if key in keys] if keys else []
 
@@ -59,7 +59,7 @@ class StoredArchive:
         self._keys[session] = key, created
         self._sessions[key] = session
 
-    # What the core tells
+    # Called by the core
 
     def keep(self, session: Session) -> None:
         now = self._now()
@@ -95,7 +95,7 @@ class StoredArchive:
     def end_turn(self, session: Session) -> None:
         self._storage.turn_ended(self._keys[session][0])
         if self._journals and self._storage.problem is None and not self.holds(session):
-            # It was given up while it could not be written; now it can.
+            # It was given up because a write failed; writing works again.
             self.replace(session)
         self.keep(session)
 
@@ -116,15 +116,15 @@ class StoredArchive:
             return "removed"
         return "cut" if self._storage.has_cut_journal(self._keys[session][0]) else None
 
-    # What the storage asks
+    # Called by the storage
 
     def has(self, key: int) -> bool:
-        """Whether the journal of the session with this key is in memory: one that was cleared has no epoch."""
+        """Return True if the journal of the session with this key is in memory. A cleared one has no epoch."""
         session = self._sessions.get(key)
         return session is not None and bool(session.journal.epoch)
 
     def snapshot(self, key: int) -> tuple[StoredJournal, int]:
-        """That journal as it is now, and the bytes of its messages."""
+        """Return a copy of that journal as it is now, and the bytes of its messages."""
         return _snapshot(self._sessions[key].journal)
 
 

@@ -20,17 +20,16 @@ from acp_gateway.gateway.storage.records import StoredSession, TokenUse
 from acp_gateway.gateway.storage.state_folder import check_state_file
 
 _APPLICATION: Final = 0x41435067
-"""What SQLite files of this program say they are, "ACPg"."""
+"""SQLite's application id of the file, "ACPg"."""
 
 _VERSION: Final = 1
-"""Of the tables."""
+"""Version of the tables."""
 
 _BUSY: Final = 5.0
 """Seconds to wait while another process has the file locked. The command line locks it for milliseconds."""
 
 _LOG: Final = 8 * 1024 * 1024
-"""Bytes of the write-ahead log that stay on disk for the next time: twice what SQLite lets it grow to in quiet times.
-One large batch makes it larger for a moment."""
+"""Bytes of the write-ahead log that are kept on disk: twice its usual size. A large batch exceeds it for a moment."""
 
 _TABLES: Final = (
     """
@@ -74,19 +73,19 @@ Connect = Callable[..., sqlite3.Connection]
 
 
 class Database:
-    """The file, opened. Everything here blocks, and may raise sqlite3.Error; one thread at a time may be in here.
+    """The open file. All methods block and may raise sqlite3.Error; one thread at a time may call them.
 
-    Where the file is damaged, everything may raise UnicodeDecodeError as well: what SQLite says then can quote the
-    damaged part, and sqlite3 fails to decode it.
+    If the file is corrupt, all may raise UnicodeDecodeError as well: SQLite's message can quote the corrupt part, which
+    sqlite3 fails to decode.
 
     Args:
-        path: the file. It is created with its directory where it does not exist, for nobody else to read.
+        path: the file. It is created with its folder if missing, readable by its user alone.
         journal_limit: bytes of one session's history.
-        connect: what opens it.
+        connect: opens it.
 
     Raises:
-        sqlite3.Error: SQLite can't use it; `is_corruption` tells whether it ever will.
-        OSError: nobody can.
+        sqlite3.Error: SQLite cannot use it; `is_corruption` tells if a retry is pointless.
+        OSError: the file or its folder is not accessible.
         ConfigError: it belongs to another program or to a newer version of this one, and was not touched; or it is a
             link, or another user's.
     """
@@ -105,19 +104,19 @@ class Database:
             self.histories = HistoryTables(self._connection, journal_limit)
             """The tables with histories."""
             self.is_new = self._check_version()
-            """Whether there was nothing in it."""
+            """True if the file was empty."""
             self._set_up()
         except BaseException:
             self._connection.close()
             raise
 
     def close(self) -> None:
-        """Let go of the file. What was committed is in it."""
+        """Close the file. Committed transactions are in it."""
         self._connection.close()
 
     @contextmanager
     def transaction(self) -> Iterator[None]:
-        """All that is written inside is on disk afterwards, or nothing of it."""
+        """Commit all that is written in the block, or roll it back if the block raises."""
         self._connection.execute("BEGIN IMMEDIATE")
         try:
             yield
@@ -129,7 +128,7 @@ class Database:
             raise
 
     def sessions(self) -> list[StoredSession]:
-        """All of them, in the order of their creation."""
+        """Return all sessions, in the order of their creation."""
         rows = self._connection.execute(
             "SELECT key, agent, session_id, owner, cwd, title, updated_at, created, used, epoch, "
             "coalesce(position, 0), former FROM session LEFT JOIN journal ON session = key ORDER BY created, key"
@@ -137,12 +136,12 @@ class Database:
         return [_session(*row) for row in rows.fetchall()]
 
     def token_uses(self) -> dict[str, TokenUse]:
-        """When each token was last used, by its id."""
+        """Return the last use of each token, by its id."""
         return _token_uses(self._connection)
 
     def put_session(self, session: StoredSession) -> None:
-        """Add a session or change it; its history, and so its position, is a matter of its own."""
-        # Not as str, which sqlite3 refuses where there is half a character in it: agents and editors can send those.
+        """Add a session or change it; its history, and so its position, stays."""
+        # Not as str: sqlite3 refuses lone surrogates, which agents and editors can send.
         texts = [
             None if text is None else text.encode("utf-8", "surrogatepass")
             for text in (session.agent, session.session_id, session.owner, session.cwd, session.title)
@@ -157,7 +156,7 @@ class Database:
         )
 
     def put_token_use(self, token_id: str, use: TokenUse) -> None:
-        """Note when a token was last used."""
+        """Store the last use of a token."""
         self._connection.execute(
             "INSERT OR REPLACE INTO token VALUES (?, ?, ?)", (token_id, use.last_used, use.granted_by)
         )
@@ -168,7 +167,7 @@ class Database:
         self._connection.execute("DELETE FROM session WHERE key = ?", (key,))
 
     def tidy(self) -> None:
-        """Give back what erasing made free, and leave nothing of it in the write-ahead log.
+        """Return free pages to the file system, and leave no erased data in the write-ahead log.
 
         Where another process reads at this moment, the log stays as it is, until the next time or until the file is
         closed.
@@ -178,7 +177,7 @@ class Database:
         self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
 
     def _check_version(self) -> bool:
-        """Whether the file is empty. Raises ConfigError where it is not for this program."""
+        """Return True if the file is empty. Raises ConfigError if it belongs to another program."""
         if not self._value("SELECT count(*) FROM sqlite_master"):
             return True
         if self._value("PRAGMA application_id") != _APPLICATION:
@@ -212,7 +211,7 @@ class Database:
 
 
 def read_token_uses(path: Path) -> dict[str, TokenUse]:
-    """When each token was last used, by its id, while a gateway may be writing; none where that can't be read."""
+    """Return the last use of each token, by its id, also while a gateway runs; empty if the file cannot be read."""
     try:
         connection = sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True, timeout=_BUSY)
         try:
@@ -224,7 +223,7 @@ def read_token_uses(path: Path) -> dict[str, TokenUse]:
 
 
 def read_session_ids(path: Path) -> set[str] | None:
-    """The ids of all sessions, live ones included, while a gateway may be writing; None where that can't be read."""
+    """Return the ids of all sessions, also while a gateway runs; None if the file cannot be read."""
     if not path.exists():
         return set()
     try:
@@ -239,7 +238,7 @@ def read_session_ids(path: Path) -> set[str] | None:
 
 
 def _make_private(path: Path) -> None:
-    """Create the file where there is none; nobody else may read it."""
+    """Create the file if it is missing, and let only its user read it."""
     file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
     try:
         if stat.S_IMODE(os.fstat(file).st_mode) != 0o600:
@@ -252,7 +251,7 @@ def _decode_text(text: bytes) -> str:
     try:
         return text.decode("utf-8", "surrogatepass")
     except UnicodeDecodeError:
-        return text.decode("utf-8", "replace")  # Written by nobody here; one wrong name is not worth all the others.
+        return text.decode("utf-8", "replace")  # Never written by the gateway; one wrong name must not cost all others.
 
 
 def _session(
@@ -286,7 +285,7 @@ def _session(
 
 
 def _former_text(session: StoredSession) -> str | None:
-    """The epochs that a history had before, as they are stored."""
+    """Return the earlier epochs of a history, as stored."""
     return msgspec.json.encode(session.former).decode() if session.former else None
 
 

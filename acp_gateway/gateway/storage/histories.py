@@ -30,7 +30,7 @@ of a turn is cut off, it is cut off piece by piece."""
 
 @dataclass(slots=True)
 class _Extent:
-    """The row of a history."""
+    """A row of the table of histories."""
 
     position: int
     size: int
@@ -57,7 +57,7 @@ class HistoryTables:
         self._extents.clear()
 
     def sizes(self) -> dict[int, int]:
-        """Bytes of the messages of each history that is kept, by the keys of their sessions."""
+        """Return the bytes of each history's messages, by the key of its session."""
         rows = self._connection.execute("SELECT session, size FROM journal").fetchall()
         return {as_number(key): as_number(size) for key, size in rows}
 
@@ -72,13 +72,13 @@ class HistoryTables:
         return extent is not None and extent.truncated
 
     def append(self, key: int, runs: Sequence[Run]) -> None:
-        """Add messages to a history; where none is kept, nothing."""
+        """Append messages to a history; do nothing if none is stored."""
         extent = self._extent(key)
         if extent is not None:
             self._add(key, extent, runs)
 
     def replace(self, key: int, journal: StoredJournal) -> None:
-        """Keep this history of a session, in place of what there is. Its epoch is the session's."""
+        """Store this history of a session, in place of any other. Its epoch is the session's."""
         self.forget(key)
         count = sum(len(run.messages) for run in journal.runs)
         size = sum(len(message) for message, _ in journal.states)
@@ -89,9 +89,9 @@ class HistoryTables:
         self._add(key, extent, journal.runs)
 
     def renew(self, key: int, journal: StoredJournal) -> None:
-        """Keep this history of a session, which what there is was once, if anything is.
+        """Store this history of a session; the stored one, if any, is an earlier state of it.
 
-        What it does not have any more stays, where nothing is missing between the two.
+        The beginning that only the stored one has stays, if nothing is missing between the two.
         """
         extent = self._extent(key)
         news = None if extent is None else journal.after(extent.position)
@@ -111,7 +111,7 @@ class HistoryTables:
             self._note_extent(key, extent)
 
     def read(self, key: int) -> StoredJournal | None:
-        """A session's history; None where none is kept, or where what is stored does not fit together."""
+        """Return a session's history; None if none is stored, or if its parts do not fit together."""
         row = self._connection.execute(
             "SELECT epoch, position, truncated, former FROM session JOIN journal ON session = key WHERE key = ?",
             (key,),
@@ -145,7 +145,7 @@ class HistoryTables:
         return StoredJournal(epoch, position, bool(truncated), states, runs, decode_former(former))
 
     def forget(self, key: int) -> None:
-        """Erase a session's history; none is kept from now on."""
+        """Erase a session's history; none is stored until `replace`."""
         self._extents.pop(key, None)
         for table in ("journal", "piece", "state"):
             self._connection.execute(f"DELETE FROM {table} WHERE session = ?", (key,))  # noqa: S608 - our own names
@@ -161,7 +161,7 @@ class HistoryTables:
         return extent
 
     def _add(self, key: int, extent: _Extent, runs: Sequence[Run]) -> None:
-        """Add messages, cut off what is too much then, and note how far the history goes."""
+        """Append messages, cut the history if it is too large then, and update its row."""
         # For each message of each agent, and the interpreter's lock is wanted elsewhere: no step of a loop is one
         # message's.
         lengths = [list(map(len, run.messages)) for run in runs]
@@ -187,7 +187,7 @@ class HistoryTables:
         )
 
     def _insert(self, key: int, extent: _Extent, run: Run, lengths: list[int]) -> None:
-        """Add messages of these lengths, in pieces."""
+        """Insert messages of these lengths, in pieces."""
         kinds: list[str | None] = [None] * len(lengths)
         for index, state in run.states.items():
             kinds[index] = state
@@ -211,7 +211,7 @@ class HistoryTables:
             extent.size += size
 
     def _fit(self, key: int, extent: _Extent, coming: int = 0, *, within_turn: bool = True) -> None:
-        """Cut a history that is a quarter too large with what is coming, which are so many bytes."""
+        """Cut a history that is a quarter too large, with `coming` bytes that are about to be added."""
         if extent.size + coming > self._limit * 5 // 4:
             self._cut(key, extent, self._limit - coming, within_turn=within_turn)
 
@@ -243,7 +243,7 @@ class HistoryTables:
         self._connection.execute("DELETE FROM piece WHERE session = ? AND first < ?", (key, rest))
 
     def _states(self, key: int, first: int) -> Iterable[tuple[int, str, bytes]]:
-        """The last message of each kind of state in a piece: its position, the kind and the message."""
+        """Return position, kind and text of the last message of each kind of state in a piece."""
         query = "SELECT outline, messages FROM piece WHERE session = ? AND first = ?"
         row = self._connection.execute(query, (key, first)).fetchone()
         if row is None:
@@ -254,7 +254,7 @@ class HistoryTables:
 
 
 def split(lengths: Sequence[int], limit: int) -> Iterator[tuple[int, int]]:
-    """Messages of these lengths in order, so many together as are within the limit, or one that is not: from, to."""
+    """Yield start and end of pieces: as many messages as fit into the limit, or one larger message."""
     ends = list(accumulate(lengths, initial=0))
     start = 0
     while start < len(lengths):
@@ -264,15 +264,15 @@ def split(lengths: Sequence[int], limit: int) -> Iterator[tuple[int, int]]:
 
 
 def outline(lengths: Sequence[int], kinds: Sequence[str | None]) -> bytes:
-    """The outline of messages, one at least, of these lengths and these kinds of state, None for those of none."""
+    """Return the outline of at least one message, of these lengths and kinds of state; None for no state."""
     if kinds.count(None) < len(kinds):
         return msgspec.json.encode(list(zip(lengths, kinds, strict=True)))
-    # The same, without thousands of objects that are made and looked at by the collector of garbage for this alone.
+    # The same text, without thousands of objects for the garbage collector.
     return b"[[%b,null]]" % msgspec.json.encode(lengths)[1:-1].replace(b",", b",null],[")
 
 
 def unpack(outlined: object, messages: object) -> Run:
-    """The messages of a piece with this outline; none where the two do not fit together."""
+    """Return the messages of a piece with this outline; none if the two do not fit together."""
     if not isinstance(outlined, bytes) or not isinstance(messages, bytes):
         return Run()
     try:
@@ -287,7 +287,7 @@ def unpack(outlined: object, messages: object) -> Run:
 
 
 def decode_former(text: object) -> tuple[tuple[str, int], ...]:
-    """The epochs that a history had before. Where that is damaged it is none: nobody's place is proven by it."""
+    """Return the earlier epochs of a history; none if they are corrupt, so that they prove no position."""
     if not isinstance(text, str):
         return ()
     try:

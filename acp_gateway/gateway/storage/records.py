@@ -1,4 +1,4 @@
-"""What outlives the gateway, as values: sessions, their histories, and when tokens were last used."""
+"""Stored values: sessions, their histories, and the last use of each token."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True, slots=True)
 class StoredSession:
-    """What is known of a session that no agent process has."""
+    """A session as stored."""
 
     key: int
     agent: str
@@ -21,32 +21,32 @@ class StoredSession:
     used: float
     """Seconds since 1970."""
     epoch: str
-    """Of its history."""
+    """The epoch of its history."""
     position: int = 0
-    """How many messages its history ever had; 0 where none is kept."""
+    """Number of messages that its history ever had; 0 if none is stored."""
     former: tuple[tuple[str, int], ...] = ()
-    """The epochs that its history had before, the oldest first, each with the position at which the next one began."""
+    """Earlier epochs of its history, the oldest first, each with the position at which the next one began."""
 
 
 @dataclass(slots=True)
 class Run:
-    """Messages of one turn that follow one another."""
+    """Consecutive messages of one turn."""
 
     messages: list[bytes] = field(default_factory=list)
     states: dict[int, str] = field(default_factory=dict)
-    """Of those that tell a state, of which only the last counts, the kind: by index, and in order."""
+    """Kinds of state by index, in order, of the messages of which only the last of a kind counts."""
     ends_turn: bool = False
-    """Whether a turn ended after the last of them; where there are none, after what was before."""
+    """True if a turn ended after the last message; without messages, after those before."""
 
     def extend(self, messages: Sequence[bytes], state: str | None = None) -> None:
-        """Add messages, each of which tells this state, if any."""
+        """Append messages, each of this kind of state, if any."""
         if state is not None:
             first = len(self.messages)
             self.states.update(dict.fromkeys(range(first, first + len(messages)), state))
         self.messages += messages
 
     def join(self, other: "Run") -> None:
-        """Add what followed in the same turn."""
+        """Append the next messages of the same turn."""
         first = len(self.messages)
         self.states.update((first + index, state) for index, state in other.states.items())
         self.messages += other.messages
@@ -59,22 +59,22 @@ class StoredJournal:
 
     epoch: str
     position: int
-    """How many messages it ever had."""
+    """Number of messages it ever had."""
     truncated: bool
-    """Whether something is missing that told no state."""
+    """True if messages without state are missing at its beginning."""
     states: Sequence[tuple[bytes, str]] = ()
-    """From before `runs`: the last message that was cut off of each kind of state, with the kind, in order."""
+    """The last message cut off of each kind of state, with the kind, in order; they precede `runs`."""
     runs: Sequence[Run] = ()
-    """The last messages, turn by turn and without a gap: the last of them is the one at `position`."""
+    """The last messages, turn by turn and without a gap, up to `position`."""
     former: tuple[tuple[str, int], ...] = ()
-    """As of the session."""
+    """Earlier epochs, as in `StoredSession`."""
 
     def after(self, position: int) -> list[Run] | None:
-        """What came after that position; None where some of it was cut off.
+        """Return the messages after a position; None if some of them were cut off.
 
-        Where a turn ended with the message there, the first run has nothing but that: it may not have been known there.
-        Where that message is the last that was cut off, this is not known here either, and whoever had it while the
-        turn was running takes two turns for one. These are cut off together then; half a turn never is.
+        If a turn ended with the message at `position`, the first run has only that end, which the caller may not know.
+        If that message is the last one cut off, the end is unknown here too, and a caller that has the running turn takes
+        two turns for one; these are cut off together then, and half a turn never is.
         """
         start = self.position - sum(len(run.messages) for run in self.runs)
         if not start <= position <= self.position:
@@ -93,9 +93,9 @@ class StoredJournal:
 
 @dataclass(frozen=True, slots=True)
 class TokenUse:
-    """When a token was last presented."""
+    """The last use of a token."""
 
     last_used: float
     """Seconds since 1970."""
     granted_by: str | None = None
-    """Whose session it turned out to be for, if it is for one alone."""
+    """The owner of the session that it is bound to, if it is bound to one."""

@@ -1,4 +1,4 @@
-"""The gateway's `state_dir`: whose it and its files have to be, and that one gateway uses it at a time."""
+"""The gateway's `state_dir`: checks of its owner and mode, and the lock that admits one gateway at a time."""
 
 import errno
 import fcntl
@@ -22,7 +22,7 @@ STATE_FILES: Final = (
     *("tokens.json", "tokens.lock", "sessions.db", "sessions.db-wal", "sessions.db-shm", "audit.jsonl", "agents"),
     LOCK,
 )
-"""What a gateway has in `state_dir`."""
+"""Files of a gateway in `state_dir`."""
 
 _WRITABLE_BY_OTHERS: Final = stat.S_IWGRP | stat.S_IWOTH
 _NO_LOCKS: Final = (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS)
@@ -101,7 +101,7 @@ def holding(state_dir: Path) -> Iterator[None]:
 
 
 def find_holder(state_dir: Path) -> str | None:
-    """Say which gateway runs on a state folder, for a person; None where none does."""
+    """Return a sentence that names the gateway running on a state folder; None if none does."""
     try:
         file = os.open(state_dir / LOCK, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
     except OSError:

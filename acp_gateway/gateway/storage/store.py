@@ -1,10 +1,7 @@
-"""What survives a restart of the gateway: its sessions, their histories, and when tokens were last used.
+"""The storage as the gateway sees it: sessions, their histories and the uses of tokens, which outlive a restart.
 
-Whoever has something to keep says so and goes on: it is queued, as `backlog` has it. One task writes what has come
-together, in one transaction, in a thread. What is queued is on disk a moment later, and at the end.
-
-A disk that is full, slow or broken is nobody else's concern. What can't be written waits, within a bound, and is tried
-again. A file that is damaged is put aside and a new one begun.
+Callers never wait: changes are queued (`write_queue`), and one task commits them in batches from a worker thread
+(write-behind). Queued changes are on disk a moment later, and at the end.
 """
 
 import logging
@@ -14,70 +11,62 @@ import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Final, TypeVar, TypeVarTuple, Unpack
+from typing import Final
 
 import trio
 
-from acp_gateway.errors import ConfigError
-from acp_gateway.gateway.storage.corruption import is_corruption, is_transient, put_aside
 from acp_gateway.gateway.storage.database import Connect, Database
 from acp_gateway.gateway.storage.history_limits import Kept, Reduction, reduce
 from acp_gateway.gateway.storage.records import StoredJournal, StoredSession, TokenUse
 from acp_gateway.gateway.storage.write_delay import WriteDelay
 from acp_gateway.gateway.storage.write_queue import Memory, WriteQueue
-from acp_gateway.gateway.storage.writer import cut, write
+from acp_gateway.gateway.storage.writer import Writer, cut, write
 
 _log = logging.getLogger(__name__)
 
 RETRY: Final = 10.0
-"""Seconds until something that failed is tried again."""
+"""Seconds until a failed write is retried."""
 
 FAREWELL: Final = 5.0
-"""Seconds to write the rest at the end. A disk that takes longer hangs, and must not keep the gateway from ending."""
+"""Seconds to write the rest at the end. A disk that takes longer hangs, and must not delay the gateway's end."""
 
 READINGS: Final = 3
-"""How often a history is read for who asks, when it goes on each time before that is done."""
+"""Attempts to read a history that continues during each of them."""
 
 TOKEN_INTERVAL: Final = 3600.0
-"""Seconds between two times that a token's use is written: who looks for tokens that nobody uses thinks in days."""
-
-_Arguments = TypeVarTuple("_Arguments")
-_Result = TypeVar("_Result")
+"""Seconds between two writes of a token's last use: a search for unused tokens is a matter of days."""
 
 _DAY: Final = 86400.0
 
-_FAILURES: Final = (sqlite3.Error, OSError, ConfigError, UnicodeDecodeError)
-"""What the world can do to the file. Anything else is our mistake, which is logged with its traceback."""
-
 
 class _Reading:
-    """Somebody waits for a history, or several do."""
+    """A history that one or more callers wait for."""
 
     def __init__(self) -> None:
         self.journal: StoredJournal | None = None
         self.revision: int | None = None
-        """Which state of it that is."""
+        """The revision of the history that was read."""
         self.done = trio.Event()
 
 
 class Storage:
-    """The file, and what is to be written to it.
+    """The database and its write queue.
 
-    All but `open`, `run` and `read_journal` never wait and never raise. What they are told before `run` is queued for
-    it; after it, nothing is taken any more.
+    Only `open`, `run` and `read_journal` wait or raise. Changes made before `run` are queued for it; changes made after
+    it are ignored.
 
     Args:
         path: the file.
-        journal: whether histories are kept. Where not, those from before are erased.
-        retention_days: for how many days a session is kept that nobody uses.
+        journal: keep histories. If False, earlier ones are erased.
+        retention_days: days after which an unused session is forgotten.
         journal_limit: bytes of one session's history.
         history_limit: bytes of all histories; the least recently used are removed first, those of live sessions cut.
         history_limit_per_identity: the same of one identity.
-        write_delay: seconds that something may wait to be written.
-        write_behind_limit: bytes that may, before they are written at once.
-        now: says the time, in seconds since 1970.
-        connect: what opens the file.
-        pause: waits for so many seconds.
+        write_delay: maximum seconds that a change waits to be written.
+        write_behind_limit: bytes of queued changes, beyond which they are written at once.
+        now: returns the time, in seconds since 1970.
+        connect: opens the file.
+        pause: sleeps for a number of seconds.
     """
 
     def __init__(
@@ -98,17 +87,10 @@ class Storage:
         self._path = path
         self._journal = journal
         self._retention = retention_days * _DAY
-        self._journal_limit = journal_limit
         self._now = now
-        self._connect_to = connect
+        self._writer = Writer(path, journal_limit, now, connect)
         self._pause = pause
-        # Open while `run` runs, but for the time between a failure and the next attempt.
-        self._database: Database | None = None
-        # Whether the file was found to be damaged and is not put aside yet.
-        self._corrupt = False
-        # What is not kept and why, by the kind of problem.
-        self._problems: dict[str, str] = {}
-        # What is to be on disk and is not yet.
+        # Changes that are not on disk yet.
         self._queue = WriteQueue(journal_limit)
         self._history_limits = history_limit, history_limit_per_identity
         # The keys of the sessions whose history on disk lacks its beginning.
@@ -116,53 +98,46 @@ class Storage:
         # Bytes that may be written before all histories are added up again.
         self._until_added_up = 0.0
         self._delay = WriteDelay(write_delay, write_behind_limit)
-        # When tokens were last used, and how that was last written.
+        # The last uses of tokens, and the same as last written.
         self._uses: dict[str, TokenUse] = {}
         self._written_uses: dict[str, TokenUse] = {}
         self._last_key = 0
-        # The histories that are asked for, first come, first served, until what is queued is written for that.
+        # The histories to read, in order of the requests; what is queued is written first.
         self._readings: dict[int, _Reading] = {}
-        self._erased = False  # ... something that may still be found in the write-ahead log.
+        # True while erased data may still be in the write-ahead log.
+        self._erased = False
         self._wake = trio.Event()
-        # Whether the writer waits for that, and what it waits in otherwise, if it does.
+        # True while the writing task waits for `_wake`; the scope in which it waits otherwise.
         self._asleep = False
         self._rest: trio.CancelScope | None = None
-        # The same, while more may come that is written with what is queued.
+        # The same, while it gathers changes for a batch.
         self._gathering: trio.CancelScope | None = None
-        # Seconds that it took to write the last time.
+        # Seconds that the last batch took.
         self._took = 0.0
         self._stopping = False
-        self._limiter = trio.CapacityLimiter(1)
 
     def rely_on(self, memory: Memory) -> None:
-        """Ask this for the histories of the sessions that live."""
+        """Set the source of the histories of live sessions."""
         self._queue.memory = memory
 
     @property
     def problem(self) -> str | None:
-        """What is not kept and why, in one line for a person; None while all is well.
+        """Current failures of the storage, in one line; None while there are none.
 
-        A file that was damaged is a problem until what is known of sessions is stored in the new one; the log has it.
+        A corrupt file is a problem until everything known of sessions is stored in the new one; the log names it.
         """
-        return "; ".join(self._problems.values()) or None
+        return self._writer.problem
 
     def open(self) -> list[StoredSession]:
-        """Take over what was stored before; the sessions, in the order of their creation.
+        """Load what was stored; return the sessions in the order of their creation.
 
-        For the start, once, before `run`: blocks. Where the file can't be used, `problem` says so, and `run` goes on
-        trying to write what comes. Sessions that nobody has used for too long are forgotten.
+        Called once, before `run`. Blocks. If the file is unusable, `problem` says so, and `run` keeps trying to write.
+        Sessions unused for `retention_days` are forgotten.
         """
         try:
-            try:
-                stored, sizes = self._load()
-            except Exception as error:
-                if not is_corruption(error):
-                    raise
-                self._corrupt = True
-                self._note_put_aside(put_aside(self._path, self._now()))
-                stored, sizes = self._load()
-        except Exception as error:  # Whatever it is: agents can be used without what was stored.
-            self._note_failure(error)
+            stored, sizes = self._writer.load(self._load)
+        except Exception as error:  # Agents can be used without what was stored, so any failure is only noted.
+            self._writer.note_failure(error)
             return []
         self._written_uses = dict(self._uses)
         if not self._journal:
@@ -200,9 +175,9 @@ class Storage:
                 _log.error("%s: not all could be written within %d seconds", self._path, FAREWELL)
 
     def new_key(self) -> int:
-        """A key for a session, which no other session has or had.
+        """Return a key that no other session has or had.
 
-        It is made from the time, so that it is none either of those in a file that could not be read.
+        It is made from the time, so that it differs from those in a file that could not be read.
         """
         self._last_key = max(self._last_key + 1, int(self._now() * 1e6))
         return self._last_key
@@ -222,10 +197,10 @@ class Storage:
         epoch: str,
         former: tuple[tuple[str, int], ...] = (),
     ) -> None:
-        """Keep a session, or what has changed of it. A new one has an empty history from now on.
+        """Store a session that is new or has changed. A new one gets an empty history.
 
-        Of one that is kept, another `epoch` means that the same history goes on under another name. An empty one leaves
-        the name as it is, and what it was called before: whoever has no history in memory knows none.
+        Of one that is kept, another `epoch` means that the same history goes on under another name. An empty one
+        keeps the epoch and the earlier ones: a caller without the history in memory knows none.
         """
         known = self._queue.sessions.get(key)
         if known is not None and not epoch:
@@ -250,16 +225,16 @@ class Storage:
         self._queued()
 
     def turn_ended(self, key: int) -> None:
-        """A turn ended after the last message of a session's history."""
+        """Store the end of a turn, after the last message of a session's history."""
         self._queue.end_turn(key)
         self._queued()
 
     def replace(self, key: int, journal: StoredJournal, size: int) -> None:
-        """Keep this history of a session that is kept, in place of what there is, if any.
+        """Store this history of a known session, in place of the stored one, if any.
 
         Args:
             key: the session's.
-            journal: the history, for the storage alone: it is taken apart once it is written.
+            journal: the history. The storage owns it from now on, and takes it apart after the write.
             size: bytes of its messages.
         """
         if self._journal:
@@ -267,12 +242,12 @@ class Storage:
             self._queued()
 
     def settle(self, key: int) -> None:
-        """A session's history won't be in memory any more, and what is kept of it stays."""
+        """Finish storing a history that is about to leave the memory; the stored one stays."""
         self._queue.settle(key)
         self._queued()
 
     def forget_journal(self, key: int) -> None:
-        """Erase a session's history. Until it is replaced, none is kept."""
+        """Erase a session's history; none is stored until `replace`."""
         self._queue.forget_journal(key)
         self._queued()
 
@@ -282,12 +257,12 @@ class Storage:
         self._queued()
 
     def expired(self) -> list[int]:
-        """The keys of the sessions that nobody has used for too long."""
+        """Return the keys of the sessions that were unused for `retention_days`."""
         earliest = self._now() - self._retention
         return [session.key for session in self._queue.sessions.values() if session.used < earliest]
 
     def token_used(self, token_id: str, granted_by: str | None = None) -> None:
-        """A token was presented now; `granted_by` tells whose session it is for, once that is known."""
+        """Note a use of a token now; `granted_by` is the owner of the session it is bound to, once that is known."""
         before = self._uses.get(token_id)
         if granted_by is None and before is not None:
             granted_by = before.granted_by
@@ -299,11 +274,11 @@ class Storage:
             self._queued()
 
     def token_uses(self) -> dict[str, TokenUse]:
-        """When each token was last used, by its id."""
+        """Return the last use of each token, by its id."""
         return dict(self._uses)
 
     def keeps_journal(self, key: int) -> bool:
-        """Whether a session's history is kept: it was not forgotten, nor given up because it could not be written."""
+        """Return True if a session's history is stored: neither forgotten nor given up because a write failed."""
         return self._queue.keeps(key)
 
     def has_cut_journal(self, key: int) -> bool:
@@ -311,12 +286,12 @@ class Storage:
         return key in self._truncated and self._queue.keeps(key)
 
     async def read_journal(self, key: int) -> StoredJournal | None:
-        """A session's history as it is when this returns, with all that was queued before.
+        """Return a session's history as of now, with all queued changes.
 
-        None where none is kept, where it can't be read now, or where it goes on in memory while it is being read: what
-        is there is newer then. None too where one that is not in memory goes on so fast that there was more of it each
-        time before it was read, a few times. Who asks for the same one at the same time may get the same object. Waits
-        for `run`, and ends with it. Cancelling it changes nothing.
+        None if none is stored, if it cannot be read now, or if it continues in memory during the read, where it is
+        newer then. None too if it is not in memory and was extended during each of `READINGS` attempts. Concurrent calls for
+        the same history may return the same object. Waits for `run`, and returns when that ends. Cancelling has no
+        effect on the storage.
         """
         for _ in range(READINGS):
             if not self._queue.keeps(key) or self._stopping:
@@ -332,11 +307,11 @@ class Storage:
         return None
 
     def _queued(self) -> None:
-        """Wake up the writer, if there is anything to write."""
+        """Wake up the writing task, if anything is queued."""
         if self._queue.has_given_up:
             text = "more is to be written than can be; the histories of sessions that have ended are given up"
-            self._report("slow", f"{self._path}: {text}")
-        # Where no histories are kept, messages come all the time of which nothing is queued.
+            self._writer.report("slow", f"{self._path}: {text}")
+        # Without histories, messages arrive all the time and nothing is queued.
         if not self._queue:
             return
         if self._asleep:
@@ -346,7 +321,7 @@ class Storage:
             self._gathering.cancel()
 
     def _hurry(self) -> None:
-        """Have the writer begin at once."""
+        """Make the writing task begin at once."""
         if self._rest is not None:
             self._rest.cancel()
         self._wake_up()
@@ -355,17 +330,17 @@ class Storage:
         self._asleep = False
         self._wake.set()
 
-    # What the writer does.
+    # The writing task
 
     async def _write_until_stopped(self, disconnect: trio.CancelScope) -> None:
         with disconnect:
             while True:
                 if self._queue or self._readings or self._erased:
-                    # A stream that keeps a processor busy would otherwise keep another one busy with being written,
-                    # and be slower for it, though most of it is soon cut off again.
+                    # Without gathering, a fast stream would keep a second processor busy with writing, and be slower,
+                    # though most of it is soon cut off again.
                     await self._gather()
                     began = trio.current_time()
-                    # What comes while this is being written is the oldest of the next batch.
+                    # Changes during this write are the oldest of the next batch.
                     self._delay.taken()
                     self._delay.queued(began)
                     written = await self._work()
@@ -381,10 +356,10 @@ class Storage:
                     self._wake = trio.Event()
                     self._asleep = True
                     await self._wake.wait()
-            await self._let_go()
+            await self._writer.close()
 
     async def _gather(self) -> None:
-        """Wait for more that is written together with what is queued."""
+        """Wait for more changes to write in the same batch."""
         seconds = self._delay.seconds(trio.current_time(), self._took, self._queue.size)
         if seconds:
             with trio.CancelScope() as self._gathering:
@@ -392,22 +367,22 @@ class Storage:
             self._gathering = None
 
     async def _rest_for(self, seconds: float) -> None:
-        """Wait, unless somebody waits for the writer."""
+        """Sleep, unless a caller waits for a history or the storage is stopping."""
         if not self._readings and not self._stopping:
             with trio.CancelScope() as self._rest:
                 await self._pause(seconds)
             self._rest = None
 
     async def _work(self) -> bool:
-        """Write what is queued, then read a history that was asked for before; False where not all could be written.
+        """Write what is queued, then read one requested history; return False if the write failed.
 
-        One history, so that neither what comes meanwhile nor the memory waits for all that are asked for.
+        One history at a time, so that neither new changes nor the memory wait for all of them.
         """
         key = next(iter(self._readings), None)
         if key is None:
             written = await self._try_to_write(key)
         else:
-            # Who asks from now on wants what is queued by then.
+            # Later requests want the changes queued by then.
             reading = self._readings.pop(key)
             reading.revision = self._queue.revision(key)
             try:
@@ -421,37 +396,38 @@ class Storage:
     async def _try_to_write(self, first: int | None) -> bool:
         try:
             await self._write_queue(first)
-        except Exception as error:  # Whatever it is: what can't be written troubles nobody.
-            await self._fail(error)
+        except Exception as error:  # Any failure: clients must not notice a disk that cannot be written.
+            await self._writer.fail(error)
             return False
         return True
 
     async def _write_queue(self, first: int | None) -> None:
-        if self._database is None:
-            self._database = await self._open_or_begin_anew()
-            if self._database.is_new:
+        database = self._writer.database
+        if database is None:
+            database = await self._writer.open()
+            if database.is_new:
                 self._queue.begin_anew(self._uses)
         with self._queue.taken(first) as batch:
             if batch:
-                truncated = await self._in_thread(write, self._database, batch)
+                truncated = await self._writer.call(write, database, batch)
                 self._truncated = self._truncated.difference(batch.changes) | truncated
         if batch:
-            self._succeeded()
-            await self._keep_within_limits(batch.size)
+            self._writer.note_success(is_complete=not self._queue.begins_anew, is_slow=self._queue.has_given_up)
+            await self._keep_within_limits(database, batch.size)
         self._erased = self._erased or batch.erases
         if self._erased:
-            await self._in_thread(self._database.tidy)
+            await self._writer.call(database.tidy)
             self._erased = False
 
-    async def _keep_within_limits(self, written: int) -> None:
+    async def _keep_within_limits(self, database: Database, written: int) -> None:
         """Remove or cut histories beyond `history_limit`, once enough bytes were written since the last time."""
         self._until_added_up -= written
-        if self._until_added_up > 0 or self._database is None or math.isinf(min(self._history_limits)):
+        if self._until_added_up > 0 or math.isinf(min(self._history_limits)):
             return
-        reduction = self._beyond_limits(await self._in_thread(self._database.histories.sizes))
+        reduction = self._beyond_limits(await self._writer.call(database.histories.sizes))
         self._remove(reduction.removed)
         if reduction.cut:
-            await self._in_thread(cut, self._database, reduction.cut)
+            await self._writer.call(cut, database, reduction.cut)
             self._truncated |= reduction.cut.keys()
             self._erased = True
             _log.warning("%s: history_limit: the histories of %d live sessions are cut", self._path, len(reduction.cut))
@@ -473,30 +449,19 @@ class Storage:
             self._queue.give_up(set(keys))
             self._queued()
 
-    async def _open_or_begin_anew(self) -> Database:
-        """The file, opened; a new one if it is damaged. Raises any of `_FAILURES`."""
-        if not self._corrupt:
-            try:
-                return await self._in_thread(self._connect)
-            except Exception as error:
-                if not is_corruption(error):
-                    raise
-                self._corrupt = True
-        self._note_put_aside(await self._in_thread(put_aside, self._path, self._now()))
-        return await self._in_thread(self._connect)
-
     async def _read(self, key: int) -> StoredJournal | None:
-        if self._database is None or not self._queue.keeps(key):
+        database = self._writer.database
+        if database is None or not self._queue.keeps(key):
             return None
         try:
-            journal = await self._in_thread(self._database.histories.read, key)
-        except Exception as error:  # Whatever it is: it is this history that can't be read.
-            await self._fail(error)
+            journal = await self._writer.call(database.histories.read, key)
+        except Exception as error:  # Any failure concerns this history alone.
+            await self._writer.fail(error)
             return None
         if not self._queue.keeps(key):
             return None
         if journal is not None:
-            # A new name of it may not have been written yet.
+            # Another epoch of it may not be written yet.
             session = self._queue.sessions[key]
             return replace(journal, epoch=session.epoch, former=session.former)
         if not self._queue.waits(key):
@@ -504,77 +469,9 @@ class Storage:
             self._queue.give_up({key})
         return None
 
-    async def _fail(self, error: Exception) -> None:
-        self._note_failure(error)
-        self._corrupt = self._corrupt or is_corruption(error)
-        if not is_transient(error):
-            await self._let_go()
-
-    async def _let_go(self) -> None:
-        file, self._database = self._database, None
-        if file is not None:
-            try:
-                await self._in_thread(file.close)
-            except Exception:  # Whatever it is: this is where failures end.
-                _log.exception("%s can't be closed", self._path)
-
-    def _load(self) -> tuple[list[StoredSession], dict[int, int]]:
+    def _load(self, file: Database) -> tuple[list[StoredSession], dict[int, int]]:
         """Read the sessions, and the size of each history by the key of its session. Blocks; raises anything."""
-        file = self._connect()
-        try:
-            stored, sizes, uses, self._truncated = (
-                file.sessions(),
-                file.histories.sizes(),
-                file.token_uses(),
-                file.histories.truncated(),
-            )
-        finally:
-            # Until `run`, which may never come.
-            file.close()
+        stored, sizes, uses = file.sessions(), file.histories.sizes(), file.token_uses()
+        self._truncated = file.histories.truncated()
         self._uses = uses
         return stored, sizes
-
-    def _connect(self) -> Database:
-        """Open the file. Blocks; raises any of `_FAILURES`."""
-        return Database(self._path, self._journal_limit, self._connect_to)
-
-    def _note_put_aside(self, aside: Path) -> None:
-        self._corrupt = False
-        text = f"{self._path} was damaged and a new one is begun; what is left of the old one is {aside}"
-        self._report("damage", text)
-
-    def _note_failure(self, error: Exception) -> None:
-        reason = str(error) if isinstance(error, ConfigError) else f"{self._path}: {_reason(error)}"
-        mistake = None if isinstance(error, _FAILURES) else error
-        if self._corrupt and isinstance(error, OSError):
-            reason += " (it is damaged, and can't be put aside)"
-        text = f"{reason}; what is new of sessions does not outlive a restart until that is over"
-        self._report("failure", text, mistake)
-
-    def _report(self, kind: str, text: str, mistake: Exception | None = None) -> None:
-        if self._problems.get(kind) != text:
-            self._problems[kind] = text
-            _log.error("%s", text, exc_info=mistake)
-
-    def _succeeded(self) -> None:
-        if self._problems.pop("failure", None) is not None:
-            _log.info("%s can be written again", self._path)
-        if "damage" in self._problems and not self._queue.begins_anew:
-            del self._problems["damage"]
-            _log.info("%s: what is known of sessions is stored in the new file", self._path)
-        if "slow" in self._problems and not self._queue.has_given_up:
-            del self._problems["slow"]
-            _log.info("%s: what was to be written is written", self._path)
-
-    async def _in_thread(self, function: Callable[[Unpack[_Arguments]], _Result], *args: *_Arguments) -> _Result:
-        # Given up only where it hangs at the end; the limiter keeps others out even then.
-        return await trio.to_thread.run_sync(function, *args, limiter=self._limiter, abandon_on_cancel=True)
-
-
-def _reason(error: Exception) -> str:
-    """What happened, in one line for a person."""
-    if not isinstance(error, _FAILURES):
-        return " ".join(f"unexpected {type(error).__name__}: {error}".split())
-    if isinstance(error, UnicodeDecodeError):
-        return "database disk image is malformed"  # SQLite's words for what could not be decoded.
-    return (error.strerror if isinstance(error, OSError) else None) or str(error)

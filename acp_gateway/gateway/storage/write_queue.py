@@ -1,15 +1,13 @@
-"""What is to be on the disk, and what of it is not there yet: which histories are kept, renewed or given up.
+"""The write queue: changes that are not on disk yet. Pure bookkeeping: it knows no file and never waits.
 
-What comes is queued; whoever writes takes what is queued as a batch, and gives it back where that fails. No file is
-known here, and nothing waits.
+Changes are queued; the writing task takes them as a batch, and gives it back if the write fails.
 
-What is queued is in memory, and so it is bounded. Where more of a history is queued than it may hold, or past the
-bound, none of it is any more: the history is *renewed*, which is to say that what is in memory of it is written, as it
-is when its turn comes. Where that has all that came after the last message on disk, it goes on from there; else it
-takes the place of what is on disk. What is lost by this would have been cut off again anyway, unless memory is so short
-that the history was cut there to less than it may hold. A history that is not in memory any more is given up past the
-bound: nothing more of it is written, and what is on disk is erased when that works again. So a history on disk never
-has a gap.
+The queue is in memory, and therefore bounded. If more of a history is queued than it may hold, or the queue is full,
+the queued part is dropped and the history is *renewed*: when its turn comes, the history in memory is written. If that
+contains everything after the last message on disk, the one on disk is continued; otherwise it is replaced. The loss is
+what the history's limit would have cut anyway, unless `memory_limit` has cut the history further. A history that is no
+longer in memory is given up when the queue is full: nothing more of it is written, and the stored part is erased once
+writing works again. So a history on disk never has a gap.
 
 Sessions themselves are few and small, and always stay queued until they are written.
 """
@@ -22,44 +20,45 @@ from typing import Final, Protocol
 from acp_gateway.gateway.storage.records import Run, StoredJournal, StoredSession, TokenUse
 
 PER_MESSAGE: Final = 64
-"""Bytes that count for a message besides its own: what Python needs for it, and its places in lists. It is counted as
-if nobody else had it, though most are in the histories in memory as well: those may be gone before it is written."""
+"""Bytes counted for a message besides its own: Python's object and its places in lists. Messages count in full, though
+most are in a history in memory as well, which may be gone before the write."""
 
 OVERHEAD: Final = 256
-"""Bytes that count for each turn, each state, and each thing queued besides messages: small objects, a few of each."""
+"""Bytes counted for each turn, state and change besides messages: a few small objects each."""
 
 QUEUE: Final = 32 * 1024 * 1024
-"""Bytes that may wait to be written, besides one whole history: a tenth of a second of the fastest stream."""
+"""Maximum bytes of the queue, besides one whole history: a tenth of a second of the fastest stream."""
 
 
 @dataclass(slots=True)
 class Change:
-    """What is to be done to the history of a session on disk, in this order."""
+    """The queued changes of one history, to be applied in the order of these fields."""
 
     forgets: bool = False
-    """It is erased with its session."""
+    """Erase it with its session."""
     erases: bool = False
+    """Erase it."""
     renews: bool = False
-    """What is in memory of it by then takes its place, and whatever is added until then is there as well."""
+    """Replace it with the history in memory at the time of the write, which includes what is added until then."""
     whole: StoredJournal | None = None
-    """This takes its place."""
+    """Replace it with this one."""
     anew: bool = False
-    """What is on disk is of another history than what takes its place: nothing of it stays."""
+    """The new history is another one than that on disk, of which nothing stays."""
     runs: list[Run] = field(default_factory=list)
-    """These are added."""
+    """Append these."""
     size: int = OVERHEAD
-    """Bytes that it counts for. What erases and no more counts for none: there are no
-    more of these than sessions, and no room is made by giving them up."""
+    """Bytes that it counts for. Erasing counts for none: there are no more of these changes than sessions, and giving
+    them up frees nothing."""
     new: int = 0
-    """Those of `runs`."""
+    """Bytes of `runs`."""
 
     @property
     def begins(self) -> bool:
-        """Whether it leaves nothing of what was to be done before."""
+        """True if it makes earlier changes void."""
         return self.forgets or self.erases or self.renews or self.whole is not None
 
     def extend(self, messages: Sequence[bytes], state: str | None) -> int:
-        """Add messages, each of which tells this state, if any; for how many bytes they count."""
+        """Append messages, each of this kind of state, if any; return the bytes they count for."""
         if self.renews:
             return 0
         size = sum(map(len, messages)) + PER_MESSAGE * len(messages)
@@ -74,7 +73,7 @@ class Change:
         return size
 
     def end_turn(self) -> None:
-        """A turn ended after the last message, queued or on disk."""
+        """Note the end of a turn after the last message, queued or on disk."""
         if self.renews:
             return
         if not self.runs:
@@ -82,13 +81,13 @@ class Change:
         self.runs[-1].ends_turn = True
 
     def renewed(self) -> "Change":
-        """What is to be done instead, to have in its place what is in memory by then."""
+        """Return the change that replaces the history with the one in memory at the time of the write."""
         return Change(self.forgets, self.erases, renews=True, anew=self.anew)
 
     def replaced(self, journal: StoredJournal, size: int, *, anew: bool) -> "Change":
-        """What is to be done instead, to have this history in its place, whose messages are of `size` bytes.
+        """Return the change that replaces the history with this one, with messages of `size` bytes.
 
-        Unless it is another one, which begins `anew`, it is what all that was to be done before would have led to.
+        Unless it begins `anew`, as another history, it is the result of all earlier changes.
         """
         size += PER_MESSAGE * sum(len(run.messages) for run in journal.runs)
         size += OVERHEAD * (1 + len(journal.states) + sum(1 + len(run.states) for run in journal.runs))
@@ -112,40 +111,40 @@ class Change:
 
 @dataclass(slots=True)
 class Batch:
-    """What goes to the disk together."""
+    """Changes that are written in one transaction."""
 
     sessions: dict[int, StoredSession] = field(default_factory=dict)
     uses: dict[str, TokenUse] = field(default_factory=dict)
     changes: dict[int, Change] = field(default_factory=dict)
-    """By the key of the session: those of different sessions have nothing to do with one another."""
+    """By the key of the session; those of different sessions are independent."""
     size: int = 0
-    """Bytes that the changes count for."""
+    """Bytes counted for the changes."""
 
     def __bool__(self) -> bool:
         return bool(self.sessions or self.uses or self.changes)
 
     @property
     def renewed(self) -> list[int]:
-        """The keys of those whose histories are replaced by what is in memory of them."""
+        """Keys of the histories that are replaced with those in memory."""
         return [key for key, change in self.changes.items() if change.renews]
 
     @property
     def whole(self) -> set[int]:
-        """The keys of those whose histories are written from their beginning."""
+        """Keys of the histories that are written from their beginning."""
         return {key for key, change in self.changes.items() if change.renews or change.whole is not None}
 
     @property
     def contents(self) -> set[int]:
-        """The keys of those of whose histories there is something in here."""
+        """Keys of the histories with messages in the batch."""
         return {key for key, change in self.changes.items() if change.whole or change.runs}
 
     @property
     def erases(self) -> bool:
-        """Whether a history is erased."""
+        """True if a history is erased."""
         return any(change.forgets or change.erases for change in self.changes.values())
 
     def change(self, key: int) -> Change:
-        """What is to be done to a history, for more of it."""
+        """Return the change of a history; an empty one if there was none."""
         change = self.changes.get(key)
         if change is None:
             change = self.changes[key] = Change()
@@ -153,19 +152,19 @@ class Batch:
         return change
 
     def extend(self, key: int, messages: Sequence[bytes], state: str | None) -> Change:
-        """Add messages to a history, each of which tells this state, if any; what is to be done to it now."""
+        """Append messages to a history, each of this kind of state, if any; return its change."""
         change = self.change(key)
         self.size += change.extend(messages, state)
         return change
 
     def put(self, key: int, change: Change) -> None:
-        """Do this to a history, and nothing of what was to be done before."""
+        """Set the change of a history, in place of earlier ones."""
         former = self.changes.get(key)
         self.size += change.size - (0 if former is None else former.size)
         self.changes[key] = change
 
     def pop(self, key: int) -> Change:
-        """What was to be done to a history, and not here any more."""
+        """Remove and return the change of a history."""
         change = self.changes.pop(key)
         self.size -= change.size
         return change
@@ -180,17 +179,17 @@ class Batch:
 
 
 class Memory(Protocol):
-    """What has histories in memory, by the keys of their sessions: all that was told here is there."""
+    """The histories in memory, by the keys of their sessions; they contain everything that was queued."""
 
     def has(self, key: int) -> bool:
-        """Whether it has this one."""
+        """Return True if this history is in memory."""
 
     def snapshot(self, key: int) -> tuple[StoredJournal, int]:
-        """One that it has as it is now, for the storage alone, and the bytes of its messages."""
+        """Return a copy of a history as it is now, and the bytes of its messages."""
 
 
 class WriteQueue:
-    """The sessions that are kept, and what is queued of them.
+    """The known sessions, and the queued changes.
 
     Args:
         journal_limit: bytes of one session's history.
@@ -198,16 +197,16 @@ class WriteQueue:
 
     def __init__(self, journal_limit: int) -> None:
         self.memory: Memory | None = None
-        """What has the histories of the sessions that live, if anything has."""
+        """The histories of live sessions, if there are any."""
         self.sessions: dict[int, StoredSession] = {}
-        """All that are kept, by their keys."""
+        """All known sessions, by their keys."""
         self.has_given_up = False
-        """Whether histories were given up past the bound and are not erased yet."""
-        # The sessions of which the history is kept, by their keys: the number of what was told of it last.
+        """True if histories were given up because the queue was full, and are not erased yet."""
+        # The number of the last change of each stored history, by the key of its session.
         self._kept: dict[int, int] = {}
         self._told = 0
         self._closed = False
-        # What is queued, and what is being written.
+        # Queued changes, and those being written.
         self._queue = Batch()
         self._underway = Batch()
         # The sessions that are on disk, by their keys; and those whose histories are to be written again from their
@@ -215,49 +214,49 @@ class WriteQueue:
         self._stored: set[int] = set()
         self._again: set[int] = set()
         self._bound = QUEUE + journal_limit
-        # How many bytes may be new of one history: a quarter more than it may hold, as on disk.
+        # Maximum queued bytes of one history: a quarter more than it may hold, as on disk.
         self._most_new = journal_limit * 5 // 4
 
     def __bool__(self) -> bool:
-        """Whether anything is queued."""
+        """Return True if anything is queued."""
         return bool(self._queue)
 
     @property
     def size(self) -> int:
-        """Bytes that what waits counts for, with what is being written."""
+        """Bytes counted for queued changes, including those being written."""
         return self._queue.size + self._underway.size
 
     @property
     def begins_anew(self) -> bool:
-        """Whether histories that are known have not been written again since the file was lost."""
+        """True if known histories are not written again since the file was lost."""
         return bool(self._again)
 
     def keeps(self, key: int) -> bool:
-        """Whether a session's history is kept."""
+        """Return True if a session's history is stored."""
         return key in self._kept
 
     def revision(self, key: int) -> int | None:
-        """A number that no other state of a session's history has; None where none is kept."""
+        """Return a number that identifies the current state of a session's history; None if none is stored."""
         return self._kept.get(key)
 
     def is_in_memory(self, key: int) -> bool:
-        """Whether a session's history is in memory."""
+        """Return True if a session's history is in memory."""
         return self.memory is not None and self.memory.has(key)
 
     def waits(self, key: int) -> bool:
-        """Whether something of a session's history is queued."""
+        """Return True if a change of a session's history is queued."""
         return key in self._queue.changes
 
-    # What is to be on the disk.
+    # Changes
 
     def restore(self, sessions: Iterable[StoredSession], kept: Iterable[int]) -> None:
-        """These are on disk, and the histories of those with these keys."""
+        """Set what is on disk: these sessions, and histories of those with these keys."""
         self.sessions = {session.key: session for session in sessions}
         self._stored = set(self.sessions)
         self._kept = dict.fromkeys(kept, self._told)
 
     def begin_anew(self, uses: Mapping[str, TokenUse]) -> None:
-        """Nothing is on disk any more: write again what is known, all but the histories that are not in memory."""
+        """Queue everything known after the file was lost. Histories that are not in memory are given up."""
         for key in self._kept.keys() - self._queue.whole:
             self._renew(key)
         self.give_up(self._kept.keys() - self._queue.whole)
@@ -267,12 +266,12 @@ class WriteQueue:
         self._queue.uses = dict(uses)
 
     def close(self) -> None:
-        """Take nothing any more."""
+        """Ignore all later changes."""
         self._closed = True
         self._kept.clear()
 
     def put_session(self, session: StoredSession) -> None:
-        """Keep a session, or what has changed of it; another epoch is another name of the same history."""
+        """Queue a session that is new or has changed; another epoch is another name of the same history."""
         if not self._closed:
             known = self.sessions.get(session.key)
             self.sessions[session.key] = self._queue.sessions[session.key] = session
@@ -280,11 +279,11 @@ class WriteQueue:
                 self._note(session.key)
 
     def put_use(self, token_id: str, use: TokenUse) -> None:
-        """Note when a token was last used."""
+        """Queue the last use of a token."""
         self._queue.uses[token_id] = use
 
     def extend(self, key: int, messages: Sequence[bytes], state: str | None = None) -> None:
-        """Add messages to a history that is kept, each of which tells this state, if any."""
+        """Append messages to a stored history, each of this kind of state, if any."""
         if key in self._kept:
             self._note(key)
             change = self._queue.extend(key, messages, state)
@@ -293,27 +292,27 @@ class WriteQueue:
             self._make_room()
 
     def end_turn(self, key: int) -> None:
-        """A turn ended after the last message of a history that is kept."""
+        """Queue the end of a turn, after the last message of a stored history."""
         if key in self._kept:
             self._note(key)
             self._queue.change(key).end_turn()
             self._make_room()
 
     def replace(self, key: int, journal: StoredJournal, size: int) -> None:
-        """Keep this history of a session that is kept, whose messages are of `size` bytes."""
+        """Queue this history of a known session, with messages of `size` bytes, in place of the stored one."""
         if key in self.sessions and not self._closed:
             self._replace(key, journal, size, anew=True)
             self._make_room()
 
     def settle(self, key: int) -> None:
-        """A history won't be in memory any more, and what is kept of it stays."""
+        """Queue a history that is about to leave the memory, if it was to be renewed from there."""
         change = self._queue.changes.get(key)
         if change is not None and change.renews and not self._closed:
             self._take_from_memory(key)
             self._make_room(leaving=key)
 
     def forget_journal(self, key: int) -> None:
-        """Erase a session's history. Until it is replaced, none is kept."""
+        """Erase a session's history; none is stored until `replace`."""
         if key in self._kept:
             self.give_up({key})
 
@@ -330,19 +329,19 @@ class WriteQueue:
                 self._again.discard(key)
 
     def give_up(self, keys: set[int]) -> None:
-        """Keep no history of these sessions any more, until it is replaced; erase what is on disk."""
+        """Erase the histories of these sessions; none is stored until `replace`."""
         for key in keys:
             self._kept.pop(key, None)
             self._queue.put(key, Change(erases=True, size=0))
 
-    # What goes to the disk.
+    # Batches
 
     @contextmanager
     def taken(self, first: int | None = None) -> Iterator[Batch]:
-        """What is to be written now. It is queued again, before what came meanwhile, where that raises an Exception.
+        """Take the batch to write now. If the block raises an Exception, it is queued again, before later changes.
 
-        Histories that are to be renewed are in it, as they are in memory now, as far as so many may wait together: that
-        of `first` and one at least. The others stay queued.
+        It contains the histories to be renewed, as they are in memory now, up to the queue's limit: that of `first`,
+        and at least one. The others stay queued.
         """
         batch = self._take(first)
         self._underway = batch
@@ -360,7 +359,7 @@ class WriteQueue:
     def _take(self, first: int | None) -> Batch:
         taken = False
         for key in sorted(self._queue.renewed, key=lambda key: key != first):
-            # What comes while this is being written is to have room as well.
+            # Changes during the write need room as well.
             if taken and self._queue.size > QUEUE:
                 break
             taken = True
@@ -368,32 +367,32 @@ class WriteQueue:
         batch, self._queue = self._queue, Batch()
         for key in batch.renewed:
             self._queue.put(key, batch.pop(key))
-            # Its epoch is the new history's: on disk is the old one until then.
+            # The session has the new epoch; the history on disk has the old one until it is renewed.
             if key in batch.sessions:
                 self._queue.sessions[key] = batch.sessions.pop(key)
         return batch
 
     def _note(self, key: int) -> None:
-        """Something is told of a history that is kept from now on."""
+        """Note a change of a history, which is stored from now on."""
         self._told += 1
         self._kept[key] = self._told
 
-    # How what waits is bounded.
+    # The bound
 
     def _make_room(self, leaving: int | None = None) -> None:
-        """Don't let too much wait. What is `leaving` is in memory for this moment only."""
+        """Keep the queue within its limit. The history `leaving` is about to leave the memory."""
         if self.size <= self._bound:
             return
         for key in self._queue.contents - {leaving}:
             self._renew(key)
-        # The batch in hand may be that much by itself: then what comes meanwhile is in memory alone.
+        # The batch being written may take all the room by itself; then later changes are in memory alone.
         lost = self._queue.contents
         if lost and self.size > self._bound:
             self.give_up(lost)
             self.has_given_up = True
 
     def _renew(self, key: int) -> None:
-        """Have a history replaced by what is in memory of it, if anything is, in place of what is queued."""
+        """Replace the queued changes of a history with its renewal, if it is in memory."""
         if self.is_in_memory(key):
             self._queue.put(key, self._queue.change(key).renewed())
 

@@ -1,13 +1,166 @@
-"""How a batch gets into the file: all of it or nothing, and without keeping others from the interpreter."""
+"""Writing: the open database file in a worker thread, and a batch in one transaction.
 
-from collections.abc import Mapping
-from typing import Final
+A full, slow or broken disk is never the concern of clients: what cannot be written stays queued and is tried again.
+"""
 
-from acp_gateway.gateway.storage.database import Database
+import logging
+import sqlite3
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Final, TypeVar, TypeVarTuple, Unpack
+
+import trio
+
+from acp_gateway.errors import ConfigError
+from acp_gateway.gateway.storage.corruption import is_corruption, is_transient, put_aside
+from acp_gateway.gateway.storage.database import Connect, Database
 from acp_gateway.gateway.storage.write_queue import Batch
 
+_log = logging.getLogger(__name__)
+
 _AT_ONCE: Final = 4096
-"""Messages that are let go of in one step, which takes some tenths of a millisecond."""
+"""Messages that are released in one step, which takes some tenths of a millisecond."""
+
+
+_Arguments = TypeVarTuple("_Arguments")
+_Result = TypeVar("_Result")
+
+_FAILURES: Final = (sqlite3.Error, OSError, ConfigError, UnicodeDecodeError)
+"""Errors of the file and the disk. Any other exception is a bug, which is logged with its traceback."""
+
+
+class Writer:
+    """The open file and its worker thread.
+
+    A corrupt file is put aside and a new one is begun. Failures are logged once and listed in `problem`.
+
+    Args:
+        path: the file.
+        journal_limit: bytes of one session's history.
+        now: returns the time, in seconds since 1970.
+        connect: opens the file.
+    """
+
+    def __init__(self, path: Path, journal_limit: int, now: Callable[[], float], connect: Connect) -> None:
+        self._path = path
+        self._journal_limit = journal_limit
+        self._now = now
+        self._connect_to = connect
+        self.database: Database | None = None
+        """The open file; None before `open`, and between a failure and the next attempt."""
+        self.limiter = trio.CapacityLimiter(1)
+        """Admits one thread at a time to the file."""
+        # True if the file was found to be corrupt and is not put aside yet.
+        self._corrupt = False
+        # Texts by the kind of problem.
+        self._problems: dict[str, str] = {}
+
+    @property
+    def problem(self) -> str | None:
+        """Current failures, in one line; None while there are none."""
+        return "; ".join(self._problems.values()) or None
+
+    def load(self, read: Callable[[Database], _Result]) -> _Result:
+        """Open the file for `read` alone, and return its result. A corrupt file is put aside, and a new one read.
+
+        Blocks; raises any error of `read` and of opening.
+        """
+        try:
+            return self._load(read)
+        except Exception as error:
+            if not is_corruption(error):
+                raise
+            self._corrupt = True
+            self._note_put_aside(put_aside(self._path, self._now()))
+            return self._load(read)
+
+    def _load(self, read: Callable[[Database], _Result]) -> _Result:
+        file = self._connect()
+        try:
+            return read(file)
+        finally:
+            # The writing task may never start.
+            file.close()
+
+    async def open(self) -> Database:
+        """Open the file; a new one if it is corrupt. Raises any of `_FAILURES`."""
+        self.database = await self._open()
+        return self.database
+
+    async def _open(self) -> Database:
+        if not self._corrupt:
+            try:
+                return await self.call(self._connect)
+            except Exception as error:
+                if not is_corruption(error):
+                    raise
+                self._corrupt = True
+        self._note_put_aside(await self.call(put_aside, self._path, self._now()))
+        return await self.call(self._connect)
+
+    async def fail(self, error: Exception) -> None:
+        """Note a failure, and close the file unless it is still usable."""
+        self.note_failure(error)
+        self._corrupt = self._corrupt or is_corruption(error)
+        if not is_transient(error):
+            await self.close()
+
+    async def close(self) -> None:
+        """Close the file, if it is open. Errors are logged."""
+        file, self.database = self.database, None
+        if file is not None:
+            try:
+                await self.call(file.close)
+            except Exception:  # Whatever it is: this is where failures end.
+                _log.exception("%s can't be closed", self._path)
+
+    def _connect(self) -> Database:
+        """Open the file. Blocks; raises any of `_FAILURES`."""
+        return Database(self._path, self._journal_limit, self._connect_to)
+
+    def _note_put_aside(self, aside: Path) -> None:
+        self._corrupt = False
+        text = f"{self._path} was damaged and a new one is begun; what is left of the old one is {aside}"
+        self.report("damage", text)
+
+    def note_failure(self, error: Exception) -> None:
+        """Log a failure, and add it to `problem`."""
+        reason = str(error) if isinstance(error, ConfigError) else f"{self._path}: {_reason(error)}"
+        mistake = None if isinstance(error, _FAILURES) else error
+        if self._corrupt and isinstance(error, OSError):
+            reason += " (it is damaged, and can't be put aside)"
+        text = f"{reason}; what is new of sessions does not outlive a restart until that is over"
+        self.report("failure", text, mistake)
+
+    def report(self, kind: str, text: str, mistake: Exception | None = None) -> None:
+        """Log a problem unless it is known already, and add it to `problem`. A mistake is logged with its traceback."""
+        if self._problems.get(kind) != text:
+            self._problems[kind] = text
+            _log.error("%s", text, exc_info=mistake)
+
+    def note_success(self, *, is_complete: bool, is_slow: bool) -> None:
+        """Remove the problems that are over after a batch was written.
+
+        Args:
+            is_complete: all histories in memory are in the file, though it may have been replaced.
+            is_slow: histories were given up because too much was queued, and are not erased yet.
+        """
+        if self._problems.pop("failure", None) is not None:
+            _log.info("%s can be written again", self._path)
+        if "damage" in self._problems and is_complete:
+            del self._problems["damage"]
+            _log.info("%s: what is known of sessions is stored in the new file", self._path)
+        if "slow" in self._problems and not is_slow:
+            del self._problems["slow"]
+            _log.info("%s: what was to be written is written", self._path)
+
+    async def call(self, function: Callable[[Unpack[_Arguments]], _Result], *args: *_Arguments) -> _Result:
+        """Call a function in the worker thread, and return its result.
+
+        Cancelling abandons the thread, which happens only if the disk hangs at the end; the limiter then still keeps
+        other threads out.
+        """
+        return await trio.to_thread.run_sync(function, *args, limiter=self.limiter, abandon_on_cancel=True)
 
 
 def write(file: Database, batch: Batch) -> set[int]:
@@ -45,6 +198,15 @@ def cut(file: Database, sizes: Mapping[int, int]) -> None:
 
 
 def _free(messages: list[bytes]) -> None:
-    """Let go of messages, some at a time: all at once would take milliseconds, and the interpreter's lock with them."""
+    """Release messages in steps: all at once would hold the interpreter's lock for milliseconds."""
     while messages:
         del messages[-_AT_ONCE:]
+
+
+def _reason(error: Exception) -> str:
+    """Return the reason of a failure, in one line."""
+    if not isinstance(error, _FAILURES):
+        return " ".join(f"unexpected {type(error).__name__}: {error}".split())
+    if isinstance(error, UnicodeDecodeError):
+        return "database disk image is malformed"  # SQLite's words for what could not be decoded.
+    return (error.strerror if isinstance(error, OSError) else None) or str(error)

@@ -70,14 +70,14 @@ def proc(tmp_path: Path) -> FakeProc:
     return FakeProc(tmp_path / "proc")
 
 
-def ledger_of(path: Path, proc: FakeProc) -> ProcessRegistry:
+def registry_of(path: Path, proc: FakeProc) -> ProcessRegistry:
     return ProcessRegistry(path, proc=proc.path, kill_group=proc.kill_group)
 
 
 def record_for_a_gateway_that_is_gone(path: Path, proc: FakeProc) -> None:
     """Leave an entry for AGENT; afterwards this process is another gateway, which has the id of the first again."""
     proc.process(AGENT, started=AGENT_STARTED)
-    ledger_of(path, proc).record(AGENT, f"{BOOT}:{AGENT_STARTED}")
+    registry_of(path, proc).record(AGENT, f"{BOOT}:{AGENT_STARTED}")
     proc.process(os.getpid(), started=GATEWAY_STARTED + 9000)
 
 
@@ -131,27 +131,27 @@ def test_this_process_is_found_in_the_real_proc() -> None:
 
 
 def test_what_was_forgotten_is_no_longer_recorded(path: Path, proc: FakeProc) -> None:
-    ledger = ledger_of(path, proc)
+    registry = registry_of(path, proc)
     for group in (700, 70, 800):
-        ledger.record(group, f"{BOOT}:{group}")
-    ledger.forget(70)
+        registry.record(group, f"{BOOT}:{group}")
+    registry.forget(70)
     assert [entry.split("_")[0] for entry in entries(path)] == ["700", "800"]
 
 
 def test_forgetting_leaves_the_entry_of_another_gateway_alone(path: Path, proc: FakeProc) -> None:
     record_for_a_gateway_that_is_gone(path, proc)
     before = entries(path)
-    ledger_of(path, proc).forget(AGENT)
+    registry_of(path, proc).forget(AGENT)
     assert entries(path) == before
 
 
 def test_forgetting_what_was_never_recorded_is_nothing(path: Path, proc: FakeProc) -> None:
-    ledger_of(path, proc).forget(AGENT)
+    registry_of(path, proc).forget(AGENT)
     assert not path.exists()
 
 
 def test_the_ledger_is_for_its_owner_alone(path: Path, proc: FakeProc) -> None:
-    ledger_of(path, proc).record(AGENT, f"{BOOT}:{AGENT_STARTED}")
+    registry_of(path, proc).record(AGENT, f"{BOOT}:{AGENT_STARTED}")
     assert path.stat().st_mode & 0o777 == 0o700
     assert [entry.stat().st_mode & 0o777 for entry in path.iterdir()] == [0o600]
 
@@ -160,17 +160,17 @@ def test_a_ledger_that_cannot_be_written_is_logged_and_no_more(
     path: Path, proc: FakeProc, caplog: pytest.LogCaptureFixture
 ) -> None:
     path.parent.write_text("occupied")
-    ledger_of(path, proc).record(AGENT, f"{BOOT}:{AGENT_STARTED}")
+    registry_of(path, proc).record(AGENT, f"{BOOT}:{AGENT_STARTED}")
     assert [(record.name, record.levelno) for record in caplog.records] == [
         ("acp_gateway.gateway.agent.orphans", logging.WARNING)
     ]
 
 
 def test_without_a_proc_nothing_is_recorded_and_nothing_swept(tmp_path: Path, path: Path) -> None:
-    ledger = ProcessRegistry(path, proc=tmp_path / "no proc", kill_group=lambda *_: pytest.fail("killed"))
-    ledger.record(AGENT, f"{BOOT}:{AGENT_STARTED}")
+    registry = ProcessRegistry(path, proc=tmp_path / "no proc", kill_group=lambda *_: pytest.fail("killed"))
+    registry.record(AGENT, f"{BOOT}:{AGENT_STARTED}")
     assert not path.exists()
-    assert ledger.reap() == []
+    assert registry.reap() == []
 
 
 # Sweeping, in a made-up /proc
@@ -178,18 +178,18 @@ def test_without_a_proc_nothing_is_recorded_and_nothing_swept(tmp_path: Path, pa
 
 def test_an_agent_whose_gateway_cannot_be_seen_but_is_there_is_left_alone(path: Path, proc: FakeProc) -> None:
     proc.process(AGENT, started=AGENT_STARTED)
-    ledger_of(path, proc).record(AGENT, f"{BOOT}:{AGENT_STARTED}")
+    registry_of(path, proc).record(AGENT, f"{BOOT}:{AGENT_STARTED}")
     # As /proc looks with hidepid to another gateway.
     proc.end(os.getpid())
-    assert ledger_of(path, proc).reap() == []
+    assert registry_of(path, proc).reap() == []
     assert proc.killed == []
     assert len(entries(path)) == 1
 
 
 def test_an_agent_whose_gateway_is_gone_is_killed_and_forgotten(path: Path, proc: FakeProc) -> None:
     record_for_a_gateway_that_is_gone(path, proc)
-    ledger = ledger_of(path, proc)
-    assert ledger.reap() == [AGENT]
+    registry = registry_of(path, proc)
+    assert registry.reap() == [AGENT]
     assert proc.killed == [(AGENT, signal.SIGKILL)]
     assert entries(path) == []
 
@@ -198,20 +198,20 @@ def test_what_the_leader_left_behind_is_killed(path: Path, proc: FakeProc) -> No
     record_for_a_gateway_that_is_gone(path, proc)
     proc.end(AGENT)
     proc.process(701, group=AGENT, started=AGENT_STARTED)
-    assert ledger_of(path, proc).reap() == [AGENT]
+    assert registry_of(path, proc).reap() == [AGENT]
 
 
 def test_an_agent_that_has_ended_is_only_forgotten(path: Path, proc: FakeProc) -> None:
     record_for_a_gateway_that_is_gone(path, proc)
     proc.end(AGENT)
-    assert ledger_of(path, proc).reap() == []
+    assert registry_of(path, proc).reap() == []
     assert (proc.killed, entries(path)) == ([], [])
 
 
 def test_an_agent_of_which_only_the_dead_are_listed_is_not_killed(path: Path, proc: FakeProc) -> None:
     record_for_a_gateway_that_is_gone(path, proc)
     proc.process(AGENT, started=AGENT_STARTED, state="Z")
-    assert ledger_of(path, proc).reap() == []
+    assert registry_of(path, proc).reap() == []
     assert (proc.killed, entries(path)) == ([], [])
 
 
@@ -219,7 +219,7 @@ def test_a_leader_with_another_start_time_is_somebody_else(path: Path, proc: Fak
     record_for_a_gateway_that_is_gone(path, proc)
     proc.process(AGENT, started=AGENT_STARTED + 1)
     proc.process(701, group=AGENT, started=AGENT_STARTED + 2)
-    assert ledger_of(path, proc).reap() == []
+    assert registry_of(path, proc).reap() == []
     assert (proc.killed, entries(path)) == ([], [])
 
 
@@ -228,21 +228,21 @@ def test_a_process_older_than_the_agent_is_not_its_own(path: Path, proc: FakePro
     proc.end(AGENT)
     proc.process(701, group=AGENT, started=AGENT_STARTED - 1)
     proc.process(702, group=AGENT, started=AGENT_STARTED + 1)
-    assert ledger_of(path, proc).reap() == []
+    assert registry_of(path, proc).reap() == []
     assert proc.killed == []
 
 
 def test_a_group_within_another_session_is_no_agent(path: Path, proc: FakeProc) -> None:
     record_for_a_gateway_that_is_gone(path, proc)
     proc.process(AGENT, session=600, started=AGENT_STARTED)
-    assert ledger_of(path, proc).reap() == []
+    assert registry_of(path, proc).reap() == []
     assert proc.killed == []
 
 
 def test_after_another_boot_nothing_is_killed(path: Path, proc: FakeProc) -> None:
     record_for_a_gateway_that_is_gone(path, proc)
     proc.boot(OTHER_BOOT)
-    assert ledger_of(path, proc).reap() == []
+    assert registry_of(path, proc).reap() == []
     assert (proc.killed, entries(path)) == ([], [])
 
 
@@ -250,14 +250,14 @@ def test_the_agents_of_a_gateway_that_runs_are_left_alone(path: Path, proc: Fake
     record_for_a_gateway_that_is_gone(path, proc)
     proc.process(os.getpid(), started=GATEWAY_STARTED)
     before = entries(path)
-    assert ledger_of(path, proc).reap() == []
+    assert registry_of(path, proc).reap() == []
     assert (proc.killed, entries(path)) == ([], before)
 
 
 def test_a_killed_gateway_that_nobody_has_waited_for_does_not_run(path: Path, proc: FakeProc) -> None:
     record_for_a_gateway_that_is_gone(path, proc)
     proc.process(os.getpid(), started=GATEWAY_STARTED, state="Z")
-    assert ledger_of(path, proc).reap() == [AGENT]
+    assert registry_of(path, proc).reap() == [AGENT]
 
 
 def test_an_agent_that_may_not_be_killed_is_logged_and_forgotten(
@@ -276,7 +276,7 @@ def test_an_agent_that_may_not_be_killed_is_logged_and_forgotten(
 def test_a_file_that_is_no_entry_is_left_alone(path: Path, proc: FakeProc, name: str) -> None:
     path.mkdir(parents=True)
     (path / name).touch()
-    assert ledger_of(path, proc).reap() == []
+    assert registry_of(path, proc).reap() == []
     assert (proc.killed, entries(path)) == ([], [name])
 
 
@@ -351,11 +351,11 @@ def test_a_real_program_whose_wrapper_is_dead_is_killed(path: Path, wrapper: Wra
 
 @on_linux
 def test_a_real_agent_of_a_gateway_that_runs_lives_on(path: Path, wrapper: Wrapper) -> None:
-    ledger = ProcessRegistry(path)
-    ledger.record(wrapper.shell.pid, wrapper.started)
-    assert ledger.reap() == []
+    registry = ProcessRegistry(path)
+    registry.record(wrapper.shell.pid, wrapper.started)
+    assert registry.reap() == []
     assert wrapper.shell.poll() is None
-    ledger.forget(wrapper.shell.pid)
+    registry.forget(wrapper.shell.pid)
     assert entries(path) == []
 
 

@@ -70,13 +70,13 @@ def make_launch(command: tuple[str, ...]) -> Launch:
 
 
 @pytest.fixture
-def ledger(tmp_path: Path) -> ProcessRegistry:
-    return ProcessRegistry(tmp_path / "ledger")
+def registry(tmp_path: Path) -> ProcessRegistry:
+    return ProcessRegistry(tmp_path / "registry")
 
 
 @pytest.fixture
-def spawner(ledger: ProcessRegistry) -> Iterator[Spawner]:
-    with Spawner(ledger) as spawner:
+def spawner(registry: ProcessRegistry) -> Iterator[Spawner]:
+    with Spawner(registry) as spawner:
         yield spawner
 
 
@@ -602,9 +602,9 @@ async def test_a_process_that_left_the_group_and_holds_the_pipes_does_not_hold_u
 
 async def test_an_agent_is_in_the_ledger_for_as_long_as_it_runs(spawner: Spawner, tmp_path: Path) -> None:
     async with running(make_launch(("cat",)), spawner) as agent:
-        (entry,) = (tmp_path / "ledger").iterdir()
+        (entry,) = (tmp_path / "registry").iterdir()
         assert entry.name.startswith(f"{agent.pid}_")
-    assert list((tmp_path / "ledger").iterdir()) == []
+    assert list((tmp_path / "registry").iterdir()) == []
 
 
 async def test_an_agent_counts_as_an_ancestor_of_agents_for_as_long_as_it_runs(spawner: Spawner) -> None:
@@ -653,8 +653,8 @@ async def test_a_bug_while_an_agent_is_attended_to_does_not_leave_it_behind(
 # The thread
 
 
-async def test_everything_is_spawned_from_one_thread_which_ends_with_the_block(ledger: ProcessRegistry) -> None:
-    with Spawner(ledger) as spawner:
+async def test_everything_is_spawned_from_one_thread_which_ends_with_the_block(registry: ProcessRegistry) -> None:
+    with Spawner(registry) as spawner:
         first, second = await spawner.run(threading.current_thread), await spawner.run(threading.current_thread)
         assert first is second is not threading.current_thread()
         assert first.is_alive()
@@ -686,11 +686,11 @@ async def test_an_error_in_the_thread_is_an_error_here(spawner: Spawner) -> None
         await spawner.run(lambda: os.close(os.open("/no such file", os.O_RDONLY)))
 
 
-async def test_the_kernel_kills_an_agent_when_the_thread_that_started_it_ends(ledger: ProcessRegistry) -> None:
+async def test_the_kernel_kills_an_agent_when_the_thread_that_started_it_ends(registry: ProcessRegistry) -> None:
     # What makes the thread's long life necessary.
     with trio.fail_after(TIMEOUT):
         async with trio.open_nursery() as nursery:
-            with Spawner(ledger) as spawner:
+            with Spawner(registry) as spawner:
                 launch = make_launch(python(IGNORE_SIGTERM))
                 agent: Agent = await nursery.start(partial(run_agent, launch, spawner))
                 assert await agent.messages.receive() == b"ready"

@@ -1,4 +1,4 @@
-"""What survives a restart of the gateway, and that a disk which is full, slow or broken troubles nobody."""
+"""The storage: data that survives a restart, and isolation from a full, slow or broken disk."""
 
 import gc
 import logging
@@ -380,7 +380,7 @@ async def test_it_is_written_without_anybody_asking(storage: Storage, path: Path
         disk.committed.clear()
         keep(storage, 1)
         await trio.to_thread.run_sync(disk.committed.wait, TIMEOUT)
-        async with storage._limiter:  # It has done with it.
+        async with storage._writer.limiter:  # It has done with it.
             assert set(sessions_in(path)) == {1}
 
 
@@ -2194,7 +2194,7 @@ async def test_a_disk_that_hangs_delays_the_end_for_a_bounded_time(
     assert read == [None]
     assert "not all could be written" in caplog.text
     disk.flowing.set()
-    async with storage._limiter:  # The thread has ended.
+    async with storage._writer.limiter:  # The thread has ended.
         disk.opened[-1].close()
 
 
