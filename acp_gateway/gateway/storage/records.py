@@ -73,8 +73,8 @@ class StoredJournal:
         """Return the messages after a position; None if some of them were cut off.
 
         If a turn ended with the message at `position`, the first run has only that end, which the caller may not know.
-        If that message is the last one cut off, the end is unknown here too, and a caller that has the running turn takes
-        two turns for one; these are cut off together then, and half a turn never is.
+        If that message is the last one cut off, the end is unknown here too, and a caller that has the running turn
+        takes two turns for one; these are cut off together then, and half a turn never is.
         """
         start = self.position - sum(len(run.messages) for run in self.runs)
         if not start <= position <= self.position:

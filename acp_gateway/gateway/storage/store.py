@@ -289,8 +289,8 @@ class Storage:
         """Return a session's history as of now, with all queued changes.
 
         None if none is stored, if it cannot be read now, or if it continues in memory during the read, where it is
-        newer then. None too if it is not in memory and was extended during each of `READINGS` attempts. Concurrent calls for
-        the same history may return the same object. Waits for `run`, and returns when that ends. Cancelling has no
+        newer then. None too if it is not in memory and was extended during each of `READINGS` attempts. Parallel calls
+        for the same history may return the same object. Waits for `run`, and returns when that ends. Cancelling has no
         effect on the storage.
         """
         for _ in range(READINGS):
