@@ -23,12 +23,12 @@ _LONGEST_NUMBER: Final = 18
 
 
 class Envelope(NamedTuple):
-    """What a message is, from its top."""
+    """The top of a message: its id, method and kind."""
 
     raw_id: bytes | None
     method: str | None
     failed: bool
-    """Whether it has an error that is not null."""
+    """True if it has an error that is not null."""
 
 
 NOTHING: Final = Envelope(None, None, False)
@@ -57,7 +57,7 @@ def read_envelope(message: bytes) -> Envelope | None:
 
 
 def may_be_id(raw_id: bytes) -> bool:
-    """Whether an answer can come under this id: an object, an array or a truth value is answered under null."""
+    """Return True if a response can come under this id: an object, an array or a boolean is answered under null."""
     return raw_id[0] not in b"{[tf"
 
 

@@ -7,8 +7,8 @@ msgspec checks the whole text as strictly as RFC 8259 asks, with two exceptions 
 at the UTF-8 inside of what it skips, and it rejects the escape of a lone surrogate (`"\\ud83d"`), which agents
 written in JavaScript do send when a chunk of their output cuts an emoji in two. `spans` knows how to read on then.
 
-Whoever sends a message decides how much there is in it, and nothing else happens while it is read. So nothing here is
-built of a number of parts that has no limit.
+The sender decides how much a message holds, and the event loop does nothing else while it is read. So nothing here is
+built from an unlimited number of parts.
 """
 
 import enum
@@ -28,7 +28,7 @@ RawId = NewType("RawId", bytes)
 """An id as the JSON text that a peer spelled it with: `b'7'`, `b'"7"'`, `b'null'`."""
 
 IdKey: TypeAlias = bytes | str
-"""What makes two ids of one peer the same: see `id_key`."""
+"""Key under which two ids of one peer are the same, see `id_key`."""
 
 NO_ID: Final = RawId(b"null")
 
@@ -64,14 +64,13 @@ class Message(msgspec.Struct, frozen=True, gc=False):
     method: str
     """Empty for a response."""
     error: bool = False
-    """Whether a response is an error."""
+    """True for a response that is an error."""
     session: str | None = None
     """`params.sessionId`, where it is a string."""
     update: str | None = None
     """`params.update.sessionUpdate`, where it is a string: the kind of a `session/update`."""
     params: Mapping[str, bytes | msgspec.Raw] | None = None
-    """The members of `params` as they are, where somebody has come upon them, see `params_of`; mostly views of its
-    text."""
+    """The members of `params` as they are, once they were read, see `params_of`; mostly views of its text."""
 
 
 class InvalidMessage(ValueError):
@@ -193,17 +192,17 @@ def _count_members(text: bytes) -> None:
 
 
 def is_shallow(text: bytes) -> bool:
-    """Whether a text can't be nested deeply; others may be as well."""
+    """Return True if a text can't be nested deeply; False says nothing."""
     return len(text) < 2 * _FEW_BRACKETS or text.count(b"[") + text.count(b"{") <= _FEW_BRACKETS
 
 
 def _deep_down(decode: Callable[[bytes], _T], text: bytes, calls: int = _RESERVE) -> _T:
-    """Decode within so many calls."""
+    """Decode below `calls` further levels of Python's stack."""
     return _deep_down(decode, text, calls - 1) if calls else decode(text)
 
 
 def _is_sparse(text: bytes) -> bool:
-    """Whether a text can't have many members for its size."""
+    """Return True if a text can't have many members for its size."""
     return len(text) <= _FEW_COLONS or text.count(b":") <= _FEW_COLONS + len(text) // _COLON_EVERY
 
 
@@ -358,7 +357,7 @@ def _classify(text: bytes, envelope: Envelope, members: Mapping[str, msgspec.Raw
 
 
 def read_unreadable_id(text: bytes) -> RawId | None:
-    """The id of an answer that is no valid message, as far as that can be told: whoever waits for it waits in vain.
+    """Return the id of a response that is no valid message, so that its request can fail; None where it can't be told.
 
     Programs in Python and JavaScript write `Infinity` and `NaN`, which no other parser reads.
     """
@@ -375,9 +374,9 @@ def read_unreadable_id(text: bytes) -> RawId | None:
 
 
 def with_id(message: Message, new_id: RawId, *, unique: bool = False) -> bytes:
-    """The message's text under another id; nothing else of it changes.
+    """Return the message's text under another id; nothing else of it changes.
 
-    `unique` says that no member of it is there twice, so that nobody need look for another id.
+    `unique` says that no member is repeated, so that no second id is looked for.
     """
     text = message.text
     start = _id_at_once(text, unique=unique)
@@ -390,7 +389,7 @@ def with_id(message: Message, new_id: RawId, *, unique: bool = False) -> bytes:
 
 
 def _id_at_once(text: bytes, *, unique: bool) -> int | None:
-    """Where the id of a message that has one stands, None where that takes more than a look.
+    """Return where the id of a message begins, None where only a walk finds it.
 
     Where it is the first member, or the second, nothing before it can contain it. Where its name is there once, and
     none can be hidden behind an escape, that is the place: inside of a string its quotes would be escaped.
@@ -415,12 +414,12 @@ def id_number(raw: RawId) -> int | None:
 
 
 def text_at(message: bytes | msgspec.Raw, *path: str) -> str | None:
-    """The string at a member path of a message, None where there is none."""
+    """Return the string at a member path of a message, None where there is none."""
     return _string(raw_at(message, *path))
 
 
 def raw_at(message: bytes | msgspec.Raw, *path: str) -> bytes | None:
-    """The JSON text of the value at a member path of a message, None where there is none.
+    """Return the JSON text of the value at a member path of a message, None where there is none.
 
     There is none as well within an object that has more than `spans.MEMBERS` members.
     """
@@ -439,7 +438,7 @@ def raw_at(message: bytes | msgspec.Raw, *path: str) -> bytes | None:
 
 
 def members_of(value: bytes | msgspec.Raw) -> Mapping[str, bytes | msgspec.Raw]:
-    """The members of an object, none of anything else; they are not copied, where that can be, however large they are.
+    """Return the members of an object, none of anything else; mostly they are views and not copies.
 
     There are none as well of an object that has more than `spans.MEMBERS` members.
     """
@@ -471,7 +470,7 @@ def _decoded_members(value: bytes | msgspec.Raw) -> Mapping[str, bytes | msgspec
 
 
 def has_readable_result(response: Message) -> bool:
-    """Whether what a response has for a result is nothing that is not looked into for its size."""
+    """Return True if the result of a response has no more members than are looked into."""
     text = response.text
     if len(text) <= spans.MEMBERS or text.count(b":") <= spans.MEMBERS:
         return True
@@ -483,7 +482,7 @@ def has_readable_result(response: Message) -> bool:
 
 
 def params_of(message: Message) -> Mapping[str, bytes | msgspec.Raw]:
-    """The members of a message's `params`, where that is an object; looked for once."""
+    """Return the members of a message's `params`, where that is an object; they are kept."""
     found = message.params
     if found is None:
         params = raw_params(message)
@@ -494,7 +493,7 @@ def params_of(message: Message) -> Mapping[str, bytes | msgspec.Raw]:
 
 
 def raw_params(message: Message) -> bytes:
-    """The JSON text of a message's `params`, empty where there are none."""
+    """Return the JSON text of a message's `params`, empty where there are none."""
     try:
         return bytes(_decode_top(message.text).params)
     except (msgspec.DecodeError, RecursionError):
@@ -503,13 +502,13 @@ def raw_params(message: Message) -> bytes:
 
 
 def param(message: Message, name: str, *path: str) -> bytes | None:
-    """The JSON text of a member of a message's `params`, or at a path within it; None where there is none."""
+    """Return the JSON text of a member of a message's `params`, or at a path within it; None where there is none."""
     found = params_of(message).get(name)
     return None if found is None else raw_at(found, *path)
 
 
 def text_param(message: Message, name: str, *path: str) -> str | None:
-    """The string there, None where there is none."""
+    """Return the string at a path of a message's `params`, None where there is none."""
     return _string(param(message, name, *path))
 
 
@@ -520,7 +519,7 @@ def members_at(message: bytes | msgspec.Raw, *path: str) -> dict[str, bytes]:
 
 
 def elements_of(array: bytes, most: int = spans.ELEMENTS) -> list[bytes]:
-    """The elements of an array, as JSON texts. Raises `TooMany` where there are more than `most`."""
+    """Return the elements of an array, as JSON texts. Raises `TooMany` where there are more than `most`."""
     try:
         if array.count(b",") < most:
             return list(map(bytes, _decode_elements(array)))
@@ -530,7 +529,7 @@ def elements_of(array: bytes, most: int = spans.ELEMENTS) -> list[bytes]:
 
 
 def compose(members: Mapping[str, bytes]) -> bytes:
-    """The JSON text of an object with these members, which are JSON texts themselves."""
+    """Return the JSON text of an object with these members, which are JSON texts themselves."""
     return b"{%b}" % b",".join(b"%b:%b" % (encode(name), text) for name, text in members.items())
 
 
@@ -551,7 +550,7 @@ def _compact_size(members: Mapping[str, msgspec.Raw]) -> int:
 
 
 def _are_alike(names: Collection[str]) -> bool:
-    """Whether there are parsers that take one of these names for another."""
+    """Return True if some parsers take one of these names for another."""
     return len(names) > 1 and len(set(map(str.casefold, names))) != len(names)
 
 
@@ -561,23 +560,23 @@ def encode(value: Any) -> bytes:
 
 
 def result(to: RawId, value: Any) -> bytes:
-    """A response with a result."""
+    """Return a response with a result."""
     return b'{"jsonrpc":"2.0","id":%b,"result":%b}' % (to, encode(value))
 
 
 def error(to: RawId, code: int, message: str, data: Any = None) -> bytes:
-    """A response with an error; `data` is left out where it is None."""
+    """Return a response with an error; `data` is left out where it is None."""
     body = {"code": code, "message": message} | ({} if data is None else {"data": data})
     return b'{"jsonrpc":"2.0","id":%b,"error":%b}' % (to, encode(body))
 
 
 def notification(method: str, params: Any) -> bytes:
-    """A notification."""
+    """Return a notification."""
     return encode({"jsonrpc": "2.0", "method": method, "params": params})
 
 
 def id_key(raw: RawId) -> IdKey:
-    """What makes two ids the same: the text of a number or of null, the value of a string.
+    """Return the key of an id: the text of a number or of null, the value of a string.
 
     An id of more than `ID_SIZE` bytes is no other's, and is not remembered anywhere.
     """

@@ -1,4 +1,4 @@
-"""What the gateway thinks of each ACP method: one table. A method that is not in it is passed on as it is.
+"""Table of the ACP methods that the gateway treats specially. Other methods are passed on unchanged.
 
 Unknown methods are passed on, with or without a leading underscore, because agents and editors use methods that are
 newer than any gateway. The only names it keeps to itself are its own.
@@ -23,7 +23,7 @@ SESSIONS = RESERVED_PREFIX + "sessions"
 """On a control connection: which sessions there are."""
 
 NEWS = RESERVED_PREFIX + "news"
-"""What happens around a session, told to clients that asked for it in `clientCapabilities._meta["acp-gateway"]`."""
+"""Notification of events around a session, for clients that set `clientCapabilities._meta["acp-gateway"]`."""
 
 META = "acp-gateway"
 """The gateway's own member of any `_meta`."""
@@ -95,7 +95,7 @@ CHECKED_NAMES = {fold(name): name for name in _CHECKED}
 
 
 class Capability(enum.Enum):
-    """What a client may offer to do for an agent on its own machine."""
+    """Service that a client may offer to an agent on the client's machine."""
 
     FS = enum.auto()
     TERMINAL = enum.auto()
@@ -109,7 +109,7 @@ class Audience(enum.Enum):
     HOST = enum.auto()
     """The connection whose machine the session works with: several would do the thing several times."""
     ONE = enum.auto()
-    """Whoever is nearest: what the method does is not known here."""
+    """One client: the method is unknown here, and several might do it several times."""
 
 
 MEMBERS = 64
@@ -120,18 +120,18 @@ class ClientMethod(NamedTuple):
     """A method that clients call."""
 
     observer: bool = False
-    """Whether a client that may only look can call it: it never reaches the agent then."""
+    """Observers may call it: then it never reaches the agent."""
     guest: bool = False
-    """Whether a guest of one session can call it: what is not known here may do anything."""
+    """Guests of one session may call it; unknown methods might do anything."""
     beyond: bool = False
-    """Whether it makes or removes sessions: nothing for a connection that came for one."""
+    """Creates or deletes sessions: refused on a connection bound to one session."""
     kept: bool = False
-    """Whether what was asked has to be known when the answer comes."""
+    """The request's text is needed when its response comes."""
     weight: int = 1
     """As how many messages it counts for the rate limit, by what it takes the gateway: a list looks through thousands
     of sessions, an opening may have directories looked at and send a whole history."""
     bare: bool = False
-    """Whether it may come without `params`, which are an object else."""
+    """`params` may be absent; otherwise they must be an object."""
 
 
 class AgentMethod(NamedTuple):
@@ -162,7 +162,7 @@ SURCHARGES = {name: method.weight - 1 for name, method in CLIENT_METHODS.items()
 """As how many messages those that are dear count besides the one that they are."""
 
 CLIENT_NOTIFICATIONS = frozenset({SESSION_CANCEL, CANCEL_REQUEST})
-"""What clients tell and never ask."""
+"""Notifications of clients that are never requests."""
 
 AGENT_METHODS = {
     REQUEST_PERMISSION: AgentMethod(Audience.CONTROLLERS),
@@ -181,23 +181,23 @@ _ANY_AGENT_METHOD = AgentMethod()
 
 
 def is_known(name: str) -> bool:
-    """Whether what a client's method does is known here."""
+    """Return True for a client's method of the protocol."""
     return name in CLIENT_METHODS or name == AUTHENTICATE
 
 
 def has_known_params(name: str) -> bool:
-    """Whether it is known here what the params of a method or a notification are, of either side."""
+    """Return True for a method or notification, of either side, whose params the protocol defines."""
     known = is_known(name) or name in CLIENT_NOTIFICATIONS or name in AGENT_METHODS or name == COMPLETE_ELICITATION
     return known or name.partition("/")[0] in AGENT_FAMILIES
 
 
 def client_method(name: str) -> ClientMethod:
-    """What to think of a method that a client calls."""
+    """Return how a client's method is treated."""
     return CLIENT_METHODS.get(name, _ANY_CLIENT_METHOD)
 
 
 def agent_method(name: str) -> AgentMethod:
-    """What to think of a method that an agent calls."""
+    """Return how an agent's method is treated."""
     if name in AGENT_METHODS:
         return AGENT_METHODS[name]
     family, _, rest = name.partition("/")

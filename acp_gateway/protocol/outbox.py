@@ -29,7 +29,7 @@ CONTROL_SIZE: Final = 1024 * 1024
 """Bytes of a message between the two ends of a link at most; what is larger is a message like any other."""
 
 CONTROL_WORD: Final = RESERVED_PREFIX.encode()
-"""What every message between the two ends of a link has in it: what has not need not be looked at."""
+"""Text in every control message of a link: a message without it need not be parsed."""
 
 
 class Mark(bytes):
@@ -51,20 +51,20 @@ class Batch(tuple[bytes, ...]):  # noqa: SLOT001  # A tuple has no room for slot
 
 @dataclass(frozen=True, slots=True)
 class Control:
-    """What one end of a link tells the other."""
+    """Control message between the two ends of a link."""
 
     received: int = 0
-    """How many messages it has received and passed on; 0 says nothing."""
+    """Number of messages that the sender has received and passed on; 0 says nothing."""
     has_positions: bool = False
-    """Whether it says where its reader is in sessions."""
+    """True if it holds its reader's positions in sessions."""
     goodbye: bool = False
-    """Whether it leaves for good."""
+    """True if the sender leaves for good."""
 
 
 def acknowledgement(received: int, positions: Mapping[str, tuple[str, int]] | None = None) -> bytes:
     """The confirmation of so many messages, counted since the beginning of the link.
 
-    `positions`: of sessions, by id, the epoch and position that whoever has read up to here has seen.
+    `positions`: of sessions, by id, the epoch and position that a reader of everything up to here has seen.
     """
     params: dict[str, Any] = {"received": received}
     if positions is not None:
@@ -75,12 +75,12 @@ def acknowledgement(received: int, positions: Mapping[str, tuple[str, int]] | No
 
 
 def goodbye() -> bytes:
-    """What a client says that leaves for good."""
+    """Return the control message of a client that leaves for good."""
     return b'{"jsonrpc":"2.0","method":"%b","params":{}}' % GOODBYE.encode()
 
 
 def read_control(message: bytes) -> Control | None:
-    """What a message of the other end of a link says, None where it is one to be counted and passed on."""
+    """Return a control message of the other end, None for a message that is counted and passed on."""
     if CONTROL_WORD not in message or len(message) > CONTROL_SIZE:
         return None
     try:
@@ -193,7 +193,7 @@ class Outbox:
     def pass_by(self, messages: Sequence[bytes], max_bytes: int) -> bool:
         """Put messages in and take them all out at once; False where some have to wait, and nothing is changed then.
 
-        As `extend` and `take` would, for what nearly always happens. Nobody changes `messages` from now on.
+        As `extend` and `take` would, for the common case. The caller must not change `messages` afterwards.
         """
         if self._queue or not messages:
             return False
@@ -292,32 +292,32 @@ class Outbox:
 
     @property
     def written(self) -> int:
-        """How many messages were written since the beginning; a rewind takes back those that it did not confirm."""
+        """Number of messages written since the beginning; a rewind takes back the unconfirmed ones."""
         return self._written
 
     @property
     def confirmed(self) -> int:
-        """How many messages were confirmed since the beginning."""
+        """Number of messages confirmed since the beginning."""
         return self._confirmed
 
     @property
     def ready(self) -> bool:
-        """Whether anything is to be written and may be written now."""
+        """True if a message waits and the window permits writing it now."""
         if self._window is None or self._sent_bytes < self._window:
             return bool(self._queue)
         return bool(self._queue) and self._written == self._confirmed
 
     @property
     def unwritten(self) -> bool:
-        """Whether anything is to be written."""
+        """True if a message waits to be written."""
         return bool(self._queue)
 
     def __bool__(self) -> bool:
-        """Whether anything is to be written, and not whether any message is held."""
+        """Return True if a message waits to be written; confirmed or not does not count."""
         return self.unwritten
 
     def __len__(self) -> int:
-        """How many messages are held: all that are not confirmed, written or not."""
+        """Return the number of unconfirmed messages, written or not."""
         return self._written - self._confirmed + len(self._queue) - _marks(self._queue)
 
     def messages(self) -> Iterator[bytes]:

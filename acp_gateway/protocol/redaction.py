@@ -21,7 +21,7 @@ from functools import lru_cache
 from typing import Final, TypeAlias
 
 HIDDEN: Final = "…"
-"""What stands in the place of a secret."""
+"""Text that replaces a secret."""
 
 SMALLEST_LIMIT: Final = 128
 """Bytes that a result may always have: room for a note."""
@@ -153,7 +153,7 @@ _BEGINNING: Final = 1024
 
 
 class _Within(enum.Enum):
-    """What a container is, and so what its values are."""
+    """Kind of a container, which decides what its values are."""
 
     MESSAGE = enum.auto()
     """An object or array like any other."""
@@ -168,7 +168,7 @@ class _Within(enum.Enum):
 
 
 class _Meaning(enum.Enum):
-    """What the name of a member says about its value."""
+    """Kind of value that a member's name announces."""
 
     PLAIN = enum.auto()
     SECRET = enum.auto()
@@ -215,7 +215,7 @@ def redact(message: bytes, limit: int) -> bytes:
 
 
 def describe(message: bytes) -> str:
-    """What is said of a message that `redact_json` has nothing for."""
+    """Return the description of a message for which `redact_json` returns None."""
     if len(message) <= LARGEST:
         return f"{len(message)} bytes that are no JSON"
     # Anything else than such a name is not looked through for secrets either.
@@ -317,7 +317,7 @@ class _Walk:
             within.option = string[:1] == "-" and self._names_secret(string)
 
     def _kind_of_value(self, *, is_object: bool) -> _Within:
-        """What the container is that comes now."""
+        """Return the kind of the container that begins here."""
         if not self._open:
             return _Within.MESSAGE
         within = self._open[-1]
@@ -331,7 +331,7 @@ class _Walk:
         return _Within.LOGIN if is_login else _Within.MESSAGE
 
     def _hides_scalar(self, *, is_string: bool) -> bool:
-        """Whether the number or string that comes now is a secret."""
+        """Return True if the number or string that begins here is a secret."""
         if not self._open:
             return False
         within = self._open[-1]
@@ -400,7 +400,7 @@ class _Walk:
         return _hinted(text.lower(), self._shapes)
 
     def _names_secret(self, argument: str) -> bool:
-        """Whether the argument behind this one is a secret."""
+        """Return True if the argument after this one is a secret."""
         self._steps -= len(argument[:LONGEST_SECRET]) // _PATTERN_CHARACTERS
         return _OPTION.fullmatch(argument[:LONGEST_SECRET]) is not None
 
@@ -450,7 +450,7 @@ def _beginning(text: str, room: int) -> str:
 
 
 def _meaning_of(name: str) -> _Meaning:
-    """What a member's name says about its value."""
+    """Return the kind of value that a member's name announces."""
     folded = _folded(name)
     if folded == "tokens":
         return _Meaning.COUNT_OR_SECRET
@@ -487,7 +487,7 @@ def _is_secret(name: str) -> bool:
 
 
 def _logs_in(method: str) -> bool:
-    """Whether a method is `authenticate` or one of the methods that agents have for it besides."""
+    """Return True for `authenticate` and the variants of it that agents have."""
     return method.lstrip("_").casefold().startswith("auth")
 
 

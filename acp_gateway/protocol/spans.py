@@ -1,4 +1,4 @@
-r"""Where the values of a JSON text are: spans over bytes that stay verbatim.
+r"""Spans: positions of values in a JSON text whose bytes stay verbatim.
 
 A message that is parsed and written again is another message: `1e999`, `1.10`, repeated members and the
 order of members do not survive it. So whatever has to change in one is cut out and replaced by position, and
@@ -54,7 +54,7 @@ class MalformedJson(ValueError):
 
 
 class TooMany(MalformedJson):
-    """There is more in a container than anybody looks through."""
+    """A container has more members or elements than are looked through."""
 
 
 class Member(NamedTuple):

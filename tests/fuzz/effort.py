@@ -1,4 +1,4 @@
-"""How much a fuzzer tries: a little and always the same in `make test`, much and never the same in `make fuzz`.
+"""Effort of the fuzzers: a little and always the same in `make test`, much and never the same in `make fuzz`.
 
 `make fuzz` sets `FUZZ_EFFORT`, a factor, and draws the seed; see `rounds`.
 """

@@ -60,7 +60,7 @@ def read(text: bytes) -> Any:
 
 @dataclass(frozen=True)
 class Envelope:
-    """What the top of a message says."""
+    """The top of a message."""
 
     kind: Kind
     raw_id: bytes
@@ -113,7 +113,7 @@ def _string(value: Any) -> str | None:
 
 
 def id_key(raw_id: bytes) -> tuple[str, str]:
-    """What makes two ids the same: the text of a number or of null, the value of a string."""
+    """Return the key of an id: the text of a number or of null, the value of a string."""
     value = read(raw_id)
     return ("string", value) if isinstance(value, str) else ("text", raw_id.decode())
 

@@ -21,7 +21,7 @@ HERE = Path(__file__).parent
 
 
 def say(text: str) -> None:
-    """Tell it to whoever waits."""
+    """Print a line at once."""
     sys.stdout.write(f"{text}\n")
     sys.stdout.flush()
 

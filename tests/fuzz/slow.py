@@ -121,7 +121,7 @@ SPICES: Final = (
 """One thing that is put beside what is repeated."""
 
 HOLES: Final = ("array", "object", "string", "number", "deep")
-"""What the filling is."""
+"""Kinds of filling."""
 
 FRAMES: Final[tuple[tuple[str, bytes], ...]] = (
     *(
@@ -208,7 +208,7 @@ FRAMES: Final[tuple[tuple[str, bytes], ...]] = (
     ("answer session/prompt", b'{"id":#,"result":@}'),
     ("answer session/prompt", b'{"result":@,"id":#}'),
 )
-"""Who says what; the filling goes wherever an `@` is, and the id of the request that is answered where the `#` is."""
+"""Senders and messages; the filling replaces each `@`, and the id of the request that is answered replaces `#`."""
 
 SIDES: Final = ("core", "shim")
 
@@ -220,7 +220,7 @@ GROWN: Final = 6
 
 
 class Plan(NamedTuple):
-    """How a message is made."""
+    """Recipe for a message."""
 
     frame: int
     hole: int
@@ -233,7 +233,7 @@ class Plan(NamedTuple):
 
     @property
     def who(self) -> str:
-        """Who says it."""
+        """Sender of the message."""
         return FRAMES[self.frame][0]
 
     def text(self) -> bytes:
@@ -296,7 +296,7 @@ def mutated(plan: Plan, chance: random.Random) -> Plan:
 
 
 def steps(plan: Plan) -> Iterator[Callable[[], object]]:
-    """What is to be measured of a message: on its way in, and what answering it takes."""
+    """Yield the calls to measure: taking the message in, and answering it."""
     who, text = plan.who, plan.text()
     if SIDES[plan.side] == "shim":
         maps, conversation = PathMaps([("/home/a", "/srv/a")]), RecoveryState()
@@ -322,7 +322,7 @@ def steps(plan: Plan) -> Iterator[Callable[[], object]]:
 
 
 def _scene(who: str) -> tuple[Scene, Peer]:
-    """A core with somebody in a session, to whom a permission is open."""
+    """Return a core, and a client in a session with an open permission."""
     shared = who != "answer initialize"
     policy = make_policy(shared=shared, serves=frozenset(Capability), mcp_servers="drop", max_waiting_size=2**30)
     able = {"loadSession": True, "sessionCapabilities": {"list": {}, "resume": {}, "close": {}}}
@@ -352,7 +352,7 @@ def _ask(scene: Scene, peer: Peer, method: str) -> bytes:
 
 
 def seconds(plan: Plan, times: int = 1) -> float:
-    """How long the loop is kept at once, at best of so many times: of a processor, which others may want as well."""
+    """Return the longest time that the loop is kept at once, in processor seconds, the best of `times` runs."""
     best = float("inf")
     for _ in range(times):
         longest = 0.0
@@ -365,7 +365,7 @@ def seconds(plan: Plan, times: int = 1) -> float:
 
 
 def allowed(plan: Plan) -> float:
-    """How long it may be."""
+    """Return the seconds that a message may take."""
     return ALWAYS + PER_MIB * plan.size / 2**20
 
 

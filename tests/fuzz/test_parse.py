@@ -43,7 +43,7 @@ numbers = st.from_regex(rb"-?(0|[1-9][0-9]{0,16})(\.[0-9]{1,4})?([eE][+-]?[0-9]{
 
 
 def read(text: bytes) -> Message | InvalidMessage:
-    """What `parse` makes of a text."""
+    """Return the result of `parse`."""
     try:
         return jsonrpc.parse(text)
     except InvalidMessage as error:
@@ -206,7 +206,7 @@ LOOKING: tuple[Callable[[bytes], Any], ...] = (
     spans.string_value,
     lambda text: json_text.with_member(text, "id", b"1"),
 )
-"""What looks into a text that nobody has checked."""
+"""Functions that read an unchecked text."""
 
 FORGIVING: tuple[Callable[[bytes], Any], ...] = (
     json_text.read_envelope,
@@ -218,7 +218,7 @@ FORGIVING: tuple[Callable[[bytes], Any], ...] = (
     json_text.whole_number,
     read_control,
 )
-"""What does so and never complains."""
+"""Functions that read an unchecked text and never raise."""
 
 
 @effort(300)

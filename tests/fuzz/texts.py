@@ -19,7 +19,7 @@ IDS: Final = (
     ),
     *(rb'"\ud83d"', rb'"\ud83d\ude00"', '"😀"'.encode(), b'"\xe2\x80\xa8"', rb'"\\\""', rb'"\\u0041"', rb'"\u0000"'),
 )
-"""Spellings of ids that somebody has mixed up."""
+"""Spellings of ids that some parsers confuse."""
 
 STRINGS: Final = (
     *(b'""', b'"s"', b'"id"', b'"session/new"', b'"session/update"', rb'"\u0073"', rb'"a\/b\n"', rb'"\\ud83d"'),
@@ -45,18 +45,18 @@ DISGUISED: Final = (
     ),
     *(rb'"param\u017f"', b'"Result"', rb'"session\u0049d"', b'"session_id"', b'"SessionId"', b'""', rb'"\ud83d"'),
 )
-"""Names that somebody takes for those, and others."""
+"""Names that some parsers take for those, and others."""
 UNSOUND: Final = (
     *(b"[", b"]", b"{", b"}", b",", b":", b'"', b"\\", b" ", b"\n", b"\x00", b"\x0b", b"\xff", b"-", b".", b"0", b"e"),
     *(b"01", b"1.", b".5", b"+1", b"NaN", b"Infinity", b"-Infinity", b'"\xed\xa0\x80"', b'"\t"', rb'"\q"', rb'"\u12"'),
     *(b"\xef\xbb\xbf", b"\xc0\xaf", b"'a'", b"/**/", b"undefined", b"\xe2\x80\xa8", rb'"\x41"', b"\x1f", b"tru"),
 )
-"""What JSON does not have, or not there."""
+"""Tokens that are not JSON, or not at that place."""
 
 SHALLOW: Final = 100
-"""Levels of nesting that everybody can read."""
+"""Levels of nesting that every parser reads."""
 DEEP: Final = 20_000
-"""Levels of nesting that nobody here reads."""
+"""Levels of nesting that the gateway does not read."""
 
 blanks = st.sampled_from((b"", b"", b"", b"", b" ", b"\r\n", b"\t", b"  "))
 scalars = st.sampled_from(SCALARS)

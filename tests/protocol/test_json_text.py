@@ -1,4 +1,4 @@
-"""What is read of a message and edited in it, while the rest stays as it was."""
+"""Members of a message are read and edited, while the rest stays as it was."""
 
 import json
 

@@ -350,7 +350,7 @@ class Number:
 
 
 def expected(text: bytes) -> Any:
-    """What the standard library's parser makes of a text: a code, or kind, id and method. Numbers keep their text."""
+    """Read a text with the standard library's parser: a code, or kind, id and method. Numbers keep their text."""
     try:
         value = json.loads(text.decode(), parse_constant=reject, parse_int=Number, parse_float=Number)
     except ValueError:
@@ -557,7 +557,7 @@ def test_a_member_that_is_there_twice_is_named(text: bytes, name: str | None) ->
 
 
 def read_strictly(text: bytes) -> Any:
-    """What `parse_strictly` makes of a text, without the members that it came upon: these are as they are."""
+    """Return the result of `parse_strictly`, without the members that it keeps."""
     try:
         message, repeated = jsonrpc.parse_strictly(text)
     except InvalidMessage as error:

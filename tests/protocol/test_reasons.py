@@ -1,4 +1,4 @@
-"""What is made of an agent's error where its reason is shown elsewhere."""
+"""An agent's error is reduced to a reason that can be shown elsewhere."""
 
 import json
 from typing import Any

@@ -28,7 +28,7 @@ class End:
         self.window = window
         self.outbox = Outbox(window)
         self.up = False
-        """Whether it thinks that it has a connection."""
+        """True if this end believes that it has a connection."""
         self.incoming: list[bytes] = []
         """Messages and marks on their way to it."""
         self.acknowledgements: list[bytes] = []
@@ -59,7 +59,7 @@ class End:
         ready = self.outbox.ready
         taken = self.outbox.take(max_bytes)
         assert bool(taken) == ready
-        # To whom nobody listens any more, nothing arrives.
+        # Nothing arrives at an end that the other one has given up.
         if self.peer.up:
             self.peer.incoming += taken
 
