@@ -1,4 +1,4 @@
-"""What a process is after `harden`, and what its children are; in processes of their own, as it can't be undone."""
+"""`harden` and its effect on children, in processes of their own, because it can't be undone."""
 
 import json
 import os
@@ -19,11 +19,11 @@ ROOT = Path(__file__).parents[3]
 SOFT = 256
 """Descriptors that a process of these tests may have at first."""
 
-NOBODY = 65534
+OTHER_USER = 65534
 
 
 def hardened(code: str, *, hard: int | None = None, user: int | None = None) -> Any:
-    """What a process prints as JSON that begins with `SOFT` descriptors, is hardened and runs `code`."""
+    """Return what a process prints as JSON that begins with `SOFT` descriptors, is hardened and runs `code`."""
     _, largest = resource.getrlimit(resource.RLIMIT_NOFILE)
     program = f"""
 import ctypes, json, os, resource, subprocess, sys
@@ -108,7 +108,7 @@ def test_a_process_that_is_not_hardened_changes_nothing_for_its_children() -> No
     assert hardening.inherited_limits() == {}
 
 
-unprivileged = pytest.mark.skipif(os.geteuid() != 0, reason="only root can become somebody else")
+unprivileged = pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
 
 # What another process of the same user could do to read the memory of process PID.
 SPY = """
@@ -128,12 +128,12 @@ print(json.dumps(found), flush=True)
 
 
 def spied_out(preparation: str) -> list[str]:
-    """What another process of the same user can do to a process that did this."""
+    """Return what another process of the same user can do to a process that did this."""
     program = f"""
 import ctypes, json, os, sys
 from acp_gateway.gateway.agent import hardening
-os.setgroups([]); os.setgid({NOBODY}); os.setuid({NOBODY})
-# Becoming somebody else has the same effect until the next exec; a gateway is who it is from the start.
+os.setgroups([]); os.setgid({OTHER_USER}); os.setuid({OTHER_USER})
+# Becoming another user has the same effect until the next exec; a gateway is who it is from the start.
 ctypes.CDLL(None).prctl(4, 1, 0, 0, 0)
 {preparation}
 pid = os.fork()

@@ -52,7 +52,7 @@ class Life:
         self.registry.end(session)
 
     async def journal(self, session: Session) -> Journal:
-        """What is kept of its history."""
+        """Return its stored history."""
         journal = await self.archive.read(session, LIMIT)
         assert journal is not None
         return journal

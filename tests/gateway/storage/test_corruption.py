@@ -1,4 +1,4 @@
-"""What tells that a file is no good, and where it is put."""
+"""Detection of a corrupt file, and its new place."""
 
 import sqlite3
 from pathlib import Path
@@ -22,7 +22,7 @@ NOON = 1_767_268_800.0
 
 
 def failed(code: int) -> sqlite3.Error:
-    """What SQLite raises with this code."""
+    """Return the error that SQLite raises with this code."""
     error = sqlite3.OperationalError("failed")
     error.sqlite_errorcode = code
     return error

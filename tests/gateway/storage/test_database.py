@@ -1,4 +1,4 @@
-"""What outlives the gateway, as a file: what comes back, what is cut off or erased, and files that are no good."""
+"""The database: values that come back, histories that are cut or erased, and corrupt files."""
 
 import os
 import sqlite3

@@ -1645,7 +1645,7 @@ async def test_what_is_erased_stays_so_when_another_history_follows_before_that_
         await pauses.until_failed()
         storage.forget_journal(1)
         pauses.end()
-        histories.append(1, b"not told to anybody")
+        histories.append(1, b"not queued")
         replace(storage, 1, histories.now(1))
         histories.append(1, b"x" * 2 * LIMIT)
         disk.clear()
@@ -1749,7 +1749,7 @@ class Walk:
         self.now: dict[int, int] = {}
         """The number of the history that each session has."""
         self.lost: list[tuple[int, int, int]] = []
-        """Where more was lost on disk than had to be: the history, from where on it should be there, and is."""
+        """Losses on disk that were not necessary: the history, from where on it should be there, and is."""
 
     def begin(self, key: int) -> None:
         """Another history takes the place of what there is."""
@@ -1790,7 +1790,7 @@ class Walk:
             journal.restore(stored.states, runs, stored.position, truncated=stored.truncated)
 
     def check(self, key: int, stored: StoredJournal | None) -> None:
-        """What is stored is the end of all that was told, a quarter more than what may be in memory at the most."""
+        """Check that the stored history is the end of all that was told, at most a quarter more than in memory."""
         assert stored is not None
         told = self.told[self.now[key]]
         held = messages_of(stored.runs)
@@ -2093,7 +2093,7 @@ async def test_history_limit_is_checked_at_the_start(path: Path) -> None:
 
 
 def storage_of(path: Path, key: int) -> bool:
-    """Whether the history of a session is on the disk."""
+    """Return True if the history of a session is on disk."""
     with closing(sqlite3.connect(path)) as connection:
         return bool(connection.execute("SELECT count(*) FROM piece WHERE session = ?", (key,)).fetchone()[0])
 

@@ -1,4 +1,4 @@
-"""How much a gateway that is killed may lose: by age and by bytes."""
+"""Limits on the loss of a killed gateway, by age and by bytes."""
 
 import pytest
 from hypothesis import given

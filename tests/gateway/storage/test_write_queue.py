@@ -1,4 +1,4 @@
-"""What waits to be written: that none of it is lost, that it is bounded, and that no history gets a gap."""
+"""The write queue: nothing is lost, it is bounded, and no history gets a gap."""
 
 from collections.abc import Callable
 from contextlib import nullcontext
@@ -59,7 +59,7 @@ def narrow(monkeypatch: pytest.MonkeyPatch) -> WriteQueue:
 
 
 def take(backlog: WriteQueue, first: int | None = None) -> Batch:
-    """What is written next."""
+    """Return the batch that is written next."""
     with backlog.taken(first) as batch:
         return batch
 

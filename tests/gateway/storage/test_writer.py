@@ -1,4 +1,4 @@
-"""How a batch gets into the file, and that it does so as a whole."""
+"""Writing a batch, as a whole or not at all."""
 
 from collections.abc import Iterator
 from pathlib import Path
