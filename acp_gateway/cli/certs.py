@@ -1,4 +1,4 @@
-"""The commands for the gateway's certificate, `certs`."""
+"""The group `certs`: create, renew and show the gateway's certificate."""
 
 from pathlib import Path
 
@@ -10,13 +10,13 @@ _out_option = click.option(
     "--out",
     type=click.Path(path_type=Path, file_okay=False),
     metavar="DIR",
-    help="Where cert.pem and key.pem are. Default: ~/.config/acp-gateway.",
+    help="The directory of cert.pem and key.pem. Default: ~/.config/acp-gateway.",
 )
 
 
 @click.group(short_help="Make, show and renew the gateway's certificate.")
 def certs() -> None:
-    """Make, show and renew the certificate that clients know the gateway by."""
+    """Make, show and renew the certificate that clients verify the gateway by."""
 
 
 @certs.command("create")
@@ -25,7 +25,7 @@ def certs() -> None:
 )
 @_out_option
 def create_certs(hosts: tuple[str, ...], out: Path | None) -> None:
-    """Write a self-signed certificate and its key, and print the pin that clients trust it by."""
+    """Write a self-signed certificate and its key, and print the pin that clients verify it by."""
     from acp_gateway.config.directories import config_home
     from acp_gateway.security.tls import create_certificate
 
@@ -44,15 +44,15 @@ def create_certs(hosts: tuple[str, ...], out: Path | None) -> None:
 )
 @_out_option
 def renew_certs(hosts: tuple[str, ...], out: Path | None) -> None:
-    """Replace a self-signed certificate by a new one for the same key, and print the pin, which stays what it was."""
+    """Replace a self-signed certificate by a new one for the same key, and print the pin, which does not change."""
     from acp_gateway.config.directories import config_home
     from acp_gateway.security.certificates import renew_certificate
 
     directory = out or config_home()
     renewed = renew_certificate(directory, hosts)
     click.echo(
-        f"Wrote {directory / 'cert.pem'}, in force until {renewed.end:%Y-%m-%d}, for {', '.join(renewed.names)}. A "
-        "gateway that runs takes it up on SIGHUP: `systemctl reload acp-gateway`, or kill -HUP and its process id. "
+        f"Wrote {directory / 'cert.pem'}, valid until {renewed.end:%Y-%m-%d}, for {', '.join(renewed.names)}. A "
+        "running gateway reads it on SIGHUP: `systemctl reload acp-gateway`, or `kill -HUP PID`. "
         "Clients with --ca need the new file; for those with a pin nothing changes:",
         err=True,
     )
@@ -62,7 +62,7 @@ def renew_certs(hosts: tuple[str, ...], out: Path | None) -> None:
 @certs.command("show")
 @click.argument("file", required=False, type=click.Path(path_type=Path))
 def show_certs(file: Path | None) -> None:
-    """Show what a certificate says: pin, subject, names and dates.
+    """Show a certificate's pin, subject, names and dates.
 
     FILE is in PEM; of a chain the first is shown. Default: cert.pem in ~/.config/acp-gateway.
     """

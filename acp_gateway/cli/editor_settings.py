@@ -1,7 +1,7 @@
-"""The block of settings that makes an editor start `acp-gateway connect …` as an ACP agent.
+"""Settings blocks that make editors start `acp-gateway connect …` as an ACP agent.
 
-One function per editor, because each has its own file, its own language and its own habits; what a reader must know
-about these habits beyond the block itself is in `docs/editors.md`. Everything is text in, text out.
+One function per editor, because file, language and quirks differ; `docs/editors.md` explains them. All functions take
+and return text.
 """
 
 import json
@@ -14,11 +14,16 @@ from acp_gateway.errors import UsageError
 
 
 def print_config(editor: str, *, name: str, arguments: Sequence[str], command: str) -> str:
-    """The settings block, ready to paste, without a final newline.
+    """Return the settings block, ready to paste, without a final newline.
 
-    `editor` is one of `EDITORS`, `name` is what the editor shows for the agent, `command` the program, best as an
-    absolute path (JetBrains insists, and editors started from a desktop have a short PATH), `arguments` what follows
-    it. Raises `UsageError` for another editor.
+    Args:
+        editor: one of `EDITORS`.
+        name: the agent's name in the editor.
+        arguments: the arguments of the command.
+        command: the program, best as an absolute path: JetBrains requires one, and editors started from a desktop
+            have a short PATH.
+
+    Raises `UsageError` for another editor.
     """
     try:
         block = _BLOCKS[editor]
@@ -38,8 +43,8 @@ def _jetbrains(name: str, command: str, arguments: list[str]) -> str:
 
 
 def _codecompanion(name: str, command: str, arguments: list[str]) -> str:
-    # `extend` keeps the block right when CodeCompanion renames its handlers. OpenCode's adapter is the base because
-    # it sets no environment and leaves the login to the agent, as a remote agent must.
+    # `extend` keeps the block valid when CodeCompanion renames its handlers. OpenCode's adapter is the base because it
+    # sets no environment and leaves the login to the agent, as a remote agent needs.
     return f"""\
 -- CodeCompanion: merge into the setup() call of your Neovim configuration
 require("codecompanion").setup({{
@@ -107,7 +112,7 @@ def _vscode(name: str, command: str, arguments: list[str]) -> str:
 
 
 def _toad(name: str, command: str, arguments: list[str]) -> str:
-    # Toad hands its one argument to a shell: what is inside is quoted for that shell, the whole for this one.
+    # Toad passes its argument to a shell, so it is quoted twice.
     line = shlex.join(["toad", "acp", shlex.join([command, *arguments]), ".", "--title", name])
     return f"# Toad: run this in the project's directory\n{line}"
 
@@ -123,7 +128,7 @@ _BLOCKS: Final[dict[str, Callable[[str, str, list[str]], str]]] = {
 }
 
 EDITORS: Final[tuple[str, ...]] = tuple(_BLOCKS)
-"""The editors whose settings are known."""
+"""Editors with a known settings format."""
 
 
 def _json(value: object) -> str:
@@ -131,16 +136,16 @@ def _json(value: object) -> str:
 
 
 def _lua(text: str) -> str:
-    """A Lua string. `\\ddd` is decimal and takes up to three digits, so it is always written with three."""
+    """Return a Lua string literal. `\\ddd` is decimal with up to three digits, so it is always written with three."""
     escaped = text.replace("\\", "\\\\").replace('"', '\\"')
     return '"' + re.sub(r"[\x00-\x1f\x7f]", lambda match: f"\\{ord(match[0]):03}", escaped) + '"'
 
 
 def _elisp(text: str) -> str:
-    """An Emacs Lisp string, which may hold anything but these two as it is."""
+    """Return an Emacs Lisp string literal, in which only backslash and double quote are escaped."""
     return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
 
 
 def _slug(name: str) -> str:
-    """What a Lisp symbol can hold of a name."""
+    """Return a name reduced to the characters of a Lisp symbol."""
     return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-") or "gateway"

@@ -1,6 +1,6 @@
-"""The command `files`: what comes with the program besides it. Units for systemd, examples, and the documentation.
+"""The command `files`: the systemd units, examples and documentation that come with the program.
 
-A wheel holds them in `acp_gateway/share`; a checkout has them where they are written.
+A wheel has them in `acp_gateway/share`, a checkout in its own directories.
 """
 
 from collections.abc import Iterable
@@ -12,39 +12,39 @@ from acp_gateway.config.toml_file import suggestion
 from acp_gateway.errors import ConfigError, UsageError
 
 FOLDERS = ("systemd", "examples", "docs", "certs")
-"""Folders that come whole. `pyproject.toml` puts the same ones into the wheel."""
+"""Directories that are included whole, in the wheel too (see `pyproject.toml`)."""
 
 PAGES = ("README.md", "SECURITY.md", "CHANGELOG.md")
-"""Further files, from the top."""
+"""Further files of the top directory."""
 
 LEFT_OUT = (".pyc", ".pem")
-"""Endings of files that a checkout may have in these folders, and a wheel does not."""
+"""Suffixes of files in a checkout that are not included."""
 
 
 def share_root() -> Path:
-    """The folder that these files are in. Raises `ConfigError` where an installation has none."""
+    """Return the directory of these files. Raises `ConfigError` if the installation has none."""
     package = Path(__file__).parents[1]
     for root in (package / "share", package.parent):
         if (root / "systemd" / "README.md").is_file():
             return root
-    raise ConfigError("this installation has the program alone: install it from its wheel or from a checkout")
+    raise ConfigError("this installation lacks these files: install from the wheel or from a checkout")
 
 
 def find_files(root: Path) -> list[str]:
-    """The names of all files, relative to `root` and with slashes, in the order of the folders."""
+    """Return the names of all files, relative to `root` and with slashes, in the order of the directories."""
     found = [path for folder in FOLDERS for path in sorted((root / folder).rglob("*"))]
     found += [root / page for page in PAGES]
     return [path.relative_to(root).as_posix() for path in found if path.is_file() and path.suffix not in LEFT_OUT]
 
 
 def find_file(name: str, names: Iterable[str]) -> str:
-    """The one of `names` that `name` means: itself, or the only one that ends so. Raises `UsageError`."""
+    """Return `name` if it is one of `names`, else the only one that ends with it. Raises `UsageError`."""
     known = list(names)
     ends = [there for there in known if there == name or there.endswith(f"/{name}")]
     if name in ends or len(ends) == 1:
         return name if name in ends else ends[0]
     if ends:
-        raise UsageError(f'"{name}" is one of several; name it whole: {", ".join(ends)}')
+        raise UsageError(f'"{name}" is ambiguous; give the whole name: {", ".join(ends)}')
     close = suggestion(name, [*known, *(there.rpartition("/")[2] for there in known)])
     raise UsageError(f'there is no file "{name}"{close or "; `acp-gateway files` lists them"}')
 
@@ -80,12 +80,12 @@ def files(name: str | None, directory: Path | None, *, force: bool) -> None:
 
 
 def _copy(root: Path, copies: dict[str, str], directory: Path, *, force: bool) -> None:
-    """Copy files of `root` to names in `directory`; nothing is copied where one of them would be replaced unasked."""
+    """Copy files of `root` to names in `directory`. Copies nothing if one would be replaced without `force`."""
     contents = {directory / to: (root / name).read_bytes() for name, to in copies.items()}
     try:
         for path, content in contents.items():
             if not force and path.exists() and path.read_bytes() != content:
-                raise ConfigError(f"{path} is there already, and different: --force replaces it")
+                raise ConfigError(f"{path} exists already and differs: --force replaces it")
         for path, content in contents.items():
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_bytes(content)

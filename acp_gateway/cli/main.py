@@ -1,4 +1,4 @@
-"""The command line. Each command imports what it needs when it runs: `connect` must start fast."""
+"""The command line. Each command imports its dependencies when it runs, because `connect` must start fast."""
 
 import gc
 import math
@@ -22,11 +22,11 @@ if TYPE_CHECKING:
     from acp_gateway.client.dialing import Destination
 
 MAX_MESSAGE_SIZE = 64 * 1024 * 1024
-"""Bytes of one message, unless something else is asked for: the gateway's own default."""
+"""Default maximum bytes of one message, equal to the gateway's default."""
 
 KNOWN_TIMEOUT = 300.0
-"""Seconds to try at first for a gateway that was reached before: joining a network, logging in to its portal and to a
-VPN, or starting the box takes minutes. After more, somebody looks why."""
+"""Default seconds to try until the first connection to a gateway that was reached before: joining a network, passing
+its portal, connecting a VPN or starting the box takes minutes."""
 
 EDITORS = ("zed", "jetbrains", "codecompanion", "avante", "emacs", "vscode", "toad")
 
@@ -37,10 +37,10 @@ Exit codes:
   1  a bug of this program
   2  wrong command line
   3  configuration: hosts.toml, the token file, the gateway's config.toml
-  4  the gateway says no: the token, or what it allows
+  4  refused by the gateway: the token, or its permissions
   5  TLS or ssh: the certificate, the pin or the host key does not match
-  6  nobody answers there, or the connection was lost before the agent had answered
-  7  what answers there is no acp-gateway, or a message was too large
+  6  no answer, or the connection was lost before the agent had answered
+  7  the server there is not an acp-gateway, or a message was too large
   8  the agent could not be started, or has ended
   9  serve cannot listen at an address
 """
@@ -79,16 +79,16 @@ _connect_timeout_option = partial(
 _insecure_plaintext_option = click.option(
     "--insecure-plaintext",
     is_flag=True,
-    help="Send the token to another machine without TLS, where everybody on the way can read it.",
+    help="Send the token to another machine unencrypted; only for private networks.",
 )
 
 
 @contextmanager
 def _imports_to_keep() -> Iterator[None]:
-    """Import what stays for as long as the process does, without the garbage collector: a tenth of a start.
+    """Import modules with the garbage collector disabled, which saves a tenth of the start-up time.
 
-    It would walk all that was imported so far again and again, and find next to nothing. At the end all of it is put
-    aside for good. Else it would be walked once more right now, and by every full collection after that.
+    Otherwise it would traverse all imported objects again and again, and free almost none. At the end they are frozen,
+    so that no later collection traverses them.
     """
     gc.disable()
     try:
@@ -99,18 +99,18 @@ def _imports_to_keep() -> Iterator[None]:
 
 
 ERROR_SIZE = 4000
-"""Characters of an error that are printed: a path of the largest size fits."""
+"""Maximum characters of a printed error: a path of maximum length fits."""
 
 
 READER_GONE = 141
-"""Exit code where nobody reads the output any more: what a shell shows of a program that SIGPIPE has ended."""
+"""Exit code after stdout has lost its reader: a shell's code for a program ended by SIGPIPE."""
 
 
 @contextmanager
 def _quiet_without_reader() -> Iterator[None]:
-    """End quietly when stdout is a pipe that nobody reads any more, as in `acp-gateway audit | head -1`.
+    """Exit without a message when stdout is a pipe without a reader, as in `acp-gateway audit | head -1`.
 
-    Python ignores SIGPIPE, so that writing raises instead, and once more when it flushes stdout at the very end.
+    Python ignores SIGPIPE, so writing raises instead, and again when stdout is flushed at exit.
     """
     try:
         yield
@@ -120,14 +120,14 @@ def _quiet_without_reader() -> Iterator[None]:
             os.dup2(nowhere, sys.stdout.fileno())
             os.close(nowhere)
         except (OSError, ValueError):
-            pass  # It is no file, or closed.
+            pass  # Not a file, or closed.
         raise click.exceptions.Exit(READER_GONE) from None
 
 
 class _Program(click.Group):
-    """Shows what this program reports as one line on stderr, and ends with its exit code.
+    """Group that prints a `GatewayError` as one line on stderr and exits with its code.
 
-    The commands of other modules are only imported for one that is not here, and for the list of all.
+    Commands of other modules are imported only when one of them is run, and for the list of commands.
     """
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
@@ -153,7 +153,7 @@ class _Program(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        # What people type first who know other programs.
+        # Common in other programs.
         if args[0] in ("help", "version"):
             args = [*args[1:], "--help"] if args[0] == "help" else ["--version"]
             self.main(args, ctx.info_name, standalone_mode=False)
@@ -177,11 +177,11 @@ class _Program(click.Group):
             click.echo(f"acp-gateway: {printable(str(error), ERROR_SIZE)}", err=True)
             ctx.exit(error.exit_code)
         except OSError as error:
-            # What can go wrong with files has its own words; this is stdout: a full disk.
+            # File errors are GatewayErrors; this is stdout, such as a full disk.
             click.echo(f"acp-gateway: cannot write: {error.strerror}", err=True)
             ctx.exit(1)
         except BaseExceptionGroup as group:
-            # Ctrl-C in the middle of something that is done in several tasks.
+            # Ctrl-C while several tasks run.
             if group.split(KeyboardInterrupt)[1] is None:
                 raise KeyboardInterrupt from None
             raise
@@ -301,7 +301,7 @@ def connect(
     """Connect an editor to a remote agent: pass everything to the gateway at TARGET and back. Editors run this.
 
     TARGET is a name from ~/.config/acp-gateway/hosts.toml, or HOST[:PORT] (TLS, port 7443), or a URL: wss://, ws://,
-    tcp+tls://, tcp://, unix:///path, ssh://[USER@]HOST. Editors start this command; what it says goes to stdout as ACP.
+    tcp+tls://, tcp://, unix:///path, ssh://[USER@]HOST. Editors start this command and speak ACP over stdin and stdout.
     """
     with _imports_to_keep():
         import logging
@@ -366,7 +366,7 @@ def connect(
             err=True,
         )
         if not was_given("known_timeout"):
-            # A person wants to know soon what is wrong.
+            # In a terminal, report errors soon.
             known_timeout = 0.0
     try:
         log_to_file(log_file, logging.INFO)
@@ -399,7 +399,7 @@ def connect(
 @_key_option
 @_connect_timeout_option(help="How long to wait for the answer.")
 @_insecure_plaintext_option
-@click.option("--json", "as_json", is_flag=True, help="Print all that the gateway says, as JSON.")
+@click.option("--json", "as_json", is_flag=True, help="Print the gateway's whole response as JSON.")
 def sessions(
     target: str,
     agent: str | None,
@@ -413,10 +413,10 @@ def sessions(
     insecure_plaintext: bool,
     as_json: bool,
 ) -> None:
-    """List the sessions at TARGET that your token may join, a row each, the id first.
+    """List the sessions at TARGET that your token may join, one per row, with the id first.
 
-    `connect TARGET --attach ID` joins one. If it is not live, it is opened again where its agent can do that. TARGET
-    means the same as for `connect`.
+    `connect TARGET --attach ID` joins one. If it is not live, it is reopened if its agent supports that. TARGET has the
+    same meaning as for `connect`.
     """
     import json
     from datetime import UTC, datetime
@@ -445,7 +445,7 @@ def sessions(
     if listing.more > 0:
         click.echo(f"Not shown: {listing.more} more that are not live and were used longer ago.", err=True)
     if as_json:
-        # JSON itself leaves this one control character as it is.
+        # The one control character that JSON does not escape.
         click.echo(json.dumps(found, indent=2).replace("\x7f", "\\u007f"))
     elif found:
         print_table(control.SESSION_COLUMNS, control.session_rows(found, datetime.now(UTC)))
@@ -480,7 +480,7 @@ def check_configuration(config: Path | None) -> None:
 
 
 def _settings_block(editor: str, target: str, options: dict[str, list[str]], flags: list[str], pin: str | None) -> str:
-    """The settings of an editor that start this very command. Raises `UsageError` for what could not work."""
+    """Return the editor settings that start this command. Raises `UsageError` for invalid options."""
     import shutil
 
     from acp_gateway.cli.editor_settings import print_config
@@ -504,7 +504,7 @@ def _settings_block(editor: str, target: str, options: dict[str, list[str]], fla
 
 
 def _one_line_for_bugs(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-    """An editor shows stderr to its user, or never reads it: no traceback there. The log file has it."""
+    """Print one line instead of a traceback, which goes to the log file: editors show stderr to users, or drop it."""
     import logging
 
     logging.getLogger(__name__).critical("a bug", exc_info=(kind, error, trace))

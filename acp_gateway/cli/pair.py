@@ -1,4 +1,4 @@
-"""The commands for reaching a gateway over ssh: `pair`, and what runs on the gateway's machine then."""
+"""The commands for reaching a gateway over ssh: `pair`, and `pair-here` and `relay` on the gateway's machine."""
 
 import json
 import os
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from acp_gateway.cli.tokens import check_names, config_option, note_token, was_given
+from acp_gateway.cli.tokens import check_names, config_option, record_token, was_given
 from acp_gateway.errors import ConfigError, GatewayError, Unreachable, UsageError
 
 if TYPE_CHECKING:
@@ -25,31 +25,31 @@ if TYPE_CHECKING:
     from acp_gateway.security.token_store import Token, TokenStore
 
 MAX_MESSAGE_SIZE = 16 * 1024 * 1024
-"""Bytes of the one answer that is asked for to see that it works."""
+"""Maximum bytes of the response to the test request."""
 
 TRY_TIMEOUT = 5.0
-"""Seconds after which an address does not answer: then the next one is tried."""
+"""Seconds for each candidate address before the next one is tried."""
 
 ANSWER_TIMEOUT = 15.0
-"""Seconds for an answer over the ssh that is there already: as long as it takes to find out that it is dead."""
+"""Seconds for a response over an open ssh connection: enough to notice that it is dead."""
 
 TYPING_TIMEOUT = 120.0
-"""Seconds for the machine where ssh may ask for a password, which a person looks up."""
+"""Seconds until the offer if ssh may prompt for a password, which the user may have to look up."""
 
 _LONGEST_LINE = 256
-"""Characters of a line of the machine that is paired."""
+"""Maximum characters of a command of the paired machine."""
 
 _WRITTEN = ("url", "token_file", "token_id", "pin", "command", "ssh_options", "ca", "cert", "key")
 """The options of an entry that pairing sets or removes."""
 
-_nonce_option = click.option("--nonce", default="", help="The number by which the client knows the lines that count.")
+_nonce_option = click.option("--nonce", default="", help="Part of the begin and end lines of the output.")
 
 
 @click.command(short_help="Pair this machine with a gateway over ssh.")
 @click.argument("machine", metavar="[USER@]HOST")
-@click.option("--name", help="What it is to be called in hosts.toml. Default: HOST.")
-@click.option("--label", help="What this machine is called in the gateway's list of tokens. Default: its name.")
-@click.option("--command", metavar="PATH", help="Where acp-gateway is there. Default: it is looked for.")
+@click.option("--name", help="The name in hosts.toml. Default: HOST.")
+@click.option("--label", help="This machine's label in the gateway's list of tokens. Default: its name.")
+@click.option("--command", metavar="PATH", help="The path of acp-gateway there. Default: search for it.")
 @click.option("--agent", "agents", multiple=True, metavar="NAME", help="A token for this agent only. May be repeated.")
 @click.option(
     "--ssh-option",
@@ -64,7 +64,7 @@ _nonce_option = click.option("--nonce", default="", help="The number by which th
     default=30.0,
     show_default=True,
     metavar="SECONDS",
-    help="How long the machine may take.",
+    help="Seconds to wait for the machine's response.",
 )
 def pair(
     machine: str,
@@ -102,7 +102,7 @@ def pair(
     if way.asks and not was_given("connect_timeout"):
         connect_timeout = TYPING_TIMEOUT
 
-    # Before a token is made that could not be noted.
+    # Fail before a token is created that could not be saved.
     check_host(path, name, dict.fromkeys(_WRITTEN, "x"))
 
     entry = _Entry(path, name, before)
@@ -111,8 +111,9 @@ def pair(
     )
     if not replaced:
         click.echo(
-            f"warning: the token {before.token_id if before else ''} of before is still there: it was made otherwise, "
-            f"or under another label, or could not be revoked; on {address.host}, `acp-gateway token revoke` ends it",
+            f"warning: the previous token {before.token_id if before else ''} is still valid: it was not made by "
+            "pairing, or under another label, or could not be revoked; "
+            f"`acp-gateway token revoke` on {address.host} ends it",
             err=True,
         )
     click.echo(f'Paired with {address.host} ({place.address}), saved as "{name}" in {path}.', err=True)
@@ -122,12 +123,12 @@ def pair(
 
 @dataclass(frozen=True, slots=True)
 class _Entry:
-    """The entry of hosts.toml that a pairing is for."""
+    """The entry of hosts.toml that a pairing writes."""
 
     path: Path
     name: str
     before: "Host | None"
-    """As it was."""
+    """The previous entry; None if there was none."""
 
     @property
     def token_path(self) -> Path:
@@ -140,7 +141,7 @@ class _Entry:
         try:
             old = self.token_path.read_text()
         except (OSError, UnicodeDecodeError):
-            old = None  # There is none, or no token that anybody could use.
+            old = None  # There is no usable token.
         replace_file(self.token_path, offer.token + "\n")
         options: dict[str, str | tuple[str, ...] | None] = {
             "url": str(place.address),
@@ -151,7 +152,7 @@ class _Entry:
             "ssh_options": way.options or None,
         }
         if not place.address.tls:
-            # Through ssh there is no TLS that these could be for.
+            # Over ssh there is no TLS.
             options |= dict.fromkeys(("ca", "cert", "key"))
         try:
             write_host(self.path, self.name, options)
@@ -166,7 +167,7 @@ class _Entry:
 async def _pair(
     way: "Way", entry: _Entry, *, label: str, agents: tuple[str, ...], time_limit: float
 ) -> "tuple[Place, Offer, bool]":
-    """Pair, or change nothing: the address that works, what was offered, and whether the token of before is gone."""
+    """Pair, or change nothing. Return the working address, the offer, and whether the previous token is revoked."""
     import trio
 
     from acp_gateway.client import ssh
@@ -197,7 +198,7 @@ async def _pair(
                     await pairing.withdraw()
                     withdrawn = True
                 except GatewayError:
-                    pass  # What it was about goes before it.
+                    pass  # The first error is reported.
             raise _explain_failure(error, way, offer, withdrawn=withdrawn) from None
         replaces = entry.before.token_id if entry.before else None
         replaced = replaces is None
@@ -206,12 +207,12 @@ async def _pair(
                 try:
                     replaced = await pairing.replace(replaces)
                 except GatewayError:
-                    pass  # The caller says that it is still there.
+                    pass  # The caller prints a warning.
         return place, offer, replaced
 
 
 def _explain_failure(error: BaseException, way: "Way", offer: "Offer", *, withdrawn: bool) -> BaseException:
-    """The error of a pairing that has failed, with what is left of it."""
+    """Return the error of a failed pairing, with a remark on what it left behind."""
     import trio
 
     if isinstance(error, trio.TooSlowError):
@@ -234,7 +235,7 @@ def _explain_failure(error: BaseException, way: "Way", offer: "Offer", *, withdr
 
 
 async def _try(found: "list[Place]", way: "Way", offer: "Offer") -> "Place":
-    """The first place where the gateway answers. Raises why there is none, and what is no mere lack of an answer."""
+    """Return the first candidate at which the gateway answers. Raises the first `Unreachable`, and any other error."""
     from acp_gateway.client import control
     from acp_gateway.client.dialing import Destination
 
@@ -278,12 +279,12 @@ def _check_name(name: str) -> str:
 
 
 def _own_name() -> str:
-    """What this machine is called, as far as a label can say it."""
+    """Return this machine's name, restricted to the characters of a label."""
     return re.sub(r"[^\w .,:@+()-]", "-", platform.node())[:64].strip() or "machine"
 
 
 def _check_same_machine(before: "Host | None", way: "Way", host_name: str) -> None:
-    """Raise `UsageError` where an entry is somebody's own work, and about another machine."""
+    """Raise `UsageError` if an entry was written by hand and is for another machine."""
     if before is None or before.token_id is not None:
         return
     if before.address.host.lower() not in (way.address.host.lower(), host_name.lower()):
@@ -295,14 +296,14 @@ def _check_same_machine(before: "Host | None", way: "Way", host_name: str) -> No
 
 @click.command("pair-here", hidden=True)
 @config_option
-@click.option("--label", required=True, help="What the machine is called.")
+@click.option("--label", required=True, help="The machine's label.")
 @click.option("--agent", "agents", multiple=True, metavar="NAME", help="Allow this agent only. May be repeated.")
 @_nonce_option
 def pair_here(config: Path | None, label: str, agents: tuple[str, ...], nonce: str) -> None:
-    """Make a token for a machine, and hand it over to that machine's `acp-gateway pair`, which runs this over ssh.
+    """Make a token for a machine whose `acp-gateway pair` runs this over ssh.
 
-    That one says on stdin what becomes of it: `keep`, then `replace ID` for the token that the machine had before,
-    which is revoked if pairing made it for the same machine. Without a `keep` the new token is revoked at the end.
+    It reads commands on stdin: `keep`, then `replace ID` to revoke the machine's previous token, if pairing made it for
+    the same machine. Without `keep`, the new token is revoked at the end of stdin.
     """
     from acp_gateway.client.pairing import PENDING, WHAT, Offer, find_listeners, is_relayed, label_of
     from acp_gateway.client.ssh import mark
@@ -316,12 +317,12 @@ def pair_here(config: Path | None, label: str, agents: tuple[str, ...], nonce: s
     listeners = find_listeners(settings)
 
     def say(text: str) -> None:
-        # Lines of their own, also behind a greeting without an end.
+        # A shell's greeting may lack its final newline.
         click.echo(f"\n{mark(WHAT, 'BEGIN', nonce)}\n{text}\n{mark(WHAT, 'END', nonce)}")
 
     store = TokenStore(settings.gateway.state_dir)
     made, secret = store.create(label_of(label), None, agents or None, lifetime=PENDING)
-    note_token(settings, "token_created", made)
+    record_token(settings, "token_created", made)
     decisions = _Decisions(settings, store, made)
     try:
         say(Offer(listeners, is_relayed(settings), _own_path(), secret, made.id).encode())
@@ -332,7 +333,7 @@ def pair_here(config: Path | None, label: str, agents: tuple[str, ...], nonce: s
 
 
 class _Decisions:
-    """What becomes of a token that pairing has made."""
+    """The commands of a paired machine about its new token."""
 
     def __init__(self, settings: "Config", store: "TokenStore", made: "Token") -> None:
         self.withdrawn = False
@@ -342,7 +343,7 @@ class _Decisions:
         self._kept = False
 
     def take(self, line: str) -> bool:
-        """Do what the machine says; whether that was possible. What is not understood withdraws the token."""
+        """Carry out a command; return whether that was possible. An invalid command withdraws the token."""
         from acp_gateway.client.pairing import KEEP, REPLACE
 
         match line.split():
@@ -358,18 +359,18 @@ class _Decisions:
         return True
 
     def finish(self) -> None:
-        """Revoke the token unless it is to be kept; once is enough."""
+        """Revoke the token unless it was kept. May be called repeatedly."""
         if self._kept:
             return
         self._kept = True
         try:
             self._store.revoke(self._made.id)
         except UsageError:
-            return  # Somebody has done it by hand.
-        note_token(self._settings, "token_revoked", self._made)
+            return  # It was revoked by hand.
+        record_token(self._settings, "token_revoked", self._made)
 
     def _replace(self, token_id: str) -> bool:
-        """Revoke the token of before; False where pairing did not make it for the same machine."""
+        """Revoke the previous token. Return False if pairing did not make it for the same machine."""
         from acp_gateway.client.pairing import may_replace
 
         old = next((token for token in self._store.tokens() if token.id == token_id), None)
@@ -378,12 +379,12 @@ class _Decisions:
         if not may_replace(old, self._made):
             return False
         self._store.revoke(old.id)
-        note_token(self._settings, "token_revoked", old)
+        record_token(self._settings, "token_revoked", old)
         return True
 
 
 def _own_path() -> str | None:
-    """The absolute path of this program, where it was started as one."""
+    """Return the absolute path of this program; None if it was started as a Python module."""
     program = os.path.abspath(shutil.which(sys.argv[0]) or sys.argv[0])
     return None if program.endswith(".py") else program
 
@@ -393,7 +394,7 @@ def _own_path() -> str | None:
 @click.option("--socket", "path", metavar="PATH", help="The socket. Default: the first of the configuration.")
 @_nonce_option
 def relay(config: Path | None, path: str | None, nonce: str) -> None:
-    """Connect stdin and stdout with the gateway's unix socket; `acp-gateway connect ssh://HOST` runs this over ssh."""
+    """Relay stdin and stdout to the gateway's unix socket; `acp-gateway connect ssh://HOST` runs this over ssh."""
     import trio
 
     from acp_gateway.client import relay as far_end

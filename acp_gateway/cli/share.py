@@ -1,4 +1,4 @@
-"""The command `share`: a token for a guest, and all that the guest needs besides."""
+"""The command `share`: create a token for a guest, and print the guest's command."""
 
 import os
 import platform
@@ -13,8 +13,8 @@ from acp_gateway.cli.tokens import (
     config_option,
     describe_end,
     lifetime_option,
-    note_token,
     print_secret,
+    record_token,
 )
 from acp_gateway.errors import ConfigError
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from acp_gateway.config.load import Config
 
 GUEST_FILE = "guest.token"
-"""What the guest's file is called in the command that is shown."""
+"""Name of the token file in the guest's command."""
 
 
 @click.command(short_help="Make a token for one session.")
@@ -77,7 +77,7 @@ def share(
             os.close(file)
             out.unlink()
         raise
-    note_token(settings, "token_created", record)
+    record_token(settings, "token_created", record)
     kept = "It is shown only now." if out is None else f"It is in {out}, readable by you alone."
     click.echo(f"Token {record.id}, {record.role}, {describe_end(record)}, for this session alone. {kept}", err=True)
     click.echo("The guest saves it in a file of mode 600 (chmod 600 FILE), and runs:", err=True)
@@ -90,24 +90,24 @@ def share(
 
 
 def _create(path: Path) -> int:
-    """Create a file that only its owner may open, before there is a token that could be lost. Raises `ConfigError`."""
+    """Create a file of mode 600, before a token is created that could be lost. Raises `ConfigError`."""
     try:
         return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     except FileExistsError:
-        raise ConfigError("there is such a file already: remove it, or choose another --out", file=str(path)) from None
+        raise ConfigError("this file exists already: remove it, or choose another --out", file=str(path)) from None
     except OSError as error:
         raise ConfigError(f"cannot be written: {error.strerror}", file=str(path)) from None
 
 
 def _guest_command(settings: "Config", host: str | None, token_file: str) -> str:
-    """The command that joins the session from the guest's machine, with the address and the pin as far as known."""
+    """Return the command that joins the session from the guest's machine, with address and pin if known."""
     address, pin = _find_address(settings, host)
     words = ["acp-gateway", "connect", address, *(["--pin", pin] if pin else []), "--token-file", token_file]
     return shlex.join(words)
 
 
 def _find_address(settings: "Config", host: str | None) -> tuple[str, str | None]:
-    """Where a guest reaches the gateway, and the pin of its key where TLS ends there."""
+    """Return the gateway's address for a guest, and the pin of its key unless a proxy terminates TLS."""
     from dataclasses import replace
 
     from acp_gateway.client.pairing import find_listeners, is_unspecified
@@ -115,12 +115,12 @@ def _find_address(settings: "Config", host: str | None) -> tuple[str, str | None
     try:
         listeners = find_listeners(settings)
     except ConfigError:
-        listeners = ()  # A proxy may have the certificate, and what is wrong with one here, check-config says.
+        listeners = ()  # A proxy may have the certificate; check-config reports a problem with one here.
     for listener in sorted(listeners, key=lambda each: (each.address.loopback, not each.address.websocket)):
         address = listener.address
         if host or is_unspecified(address.host):
             address = replace(address, host=(host or platform.node() or "HOST").lower())
         return str(address), listener.pin
-    # Behind a proxy, its names are those that the listener allows.
+    # Behind a proxy, allowed_hosts has the proxy's names.
     names = [host] if host else [name for section in settings.listen for name in section.allowed_hosts]
     return f"wss://{names[0] if names else 'HOST'}/acp", None

@@ -1,4 +1,4 @@
-"""The commands for looking into what has happened: `audit` and `replay`."""
+"""The commands `audit` and `replay`: print the audit log, play back a recording."""
 
 import math
 import re
@@ -13,7 +13,7 @@ from acp_gateway.errors import UsageError
 
 
 def _since(_context: click.Context, _option: click.Parameter, text: str | None) -> float | None:
-    """A time, in seconds since 1970: so long ago, or then."""
+    """Parse a duration before now or a point in time into seconds since 1970."""
     import time
     from datetime import datetime
 
@@ -26,7 +26,7 @@ def _since(_context: click.Context, _option: click.Parameter, text: str | None) 
     except UsageError:
         pass
     try:
-        # Without a zone it is this machine's time.
+        # Without a zone, local time.
         return datetime.fromisoformat(text).timestamp()
     except (ValueError, OverflowError):
         raise click.BadParameter(
@@ -40,18 +40,18 @@ def _factor(_context: click.Context, _option: click.Parameter, number: float) ->
     return number
 
 
-@click.command(short_help="Show who did what.")
+@click.command(short_help="Print the audit log.")
 @click.option(
     "--since",
     metavar="DURATION|TIME",
     callback=_since,
-    help="Only what came after it: 2h, 7d, 2026-11-22, 2026-11-22T07:30Z.",
+    help="Only entries after this time: 2h, 7d, 2026-11-22, 2026-11-22T07:30Z.",
 )
-@click.option("--event", "events", multiple=True, metavar="NAME", help="Only this kind of entry. May be repeated.")
-@click.option("--json", "as_json", is_flag=True, help="Print the entries as JSON, a line each.")
+@click.option("--event", "events", multiple=True, metavar="NAME", help="Only entries of this event. May be repeated.")
+@click.option("--json", "as_json", is_flag=True, help="Print the entries as JSON, one per line.")
 @config_option
 def audit(since: float | None, events: tuple[str, ...], config: Path | None, *, as_json: bool) -> None:
-    """Show the gateway's audit, the oldest entry first: who came in, and what was decided. Never what was said.
+    """Print the gateway's audit log, oldest entry first: connections and decisions, never content of messages.
 
     Run this on the gateway's machine.
     """
@@ -69,28 +69,28 @@ def audit(since: float | None, events: tuple[str, ...], config: Path | None, *, 
 
 
 def _check_events(names: Iterable[str], path: Path) -> None:
-    """Raise `UsageError` for the first name that no event has, neither in this version nor in the audit at `path`."""
+    """Raise `UsageError` for the first name that is no event of this version or of the audit log at `path`."""
     from acp_gateway.config.toml_file import suggestion
     from acp_gateway.gateway.events.audit import EVENTS, read_audit
 
     unknown = [name for name in names if name not in EVENTS]
     if unknown:
-        # Another version may have written others.
+        # Another version may have other events.
         known = EVENTS | {entry["event"] for entry in read_audit(path)}
         for name in unknown:
             if name not in known:
                 hint = suggestion(name, known) or f"; there are: {', '.join(sorted(EVENTS))}"
-                raise UsageError(f"no event is called {name!r}{hint}")
+                raise UsageError(f"there is no event {name!r}{hint}")
 
 
 def _readable(entry: dict[str, Any]) -> str:
-    """An entry as people read it: the time, the event, and each detail with its name."""
+    """Format an entry as a line of text: time, event, and each detail with its name."""
     details = [f"{_word(name)}={_word(value)}" for name, value in entry.items() if name not in ("time", "event")]
     return "  ".join([_word(entry["time"]), _word(entry["event"]).ljust(18), " ".join(details)]).rstrip()
 
 
 def _word(value: object) -> str:
-    """A value as it is where that is one plain word, else as JSON."""
+    """Return a plain word as it is, any other value as JSON."""
     from acp_gateway.gateway.events.audit import entry_line
 
     return value if isinstance(value, str) and re.fullmatch(r"[!#-<>-~]+", value) else entry_line(value)
@@ -105,12 +105,12 @@ def _word(value: object) -> str:
     callback=_factor,
     show_default=True,
     metavar="FACTOR",
-    help="1: the agent takes as long as it took; 2: half of that; 0: no time at all.",
+    help="1: in the original time; 2: in half of it; 0: without delays.",
 )
 def replay(file: Path, speed: float) -> None:
-    """Play a recording from the gateway's record_dir back to an editor, as its agent on stdin and stdout.
+    """Replay a recording from the gateway's record_dir to an editor, as its agent on stdin and stdout.
 
-    An editor starts this in the place of `acp-gateway connect`, and sees what it saw then, without the agent.
+    An editor starts this instead of `acp-gateway connect`, and gets the recorded messages without the agent.
     """
     from functools import partial
 

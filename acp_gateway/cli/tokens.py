@@ -1,4 +1,4 @@
-"""The commands for tokens, and what other commands look like as well."""
+"""The group `token`: create, list, show, rotate and revoke tokens."""
 
 import io
 import os
@@ -44,7 +44,7 @@ def _grace(_context: click.Context, _option: click.Parameter, text: str) -> floa
 
 
 SESSION_DELAY = 0.5
-"""Seconds after which a session that has just been opened is on the disk: the gateway writes what has gathered."""
+"""Seconds until a newly opened session is on disk, because the gateway batches its writes."""
 
 config_option = click.option(
     "--config",
@@ -55,13 +55,13 @@ config_option = click.option(
 
 
 def was_given(option: str) -> bool:
-    """Whether an option of the running command was given, and is not merely its default."""
+    """Return whether an option of the running command was given explicitly."""
     source = click.get_current_context().get_parameter_source(option)
     return source is not None and source.name != "DEFAULT"
 
 
 def print_table(heads: tuple[str, ...], rows: list[tuple[str, ...]]) -> None:
-    """Rows in columns. Their heads are for people: a script gets nothing but rows."""
+    """Print rows in columns, with heads only in a terminal: a script gets nothing but rows."""
     print_any_character()
     table = [tuple(map(_cell, row)) for row in ([heads, *rows] if sys.stdout.isatty() else rows)]
     widths = [max(map(len, column)) for column in zip(*table, strict=True)]
@@ -70,9 +70,9 @@ def print_table(heads: tuple[str, ...], rows: list[tuple[str, ...]]) -> None:
 
 
 def print_line(text: str) -> None:
-    """Print what somebody else may have written, on one line, and nothing that a terminal obeys.
+    """Print untrusted text on one line, with control characters escaped.
 
-    An agent may be able to write the gateway's files, and root may be the one who looks.
+    An agent may be able to write the gateway's files, which root may print.
     """
     click.echo(_cell(text))
 
@@ -82,19 +82,19 @@ def _cell(text: str) -> str:
 
 
 def print_secret(secret: str) -> None:
-    """Print a token on stdout, for its owner alone: `> FILE` makes a file that all users may read."""
+    """Print a token on stdout, and restrict a new file there to its owner: `> FILE` makes it readable to all users."""
     try:
         status = os.fstat(sys.stdout.fileno())
-        # One that the shell has just made for this, or emptied.
+        # Empty, so the shell has just created or truncated it.
         if stat.S_ISREG(status.st_mode) and not status.st_size and stat.S_IMODE(status.st_mode) & 0o077:
             os.fchmod(sys.stdout.fileno(), 0o600)
     except (OSError, ValueError):
-        pass  # It is no file, or another user's.
+        pass  # Not a regular file, or another user's.
     click.echo(secret)
 
 
 def check_session(settings: "Config", session: str) -> None:
-    """Raise `UsageError` where the gateway has no session of this id, neither open nor from before."""
+    """Raise `UsageError` if the gateway has no session with this id, open or stored."""
     from acp_gateway.config.toml_file import suggestion
     from acp_gateway.gateway.gateway import DATABASE
     from acp_gateway.gateway.storage.database import read_session_ids
@@ -115,15 +115,15 @@ def check_session(settings: "Config", session: str) -> None:
 
 
 def print_any_character() -> None:
-    """From now on print a question mark for what the terminal or the file has no character for, and go on."""
+    """Make stdout replace characters that its encoding lacks with a question mark, instead of raising."""
     if isinstance(sys.stdout, io.TextIOWrapper):
-        # Titles and labels are in all languages.
+        # Titles and labels may be in any language.
         sys.stdout.reconfigure(errors="replace")
 
 
 @click.group(short_help="Make, show, rotate and revoke tokens.")
 def token() -> None:
-    """Make, show, rotate and revoke the tokens that let people in. Run this on the gateway's machine."""
+    """Make, show, rotate and revoke the tokens that clients authenticate with. Run this on the gateway's machine."""
 
 
 @token.command("create")
@@ -132,7 +132,7 @@ def token() -> None:
 @click.option(
     "--identity",
     metavar="NAME",
-    help="Whose token it is. Default: the gateway's own user, so all yours are one person's.",
+    help="The token's identity. Default: the gateway's user, so that all of your tokens share one.",
 )
 @click.option("--agent", "agents", multiple=True, metavar="NAME", help="Allow this agent only. May be repeated.")
 @click.option(
@@ -145,7 +145,7 @@ def token() -> None:
     show_default=True,
     help="A controller may do everything; an observer may only look.",
 )
-@click.option("--session", metavar="ID", help="Restrict the token to this one session, whoever owns it.")
+@click.option("--session", metavar="ID", help="Restrict the token to this one session, of any owner.")
 @click.option(
     "--expires",
     "lifetime",
@@ -181,7 +181,7 @@ def create_token(
     record, secret = TokenStore(settings.gateway.state_dir).create(
         label, identity, agents or None, role=role, session=session, workspaces=workspaces or None, lifetime=lifetime
     )
-    note_token(settings, "token_created", record)
+    record_token(settings, "token_created", record)
     click.echo(
         f"Token {record.id} for {record.identity}. It is shown only now; keep it in a file of mode 600:", err=True
     )
@@ -189,7 +189,7 @@ def create_token(
 
 
 def check_names(kind: str, names: Iterable[str], known: Iterable[str]) -> None:
-    """Raise `UsageError` for the first of some names that is not known in the configuration."""
+    """Raise `UsageError` for the first name that the configuration does not have."""
     from acp_gateway.config.toml_file import suggestion
 
     for name in names:
@@ -197,10 +197,10 @@ def check_names(kind: str, names: Iterable[str], known: Iterable[str]) -> None:
             raise UsageError(f"there is no {kind} {name!r} in the configuration{suggestion(name, known)}")
 
 
-def note_token(
+def record_token(
     settings: "Config", event: Literal["token_created", "token_rotated", "token_revoked"], token: "Token"
 ) -> None:
-    """Write down for the audit what happened to a token."""
+    """Write an event about a token to the audit log."""
     from acp_gateway.gateway.events.audit import FILE_NAME, Audit
 
     gateway = settings.gateway
@@ -212,9 +212,9 @@ def note_token(
 @token.command("list")
 @config_option
 def list_tokens(config: Path | None) -> None:
-    """Show the tokens there are, a row each, the id first.
+    """List the tokens, one per row, with the id first.
 
-    LAST USED is the hour, in UTC, in which a connection last came in with it; the gateway notes that once an hour.
+    LAST USED is the hour, in UTC, of the last connection with it; the gateway records it once an hour.
     """
     from acp_gateway.config.load import load_config
     from acp_gateway.security.token_store import TokenStore
@@ -252,9 +252,9 @@ def list_tokens(config: Path | None) -> None:
 @config_option
 @click.argument("token_id", metavar="ID")
 def show_token(config: Path | None, token_id: str) -> None:
-    """Show everything that is known of a token, but for the token itself, which nobody knows but its holder.
+    """Show all details of a token, except the secret itself, which the gateway does not store.
 
-    `last used` is the hour, in UTC, in which a connection last came in with it; the gateway notes that once an hour.
+    `last used` is the hour, in UTC, of the last connection with it; the gateway records it once an hour.
     """
     from acp_gateway.config.load import load_config
     from acp_gateway.security.token_store import TokenStore
@@ -283,12 +283,12 @@ def show_token(config: Path | None, token_id: str) -> None:
 
 
 def _names(allowed: tuple[str, ...] | None) -> str:
-    """The names of what a token allows; one that was emptied by hand allows nothing."""
+    """Format the names that a token allows; an empty list allows nothing."""
     return "all" if allowed is None else ",".join(allowed) or "none"
 
 
 def _last_uses(state_dir: Path) -> dict[str, str]:
-    """The hour of each token's last use, by its id: it is known no more exactly than that."""
+    """Return the hour of each token's last use, by token id; it is recorded no more precisely."""
     from datetime import UTC, datetime
 
     from acp_gateway.gateway.gateway import DATABASE
@@ -324,15 +324,15 @@ def rotate_token(
 ) -> None:
     """Replace a token by a new one with the same rights, and print the new one, this once.
 
-    After --grace the old token is revoked and its connections are cut. `connect` then comes back with the token that is
-    in its file, and goes on where it was. If somebody else may have the old token, use --grace none.
+    After --grace the old token is revoked and its connections are closed. `connect` then reconnects with the token in
+    its file, and resumes. If the old token may have leaked, use --grace none.
     """
     from acp_gateway.config.load import load_config
     from acp_gateway.security.token_store import TokenStore
 
     settings = load_config(config)
     record, secret = TokenStore(settings.gateway.state_dir).rotate(token_id, lifetime, grace=grace)
-    note_token(settings, "token_rotated", record)
+    record_token(settings, "token_rotated", record)
     click.echo(
         f"Token {record.id} for {record.identity}, {describe_end(record)}; the old one is worthless "
         f"{f'after {record.former_until}' if record.former_until else 'now'}. "
@@ -356,6 +356,6 @@ def revoke_token(config: Path | None, token_id: str) -> None:
 
     settings = load_config(config)
     record = TokenStore(settings.gateway.state_dir).revoke(token_id)
-    note_token(settings, "token_revoked", record)
+    record_token(settings, "token_revoked", record)
     print_any_character()
     print_line(f"Revoked {record.id} ({record.label}).")

@@ -1,1 +1,1 @@
-"""What runs beside the editor: the shim, its link to the gateway, pairing, ssh."""
+"""Programs that run beside the editor: the shim, its link to the gateway, pairing, ssh."""

@@ -26,7 +26,7 @@ def test_a_renewed_certificate_has_the_pin_of_the_old_one_and_how_it_is_taken_up
     assert renewed.exit_code == 0
     assert renewed.stdout == pin
     (line,) = renewed.stderr.splitlines()
-    assert re.search(r"in force until \d{4}-\d\d-\d\d, for box, ::1\. ", line)
+    assert re.search(r"valid until \d{4}-\d\d-\d\d, for box, ::1\. ", line)
     assert "SIGHUP" in line
     assert "systemctl reload" in line
 

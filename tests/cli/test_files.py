@@ -53,7 +53,7 @@ def test_files_replaces_a_file_that_is_different_only_when_forced(tmp_path: Path
     path.write_text("mine")
     refused = run("files", "gateway.toml", "--to", tmp_path)
     assert refused.exit_code == ConfigError.exit_code
-    assert refused.stderr == f"acp-gateway: {path} is there already, and different: --force replaces it\n"
+    assert refused.stderr == f"acp-gateway: {path} exists already and differs: --force replaces it\n"
     assert path.read_text() == "mine"
     assert run("files", "gateway.toml", "--to", tmp_path, "--force").exit_code == 0
     assert run("files", "gateway.toml", "--to", tmp_path).exit_code == 0
@@ -76,14 +76,14 @@ def test_a_name_that_there_is_not_is_answered_with_the_one_that_was_meant() -> N
 
 def test_the_end_of_several_names_is_refused_with_all_of_them() -> None:
     names = ["systemd/README.md", "certs/README.md"]
-    with pytest.raises(UsageError, match=r"name it whole: systemd/README\.md, certs/README\.md"):
+    with pytest.raises(UsageError, match=r"give the whole name: systemd/README\.md, certs/README\.md"):
         find_file("README.md", names)
     assert find_file("README.md", [*names, "README.md"]) == "README.md"
 
 
 def test_an_installation_without_these_files_says_so(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(files, "__file__", str(tmp_path / "acp_gateway" / "cli" / "files.py"))
-    with pytest.raises(ConfigError, match="the program alone"):
+    with pytest.raises(ConfigError, match="lacks these files"):
         share_root()
 
 

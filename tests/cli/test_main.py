@@ -259,7 +259,7 @@ SESSIONS: list[dict[str, Any]] = [
 
 @pytest.fixture
 def gateway_of(tmp_path: Path) -> Iterator[Callable[..., str]]:
-    """Starts gateways that let everybody in and answer one question each: with these sessions. Where they are."""
+    """Start gateways that accept any token and answer one request with these sessions; return their addresses."""
     threads: list[threading.Thread] = []
 
     def start(sessions: object, **besides: object) -> str:
@@ -352,7 +352,7 @@ def test_where_there_are_no_sessions_that_is_said_and_no_error(gateway_of: Calla
 def test_a_gateway_that_cannot_be_asked_for_sessions_is_one_line_and_an_exit_code(
     tmp_path: Path, gateway_of: Callable[[object], str]
 ) -> None:
-    for target, code in ((f"unix://{tmp_path}/nobody", 6), (gateway_of("junk"), 7), ("http://nope", 2)):
+    for target, code in ((f"unix://{tmp_path}/absent", 6), (gateway_of("junk"), 7), ("http://nope", 2)):
         failed = run("sessions", target)
         assert failed.exit_code == code
         assert failed.stdout == ""
@@ -364,7 +364,7 @@ def test_ctrl_c_while_a_gateway_is_waited_for_shows_no_traceback(monkeypatch: py
         raise BaseExceptionGroup("tasks", [BaseExceptionGroup("tasks", [KeyboardInterrupt()])])
 
     monkeypatch.setattr(control, "list_sessions", interrupted)
-    stopped = run("sessions", "unix:///nobody")
+    stopped = run("sessions", "unix:///absent")
     assert stopped.exit_code == 1
     assert stopped.stderr.strip() == "Aborted!"
 
@@ -375,4 +375,4 @@ def test_a_bug_that_comes_along_with_ctrl_c_is_shown(monkeypatch: pytest.MonkeyP
 
     monkeypatch.setattr(control, "list_sessions", interrupted)
     with pytest.raises(BaseExceptionGroup):
-        main(["sessions", "unix:///nobody"])
+        main(["sessions", "unix:///absent"])

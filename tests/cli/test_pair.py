@@ -33,7 +33,7 @@ PIN = "sha256:" + "0a" * 32
 
 
 class Machine:
-    """A machine that pairs with whoever asks, and a gateway there that answers at some addresses."""
+    """A fake machine that accepts each pairing, with a gateway that answers at some addresses."""
 
     def __init__(self, config_home: Path) -> None:
         self.hosts = config_home / "acp-gateway" / "hosts.toml"
@@ -76,7 +76,7 @@ class Machine:
         return result
 
     def entry(self, name: str = "box") -> dict[str, str]:
-        """What is written, as it is written."""
+        """Collects output as it is written."""
         block = self.hosts.read_text().partition(f"[hosts.{name}]\n")[2].partition("\n[")[0]
         return dict(line.split(" = ", 1) for line in block.splitlines() if " = " in line)
 
@@ -174,11 +174,11 @@ def test_a_token_that_could_not_be_replaced_is_said(machine: Machine) -> None:
     machine.pair("box")
     machine.kept = True
     result = machine.pair("box", "--label", "other")
-    assert "warning: the token 00000001 of before is still there" in result.stderr
+    assert "warning: the previous token 00000001 is still valid" in result.stderr
     assert result.exit_code == 0
     machine.broken.add("replace")
     result = machine.pair("box")
-    assert "warning: the token 00000002 of before is still there" in result.stderr
+    assert "warning: the previous token 00000002 is still valid" in result.stderr
     assert result.exit_code == 0
 
 
@@ -209,7 +209,7 @@ def paired(machine: Machine) -> dict[str, bytes]:
 
 
 def contents(machine: Machine) -> dict[str, bytes]:
-    """What is in which file of the laptop's."""
+    """Return the content of each file of the laptop."""
     return {path.name: path.read_bytes() for path in machine.hosts.parent.iterdir() if path.is_file()}
 
 
@@ -454,7 +454,7 @@ def test_what_cannot_be_handed_over_makes_no_token(config: Path, tls_config: Pat
 
 
 class BrokenPipe(io.TextIOBase):
-    """What nobody reads."""
+    """A stdout without a reader."""
 
     def write(self, text: str) -> int:
         raise BrokenPipeError(32, "Broken pipe")

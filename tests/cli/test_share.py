@@ -93,7 +93,7 @@ def test_a_token_is_saved_in_a_new_file_of_its_owners(config: Path, store: Token
     assert command_of(shared).endswith("--token-file guest.token")
     again = run("share", "s1", "--config", config, "--out", out)
     assert again.exit_code == 3
-    assert "there is such a file already" in again.stderr
+    assert "this file exists already" in again.stderr
     assert run("share", "s1", "--config", config, "--out", tmp_path / "no/where").exit_code == 3
     assert len(store.tokens()) == 1
 

@@ -39,13 +39,13 @@ def name_workspaces(config: Path, *names: str) -> None:
 
 
 def audited(tmp_path: Path) -> list[dict[str, Any]]:
-    """What the audit says, without the times."""
+    """Return the audit entries without their times."""
     lines = (tmp_path / "state" / "audit.jsonl").read_text().splitlines()
     return [{name: value for name, value in json.loads(line).items() if name != "time"} for line in lines]
 
 
 def shown(config: Path, token_id: str) -> dict[str, str]:
-    """What `token show` says."""
+    """Return the output of `token show`."""
     result = run("token", "show", token_id, "--config", config)
     assert result.exit_code == 0
     return dict(line.split(": ", 1) for line in result.stdout.splitlines())
@@ -59,7 +59,7 @@ def assert_refused(result: Result, exit_code: int = 2) -> str:
 
 
 class Terminal(TextIOWrapper):
-    """What somebody looks at."""
+    """A stdout that is a terminal."""
 
     def isatty(self) -> bool:
         return True

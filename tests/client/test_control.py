@@ -79,13 +79,13 @@ class Asker:
         await self._stream.send_all(b"".join(line + b"\n" for line in lines))
 
     async def rest(self) -> bytes:
-        """What still comes until the other side is gone."""
+        """Read until the peer has closed."""
         return b"".join([part async for part in self._stream])
 
 
 @asynccontextmanager
 async def gateway(path: Path, handle: Callable[[Asker], Awaitable[None]]) -> AsyncIterator[Destination]:
-    """A gateway that lets everybody in and does this; where it is."""
+    """Run a gateway that accepts any token, with this handler; yield its destination."""
 
     async def serve(stream: trio.SocketStream) -> None:
         asker = Asker(stream)
@@ -331,7 +331,7 @@ async def real_gateway(
 
 
 async def open_session(gateway: Gateway, identity: str, nursery: trio.Nursery) -> str:
-    """Somebody is there with a session of its own; its id."""
+    """Open a session of another client; return its id."""
     theirs, ours = memory_message_stream_pair()
     nursery.start_soon(gateway.serve, ours, gateway.admit(Access(identity, None), ConnectRequest()), identity)
     editor = Editor(theirs)
@@ -408,13 +408,13 @@ async def test_the_real_desk_tells_what_is_wrong_with_the_storage(
 
 
 def row(**changed: Any) -> dict[str, str]:
-    """What is shown of a session, by column."""
+    """Return the cells of a session by column."""
     (cells,) = session_rows([SESSION | changed], NOW)
     return dict(zip(SESSION_COLUMNS, cells, strict=True))
 
 
 def waits(*waiting: dict[str, Any]) -> str:
-    """What is shown of what waits."""
+    """Return the cell for waiting requests."""
     return row(waiting=list(waiting))["WAITS"]
 
 

@@ -1,4 +1,4 @@
-"""Where to go and with which token, by everything that may say so."""
+"""Destinations and tokens from the command line, the environment and hosts.toml."""
 
 from pathlib import Path
 from typing import Any
@@ -58,7 +58,7 @@ CERT, KEY = Path("client.pem"), Path("client.key")
 
 @pytest.fixture
 def no_token(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nobody has a token, and there is a host `box` with a client certificate."""
+    """Set up a host `box` with a client certificate, and no token."""
     (tmp_path / "acp-gateway").mkdir()
     (tmp_path / "acp-gateway" / "hosts.toml").write_text(
         '[hosts.box]\nurl = "box"\ncert = "/hosts.pem"\nkey = "/hosts.key"\n'

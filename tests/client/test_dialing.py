@@ -1,4 +1,4 @@
-"""How a client gets in, and how it finds out that it can't: against servers of the test's own, on loopback."""
+"""Connecting, authenticating and being refused, against servers of the tests on loopback."""
 
 import base64
 import hashlib
@@ -71,7 +71,7 @@ def destination(url: str, *, pin: str | None = None, agent: str | None = None, *
 
 
 async def failure(url: str, *, pin: str | None = None) -> GatewayError:
-    """What dialling this fails with."""
+    """Return the error of dialing this."""
     with pytest.raises(GatewayError) as caught:
         await dial(destination(url, pin=pin), Timing())
     assert TOKEN not in str(caught.value)
@@ -423,14 +423,14 @@ def clients() -> Authority:
 def asking(
     request: pytest.FixtureRequest, certificate: CreatedCertificate, clients: Authority, tmp_path: Path
 ) -> ssl.SSLContext:
-    """What a gateway with client_ca has."""
+    """The certificates of a gateway with client_ca."""
     context = server_context(certificate.cert_path, certificate.key_path, clients.write(tmp_path / "clients.pem"))
     context.minimum_version = context.maximum_version = request.param
     return context
 
 
 def certified(url: str, pin: str, cert: Path | None, key: Path | None) -> Destination:
-    """Where to go with a client certificate, or with nothing."""
+    """Return a destination with a client certificate, or without credentials."""
     return Destination(parse_address(url), None, None, pin, None, 1024, cert=cert, key=key)
 
 
@@ -599,7 +599,7 @@ ID = "the-links-id"
 
 
 def upgrading(*headers: str) -> Callable[[trio.SocketStream], Awaitable[None]]:
-    """A server that opens a WebSocket for everybody, with these headers in its answer."""
+    """Run a server that accepts each WebSocket, with these headers in its response."""
 
     async def upgrade(stream: trio.SocketStream) -> None:
         request = (await stream.receive_some()).decode()
@@ -625,7 +625,7 @@ def welcoming(result: object) -> Callable[[trio.SocketStream], Awaitable[None]]:
 
 
 async def dialed(scheme: str, handler: Callable[[trio.SocketStream], Awaitable[None]], resume: Resume) -> Dialed:
-    """What comes of asking this server for a link; its stream is closed."""
+    """Request a link of this server, close its stream, and return the result."""
     outcome: Dialed | GatewayError
     async with serving(handler) as port:
         try:

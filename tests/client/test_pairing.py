@@ -1,4 +1,4 @@
-"""What a gateway offers to a machine that is paired, and what that machine makes of it."""
+"""Pairing: the gateway's offer, and its use by the paired machine."""
 
 import json
 from pathlib import Path

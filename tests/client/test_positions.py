@@ -1,4 +1,4 @@
-"""Where an editor is in its sessions: what the marks say and what came behind them."""
+"""An editor's positions in its sessions: marks, and the updates after them."""
 
 import json
 from typing import Any

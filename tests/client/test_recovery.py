@@ -1,4 +1,4 @@
-"""What an editor has open, and how it is taken up again when its link is lost for good."""
+"""Open requests and sessions of an editor, and their recovery on a new link."""
 
 import json
 from typing import Any
@@ -112,7 +112,7 @@ class Dialogue:
         return [json.loads(message) for message in self.sent]
 
     def seen(self, *unsent: bytes) -> dict[str, Any]:
-        """What the gateway is told of the sessions that it has to open again."""
+        """Return the own `_meta` of each restore request."""
         return {
             message["params"]["sessionId"]: message["params"]["_meta"]["acp-gateway"]
             for message in self.reattached(*unsent)
@@ -932,7 +932,7 @@ def test_where_nothing_has_passed_the_editor_is_where_it_was_whatever_the_gatewa
 ) -> None:
     talk.gateway_says(mark(s=("e", 5)))
     talk.reattached()
-    # It counts anew, and nobody can tell yet what of that the editor has seen.
+    # It counts from a new epoch, of which the editor's part is still unknown.
     assert talk.gateway_says(mark(s=("f", 1)), update(), update()) == []
     if way is not None:
         talk.gateway_says(error("acp-gateway:attach:1", **way))

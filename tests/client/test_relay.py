@@ -105,7 +105,7 @@ async def test_the_gateways_end_is_the_end_though_the_client_stays(tmp_path: Pat
 async def test_a_client_that_is_gone_ends_it_when_the_gateway_has_something_to_say(tmp_path: Path) -> None:
     async with relaying(tmp_path / "socket") as scene:
         await scene.client.aclose()
-        await scene.gateway.send_all(b"anybody?")
+        await scene.gateway.send_all(b"hello?")
         await scene.ended.wait()
 
 

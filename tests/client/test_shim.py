@@ -215,7 +215,7 @@ async def test_an_editor_that_leaves_while_the_gateway_is_looked_for_ends_it(
     gateway: FakeGateway, autojump_clock: MockClock
 ) -> None:
     gateway.hangs = True
-    # Nobody waits for it any more; what it is checked for by a script is whether it answers.
+    # A script only checks whether the gateway answers.
     async with shimmed(gateway, raises=Unreachable, known_timeout=300.0, knows=lambda _: True) as editor:
         await trio.sleep(1)
         await editor.close()

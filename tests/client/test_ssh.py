@@ -1,4 +1,4 @@
-"""What ssh is told and given, and what is made of what it says; in its place are a few lines of shell."""
+"""Arguments and environment of ssh, and errors from its output, with a shell script in its place."""
 
 import os
 import re
@@ -47,7 +47,7 @@ class StandIn:
         path.chmod(0o755)
 
     async def failure(self, way: Way = BOX) -> GatewayError:
-        """What a relay fails with."""
+        """Return the error of opening a relay."""
         with trio.fail_after(TIMEOUT), pytest.raises(GatewayError) as caught:
             await open_relay(way)
         assert "\n" not in str(caught.value)
@@ -323,7 +323,7 @@ async def test_an_ssh_that_cannot_be_started_is_an_error_in_words(stand_in: Stan
 
 
 async def answer(*lines: str) -> list[bytes]:
-    """What a command answers at first, and to each of these lines."""
+    """Return a command's first output, and its response to each line."""
     with trio.fail_after(TIMEOUT):
         command = await start_command(BOX, "pairing", ["pair-here"])
         try:

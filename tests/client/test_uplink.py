@@ -349,7 +349,7 @@ async def test_everything_else_is_tried_again(gateway: FakeGateway, autojump_clo
         await connected(gateway, uplink, owner, 2)
     assert gateway.attempts[-1][1] == Resume("c1", 0)
     assert owner.anew == []
-    # Nobody knows when that will be, so who asks something is told.
+    # That may take arbitrarily long, so open requests are answered.
     assert owner.given_up == ["a hotel"]
 
 

@@ -129,7 +129,7 @@ def test_a_pairing_that_is_cut_short_leaves_the_one_before_as_it_was(
     fake.cut_after(2)
     done = run("pair", "ann@box", "--label", "laptop")
     assert done.returncode == 0
-    assert f"warning: the token {entry['token_id']} of before is still there" in done.stderr
+    assert f"warning: the previous token {entry['token_id']} is still valid" in done.stderr
     assert run("sessions", "box", "--json").returncode == 0
     fake.mend()
     pair(fake, tmp_path)
