@@ -1,4 +1,4 @@
-"""A multiplexer with clients and an agent in memory: each thing said is a call, what it causes is in their inboxes."""
+"""A multiplexer with clients and an agent in memory: each message is a call, and its effects are in their inboxes."""
 
 import json
 from collections.abc import Callable, Sequence
@@ -29,7 +29,7 @@ HINT = "On the far machine: run `agent login`."
 
 
 def look(directory_check: DirectoryCheck) -> DirectoryCheckResult:
-    """What is found out of directories: there are those in /srv, whose first part below that names a workspace."""
+    """Result of a directory check: the directories are those in /srv, whose first part below that names a workspace."""
     for directory in directory_check.directories:
         if not directory.startswith("/srv"):
             return DirectoryCheckResult(
@@ -40,7 +40,7 @@ def look(directory_check: DirectoryCheck) -> DirectoryCheckResult:
 
 
 def make_policy(*, shared: bool = True, **changes: Any) -> Policy:
-    """A policy for tests, with some of it changed."""
+    """A policy for tests, with changes."""
     values: dict[str, Any] = {
         "shared": shared,
         "serves": frozenset(),
@@ -54,25 +54,25 @@ def make_policy(*, shared: bool = True, **changes: Any) -> Policy:
 
 
 def encode(**message: Any) -> bytes:
-    """A message; `jsonrpc` is added."""
+    """Encode a message; `jsonrpc` is added."""
     return json.dumps({"jsonrpc": "2.0"} | message).encode()
 
 
 def places(mark: bytes) -> dict[str, Place]:
-    """What a mark says, by session."""
+    """Return the positions in a mark, by session."""
     positions = json.loads(mark)["params"]["positions"]
     return {name: (place["epoch"], place["position"]) for name, place in positions.items()}
 
 
 class Shelf:
-    """An archive in memory: its journals must become what those of the sessions are, by what it is told alone."""
+    """An archive in memory: from its calls alone, its journals must become equal to those of the sessions."""
 
     def __init__(self, limit: int = 1_000_000) -> None:
         self._limit = limit
         self.told: list[tuple[str, str]] = []
-        """What it was told, by the names of its methods, and of which session."""
+        """Names of the called methods, with the ids of their sessions."""
         self.shown: dict[Session, dict[str, str | None]] = {}
-        """What a list shows of those that are kept."""
+        """Entries in lists of the stored sessions."""
         self.journals: dict[Session, Journal] = {}
 
     def keep(self, session: Session) -> None:
@@ -107,7 +107,7 @@ class Shelf:
         self.journals[session] = self._copy(session.journal)
 
     def settle(self, session: Session) -> None:
-        """From here on it alone has that, if the session had it: a journal that is cleared already has no epoch."""
+        """Keep the journal as the only holder, if the session had one: a cleared journal has no epoch."""
         self.told.append(("settle", session.id))
         if session in self.journals and session.journal.epoch:
             assert self.journals[session].runs() == session.journal.runs()
@@ -119,7 +119,7 @@ class Shelf:
         return None if session in self.journals else "removed"
 
     def read(self, session: Session) -> Journal | None:
-        """The journal of a session, another one each time."""
+        """Return the journal of a session, another one each time."""
         journal = self.journals.get(session)
         return None if journal is None else self._copy(journal)
 
@@ -132,13 +132,13 @@ class Shelf:
 
 
 class Party:
-    """One side: what it says goes into the multiplexer, what it hears is in its inbox."""
+    """A peer: its messages go into the multiplexer, the responses arrive in its inbox."""
 
     def __init__(self, scene: "Scene", receive: Callable[[bytes], None]) -> None:
         self._scene = scene
         self._receive = receive
         self.inbox: list[bytes] = []
-        """What it has heard and nobody has taken yet, as bytes."""
+        """Received messages that were not taken yet, as bytes."""
 
     def say(self, text: bytes) -> None:
         """Send a message, verbatim."""
@@ -150,17 +150,17 @@ class Party:
         self.say(encode(**message))
 
     def heard(self) -> list[Any]:
-        """Everything it has heard since the last look, decoded."""
+        """Take all received messages, decoded."""
         texts, self.inbox = self.inbox, []
         return [json.loads(text) for text in texts]
 
     def heard_text(self) -> list[bytes]:
-        """The same, verbatim."""
+        """Take all received messages, verbatim."""
         texts, self.inbox = self.inbox, []
         return texts
 
     def hears(self) -> Any:
-        """The one message that it has heard since the last look, decoded."""
+        """Take the only received message, decoded."""
         (message,) = self.heard()
         return message
 
@@ -172,13 +172,13 @@ class Peer(Party):
         super().__init__(scene, lambda text: scene.multiplexer.receive_from_client(client, text))
         self.client = client
         self.marks: list[dict[str, Place]] = []
-        """What the marks said that it was sent."""
+        """Positions in the marks that it received."""
         self.seen: dict[str, Place] = {}
-        """Where in its sessions it is, by counting: a mark says it, and each update adds one."""
+        """Positions by counting: a mark sets one, and each update adds one."""
         self._last_id = 100
 
     def receive(self, texts: list[bytes]) -> None:
-        """Something is delivered to it."""
+        """Deliver messages to the client."""
         for text in texts:
             if isinstance(text, Mark):
                 assert self.client.counts
@@ -193,45 +193,45 @@ class Peer(Party):
                 self.seen[name] = epoch, position + 1
 
     def request(self, method: str, **params: Any) -> int:
-        """Send a request under an id of its own, which is returned."""
+        """Send a request under an id of its own, and return the id."""
         self._last_id += 1
         self.send(id=self._last_id, method=method, params=params)
         return self._last_id
 
     def gone(self) -> None:
-        """It leaves for good."""
+        """Disconnect for good."""
         self._scene.multiplexer.client_gone(self.client)
         self._scene.deliver()
 
     def away(self) -> None:
-        """Its link is lost."""
+        """Lose the link."""
         self._scene.multiplexer.client_away(self.client)
         self._scene.deliver()
 
     def dismissed(self, why: str = "it is slow") -> None:
-        """The gateway ends its connection; what it hears then are the last words."""
+        """Have the gateway end the connection, and deliver its last messages."""
         self._scene.multiplexer.dismiss(self.client, why, {"reason": "slow"})
         self._scene.deliver(leaving=self.client)
 
     def back(self) -> None:
-        """Its link has come back."""
+        """Resume the link."""
         self._scene.multiplexer.client_back(self.client)
         self._scene.deliver()
 
     def choose(self, question: Any, option: str) -> None:
-        """Answer a question about permission."""
+        """Answer a permission request."""
         self.send(id=question["id"], result={"outcome": {"outcome": "selected", "optionId": option}})
 
     def fail(self, question: Any, code: int = -32602, message: str = "no dialog here") -> None:
-        """Answer a question with an error."""
+        """Answer a request of the agent with an error."""
         self.send(id=question["id"], error={"code": code, "message": message})
 
     def cancel(self, session_id: str = "s") -> None:
-        """End the turns of a session."""
+        """Cancel the turns of a session."""
         self.send(method="session/cancel", params={"sessionId": session_id})
 
     def initialize(self, **params: Any) -> None:
-        """Get through `initialize`, the agent's part of it included where it is asked."""
+        """Initialize, with the agent's response if it is asked."""
         agent = self._scene.agent
         before = len(agent.inbox)
         own = self.request("initialize", protocolVersion=1, **params)
@@ -245,7 +245,7 @@ class Peer(Party):
         assert "result" in reply, reply
 
     def new_session(self, session_id: str = "s", cwd: str = "/srv", **result: Any) -> str:
-        """Open a session, the agent's part included."""
+        """Open a session, with the agent's response."""
         own = self.request("session/new", cwd=cwd, mcpServers=[])
         asked = self._scene.agent.hears()
         assert asked["method"] == "session/new", asked
@@ -256,17 +256,17 @@ class Peer(Party):
     def comes_back(
         self, session_id: str = "s", method: str = "session/resume", more: dict[str, Any] | None = None, **said: Any
     ) -> int:
-        """Take up a session that it had over another link; `said` is what it says of that."""
+        """Rejoin a session over another link; `said` is the client's state."""
         meta = {"acp-gateway": said} | (more or {})
         return self.request(method, sessionId=session_id, cwd="/srv", mcpServers=[], _meta=meta)
 
     def load(self, session_id: str = "s") -> list[Any]:
-        """Load a session that is live, and return what was heard up to now."""
+        """Load a live session, and return its history."""
         self.request("session/load", sessionId=session_id, cwd="/srv", mcpServers=[])
         return self.heard()
 
     def prompt(self, text: str = "hello", session_id: str = "s") -> int:
-        """Send a prompt; its id."""
+        """Send a prompt, and return its id."""
         return self.request("session/prompt", sessionId=session_id, prompt=[{"type": "text", "text": text}])
 
 
@@ -274,7 +274,7 @@ class Agent(Party):
     """The agent."""
 
     def takes(self, method: str) -> Any:
-        """The one message that it has heard since the last look, which must be of this method."""
+        """Take the only received message, which must have this method."""
         message = self.hears()
         assert message["method"] == method, message
         return message
@@ -284,7 +284,7 @@ class Agent(Party):
         self.send(id=request["id"], result=result)
 
     def update(self, text: str, session_id: str = "s") -> None:
-        """Say something in a session."""
+        """Send text in a session."""
         content = {"type": "text", "text": text}
         self.send(
             method="session/update",
@@ -292,53 +292,53 @@ class Agent(Party):
         )
 
     def state(self, kind: str, session_id: str = "s", **members: Any) -> None:
-        """Tell a session's state."""
+        """Send a state update in a session."""
         params = {"sessionId": session_id, "update": {"sessionUpdate": kind, **members}}
         self.send(method="session/update", params=params)
 
     def answers(self, method: str, **result: Any) -> Any:
-        """Answer the one thing that it has heard, a request for `method`; returns that."""
+        """Answer the only received message, a request for `method`, and return it."""
         asked = self.hears()
         assert asked["method"] == method, asked
         self.send(id=asked["id"], result=result)
         return asked
 
     def refuses(self, method: str, code: int = -32603, message: str = "no", **members: Any) -> Any:
-        """Answer the one thing that it has heard with an error."""
+        """Answer the only received message with an error."""
         asked = self.hears()
         assert asked["method"] == method, asked
         self.send(id=asked["id"], error={"code": code, "message": message, **members})
         return asked
 
     def ask_permission(self, raw_id: Any = 0, session_id: str = "s", options: tuple[str, ...] = ("yes", "no")) -> None:
-        """Ask whether it may."""
+        """Request a permission."""
         offered = [{"optionId": option, "name": option, "kind": "allow_once"} for option in options]
         params = {"sessionId": session_id, "toolCall": {"toolCallId": "call", "title": "do it"}, "options": offered}
         self.send(id=raw_id, method="session/request_permission", params=params)
 
 
 class Scene:
-    """A multiplexer and everybody around it."""
+    """A multiplexer, its clients and its agent."""
 
     def __init__(self, policy: Policy | None = None, registry: Registry | None = None, **welcome: Any) -> None:
         self.registry = registry or Registry("me")
         self.multiplexer = Multiplexer("agent", policy or make_policy(), self.registry)
         self.agent = Agent(self, lambda text: self.multiplexer.receive_from_agent([text]))
         self.welcome: dict[str, Any] = {"protocolVersion": 1, "agentCapabilities": {}} | welcome
-        """What the agent answers to `initialize`."""
+        """Result of the agent for `initialize`."""
         self.peers: dict[Client, Peer] = {}
         self.notes: list[str] = []
         self.stopped: list[AgentHandle] = []
-        """The processes that were to be stopped."""
+        """Processes that were to be stopped."""
         self.events: list[HookEvent] = []
         self.wanted: list[Session] = []
-        """The sessions whose journal is to be read."""
+        """Sessions whose journal is to be read."""
         self.audit_events: list[AuditEvent] = []
-        """For the audit."""
+        """Audit events."""
         self.look: Callable[[DirectoryCheck], DirectoryCheckResult] | None = look
-        """Looks at directories at once; None where the test does."""
+        """Checks directories at once; None if the test does."""
         self.directory_checks: list[DirectoryCheck] = []
-        """The directories that nobody has looked at yet."""
+        """Directory checks that are pending."""
 
     def join(
         self,
@@ -353,7 +353,7 @@ class Scene:
         initialize: bool = True,
         **params: Any,
     ) -> Peer:
-        """Another client, initialized unless it is told not to; one with a `link` counts."""
+        """Add a client, initialized unless told otherwise; one with a `link` counts positions."""
         client = Client(name, SessionScope(identity, only, guest, workspaces=workspaces), role, link=link)
         peer = self.peers[client] = Peer(self, client)
         self.multiplexer.attach(client)
@@ -362,7 +362,7 @@ class Scene:
         return peer
 
     def deliver(self, leaving: Client | None = None) -> None:
-        """Carry out what was decided; only one that is `leaving` may be gone and hear something."""
+        """Carry out the output; only a `leaving` client may be gone and receive messages."""
         deliveries = self.multiplexer.take_deliveries()
         self.agent.inbox += deliveries.to_agent
         self.stopped += deliveries.abandoned
@@ -376,7 +376,7 @@ class Scene:
         self.look_at(deliveries.directory_checks)
 
     def look_at(self, directory_checks: list[DirectoryCheck]) -> None:
-        """Look at directories, or have the test do that."""
+        """Check directories, or leave that to the test."""
         if self.look is None:
             self.directory_checks += directory_checks
         elif directory_checks:
@@ -385,58 +385,58 @@ class Scene:
             self.deliver()
 
     def directory_check(self, findings: DirectoryCheckResult) -> None:
-        """Somebody has looked at the directories that were named first."""
+        """Finish the earliest directory check."""
         self.multiplexer.directories_checked(self.directory_checks.pop(0), findings)
         self.deliver()
 
     def lose_agent(self, why: str = "the agent ended") -> None:
-        """Its process ends."""
+        """End the agent's process."""
         self.multiplexer.agent_lost(why, {"exitCode": 1})
         self.deliver()
 
     def stop_agent(self) -> None:
-        """It was stopped because nobody needed it."""
+        """Stop the unused agent."""
         self.multiplexer.agent_stopped()
         self.deliver()
 
     def end_turns(self) -> None:
-        """It is about to be stopped."""
+        """Prepare the stop of the agent."""
         self.multiplexer.end_turns()
         self.deliver()
 
     def retire(self) -> None:
-        """Nothing more will happen here."""
+        """Retire the multiplexer."""
         self.multiplexer.retire()
         self.deliver()
 
     def load_journal(self, journal: Journal | None) -> None:
-        """The one journal that was wanted has been read."""
+        """Read the only requested journal."""
         (session,) = self.wanted
         self.wanted.clear()
         self.multiplexer.journal_loaded(session, journal)
         self.deliver()
 
     def session(self, session_id: str = "s") -> Session:
-        """The session of that id that is live here."""
+        """Return the live session of that id."""
         (session,) = [session for session in self.multiplexer.sessions if session.id == session_id]
         return session
 
     def place(self, session_id: str = "s") -> Place:
-        """How far a session is."""
+        """Return the state of a session."""
         journal = self.session(session_id).journal
         return journal.epoch, journal.position
 
     def sessions_freed(self) -> None:
-        """Another process has ended."""
+        """End another process."""
         self.multiplexer.sessions_freed()
         self.deliver()
 
     def pass_time(self, now: float) -> None:
-        """It is `now`."""
+        """Set the time."""
         self.multiplexer.pass_time(now)
         self.deliver()
 
 
 def news_params() -> dict[str, Any]:
-    """Parameters of `initialize` for who wants the gateway's own notifications."""
+    """Parameters of `initialize` that ask for the gateway's own notifications."""
     return {"clientCapabilities": {"_meta": {"acp-gateway": {}}}}

@@ -1,4 +1,4 @@
-"""What has to hold in any scene of sharing, as one check for each rule: a naive model of who may see and hear what.
+"""Naive model of sharing, with one check for each rule of visibility and delivery.
 
 `SharingModel` watches what passes on the wire and knows nothing else. A `Record` is what one session is about, and each
 update, prompt and question carries a tag that says which, so that an id that is used for something else cannot hide a
@@ -33,7 +33,7 @@ IDS = (
     *(b"1", b'"1"', b"1.0", b"1e2", b"0", b'""', b"null", b"-0", b"9223372036854775808", rb'"\u0041"', b'"A"', b"100"),
     *(b'"0"', b"0.0", b"2", b"3", b"4", b'"9f1c2b6e-0000-4000-8000-000000000000"', rb'"\ud83d"', b"-1", b"5e0", b"6"),
 )
-"""Spellings that somebody has mixed up: most are taken for another one by one language or the other."""
+"""Spellings of ids that are easily mixed up: most equal another one in one programming language or another."""
 
 OPENINGS = ("session/new", "session/load", "session/resume", "session/fork")
 OPTIONS = ("yes", "no")
@@ -42,7 +42,7 @@ Body = dict[str, Any]
 
 @dataclass(eq=False)
 class Record:
-    """What one session is about, whichever ids it has had."""
+    """Content of one session, under any of its ids."""
 
     id: str
     owner: str
@@ -52,7 +52,7 @@ class Record:
 
 @dataclass(eq=False)
 class Back:
-    """What somebody who takes up a session again has seen of it over another link."""
+    """Position and history that a rejoining client has seen over another link."""
 
     old: "Member"
     place: Place
@@ -60,7 +60,7 @@ class Back:
 
 
 @dataclass(eq=False)
-class ConnectRequest:
+class ClientRequest:
     """A request of a client."""
 
     member: "Member"
@@ -70,12 +70,12 @@ class ConnectRequest:
     session: str | None
     at_agent: bool = False
     heard: list[Body] = field(default_factory=list)
-    """What the agent replayed because of it."""
+    """Updates that the agent replayed for it."""
     back: Back | None = None
     goes_on: bool = False
-    """Whether only what was missed is due, once the agent has it."""
+    """True if only the missed updates are due, once the agent has it."""
     keeps: bool = False
-    """Whether the history stays what it was, once the agent has it."""
+    """True if the history stays unchanged, once the agent has it."""
 
     @property
     def about(self) -> str | None:
@@ -93,7 +93,7 @@ class Ask:
     record: Record | None
     abstained: set["Member"] = field(default_factory=set)
     errors: set[str] = field(default_factory=set)
-    """The marks of those answers that were errors."""
+    """The marks of error responses."""
     open: bool = True
 
 
@@ -104,10 +104,10 @@ class Owed:
     raw: bytes
     method: str
     session: str | None
-    wish: ConnectRequest | None
+    wish: ClientRequest | None
     body: Body
     record: Record | None = None
-    """The session that it is about, or that it will be answered with."""
+    """The session of the request, or of its response."""
     parent: Record | None = None
     """For a fork."""
 
@@ -116,14 +116,14 @@ class Owed:
 class Opening:
     """A load or resume that the agent works on."""
 
-    wish: ConnectRequest | None
-    """Whose replay it is; None where it is nobody's."""
+    wish: ClientRequest | None
+    """Recipient of the replay; None if there is none."""
     record: Record | None
-    """What the agent has under that id: what others write to the disk meanwhile is nothing to it."""
+    """History of the agent under that id: later writes of other processes to the disk don't matter."""
     replaces: bool
-    """Whether the history is to be what the agent tells now."""
+    """True if the agent's replay becomes the history."""
     reopens: bool = False
-    """Whether it is the gateway's own, in a new process."""
+    """True for the gateway's own request, in a new process."""
     truth: list[Body] = field(default_factory=list)
 
 
@@ -138,21 +138,21 @@ class Member:
     guest: bool
     away: bool = False
     gone: bool = False
-    wishes: dict[str, ConnectRequest] = field(default_factory=dict)
+    wishes: dict[str, ClientRequest] = field(default_factory=dict)
     attached: dict[str, Record] = field(default_factory=dict)
     views: dict[Record, list[Body] | None] = field(default_factory=dict)
-    """What it has seen of each session that it is attached to; None where it did not ask for the beginning."""
+    """Updates seen of each attached session; None if the client did not ask for the beginning."""
     copies: dict[int, Ask] = field(default_factory=dict)
     last_minted: int = 0
     places: dict[str, Place] = field(default_factory=dict)
-    """Where in its sessions one that counts is, as far as it knows."""
+    """Positions of a counting client, as far as it knows."""
     trail: dict[str, list[Back]] = field(default_factory=dict)
-    """For each session where it has been, and what it had seen of it there."""
+    """Positions in each former session, and the updates seen of it."""
     lost_copies: dict[int, Ask] = field(default_factory=dict)
-    """What it was asked and had not answered when it left."""
+    """Unanswered requests of the agent when the client left."""
     returned: bool = False
     unsure: set[str] = field(default_factory=set)
-    """Sessions that it has asked to load since it has had a place in them."""
+    """Sessions that it has asked to load since it had a position in them."""
 
     @property
     def counts(self) -> bool:
@@ -163,102 +163,102 @@ class Member:
         return self.role is Role.CONTROLLER
 
     def may_see(self, record: Record) -> bool:
-        """Whether a session exists for this one. What was granted to a guest was granted by its id."""
+        """Return True if a session is in the client's scope; a guest's scope is an id."""
         return (
             record.id == self.only if self.guest else record.owner == self.identity and self.only in (None, record.id)
         )
 
 
 class World:
-    """What all processes have in common: the registry, the agent's disk, and the tags."""
+    """State that all processes share: the registry, the agent's disk, and the tags."""
 
     def __init__(self, counting: bool) -> None:
         self.counting = counting
-        """Whether agents count their sessions, each process from the beginning."""
+        """True if agents count their sessions, each process from the beginning."""
         self.shelf = Shelf()
         self.registry = Registry("me", self.shelf, "run")
         self.disk: dict[str, Record] = {}
-        self.offices: list[SharingModel] = []
+        self.models: list[SharingModel] = []
         self.tags: dict[str, Record | None] = {}
         self.children: dict[str, Record] = {}
-        """Sessions that nobody has asked for, and the one that each of them belongs to."""
+        """Sessions that no client opened, and their parents."""
         self.own: dict[str, Member] = {}
-        """By whom something was said that the journal has and that is not sent to the one who said it."""
+        """Senders of updates that the journal has and their sender does not get."""
         self.marks: dict[str, tuple[Member, str | None, str]] = {}
-        """Who has said something: about which session, by which method."""
+        """Senders of messages: about which session, by which method."""
         self.numbers = itertools.count(1)
 
     def tag(self, record: Record | None) -> str:
-        """A word that nobody has used, for what is said in a session."""
+        """Return a new word for a message in a session."""
         tag = f"t{next(self.numbers)}"
         self.tags[tag] = record
         return tag
 
     def stop(self, home: AgentHandle) -> None:
-        """A process that nobody uses is stopped for somebody who wants one of its sessions."""
-        for office in self.offices:
-            if office.scene.multiplexer.home is home:
-                office.end()
+        """Stop an unused process for a client that requests one of its sessions."""
+        for model in self.models:
+            if model.scene.multiplexer.home is home:
+                model.end()
 
 
 class Wire(Scene):
-    """A scene whose deliveries are read by an office."""
+    """A scene whose output is read by a model."""
 
-    office: "SharingModel"
+    model: "SharingModel"
 
     def deliver(self, leaving: Client | None = None) -> None:
         self.notes += self.multiplexer.take_notes()
         deliveries = self.multiplexer.take_deliveries()
-        self.office.read(deliveries)
+        self.model.read(deliveries)
         self.look_at(deliveries.directory_checks)
 
 
 class SharingModel:
-    """One process, its clients, and the checks of all that is delivered because of them."""
+    """One process, its clients, and the checks of its output."""
 
     def __init__(self, world: World, *, shared: bool, **capabilities: Any) -> None:
         self.world = world
         self.shared = shared
         self.reopens = bool(capabilities.get("loadSession") or "resume" in capabilities["sessionCapabilities"])
         self.scene = Wire(make_policy(shared=shared), world.registry, agentCapabilities=capabilities)
-        self.scene.office = self
+        self.scene.model = self
         self.scene.look = self.look_at
         self.dead = False
         self.members: dict[Client, Member] = {}
         self.known: dict[str, Record] = {}
-        """The sessions that the agent process has."""
+        """Sessions that the agent process has."""
         self.live: dict[str, Record] = {}
-        """Those that are open for the gateway, asleep or not."""
+        """Sessions open for the gateway, dormant or not."""
         self.asleep: set[str] = set()
-        """Those whose process has ended: the next one opens them again."""
+        """Dormant sessions: the next process re-opens them."""
         self.openings: dict[str, Opening] = {}
         self.promised: dict[Owed, str] = {}
         """Ids that the agent has used before it named them in a response."""
         self.begun: dict[str, Record] = {}
-        """The children of the agent process."""
+        """Children of the agent process."""
         self.owed: list[Owed] = []
         self.asks: list[Ask] = []
         self.seen_ids: set[bytes] = set()
         self.last_prompt: dict[Record, int] = {}
         self.places: dict[int, int] = {}
-        """For what has waited until somebody had looked at directories: where in order it is since then."""
+        """Requests that waited for a directory check, with their place in order since then."""
         self.settled_in: set[Record] = set()
-        """The sessions in which somebody has ended all turns just now."""
+        """Sessions whose turns were cancelled by the present event."""
         self.withdrawn: Ask | None = None
-        """What the agent does not want to know any more, just now."""
+        """Requests that the agent has cancelled in the present event."""
         self.answering: tuple[Member, Ask] | None = None
-        """Who decides what, just now."""
+        """Decisions in the present event, with the deciding client."""
         self.unwelcome: str | None = None
-        """The mark of the `initialize` that the agent refuses just now, if it was a client's."""
+        """Mark of the `initialize` that the agent refuses in the present event, if it was a client's."""
         self.closed: dict[str, Record] = {}
         """Sessions that the agent process has closed."""
         self.used: set[str] = set()
-        """Ids that the agent process has had sessions under, or was asked for."""
+        """Ids under which the agent process has had sessions, or was asked for them."""
         self.count = 0
-        """The sessions that the agent process has opened."""
+        """Sessions that the agent process has opened."""
         self.reading = False
         self.refusals = 0
-        """How many answers under no id of a client's own are due just now."""
+        """Number of errors under the id null due in the present event."""
 
     @property
     def present(self) -> list[Member]:
@@ -269,7 +269,7 @@ class SharingModel:
 
     @property
     def awaited(self) -> list[Owed]:
-        """The requests whose responses will name a new session."""
+        """Requests whose responses will name a new session."""
         return [owed for owed in self.owed if owed.method in ("session/new", "session/fork")]
 
     # What happens
@@ -283,14 +283,14 @@ class SharingModel:
         return member
 
     def introduce(self, member: Member, **params: Any) -> None:
-        """A client gets through `initialize`."""
+        """Initialize a client."""
         self.wish(member, "initialize", None, b"0", protocolVersion=1, **params)
         for owed in list(self.owed):
             if owed.method == "initialize":
                 self.settle(owed, well=True)
 
     def come_back(self, old: Member, session: str, back: Back, method: str, *, known: bool) -> None:
-        """One that is gone is there again, over another link."""
+        """Bring a departed client back over another link."""
         old.returned = True
         member = self.join(old.identity, old.role, old.only, old.guest, counts=True)
         member.last_minted = old.last_minted
@@ -307,7 +307,7 @@ class SharingModel:
     def wish(
         self, member: Member, method: str, session: str | None, raw: bytes, back: Back | None = None, **params: Any
     ) -> None:
-        """A client asks for something."""
+        """Send a request of a client."""
         about = member.only if method == "session/new" else session
         if method in OPENINGS and about in self.promised.values():
             return  # From an agent that counts it might get one of two sessions of that id.
@@ -318,9 +318,9 @@ class SharingModel:
         if key in member.wishes:
             self.refusals += 1
         else:
-            member.wishes[key] = ConnectRequest(member, number, raw, method, session, back=back)
+            member.wishes[key] = ClientRequest(member, number, raw, method, session, back=back)
             if method in ("session/load", "session/resume") and back is None:
-                # What comes now is history.
+                # From here on, updates are history.
                 member.places.pop(session or "", None)
                 member.unsure.add(session or "")
         named = {} if session is None else {"sessionId": session}
@@ -329,7 +329,7 @@ class SharingModel:
         member.peer.say(b'{"jsonrpc":"2.0","method":"%b","id":%b,"params":%b}' % (method.encode(), raw, text))
 
     def tell(self, member: Member, method: str, session: str | None, **params: Any) -> None:
-        """A client says something that is not answered."""
+        """Send a notification of a client."""
         mark = f"m{next(self.world.numbers)}"
         self.world.marks[mark] = member, session, method
         about = {} if session is None else {"sessionId": session}
@@ -343,7 +343,7 @@ class SharingModel:
         member.peer.say(b'{"jsonrpc":"2.0","method":"$/cancel_request","params":%b}' % params)
 
     def reply(self, member: Member, minted: int, outcome: Body | None) -> None:
-        """A client answers what it was asked, or something else; None is an error."""
+        """Send a client's response, valid or not; None is an error."""
         ask = member.copies.pop(minted, None)
         mark = f"m{next(self.world.numbers)}"
         self.world.marks[mark] = member, None if ask is None or ask.record is None else ask.record.id, "answer"
@@ -365,7 +365,7 @@ class SharingModel:
             self.end()
 
     def dismiss(self, member: Member) -> None:
-        """The gateway ends a connection."""
+        """Have the gateway end a connection."""
         self.scene.multiplexer.dismiss(member.peer.client, "token expired", {"reason": "unauthorized"})
         self.forget(member)
         self.scene.deliver()
@@ -383,7 +383,7 @@ class SharingModel:
             ask.abstained.discard(member)
 
     def end(self) -> None:
-        """The process is stopped because nobody uses it, and what it had can be opened by others."""
+        """Stop the process because it is unused; others can open its sessions then."""
         self.settled_in.update(self.live.values())
         for member in self.present:
             member.gone = True
@@ -392,10 +392,10 @@ class SharingModel:
         self.dead = True
         self.scene.multiplexer.retire()
         self.scene.deliver()
-        for office in self.world.offices:
-            if not office.dead:
-                office.scene.multiplexer.sessions_freed()
-                office.scene.deliver()
+        for model in self.world.models:
+            if not model.dead:
+                model.scene.multiplexer.sessions_freed()
+                model.scene.deliver()
 
     def lose_agent(self) -> None:
         self.owed.clear()
@@ -421,7 +421,7 @@ class SharingModel:
         self.asks.clear()
 
     def finish(self, record: Record) -> None:
-        """A session is closed for everybody."""
+        """Close a session for all clients."""
         self.live.pop(record.id, None)
         self.settled_in.add(record)
         for owed in self.owed:
@@ -450,7 +450,7 @@ class SharingModel:
         return session_id in self.known or session_id in self.openings or session_id in self.promised.values()
 
     def promise(self, owed: Owed) -> Record:
-        """The session that a request for a new one is about to get."""
+        """Return the session that a request for a new one is about to get."""
         if owed not in self.promised:
             assert owed.wish is not None
             self.promised[owed] = name = self.next_id()
@@ -459,7 +459,7 @@ class SharingModel:
         return owed.record
 
     def settle(self, owed: Owed, *, well: bool, spelling: bytes = b"%b") -> None:
-        """The agent answers."""
+        """Send a response of the agent."""
         mark = owed.body["params"].get("mark")
         result: Body = {"for": mark}
         opening = self.openings.get(owed.session or "")
@@ -498,7 +498,7 @@ class SharingModel:
                         beginning = [gap(found.id)] if owed.method == "session/resume" else []
                         found.truth = [*beginning, *opening.truth]
                     else:
-                        # Of what is told again only how things are now is news.
+                        # Of a replay only the states are new.
                         states = [body for body in opening.truth if body["update"]["sessionUpdate"] == "plan"]
                         found.truth += states[-1:]
                 elif opening.reopens:
@@ -527,7 +527,7 @@ class SharingModel:
         if well:
             self.scene.agent.say(b'{"jsonrpc":"2.0","id":%b,"result":%b}' % (raw, encode(result)))
         else:
-            # A session is opened again with the parameters, the mark included, that it was opened with first.
+            # A session is re-opened with its first parameters, the mark included.
             data = {} if owed.method in OPENINGS else {"for": mark}
             error = {"code": -32603, "message": "no", "data": data}
             self.unwelcome = mark if owed.method == "initialize" else None
@@ -551,7 +551,7 @@ class SharingModel:
         return {"sessionId": record.id, "cwd": "/srv", "title": self.world.tag(record)}
 
     def update(self, session_id: str, record: Record | None, *, state: bool = False) -> None:
-        """The agent says something in a session, or in one that has begun there."""
+        """Send text of the agent in a session, or in a child that begins there."""
         opening = self.openings.get(session_id)
         tag = self.world.tag(opening.record if opening is not None else record)
         update: Body = {"sessionUpdate": "agent_message_chunk", "content": {"type": "text", "text": tag}}
@@ -565,7 +565,7 @@ class SharingModel:
         self.scene.agent.send(method="session/update", params=body)
 
     def ask(self, session_id: str, record: Record | None, raw: bytes) -> None:
-        """The agent asks whether it may."""
+        """Request a permission."""
         ask = Ask(self.world.tag(record), raw, session_id, record)
         self.asks.append(ask)
         offered = [{"optionId": option, "name": option, "kind": "allow_once"} for option in OPTIONS]
@@ -575,7 +575,7 @@ class SharingModel:
         )
 
     def withdraw(self, raw: bytes) -> None:
-        """The agent does not want to know any more."""
+        """Cancel a request of the agent."""
         same = [ask for ask in self.asks if ask.open and id_key(ask.raw) == id_key(raw)]
         self.withdrawn = same[0] if same else None
         self.scene.agent.say(b'{"jsonrpc":"2.0","method":"$/cancel_request","params":{"requestId":%b}}' % raw)
@@ -584,7 +584,7 @@ class SharingModel:
     # Reading what is delivered
 
     def read(self, deliveries: Output) -> None:
-        """See to all that was delivered because of one event."""
+        """Read all output of one event."""
         self.reading = True  # And still so where a check fails.
         before = {member: dict(member.attached) for member in self.members.values()}
         for directory_check in deliveries.directory_checks:
@@ -611,14 +611,14 @@ class SharingModel:
             self.world.stop(home)
 
     def remember_where(self, member: Member) -> None:
-        """One that counts may have to tell later how far it was now."""
+        """Remember positions: a counting client may have to name its position later."""
         for name, record in member.attached.items() if member.counts else ():
             view, place = member.views.get(record), member.places.get(name)
             if view is not None and place is not None:
                 member.trail.setdefault(name, []).append(Back(member, place, list(view)))
 
     def note_prompt(self, body: Body) -> None:
-        """A turn begins: what its prompt says belongs to the session from here on."""
+        """Begin a turn: its prompt belongs to the session from here on."""
         if body.get("method") == "session/prompt":
             record = self.live[body["params"]["sessionId"]]
             sender = self.sender(body["params"])
@@ -629,15 +629,12 @@ class SharingModel:
                 record.truth.append(chunk)
 
     def sender(self, params: Body) -> Member | None:
-        """Whose prompt it is, whoever sent it over which link."""
+        """Return the client of a prompt, whichever link it was sent over."""
         wishes = [wish for member in self.members.values() for wish in member.wishes.values()]
         return next((wish.member for wish in wishes if f"m{wish.number}" == params["mark"]), None)
 
     def forked(self, member: Member, texts: list[bytes]) -> dict[int, Record]:
-        """Which of these texts are history of which fork, although they name somebody else.
-
-        A fork's history has the words of the other session's sub-agents, under their own names.
-        """
+        """Return the texts that are a fork's history although they name another session."""
         found: dict[int, Record] = {}
         coming = [name for text in texts for name in self.opened_by(member, text)]
         for at, text in enumerate(texts):
@@ -647,7 +644,7 @@ class SharingModel:
                 if fork is not None and parent not in (None, fork) and body["params"] in fork.truth:
                     found[at] = fork
             elif member.only is None:
-                # Who came for one session gets the history behind the answer.
+                # A connection bound to one session gets the history after the response.
                 coming = coming[len(list(self.opened_by(member, text))) :]
         return found
 
@@ -667,7 +664,7 @@ class SharingModel:
             elif body["method"] == "session/update":
                 record = forked.get(at) or self.record_of(params["sessionId"])
                 assert record is not None
-                self.nobody_sees_a_session_that_is_not_for_them(member, params, record, arriving)
+                self.no_client_sees_a_session_out_of_its_scope(member, params, record, arriving)
                 said.setdefault(record, []).append(params)
                 self.add_to_view(member, params, record)
             elif body["method"] == "session/request_permission":
@@ -681,7 +678,7 @@ class SharingModel:
     def take_mark(self, member: Member, named: dict[str, Place], said: dict[Record, list[Body]]) -> None:
         for wish in member.wishes.values():
             if wish.back is not None and named.get(str(wish.session)) == wish.back.place:
-                # What comes from here on is what it has missed.
+                # From here on, the messages are those missed.
                 record = self.record_of(str(wish.session))
                 assert record is not None
                 said[record] = []
@@ -750,14 +747,14 @@ class SharingModel:
             if wish is not None and not wish.member.gone:
                 view = wish.member.views.get(owed.record)
                 if view is not None:
-                    # It may have asked for the history behind its prompt.
+                    # It may have asked for the history after its prompt.
                     view += [chunk for chunk in chunks(params) if chunk not in view]
         self.owed.append(owed)
 
     def is_over(self, record: Record | None) -> bool:
-        """Whether a session was closed here: what is asked in it ends with the last turn that it may be of.
+        """Return True if a session was closed here: its requests end with the last turn that they may belong to.
 
-        It also ends when the agent uses the id again.
+        They also end when the agent reuses the id.
         """
         if record is None or self.closed.get(record.id) is not record:
             return False
@@ -765,17 +762,18 @@ class SharingModel:
         return (self.known.get(record.id) if opening is None else opening.record) is not record
 
     def knows(self, name: str | None, place: Place) -> bool:
-        """Whether a place in a session can be told. A journal goes on under another epoch, and knows the former one."""
+        """Return True if a position in a session is known. A journal continues under another epoch, and knows the
+        former one."""
         (session,) = [session for session in self.scene.multiplexer.sessions if session.id == name]
         return session.journal.shared_with(*place) is not None
 
     def is_kept(self, name: str | None) -> bool:
-        """Whether the history of a session that is opened again was read from the archive."""
+        """Return True if the history of a re-opened session was read from the archive."""
         (session,) = [session for session in self.scene.multiplexer.sessions if session.id == name]
         return session.journal_loaded and bool(session.journal.epoch)
 
-    def waits_for_owner(self, member: Member, wish: ConnectRequest) -> bool:
-        """Whether one that has come back is there before somebody has opened the session who may."""
+    def waits_for_owner(self, member: Member, wish: ClientRequest) -> bool:
+        """Return True if a returning client is earlier than the client that may re-open its session."""
         may_open = member.controls and not member.guest
         return wish.back is not None and not may_open and wish.session not in self.live
 
@@ -784,7 +782,7 @@ class SharingModel:
     def no_delivery_to_who_is_gone(self, member: Member) -> None:
         assert not member.gone
 
-    def nobody_sees_a_session_that_is_not_for_them(
+    def no_client_sees_a_session_out_of_its_scope(
         self, member: Member, params: Body, record: Record, arriving: set[str | None]
     ) -> None:
         opening = self.openings.get(params["sessionId"])
@@ -794,7 +792,7 @@ class SharingModel:
         else:
             assert member.attached.get(record.id) is record or record.id in arriving
         assert member.may_see(record), "another identity's session"
-        # By what was said, too: ids are used again. A fork says what another session said.
+        # By text, too: ids are reused. A fork repeats another session's text.
         tag = tag_of(params)
         said_in = record if tag in (GAP, MAY_BE_MISSING) else self.world.tags[tag]
         assert said_in is not None
@@ -811,17 +809,17 @@ class SharingModel:
             self.refusals -= 1
             return
         wish = member.wishes.pop(id_key(raw), None)
-        assert wish is not None, "nobody has asked for that"
+        assert wish is not None, "the response is for no request"
         assert wish.raw == raw
         result = body.get("result")
         answer = body["error"].get("data") or {} if result is None else result
-        # All that waits for the agent to be initialized gets the error, whoever's `initialize` that was.
+        # All requests that wait for the agent's initialization get the error, also those of other clients.
         shared_fate = self.unwelcome if result is None and not wish.at_agent else None
-        assert answer.get("for") in (None, f"m{wish.number}", shared_fate), "somebody else's answer"
+        assert answer.get("for") in (None, f"m{wish.number}", shared_fate), "the response is for another request"
         if result is not None:
             self.take_result(member, wish, result, said)
 
-    def take_result(self, member: Member, wish: ConnectRequest, result: Body, said: dict[Record, list[Body]]) -> None:
+    def take_result(self, member: Member, wish: ClientRequest, result: Body, said: dict[Record, list[Body]]) -> None:
         if wish.method in OPENINGS:
             name = str(result.get("sessionId") or wish.session)
             record = self.live[name]
@@ -879,7 +877,7 @@ class SharingModel:
             ask, self.withdrawn = candidates[0], None
         elif error is not None:
             assert error["code"] == jsonrpc.INTERNAL_ERROR
-            # Several of one id may be open: it is the one that was answered just now, not any that somebody passed on.
+            # Several of one id may be open: the one answered in this event counts, not any that was forwarded.
             assert self.answering is not None
             ask = self.answering[1]
             assert ask in candidates
@@ -887,7 +885,7 @@ class SharingModel:
             self.an_error_decides_only_when_nobody_is_left(ask)
         else:
             assert result == {"outcome": {"outcome": "cancelled"}}
-            # Several of one id may be open: it is one of those that are not any more.
+            # Several of one id may be open: one of those closed by now counts.
             waiting = self.tags_that_wait()
             gone = [ask for ask in candidates if ask.tag not in waiting]
             settled = [ask for ask in gone if ask.record in self.settled_in or self.is_over(ask.record)]
@@ -897,7 +895,7 @@ class SharingModel:
         self.asks.remove(ask)
 
     def tags_that_wait(self) -> set[str]:
-        """The tags of the questions that wait in a session, or for one."""
+        """Tags of the agent's requests that wait in a session, or for one."""
         multiplexer = self.scene.multiplexer
         waiting = [question for session in (None, *multiplexer.sessions) for question in multiplexer.waiting(session)]
         return {question.describe()["tool"]["toolCallId"] for question in waiting}
@@ -938,7 +936,7 @@ class SharingModel:
                 assert not overtaken or self.place(wish.number) > self.place(number)
 
     def who_has_to_wait_for_a_look_has_come_later(self, directory_check: DirectoryCheck) -> None:
-        """Nobody else waits for it, so that what does has its place in any order behind all that there is now."""
+        """Forget waiting: the place of a request in order is then behind all present ones."""
         for request in directory_check.behind:
             assert request.client is directory_check.request.client
             assert number_of(request) > number_of(directory_check.request)
@@ -949,13 +947,13 @@ class SharingModel:
         return look(directory_check)
 
     def place(self, number: int) -> int:
-        """Where in order something is that was asked."""
+        """Return the place of a request in order."""
         return self.places.get(number, number)
 
     def everyone_is_answered_in_the_end(self, member: Member) -> None:
         assert all(self.waits_for_owner(member, wish) for wish in member.wishes.values())
 
-    def nobody_waits_for_nothing(self, member: Member) -> None:
+    def no_client_waits_in_vain(self, member: Member) -> None:
         for wish in member.wishes.values():
             open_requests = [owed for owed in self.owed if owed.wish is wish]
             causes = [owed for owed in self.owed if owed.method == "initialize" or owed.session == wish.about]
@@ -964,7 +962,7 @@ class SharingModel:
             assert open_requests if wish.at_agent else causes, f"{wish.method} is forgotten"
 
     def who_counts_is_right_at_every_point(self, member: Member, texts: list[bytes], forked: dict[int, Record]) -> None:
-        """Whatever it has received of these texts when its link is lost: what comes after its count is the rest."""
+        """Drop any number of the texts from the end, as a lost link does: the client's count is the rest."""
         if not member.counts:
             assert not any(isinstance(text, Mark) for text in texts)
             return
@@ -989,14 +987,14 @@ class SharingModel:
                 place = places(text).get(session.id, place)
                 loading -= answered
             elif "method" not in body:
-                # What follows on the answer to a resume is how things are; then comes a mark.
+                # After the response to a resume come the states, then a mark.
                 (loading.discard if "error" in body else answered.add)(id_key(raw_id(text)))
                 wish = member.wishes.get(id_key(raw_id(text)))
                 if wish and (wish.method, wish.session) == ("session/close", session.id) and "result" in body:
                     place, points, received = None, [], []  # What comes later is not for one that has left.
             elif body["method"] == "session/update" and body["params"]["sessionId"] == session.id:
                 received.append(body["params"])
-                # While it waits for history, it does not know what this is.
+                # While it waits for history, the meaning is unknown.
                 place = (place[0], place[1] + 1) if place and not loading else None
             elif body["method"] == "session/update" and body["params"]["sessionId"] in self.world.children:
                 record = forked.get(number) or self.world.children[body["params"]["sessionId"]]
@@ -1014,7 +1012,7 @@ class SharingModel:
         if place is not None:
             member.places[session.id] = place
             if not loading:
-                # A mark that comes before the answer may have crossed the request: what follows may still be history.
+                # A mark before the response may have crossed the request: further messages may still be history.
                 member.unsure.discard(session.id)
 
     def who_counts_is_where_the_gateway_says(self, member: Member) -> None:
@@ -1075,22 +1073,22 @@ def encode(value: Any) -> bytes:
 
 
 def id_key(raw: bytes) -> str:
-    """What makes two ids the same."""
+    """Return a key that is equal for equal ids."""
     return f"text {json.loads(raw)}" if raw.startswith(b'"') else raw.decode()
 
 
 def number_of(request: Request) -> int:
-    """Of what a client has asked."""
+    """Return the mark of a client's request."""
     return int(json.loads(request.message.text)["params"]["mark"][1:])
 
 
 def raw_id(text: bytes) -> bytes:
-    """The id of a message as it is spelled there."""
+    """Return the id of a message in its spelling."""
     return jsonrpc.parse(text).id
 
 
 def chunks(prompt: Body) -> list[Body]:
-    """A prompt as the others see it."""
+    """Return a prompt as the other clients see it."""
     return [
         {"sessionId": prompt["sessionId"], "update": {"sessionUpdate": "user_message_chunk", "content": block}}
         for block in prompt["prompt"]
@@ -1098,7 +1096,7 @@ def chunks(prompt: Body) -> list[Body]:
 
 
 def tag_of(params: Body) -> str:
-    """What an update says."""
+    """Return the text of an update."""
     update = params["update"]
     text = update.get("tag") or update.get("currentModeId") or update["content"]["text"]
     assert isinstance(text, str)
@@ -1106,7 +1104,7 @@ def tag_of(params: Body) -> str:
 
 
 def under(fork: Record, body: Body, parent: str | None) -> Body:
-    """What was said in the session that a fork is of, as the fork has it."""
+    """Return the history of a fork's origin, as the fork has it."""
     return {**body, "sessionId": fork.id} if body["sessionId"] == parent else body
 
 
@@ -1116,6 +1114,6 @@ def gap(session_id: str) -> Body:
 
 
 def replay(said: list[Body], truth: list[Body]) -> list[Body]:
-    """What of all that a client was told was told again, because it asked for the beginning."""
+    """Return the replayed part of all messages of a client that asked for the beginning."""
     begin = max((at for at, body in enumerate(said) if body in truth[:1]), default=0)
     return said[begin:]

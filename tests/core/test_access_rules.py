@@ -1,4 +1,4 @@
-"""What a client may say, whoever it is and whatever it came for."""
+"""Access rules for messages of clients, by role and scope."""
 
 import pytest
 

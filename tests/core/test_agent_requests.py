@@ -1,4 +1,4 @@
-"""What an agent asks of its clients: who is asked, what decides it, and what becomes of everybody else's copy."""
+"""Requests of an agent to its clients: recipients, valid responses, and cancellation at the other recipients."""
 
 import json
 from collections.abc import Callable
@@ -49,7 +49,7 @@ def elicit(scene: Scene, raw_id: Any = "e", **params: Any) -> None:
     scene.agent.send(id=raw_id, method="elicitation/create", params=asked)
 
 
-# Who is asked.
+# Recipients.
 
 
 def test_every_controller_is_asked_under_an_id_of_its_own() -> None:
@@ -94,7 +94,7 @@ def test_an_observer_is_not_asked_whether_it_was_there_or_comes_later() -> None:
     assert [message.get("method") for message in late.load()] == [None]
 
 
-# What decides.
+# Responses that settle a request.
 
 
 def test_of_the_first_valid_result_what_decides_reaches_the_agent_and_nothing_else() -> None:
@@ -223,7 +223,7 @@ def test_an_id_that_the_client_was_not_given_answers_nothing(raw_id: bytes) -> N
     assert scene.agent.heard() == []
 
 
-# What does not decide.
+# Responses that do not settle a request.
 
 
 def test_an_error_decides_for_nobody_else() -> None:
@@ -350,7 +350,7 @@ def test_a_question_that_was_failed_once_is_still_held_when_all_have_left() -> N
     assert scene.agent.hears() == answered("q", selected("yes"))
 
 
-# Nobody there.
+# No client connected.
 
 
 def test_a_question_that_nobody_is_there_for_is_held_for_who_comes_next() -> None:
@@ -544,7 +544,7 @@ def test_whoever_closes_its_view_has_its_copy_taken_back() -> None:
     assert scene.agent.hears() == answered("q", selected("no"))
 
 
-# What ends a question besides an answer.
+# Ends of a request without a response.
 
 
 def test_the_end_of_a_turn_by_somebody_settles_everything_that_is_to_be_decided_in_the_session() -> None:
@@ -615,7 +615,7 @@ def test_a_day_of_waiting_is_worth_one_line_in_the_log() -> None:
     scene, _, _ = together()
     scene.pass_time(1000)
     scene.agent.ask_permission()
-    scene.agent.send(id="lost", method="_vendor/ask", params={"sessionId": "nobody's"})
+    scene.agent.send(id="lost", method="_vendor/ask", params={"sessionId": "unknown"})
     scene.notes.clear()
     scene.pass_time(1000 + LONG - 1)
     assert scene.notes == []
@@ -778,7 +778,7 @@ def test_ids_of_both_directions_do_not_meet() -> None:
     assert scene.agent.hears() == answered(0, selected("yes"))
 
 
-# Who may not answer.
+# Clients that may not respond.
 
 
 def test_what_an_observer_answers_is_ignored() -> None:
@@ -826,7 +826,7 @@ def test_anything_else_does_not_answer_an_elicitation(result: Any) -> None:
     assert scene.agent.hears() == answered("e", {"action": "accept"})
 
 
-# What others hear of it.
+# Notifications of the other clients.
 
 
 def test_who_asked_for_news_hears_who_decided_what_and_nobody_else_does() -> None:
@@ -895,7 +895,7 @@ def test_what_waits_can_be_listed_with_what_it_is_about_and_since_when() -> None
     scene.agent.ask_permission("q1")
     elicit(scene, "q2")
     scene.agent.send(id="q3", method="_vendor/do", params={"sessionId": "s"})
-    scene.agent.send(id="q4", method="_vendor/do", params={"sessionId": "nobody's"})
+    scene.agent.send(id="q4", method="_vendor/do", params={"sessionId": "unknown"})
     waiting = scene.multiplexer.waiting(session)
     assert [(question.title, question.since) for question in waiting] == [("do it", 5), ("which one?", 5), (None, 5)]
     assert [question.id for question in scene.multiplexer.waiting(None)] == [b'"q4"']
@@ -928,11 +928,11 @@ def test_who_leaves_one_session_is_asked_still_what_it_was_asked_in_another() ->
     assert scene.agent.hears()["id"] == "t"
 
 
-# What is written down of it
+# Audit
 
 
 def decided(scene: Scene) -> list[AuditEvent]:
-    """What was decided since `together`."""
+    """Return the decisions since `together`."""
     return [audit_event for audit_event in scene.audit_events if audit_event.name.endswith("_decided")][1:]
 
 

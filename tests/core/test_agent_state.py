@@ -13,7 +13,7 @@ LIMIT = 1000
 
 
 class Alone:
-    """A process with one client, and nobody who decides."""
+    """A process with one client, without the deciding modules."""
 
     def __init__(self) -> None:
         self.process = AgentState("agent", make_policy(max_open_requests=3, max_waiting_size=LIMIT), Registry("me"))
@@ -330,7 +330,7 @@ def test_who_has_a_fork_counts_in_that_anew() -> None:
     assert scene.place("t")[1] == 2
 
 
-# What a person is told who does not look.
+# Hook events.
 
 
 def test_a_decision_that_nobody_is_there_for_is_announced_once() -> None:
@@ -368,7 +368,7 @@ def test_it_is_announced_when_the_last_who_could_decide_leaves(how: str) -> None
         ann.gone()
     else:
         ann.request("session/close", sessionId="s")
-    # Somebody may be back in a moment.
+    # A client may be back in a moment.
     assert scene.events == []
     scene.pass_time(5 + JUST_LOST)
     assert [(event.name, event.age) for event in scene.events] == [("permission_waiting", 5 + JUST_LOST)]

@@ -83,7 +83,7 @@ def news(peer: Peer) -> list[Any]:
 
 
 def cut_of(heard: list[Any]) -> Any:
-    """What the answers among messages say of the turn."""
+    """Return the reasons of cut turns in the responses among messages."""
     (answer,) = [message for message in heard if "result" in message]
     return answer["result"]["_meta"]["acp-gateway"].get("cut")
 

@@ -1,4 +1,4 @@
-"""Agents that say the prompt again: the sender gets that, everybody else sees the prompt once, and so does history."""
+"""Echoes of prompts: the sender gets them, the other clients and the history have the prompt once."""
 
 import json
 from typing import Any
@@ -61,7 +61,7 @@ class Turn:
         self.scene.deliver()
 
     def history(self) -> list[bytes]:
-        """What a late joiner sees."""
+        """Return the history of a late joiner."""
         joiner = self.scene.join("late")
         joiner.request("session/load", sessionId="s", cwd="/srv", mcpServers=[])
         heard = joiner.heard_text()[:-1]
@@ -70,7 +70,7 @@ class Turn:
 
 
 def contents(lines: list[bytes]) -> list[tuple[str, Any]]:
-    """Who says what in these updates."""
+    """Return role and text of these updates."""
     updates = [message["params"]["update"] for message in map(json.loads, lines) if "params" in message]
     return [(update["sessionUpdate"].partition("_")[0], update.get("content")) for update in updates]
 
@@ -366,7 +366,7 @@ def bare(words: str) -> str:
 
 
 def shown(prompt: list[Block], said: list[bytes]) -> list[bytes]:
-    """What those see who did not send the prompt: the longest beginning that is an echo is left out."""
+    """Return the updates for the other clients: without the longest echo at the beginning."""
     whole = bare("".join(block["text"] for block in prompt if block["type"] == "text"))
     images = [block["data"] for block in prompt if block["type"] == "image"]
     longest = 0
@@ -406,5 +406,5 @@ def test_everybody_else_sees_what_the_model_says_and_the_sender_all_of_it(
     assert turn.ann.heard_text()[:-1] == said
     assert turn.bob.heard_text() == turn.eve.heard_text() == expected
     assert contents(turn.history()) == contents([*map(says, prompt), *expected])
-    # Whoever counts is where the journal is.
+    # Counting clients have the position of the journal.
     assert turn.ann.seen["s"] == turn.bob.seen["s"] == turn.scene.place()

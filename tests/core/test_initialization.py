@@ -31,7 +31,7 @@ def reopening(**abilities: Any) -> Scene:
 RESUMES: dict[str, Any] = {"sessionCapabilities": {"resume": {}}}
 
 
-# Once, for everybody
+# Once, for all clients
 
 
 def test_an_agent_is_wanted_from_the_first_initialize_on() -> None:
@@ -687,7 +687,7 @@ def test_no_secret_of_a_session_is_in_what_it_looks_like() -> None:
     assert repr(scene.multiplexer.sessions) == "(Session(agent 's'),)"
 
 
-# What it wrote
+# Output of the process
 
 
 WRITTEN = {"stdout": ["Welcome!"], "stderr": ["first", "last"]}

@@ -53,7 +53,7 @@ def test_the_position_counts_what_was_cut_off_too() -> None:
     assert written.position == 3
 
 
-# What is cut off
+# Truncation
 
 
 def test_a_whole_turn_goes_where_one_message_would_do() -> None:
@@ -180,7 +180,7 @@ def test_a_place_counts_in_all_epochs_that_a_journal_ever_had_up_to_where_each_e
     written.extend([b"4"])
     assert written.former == (("a", 2), ("b", 3))
     assert [written.shared_with(epoch, 1) for epoch in ("a", "b", "c")] == [1, 1, 1]
-    # Somebody has seen more of it than is here: what came instead is news.
+    # A client has seen more of it than is here: later messages are new to it.
     assert [written.shared_with(epoch, 50) for epoch in ("a", "b")] == [2, 3]
 
 

@@ -39,7 +39,7 @@ def with_server(**server: Any) -> bytes:
     return request(json.dumps([server]))
 
 
-# What the policy makes of them
+# Policies
 
 
 @pytest.mark.parametrize(
@@ -347,7 +347,7 @@ def test_a_request_that_is_large_and_deep_is_looked_through_in_one_go(meta: byte
     assert time.process_time() - began < 1
 
 
-# Whatever the request is
+# Any request
 
 
 NAMES = st.sampled_from(
@@ -409,7 +409,7 @@ def is_list_of_servers(name: str) -> bool:
 
 
 def local_servers(params: Any) -> list[Any]:
-    """What would start something here, or reach it: slow, and written apart from what is tested against it."""
+    """Return the local servers: slow, and written independently of the tested code."""
 
     def walk(value: Any, *, top: bool = False) -> list[Any]:
         if isinstance(value, list):
@@ -441,7 +441,7 @@ def is_local(server: dict[str, Any]) -> bool:
 
 
 def passes_through(before: Any, after: Any) -> bool:
-    """Whether nothing was added, and nothing left out but servers."""
+    """Return True if nothing was added, and only servers are missing."""
     if isinstance(before, dict) and isinstance(after, dict):
         return list(before) == list(after) and all(
             is_list_of_servers(name) or passes_through(before[name], after[name]) for name in before
@@ -551,7 +551,7 @@ def test_no_request_has_a_local_server_left_in_it(params: dict[str, Any], indent
         "http://127%2e0%2E0%2e1",
         "http://%6c%6fcalhost",
         "http://%EF%BC%91%EF%BC%92%EF%BC%97.1",
-        # Nobody knows what these are; somebody may.
+        # Unknown here, but perhaps not to an agent.
         "http://127.0.0.1%00.example.com",
         "http://127.0.0.1%20",
         "http://example.com%40127.0.0.1",

@@ -1,4 +1,4 @@
-"""What the multiplexer makes of messages and events: parsing, ids, refusals, who may say what, comings and goings."""
+"""Messages and events of the multiplexer: parsing, ids, refusals, access, attaching and leaving."""
 
 import json
 from typing import Any
@@ -255,7 +255,7 @@ def test_more_requests_than_may_be_open_are_refused_on_either_side() -> None:
     assert "max_open_requests (2)" in refused["error"]["message"]
 
 
-# Responses that nobody waits for
+# Responses to no open request
 
 
 def test_a_response_that_nobody_waits_for_is_dropped_with_a_note(scene: Scene, ann: Peer) -> None:
@@ -543,7 +543,7 @@ def test_initialize_without_an_id_is_not_a_way_round_the_first_one(scene: Scene,
     assert not scene.agent.heard()
 
 
-# What names a session
+# Messages that name a session
 
 
 @pytest.mark.parametrize("method", ["session/prompt", "session/set_mode", "session/set_model", "session/close", "x/y"])
@@ -896,7 +896,7 @@ def test_who_comes_and_leaves_is_told_to_those_who_asked_for_it(scene: Scene) ->
     assert ann.hears()["params"]["event"] == "left"
 
 
-# What a driver asks
+# Queries of a driver
 
 
 def test_the_multiplexer_is_busy_while_anything_is_open(scene: Scene, ann: Peer) -> None:
@@ -953,7 +953,7 @@ def test_what_waits_for_a_decision_can_be_listed(scene: Scene, ann: Peer) -> Non
     assert question.title == "do it"
     assert scene.multiplexer.waiting(None) == []
     scene.join("bob", "other")
-    scene.agent.ask_permission(8, "nobody's")
+    scene.agent.ask_permission(8, "unknown")
     (held,) = scene.multiplexer.waiting(None)
     assert held.id == b"8"
 
@@ -1044,7 +1044,7 @@ def test_somebody_who_decides_is_named_to_those_who_asked_for_it(scene: Scene) -
     assert not ann.heard()
 
 
-# Any bytes from everybody
+# Any bytes from any peer
 
 PIECES = [
     *(b"{", b"}", b"[", b"]", b",", b":", b'"', b"\\", b" ", b"\x00", b"\xff", b"{}", b"[]", b"NaN", b"1e999", b"null"),
@@ -1183,7 +1183,7 @@ def test_dear_requests_count_as_several_messages_whatever_becomes_of_them() -> N
     ann = scene.join("ann")
     scene.multiplexer.take_surcharge()
     for method, weight in (("session/list", 100), ("session/load", 20), ("session/prompt", 1), ("x/y", 1)):
-        ann.request(method, sessionId="nobody's")
+        ann.request(method, sessionId="unknown")
         assert scene.multiplexer.take_surcharge() == weight - 1
         assert scene.multiplexer.surcharge == 0
 

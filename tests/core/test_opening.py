@@ -1,4 +1,4 @@
-"""How sessions come and go: new, load, resume, fork, list, close, delete, and joining one that is open."""
+"""Session methods: new, load, resume, fork, list, close, delete, and joining an open session."""
 
 import json
 from collections.abc import Callable
@@ -31,7 +31,7 @@ def ann(scene: Scene) -> Peer:
 
 
 def texts(messages: list[Any]) -> list[str]:
-    """What the updates among messages say."""
+    """Return the texts of the updates among messages."""
     return [
         message["params"]["update"]["content"]["text"]
         for message in messages
@@ -1253,7 +1253,7 @@ FOUND = DirectoryCheckResult()
 
 
 def outside(path: str = "/elsewhere") -> DirectoryCheckResult:
-    """What is found out of a directory where no session may be."""
+    """Result for a directory where no session is permitted."""
     return DirectoryCheckResult(
         Problem("not there", {"reason": "outside_workspaces", "cwd": path, "allowed": ["/srv"]})
     )
@@ -1261,13 +1261,13 @@ def outside(path: str = "/elsewhere") -> DirectoryCheckResult:
 
 @pytest.fixture
 def slow(scene: Scene) -> Scene:
-    """Nobody looks at directories but the test."""
+    """Leave directory checks to the test."""
     scene.look = None
     return scene
 
 
 def methods_of(scene: Scene) -> list[str | None]:
-    """What the agent has heard since the last look, by method."""
+    """Take the methods of all messages that the agent has received."""
     return [message.get("method") for message in scene.agent.heard()]
 
 

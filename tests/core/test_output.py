@@ -1,4 +1,4 @@
-"""What the core hands to its driver: in order for each recipient, once, and nothing for who is gone."""
+"""Output of the core: in order for each recipient, once, and nothing for departed clients."""
 
 from acp_gateway.core.journal import Journal
 from acp_gateway.core.output import AuditEvent, HookEvent, Outgoing, Output

@@ -28,19 +28,19 @@ def ann(scene: Scene) -> Peer:
 
 
 def texts(messages: list[Any]) -> list[str]:
-    """What the updates among messages say."""
+    """Return the texts of the updates among messages."""
     updates = [message["params"]["update"] for message in messages if message.get("method") == "session/update"]
     return [update["content"]["text"] for update in updates if "content" in update]
 
 
 def at(peer: Peer) -> dict[str, Any]:
-    """What a client says of how far it is."""
+    """Compose a client's state."""
     epoch, position = peer.seen["s"]
     return {"epoch": epoch, "position": position}
 
 
 def taken_over(messages: list[Any]) -> Any:
-    """What the answer to a return says."""
+    """Return the gateway's `_meta` of a response to rejoining."""
     (meta,) = [message["result"]["_meta"] for message in messages if "result" in message]
     return meta["acp-gateway"]
 
@@ -325,7 +325,7 @@ def test_knowing_an_id_is_no_authority(identity: str, connection: Any) -> None:
     ann.new_session()
     own = ann.prompt()
     ann.gone()
-    # Somebody else who may see the session: a guest.
+    # A guest may see the session, too.
     back = scene.join("eve", "me", only="s", guest=identity == "you", link="second")
     back.comes_back(connection=connection, prompts=[own], questions=[1])
     assert taken_over(back.heard()) == {"prompts": [], "questions": []}

@@ -40,23 +40,22 @@ class Watcher:
     conversation: RecoveryState = field(default_factory=RecoveryState)
     client: Client | None = None
     incoming: deque[bytes] = field(default_factory=deque)
-    """What a gateway has said to it and has not arrived."""
+    """Messages of a gateway that have not arrived."""
     seen: list[int | None] = field(default_factory=list)
-    """The numbers of the updates that the editor got since it has the session; None for a line that says that some are
-    missing there."""
+    """Numbers of the updates that the editor got since it has the session; None for a gap."""
     has_session: bool = False
     links: int = 0
 
 
 class Restarting(RuleBasedStateMachine):
-    """Gateways, one after the other, and those who watch one session."""
+    """Gateways, one after the other, and the watchers of one session."""
 
     @initialize(ability=st.sampled_from(ABILITIES), limit=st.sampled_from([600, PLENTY]))
     def begin(self, ability: dict[str, Any], limit: int) -> None:
         self.ability, self.limit = ability, limit
         self.said = 0
         self.lives = 0
-        # The history on the disk: of the last copy.
+        # The history on the disk, of the last copy.
         self.disk: Journal | None = None
         self.stored = False
         self.watchers = [
@@ -81,7 +80,7 @@ class Restarting(RuleBasedStateMachine):
     # The gateway
 
     def start(self) -> None:
-        """Another gateway, which has what is on the disk."""
+        """Start another gateway with the content of the disk."""
         self.lives += 1
         self.shelf = Shelf(self.limit)
         self.registry = Registry("me", self.shelf, f"run{self.lives}")
@@ -132,7 +131,7 @@ class Restarting(RuleBasedStateMachine):
     # Watchers
 
     def connect(self, watcher: Watcher) -> None:
-        """A new link."""
+        """Connect over a new link."""
         lost = "" if watcher.links == 0 else f"{watcher.name}{watcher.links}"
         watcher.links += 1
         watcher.incoming.clear()
@@ -174,7 +173,7 @@ class Restarting(RuleBasedStateMachine):
             self.do(watcher, watcher.conversation.from_gateway(batch))
 
     def answer_all(self, *, replayed: bool) -> None:
-        """The agent answers what it was asked, and tells what was said where that is asked for."""
+        """Answer the requests at the agent, with a replay if requested."""
         while self.to_agent:
             message = self.to_agent.popleft()
             result = {"sessionId": "s"} if message["method"] == "session/new" else {}
@@ -209,14 +208,14 @@ class Restarting(RuleBasedStateMachine):
 
     @rule()
     def commit(self) -> None:
-        """What was told to the archive until now is on the disk."""
+        """Write all calls of the archive to the disk."""
         for session, journal in self.shelf.journals.items():
             self.stored, self.disk = True, self.copied(journal)
             assert session.id == "s"
 
     @rule(failed=st.sampled_from([False, False, False, True]))
     def history_is_read(self, *, failed: bool) -> None:
-        """One that was asked for; as the disk has it once all that is queued is written, or too late."""
+        """Return a requested journal, as the disk has it after all queued writes, or too late."""
         for session in self.wanted:
             self.commit()
             self.multiplexer.journal_loaded(session, None if failed else self.shelf.read(session))
@@ -241,7 +240,7 @@ class Restarting(RuleBasedStateMachine):
         self.start()
 
     def teardown(self) -> None:
-        """Whatever happened: when everything has arrived, nobody has a gap that it does not know of."""
+        """Check that no editor has an unknown gap once all messages have arrived."""
         if not hasattr(self, "watchers"):
             return
         for _ in range(20):

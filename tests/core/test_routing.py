@@ -1,4 +1,4 @@
-"""What an agent sends of its own accord: which of the clients get it, and who never does."""
+"""Recipients of an agent's own messages."""
 
 from typing import Any
 
@@ -18,7 +18,7 @@ def kinds_of(messages: list[Any]) -> list[str]:
 
 
 def kinds(peer: Peer) -> list[str]:
-    """What a client has heard, as above."""
+    """Take a client's messages, as above."""
     return kinds_of(peer.heard())
 
 
@@ -278,7 +278,7 @@ def test_what_comes_early_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     assert kinds(ann) == ["session/update", "response"]
 
 
-@pytest.mark.parametrize("params", ['{"sessionId":"nobody\'s"}', "{}", '{"sessionId":7}', "[]"])
+@pytest.mark.parametrize("params", ['{"sessionId":"unknown"}', "{}", '{"sessionId":7}', "[]"])
 def test_an_update_of_no_session_is_dropped(params: str) -> None:
     scene = Scene()
     ann = scene.join("ann")
@@ -597,7 +597,7 @@ def test_whose_session_lives_counts_although_nobody_of_theirs_is_there() -> None
 
 def test_a_notification_for_no_session_that_is_open_is_dropped() -> None:
     scene, xena, yuri = strangers()
-    scene.agent.send(method="_vendor/news", params={"sessionId": "nobody's"})
+    scene.agent.send(method="_vendor/news", params={"sessionId": "unknown"})
     assert xena.heard() == yuri.heard() == []
     assert scene.notes == ["dropped a notification of the agent for no session that is open"]
 
@@ -835,7 +835,7 @@ def test_files_of_a_sub_agent_are_its_parents_hosts() -> None:
 
 def test_files_of_a_session_that_nobody_knows_are_refused() -> None:
     scene, xena, yuri = strangers(serves=FS)
-    scene.agent.send(id=1, method="fs/read_text_file", params={"sessionId": "nobody's", "path": "/a"})
+    scene.agent.send(id=1, method="fs/read_text_file", params={"sessionId": "unknown", "path": "/a"})
     assert scene.agent.hears()["error"]["code"] == -32800
     assert xena.heard() == yuri.heard() == []
 
@@ -933,7 +933,7 @@ def test_an_elicitation_whose_sender_is_gone_counts_as_cancelled_whether_it_was_
 
 
 def visit(scene: Scene, **params: Any) -> None:
-    """The agent asks somebody to look at a page."""
+    """Request a URL elicitation."""
     scene.agent.send(
         id=9, method="elicitation/create", params={"mode": "url", "elicitationId": "page", "url": "https://a"} | params
     )

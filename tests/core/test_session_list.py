@@ -279,7 +279,7 @@ def restored(registry: Registry, session_id: str, owner: str, title: str = "old"
 
 
 def shown(peer: Peer) -> list[str]:
-    """What a client gets that asks for the list now, where the agent is not asked."""
+    """Return the list for a client, without asking the agent."""
     peer.request("session/list")
     return [entry["sessionId"] for entry in peer.hears()["result"]["sessions"]]
 

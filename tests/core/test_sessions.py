@@ -212,7 +212,7 @@ def test_nobody_can_have_the_sessions_of_others_forgotten(monkeypatch: pytest.Mo
     [
         (SessionScope("me"), ["r", "s"]),
         (SessionScope("you"), ["s"]),
-        (SessionScope("nobody"), []),
+        (SessionScope("other"), []),
         (SessionScope("me", "s"), ["s"]),
         (SessionScope("me", "t"), []),
         (SessionScope("guest-1", "s", guest=True), ["s", "s"]),
@@ -573,7 +573,7 @@ def test_the_registry_knows_how_many_are_live_and_whose() -> None:
     registry.end(mine)
     registry.remove(yours)
     registry.remove(yours)
-    assert (registry.count_live(), registry.count_live("me"), registry.count_live("nobody")) == (0, 0, 0)
+    assert (registry.count_live(), registry.count_live("me"), registry.count_live("other")) == (0, 0, 0)
 
 
 def test_the_registry_knows_how_many_prompts_wait_and_in_whose_sessions() -> None:
@@ -581,7 +581,7 @@ def test_the_registry_knows_how_many_prompts_wait_and_in_whose_sessions() -> Non
     for number, owner in enumerate(("me", "me", "you")):
         it = live(registry, str(number), owner)
         it.queue.extend([Request(None, message('{"id":1,"method":"session/prompt"}'))] * (number + 1))
-    assert (registry.count_waiting(), registry.count_waiting("me"), registry.count_waiting("nobody")) == (6, 3, 0)
+    assert (registry.count_waiting(), registry.count_waiting("me"), registry.count_waiting("other")) == (6, 3, 0)
     ended = next(iter(registry))
     registry.end(ended)
     assert registry.count_waiting("me") == 2

@@ -1,7 +1,7 @@
 """Any clients, any sessions, any order of events: what has to hold whatever happens.
 
-Two machines drive multiplexers through random scenes: one shared process with everybody on it, and several processes
-with a connection each and one registry. The agent and its disk are part of the scene. What must hold is in `office`.
+Two machines drive multiplexers through random scenes: one shared process with all clients on it, and several processes
+with a connection each and one registry. The agent and its disk are part of the scene. What must hold is in `model`.
 """
 
 from collections.abc import Iterator
@@ -17,11 +17,11 @@ from acp_gateway.protocol.jsonrpc import RawId
 from tests.core.sharing_model import IDS, OPENINGS, OPTIONS, Body, Member, Record, SharingModel, World
 
 MANY = st.integers(0, 2**16)
-"""Which of those that there are at the moment."""
+"""Draw one of those present."""
 
 
 class Sharing(RuleBasedStateMachine):
-    """Everybody at one agent, or each at one of their own."""
+    """All clients at one agent, or each at one of its own."""
 
     shared: ClassVar[bool]
 
@@ -34,45 +34,45 @@ class Sharing(RuleBasedStateMachine):
     )
     def begin(self, counting: bool, load: bool, sessions: set[str]) -> None:
         self.world = World(counting)
-        # Agents that count their sessions have them in memory; a list of such ids would be of no use to anybody.
+        # Agents that count their sessions have them in memory, so a list of such ids would be useless.
         self.capabilities = {
             "loadSession": load,
             "sessionCapabilities": {name: {} for name in sessions if not (counting and name == "list")},
         }
         self.world.disk["old"] = Record("old", "me")
         for identity in ("me", "me", "you"):
-            office = self.world.offices[0] if self.shared and self.world.offices else self.start()
-            member = office.join(identity, Role.CONTROLLER, None, False, counts=identity == "me")
-            office.wish(member, "initialize", None, b"0", protocolVersion=1)
-            for owed in list(office.owed):
-                office.settle(owed, well=True)
-        first = self.world.offices[0]
-        office.wish(member, "session/new", None, b"1", cwd="/srv", mcpServers=[])
+            model = self.world.models[0] if self.shared and self.world.models else self.start()
+            member = model.join(identity, Role.CONTROLLER, None, False, counts=identity == "me")
+            model.wish(member, "initialize", None, b"0", protocolVersion=1)
+            for owed in list(model.owed):
+                model.settle(owed, well=True)
+        first = self.world.models[0]
+        model.wish(member, "session/new", None, b"1", cwd="/srv", mcpServers=[])
         first.wish(next(iter(first.members.values())), "session/new", None, b"1", cwd="/srv", mcpServers=[])
-        for office in self.world.offices:
-            for owed in list(office.owed):
-                office.settle(owed, well=True)
+        for model in self.world.models:
+            for owed in list(model.owed):
+                model.settle(owed, well=True)
 
     def start(self) -> SharingModel:
-        office = SharingModel(self.world, shared=self.shared, **self.capabilities)
-        self.world.offices.append(office)
-        return office
+        model = SharingModel(self.world, shared=self.shared, **self.capabilities)
+        self.world.models.append(model)
+        return model
 
     # Clients
 
-    def office(self, pick: int) -> SharingModel:
-        alive = [office for office in self.world.offices if not office.dead] or [self.start()]
+    def model(self, pick: int) -> SharingModel:
+        alive = [model for model in self.world.models if not model.dead] or [self.start()]
         return alive[pick % len(alive)]
 
     def names(self) -> list[str]:
-        """Ids of sessions that there are, that there were, or that are on the disk."""
+        """Ids of sessions that exist, that existed, or that are on the disk."""
         names = dict.fromkeys(self.world.disk)
-        for office in self.world.offices:
-            names |= dict.fromkeys([*office.live, *office.closed])
+        for model in self.world.models:
+            names |= dict.fromkeys([*model.live, *model.closed])
         return ["nowhere", *names][-6:]
 
-    def member(self, office: SharingModel, pick: int) -> Member | None:
-        there = [member for member in office.present if not member.away]
+    def member(self, model: SharingModel, pick: int) -> Member | None:
+        there = [member for member in model.present if not member.away]
         return there[pick % len(there)] if there else None
 
     def blocks(self, count: int) -> list[Body]:
@@ -86,35 +86,35 @@ class Sharing(RuleBasedStateMachine):
         hasty=st.booleans(),
     )
     def join(self, where: int, which: int, identity: str, kind: str, hasty: bool) -> None:
-        office = self.office(where)
+        model = self.model(where)
         only = None
         names = self.names()
         if kind not in ("plain", "observer"):
             only = names[which % len(names)]
-            holders = [office for office in self.world.offices if not office.dead and only in office.live]
-            office = holders[0] if holders else office
+            holders = [model for model in self.world.models if not model.dead and only in model.live]
+            model = holders[0] if holders else model
         elif not self.shared:
-            if len(self.world.offices) == 6:
+            if len(self.world.models) == 6:
                 return
-            office = self.start()
-        if len(office.present) > 6:
+            model = self.start()
+        if len(model.present) > 6:
             return
         guest = kind.startswith("guest")
         role = Role.OBSERVER if kind in ("observer", "watching", "guest observer") else Role.CONTROLLER
-        member = office.join("guest-1" if guest else identity, role, only, guest, counts=which % 3 > 0)
+        member = model.join("guest-1" if guest else identity, role, only, guest, counts=which % 3 > 0)
         if hasty:
-            office.introduce(member)
+            model.introduce(member)
             if only is not None:
-                office.wish(member, "session/new", None, b"1", cwd="/srv", mcpServers=[])
+                model.wish(member, "session/new", None, b"1", cwd="/srv", mcpServers=[])
 
     @rule(where=MANY, who=MANY, which=MANY, raw=st.sampled_from(IDS), count=st.integers(1, 2))
     def prompt(self, where: int, who: int, which: int, raw: bytes, count: int) -> None:
-        office = self.office(where)
-        taking_part = [member for member in office.present if not member.away and member.attached]
+        model = self.model(where)
+        taking_part = [member for member in model.present if not member.away and member.attached]
         if taking_part:
             member = taking_part[who % len(taking_part)]
             names = [*member.attached]
-            office.wish(member, "session/prompt", names[which % len(names)], raw, prompt=self.blocks(count))
+            model.wish(member, "session/prompt", names[which % len(names)], raw, prompt=self.blocks(count))
 
     @rule(
         where=MANY,
@@ -124,12 +124,12 @@ class Sharing(RuleBasedStateMachine):
         method=st.sampled_from(["session/load", "session/load", "session/resume", "session/close"]),
     )
     def open_or_close(self, where: int, who: int, which: int, raw: bytes, method: str) -> None:
-        """Somebody comes to a session that is there, mostly, or leaves it."""
-        office = self.office(where)
-        member = self.member(office, who)
+        """Mostly join a present session, or leave it."""
+        model = self.model(where)
+        member = self.member(model, who)
         if member is not None:
-            names = [*office.live, *office.closed] or self.names()
-            office.wish(member, method, names[which % len(names)], raw, cwd="/srv", mcpServers=[])
+            names = [*model.live, *model.closed] or self.names()
+            model.wish(member, method, names[which % len(names)], raw, cwd="/srv", mcpServers=[])
 
     @rule(
         where=MANY,
@@ -146,11 +146,11 @@ class Sharing(RuleBasedStateMachine):
         ),
     )
     def request(self, where: int, who: int, which: int, whose: str, raw: bytes, method: str) -> None:
-        office = self.office(where)
-        member = self.member(office, who)
+        model = self.model(where)
+        member = self.member(model, who)
         if member is None:
             return
-        names = [*member.attached] if whose == "its own" else [*office.live] if whose == "live here" else []
+        names = [*member.attached] if whose == "its own" else [*model.live] if whose == "live here" else []
         names = names or self.names()
         session: str | None = names[which % len(names)]
         if method in ("session/new", "session/list", "initialize", "x/anything"):
@@ -164,7 +164,7 @@ class Sharing(RuleBasedStateMachine):
             params["protocolVersion"] = min(which, 1)
         elif method in OPENINGS:
             params |= {"cwd": "/srv" if which % 8 else "/tmp", "mcpServers": []}
-        office.wish(member, method, session, raw, **params)
+        model.wish(member, method, session, raw, **params)
 
     @rule(
         where=MANY,
@@ -173,21 +173,21 @@ class Sharing(RuleBasedStateMachine):
         method=st.sampled_from(["$/cancel_request", "$/cancel_request", "session/cancel", "session/cancel", "x/news"]),
     )
     def notify(self, where: int, who: int, which: int, method: str) -> None:
-        office = self.office(where)
-        member = self.member(office, who)
+        model = self.model(where)
+        member = self.member(model, who)
         if member is None:
             return
         if method == "$/cancel_request":
-            raws = [wish.raw for other in office.present for wish in other.wishes.values()] or [b"0"]
-            office.cancel_request(member, raws[which % len(raws)])
+            raws = [wish.raw for other in model.present for wish in other.wishes.values()] or [b"0"]
+            model.cancel_request(member, raws[which % len(raws)])
             return
         names: list[str | None] = [*member.attached, *self.names(), None]
         session = names[which % len(names)]
         if method == "session/cancel" and member.controls and session in member.attached:
-            office.settled_in.add(member.attached[session])
-        office.tell(member, method, session)
+            model.settled_in.add(member.attached[session])
+        model.tell(member, method, session)
 
-    @precondition(lambda self: any(member.copies for _, member in self.everybody()))
+    @precondition(lambda self: any(member.copies for _, member in self.all_members()))
     @rule(
         where=MANY,
         who=MANY,
@@ -200,34 +200,34 @@ class Sharing(RuleBasedStateMachine):
         ),
     )
     def answer(self, where: int, who: int, which: int, outcome: Body | None) -> None:
-        asked = [(office, member) for office, member in self.everybody() if not member.away and member.copies]
+        asked = [(model, member) for model, member in self.all_members() if not member.away and member.copies]
         if asked and which % 8:
-            office, member = asked[who % len(asked)]
+            model, member = asked[who % len(asked)]
             minted = [*member.copies]
-            office.reply(member, minted[which % len(minted)], outcome)
+            model.reply(member, minted[which % len(minted)], outcome)
         else:
-            # Somebody who was not asked, or was, once.
-            office = self.office(where)
-            anybody = self.member(office, who)
-            if anybody is not None:
-                office.reply(anybody, which % (anybody.last_minted + 3), outcome)
+            # A client that was not asked, or was earlier.
+            model = self.model(where)
+            receiver = self.member(model, who)
+            if receiver is not None:
+                model.reply(receiver, which % (receiver.last_minted + 3), outcome)
 
     @rule(where=MANY, who=MANY, how=st.sampled_from(["leave", "away", "away", "back", "back", "back", "dismiss"]))
     def go(self, where: int, who: int, how: str) -> None:
-        office = self.office(where)
+        model = self.model(where)
         if how == "back":
-            away = [member for member in office.present if member.away]
+            away = [member for member in model.present if member.away]
             if away:
                 away[who % len(away)].away = False
                 away[who % len(away)].peer.back()
             return
-        member = self.member(office, who)
+        member = self.member(model, who)
         if member is None:
             return
         if how == "leave":
-            office.leave(member)
+            model.leave(member)
         elif how == "dismiss":
-            office.dismiss(member)
+            model.dismiss(member)
         else:
             member.away = True
             member.peer.away()
@@ -241,30 +241,30 @@ class Sharing(RuleBasedStateMachine):
         known=st.sampled_from([True, True, True, False]),
     )
     def come_back(self, where: int, who: int, which: int, method: str, known: bool) -> None:
-        """Somebody whose link could not be resumed takes up a session over another one."""
+        """Rejoin a session over another link after the link could not be resumed."""
         lost = self.lost()
         old = lost[who % len(lost)]
         names = [*old.trail]
         name = names[which % len(names)]
-        office = self.office(where)
+        model = self.model(where)
         if old.only is not None or self.shared:
-            office = next((it for it in self.world.offices if not it.dead and name in it.live), office)
-        elif len(self.world.offices) < 8:
-            office = self.start()
+            model = next((it for it in self.world.models if not it.dead and name in it.live), model)
+        elif len(self.world.models) < 8:
+            model = self.start()
         else:
             return
-        if len(office.present) < 7:
+        if len(model.present) < 7:
             trail = old.trail[name]
-            office.come_back(old, name, trail[max(0, len(trail) - 1 - which % 4)], method, known=known)
+            model.come_back(old, name, trail[max(0, len(trail) - 1 - which % 4)], method, known=known)
 
     def lost(self) -> list[Member]:
-        """Those that are gone, and knew where they were."""
-        members = [member for office in self.world.offices for member in office.members.values()]
+        """Departed clients that knew their positions."""
+        members = [member for model in self.world.models for member in model.members.values()]
         return [member for member in members if member.gone and member.trail and not member.returned]
 
     # The agent
 
-    @precondition(lambda self: any(office.owed for office in self.world.offices if not office.dead))
+    @precondition(lambda self: any(model.owed for model in self.world.models if not model.dead))
     @rule(
         where=MANY,
         which=MANY,
@@ -273,96 +273,96 @@ class Sharing(RuleBasedStateMachine):
         spelling=st.sampled_from([b"%b", b"%b.0"]),
     )
     def settle(self, where: int, which: int, count: int, well: bool, spelling: bytes) -> None:
-        busy = [office for office in self.world.offices if not office.dead and office.owed]
-        office = busy[where % len(busy)]
-        for owed in [*office.owed[which % len(office.owed) :], *office.owed][:count]:
-            if owed in office.owed:
-                office.settle(owed, well=well, spelling=spelling)
+        busy = [model for model in self.world.models if not model.dead and model.owed]
+        model = busy[where % len(busy)]
+        for owed in [*model.owed[which % len(model.owed) :], *model.owed][:count]:
+            if owed in model.owed:
+                model.settle(owed, well=well, spelling=spelling)
 
-    def spoken_of(self, office: SharingModel, which: int) -> tuple[str, Record | None] | None:
+    def spoken_of(self, model: SharingModel, which: int) -> tuple[str, Record | None] | None:
         """A session that the agent speaks of now: open, being opened, promised, closed, or a child's.
 
         It must be heard, or a child would have a parent here that the gateway can't know of when the turn is over.
         """
-        names: list[tuple[str, Record | None]] = [it for it in office.known.items() if it[0] not in office.openings]
-        names += [(name, opening.record) for name, opening in office.openings.items() if opening.record is not None]
-        promised = [owed.record for owed in office.promised if owed.record is not None]
-        names += [(record.id, record) for record in promised if record.id not in office.used]
-        names += [(name, record) for name, record in office.closed.items() if not office.has(name)]
-        # A process that was started again knows nothing of the children that it had.
-        names += [(name, record) for name, record in office.begun.items() if record.id not in office.openings]
-        running = office.running()
-        if len(running) == 1 and not office.awaited:
+        names: list[tuple[str, Record | None]] = [it for it in model.known.items() if it[0] not in model.openings]
+        names += [(name, opening.record) for name, opening in model.openings.items() if opening.record is not None]
+        promised = [owed.record for owed in model.promised if owed.record is not None]
+        names += [(record.id, record) for record in promised if record.id not in model.used]
+        names += [(name, record) for name, record in model.closed.items() if not model.has(name)]
+        # A restarted process knows nothing of its former children.
+        names += [(name, record) for name, record in model.begun.items() if record.id not in model.openings]
+        running = model.running()
+        if len(running) == 1 and not model.awaited:
             names.append((f"child{next(self.world.numbers)}", running[0]))
         if not names:
             return None
         name, record = names[which % len(names)]
         if name.startswith("child") and record is not None:
-            office.begun[name] = self.world.children[name] = record
+            model.begun[name] = self.world.children[name] = record
         return name, record
 
     @rule(where=MANY, which=MANY, how=st.sampled_from(["talk", "state", "early"]))
     def update(self, where: int, which: int, how: str) -> None:
-        office = self.office(where)
-        if how == "early" and office.awaited:
-            # The response that names the session is still to come.
-            record = office.promise(office.awaited[which % len(office.awaited)])
-            # What comes early under the id of a session that has ended counts as that one's, and is for nobody.
-            if record.id not in office.used:
-                office.update(record.id, record)
+        model = self.model(where)
+        if how == "early" and model.awaited:
+            # The response that names the session is pending.
+            record = model.promise(model.awaited[which % len(model.awaited)])
+            # Early updates under the id of an ended session count as that session's, and are dropped.
+            if record.id not in model.used:
+                model.update(record.id, record)
             return
-        about = self.spoken_of(office, which)
+        about = self.spoken_of(model, which)
         if about is not None:
-            office.update(*about, state=how == "state")
+            model.update(*about, state=how == "state")
 
     @rule(where=MANY, which=MANY, raw=st.sampled_from(IDS), recalls=st.sampled_from([False, False, True]))
     def ask(self, where: int, which: int, raw: bytes, recalls: bool) -> None:
-        office = self.office(where)
+        model = self.model(where)
         if recalls:
-            raws = [*(ask.raw for ask in office.asks), b"7"]
-            office.withdraw(raws[which % len(raws)])
+            raws = [*(ask.raw for ask in model.asks), b"7"]
+            model.withdraw(raws[which % len(raws)])
             return
-        if len(office.asks) == 8:
+        if len(model.asks) == 8:
             return
-        about = self.spoken_of(office, which)
+        about = self.spoken_of(model, which)
         if about is not None:
-            office.ask(*about, raw)
+            model.ask(*about, raw)
 
     @rule(where=MANY, raw=st.sampled_from(IDS))
     def babble(self, where: int, raw: bytes) -> None:
-        """An answer to what nobody has asked: nobody gets it."""
-        office = self.office(where)
-        if all(jsonrpc.id_number(RawId(owed.raw)) != jsonrpc.id_number(RawId(raw)) for owed in office.owed):
-            office.scene.agent.say(b'{"jsonrpc":"2.0","id":%b,"result":{"for":"nobody"}}' % raw)
+        """Send a response to no request; it is dropped."""
+        model = self.model(where)
+        if all(jsonrpc.id_number(RawId(owed.raw)) != jsonrpc.id_number(RawId(raw)) for owed in model.owed):
+            model.scene.agent.say(b'{"jsonrpc":"2.0","id":%b,"result":{"for":"none"}}' % raw)
 
     @rule(where=MANY, sure=st.integers(0, 3))
     def lose_agent(self, where: int, sure: int) -> None:
-        office = self.office(where)
-        if sure == 1 and office.scene.multiplexer.wants_agent:
-            office.lose_agent()
+        model = self.model(where)
+        if sure == 1 and model.scene.multiplexer.wants_agent:
+            model.lose_agent()
 
     # What holds at any time
 
-    def everybody(self) -> Iterator[tuple[SharingModel, Member]]:
-        for office in self.world.offices:
-            for member in office.present if not office.dead else []:
-                yield office, member
+    def all_members(self) -> Iterator[tuple[SharingModel, Member]]:
+        for model in self.world.models:
+            for member in model.present if not model.dead else []:
+                yield model, member
 
     @invariant()
     def all_is_well(self) -> None:
-        for office, member in self.everybody():
-            office.all_see_the_same(member)
-            office.nobody_waits_for_nothing(member)
-            office.every_controller_is_asked(member)
-            office.losers_are_told(member)
-            office.who_counts_is_where_the_gateway_says(member)
-        for office in self.world.offices:
-            office.the_archive_has_the_same()
+        for model, member in self.all_members():
+            model.all_see_the_same(member)
+            model.no_client_waits_in_vain(member)
+            model.every_controller_is_asked(member)
+            model.losers_are_told(member)
+            model.who_counts_is_where_the_gateway_says(member)
+        for model in self.world.models:
+            model.the_archive_has_the_same()
 
     def teardown(self) -> None:
-        for office in self.world.offices:
-            if not office.dead and not office.reading:
-                office.lose_agent()
+        for model in self.world.models:
+            if not model.dead and not model.reading:
+                model.lose_agent()
 
 
 class OneAgentForAll(Sharing):

@@ -68,7 +68,7 @@ class Relay:
 
 
 def relay(transcript: list[Line], *serves: Capability, shared: bool = False) -> list[Line]:
-    """What arrives, in order, under the name of who sent it."""
+    """Return the received messages in order, with their senders."""
     relay = Relay(*serves, shared=shared)
     for line in transcript:
         relay.play(line)

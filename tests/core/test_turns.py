@@ -21,7 +21,7 @@ def together(scene: Scene | None = None, **result: Any) -> tuple[Scene, Peer, Pe
 
 
 def words(request: Any) -> str:
-    """What a prompt says."""
+    """Compose the blocks of a prompt."""
     return str(request["params"]["prompt"][0]["text"])
 
 

@@ -1,6 +1,6 @@
-"""Everybody at one agent says anything, in any order: what they do is decided here, and carried out by a driver.
+"""Random acts of the peers of one agent; a driver carries them out.
 
-A `Storm` turns steps, which are numbers drawn by chance, into acts: somebody says this, somebody leaves, the agent
+A `Storm` turns steps, which are numbers drawn by chance, into acts: a client sends this, a client leaves, the agent
 writes that. The driver carries an act out and reports what was heard. The agent works by itself as far as it is one:
 it has sessions on its disk, answers what it is asked, and says of each session only what is of that session. A lying
 one may be told to say anything.
@@ -32,13 +32,13 @@ PUBLIC: Final = (
     Part("guy", "guest-1", only="kiwi-1", guest=True),
     Part("gil", "guest-2", observes=True, only="kiwi-1", guest=True),
 )
-"""Those who share an agent that is for everybody."""
+"""Clients that share an agent for all identities."""
 
 PRIVATE: Final = tuple(part for part in PUBLIC if part.name not in ("bob", "bea", "ben"))
-"""Those who may come to an agent that is somebody's own."""
+"""Clients of an agent with one identity."""
 
 HONEST: Final = Part("hon", "me")
-"""Somebody who does nothing wrong."""
+"""A client that makes no mistakes."""
 
 CAPABILITIES: Final[tuple[dict[str, Any], ...]] = (
     {"loadSession": True, "sessionCapabilities": {"list": {}, "resume": {}, "close": {}}},
@@ -55,17 +55,17 @@ ASKED: Final = (
     "terminal/output",
     "fs/x",
 )
-"""What agents ask most."""
+"""The agent's most frequent requests."""
 
 _KINDS: Final = (
     *(*("request",) * 5, "notify", *("answer",) * 3, "cancel") * 2,
     *("settle", "settle", "settle", "update", "update", "ask", "ask", "tell") * 2,
     *("text", "text", "babble", "join", "leave", "lose", "return", "dismiss", "end", "stop", "tick", "survey"),
 )
-"""What a step can be, the likely ones several times."""
+"""Kinds of steps, the likely ones several times."""
 
 OPTIONS: Final = ("yes", "no")
-"""What an agent lets somebody choose from."""
+"""Options of an agent's request."""
 
 SERVERS: Final[tuple[list[Any], ...]] = (
     [],
@@ -78,7 +78,7 @@ SERVERS: Final[tuple[list[Any], ...]] = (
     [{"name": "acp", "type": "acp", "id": "1"}, {"name": "six", "type": "sse", "url": "http://[::ffff:127.0.0.1]:1/"}],
     [{"name": "odd", "type": "http", "url": "http://0x7f.1"}, {"name": "no", "type": "http"}, {"url": "http://9" * 9}],
 )
-"""Tool servers: programs, some at a loopback address in one spelling or another, some elsewhere."""
+"""MCP servers: programs, loopback addresses in several spellings, and remote ones."""
 
 KINDS: Final = (
     *sorted(methods.STATE_UPDATES),
@@ -89,10 +89,10 @@ KINDS: Final = (
     "some_day",
 )
 GUESSES: Final = ("kiwi-1", "plum-1", "kiwi-9", "nowhere", "")
-"""Ids of sessions that somebody could think of."""
+"""Ids of sessions to guess."""
 
 MEMBERS: Final = 9
-"""Connections at a time."""
+"""Maximum number of connections at a time."""
 
 
 @dataclass(frozen=True)
@@ -106,9 +106,9 @@ class Plan:
     steps: bytes
     salt: int
     mutations: list[list[Mutation]]
-    """What may be wrong with one message."""
+    """Possible mistakes in one message."""
     texts: list[bytes]
-    """What may be sent for a message."""
+    """Possible texts in place of a message."""
 
     def __iter__(self) -> Iterator["Step"]:
         return (Step(self, byte) for byte in self.steps if byte)
@@ -116,17 +116,17 @@ class Plan:
 
 @dataclass(frozen=True)
 class Step:
-    """What happens next."""
+    """The next choice."""
 
     plan: Plan
     number: int
 
     def pick(self, about: str, choices: Sequence[T]) -> T:
-        """One of these, whatever was picked for something else."""
+        """Pick one of these, with a number drawn for another choice."""
         return choices[crc32(b"%d %d %b" % (self.plan.salt, self.number, about.encode())) % len(choices)]
 
     def chance(self, about: str, percent: int) -> bool:
-        """Whether something that is so likely happens."""
+        """Return True with the given likelihood."""
         return self.pick(about, range(100)) < percent
 
     @property
@@ -153,7 +153,7 @@ plans = st.builds(
 
 @dataclass(frozen=True)
 class Says:
-    """A client sends a message, or something."""
+    """A client sends a message, or another text."""
 
     party: Party
     text: bytes
@@ -168,14 +168,14 @@ class Writes:
 
 @dataclass(frozen=True)
 class Joins:
-    """Somebody comes, and has said nothing yet."""
+    """A client connects, and has sent nothing yet."""
 
     part: Part
 
 
 @dataclass(frozen=True)
 class Does:
-    """Something happens to a client: `leave`, `lose` and `return` are its own doing, `dismiss` the gateway's."""
+    """An event of a client: `leave`, `lose` and `return` are its own, `dismiss` the gateway's."""
 
     what: str
     party: Party
@@ -183,7 +183,7 @@ class Does:
 
 @dataclass(frozen=True)
 class Happens:
-    """Something happens to the agent or to time: `lose`, `stop`, `tick`, `directory_check`."""
+    """An event of the agent or of time: `lose`, `stop`, `tick`, `directory_check`."""
 
     what: str
 
@@ -210,7 +210,7 @@ class Owed:
 
 
 class Storm:
-    """Who is there, what the agent knows, and what everybody does next."""
+    """The clients, the agent's knowledge, and the choice of the next acts."""
 
     def __init__(
         self,
@@ -223,22 +223,22 @@ class Storm:
     ) -> None:
         self.cast = cast
         self.links = links
-        """Whether there are real links, which keep what is for their ends."""
+        """True if there are real links, which keep messages for their ends."""
         self.witness = Witness(truthful=truthful)
         self.parties: list[Party] = []
         self.eager = eager
-        """Whether the agent answers everything but prompts at once."""
+        """True if the agent answers all requests but prompts at once."""
         self.capabilities = capabilities
         self.log: list[str] = []
-        """What has happened, for a person."""
+        """Log of the acts, for a person."""
         self.disk: dict[str, Record] = {}
         self.known: dict[str, Record] = {}
-        """The sessions that the agent process has."""
+        """Sessions that the agent process has."""
         self.owed: dict[int, Owed] = {}
         self._count = dict.fromkeys(FRUIT.values(), 0)
         self._children: dict[str, str] = {}
         self.all: list[Party] = []
-        """Those who are there and those who were."""
+        """Present and former clients."""
         self._fresh = iter(range(1000, 10**9))
         self.remember(Record("kiwi-9", "me"))
 
@@ -261,7 +261,7 @@ class Storm:
             self._owe(int(envelope.raw_id), envelope.method, text)
 
     def agent_lost(self) -> None:
-        """The process has ended; the disk is there still."""
+        """End the process; the disk stays."""
         self._note("the agent ends")
         self.witness.agent_ends()
         self.owed.clear()
@@ -288,7 +288,7 @@ class Storm:
     # What happens next
 
     def acts(self, step: Step) -> Iterator[Act]:
-        """What a step comes to, one act after another; nothing where there is nobody for it."""
+        """Return the acts of a step; none if their client or session is missing."""
         there = [party for party in self.parties if not party.away]
         party = step.pick("who", there) if there else None
         match step.kind:
@@ -320,7 +320,7 @@ class Storm:
                 yield Happens(step.kind)
 
     def first_words(self, party: Party) -> Iterator[Act]:
-        """What somebody says at the beginning, until there is one who is alone with a session, and who joins it."""
+        """Return the first acts, until one client is alone with a session, and another joins it."""
         yield self._request(party, "initialize", {"protocolVersion": 1, **_NEWS})
         yield from self.disconnect()
         if party.part.name in ("ann", "bob"):
@@ -330,16 +330,16 @@ class Storm:
         yield from self.disconnect()
 
     def round_trip(self, party: Party) -> Iterator[Act]:
-        """What somebody says after all that who does nothing wrong, and gets an answer, whoever was there before."""
+        """Return the last acts, of a client that makes no mistakes and gets an answer, whatever came before."""
         for method, params in (("initialize", {"protocolVersion": 1}), ("session/list", {})):
             yield self._request(party, method, params)
-            # An agent that has ended is not started again at once.
+            # An agent that has ended is not restarted at once.
             yield Happens("tick")
             yield from self.disconnect()
         self.witness.everything_is_answered(party)
 
     def disconnect(self) -> Iterator[Act]:
-        """The agent answers everything that it was asked, and what comes of that, until there is no more."""
+        """Answer all requests at the agent, and those that follow."""
         for _ in range(1000):
             if not self.owed:
                 return
@@ -347,7 +347,7 @@ class Storm:
         raise AssertionError("there is no end of what the agent is asked")
 
     def reaction(self) -> Iterator[Act]:
-        """What the agent does by itself."""
+        """Return an act of the agent itself."""
         while self.eager:
             number = next((number for number, owed in self.owed.items() if owed.method != "session/prompt"), None)
             if number is None:
@@ -385,7 +385,7 @@ class Storm:
         return self._says_text(party, message(step.mutations, **members, by=mark))
 
     def _session(self, party: Party, step: Step) -> str:
-        """The id of a session that somebody names: that it takes part in, that exists for it, or a guess."""
+        """Return the id of a session that a client names: attached, visible, or a guess."""
         own = [record.id for record in self.disk.values() if party.part.may_see(record.owner, record.id)]
         joined = [session.id for session in party.client.sessions]
         children = [child for child, parent in self._children.items() if parent in own]
@@ -418,7 +418,7 @@ class Storm:
         return params | more.get(method, {})
 
     def _said_of(self, party: Party, session: str, step: Step) -> dict[str, Any]:
-        """What somebody says of its time on another link, its own or somebody else's."""
+        """Compose a client's state from another link, its own or another client's."""
         own = [it for it in self.all if it.gone and it.part.counts and it.part.identity == party.part.identity]
         former = step.pick("link", own if own and step.chance("own", 70) else self.all)
         epoch, position = former.marks.get(session, ("run-1", 1))
@@ -451,10 +451,10 @@ class Storm:
         return self._writes(message(() if step is None or self.witness.truthful else step.mutations, **members))
 
     def settle(self, number: int, step: Step | None) -> Iterator[Writes]:
-        """The agent answers a request; what it replays comes before."""
+        """Answer a request at the agent, after its replay."""
         owed = self.owed.pop(number)
         if step is not None and step.mutations and not self.witness.truthful:
-            # Nobody may understand the answer: it is given again in the end.
+            # The answer may be unreadable: it is given again in the end.
             self.owed[number] = owed
         record = self.disk.get(owed.session or "")
         answer: dict[str, Any] = {"result": {}}
@@ -481,7 +481,7 @@ class Storm:
             case "session/delete" if record is not None:
                 self.disk.pop(record.id)
                 self.known.pop(record.id, None)
-                # What nobody has ever had, or nobody has any more, the gateway's own user may ask for.
+                # An id without a present owner may be requested by the gateway's own user.
                 del self.witness.words[record.id]
             case "session/prompt":
                 answer = {"result": {"stopReason": "end_turn"}}
@@ -490,7 +490,7 @@ class Storm:
         yield self._writes_made(step, id=number, **answer)
 
     def _make(self, owner: str) -> Record:
-        """A new session."""
+        """Create a session."""
         fruit = FRUIT[owner]
         self._count[fruit] += 1
         record = Record(f"{fruit}-{self._count[fruit]}", owner)
@@ -499,7 +499,7 @@ class Storm:
         return record
 
     def remember(self, record: Record) -> None:
-        """A session is on the disk."""
+        """Put a session on the disk."""
         self.disk[record.id] = record
         self.witness.words[record.id] = Word(record.owner, record.id)
 
@@ -511,17 +511,17 @@ class Storm:
         return [record for record in found if record is not None]
 
     def _speaks(self, step: Step) -> Iterator[Writes]:
-        """The agent says something by itself."""
+        """Compose a message of the agent itself."""
         if not self.known:
             return
         record = step.pick("record", [*self.known.values()])
         running = self._running()
         about: dict[str, Any] = {"sessionId": record.id}
         if running and step.kind != "update" and step.chance("nowhere", 35):
-            # In a turn some agents don't say which session they mean.
+            # In a turn some agents omit the session.
             record, about = step.pick("running", running), {}
         elif len(running) == 1 and not self._awaited() and step.chance("child", 20):
-            # A sub-agent's session, which nobody has asked for.
+            # A sub-agent's session, which no client requested.
             record = running[0]
             about = {"sessionId": f"child-{next(self._fresh)}"}
             self._children[about["sessionId"]] = record.id
@@ -573,7 +573,7 @@ class Storm:
         elif method == methods.CREATE_ELICITATION:
             params |= {"message": about["of"], "elicitationId": self._elicitation(step)}
             if self.owed and step.chance("because", 40):
-                # Because of a request, and of nothing else.
+                # For a request, and without a session.
                 params = {"requestId": step.pick("request", [*self.owed]), "message": "?"}
         elif method.startswith("terminal/"):
             params |= {"command": "ls"} | ({} if method == "terminal/create" else {"terminalId": self._terminal(step)})

@@ -1,4 +1,4 @@
-"""What the core keeps: how much of it there may be at any time, and that nothing is left when it is over."""
+"""Sizes of the core's tables: limits at any time, and emptiness in the end."""
 
 import itertools
 from collections.abc import Iterable, Sized
@@ -9,7 +9,7 @@ from acp_gateway.core.sessions import Client, Registry
 
 
 def nothing_is_too_much(multiplexer: Multiplexer, registry: Registry) -> None:
-    """Everything is within the limits of the policy, and what is counted is what there is."""
+    """Assert that all sizes are within the policy's limits, and equal to their counters."""
     process, routing = multiplexer._process, multiplexer._routing
     policy = process.policy
     for client in process.clients:
@@ -31,7 +31,7 @@ def nothing_is_too_much(multiplexer: Multiplexer, registry: Registry) -> None:
 
 
 def nothing_is_left_of(clients: Iterable[Client], multiplexer: Multiplexer, registry: Registry) -> None:
-    """All clients have gone: nothing is kept for them but what goes on without them."""
+    """Assert that nothing is kept for departed clients except what goes on without them."""
     process, lifecycle = multiplexer._process, multiplexer._lifecycle
     assert not process.clients
     for client in clients:
@@ -49,7 +49,7 @@ def nothing_is_left_of(clients: Iterable[Client], multiplexer: Multiplexer, regi
 
 
 def nothing_is_left(multiplexer: Multiplexer, registry: Registry) -> None:
-    """The process has ended."""
+    """Assert that nothing is kept for an ended process."""
     process, routing = multiplexer._process, multiplexer._routing
     tables: list[Sized] = [
         process.asked,

@@ -1,4 +1,4 @@
-"""Everybody says anything to the core: it never raises, answers everything, and tells nobody what is not theirs."""
+"""Random messages of all peers to the core: it never raises, answers every request, and leaks no message."""
 
 import itertools
 from typing import Any
@@ -42,7 +42,7 @@ WAITING = 20_000
 
 
 def policy(*, shared: bool, serves: frozenset[Capability], tools: McpPolicy) -> Policy:
-    """One whose limits are reached soon."""
+    """A policy with small limits."""
     return make_policy(
         shared=shared,
         serves=serves,
@@ -61,7 +61,7 @@ def policy(*, shared: bool, serves: frozenset[Capability], tools: McpPolicy) -> 
 
 
 class Wire(Scene):
-    """A scene whose deliveries a storm is told of; it carries out the storm's acts."""
+    """A scene whose output a storm observes; it carries out the storm's acts."""
 
     def __init__(self, storm: Storm, policy: Policy) -> None:
         self.shelf = Shelf(JOURNAL)
@@ -78,7 +78,7 @@ class Wire(Scene):
         for client, texts in deliveries.to_clients.items():
             assert not client.gone or client is leaving
             self.storm.heard(self.by_client[client], texts)
-            # All has arrived.
+            # All messages have arrived.
             client.replays.clear()
         for text in deliveries.to_agent:
             self.storm.agent_heard(text)
@@ -88,7 +88,7 @@ class Wire(Scene):
         self.look_at(deliveries.directory_checks)
 
     def carry_out(self, act: Act) -> None:
-        """Do it, and what comes of it; then look whether all is well."""
+        """Carry out an act, and check all invariants."""
         self._do(act)
         for party in self.storm.parties:
             self.storm.witness.nothing_is_due(party)
@@ -158,7 +158,7 @@ class Wire(Scene):
                 self.look_at_once()
 
     def look_at_once(self) -> None:
-        """What nobody has looked at yet is looked at now, and what comes later at once."""
+        """Finish all directory checks, and later ones at once."""
         self.look = look
         while self.directory_checks:
             directory_check = self.directory_checks.pop(0)
@@ -199,7 +199,7 @@ def end(storm: Storm, wire: Wire, *, politely: bool) -> None:
 
 
 @pytest.mark.parametrize("truthful", [True, False], ids=["an agent that says what is", "an agent that says anything"])
-@pytest.mark.parametrize("shared", [True, False], ids=["everybody's", "somebody's own"])
+@pytest.mark.parametrize("shared", [True, False], ids=["shared", "own"])
 @effort(30)
 @given(
     plans,

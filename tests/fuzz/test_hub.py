@@ -1,4 +1,4 @@
-"""Everybody says anything to a hub, links are lost and agents end: it goes on, and keeps the promises of the core."""
+"""Random messages to a hub, with lost links and ended agents: it keeps running, and keeps the promises of the core."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -51,7 +51,7 @@ class Hall:
         self._names = 0
 
     async def carry_out(self, act: Act) -> None:
-        """Do it, and what comes of it; then look whether all is well."""
+        """Carry out an act, and check all invariants."""
         await self._do(act)
         nothing_is_too_much(self.scene.hub.multiplexer, self.scene.registry)
         for reaction in self.storm.reaction():
@@ -114,7 +114,7 @@ class Hall:
     # What is heard
 
     async def settle_down(self) -> None:
-        """Have everybody hear what there is, until there is nothing more."""
+        """Deliver messages until none is left."""
         heard = True
         while heard:
             await wait_all_tasks_blocked()
@@ -152,7 +152,7 @@ class Hall:
         self.storm.agent_lost()
 
     async def _has_gone(self, party: Party, visitor: Peer) -> None:
-        """Its connection has ended, for good. Who can come back finds out by itself what has become of all it asked."""
+        """End a connection for good. A client that returns finds out the outcome of its requests itself."""
         assert visitor.disconnect is not None
         if visitor.disconnect.reason is not None and not party.part.counts:
             self.storm.witness.everything_is_answered(party)
@@ -162,7 +162,7 @@ class Hall:
 
 
 async def take(traveller: Traveller) -> list[bytes]:
-    """All that comes over a link that resumes, until there is nothing more."""
+    """Deliver all messages over a resumed link, until none is left."""
     texts: list[bytes] = []
 
     async def listen() -> None:
@@ -213,7 +213,7 @@ async def play(storm: Storm, plan: Plan, *, shared: bool) -> None:
 
 
 @pytest.mark.parametrize("truthful", [True, False], ids=["an agent that says what is", "an agent that says anything"])
-@pytest.mark.parametrize("shared", [True, False], ids=["everybody's", "somebody's own"])
+@pytest.mark.parametrize("shared", [True, False], ids=["shared", "own"])
 @effort(15)
 @given(plans, st.booleans(), st.sampled_from(CAPABILITIES))
 def test_a_hub_withstands(shared: bool, truthful: bool, plan: Plan, eager: bool, capabilities: dict[str, Any]) -> None:

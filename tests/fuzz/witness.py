@@ -1,4 +1,4 @@
-"""Who hears what around one agent, and what must never be: the oracle for clients and agents that say anything.
+"""Oracle for random messages around one agent: recipients, responses, and forbidden leaks.
 
 The witness knows what is said and heard on the wire, and nothing else. Words are planted in what is said: the id of a
 session and each piece of its content is a word of that session, and each message of a client has a word of its author.
@@ -19,22 +19,22 @@ from tests.fuzz import reference
 from tests.fuzz.reference import Envelope, Object
 
 Key: TypeAlias = tuple[str, str]
-"""What makes two ids the same."""
+"""Return a key that is equal for equal ids."""
 
 FRUIT: Final = {"me": "kiwi", "you": "plum"}
-"""What the ids of an identity's sessions begin with."""
+"""Prefix of the ids of an identity's sessions."""
 
 _WORDS: Final = re.compile(rb"(?:kiwi|plum)-\d+\b|juice\d+\b|~\w+#\d+~")
 
 GUESTS_MAY: Final = frozenset(
     {"session/prompt", "session/set_mode", "session/set_model", "session/set_config_option", "session/cancel"}
 )
-"""What of a guest's may reach the agent, beside answers and the cancellation of its own requests."""
+"""Messages of a guest that may reach the agent, beside responses and the cancellation of its own requests."""
 
 
 @dataclass(frozen=True)
 class Part:
-    """Somebody who takes part."""
+    """An identity with its role and scope."""
 
     name: str
     identity: str
@@ -42,19 +42,19 @@ class Part:
     only: str | None = None
     guest: bool = False
     counts: bool = False
-    """Whether its link can be resumed."""
+    """True if its link can be resumed."""
 
     def may_see(self, owner: str, session: str) -> bool:
-        """Whether a session exists for this one."""
+        """Return True if a session is in the scope."""
         return session == self.only if self.guest else owner == self.identity and self.only in (None, session)
 
     def may_hear(self, other: "Part") -> bool:
-        """Whether this one may hear what another one says, in some session."""
+        """Return True if this one may receive another one's messages in some session."""
         return self.circle == other.circle
 
     @property
     def circle(self) -> str:
-        """Whose sessions this one may be in at all."""
+        """Identities whose sessions this one may attach to."""
         if not self.guest or self.only is None:
             return self.identity
         return next(identity for identity, fruit in FRUIT.items() if self.only.startswith(fruit))
@@ -62,23 +62,23 @@ class Part:
 
 @dataclass(eq=False)
 class Party:
-    """One connection of somebody's, or a link."""
+    """One connection of a participant, or a link."""
 
     part: Part
     client: Client
     open: dict[Key, bytes] = field(default_factory=dict)
-    """What it has asked and is not answered: the id as it is spelled."""
+    """Unanswered requests of the client, by id in its spelling."""
     refusals: int = 0
-    """How many answers under no id of its own are due."""
+    """Number of errors under the id null that are due."""
     asked: dict[bytes, bytes] = field(default_factory=dict)
-    """What it is asked and has not answered, by id."""
+    """Unanswered requests of the agent to the client, by id."""
     last_minted: int = 0
     returning: set[Key] = field(default_factory=set)
-    """Those of its requests by which it takes up what it had on another link."""
+    """Requests of the client that rejoin sessions from another link."""
     marks: dict[str, tuple[str, int]] = field(default_factory=dict)
-    """Where in which session it was told that it is."""
+    """Marked positions by session."""
     said: list[bytes] = field(default_factory=list)
-    """The ids of all requests that it ever made."""
+    """Ids of all requests of the client."""
     wants_news: bool = False
     gone: bool = False
     away: bool = False
@@ -86,14 +86,14 @@ class Party:
 
 @dataclass(frozen=True)
 class Word:
-    """What a word belongs to."""
+    """Owner of a word."""
 
     owner: str
     session: str
 
 
 def make_client(part: Part, name: str) -> Client:
-    """A client as the core knows it."""
+    """Describe a client of the core."""
     role = Role.OBSERVER if part.observes else Role.CONTROLLER
     return Client(
         name, SessionScope(part.identity, part.only, part.guest), role, link=f"link {name}" if part.counts else None
@@ -101,31 +101,31 @@ def make_client(part: Part, name: str) -> Client:
 
 
 class Witness:
-    """What was said and heard."""
+    """All messages sent and received."""
 
     def __init__(self, *, truthful: bool) -> None:
         self.truthful = truthful
-        """Whether the agent says of each session what is of that session. If not, a leak may be its own doing."""
+        """True if the agent names the right session in each message. If not, a leak may be the agent's own."""
         self.words: dict[str, Word] = {}
-        """The words of sessions."""
+        """Words of sessions."""
         self.authors: dict[str, Part] = {}
-        """The words of clients' messages."""
+        """Words of clients' messages."""
         self.told: dict[str, set[str]] = {}
-        """For each circle, the words that somebody of it has said."""
+        """Words of the members of each circle."""
         self.asks: Counter[bytes] = Counter()
-        """What the agent has asked and is not answered, by id."""
+        """Unanswered requests of the agent, by id."""
         self.forwarded = 0
-        """The highest id under which the agent was asked anything."""
+        """Highest id of the requests to the agent."""
         self._numbers = iter(range(1, 10**9))
 
     def plant(self, owner: str, session: str) -> str:
-        """A new word for something that is said in a session."""
+        """Return a new word for a message in a session."""
         word = f"juice{next(self._numbers)}"
         self.words[word] = Word(owner, session)
         return word
 
     def sign(self, part: Part) -> str:
-        """A new word for something that somebody says."""
+        """Return a new word for a client's message."""
         word = f"~{part.name}#{next(self._numbers)}~"
         self.authors[word] = part
         return word
@@ -133,7 +133,7 @@ class Witness:
     # Clients
 
     def says(self, party: Party, text: bytes) -> None:
-        """A client is about to say something: what has to come of it."""
+        """Note a message that a client is about to send, and the answers that are due."""
         self.told.setdefault(party.part.circle, set()).update(_words(text))
         envelope = reference.envelope(text)
         if isinstance(envelope, int):
@@ -167,8 +167,8 @@ class Witness:
                 del party.asked[raw]
 
     def hears(self, party: Party, text: bytes) -> None:
-        """A client has got a message."""
-        assert not party.gone, "somebody who has left hears something"
+        """Check a message that a client has received."""
+        assert not party.gone, "a departed client receives a message"
         if isinstance(text, Mark):
             self._mark(party, text)
             return
@@ -206,7 +206,7 @@ class Witness:
                 party.last_minted = max(party.last_minted, int(raw))
 
     def _mark(self, party: Party, mark: Mark) -> None:
-        assert party.part.counts, "somebody gets a mark who does not count"
+        assert party.part.counts, "a client that does not count gets a mark"
         positions = dict(reference.read(bytes(mark)).get("params")).get("positions")
         assert isinstance(positions, Object)
         for session, place in positions:
@@ -228,23 +228,23 @@ class Witness:
             assert said, f"{part.name} hears {word}, which is of {planted.session}: {text!r}"
 
     def nothing_is_due(self, party: Party) -> None:
-        """What can be answered at once is answered."""
+        """Check that requests without need of the agent are answered."""
         assert not party.refusals, f"{party.part.name} is not told what is wrong with what it said"
 
     def everything_is_answered(self, party: Party) -> None:
-        """What was asked has got its one answer."""
+        """Note the one response to a request."""
         assert not party.open, f"{party.part.name} waits for ever: {list(party.open.values())}"
 
     # The agent
 
     def agent_says(self, text: bytes) -> None:
-        """The agent is about to write a line."""
+        """Note a line that the agent is about to write."""
         envelope = reference.envelope(text)
         if isinstance(envelope, Envelope) and envelope.kind is Kind.REQUEST:
             self.asks[envelope.raw_id] += 1
 
     def agent_hears(self, text: bytes) -> Envelope:
-        """The agent has got a message."""
+        """Check a message that the agent has received."""
         envelope = reference.envelope(text)
         assert isinstance(envelope, Envelope), f"the agent gets what is no message: {text!r}"
         assert reference.repeated_member(text) is None or envelope.kind is Kind.RESPONSE
@@ -260,7 +260,7 @@ class Witness:
         return envelope
 
     def authors_of(self, text: bytes) -> list[Part]:
-        """Whose words a message has."""
+        """Return the owners of the words in a message."""
         return [self.authors[word] for word in _words(text) if word in self.authors]
 
     def _may_say(self, part: Part, envelope: Envelope, text: bytes) -> None:
@@ -273,11 +273,11 @@ class Witness:
             assert word is None or part.may_see(word.owner, word.session), what
 
     def agent_ends(self) -> None:
-        """The agent has ended: nobody answers it any more, and the next one knows nothing of it."""
+        """Forget the requests of an agent that has ended; the next one knows nothing of them."""
         self.asks.clear()
 
     def agent_is_answered(self) -> None:
-        """What the agent has asked has got its one answer."""
+        """Note the one response to a request of the agent."""
         left = [raw for raw, count in self.asks.items() if count]
         assert not left, f"the agent waits for ever: {left}"
 
@@ -287,7 +287,7 @@ def _words(text: bytes) -> set[str]:
 
 
 def _named(text: bytes) -> Iterator[str]:
-    """Sessions that a message may be about, however somebody reads it."""
+    """Return the sessions that a message may be about, in the reading of any parser."""
     value = reference.read(text)
     params = value.get("params") if isinstance(value, Object) else None
     for name, named in params if isinstance(params, Object) else ():
@@ -301,6 +301,6 @@ def _raw(text: bytes, *path: str) -> bytes:
 
 
 def _elements(text: bytes, name: str) -> list[bytes]:
-    """What an answer says that is given back."""
+    """Return the requests that a response returns to their client."""
     raw = _raw(text, "result", "_meta", methods.META, name)
     return [raw[start:end] for start, end in reference.elements(raw)] if raw[:1] == b"[" else []
