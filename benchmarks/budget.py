@@ -19,7 +19,8 @@ from acp_gateway.core.agent_state import Policy
 from acp_gateway.core.journal import Journal
 from acp_gateway.core.multiplexer import Multiplexer
 from acp_gateway.core.output import Output
-from acp_gateway.core.sessions import Client, DirectoryCheckResult, Registry, SessionScope
+from acp_gateway.core.registry import Registry
+from acp_gateway.core.sessions import Client, DirectoryCheckResult, SessionScope
 from acp_gateway.gateway.storage.database import Database
 from acp_gateway.gateway.storage.records import Run, StoredJournal, StoredSession
 from acp_gateway.protocol import jsonrpc

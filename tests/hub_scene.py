@@ -12,12 +12,12 @@ from trio.testing import wait_all_tasks_blocked
 
 from acp_gateway.core.multiplexer import Multiplexer
 from acp_gateway.core.output import AuditEvent, HookEvent
+from acp_gateway.core.registry import Registry
 from acp_gateway.core.sessions import (
     AgentHandle,
     Client,
     DirectoryCheck,
     DirectoryCheckResult,
-    Registry,
     Role,
     Session,
     SessionScope,

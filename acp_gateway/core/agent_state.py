@@ -18,7 +18,8 @@ from acp_gateway.core.cut_turns import cut_turn
 from acp_gateway.core.journal import Journal
 from acp_gateway.core.mcp_servers import McpPolicy
 from acp_gateway.core.output import HookEvent, Outgoing
-from acp_gateway.core.sessions import SESSION_ID_SIZE, Client, DirectoryCheck, Registry, Request, Session, State
+from acp_gateway.core.registry import Registry
+from acp_gateway.core.sessions import SESSION_ID_SIZE, Client, DirectoryCheck, Request, Session, State
 from acp_gateway.core.terminals import Terminals
 from acp_gateway.core.unopened import Unopened
 from acp_gateway.protocol import jsonrpc, methods, spans

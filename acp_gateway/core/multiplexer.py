@@ -40,6 +40,7 @@ from acp_gateway.core.initialization import Initialization
 from acp_gateway.core.journal import Journal
 from acp_gateway.core.opening import Openings
 from acp_gateway.core.output import Output
+from acp_gateway.core.registry import Registry
 from acp_gateway.core.routing import Routing
 from acp_gateway.core.sessions import (
     AgentHandle,
@@ -48,7 +49,6 @@ from acp_gateway.core.sessions import (
     DirectoryCheckResult,
     Phase,
     Presence,
-    Registry,
     Request,
     Session,
 )

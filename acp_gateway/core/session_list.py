@@ -5,7 +5,8 @@ from typing import Final
 
 import msgspec
 
-from acp_gateway.core.sessions import Client, Registry, Session
+from acp_gateway.core.registry import Registry
+from acp_gateway.core.sessions import Client, Session
 from acp_gateway.protocol import jsonrpc, spans
 from acp_gateway.protocol.jsonrpc import Message
 

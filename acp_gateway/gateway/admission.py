@@ -5,7 +5,8 @@ from typing import Final
 
 from acp_gateway.config.load import Config
 from acp_gateway.config.toml_file import suggestion
-from acp_gateway.core.sessions import Registry, Role, Session, SessionScope
+from acp_gateway.core.registry import Registry
+from acp_gateway.core.sessions import Role, Session, SessionScope
 from acp_gateway.errors import AccessError, Forbidden, UnknownAgent, UnknownSession
 from acp_gateway.gateway.access import Access, ConnectRequest, Grant
 from acp_gateway.gateway.storage.store import Storage

@@ -9,7 +9,8 @@ from typing import Any, Final
 import trio
 
 from acp_gateway.core.agent_requests import AgentRequest
-from acp_gateway.core.sessions import Presence, Registry, Session, SessionScope
+from acp_gateway.core.registry import Registry
+from acp_gateway.core.sessions import Presence, Session, SessionScope
 from acp_gateway.gateway.attachment import Disconnect
 from acp_gateway.gateway.hub import Hub
 from acp_gateway.protocol import jsonrpc

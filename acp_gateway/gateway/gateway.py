@@ -12,12 +12,8 @@ from acp_gateway import __version__
 from acp_gateway.config.load import AgentSection, Config, agent_environment
 from acp_gateway.core.agent_state import Policy
 from acp_gateway.core.multiplexer import Multiplexer
-from acp_gateway.core.sessions import (
-    AgentHandle,
-    Client,
-    Registry,
-    Role,
-)
+from acp_gateway.core.registry import Registry
+from acp_gateway.core.sessions import AgentHandle, Client, Role
 from acp_gateway.errors import AgentError, ConfigError, LinkGone
 from acp_gateway.gateway.access import Access, ConnectRequest, Grant
 from acp_gateway.gateway.admission import Authorizer

@@ -5,17 +5,17 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from acp_gateway.core.agent_state import Policy
+from acp_gateway.core.archive import Loss
 from acp_gateway.core.journal import Journal
 from acp_gateway.core.multiplexer import Multiplexer
 from acp_gateway.core.output import AuditEvent, HookEvent
+from acp_gateway.core.registry import Registry
 from acp_gateway.core.sessions import (
     AgentHandle,
     Client,
     DirectoryCheck,
     DirectoryCheckResult,
-    Loss,
     Problem,
-    Registry,
     Role,
     Session,
     SessionScope,

@@ -13,12 +13,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from acp_gateway.core.output import Output
+from acp_gateway.core.registry import Registry
 from acp_gateway.core.sessions import (
     AgentHandle,
     Client,
     DirectoryCheck,
     DirectoryCheckResult,
-    Registry,
     Request,
     Role,
     Session,

@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 
 from acp_gateway.core.journal import Journal
-from acp_gateway.core.sessions import Registry, Session
+from acp_gateway.core.registry import Registry
+from acp_gateway.core.sessions import Session
 from tests.core.scene import Peer, Place, Scene, Shelf, make_policy, news_params
 
 LOADS: dict[str, Any] = {"loadSession": True}

@@ -8,7 +8,8 @@ from hypothesis import event, given
 from hypothesis import strategies as st
 
 from acp_gateway.core.echoes import MOST_WITHHELD
-from acp_gateway.core.sessions import Registry, Role
+from acp_gateway.core.registry import Registry
+from acp_gateway.core.sessions import Role
 from tests.core.scene import Peer, Scene, Shelf, encode, make_policy, news_params
 
 Block = dict[str, Any]

@@ -5,7 +5,8 @@ from typing import Any
 
 import pytest
 
-from acp_gateway.core.sessions import Registry, Request, Role, State
+from acp_gateway.core.registry import Registry
+from acp_gateway.core.sessions import Request, Role, State
 from acp_gateway.protocol.jsonrpc import parse
 from acp_gateway.protocol.methods import Capability
 from tests.core.scene import HINT, Peer, Scene, make_policy, news_params

@@ -11,7 +11,8 @@ from acp_gateway.core.journal import Journal
 from acp_gateway.core.mcp_servers import McpPolicy
 from acp_gateway.core.opening import NAME_TOLD, SERVERS_TOLD
 from acp_gateway.core.output import AuditEvent
-from acp_gateway.core.sessions import DirectoryCheckResult, Problem, Registry, Role, Session, State
+from acp_gateway.core.registry import Registry
+from acp_gateway.core.sessions import DirectoryCheckResult, Problem, Role, Session, State
 from acp_gateway.protocol.gaps import GAP
 from acp_gateway.protocol.jsonrpc import parse
 from tests.core.scene import Peer, Place, Scene, Shelf, encode, make_policy, news_params

@@ -5,8 +5,9 @@ from typing import Any
 import pytest
 
 from acp_gateway.core.agent_state import Policy
+from acp_gateway.core.registry import Registry
 from acp_gateway.core.rejoining import LARGEST_ID, Rejoin, last_id, with_own_meta, without_own_meta
-from acp_gateway.core.sessions import Registry, Role
+from acp_gateway.core.sessions import Role
 from acp_gateway.protocol.gaps import MAY_BE_MISSING, PART_MISSING
 from acp_gateway.protocol.jsonrpc import parse
 from tests.core.scene import Peer, Place, Scene, Shelf, encode, make_policy

@@ -19,7 +19,8 @@ from acp_gateway.client.recovery import Outcome, RecoveryState
 from acp_gateway.core.journal import Journal
 from acp_gateway.core.multiplexer import Multiplexer
 from acp_gateway.core.output import Output
-from acp_gateway.core.sessions import Client, Registry, Role, Session, SessionScope
+from acp_gateway.core.registry import Registry
+from acp_gateway.core.sessions import Client, Role, Session, SessionScope
 from tests.core.scene import Shelf, encode, look, make_policy
 
 PLENTY = 1_000_000

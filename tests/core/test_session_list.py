@@ -8,8 +8,9 @@ import pytest
 
 from acp_gateway.core import session_list as catalogue
 from acp_gateway.core.journal import Journal
+from acp_gateway.core.registry import Registry
 from acp_gateway.core.session_list import Query, next_page
-from acp_gateway.core.sessions import Client, Registry, Role, Session, SessionScope
+from acp_gateway.core.sessions import Client, Role, Session, SessionScope
 from acp_gateway.protocol.jsonrpc import parse
 from tests.core.scene import Peer, Scene, make_policy
 

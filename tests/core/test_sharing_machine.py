@@ -1,7 +1,7 @@
 """Any clients, any sessions, any order of events: what has to hold whatever happens.
 
 Two machines drive multiplexers through random scenes: one shared process with all clients on it, and several processes
-with a connection each and one registry. The agent and its disk are part of the scene. What must hold is in `sharing_model`.
+with a connection each and one registry. The agent and its disk are part of the scene. The rules are in `sharing_model`.
 """
 
 from collections.abc import Iterator

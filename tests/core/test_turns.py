@@ -4,7 +4,8 @@ from typing import Any
 
 import pytest
 
-from acp_gateway.core.sessions import Registry, Role
+from acp_gateway.core.registry import Registry
+from acp_gateway.core.sessions import Role
 from tests.core.scene import Peer, Scene, make_policy, news_params
 
 CANCELLED = {"stopReason": "cancelled"}

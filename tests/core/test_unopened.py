@@ -5,7 +5,8 @@ from typing import Any
 import pytest
 
 from acp_gateway.core.journal import Journal
-from acp_gateway.core.sessions import Client, Registry, Role, Session, SessionScope
+from acp_gateway.core.registry import Registry
+from acp_gateway.core.sessions import Client, Role, Session, SessionScope
 from acp_gateway.core.unopened import REMEMBERED, Unopened
 from acp_gateway.protocol.jsonrpc import parse
 from tests.core.scene import Scene, Shelf

@@ -4,8 +4,9 @@ import itertools
 from collections.abc import Iterable, Sized
 
 from acp_gateway.core.multiplexer import Multiplexer
+from acp_gateway.core.registry import Registry
 from acp_gateway.core.routing import EARLY_SIZE, STRANGERS
-from acp_gateway.core.sessions import Client, Registry
+from acp_gateway.core.sessions import Client
 
 
 def nothing_is_too_much(multiplexer: Multiplexer, registry: Registry) -> None:

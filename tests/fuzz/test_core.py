@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from acp_gateway.config.load import AgentSection
 from acp_gateway.core.agent_state import Policy
 from acp_gateway.core.mcp_servers import McpPolicy
-from acp_gateway.core.sessions import Client, Registry
+from acp_gateway.core.registry import Registry
+from acp_gateway.core.sessions import Client
 from acp_gateway.gateway.hub_services import login_hint
 from acp_gateway.protocol.methods import Capability
 from tests.core.scene import Scene, Shelf, look, make_policy

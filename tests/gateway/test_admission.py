@@ -8,7 +8,8 @@ import pytest
 
 from acp_gateway.config.load import AgentSection, Config
 from acp_gateway.core.journal import Journal
-from acp_gateway.core.sessions import Registry, Role, Session
+from acp_gateway.core.registry import Registry
+from acp_gateway.core.sessions import Role, Session
 from acp_gateway.errors import AccessError, Forbidden, UnknownAgent, UnknownSession
 from acp_gateway.gateway.access import Access, ConnectRequest, Grant
 from acp_gateway.gateway.admission import Authorizer

@@ -9,7 +9,8 @@ import pytest
 import trio
 
 from acp_gateway.core.journal import Journal
-from acp_gateway.core.sessions import Registry, Role, Session, SessionScope
+from acp_gateway.core.registry import Registry
+from acp_gateway.core.sessions import Role, Session, SessionScope
 from acp_gateway.gateway import control_channel as desk
 from acp_gateway.gateway.agent.process import Agent
 from acp_gateway.gateway.attachment import Disconnect

@@ -3,8 +3,9 @@
 import time
 from collections.abc import Callable, Sequence
 
+from acp_gateway.core.archive import Loss
 from acp_gateway.core.journal import Journal
-from acp_gateway.core.sessions import Loss, Session
+from acp_gateway.core.sessions import Session
 from acp_gateway.gateway.storage.records import Run, StoredJournal
 from acp_gateway.gateway.storage.store import Storage
 

@@ -8,7 +8,8 @@ import trio
 import trio.testing
 
 from acp_gateway.core.journal import Journal
-from acp_gateway.core.sessions import AgentHandle, Registry, Session
+from acp_gateway.core.registry import Registry
+from acp_gateway.core.sessions import AgentHandle, Session
 from acp_gateway.gateway.storage.archive import StoredArchive
 from acp_gateway.gateway.storage.store import Storage
 

@@ -1,0 +1,66 @@
+"""Interface of the storage that keeps sessions for the next gateway process."""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Final, Literal, Protocol
+
+if TYPE_CHECKING:
+    from acp_gateway.core.sessions import Session
+
+
+Loss = Literal["removed", "cut"]
+"""A part of a journal that an archive has lost: all of it, or its beginning."""
+
+
+class Archive(Protocol):
+    """Storage that keeps sessions for the next gateway process. Its methods return at once and never fail."""
+
+    def keep(self, session: "Session") -> None:
+        """Store a session that is new, has another entry in lists, or continues its journal in another epoch."""
+
+    def remove(self, session: "Session") -> None:
+        """Delete a session."""
+
+    def write(self, session: "Session", message: bytes, state: str | None) -> None:
+        """Store a message that was appended to a session's journal."""
+
+    def extend(self, session: "Session", messages: Sequence[bytes]) -> None:
+        """Store messages without state that were appended to a session's journal."""
+
+    def end_turn(self, session: "Session") -> None:
+        """Store the end of a turn."""
+
+    def replace(self, session: "Session") -> None:
+        """Store another journal of a session."""
+
+    def settle(self, session: "Session") -> None:
+        """Finish storing a journal that is about to be cleared; the stored part stays."""
+
+    def holds(self, session: "Session") -> bool:
+        """Return True if the journal of a session that is not live can be read."""
+
+    def loss(self, session: "Session") -> Loss | None:
+        """Return "removed" if a session's journal was kept and is no longer, "cut" if its beginning is missing."""
+
+
+class NoArchive:
+    """An archive that stores nothing."""
+
+    def keep(self, session: "Session") -> None: ...
+    def remove(self, session: "Session") -> None: ...
+    def write(self, session: "Session", message: bytes, state: str | None) -> None: ...
+    def extend(self, session: "Session", messages: Sequence[bytes]) -> None: ...
+    def end_turn(self, session: "Session") -> None: ...
+    def replace(self, session: "Session") -> None: ...
+    def settle(self, session: "Session") -> None: ...
+
+    def holds(self, session: "Session") -> bool:
+        """Return False."""
+        return False
+
+    def loss(self, session: "Session") -> Loss | None:
+        """Return None."""
+        return None
+
+
+NO_ARCHIVE: Final = NoArchive()
+"""Archive of sessions that are not registered."""

@@ -1,0 +1,182 @@
+"""Registry of all sessions of a gateway: the owner of each, and the clients that it exists for.
+
+All agents of a gateway run as one user and find each other's sessions on disk. The registry alone knows the owner of
+each session: it is consulted before any list, load, resume, fork or delete is answered or forwarded. A session outside
+of a client's scope does not exist for that client.
+"""
+
+from collections.abc import Iterator, Mapping
+from typing import Final
+
+from acp_gateway.core.archive import NO_ARCHIVE, Archive
+from acp_gateway.core.sessions import AgentHandle, Session, SessionScope
+
+REMEMBERED: Final = 10_000
+"""Maximum number of sessions that are not live and whose owner is remembered: a year of a busy gateway, in a few
+megabytes. A forgotten session belongs to the gateway's own user again, like a session that was never registered."""
+
+
+class Registry:
+    """All sessions that the gateway has seen, live or not.
+
+    Args:
+        own_identity: the identity of the gateway's user, who owns sessions that were never registered.
+        archive: stores sessions for the gateway's next process.
+        run: a word unique to this gateway process: epochs of journals begin with it.
+    """
+
+    def __init__(self, own_identity: str, archive: Archive = NO_ARCHIVE, run: str = "") -> None:
+        self.own_identity = own_identity
+        self._archive = archive
+        self._run = run
+        self._epochs = 0
+        # By agent and id. Several sessions can share an id: agents that count their sessions restart the count each
+        # time.
+        self._sessions: dict[tuple[str, str], list[Session]] = {}
+        # The same by id alone.
+        self._by_id: dict[str, dict[Session, None]] = {}
+        # Live sessions by owner, in the order in which they became live.
+        self._live: dict[str, dict[Session, None]] = {}
+        # Sessions that are not live, by owner, in the order in which they ended; and their number.
+        self._past: dict[str, dict[Session, None]] = {}
+        self._past_count = 0
+
+    def new_epoch(self) -> str:
+        """Return a new word for the positions in one journal."""
+        self._epochs += 1
+        return f"{self._run}-{self._epochs}"
+
+    def restore(self, session: Session) -> None:
+        """Register a session of an earlier gateway process; it is not live."""
+        session.archive = self._archive
+        session.restored = True
+        self._enlist(session)
+        self._put_by(session)
+
+    def add(self, session: Session, home: AgentHandle) -> None:
+        """Register a session that is live from now on."""
+        self._live.setdefault(session.owner, {})[session] = None
+        session.home = home
+        session.archive = self._archive
+        key = session.agent, session.id
+        for other in list(self._sessions.get(key, ())):
+            if not other.live and other.owner == session.owner:
+                self._forget(other)
+        self._take_out(session)
+        self._enlist(session)
+        self._archive.keep(session)
+
+    def end(self, session: Session) -> None:
+        """Unregister a session as live; its owner stays known."""
+        self._leave(session)
+        self._archive.keep(session)
+        self._put_by(session)
+        while self._past_count > REMEMBERED:
+            # Evict from the owner with the most entries, so that no owner can push out another's.
+            most = max(self._past, key=lambda owner: len(self._past[owner]))
+            self._forget(next(iter(self._past[most])))
+
+    def remove(self, session: Session) -> None:
+        """Forget a session that does not exist any more."""
+        self._leave(session)
+        self._forget(session)
+
+    def count_live(self, owner: str | None = None) -> int:
+        """Return the number of live sessions, of one identity or of all."""
+        return sum(map(len, self._live.values())) if owner is None else len(self._live.get(owner, ()))
+
+    def count_waiting(self, owner: str | None = None) -> int:
+        """Return the number of queued prompts, in the sessions of one identity or of all."""
+        of_each = self._live.values() if owner is None else [self._live.get(owner, {})]
+        return sum(len(session.queue) for sessions in of_each for session in sessions)
+
+    def find(self, viewer: SessionScope, agent: str, session_id: str) -> Session | None:
+        """Return the session of that id in this scope, a live one first.
+
+        Returns None as well if several match for a guest: a counted id must not open another owner's session.
+        """
+        same = self._sessions.get((agent, session_id), [])
+        if len(same) == 1:
+            return same[0] if viewer.sees(same[0]) else None
+        # Of several ended sessions, an agent that counts has only the last one still.
+        seen = [session for session in same if viewer.sees(session) and (session.live or session is same[-1])]
+        seen.sort(key=lambda session: not session.live)
+        if viewer.guest and len({session.owner for session in seen if session.live}) > 1:
+            return None
+        return seen[0] if seen else None
+
+    def live(self, viewer: SessionScope) -> list[Session]:
+        """Return the live sessions in scope, in the order in which they became live.
+
+        Takes no time for sessions of others or ended ones: observers may list often.
+        """
+        return self._seen(viewer, self._live)
+
+    def past(self, viewer: SessionScope) -> list[Session]:
+        """Return the sessions in scope that are not live, in the order in which they ended."""
+        return self._seen(viewer, self._past)
+
+    def _seen(self, viewer: SessionScope, by_owner: Mapping[str, dict[Session, None]]) -> list[Session]:
+        if viewer.only is None:
+            return [session for session in by_owner.get(viewer.identity, ()) if viewer.sees(session)]
+        same_id = self._by_id.get(viewer.only, ())
+        return [it for it in same_id if it in by_owner.get(it.owner, ()) and viewer.sees(it)]
+
+    def known(self, agent: str, session_id: str) -> bool:
+        """Return True if a session of that id was ever registered, for any owner."""
+        return (agent, session_id) in self._sessions
+
+    def may_exist(self, viewer: SessionScope, agent: str, session_id: str) -> bool:
+        """Return True if an unregistered session would be in scope, should the agent have it."""
+        if viewer.guest or (viewer.only is not None and viewer.only != session_id):
+            return False
+        if viewer.workspaces is not None:
+            return False  # Its workspace is unknown here.
+        # Two agents of the configuration may be one program, with one disk.
+        elsewhere = self._by_id.get(session_id, ())
+        if any(session.live or session.owner != viewer.identity for session in elsewhere):
+            return False
+        return viewer.identity == self.own_identity and not self.known(agent, session_id)
+
+    def __iter__(self) -> Iterator[Session]:
+        return (session for same in list(self._sessions.values()) for session in same)
+
+    def _leave(self, session: Session) -> None:
+        if session.live:
+            session.home = None
+            del self._live[session.owner][session]
+            if not self._live[session.owner]:
+                del self._live[session.owner]
+
+    def _put_by(self, session: Session) -> None:
+        self._take_out(session)
+        self._past.setdefault(session.owner, {})[session] = None
+        self._past_count += 1
+
+    def _take_out(self, session: Session) -> None:
+        sessions = self._past.get(session.owner, {})
+        if session in sessions:
+            del sessions[session]
+            self._past_count -= 1
+        if not sessions:
+            self._past.pop(session.owner, None)
+
+    def _enlist(self, session: Session) -> None:
+        same = self._sessions.setdefault((session.agent, session.id), [])
+        if session not in same:
+            same.append(session)
+            self._by_id.setdefault(session.id, {})[session] = None
+
+    def _forget(self, session: Session) -> None:
+        self._archive.remove(session)
+        self._take_out(session)
+        key = session.agent, session.id
+        same = self._sessions.get(key, [])
+        if session in same:
+            same.remove(session)
+        if not same:
+            self._sessions.pop(key, None)
+        same_id = self._by_id.get(session.id, {})
+        same_id.pop(session, None)
+        if not same_id:
+            self._by_id.pop(session.id, None)
