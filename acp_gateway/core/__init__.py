@@ -1,1 +1,37 @@
-"""Decisions for one agent and its clients: events go in, output comes out. No I/O, no clock, no log."""
+"""Decisions for one agent and its clients: events go in, output comes out. No I/O, no clock, no log.
+
+The modules, from the bottom up:
+
+- `journal` and `archive`: the history of a session, and the interface of its storage.
+- `sessions` and `registry`: one session with its clients and requests, and the owners of all sessions.
+- `output`: messages and effects, collected for the driver.
+- `agent_requests`, `terminals`, `unopened`, `echoes`, `cut_turns`: parts of the state of an agent process.
+- `capabilities`, `mcp_servers`, `access_rules`, `updates`: pure functions on messages.
+- `agent_state`: the state of an agent process, and how requests are forwarded and answered.
+- `routing`, `turns`, `preconditions`, `rejoining`, `session_list`, `opening`, `closing`, `initialization`: decisions.
+- `multiplexer`: the entry point, which dispatches each event to one of them.
+
+The driver feeds events, one verb for each (`attach`, `receive_from_client`, `client_away`, `client_back`,
+`client_gone`, `dismiss`, `receive_from_agent`, `agent_lost`, `agent_stopped`, `end_turns`, `retire`, `pass_time`;
+`journal_loaded` and `directories_checked` bring the results of requested work). The verbs never raise and never wait.
+Afterwards the driver takes the messages to send (`take_deliveries`) and to log (`take_notes`).
+
+Ids. Each request of a client is forwarded under a whole number that is never used twice; the response gets the client's
+own spelling back. Each request of the agent is forwarded to each recipient under an id of that recipient
+(`agent_requests`). An id inside of a message (`$/cancel_request`, elicitations, terminals) is translated in place. The
+rest of a message keeps its bytes.
+
+Sessions. A message that names a session reaches the agent only from an attached client; other clients are answered as
+if the session did not exist. A live session is never loaded again: the journal answers, in one step with attaching, so
+that nothing is missing and nothing comes twice. A session has one turn at a time, and its updates fan out to all
+attached clients.
+
+Agent. It is initialized once, by the first client. When it ends, each open request is answered with an error. An agent
+for several clients is started again by the next request, and re-opens the sessions with attached clients before it gets
+any other request.
+
+Answered here and never forwarded: text that is no message, arrays, messages with a repeated member where the gateway
+looks, requests before `initialize`, a second `initialize`, an id still in use, sessions in directories that are missing
+or not permitted, methods that observers and guests may not use, masked `fs/*` and `terminal/*` requests of the agent,
+and the gateway's reserved methods.
+"""

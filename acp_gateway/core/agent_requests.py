@@ -333,3 +333,18 @@ def undecided(question: AgentRequest) -> bytes:
     if question.method == CREATE_ELICITATION:
         return jsonrpc.result(question.id, {"action": "cancel"})
     return jsonrpc.error(question.id, jsonrpc.REQUEST_CANCELLED, "the client for this request has gone")
+
+
+def selected_option(response: Message) -> str | None:
+    """Return the option of a permission response that was selected."""
+    selected = jsonrpc.text_at(response.text, "result", "outcome", "outcome") == "selected"
+    return jsonrpc.text_at(response.text, "result", "outcome", "optionId") if selected else None
+
+
+def decision_of(response: Message) -> str | None:
+    """Return the selected option or the other outcome of a decision."""
+    chosen = selected_option(response)
+    if chosen is not None:
+        return chosen
+    outcome = jsonrpc.text_at(response.text, "result", "outcome", "outcome")
+    return outcome or jsonrpc.text_at(response.text, "result", "action")

@@ -327,7 +327,11 @@ class AgentState:
             self.out.client(client, text)
 
     def refuse_unknown(self, request: Request, session_id: str | None) -> None:
-        """Refuse a request for a session in the same words whether it exists or not.
+        """Refuse a request for a session that does not exist for its client."""
+        self.refuse(request, *self.unknown_session(request, session_id))
+
+    def unknown_session(self, request: Request, session_id: str | None) -> Refusal:
+        """Return the refusal for an unknown session, in the same words whether it exists or not.
 
         Only its owner learns why the agent could not open it.
         """
@@ -335,7 +339,7 @@ class AgentState:
         reason = self.unopened.reason(request.client, session_id)
         if reason is not None:
             why += f"; the agent could not open it: {reason}"
-        self.refuse(request, jsonrpc.SESSION_NOT_FOUND, why, {"sessionId": session_id})
+        return jsonrpc.SESSION_NOT_FOUND, why, {"sessionId": session_id}
 
     def too_much(self, message: Message, pending: int, size: int) -> str | None:
         """Return why a request exceeds the limits, given the number and bytes of open ones; None if it does not."""

@@ -1,10 +1,11 @@
 """`initialize` of an agent process, once for all of its clients, and the reset after the process has ended."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 from acp_gateway.core import access_rules, capabilities
 from acp_gateway.core.agent_state import AgentPhase, AgentState
-from acp_gateway.core.opening import Openings
+from acp_gateway.core.opening import SessionOpening
 from acp_gateway.core.rejoining import last_id, without_own_meta
 from acp_gateway.core.routing import Routing
 from acp_gateway.core.sessions import Client, Phase, Request, State
@@ -16,11 +17,11 @@ class Initialization:
     """Initialization and reset of one agent process."""
 
     def __init__(
-        self, process: AgentState, routing: Routing, openings: Openings, dispatch: Callable[[Request], None]
+        self, process: AgentState, routing: Routing, opening: SessionOpening, dispatch: Callable[[Request], None]
     ) -> None:
         self._process = process
         self._routing = routing
-        self._openings = openings
+        self._opening = opening
         # Resumes a request that has waited.
         self._dispatch = dispatch
         # `initialize` as forwarded, the client's request that it was made from, and the response for clients.
@@ -126,7 +127,7 @@ class Initialization:
             self._greet(request)
         for session in list(self._process.live.values()):
             if session.attached:
-                self._openings.reopen(session)
+                self._opening.reopen(session)
             else:
                 self._process.drop(session)
         for request in held:
@@ -147,3 +148,12 @@ class Initialization:
         client.phase = Phase.READY
         self._process.respond(request, self._welcome)
         self._routing.route_again()
+
+
+def with_output(why: str, data: dict[str, Any], written: Mapping[str, Sequence[str]]) -> tuple[str, dict[str, Any]]:
+    """Return an error's message and data with the last output of the agent process."""
+    for name, lines in written.items():
+        if lines:
+            why += f"; the last it wrote to {name}: {lines[-1]}"
+            data = data | {name: list(lines)}
+    return why, data

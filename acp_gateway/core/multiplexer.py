@@ -1,29 +1,4 @@
-"""Multiplexes the clients of one agent process: routes, masks and answers messages.
-
-The driver feeds events, one verb for each (`attach`, `receive_from_client`, `client_away`, `client_back`,
-`client_gone`, `dismiss`, `receive_from_agent`, `agent_lost`, `agent_stopped`, `end_turns`, `retire`, `pass_time`;
-`journal_loaded` and `directories_checked` bring the results of requested work). The verbs never raise and never wait.
-Afterwards the driver takes the messages to send (`take_deliveries`) and to log (`take_notes`).
-
-Ids. Each request of a client is forwarded under a whole number that is never used twice; the response gets the client's
-own spelling back. Each request of the agent is forwarded to each recipient under an id of that recipient
-(`agent_requests`). An id inside of a message (`$/cancel_request`, elicitations, terminals) is translated in place. The
-rest of a message keeps its bytes.
-
-Sessions. A message that names a session reaches the agent only from an attached client; other clients are answered as
-if the session did not exist. A live session is never loaded again: the journal answers, in one step with attaching, so
-that nothing is missing and nothing comes twice. A session has one turn at a time, and its updates fan out to all
-attached clients.
-
-Agent. It is initialized once, by the first client. When it ends, each open request is answered with an error. An agent
-for several clients is started again by the next request, and re-opens the sessions with attached clients before it gets
-any other request.
-
-Answered here and never forwarded: text that is no message, arrays, messages with a repeated member where the gateway
-looks, requests before `initialize`, a second `initialize`, an id still in use, sessions in directories that are missing
-or not permitted, methods that observers and guests may not use, masked `fs/*` and `terminal/*` requests of the agent,
-and the gateway's reserved methods.
-"""
+"""Multiplexes the clients of one agent process: routes, masks and answers messages."""
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -32,16 +7,18 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from acp_gateway.core import access_rules, updates
-from acp_gateway.core.agent_requests import AgentRequest
+from acp_gateway.core.agent_requests import AgentRequest, decision_of, selected_option
 from acp_gateway.core.agent_state import AgentPhase, AgentState, Policy
 from acp_gateway.core.capabilities import Abilities
+from acp_gateway.core.closing import SessionClosing
 from acp_gateway.core.cut_turns import AGENT_ENDED, AGENT_STOPPED
-from acp_gateway.core.initialization import Initialization
+from acp_gateway.core.initialization import Initialization, with_output
 from acp_gateway.core.journal import Journal
-from acp_gateway.core.opening import Openings
+from acp_gateway.core.opening import SessionOpening
 from acp_gateway.core.output import Output
 from acp_gateway.core.registry import Registry
 from acp_gateway.core.routing import Routing
+from acp_gateway.core.session_list import SessionList
 from acp_gateway.core.sessions import (
     AgentHandle,
     Client,
@@ -66,16 +43,17 @@ class Multiplexer:
         self._process = AgentState(agent, policy, registry)
         self._routing = Routing(self._process)
         self._turns = Turns(self._process, self._routing)
-        self._openings = Openings(self._process, self._routing, self._turns, self._dispatch)
-        self._lifecycle = Initialization(self._process, self._routing, self._openings, self._dispatch)
+        self._opening = SessionOpening(self._process, self._routing, self._dispatch)
+        self._closing = SessionClosing(self._process, self._turns, self._opening, self._dispatch)
+        self._initialization = Initialization(self._process, self._routing, self._opening, self._dispatch)
         self._handlers: dict[str, Callable[[Client, Request], None]] = {
-            methods.NEW: self._openings.new,
-            methods.LOAD: self._openings.load,
-            methods.RESUME: self._openings.load,
-            methods.FORK: self._openings.fork,
-            methods.LIST: self._openings.list,
-            methods.CLOSE: self._openings.close,
-            methods.DELETE: self._openings.delete,
+            methods.NEW: self._opening.new,
+            methods.LOAD: self._opening.load,
+            methods.RESUME: self._opening.load,
+            methods.FORK: self._opening.fork,
+            methods.LIST: SessionList(self._process).list,
+            methods.CLOSE: self._closing.close,
+            methods.DELETE: self._closing.delete,
             methods.PROMPT: self._turns.prompt,
             methods.SET_MODE: self._turns.set_mode,
             methods.SET_MODEL: self._turns.set_model,
@@ -157,12 +135,7 @@ class Multiplexer:
 
     def left_behind(self) -> Counter[str]:
         """Count the bytes of queued prompts whose clients have gone, by identity."""
-        sizes: Counter[str] = Counter()
-        for session in self._process.live.values():
-            for request in session.queue:
-                if request.client is not None and request.client.gone:
-                    sizes[request.client.viewer.identity] += len(request.message.text)
-        return sizes
+        return self._turns.left_behind()
 
     def forget_left_behind(self, identity: str) -> None:
         """Drop the queued prompts of an identity whose clients have gone."""
@@ -240,7 +213,7 @@ class Multiplexer:
         for session in list(client.sessions):
             self._process.detach(session, client)
         self._process.terminals.client_gone(client)
-        self._lifecycle.client_gone(client)
+        self._initialization.client_gone(client)
         self._process.held = [request for request in self._process.held if request.client is not client]
         for waiting in (*self._process.loading_journals.values(), *self._process.returned.values()):
             waiting[:] = [request for request in waiting if request.client is not client]
@@ -282,7 +255,7 @@ class Multiplexer:
             written: the last lines that the process has written, by stream, for clients that may see its output.
             details: the error's message for those clients, in place of `why`.
         """
-        full = (jsonrpc.INTERNAL_ERROR, *_with_output(details or why, data, written))
+        full = (jsonrpc.INTERNAL_ERROR, *with_output(details or why, data, written))
         reasons = (jsonrpc.INTERNAL_ERROR, why, data), full
         for client in self._process.clients:
             reason = reasons[self._process.may_see_output(client)]
@@ -290,14 +263,14 @@ class Multiplexer:
                 self._process.refuse(request, *reason)
             if client.phase is Phase.WAITING:
                 client.phase = Phase.NEW
-        self._lifecycle.clear(data.get("reason", AGENT_ENDED))
+        self._initialization.clear(data.get("reason", AGENT_ENDED))
         if not self._process.policy.shared:
             self.retire()
             self._process.stage, self._process.lost = AgentPhase.LOST, reasons
 
     def agent_stopped(self) -> None:
         """Clear all state after the unused agent was stopped: like `agent_lost`, with nothing open."""
-        self._lifecycle.clear(AGENT_STOPPED)
+        self._initialization.clear(AGENT_STOPPED)
 
     def end_turns(self) -> None:
         """Cancel all turns and the agent's requests before the agent is stopped."""
@@ -310,7 +283,7 @@ class Multiplexer:
 
     def retire(self) -> None:
         """End all sessions here; no other call follows."""
-        self._lifecycle.clear()
+        self._initialization.clear()
         for session in list(self._process.live.values()):
             self._process.drop(session)
 
@@ -373,7 +346,7 @@ class Multiplexer:
             return
         client.take_on(request)
         if message.method == methods.INITIALIZE:
-            self._lifecycle.initialize(client, request)
+            self._initialization.initialize(client, request)
         elif client.phase is Phase.WAITING:
             # A script may send requests before its `initialize` is answered.
             self._process.held.append(request)
@@ -393,7 +366,7 @@ class Multiplexer:
         elif client.controls and self._process.stage is not AgentPhase.READY:
             self._process.held.append(request)
             if self._process.stage is AgentPhase.ABSENT:
-                self._lifecycle.begin()
+                self._initialization.begin()
         elif (queue := self._process.queue_for(client, request)) is not None:
             queue.append(request)
         else:
@@ -426,7 +399,7 @@ class Multiplexer:
             self._process.out.note(f"dropped a $/cancel_request of {client.name}: {flaw}")
             return
         at = spans.find(message.text, "params", "requestId")
-        request = None if at is None else client.requests.get(_key_at(message.text, at))
+        request = None if at is None else client.requests.get(jsonrpc.id_key(RawId(message.text[slice(*at)])))
         if request is None or at is None:
             self._process.out.note(f"dropped a $/cancel_request of {client.name} to no open request")
         elif request.agent_id is not None:
@@ -441,11 +414,8 @@ class Multiplexer:
             for behind in directory_check.behind:
                 self._dispatch(behind)
             return True
-        queues: list[Any] = [
-            self._process.held,
-            *self._process.loading_journals.values(),
-            *self._process.returned.values(),
-        ]
+        queues: list[Any] = [self._process.held, *self._process.loading_journals.values()]
+        queues += self._process.returned.values()
         queues += [directory_check.behind for directory_check in self._process.checking_directories.values()]
         for session in self._process.live.values():
             queues += [session.held, session.queue]
@@ -460,10 +430,8 @@ class Multiplexer:
             self._process.out.note(f"dropped a response of {client.name}, an observer")
             return
         question = self._process.questions.answer(client, response)
-        if question is None:
-            return
-        if question.is_decision:
-            self._process.tell_decision(question, client, _decision(response), chosen=_chosen(response))
+        if question is not None and question.is_decision:
+            self._process.tell_decision(question, client, decision_of(response), chosen=selected_option(response))
 
     def _refuse_message(self, client: Client, message: Message, code: int, why: str) -> None:
         """Refuse a request; a notification gets no response."""
@@ -482,31 +450,3 @@ class Multiplexer:
             self._refuse_message(client, message, jsonrpc.INVALID_REQUEST, why)
         else:
             self._process.out.refusal(client, jsonrpc.INVALID_REQUEST, why)
-
-
-def _with_output(why: str, data: dict[str, Any], written: Mapping[str, Sequence[str]]) -> tuple[str, dict[str, Any]]:
-    """Return an error's message and data with the last output of the agent process."""
-    for name, lines in written.items():
-        if lines:
-            why += f"; the last it wrote to {name}: {lines[-1]}"
-            data = data | {name: list(lines)}
-    return why, data
-
-
-def _chosen(response: Message) -> str | None:
-    """Return the option of a permission response that was selected."""
-    selected = jsonrpc.text_at(response.text, "result", "outcome", "outcome") == "selected"
-    return jsonrpc.text_at(response.text, "result", "outcome", "optionId") if selected else None
-
-
-def _decision(response: Message) -> str | None:
-    chosen = _chosen(response)
-    if chosen is not None:
-        return chosen
-    outcome = jsonrpc.text_at(response.text, "result", "outcome", "outcome")
-    return outcome or jsonrpc.text_at(response.text, "result", "action")
-
-
-def _key_at(text: bytes, at: tuple[int, int]) -> jsonrpc.IdKey:
-    raw = text[at[0] : at[1]]
-    return jsonrpc.id_key(RawId(raw))

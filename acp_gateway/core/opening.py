@@ -1,36 +1,23 @@
-"""Session methods: new, load, resume, fork, list, close, delete, and joining an open session.
+"""Session methods that open: new, load, resume, fork, and joining an open session.
 
 A live session is never requested from the agent again. A client that loads it gets the history from the journal and is
 attached from the next message on, in one step: nothing is missing and nothing comes twice. A session that is not live
 is loaded once; other requests for it wait meanwhile.
 """
 
-from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Final
 
-from acp_gateway.core import access_rules, session_list, updates
-from acp_gateway.core.agent_state import AgentState
+from acp_gateway.core import access_rules, preconditions, updates
+from acp_gateway.core.agent_state import AgentState, Refusal
 from acp_gateway.core.cut_turns import note_cut, told_cut
-from acp_gateway.core.mcp_servers import NotUnderstood, screen
 from acp_gateway.core.rejoining import Rejoin, adopt, missed, with_own_meta, without_own_meta
 from acp_gateway.core.routing import Routing
-from acp_gateway.core.session_list import Query
 from acp_gateway.core.sessions import Client, DirectoryCheck, Request, Session, State
-from acp_gateway.core.turns import Turns
 from acp_gateway.protocol import jsonrpc, methods, spans
 from acp_gateway.protocol.gaps import MAY_BE_MISSING, gap
 from acp_gateway.protocol.jsonrpc import Message
-from acp_gateway.protocol.reasons import in_one_line
-from acp_gateway.protocol.spans import TooMany
-
-SERVERS_TOLD: Final = 10
-"""Maximum number of MCP servers of one request in the audit, and of characters of each name; editors have a handful."""
-NAME_TOLD: Final = 64
-PATH_TOLD: Final = 256
-"""Maximum length of a refused directory in the log and the audit, in characters; paths are shorter."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,15 +30,12 @@ class _GoingOn:
     """True if that is exactly what the client has not seen."""
 
 
-class Openings:
-    """Session methods of the clients of one agent process."""
+class SessionOpening:
+    """Opens the sessions of one agent process."""
 
-    def __init__(
-        self, process: AgentState, routing: Routing, turns: Turns, dispatch: Callable[[Request], None]
-    ) -> None:
+    def __init__(self, process: AgentState, routing: Routing, dispatch: Callable[[Request], None]) -> None:
         self._process = process
         self._routing = routing
-        self._turns = turns
         # Resumes a request that has waited.
         self._dispatch = dispatch
 
@@ -65,7 +49,9 @@ class Openings:
         elif not client.controls:
             self._process.refuse(request, jsonrpc.METHOD_NOT_FOUND, "observers may only look: no session/new")
         elif (
-            self._names_none_of_others(client, request) and self._has_room(request) and self._may_open(client, request)
+            self._passes(request, preconditions.named_session(self._process, client, request))
+            and self._passes(request, preconditions.room(self._process, request))
+            and self._may_open(client, request)
         ):
             self._routing.openings += 1
             self._process.forward(request, self._opened)
@@ -83,8 +69,12 @@ class Openings:
         returning = Rejoin.read(message)
         if returning is not None and self._waits_for_owner(client, message.session, request):
             return
-        session = self._to_open(client, message.session, request)
-        if session is None or not self._has_room(request) or not self._may_open(client, request, session):
+        session = self.to_open(client, message.session, request)
+        if (
+            session is None
+            or not self._passes(request, preconditions.room(self._process, request))
+            or not self._may_open(client, request, session)
+        ):
             return
         if returning is not None and not session.journal_loaded and session.archive.holds(session):
             if session not in self._process.loading_journals:
@@ -93,7 +83,7 @@ class Openings:
             return
         message = request.message
         session.keep_setup(jsonrpc.parse(without_own_meta(message.text)))
-        session.workspace = _workspace(request) or session.workspace
+        session.workspace = request.workspace or session.workspace
         request.session = session
         resumes = message.method == methods.RESUME
         withheld = resumes and self._process.abilities.load
@@ -136,53 +126,20 @@ class Openings:
             self._process.refuse(request, jsonrpc.INVALID_PARAMS, "sessionId must be a string")
             return
         session = self._process.seen(client, session_id)
-        past = None if session is not None else self._to_open(client, session_id, request)
+        past = None if session is not None else self.to_open(client, session_id, request)
         if session is None and past is None:
             return
-        if self._has_room(request) and self._may_open(client, request, past):
+        if self._passes(request, preconditions.room(self._process, request)) and self._may_open(client, request, past):
             request.session = session
             self._routing.openings += 1
             self._process.forward(request, self._opened)
-
-    def list(self, client: Client, request: Request) -> None:
-        query = Query.of(client, self._process.agent, request.message)
-        if self._process.abilities.list and client.controls and client.viewer.only is None:
-            if not self._names_none_of_others(client, request):
-                return
-            self._process.forward(request, partial(self._listed, query=query, pages=1))
-        else:
-            reopens = self._process.abilities.reopens and client.controls and client.viewer.only is None
-            self._process.answer(request, session_list.known(query, self._process.registry, reopens=reopens))
-
-    def close(self, client: Client, request: Request) -> None:
-        session = self._process.of_request(client, request)
-        if session is None:
-            return
-        controllers = (other for other in session.controllers() if other is not client and not other.viewer.guest)
-        others = any(other.connected for other in controllers)
-        may_end = client.controls and not client.viewer.guest and self._process.abilities.close
-        if others or not may_end:
-            self._process.detach(session, client)
-            self._process.answer(request, b"{}")
-            self._process.announce_waiting()
-        else:
-            self._end(session, request)
-
-    def delete(self, client: Client, request: Request) -> None:
-        session_id = request.message.session
-        if session_id is None:
-            self._process.refuse(request, jsonrpc.INVALID_PARAMS, "sessionId must be a string")
-            return
-        session = self._process.seen(client, session_id) or self._to_open(client, session_id, request)
-        if session is not None:
-            self._end(session, request)
 
     def reopen(self, session: Session) -> None:
         """Re-open a session in a new process; its clients have its history already."""
         session.state = State.OPENING
         session.recorded, session.replay_to = self._process.new_journal(), None
         method = methods.RESUME if self._process.abilities.resume else methods.LOAD
-        self._process.forward(Request(None, _opening(method, session), session), self._reopened)
+        self._process.forward(Request(None, session.opening_request(method), session), self._reopened)
 
     def _opened(self, request: Request, response: Message) -> None:
         """Handle the response to `session/new` or `session/fork`."""
@@ -200,7 +157,7 @@ class Openings:
             known = session is not None
             session = session or self._process.new_session(session_id, client.viewer.identity)
             session.keep_setup(request.message)
-            session.workspace = _workspace(request)
+            session.workspace = request.workspace
             if session.workspace is None and request.session is not None:
                 session.workspace = request.session.workspace
             if not known:
@@ -241,69 +198,28 @@ class Openings:
             self._process.take_part(session, client, hosts=session.host is None)
             self._process.questions.offer(session, client)
         else:
-            session = self._to_open(client, session_id, request)
-            if session is None or not self._has_room(request):
+            session = self.to_open(client, session_id, request)
+            if session is None or not self._passes(request, preconditions.room(self._process, request)):
                 return
             if request.directory_check is None:
                 # The directory of a session opened before is known; no other directory of the request is used.
                 cwd = session.cwd if session.setup else jsonrpc.text_param(request.message, access_rules.CWD)
                 request.directory_check = DirectoryCheck(request, () if cwd is None else (cwd,))
-            if self._is_surveyed(request) and self._has_place(session, client, request):
+            if self._is_checked(request) and self._passes(
+                request, preconditions.joined_directory(self._process, session, client, request)
+            ):
                 session.held.append(request)
                 method = methods.LOAD if self._process.abilities.load else methods.RESUME
-                self._open(session, Request(None, _opening(method, session), session), replay_to=None)
-
-    def _has_place(self, session: Session, client: Client, request: Request) -> bool:
-        """Return True if a session to join has a permitted directory; else refuse the request."""
-        if session.setup:
-            return not self._is_out_of_place(client, request)
-        place = _place(request)
-        if place is None:
-            why = "there is no workspace that this connection may use"
-            self._process.refuse(request, jsonrpc.INVALID_PARAMS, why, {"reason": "outside_workspaces"})
-            return False
-        session.setup, session.workspace = {"cwd": jsonrpc.encode(place[0])}, place[1]
-        return True
-
-    def _names_none_of_others(self, client: Client, request: Request) -> bool:
-        """Return True unless a request without a session names another owner's; else refuse it.
-
-        Agents may look at the id all the same.
-        """
-        named, registry, viewer = request.message.session, self._process.registry, client.viewer
-        if named is None or registry.find(viewer, self._process.agent, named) is not None:
-            return True
-        if registry.may_exist(viewer, self._process.agent, named):
-            return True
-        self._process.refuse_unknown(request, named)
-        return False
-
-    def _has_room(self, request: Request) -> bool:
-        """Return True if a further session may be live; else refuse the request."""
-        policy, registry = self._process.policy, self._process.registry
-        assert request.client is not None
-        # Pending openings count as well: a client need not wait for one before it requests the next.
-        coming = Counter(
-            asked.client.viewer.identity
-            for asked in self._process.asked.values()
-            if asked.client is not None and asked.message.method in (methods.NEW, methods.FORK)
-        )
-        identity = request.client.viewer.identity
-        if registry.count_live(identity) + coming[identity] >= policy.sessions_per_identity:
-            why = f"sessions_per_identity ({policy.sessions_per_identity}) are open already; close some"
-        elif registry.count_live() + coming.total() >= policy.max_sessions:
-            why = f"max_sessions ({policy.max_sessions}) are open already"
-        else:
-            return True
-        self._process.refuse(request, jsonrpc.INVALID_REQUEST, why, {"reason": "too_many_sessions"})
-        return False
+                self._open(session, Request(None, session.opening_request(method), session), replay_to=None)
 
     def _may_open(self, client: Client, request: Request, past: Session | None = None) -> bool:
         """Return True if a session may be opened as requested; else it was refused, or waits for the directory check.
 
         `past` is a session that is not live and is re-opened.
         """
-        if request.directory_check is None and not self._screen(client, request):
+        if request.directory_check is None and not self._passes(
+            request, preconditions.mcp_servers(self._process, client, request)
+        ):
             return False
         if (
             request.directory_check is None
@@ -313,50 +229,17 @@ class Openings:
         ):
             # Of an earlier gateway process only the path is known, and symbolic links may have changed since.
             request.directory_check = DirectoryCheck(request, (*access_rules.directories_of(request.message), past.cwd))
-        return self._is_surveyed(request) and not self._is_out_of_place(client, request)
+        return self._is_checked(request) and self._passes(
+            request, preconditions.directories(self._process, client, request)
+        )
 
-    def _is_out_of_place(self, client: Client, request: Request) -> bool:
-        """Refuse a request if its directory check has found a problem; return True then."""
-        assert request.directory_check is not None
-        assert request.directory_check.findings is not None
-        problem = request.directory_check.findings.problem
-        if problem is not None:
-            self._process.refuse(request, jsonrpc.INVALID_PARAMS, problem.message, problem.data)
-            reason, path = problem.data.get("reason"), problem.data.get("cwd")
-            told = None if path is None else in_one_line(path, PATH_TOLD)
-            self._process.out.audit_event("cwd_refused", client, agent=self._process.agent, path=told, reason=reason)
-            self._process.out.note(f"{client.name}: refused a session in {told}: {reason}")
-        return problem is not None
+    def _passes(self, request: Request, refusal: Refusal | None) -> bool:
+        """Refuse a request whose precondition fails; return True if it holds."""
+        if refusal is not None:
+            self._process.refuse(request, *refusal)
+        return refusal is None
 
-    def _screen(self, client: Client, request: Request) -> bool:
-        """Remove the MCP servers that the policy does not pass on; return False if the request was refused."""
-        flaw = access_rules.flaw_of_opening(request.message)
-        screened = None
-        try:
-            screened = screen(request.message.text, self._process.policy.mcp_servers)
-        except NotUnderstood as error:
-            flaw = flaw or str(error)
-        if flaw is not None or screened is None:
-            self._process.refuse(request, jsonrpc.INVALID_PARAMS, flaw or "")
-            return False
-        found = (*screened.dropped, *screened.refused)
-        names = ", ".join(repr(_told(server.name)) for server in found[:SERVERS_TOLD])
-        name = "mcp_server_refused" if screened.refused else "mcp_server_dropped"
-        for server in found[:SERVERS_TOLD]:
-            told = {"name": _told(server.name), "kind": _told(server.kind)}
-            self._process.out.audit_event(name, client, agent=self._process.agent, **told)
-        if len(found) > SERVERS_TOLD:
-            self._process.out.audit_event(name, client, agent=self._process.agent, count=len(found) - SERVERS_TOLD)
-        if screened.refused:
-            why = f"MCP servers that would run on the gateway's machine are not allowed here: {names:.200}"
-            self._process.refuse(request, jsonrpc.INVALID_PARAMS, why, {"reason": "mcp_servers"})
-            return False
-        if screened.dropped:
-            self._process.out.note(f"{client.name}: left out MCP servers that would run here: {names:.200}")
-            request.replace(screened.text)
-        return True
-
-    def _is_surveyed(self, request: Request) -> bool:
+    def _is_checked(self, request: Request) -> bool:
         """Return True if the directories of a request are checked; else queue the check."""
         if request.directory_check is None:
             request.directory_check = DirectoryCheck(request, access_rules.directories_of(request.message))
@@ -402,7 +285,7 @@ class Openings:
             self._process.returned.setdefault(session_id, []).append(request)
         return waits
 
-    def _to_open(self, client: Client, session_id: str, request: Request) -> Session | None:
+    def to_open(self, client: Client, session_id: str, request: Request) -> Session | None:
         """Return the session that is not live and that a client may open here; None if the request was refused or
         waits."""
         session = self._process.registry.find(client.viewer, self._process.agent, session_id)
@@ -441,7 +324,7 @@ class Openings:
         going_on: _GoingOn | None = None,
     ) -> None:
         """Have the agent open a session, and record its replay."""
-        first = self._is_first(session)
+        first = self.is_first(session)
         self._process.enter(session)
         self._routing.entered(session)
         session.state = State.OPENING
@@ -453,7 +336,7 @@ class Openings:
         then = partial(self._loaded, first=first, returning=returning, going_on=going_on)
         self._process.forward(request, then, without_own_meta(text))
 
-    def _is_first(self, session: Session) -> bool:
+    def is_first(self, session: Session) -> bool:
         """Return True if no session of that id is known: a failed request for an id does not make its client the
         owner."""
         return not self._process.registry.known(session.agent, session.id)
@@ -474,7 +357,7 @@ class Openings:
         if response.error:
             self._process.unopened.refused(session, response)
             held, session.held = session.held, []
-            self._leave(session, forgotten=first)
+            self.leave(session, forgotten=first)
             if client is None and held:
                 # The gateway itself asked, on behalf of the first of them.
                 self._process.respond(held.pop(0), response)
@@ -514,7 +397,7 @@ class Openings:
                 self._process.questions.offer(session, client)
         self._set_open(session)
 
-    def _leave(self, session: Session, *, forgotten: bool) -> None:
+    def leave(self, session: Session, *, forgotten: bool) -> None:
         """Remove a session from this process; `forgotten` also removes its owner."""
         self._process.questions.session_ended(session)
         self._process.drop(session)
@@ -529,50 +412,6 @@ class Openings:
         for request in held:
             self._dispatch(request)
 
-    def _listed(self, request: Request, response: Message, *, query: Query, pages: int) -> None:
-        if response.error:
-            self._process.respond(request, response)
-            return
-        most = self._process.policy.max_listed_sessions
-        try:
-            text, cursor = session_list.filtered(query, self._process.registry, response.text, most)
-        except TooMany:
-            why = f"the agent lists more than {most} sessions on one page (max_listed_sessions)"
-            self._process.refuse(request, jsonrpc.INTERNAL_ERROR, why)
-            return
-        if cursor is not None and pages < session_list.PAGES and not query.client.gone:
-            then = partial(self._listed, query=query, pages=pages + 1)
-            self._process.forward(request, then, session_list.next_page(request.message, cursor))
-        else:
-            self._process.respond(request, jsonrpc.parse(text))
-
-    def _end(self, session: Session, request: Request) -> None:
-        """Have the agent close or delete a session; one that was not live enters this process meanwhile."""
-        request.session = session
-        then = partial(self._closed, first=self._is_first(session))
-        session.state = State.CLOSING if session.live else State.DELETING
-        if not session.live:
-            self._process.enter(session)
-        self._process.forward(request, then)
-
-    def _closed(self, request: Request, response: Message, *, first: bool) -> None:
-        """Handle the response to closing or deleting a session."""
-        session = request.session
-        assert session is not None
-        held, session.held = session.held, []
-        if not response.error:
-            deleted = request.message.method == methods.DELETE
-            self._process.tell(session, "deleted" if deleted else "closed")
-            self._turns.cancel_waiting(session)
-            self._leave(session, forgotten=deleted)
-        elif session.state is State.DELETING:
-            self._leave(session, forgotten=first)
-        else:
-            session.state = State.OPEN
-        self._process.respond(request, response)
-        for waiting in held:
-            self._dispatch(waiting)
-
     def _reopened(self, request: Request, response: Message) -> None:
         session = request.session
         assert session is not None
@@ -582,7 +421,7 @@ class Openings:
             self._process.unopened.refused(session, response)
             self._process.out.note(f"the agent cannot re-open session {session.id:.80}")
             held, session.held = session.held, []
-            self._leave(session, forgotten=False)
+            self.leave(session, forgotten=False)
             for waiting in held:
                 why = f"the agent has ended, and it cannot re-open session {session.id:.80}"
                 reason = self._process.unopened.reason(waiting.client, session.id)
@@ -599,27 +438,6 @@ class Openings:
             self._set_open(session)
 
 
-def _workspace(request: Request) -> str | None:
-    """Return the workspace of a request's directory, as the directory check found it."""
-    findings = None if request.directory_check is None else request.directory_check.findings
-    return None if findings is None else findings.workspace
-
-
-def _place(request: Request) -> tuple[str, str | None] | None:
-    """Return directory and workspace for a session never opened here: as requested, if permitted."""
-    cwd = jsonrpc.text_param(request.message, "cwd")
-    assert request.directory_check is not None
-    findings = request.directory_check.findings
-    assert findings is not None
-    return findings.instead if cwd is None or findings.problem is not None else (cwd, findings.workspace)
-
-
-def _opening(method: str, session: Session) -> Message:
-    """Compose the gateway's own request to re-open a session with its former parameters."""
-    params = jsonrpc.compose({"mcpServers": b"[]", **session.setup, "sessionId": jsonrpc.encode(session.id)})
-    return jsonrpc.parse(b'{"jsonrpc":"2.0","id":0,"method":%b,"params":%b}' % (jsonrpc.encode(method), params))
-
-
 def _as_load(message: Message) -> bytes:
     """Rewrite a `session/resume` as the `session/load` that replays the history."""
     method = spans.find(message.text, "method")
@@ -630,8 +448,3 @@ def _as_load(message: Message) -> bytes:
     if spans.find(message.text, "params", "mcpServers") is None:
         edits.append((params[0] + 1, params[0] + 1, b'"mcpServers":[],'))
     return spans.splice(message.text, edits)
-
-
-def _told(name: str) -> str:
-    """Escape and cut a client's word for logs, audit and errors; the rest is not searched for secrets."""
-    return in_one_line(name[: 16 * NAME_TOLD], NAME_TOLD)

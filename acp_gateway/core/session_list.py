@@ -1,14 +1,18 @@
 """`session/list`: the agent's list filtered for a client, with the live sessions added."""
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
 import msgspec
 
+from acp_gateway.core.agent_state import AgentState
+from acp_gateway.core.preconditions import named_session
 from acp_gateway.core.registry import Registry
-from acp_gateway.core.sessions import Client, Session
+from acp_gateway.core.sessions import Client, Request, Session
 from acp_gateway.protocol import jsonrpc, spans
 from acp_gateway.protocol.jsonrpc import Message
+from acp_gateway.protocol.spans import TooMany
 
 PAGES = 100
 """Maximum number of consecutive pages without an entry for a client, before it gets an empty one and continues
@@ -123,3 +127,40 @@ def _entry(session: Session) -> bytes:
 def _compose(session: Session) -> bytes:
     entry = {"sessionId": session.id, "cwd": session.cwd or "", "title": session.title, "updatedAt": session.updated_at}
     return jsonrpc.encode({name: value for name, value in entry.items() if value is not None})
+
+
+class SessionList:
+    """Lists the sessions of one agent process."""
+
+    def __init__(self, process: AgentState) -> None:
+        self._process = process
+
+    def list(self, client: Client, request: Request) -> None:
+        """Answer from the registry, or forward to the agent."""
+        query = Query.of(client, self._process.agent, request.message)
+        if self._process.abilities.list and client.controls and client.viewer.only is None:
+            refusal = named_session(self._process, client, request)
+            if refusal is not None:
+                self._process.refuse(request, *refusal)
+                return
+            self._process.forward(request, partial(self._listed, query=query, pages=1))
+        else:
+            reopens = self._process.abilities.reopens and client.controls and client.viewer.only is None
+            self._process.answer(request, known(query, self._process.registry, reopens=reopens))
+
+    def _listed(self, request: Request, response: Message, *, query: Query, pages: int) -> None:
+        if response.error:
+            self._process.respond(request, response)
+            return
+        most = self._process.policy.max_listed_sessions
+        try:
+            text, cursor = filtered(query, self._process.registry, response.text, most)
+        except TooMany:
+            why = f"the agent lists more than {most} sessions on one page (max_listed_sessions)"
+            self._process.refuse(request, jsonrpc.INTERNAL_ERROR, why)
+            return
+        if cursor is not None and pages < PAGES and not query.client.gone:
+            then = partial(self._listed, query=query, pages=pages + 1)
+            self._process.forward(request, then, next_page(request.message, cursor))
+        else:
+            self._process.respond(request, jsonrpc.parse(text))

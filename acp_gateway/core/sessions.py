@@ -215,6 +215,12 @@ class Request:
         """The id in the client's spelling."""
         return self.message.id
 
+    @property
+    def workspace(self) -> str | None:
+        """Workspace of the request's directory, as the directory check found it."""
+        findings = None if self.directory_check is None else self.directory_check.findings
+        return None if findings is None else findings.workspace
+
     def replace(self, text: bytes) -> None:
         """Replace the message, under the same id."""
         if self.client is not None:
@@ -387,6 +393,11 @@ class Session:
         huge = sum(map(len, params.values())) > SETUP_SIZE
         self.setup = {name: value for name, value in params.items() if name == "cwd" or not huge}
         self.cwd = jsonrpc.text_param(request, "cwd") or self.cwd
+
+    def opening_request(self, method: str) -> Message:
+        """Compose the gateway's own request to re-open the session with its former parameters."""
+        params = jsonrpc.compose({"mcpServers": b"[]", **self.setup, "sessionId": jsonrpc.encode(self.id)})
+        return jsonrpc.parse(b'{"jsonrpc":"2.0","id":0,"method":%b,"params":%b}' % (jsonrpc.encode(method), params))
 
     def keep_directory(self) -> None:
         """Keep the directory alone for re-opening: the other parameters are lost with the earlier gateway process."""

@@ -1,6 +1,6 @@
 """Prompt turns, one at a time per session; session-wide mode, model and options."""
 
-from collections import deque
+from collections import Counter, deque
 
 from acp_gateway.core import updates
 from acp_gateway.core.agent_state import AgentPhase, AgentState, Then, who
@@ -70,6 +70,15 @@ class Turns:
             held[:] = [request for request in held if request not in waiting]
         for request in waiting:
             self._process.answer(request, b'{"stopReason":"cancelled"}')
+
+    def left_behind(self) -> Counter[str]:
+        """Count the bytes of queued prompts whose clients have gone, by identity."""
+        sizes: Counter[str] = Counter()
+        for session in self._process.live.values():
+            for request in session.queue:
+                if request.client is not None and request.client.gone:
+                    sizes[request.client.viewer.identity] += len(request.message.text)
+        return sizes
 
     def forget_waiting(self, session: Session, identity: str, *, guest: bool = False) -> None:
         """Drop the queued prompts of an identity's departed clients, or of its departed guests alone."""

@@ -1,6 +1,5 @@
 """Session methods: new, load, resume, fork, list, close, delete, and joining an open session."""
 
-import json
 from collections.abc import Callable
 from typing import Any
 
@@ -8,8 +7,6 @@ import pytest
 
 from acp_gateway.core.agent_state import Policy
 from acp_gateway.core.journal import Journal
-from acp_gateway.core.mcp_servers import McpPolicy
-from acp_gateway.core.opening import NAME_TOLD, SERVERS_TOLD
 from acp_gateway.core.output import AuditEvent
 from acp_gateway.core.registry import Registry
 from acp_gateway.core.sessions import DirectoryCheckResult, Problem, Role, Session, State
@@ -18,6 +15,8 @@ from acp_gateway.protocol.jsonrpc import parse
 from tests.core.scene import Peer, Place, Scene, Shelf, encode, make_policy, news_params
 
 LOADS: dict[str, Any] = {"loadSession": True}
+
+
 RESUMES: dict[str, Any] = {"sessionCapabilities": {"resume": {}}}
 
 
@@ -383,11 +382,11 @@ def test_a_session_must_be_named(scene: Scene, ann: Peer, method: str, params: d
     assert not scene.agent.heard()
 
 
-# Load and resume of one that is not
-
-
 def begin_load(peer: Peer, method: str = "session/load", session_id: str = "s") -> int:
     return peer.request(method, sessionId=session_id, cwd="/srv", mcpServers=[])
+
+
+# Load and resume of one that is not
 
 
 def test_a_load_of_a_session_that_is_not_live_is_forwarded_and_the_replay_is_the_loaders(
@@ -563,10 +562,10 @@ def test_a_session_that_was_opened_by_a_resume_can_be_loaded_again_in_a_new_proc
     assert opening["params"] == {"mcpServers": [], "cwd": "/srv", "sessionId": "s"}
 
 
-# Whose session it is
-
-
 VEILED = ["session/load", "session/resume", "session/fork", "session/delete", "session/prompt", "session/close"]
+
+
+# Whose session it is
 
 
 @pytest.mark.parametrize("method", VEILED)
@@ -657,14 +656,14 @@ def test_a_guest_has_nothing_loaded(scene: Scene) -> None:
     assert not scene.agent.heard()
 
 
-# Live elsewhere
-
-
 def two_processes(**abilities: Any) -> tuple[Scene, Scene]:
     registry = Registry("me")
     policy = make_policy(shared=False)
     scenes = [Scene(policy, registry, agentCapabilities=abilities or LOADS) for _ in range(2)]
     return scenes[0], scenes[1]
+
+
+# Live elsewhere
 
 
 @pytest.mark.parametrize("method", ["session/load", "session/resume", "session/fork", "session/delete"])
@@ -948,12 +947,12 @@ def test_a_fork_of_a_session_that_is_not_live_is_for_the_agent_to_make(scene: Sc
     assert the_session(scene).id == "f"
 
 
-# List
-
-
 def listed(peer: Peer, **params: Any) -> list[Any]:
     peer.request("session/list", **params)
     return [entry["sessionId"] for entry in peer.hears()["result"]["sessions"]]
+
+
+# List
 
 
 def test_an_agent_that_has_no_list_has_one_through_the_gateway() -> None:
@@ -1019,237 +1018,9 @@ def test_who_came_for_one_session_is_shown_no_other(scene: Scene, ann: Peer, rol
     assert not scene.agent.heard()
 
 
-# Close
-
-
-def test_a_close_takes_leave_while_others_are_there(scene: Scene, ann: Peer) -> None:
-    ann.new_session()
-    bob = scene.join("bob")
-    bob.load()
-    bob.request("session/close", sessionId="s")
-    assert bob.hears()["result"] == {}
-    assert not scene.agent.heard()
-    scene.agent.update("one")
-    assert not bob.heard()
-    assert texts(ann.heard()) == ["one"]
-
-
-def test_the_last_connected_controller_closes_the_session(scene: Scene, ann: Peer) -> None:
-    bob = scene.join("bob", **news_params())
-    ann.new_session()
-    bob.load()
-    eve = scene.join("eve", role=Role.OBSERVER)
-    eve.load()
-    bob.away()
-    bob.heard()
-    ann.request("session/close", sessionId="s")
-    scene.agent.answers("session/close")
-    assert ann.hears()["result"] == {}
-    assert bob.heard()[0]["params"] == {"sessionId": "s", "event": "closed"}
-    assert scene.multiplexer.sessions == ()
-    assert [session.live for session in scene.registry] == [False]
-    assert not any(peer.client.sessions for peer in (ann, bob, eve))
-
-
-def test_an_observer_only_takes_leave(scene: Scene, ann: Peer) -> None:
-    ann.new_session()
-    eve = scene.join("eve", role=Role.OBSERVER)
-    eve.load()
-    ann.gone()
-    eve.request("session/close", sessionId="s")
-    assert eve.hears()["result"] == {}
-    assert not scene.agent.heard()
-
-
-def test_a_guest_only_takes_leave_although_nobody_else_is_there(scene: Scene, ann: Peer) -> None:
-    ann.new_session()
-    gil = scene.join("gil", "guest-1", only="s", guest=True)
-    gil.load()
-    ann.away()
-    gil.request("session/close", sessionId="s")
-    assert gil.hears()["result"] == {}
-    assert not scene.agent.heard()
-    assert list(the_session(scene).attached) == [ann.client]
-
-
-def test_an_agent_that_cannot_close_is_not_asked_to() -> None:
-    scene = Scene()
-    ann = scene.join("ann")
-    ann.new_session()
-    ann.request("session/close", sessionId="s")
-    assert ann.hears()["result"] == {}
-    assert not scene.agent.heard()
-    assert the_session(scene).live
-
-
-def test_a_close_that_fails_changes_nothing(scene: Scene, ann: Peer) -> None:
-    ann.new_session()
-    ann.request("session/close", sessionId="s")
-    scene.agent.refuses("session/close")
-    assert ann.hears()["error"]["message"] == "no"
-    assert list(the_session(scene).attached) == [ann.client]
-
-
-def test_what_is_open_in_a_session_that_is_closed_is_settled(scene: Scene, ann: Peer) -> None:
-    ann.new_session()
-    first, second = ann.prompt("first"), ann.prompt("second")
-    running = scene.agent.hears()
-    scene.agent.ask_permission(7)
-    scene.agent.send(id=8, method="x/y", params={"sessionId": "s"})
-    ann.heard()
-    ann.request("session/close", sessionId="s")
-    scene.agent.answers("session/close")
-    decided, other = scene.agent.heard()
-    assert (decided["id"], decided["result"]) == (7, {"outcome": {"outcome": "cancelled"}})
-    assert (other["id"], other["error"]["code"]) == (8, -32800)
-    heard = ann.heard()
-    assert {"jsonrpc": "2.0", "id": second, "result": {"stopReason": "cancelled"}} in heard
-    assert first not in [message.get("id") for message in heard]
-    scene.agent.send(id=running["id"], result={"stopReason": "cancelled"})
-    assert ann.hears()["id"] == first
-    assert not scene.multiplexer.busy
-
-
-def test_a_close_by_who_is_not_attached_closes_nothing(scene: Scene, ann: Peer) -> None:
-    ann.new_session()
-    bob = scene.join("bob")
-    bob.request("session/close", sessionId="s")
-    assert bob.hears()["error"]["code"] == -32002
-    assert list(the_session(scene).attached) == [ann.client]
-
-
-# Delete
-
-
-def test_a_delete_ends_a_session_for_everybody(scene: Scene) -> None:
-    ann = scene.join("ann", **news_params())
-    bob = scene.join("bob")
-    ann.new_session()
-    bob.request("session/delete", sessionId="s")
-    scene.agent.answers("session/delete")
-    assert bob.hears()["result"] == {}
-    assert ann.heard()[0]["params"] == {"sessionId": "s", "event": "deleted"}
-    assert scene.multiplexer.sessions == ()
-    assert list(scene.registry) == []
-    ann.prompt()
-    assert ann.hears()["error"]["code"] == -32002
-
-
-def test_a_session_that_is_not_live_can_be_deleted_by_whose_it_is(scene: Scene) -> None:
-    bob, me = scene.join("bob", "other"), scene.join("me")
-    bob.new_session()
-    bob.request("session/close", sessionId="s")
-    scene.agent.answers("session/close")
-    bob.heard()
-    me.request("session/delete", sessionId="s")
-    assert me.hears()["error"]["code"] == -32002
-    bob.request("session/delete", sessionId="s")
-    scene.agent.answers("session/delete")
-    assert bob.hears()["result"] == {}
-    assert list(scene.registry) == []
-
-
-def test_a_delete_that_fails_changes_nothing(scene: Scene, ann: Peer) -> None:
-    ann.new_session()
-    ann.request("session/delete", sessionId="s")
-    scene.agent.refuses("session/delete", -32601, "no deletes")
-    assert ann.hears()["error"]["code"] == -32601
-    assert list(the_session(scene).attached) == [ann.client]
-    ann.request("session/delete", sessionId="on disk")
-    scene.agent.refuses("session/delete", -32601, "no deletes")
-    assert ann.hears()["error"]["code"] == -32601
-    assert len(list(scene.registry)) == 1
-
-
-def begin_delete(scene: Scene, peer: Peer) -> Any:
-    """A client has a session deleted that is not live any more; what the agent got."""
-    peer.new_session()
-    close(scene, peer)
-    peer.request("session/delete", sessionId="s")
-    return scene.agent.takes("session/delete")
-
-
-def test_who_loads_what_is_being_deleted_waits_and_gets_the_whole_history_when_that_fails(
-    scene: Scene, ann: Peer
-) -> None:
-    deleting = begin_delete(scene, ann)
-    bob = scene.join("bob")
-    own = begin_load(bob)
-    assert (bob.inbox, scene.agent.inbox) == ([], [])
-    scene.agent.send(id=deleting["id"], error={"code": -32603, "message": "busy"})
-    assert ann.hears()["error"]["message"] == "busy"
-    loading = scene.agent.takes("session/load")
-    for text in ("one", "two"):
-        scene.agent.update(text)
-    scene.agent.answer(loading)
-    *history, response = bob.heard()
-    assert (texts(history), response["id"]) == (["one", "two"], own)
-    assert texts(scene.join("cem").load()) == ["one", "two"]
-    bob.prompt()
-    assert scene.agent.takes("session/prompt")
-
-
-def test_who_loads_what_is_being_deleted_is_answered_by_the_agent_when_it_is_gone(scene: Scene, ann: Peer) -> None:
-    deleting = begin_delete(scene, ann)
-    bob = scene.join("bob")
-    begin_load(bob)
-    assert (bob.inbox, scene.agent.inbox) == ([], [])
-    scene.agent.answer(deleting)
-    assert ann.hears()["result"] == {}
-    scene.agent.refuses("session/load", -32002, "no such session")
-    assert bob.hears()["error"]["message"] == "no such session"
-    assert list(scene.registry) == []
-    assert not scene.multiplexer.busy
-
-
-def test_all_that_is_asked_of_a_session_while_it_is_deleted_is_done_one_after_another(scene: Scene, ann: Peer) -> None:
-    deleting = begin_delete(scene, ann)
-    own = [begin_load(ann), begin_load(ann), ann.request("session/close", sessionId="s"), begin_load(ann)]
-    scene.agent.send(id=deleting["id"], error={"code": -32603, "message": "busy"})
-    for method in ("session/load", "session/close", "session/load"):
-        scene.agent.answer(scene.agent.takes(method))
-    assert [message["id"] for message in ann.heard()[1:]] == own
-    assert list(the_session(scene).attached) == [ann.client]
-
-
-def test_a_session_that_is_being_deleted_is_nobody_elses_to_open(scene: Scene, ann: Peer) -> None:
-    there = Scene(registry=scene.registry, agentCapabilities=LOADS)
-    bob = there.join("bob")
-    deleting = begin_delete(scene, ann)
-    begin_load(bob)
-    assert bob.hears()["error"]["code"] == -32002
-    scene.agent.send(id=deleting["id"], error={"code": -32603, "message": "busy"})
-    begin_load(bob)
-    assert there.agent.takes("session/load")
-
-
-def test_what_is_asked_in_a_session_that_could_not_be_deleted_is_settled(scene: Scene, ann: Peer) -> None:
-    deleting = begin_delete(scene, ann)
-    scene.agent.ask_permission(7)
-    scene.agent.send(id=deleting["id"], error={"code": -32603, "message": "busy"})
-    assert scene.agent.hears()["result"] == {"outcome": {"outcome": "cancelled"}}
-    assert not scene.multiplexer.busy
-
-
-def test_what_is_said_under_the_id_of_a_session_that_is_only_being_deleted_is_none_of_its_history() -> None:
-    shelf = Shelf()
-    scene = Scene(
-        registry=Registry("me", shelf, "run"), agentCapabilities=LOADS | {"sessionCapabilities": {"close": {}}}
-    )
-    ann = scene.join("ann", link="l")
-    deleting = begin_delete(scene, ann)
-    scene.agent.update("of another one, by an agent that counts its sessions")
-    scene.multiplexer.receive_from_agent([chunk("at once"), chunk("and more")])
-    scene.agent.send(id=deleting["id"], error={"code": -32603, "message": "busy"})
-    (journal,) = shelf.journals.values()
-    assert journal.replay() == []
-
-
-# Looking at directories
-
-
 PROGRAM = {"name": "files", "command": "/bin/files", "args": ["s3cret"], "env": [{"name": "KEY", "value": "s3cret"}]}
-ELSEWHERE = {"type": "http", "name": "docs", "url": "https://example.com/mcp", "headers": []}
+
+
 FOUND = DirectoryCheckResult()
 
 
@@ -1270,6 +1041,9 @@ def slow(scene: Scene) -> Scene:
 def methods_of(scene: Scene) -> list[str | None]:
     """Take the methods of all messages that the agent has received."""
     return [message.get("method") for message in scene.agent.heard()]
+
+
+# Looking at directories
 
 
 @pytest.mark.parametrize("method", OPENING)
@@ -1646,9 +1420,6 @@ def test_where_a_session_was_is_looked_at_again_for_a_limited_client(
     assert scene.agent.inbox == []
 
 
-# Joining what is not live
-
-
 @pytest.fixture
 def restored(slow: Scene) -> Scene:
     """Session "s" is known from an earlier process of the gateway."""
@@ -1663,6 +1434,9 @@ def joins(scene: Scene, **params: Any) -> Peer:
     bob = scene.join("bob", only="s")
     bob.request("session/new", mcpServers=[PROGRAM], **params)
     return bob
+
+
+# Joining what is not live
 
 
 def test_who_joins_has_a_session_opened_where_it_was(restored: Scene) -> None:
@@ -1745,142 +1519,14 @@ def test_who_has_left_meanwhile_has_nothing_opened_by_joining(slow: Scene) -> No
     assert (slow.agent.inbox, list(slow.registry)) == ([], [])
 
 
-# How a session is to be opened
-
-
-@pytest.mark.parametrize("method", OPENING)
-@pytest.mark.parametrize(
-    "params",
-    [
-        {"cwd": 7},
-        {"Cwd": "/etc"},
-        {"cwd": "/srv", "mcp_servers": [PROGRAM]},
-        {"cwd": "/srv", "additionalDirectories": "/etc"},
-        {"additionalDirectories": ["/srv"]},
-        {"cwd": "/srv", "mcpServers": {}},
-        {"cwd": "/srv", "mcpServers": [{"command": "a", "Command": "b"}]},
-    ],
-)
-def test_what_can_be_read_in_more_than_one_way_opens_nothing(method: str, params: dict[str, Any]) -> None:
-    scene = Scene(make_policy(mcp_servers="drop"), agentCapabilities=LOADS)
-    ann = scene.join("ann")
-    ann.request(method, sessionId="s", **params)
-    assert ann.hears()["error"]["code"] == -32602
-    assert (scene.agent.inbox, list(scene.registry), scene.audit_events) == ([], [], [])
-
-
-def test_of_very_many_tool_servers_the_audit_names_some_and_counts_the_rest() -> None:
-    scene = Scene(make_policy(mcp_servers="drop"))
-    ann = scene.join("ann")
-    ann.request("session/new", cwd="/srv", mcpServers=[PROGRAM | {"name": "n" * 1000}] * 100)
-    told = [audit_event.details for audit_event in scene.audit_events if audit_event.name == "mcp_server_dropped"]
-    assert told[:-1] == [{"agent": "agent", "name": "n" * 64 + " …", "kind": "stdio"}] * 10
-    assert told[-1] == {"agent": "agent", "count": 90}
-
-
-@pytest.mark.parametrize("method", OPENING)
-def test_local_tool_servers_are_left_out_and_the_session_starts(method: str) -> None:
-    scene = Scene(make_policy(mcp_servers="drop"), agentCapabilities=LOADS)
-    ann = scene.join("ann")
-    size = ann.client.waiting_size
-    ann.request(method, sessionId="s", cwd="/srv", mcpServers=[PROGRAM, ELSEWHERE])
-    asked = scene.agent.answers("session/load" if method == "session/resume" else method, sessionId="s")
-    assert asked["params"]["mcpServers"] == [ELSEWHERE]
-    assert "result" in ann.hears()
-    assert scene.audit_events[0] == AuditEvent(
-        "mcp_server_dropped", ann.client, {"agent": "agent", "name": "files", "kind": "stdio"}
-    )
-    assert scene.notes == ["ann: left out MCP servers that would run here: 'files'"]
-    assert b"s3cret" not in scene.session().setup["mcpServers"]
-    assert "s3cret" not in repr([scene.audit_events, scene.notes])
-    assert ann.client.waiting_size == size
-
-
-def test_a_session_that_is_opened_again_has_them_left_out_still() -> None:
-    scene = Scene(make_policy(mcp_servers="drop"), agentCapabilities=LOADS)
-    ann = scene.join("ann")
-    ann.request("session/new", cwd="/srv", mcpServers=[PROGRAM, ELSEWHERE])
-    scene.agent.answers("session/new", sessionId="s")
-    scene.lose_agent()
-    ann.prompt()
-    scene.agent.answers("initialize", **scene.welcome)
-    assert scene.agent.takes("session/load")["params"]["mcpServers"] == [ELSEWHERE]
-
-
-def test_they_are_left_out_and_told_of_once_however_long_somebody_looks() -> None:
-    scene = Scene(make_policy(mcp_servers="drop"), agentCapabilities=LOADS)
-    scene.look = None
-    ann = scene.join("ann")
-    ann.request("session/new", cwd="/srv", mcpServers=[PROGRAM])
-    scene.directory_check(FOUND)
-    assert scene.agent.takes("session/new")["params"]["mcpServers"] == []
-    assert len(scene.audit_events) == len(scene.notes) == 1
-
-
-@pytest.mark.parametrize("method", OPENING)
-def test_local_tool_servers_that_are_denied_are_named_in_the_error(method: str) -> None:
-    scene = Scene(make_policy(mcp_servers="deny"), agentCapabilities=LOADS)
-    scene.look = None
-    ann = scene.join("ann")
-    local = {"type": "http", "name": "no'tes", "url": "http://localhost", "headers": [{"name": "A", "value": "s3cret"}]}
-    ann.request(method, sessionId="s", cwd="/nowhere", mcpServers=[PROGRAM, ELSEWHERE, local])
-    (text,) = ann.heard_text()
-    error = json.loads(text)["error"]
-    assert (error["code"], error["data"]) == (-32602, {"reason": "mcp_servers"})
-    assert error["message"] == (
-        "MCP servers that would run on the gateway's machine are not allowed here: 'files', \"no'tes\""
-    )
-    assert [
-        (audit_event.name, audit_event.details["name"], audit_event.details["kind"])
-        for audit_event in scene.audit_events
-    ] == [
-        ("mcp_server_refused", "files", "stdio"),
-        ("mcp_server_refused", "no'tes", "http"),
-    ]
-    assert "s3cret" not in f"{text!r}{scene.audit_events}{scene.notes}"
-    assert (scene.agent.inbox, scene.directory_checks, list(scene.registry)) == ([], [], [])
-
-
-def test_names_are_told_without_what_a_terminal_would_obey_and_not_without_end() -> None:
-    for policy in ("drop", "deny"):
-        scene = Scene(make_policy(mcp_servers=policy))
-        ann = scene.join("ann")
-        ann.request("session/new", cwd="/srv", mcpServers=[{"name": "\x1b[31m" + "x" * 1000, "command": "c"}])
-        told = [*scene.notes, *(message["error"]["message"] for message in ann.heard())]
-        assert len(told) == 1
-        assert told[0].isprintable()
-        assert len(told[0]) < 300
-
-
-@pytest.mark.parametrize("policy", ["drop", "deny"])
-def test_of_many_servers_some_are_named_in_the_audit_and_the_others_counted(policy: McpPolicy) -> None:
-    for more in (0, 1, 3):
-        scene = Scene(make_policy(mcp_servers=policy))
-        ann = scene.join("ann")
-        servers = [{"name": "n" * 1000, "type": "t" * 1000} for _ in range(SERVERS_TOLD + more)]
-        ann.request("session/new", cwd="/srv", mcpServers=servers)
-        event = "mcp_server_dropped" if policy == "drop" else "mcp_server_refused"
-        told = {"agent": "agent", "name": "n" * NAME_TOLD + " …", "kind": "t" * NAME_TOLD + " …"}
-        named = AuditEvent(event, ann.client, told)
-        counted = AuditEvent(event, ann.client, {"agent": "agent", "count": more})
-        assert scene.audit_events == [named] * SERVERS_TOLD + [counted] * bool(more)
-
-
-def test_who_joins_brings_no_tool_servers_along() -> None:
-    scene = Scene(make_policy(mcp_servers="deny"), agentCapabilities=LOADS)
-    bob = joins(scene, cwd="/srv", _meta={"mcpServers": [1]})
-    assert scene.agent.answers("session/load")["params"] == {"mcpServers": [], "cwd": "/srv", "sessionId": "s"}
-    assert bob.hears()["result"] == {"sessionId": "s"}
-
-
-# How many sessions
-
-
 def refused(peer: Peer) -> str:
     """The words with which the one thing that a client has asked was refused: there are too many sessions."""
     error = peer.hears()["error"]
     assert (error["code"], error["data"]) == (-32600, {"reason": "too_many_sessions"})
     return str(error["message"])
+
+
+# How many sessions
 
 
 @pytest.mark.parametrize("method", OPENING)

@@ -33,7 +33,7 @@ def nothing_is_too_much(multiplexer: Multiplexer, registry: Registry) -> None:
 
 def nothing_is_left_of(clients: Iterable[Client], multiplexer: Multiplexer, registry: Registry) -> None:
     """Assert that nothing is kept for departed clients except what goes on without them."""
-    process, lifecycle = multiplexer._process, multiplexer._lifecycle
+    process, initialization = multiplexer._process, multiplexer._initialization
     assert not process.clients
     for client in clients:
         assert not any((client.requests, client.questions, client.sessions))
@@ -42,7 +42,7 @@ def nothing_is_left_of(clients: Iterable[Client], multiplexer: Multiplexer, regi
         assert session.host is None
     held = [
         *process.held,
-        *lifecycle._waiters,
+        *initialization._waiters,
         *itertools.chain(*process.loading_journals.values()),
         *process.checking_directories,
     ]
@@ -59,7 +59,7 @@ def nothing_is_left(multiplexer: Multiplexer, registry: Registry) -> None:
         process.checking_directories,
         process.questions,
     ]
-    tables += [process.terminals, process.clients, process.live, multiplexer._lifecycle._waiters]
+    tables += [process.terminals, process.clients, process.live, multiplexer._initialization._waiters]
     tables += [routing._early, routing._parents, routing._unclear, routing._elicitations]
     assert [table for table in tables if len(table)] == []
     assert not registry.count_live()

@@ -1,0 +1,76 @@
+"""Session methods that end a session: close and delete."""
+
+from collections.abc import Callable
+from functools import partial
+
+from acp_gateway.core.agent_state import AgentState
+from acp_gateway.core.opening import SessionOpening
+from acp_gateway.core.sessions import Client, Request, Session, State
+from acp_gateway.core.turns import Turns
+from acp_gateway.protocol import jsonrpc, methods
+from acp_gateway.protocol.jsonrpc import Message
+
+
+class SessionClosing:
+    """Closes and deletes the sessions of one agent process."""
+
+    def __init__(
+        self, process: AgentState, turns: Turns, opening: SessionOpening, dispatch: Callable[[Request], None]
+    ) -> None:
+        self._process = process
+        self._turns = turns
+        self._opening = opening
+        # Resumes a request that has waited.
+        self._dispatch = dispatch
+
+    def close(self, client: Client, request: Request) -> None:
+        """Close a session at the agent, or detach the client while other controllers are connected."""
+        session = self._process.of_request(client, request)
+        if session is None:
+            return
+        controllers = (other for other in session.controllers() if other is not client and not other.viewer.guest)
+        others = any(other.connected for other in controllers)
+        may_end = client.controls and not client.viewer.guest and self._process.abilities.close
+        if others or not may_end:
+            self._process.detach(session, client)
+            self._process.answer(request, b"{}")
+            self._process.announce_waiting()
+        else:
+            self._end(session, request)
+
+    def delete(self, client: Client, request: Request) -> None:
+        """Delete a session at the agent, live or not."""
+        session_id = request.message.session
+        if session_id is None:
+            self._process.refuse(request, jsonrpc.INVALID_PARAMS, "sessionId must be a string")
+            return
+        session = self._process.seen(client, session_id) or self._opening.to_open(client, session_id, request)
+        if session is not None:
+            self._end(session, request)
+
+    def _end(self, session: Session, request: Request) -> None:
+        """Have the agent close or delete a session; one that was not live enters this process meanwhile."""
+        request.session = session
+        then = partial(self._closed, first=self._opening.is_first(session))
+        session.state = State.CLOSING if session.live else State.DELETING
+        if not session.live:
+            self._process.enter(session)
+        self._process.forward(request, then)
+
+    def _closed(self, request: Request, response: Message, *, first: bool) -> None:
+        """Handle the response to closing or deleting a session."""
+        session = request.session
+        assert session is not None
+        held, session.held = session.held, []
+        if not response.error:
+            deleted = request.message.method == methods.DELETE
+            self._process.tell(session, "deleted" if deleted else "closed")
+            self._turns.cancel_waiting(session)
+            self._opening.leave(session, forgotten=deleted)
+        elif session.state is State.DELETING:
+            self._opening.leave(session, forgotten=first)
+        else:
+            session.state = State.OPEN
+        self._process.respond(request, response)
+        for waiting in held:
+            self._dispatch(waiting)

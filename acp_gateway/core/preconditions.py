@@ -1,0 +1,114 @@
+"""Preconditions of opening a session: each returns the refusal of a request, or None if it may pass."""
+
+from collections import Counter
+from typing import Final
+
+from acp_gateway.core import access_rules
+from acp_gateway.core.agent_state import AgentState, Refusal
+from acp_gateway.core.mcp_servers import NotUnderstood, screen
+from acp_gateway.core.sessions import Client, Request, Session
+from acp_gateway.protocol import jsonrpc, methods
+from acp_gateway.protocol.reasons import in_one_line
+
+AUDITED_SERVERS: Final = 10
+"""Maximum number of MCP servers of one request in the audit, and of characters of each name; editors have a handful."""
+NAME_LENGTH: Final = 64
+PATH_LENGTH: Final = 256
+"""Maximum length of a refused directory in the log and the audit, in characters; paths are shorter."""
+
+
+def named_session(process: AgentState, client: Client, request: Request) -> Refusal | None:
+    """Refuse a request without a session that names another owner's: agents may look at the id all the same."""
+    named, registry, viewer = request.message.session, process.registry, client.viewer
+    if named is None or registry.find(viewer, process.agent, named) is not None:
+        return None
+    if registry.may_exist(viewer, process.agent, named):
+        return None
+    return process.unknown_session(request, named)
+
+
+def room(process: AgentState, request: Request) -> Refusal | None:
+    """Refuse a request for a session beyond the limits of live sessions."""
+    policy, registry = process.policy, process.registry
+    assert request.client is not None
+    # Pending openings count as well: a client need not wait for one before it requests the next.
+    coming = Counter(
+        asked.client.viewer.identity
+        for asked in process.asked.values()
+        if asked.client is not None and asked.message.method in (methods.NEW, methods.FORK)
+    )
+    identity = request.client.viewer.identity
+    if registry.count_live(identity) + coming[identity] >= policy.sessions_per_identity:
+        why = f"sessions_per_identity ({policy.sessions_per_identity}) are open already; close some"
+    elif registry.count_live() + coming.total() >= policy.max_sessions:
+        why = f"max_sessions ({policy.max_sessions}) are open already"
+    else:
+        return None
+    return jsonrpc.INVALID_REQUEST, why, {"reason": "too_many_sessions"}
+
+
+def directories(process: AgentState, client: Client, request: Request) -> Refusal | None:
+    """Refuse and audit a request whose directory check has found a problem."""
+    assert request.directory_check is not None
+    assert request.directory_check.findings is not None
+    problem = request.directory_check.findings.problem
+    if problem is None:
+        return None
+    reason, path = problem.data.get("reason"), problem.data.get("cwd")
+    shown = None if path is None else in_one_line(path, PATH_LENGTH)
+    process.out.audit_event("cwd_refused", client, agent=process.agent, path=shown, reason=reason)
+    process.out.note(f"{client.name}: refused a session in {shown}: {reason}")
+    return jsonrpc.INVALID_PARAMS, problem.message, problem.data
+
+
+def joined_directory(process: AgentState, session: Session, client: Client, request: Request) -> Refusal | None:
+    """Refuse to join a session without a permitted directory; set the directory of one never opened here."""
+    if session.setup:
+        return directories(process, client, request)
+    place = _place(request)
+    if place is None:
+        why = "there is no workspace that this connection may use"
+        return jsonrpc.INVALID_PARAMS, why, {"reason": "outside_workspaces"}
+    session.setup, session.workspace = {"cwd": jsonrpc.encode(place[0])}, place[1]
+    return None
+
+
+def mcp_servers(process: AgentState, client: Client, request: Request) -> Refusal | None:
+    """Remove the MCP servers that the policy does not pass on, or refuse the request; audit either."""
+    flaw = access_rules.flaw_of_opening(request.message)
+    screened = None
+    try:
+        screened = screen(request.message.text, process.policy.mcp_servers)
+    except NotUnderstood as error:
+        flaw = flaw or str(error)
+    if flaw is not None or screened is None:
+        return jsonrpc.INVALID_PARAMS, flaw or "", None
+    found = (*screened.dropped, *screened.refused)
+    names = ", ".join(repr(_shown(server.name)) for server in found[:AUDITED_SERVERS])
+    name = "mcp_server_refused" if screened.refused else "mcp_server_dropped"
+    for server in found[:AUDITED_SERVERS]:
+        details = {"name": _shown(server.name), "kind": _shown(server.kind)}
+        process.out.audit_event(name, client, agent=process.agent, **details)
+    if len(found) > AUDITED_SERVERS:
+        process.out.audit_event(name, client, agent=process.agent, count=len(found) - AUDITED_SERVERS)
+    if screened.refused:
+        why = f"MCP servers that would run on the gateway's machine are not allowed here: {names:.200}"
+        return jsonrpc.INVALID_PARAMS, why, {"reason": "mcp_servers"}
+    if screened.dropped:
+        process.out.note(f"{client.name}: left out MCP servers that would run here: {names:.200}")
+        request.replace(screened.text)
+    return None
+
+
+def _place(request: Request) -> tuple[str, str | None] | None:
+    """Return directory and workspace for a session never opened here: as requested, if permitted."""
+    cwd = jsonrpc.text_param(request.message, "cwd")
+    assert request.directory_check is not None
+    findings = request.directory_check.findings
+    assert findings is not None
+    return findings.instead if cwd is None or findings.problem is not None else (cwd, findings.workspace)
+
+
+def _shown(name: str) -> str:
+    """Escape and cut a client's word for logs, audit and errors; the rest is not searched for secrets."""
+    return in_one_line(name[: 16 * NAME_LENGTH], NAME_LENGTH)
