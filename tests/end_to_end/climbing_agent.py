@@ -26,7 +26,7 @@ def say(session: str, text: str) -> None:
 
 
 def climb(url: str, session: str) -> str:
-    """What the gateway says to its own agent."""
+    """The gateway's messages to its own agent."""
     given = [
         {"id": 1, "method": "initialize", "params": {"protocolVersion": 1}},
         {"id": 2, "method": "session/load", "params": {"sessionId": session, "cwd": "/", "mcpServers": []}},
@@ -42,7 +42,7 @@ def climb(url: str, session: str) -> str:
 
 
 def work(session: str) -> None:
-    """What every prompt is for."""
+    """Answer to every prompt."""
     params = {"sessionId": session, "toolCall": {"toolCallId": "call-1", "title": "do it"}, "options": OPTIONS}
     write({"id": 1, "method": "session/request_permission", "params": params})
     say(session, climb(sys.argv[1], session))

@@ -35,7 +35,7 @@ def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningGateway
         for name, script in {"sdk": "sdk_agent.py", "raw": "raw_agent.py"}.items()
     )
     agents += '[agents.missing]\ncommand = ["/nonexistent/agent"]\n'
-    # A killed shim could come back; for these tests nobody needs long to see that it doesn't.
+    # A killed shim could come back; these tests need not wait long to see that it doesn't.
     pin = prepare(directory, agents, more='default_agent = "sdk"\naway_grace_idle = 0.5')
     running = start_gateway(directory, pin)
     try:

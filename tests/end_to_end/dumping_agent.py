@@ -12,7 +12,7 @@ from typing import Any
 
 
 def seen() -> bytes:
-    """What there is to be seen."""
+    """Return what this process can see."""
     found = [Path("/proc/self/environ").read_bytes(), json.dumps(dict(os.environ)).encode()]
     for command_line in Path("/proc").glob("[0-9]*/cmdline"):
         try:

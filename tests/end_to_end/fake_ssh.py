@@ -60,7 +60,7 @@ class FakeSsh:
         return [json.loads(line) for line in (self.directory / "environments.jsonl").read_text().splitlines()]
 
     def kill(self) -> int:
-        """Kill those that run, with what they run, so that nobody can say a word; how many there were."""
+        """Kill the running ones with their children, so that none can say a word; return how many there were."""
         running = 0
         for path in self.directory.glob("running-*"):
             try:

@@ -20,7 +20,7 @@ PIECE = 4096
 
 
 class Fault(enum.Enum):
-    """How a connection ends."""
+    """Ways in which a connection ends."""
 
     RESET = "both sides are reset"
     CLOSE = "both sides are closed in due form"
@@ -40,7 +40,7 @@ SLOW = (Fault.STALL, Fault.GATEWAY_LOST, Fault.DEAF, Fault.MUTE)
 
 @dataclass(frozen=True, slots=True)
 class Fate:
-    """What is going to happen to one connection."""
+    """The fault of one connection."""
 
     fault: Fault
     after: dict[str, int]
@@ -73,7 +73,7 @@ class FaultyProxy:
     ) -> None:
         self.seed = seed
         self.port = 0
-        """Where it listens, when it runs."""
+        """Its address, while it runs."""
         self.happened: list[Fault] = []
         """The faults so far."""
         self.accepted = 0
@@ -87,7 +87,7 @@ class FaultyProxy:
         self._change = trio.lowlevel.ParkingLot()
 
     def fate(self, number: int) -> Fate | None:
-        """What happens to a connection, counted from 0; None for nothing."""
+        """Return the fault of a connection, counted from 0; None for no fault."""
         if number >= self._cuts:
             return None
         chance = _chance(f"{self.seed}/{number}")

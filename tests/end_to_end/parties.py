@@ -16,7 +16,7 @@ Update = dict[str, Any]
 
 
 class Party:
-    """Somebody at a session: what it has been sent, in order, and what it decides when it is told to."""
+    """A client of a session: the messages it has been sent, in order, and the permissions it decides on request."""
 
     def __init__(self) -> None:
         self.heard: list[dict[str, Any]] = []
@@ -76,7 +76,7 @@ class Party:
         await self.until(lambda: text in texts(self.updates(session)))
 
     def updates(self, session: str) -> list[Update]:
-        """What it was told of a session so far."""
+        """Return the updates it has been sent of a session so far."""
         told = (message["params"] for message in self.heard if message.get("method") == "session/update")
         return [params["update"] for params in told if params["sessionId"] == session]
 
@@ -89,7 +89,7 @@ class Party:
         return [message["params"]["requestId"] for message in self.heard if message.get("method") == "$/cancel_request"]
 
     def news(self) -> list[dict[str, Any]]:
-        """What the gateway itself told it of sessions."""
+        """Return the gateway's own notifications about sessions."""
         return [message["params"] for message in self.heard if message.get("method", "").startswith("_acp-gateway/")]
 
 
@@ -99,12 +99,12 @@ def said_by_user(*blocks: str) -> list[Update]:
 
 
 def said_by_agent(*chunks: str) -> list[Update]:
-    """What an agent says."""
+    """Return the updates in which an agent speaks."""
     return [{"sessionUpdate": "agent_message_chunk", "content": {"type": "text", "text": text}} for text in chunks]
 
 
 def texts(updates: list[Update], kind: str = "agent_message_chunk") -> list[str]:
-    """What was said in these updates, by the agent or by a user."""
+    """Return the texts of these updates, of the agent or of a user."""
     return [update["content"]["text"] for update in updates if update["sessionUpdate"] == kind]
 
 

@@ -1,7 +1,7 @@
 """An agent that keeps its sessions in files, for tests: what it was told and said survives its end.
 
 It is started with a directory, where each session is a file with its updates, one a line, which `session/load` replays.
-It lists all that are there, whoever's they are. `calls` there has a line for each message that it got: its process, the
+It lists all that are there, of every client. `calls` there has a line for each message that it got: its process, the
 method, the session. `heard` has the messages themselves. With `echo` behind the directory it says each prompt again
 before it obeys.
 
@@ -41,7 +41,7 @@ def agent_chunk(text: str) -> dict[str, Any]:
 
 
 class RememberingAgent:
-    """One thing after the other: while it is at work in one session, whoever asks in another waits."""
+    """One thing after the other: while it is at work in one session, requests in another wait."""
 
     def __init__(self, directory: Path, *, echoes: bool = False) -> None:
         self._directory = directory

@@ -130,7 +130,7 @@ class Editor:
 
 @dataclass
 class Report:
-    """What a soak did, and what was wrong."""
+    """The result of a soak: counts of what it did, and what was wrong."""
 
     seed: int
     seconds: float
@@ -152,7 +152,7 @@ class Report:
 
 
 class Soak:
-    """One gateway's directory, and everybody who uses it."""
+    """One gateway's directory, and all its clients."""
 
     def __init__(self, directory: Path, seed: int, seconds: float) -> None:
         self.report = Report(seed, seconds)
@@ -302,7 +302,7 @@ class Soak:
             self.report.faults += [f"editor {viewer.name}: {fault}" for fault in faults_of(viewer.seen, truth)]
 
     def history(self, owner: Editor) -> list[int]:
-        """What the gateway has of a session, as a stock client is told it."""
+        """Return the gateway's history of a session, as a stock client is sent it."""
         agent = owner.command[owner.command.index("--agent") + 1]
         found: list[int] = []
         requests: list[dict[str, Any]] = [
@@ -329,7 +329,7 @@ class Soak:
 
 
 def faults_of(seen: list[int | None], truth: list[int]) -> list[str]:
-    """What is wrong with what a viewer saw of a history."""
+    """Return the difference between a history and the part that a viewer saw."""
     faults = []
     numbers = [number for number in seen if number is not None]
     twice = [number for number, count in Counter(numbers).items() if count > 1]

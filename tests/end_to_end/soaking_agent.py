@@ -26,7 +26,7 @@ def update(session: str, number: int) -> dict[str, Any]:
 
 
 def said(path: Path) -> int:
-    """How many numbers were said in a session: one byte each is in its file."""
+    """Return how many numbers were said in a session: one byte each is in its file."""
     return path.stat().st_size
 
 

@@ -76,7 +76,7 @@ class Worker:
         assert "result" in answer
 
     def goes_on_during(self, attack: Callable[[], Any]) -> None:
-        """Ask and be answered while somebody attacks, in a thread of its own, and when that is over."""
+        """Ask and be answered during an attack, which runs in a thread of its own, and after it."""
         with ThreadPoolExecutor(1) as attacker:
             attacked = attacker.submit(attack)
             self.ask("raw/echo")
@@ -110,7 +110,7 @@ def worker(gateway: RunningGateway) -> Iterator[Worker]:
 
 
 def is_closed(sock: socket.socket) -> bool:
-    """Whether the gateway has closed a connection over which it says nothing."""
+    """Return whether the gateway has closed a connection over which it says nothing."""
     try:
         return bool(select.select([sock], [], [], 0)[0]) and not sock.recv(1)
     except ConnectionError:
@@ -118,7 +118,7 @@ def is_closed(sock: socket.socket) -> bool:
 
 
 def rest_of(sock: socket.socket) -> bytes:
-    """What comes until the gateway closes a connection."""
+    """Return all that comes until the gateway closes a connection."""
     sock.settimeout(60)
     said = b""
     while data := sock.recv(65536):
@@ -136,7 +136,7 @@ def pour(sock: socket.socket, piece: bytes, size: int = GIGABYTE) -> None:
 
 
 def let_in(place: Place) -> socket.socket:
-    """A connection of somebody who has come in, over lines."""
+    """An authenticated connection, over lines."""
     sock = place.connect("tcp")
     sock.sendall(hello(place.token("token")))
     assert b"connectionId" in sock.recv(4096)
@@ -156,7 +156,7 @@ def test_sockets_that_say_nothing_make_room_and_a_right_token_comes_in_among_the
     # The oldest had to go at once.
     for sock in silent[:AT_THE_DOOR]:
         assert rest_of(sock) == b""
-    # And when nobody needs their room, the others may stay until `handshake_timeout`.
+    # And while no other connection needs their room, the others may stay until `handshake_timeout`.
     for sock in silent:
         assert rest_of(sock) == b""
         sock.close()
@@ -294,7 +294,7 @@ def test_compression_is_not_taken_up_and_a_bomb_is_a_violation_of_the_protocol(
     assert gateway.largest_memory < LARGEST_MEMORY
 
 
-def test_a_flood_of_messages_of_somebody_else_is_read_slowly_and_delays_nobody(
+def test_a_flood_of_messages_is_throttled_and_delays_no_other_client(
     gateway: RunningGateway, place: Place, worker: Worker
 ) -> None:
     eve = gateway.save_token("token", "create", "--label", "eve", "--identity", "eve").read_text().strip()

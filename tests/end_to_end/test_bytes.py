@@ -1,4 +1,4 @@
-"""What goes through the program comes out as the same bytes: ids of every kind, odd spellings, and bad lines."""
+"""Messages pass through the program as the same bytes: ids of every kind, odd spellings, and bad lines."""
 
 import json
 import re

@@ -1,4 +1,4 @@
-"""What docs/deploy.md promises: its blocks for proxies, played by one that does what they say; the lines of the log."""
+"""The promises of docs/deploy.md: its blocks for proxies, played by one that obeys them; the lines of the log."""
 
 import ast
 import contextlib
@@ -28,7 +28,7 @@ ROOT = Path(__file__).parents[2]
 DEPLOY = (ROOT / "docs" / "deploy.md").read_text()
 
 LAPTOP = "127.0.0.2"
-"""Where the client of these tests connects from: not from where the proxy does."""
+"""Source address of the client of these tests, which is not the proxy's."""
 
 FORGED = "192.0.2.66"
 """The address that a client claims to have."""
@@ -50,7 +50,7 @@ HOP_BY_HOP = ("connection", "upgrade", "keep-alive", "te", "transfer-encoding", 
 
 
 def as_nginx(headers: Headers, client: str) -> tuple[str, Headers]:
-    """What nginx makes of a request's headers with the page's block; with the version that it sends them by."""
+    """Return a request's headers as nginx passes them on with the page's block, and the HTTP version it uses."""
     block = checked_block("nginx")
     forwarded = headers.get("x-forwarded-for")
     values = {
@@ -68,7 +68,7 @@ def as_nginx(headers: Headers, client: str) -> tuple[str, Headers]:
 
 
 def as_caddy(headers: Headers, client: str) -> tuple[str, Headers]:
-    """What Caddy makes of them: it passes all on, and believes nobody's `X-Forwarded-For` but its own."""
+    """Return them as Caddy does: it passes all on, and replaces `X-Forwarded-For` by its own."""
     assert "reverse_proxy /acp 127.0.0.1:7080" in checked_block("caddy")
     return "1.1", headers | {"x-forwarded-for": client}
 

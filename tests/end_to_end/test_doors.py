@@ -1,4 +1,4 @@
-"""Who gets in at the doors of a real gateway, who doesn't, and for how long: certificates, tokens, names, addresses."""
+"""Authentication at the listeners of a real gateway: certificates, tokens, names, addresses, and limits in time."""
 
 import hmac
 import json
@@ -117,14 +117,14 @@ def port_of(gateway: RunningGateway, transport: str) -> int:
 
 
 def knock(gateway: RunningGateway, token: str, *headers: str, host: str = "localhost", source: str = "") -> str:
-    """What somebody who asks for a WebSocket is answered, from an address of loopback that may be their own."""
+    """Return the answer to a WebSocket upgrade, from an address of loopback that may be the client's own."""
     TRACES.note_tokens_in(token)
     request = ["GET /acp HTTP/1.1", f"Host: {host}", *upgrade(bearer(token)), *headers, "", ""]
     return answered(port_of(gateway, "ws"), "\r\n".join(request).encode(), source)
 
 
 def say_hello(gateway: RunningGateway, token: str, source: str = "") -> str:
-    """The same for somebody who says hello in a line."""
+    """Return the answer to a hello line."""
     TRACES.note_tokens_in(token)
     hello = {"jsonrpc": "2.0", "id": 0, "method": methods.HELLO, "params": {"token": token}}
     return answered(port_of(gateway, "tcp"), json.dumps(hello).encode() + b"\n", source)
@@ -134,7 +134,7 @@ def answered(port: int, said: bytes, source: str) -> str:
     with socket.create_connection(("127.0.0.1", port), 60, (source, 0) if source else None) as sock:
         sock.sendall(said)
         sock.shutdown(socket.SHUT_WR)
-        # Whoever gets in has nothing to say, and is told goodbye.
+        # An accepted client has nothing to say, and ends the connection.
         return b"".join(iter(lambda: sock.recv(65536), b"")).decode(errors="replace")
 
 
@@ -177,12 +177,12 @@ def test_a_certificate_lets_its_holder_in_without_any_token(
         assert editor.told == ["by certificate"]
         said = run_program("sessions", gateway.urls[transport], "--json", "--pin", gateway.pin, *laptop)
         assert session in [one["sessionId"] for one in json.loads(said)]
-        # It is Ann's, and no business of who has a token of somebody else.
+        # It is Ann's, and hidden from tokens of other identities.
         with Stock(gateway, control=True) as other:
             assert session not in json.dumps(other.ask(methods.SESSIONS, {})["result"])
 
 
-def test_a_certificate_of_an_observer_lets_nobody_do_anything(
+def test_a_certificate_of_an_observer_permits_no_action(
     gateway: RunningGateway, laptop: tuple[str, ...], authority: Authority, tmp_path: Path
 ) -> None:
     phone = options_of(*authority.issue(tmp_path, PHONE))
@@ -203,7 +203,7 @@ def test_a_certificate_of_an_observer_lets_nobody_do_anything(
         ("of a stranger", "tcp+tls", 4, "unauthorized", "[certificates.NAME]"),
     ],
 )
-def test_a_certificate_that_lets_nobody_in_says_why(
+def test_a_certificate_that_is_refused_says_why(
     kind: str,
     transport: str,
     code: int,
@@ -324,7 +324,7 @@ async def test_a_wrong_token_is_compared_with_every_one_there_is_in_constant_tim
             for token, outcome in ((tokens[0], 101), (mint(), 401), (tokens[0][:-1], 401)):
                 compared.clear()
                 assert (await ask(door, "/acp", *upgrade(bearer(token)))).status == outcome
-                # What is compared is digests, of which nobody can choose the beginning.
+                # Digests are compared, and no client can choose the beginning of one.
                 known = {digest(token) for token in tokens}
                 assert {entry for entry, _ in compared} == known
                 assert {presented for _, presented in compared} <= {digest(token), ""}
@@ -361,7 +361,7 @@ class Proxy(socketserver.ThreadingTCPServer):
 
 
 class Forwarding(socketserver.BaseRequestHandler):
-    """What it does with a connection: adds to the first request who has asked, and passes on the rest as it is."""
+    """Add the client's address to the first request of a connection, and pass on the rest as it is."""
 
     def handle(self) -> None:
         head = b""
@@ -401,7 +401,7 @@ def proxied(gateway: RunningGateway) -> Iterator[RunningGateway]:
             thread.join(60)
 
 
-def test_behind_a_proxy_everybody_is_counted_by_an_address_of_their_own(gateway: RunningGateway) -> None:
+def test_behind_a_proxy_each_client_is_counted_by_its_own_address(gateway: RunningGateway) -> None:
     with proxied(gateway) as behind:
         # Whatever else they claim.
         guesses = [
@@ -427,7 +427,7 @@ def test_who_is_no_proxy_chooses_no_address_to_be_counted_by(gateway: RunningGat
     assert told == [401] * FAILED_ATTEMPTS + [429]
 
 
-def test_one_identity_has_so_many_connections_and_no_more_and_keeps_nobody_else_out(
+def test_connections_per_identity_limits_one_identity_and_keeps_no_other_out(
     gateway: RunningGateway, make: Callable[..., Made]
 ) -> None:
     token = make("crowd")
@@ -436,12 +436,12 @@ def test_one_identity_has_so_many_connections_and_no_more_and_keeps_nobody_else_
     with ExitStack() as stack:
         crowd = [stack.enter_context(Stock(gateway, token.secret)) for _ in range(CONNECTIONS)]
         assert all("result" in each.hello for each in crowd)
-        # Somebody may leave at any moment, so they try for a while.
+        # A client may leave at any moment, so they try for a while.
         commands = [gateway.connect_command(each, *shown, "--connect-timeout", "2") for each in ("wss", "tcp")]
         with ThreadPoolExecutor() as shims:
             for outcome in shims.map(run_shim, commands):
                 assert_told(outcome, 6, "unreachable", words)
-        with Stock(gateway, make("somebody else").secret) as other:
+        with Stock(gateway, make("another").secret) as other:
             assert "result" in other.hello
         crowd[0].leave()
         with Editor(gateway, "wss", *shown) as editor:
@@ -451,7 +451,9 @@ def test_one_identity_has_so_many_connections_and_no_more_and_keeps_nobody_else_
 # The gateway's own voice
 
 
-def test_what_an_agent_prints_in_the_gateways_name_reaches_nobody_and_breaks_no_link(gateway: RunningGateway) -> None:
+def test_what_an_agent_prints_in_the_gateways_name_reaches_no_client_and_breaks_no_link(
+    gateway: RunningGateway,
+) -> None:
     received = {"received": 9, "positions": {"s": {"epoch": "e", "position": 9}}}
     forged: list[dict[str, Any]] = [
         {"method": methods.ACK, "params": received},

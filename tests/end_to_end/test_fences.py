@@ -1,4 +1,4 @@
-"""What those who got in may ask of an agent, by the real program: where it works, with which tools, and how much.
+"""Limits on what clients may ask of an agent, by the real program: workspaces, MCP servers, and amounts.
 
 And what is written down of it for support: a recording, which the program plays.
 """
@@ -28,7 +28,7 @@ INVALID_PARAMS = -32602
 INVALID_REQUEST = -32600
 
 POLICIES = {"memory": "drop", "strict": "deny", "free": "allow", "some": ["tools", "near"]}
-"""What becomes of tool servers, by the agent."""
+"""The `mcp_servers` setting, by the agent."""
 
 
 @pytest.fixture(scope="module")
@@ -68,7 +68,7 @@ def tokens(gateway: RunningGateway) -> dict[str, Path]:
 
 
 def heard_by(gateway: RunningGateway, agent: str) -> list[Message]:
-    """What an agent was asked and told so far."""
+    """Return the messages that an agent has received so far."""
     path = gateway.directory / agent / "heard"
     return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
 
@@ -135,7 +135,7 @@ def test_a_session_that_only_the_agent_knows_is_loaded_into_a_workspace_and_by_w
     alpha = str(gateway.directory / "alpha")
     with Stock(gateway, narrow) as limited, Editor(gateway) as editor:
         assert "result" in limited.ask("initialize", {"protocolVersion": 1})
-        # Where it was before, nobody knows.
+        # Its workspace is not known.
         assert limited.ask(methods.LOAD, params | {"cwd": alpha})["error"]["code"] == -32002
         for cwd in ("/", f"{alpha}-too", f"{alpha}/nothing", f"{alpha}/../beta"):
             assert editor.ask(methods.LOAD, params | {"cwd": cwd})["error"]["code"] == INVALID_PARAMS
@@ -160,11 +160,11 @@ def test_sessions_of_another_workspace_do_not_exist_for_a_token(
             assert sessions[other] not in listed
         params = {"cwd": str(gateway.directory / "alpha"), "mcpServers": [], "prompt": []}
         for method in (methods.LOAD, methods.RESUME, methods.PROMPT, methods.CLOSE, methods.FORK):
-            theirs, nobodys = (
-                alpha.ask(method, params | {"sessionId": session})["error"] for session in (sessions["beta"], "nobodys")
+            theirs, unknown = (
+                alpha.ask(method, params | {"sessionId": session})["error"] for session in (sessions["beta"], "unknown")
             )
-            assert theirs["message"].replace(sessions["beta"], "nobodys") == nobodys["message"]
-            assert theirs["code"] == nobodys["code"]
+            assert theirs["message"].replace(sessions["beta"], "unknown") == unknown["message"]
+            assert theirs["code"] == unknown["code"]
         found = alpha.ask(methods.LIST, {})["result"]["sessions"]
         assert sessions["beta"] not in [one["sessionId"] for one in found]
         alpha.send(method=methods.SESSION_CANCEL, params={"sessionId": sessions["beta"]})

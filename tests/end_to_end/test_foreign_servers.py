@@ -23,7 +23,7 @@ from tests.end_to_end.test_sdk import RecordingClient
 
 @asynccontextmanager
 async def sdk_server(token: str | None) -> AsyncIterator[str]:
-    """The SDK's server, which lets in whoever shows this token, or whoever shows none; its address."""
+    """Run the SDK's server, which accepts this token, or clients without one; yield its address."""
     server = AcpServer(cast("Any", lambda _: DirectedAgent()))
 
     async def check(connection: ServerConnection, request: Request) -> Response | None:

@@ -23,7 +23,7 @@ from tests.end_to_end.faulty_proxy import QUICK, Fault, FaultyProxy
 from tests.end_to_end.running import AGENTS, ENVIRONMENT, RunningGateway, prepare, start_gateway
 
 SEED = int(os.environ.get("TEST_SEED", "1"))
-"""What the faults are drawn from; a failure says it, and so it can be had again."""
+"""Seed of the faults; a failure prints it, so that it can be repeated."""
 
 TIMEOUT = 60.0
 AGENT_NAMES = [f"{name}{suffix}" for name in ("wss", "tcp", "usual", "silent") for suffix in ("", "-cut")]
@@ -75,7 +75,7 @@ def reading_log(gateway: RunningGateway) -> Iterator[None]:
 
 @pytest.fixture
 def fifo(tmp_path: Path) -> Path:
-    """Where a shim in a hurry names its tasks."""
+    """Path of the file in which a hurried shim names its tasks."""
     path = tmp_path / "tasks-of-shim"
     os.mkfifo(path)
     return path
@@ -83,7 +83,7 @@ def fifo(tmp_path: Path) -> Path:
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """What a process has in use."""
+    """Resources that a process has in use."""
 
     tasks: list[str]
     """Their names."""
@@ -228,7 +228,7 @@ async def shim(
 
 @dataclass(frozen=True, slots=True)
 class Talk:
-    """What is said: so many turns, with so many updates each, and notifications, each of which is answered with one."""
+    """The amount of traffic: turns, updates in each, and notifications, each of which is answered with one."""
 
     rounds: int
     notifications: int

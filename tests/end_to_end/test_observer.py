@@ -1,4 +1,4 @@
-"""Who may only look, and says everything there is to say: nothing of it reaches the agent, or anybody else."""
+"""Observers that send every message there is: none reaches the agent or another client."""
 
 import json
 import socket
@@ -19,7 +19,7 @@ from tests.end_to_end.running import AGENTS, RunningGateway, prepare, start_gate
 Message = dict[str, Any]
 
 OWN = (methods.HELLO, methods.ACK, methods.GOODBYE, methods.SESSIONS, methods.NEWS, methods.RESERVED_PREFIX)
-"""The gateway's own, which nobody may send here."""
+"""The gateway's own methods, which no client may send here."""
 
 UNKNOWN = (
     *("session/set_model", "session/steer", "session/", "session/prompt/now", "Session/Prompt", "session/prompt "),
@@ -39,7 +39,7 @@ UNKNOWN = (
 METHODS = sorted({*AGENT_METHODS.values(), *CLIENT_METHODS.values(), *OWN, *UNKNOWN})
 
 ALLOWED = {methods.LOAD, methods.RESUME, methods.CLOSE, methods.LIST}
-"""What an observer who has begun is answered with a result; the gateway knows all of that by itself."""
+"""Methods that an initialized observer is answered with a result, which the gateway knows by itself."""
 
 
 @pytest.fixture(scope="module")
@@ -119,7 +119,7 @@ class Caller:
         return self.wait_for(self.send(method, params))
 
     def told(self) -> list[str]:
-        """What it heard that an agent said."""
+        """Return the messages of the agent that it received."""
         updates = (message["params"]["update"] for message in self.heard if message.get("method") == "session/update")
         return [each["content"]["text"] for each in updates if each["sessionUpdate"] == "agent_message_chunk"]
 
@@ -136,7 +136,7 @@ class Scene:
 
     @property
     def reached_agent(self) -> list[str]:
-        """What the agent has got so far: each message's method and session."""
+        """Return method and session of each message that the agent has received so far."""
         return [line.partition(" ")[2] for line in self.calls.read_text().splitlines()]
 
     def end(self) -> Message:
@@ -159,7 +159,7 @@ def waiting_turn(gateway: RunningGateway) -> Iterator[Scene]:
 
 @contextmanager
 def observer(gateway: RunningGateway, kind: str, session: str) -> Iterator[Caller]:
-    """Somebody who looks on in a session."""
+    """An observer of a session."""
     hello: Message = {}
     match kind:
         case "token":
@@ -175,12 +175,12 @@ def observer(gateway: RunningGateway, kind: str, session: str) -> Iterator[Calle
 
 @pytest.mark.parametrize("kind", ["token", "guest", "wish"])
 def test_an_observer_says_everything_and_the_agent_hears_nothing(gateway: RunningGateway, kind: str) -> None:
-    # A session that the agent could open, and nobody has.
+    # A session that the agent could open, and no client has.
     (gateway.directory / "memory" / "asleep.session").touch()
     with waiting_turn(gateway) as scene, observer(gateway, kind, scene.session) as viewer:
         before = scene.reached_agent
         results = set()
-        for session in (scene.session, "asleep", "nobodys", None):
+        for session in (scene.session, "asleep", "unknown", None):
             params = {"cwd": "/", "mcpServers": [], "protocolVersion": 1, "prompt": [{"type": "text", "text": "pid"}]}
             params |= {"requestId": scene.prompt, "modeId": "yolo", "update": {"sessionUpdate": "plan", "entries": []}}
             params |= {} if session is None else {"sessionId": session}

@@ -1,4 +1,4 @@
-"""What an editor has when the gateway, the agent, the shim or the disk fails in the middle of a turn."""
+"""Failures of the gateway, the agent, the shim or the disk in the middle of a turn, as the editor sees them."""
 
 import json
 import os
@@ -80,7 +80,7 @@ class Place:
 
 
 class Gate:
-    """Where an agent waits, in the middle of its turn."""
+    """Path of the file for which an agent waits in the middle of its turn."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -90,7 +90,7 @@ class Gate:
 
     @property
     def command(self) -> str:
-        """What to tell the agent."""
+        """Return the prompt for the agent."""
         return f"gate {self._path}"
 
     def open(self) -> None:
@@ -227,7 +227,7 @@ class Editor:
 
     @property
     def told(self) -> list[str]:
-        """What the agent has said to it, in order."""
+        """Return the agent's updates to it, in order."""
         return [text for kind, text in map(said_in, self.heard) if kind == "agent_message_chunk"]
 
     def answers_to(self, to: int) -> list[Message]:
@@ -294,7 +294,7 @@ def way_to(gateway: RunningGateway, transport: str = "wss") -> Switch:
 
 
 def described(gateway: RunningGateway, session: str) -> Message:
-    """What `acp-gateway sessions` says of one."""
+    """Return the line of `acp-gateway sessions` about one."""
     (found,) = [one for one in gateway.sessions() if one["sessionId"] == session]
     return found
 
@@ -412,7 +412,7 @@ def test_an_agent_that_is_killed_in_mid_turn_is_an_error_and_the_next_prompt_has
         assert error["data"]["reason"] == "agent_ended"
         assert "SIGKILL" in error["message"]
         if agent == "alone":
-            # The link ends with its agent. A prompt that goes with it would be cancelled: nobody knows how far it got.
+            # The link ends with its agent. A prompt that goes with it would be cancelled: its progress is not known.
             gateway.read_log_until("detached")
         assert editor.talk("two") == "end_turn"
     assert editor.told == [pid, "one", "two"]

@@ -190,7 +190,7 @@ def test_a_hangup_that_a_person_sends_to_a_gateway_in_a_terminal_is_none_of_the_
 def test_a_gateway_under_nohup_outlives_its_terminal(tmp_path: Path) -> None:
     with terminal(tmp_path, "nohup") as window:
         window.close()
-        # What it does not mind can't be seen; it is alive when it has served somebody since.
+        # An ignored signal can't be seen; the gateway is alive when it has served a client since.
         with client_of(tmp_path):
             pass
         window.gateway.process.send_signal(signal.SIGTERM)
@@ -231,7 +231,7 @@ def test_an_agent_can_neither_read_the_memory_of_the_gateway_nor_its_environment
         assert soft_limit(gateway.process.pid, "Max core file size") == "0"
 
 
-def test_what_the_spy_of_this_test_looks_at_can_be_read_where_nobody_has_closed_it(tmp_path: Path) -> None:
+def test_what_the_spy_of_this_test_looks_at_can_be_read_where_it_was_not_closed(tmp_path: Path) -> None:
     parent = "import subprocess, sys; sys.exit(subprocess.run(sys.argv[1:]).returncode)"
     spy = [sys.executable, "-I", "-S", "-c", SPY]
     plain = ["setpriv", "--bounding-set=-all", "--inh-caps=-all"] if os.geteuid() == 0 else []
@@ -314,5 +314,5 @@ def test_a_gateway_that_was_activated_by_its_sockets_serves_who_has_waited(tmp_p
         finally:
             process.send_signal(signal.SIGTERM)
         assert process.wait(60) == 0
-    # Whoever has made it may want to listen at it again.
+    # The process that made it may want to listen at it again.
     assert path.exists()

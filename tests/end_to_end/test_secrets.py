@@ -63,7 +63,7 @@ def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningGateway
 
 
 def converse(command: list[str], *messages: dict[str, Any], **variables: str) -> list[dict[str, Any]]:
-    """What a shim answers that is given these messages, each once the one before it was answered."""
+    """Return the answers of a shim to these messages, each sent once the one before it was answered."""
     with subprocess.Popen(
         command,
         env=ENVIRONMENT | variables,
@@ -91,7 +91,7 @@ def converse(command: list[str], *messages: dict[str, Any], **variables: str) ->
 
 
 def in_a_file(folder: Path, traces: Traces, secret: str) -> None:
-    (folder / "log").write_text(f"somebody came in with {secret} today")
+    (folder / "log").write_text(f"a client came in with {secret} today")
 
 
 def cut_off_in_a_file(folder: Path, traces: Traces, secret: str) -> None:
@@ -233,7 +233,7 @@ def test_neither_a_wrong_token_nor_one_with_a_typo_is_repeated(gateway: RunningG
     assert "no valid token" in (gateway.directory / "wrong.log").read_text()
 
 
-def test_a_token_in_the_address_lets_nobody_in_and_is_not_logged(gateway: RunningGateway) -> None:
+def test_a_token_in_the_address_is_refused_and_not_logged(gateway: RunningGateway) -> None:
     url, token = gateway.urls["ws"], gateway.token
     for query in (f"token={token}", f"access_token={token}", f"authorization=Bearer%20{token}", token):
         assert status_of(f"{url}?{query}", []) == 401
@@ -314,7 +314,7 @@ def test_no_object_that_knows_a_token_shows_it(gateway: RunningGateway) -> None:
 
 
 def is_shown(owner: type, name: str) -> bool:
-    """Whether the text of an object has this field of it, unless somebody has written one that has not."""
+    """Return whether the text of an object has this field, unless a test wrote one without it."""
     if not dataclasses.is_dataclass(owner):
         return "__repr__" not in vars(owner)
     (field,) = [field for field in dataclasses.fields(owner) if field.name == name]

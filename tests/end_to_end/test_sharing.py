@@ -49,7 +49,7 @@ def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningGateway
 
 @dataclass
 class Meeting:
-    """A session with everybody there: two who control it, over different transports, and two who look on."""
+    """A session with four clients: two controllers, over different transports, and two observers."""
 
     session: str
     first: Party
@@ -82,9 +82,9 @@ async def meeting(gateway: RunningGateway) -> AsyncIterator[Meeting]:
         yield Meeting(session, first, second, viewer, guest)
 
 
-async def opened(somebody: Party) -> str:
+async def opened(member: Party) -> str:
     """The id of the session that this one gets for a new one."""
-    return str((await somebody.agent.new_session(cwd="/", mcp_servers=[])).session_id)
+    return str((await member.agent.new_session(cwd="/", mcp_servers=[])).session_id)
 
 
 async def refused(call: Any) -> tuple[int, str]:
@@ -109,7 +109,7 @@ def gate(path: Path) -> Iterator[int]:
 # Together
 
 
-def test_everybody_sees_the_same_updates_in_the_same_order(gateway: RunningGateway) -> None:
+def test_all_clients_see_the_same_updates_in_the_same_order(gateway: RunningGateway) -> None:
     async def scenario() -> None:
         async with meeting(gateway) as there:
             ended = await asyncio.gather(
@@ -120,8 +120,8 @@ def test_everybody_sees_the_same_updates_in_the_same_order(gateway: RunningGatew
             )
             assert set(ended) == {"end_turn"}
             await there.first.prompt(there.session, "echo", "the end")
-            for somebody in there.all:
-                await somebody.until_told(there.session, "the end")
+            for member in there.all:
+                await member.until_told(there.session, "the end")
 
             told = there.viewer.updates(there.session)
             assert texts(told).count("19") == 2
@@ -153,9 +153,9 @@ def test_a_permission_is_decided_once_by_whichever_controller_is_first(gateway: 
             await there.first.decide("no")
             assert await turn == "end_turn"
             await there.first.prompt(there.session, "echo", "the end")
-            for somebody in there.all:
-                await somebody.until_told(there.session, "the end")
-                assert texts(somebody.updates(there.session)) == ["no", "no", "the end"]
+            for member in there.all:
+                await member.until_told(there.session, "the end")
+                assert texts(member.updates(there.session)) == ["no", "no", "the end"]
             assert there.viewer.asked() == there.guest.asked() == []
 
     run(scenario())
@@ -179,7 +179,7 @@ def test_an_error_and_a_choice_that_was_not_offered_decide_nothing(gateway: Runn
     run(scenario())
 
 
-def test_a_turn_is_cancelled_by_somebody_who_did_not_begin_it(gateway: RunningGateway) -> None:
+def test_a_turn_is_cancelled_by_a_client_that_did_not_begin_it(gateway: RunningGateway) -> None:
     async def scenario() -> None:
         async with meeting(gateway) as there:
             turn = await there.first.begin(there.session, "wait")
@@ -373,7 +373,7 @@ def test_who_came_for_one_session_gets_no_other(gateway: RunningGateway) -> None
     run(scenario())
 
 
-def test_a_permission_waits_until_somebody_is_there_to_decide_it(gateway: RunningGateway, tmp_path: Path) -> None:
+def test_a_permission_waits_until_a_controller_is_there_to_decide_it(gateway: RunningGateway, tmp_path: Path) -> None:
     async def scenario() -> None:
         with gate(tmp_path / "gate") as let_go_on:
             async with party(gateway, "wss", "--agent", "patient") as asker:
@@ -408,22 +408,22 @@ def test_a_permission_waits_until_somebody_is_there_to_decide_it(gateway: Runnin
 # Strangers
 
 
-async def answers_about(somebody: Party, session: str) -> list[tuple[int, str]]:
-    """What this one is told about a session in every way to ask for it, without the id."""
-    agent = somebody.agent
+async def answers_about(member: Party, session: str) -> list[tuple[int, str]]:
+    """Return the answers to every way to ask for a session, without the id."""
+    agent = member.agent
     calls = [
         agent.load_session(cwd="/", session_id=session),
         agent.resume_session(cwd="/", session_id=session),
         agent.close_session(session_id=session),
         agent.set_session_mode(session_id=session, mode_id="yolo"),
-        somebody.prompt(session, "echo", "from a stranger"),
+        member.prompt(session, "echo", "from a stranger"),
     ]
     errors = [await refused(call) for call in calls]
     assert {code for code, _ in errors} == {-32002}
     return [(code, words.replace(session, "ID")) for code, words in errors]
 
 
-def test_a_session_of_somebody_else_is_as_if_there_were_none(gateway: RunningGateway) -> None:
+def test_a_session_of_another_identity_is_as_if_there_were_none(gateway: RunningGateway) -> None:
     async def scenario() -> None:
         token = await asyncio.to_thread(gateway.save_token, "token", "create", "--label", "bo", "--identity", "bo")
         as_bo = ("--agent", "memory", "--token-file", str(token))
@@ -450,14 +450,14 @@ def test_a_session_of_somebody_else_is_as_if_there_were_none(gateway: RunningGat
             )
             assert [one["sessionId"] for one in json.loads(said)] == [own]
             doors = [at_the_door(gateway, *as_bo, "--attach", name) for name in (session, UNKNOWN)]
-            theirs, nobodys = await asyncio.gather(*doors)
-            assert theirs.replace(session, "ID") == nobodys.replace(UNKNOWN, "ID")
+            theirs, unknown = await asyncio.gather(*doors)
+            assert theirs.replace(session, "ID") == unknown.replace(UNKNOWN, "ID")
 
     run(scenario())
 
 
 async def at_the_door(gateway: RunningGateway, *options: str) -> str:
-    """What somebody is told who is not let in."""
+    """Return the error of a client that is refused."""
     with pytest.raises(acp.RequestError) as caught:
         async with party(gateway, "wss", *options):
             pass
@@ -476,10 +476,10 @@ def test_identities_that_share_a_process_do_not_see_each_others_sessions(gateway
             # It is one process that lists them all, and tells of each.
             assert texts(ann.updates(of_ann)) == texts(cy.updates(of_cy))
             assert ann.updates(of_cy) == cy.updates(of_ann) == []
-            for somebody, own, other in ((ann, of_ann, of_cy), (cy, of_cy, of_ann)):
-                listed = await somebody.agent.list_sessions()
+            for member, own, other in ((ann, of_ann, of_cy), (cy, of_cy, of_ann)):
+                listed = await member.agent.list_sessions()
                 assert [entry.session_id for entry in listed.sessions] == [own]
-                await answers_about(somebody, other)
+                await answers_about(member, other)
             assert await answers_about(cy, of_ann) == await answers_about(cy, UNKNOWN)
 
     run(scenario())
@@ -594,7 +594,7 @@ class Lines:
         return result
 
 
-async def test_a_viewer_that_stops_reading_is_closed_and_nobody_else_notices(gateway: RunningGateway) -> None:
+async def test_a_viewer_that_stops_reading_is_closed_and_no_other_client_notices(gateway: RunningGateway) -> None:
     chunks = 10_000
     place = urlsplit(gateway.urls["tcp"])
     assert place.hostname is not None

@@ -184,8 +184,8 @@ def test_the_gateways_own_certificate_may_be_given_as_the_authority(gateway: Run
 
 def test_an_unknown_agent_ends_it_at_once(gateway: RunningGateway) -> None:
     for transport in ("wss", "tcp"):
-        command = gateway.connect_command(transport, "--agent", "nobody")
-        assert_told(run_shim(command), 4, "unknown_agent", "nobody")
+        command = gateway.connect_command(transport, "--agent", "nosuch")
+        assert_told(run_shim(command), 4, "unknown_agent", "nosuch")
 
 
 def test_an_agent_that_cannot_be_started_is_told_to_the_editor(gateway: RunningGateway) -> None:
@@ -357,7 +357,7 @@ def test_stdin_from_a_file_works_too(gateway: RunningGateway, tmp_path: Path) ->
 
 
 def modules_after(script: str, given: bytes = b"") -> tuple[set[str], bytes]:
-    """What a process has imported that runs this script, and what the script printed."""
+    """Return the modules imported by a process that runs this script, and the script's output."""
     script += "\nprint(*sys.modules, sep='\\n', file=sys.stderr)\n"
     done = subprocess.run(
         [sys.executable, "-c", f"import sys\n{script}"],

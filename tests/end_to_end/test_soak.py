@@ -8,7 +8,7 @@ import pytest
 from tests.end_to_end.soak import faults_of, soak
 
 SEED = int(os.environ.get("TEST_SEED", "1"))
-"""What is drawn by chance is drawn from it; a failure says it. When things happen, a run adds."""
+"""Seed of all random choices; a failure prints it. The times of events differ from run to run."""
 
 
 # Gateways that were killed leave the ends of their pipes to the collector of garbage.

@@ -101,7 +101,7 @@ def test_pairing_fetches_all_that_it_takes_and_pairing_again_revokes_the_old_tok
 
 
 def files_of(tmp_path: Path) -> dict[str, bytes]:
-    """What is in which file of the laptop's configuration."""
+    """Return the content of each file of the laptop's configuration."""
     return {path.name: path.read_bytes() for path in (tmp_path / "laptop/acp-gateway").iterdir()}
 
 
@@ -119,7 +119,7 @@ def test_a_pairing_that_is_cut_short_leaves_the_one_before_as_it_was(
         assert done.returncode == 6, done.stderr
         assert files_of(tmp_path) == files
         assert run("sessions", "box", "--json").returncode == 0
-        # Whether the word that was not answered has arrived, nobody can know here.
+        # Whether the message that was not answered has arrived cannot be known here.
         stray = set(paired_tokens(gateway)) - set(tokens)
         assert len(stray) == left
         assert all(f"`acp-gateway token revoke {token}`" in done.stderr for token in stray)
@@ -144,8 +144,8 @@ def test_a_pairing_whose_link_does_not_work_leaves_the_one_before_as_it_was(
     files, tokens = files_of(tmp_path), paired_tokens(gateway)
     config = fake.home / ".config/acp-gateway/config.toml"
     with socket.create_server(("127.0.0.1", 0)) as free:
-        nobody = f"wss://127.0.0.1:{free.getsockname()[1]}"
-    config.write_text(config.read_text().replace(gateway.urls["wss"], nobody).replace("unix://", "unix:///nowhere"))
+        unused = f"wss://127.0.0.1:{free.getsockname()[1]}"
+    config.write_text(config.read_text().replace(gateway.urls["wss"], unused).replace("unix://", "unix:///nowhere"))
     done = run("pair", "ann@box", "--label", "laptop")
     assert done.returncode == 6
     assert "nothing was changed" in done.stderr

@@ -1,4 +1,4 @@
-"""What happens to whoever is connected when the gateway is told to stop, and what the demo leaves behind."""
+"""Graceful shutdown with clients connected, and the demo, which leaves nothing behind."""
 
 import json
 import signal
@@ -41,7 +41,7 @@ def test_an_open_prompt_is_answered_when_the_gateway_stops(tmp_path: Path, numbe
             told = [json.loads(line) for line in lines]
             lines.close()
         (answer,) = [message for message in told if message.get("id") == 3]
-        # The question may be taken back before: nobody wants to know any more.
+        # The request may be cancelled before: no client waits for it any more.
         assert all(message.get("method") == "$/cancel_request" for message in told if message is not answer)
         assert answer["error"]["data"]["reason"] == "gateway_stopping"
         assert gateway.process.wait(60) == 0

@@ -108,7 +108,7 @@ def test_upgrades_are_refused_for_what_is_wrong_with_them(gateway: RunningGatewa
     assert status_of(url, [right, ("Origin", "http://localhost:3000")]) == 403
     assert status_of(url, [right, ("Sec-WebSocket-Protocol", "something.else")]) == 400
     assert status_of(url, [("Sec-WebSocket-Protocol", f"acp.bearer.{token}")]) == 401
-    assert status_of(endpoint(gateway, agent="nobody"), [right]) == 404
+    assert status_of(endpoint(gateway, agent="unknown"), [right]) == 404
     assert status_of(url.replace("/acp", "/other"), [right]) == 404
     assert status_of(url, [right]) == 101
 

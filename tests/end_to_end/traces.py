@@ -1,4 +1,4 @@
-"""What the tests leave behind, and whether one of the tokens that they used is in it.
+"""Traces that the tests leave behind, searched for the tokens that they used.
 
 Every token that a test makes is noted, and so is what the programs print. `look_at_processes` notes the command lines
 and the environments of processes while they run. `search` goes through all of this and through the files that were
@@ -30,7 +30,7 @@ class Traces:
     _texts: list[tuple[str, bytes]] = field(default_factory=list)
 
     def note_tokens_in(self, text: str) -> str:
-        """What a command has printed that makes tokens; gives it back."""
+        """Note the tokens in the output of a command that makes them; return the output."""
         self.secrets |= {found[0] for found in TOKEN.finditer(text)}
         return text
 
@@ -39,7 +39,7 @@ class Traces:
         self._texts.append((where, text if isinstance(text, bytes) else text.encode(errors="surrogateescape")))
 
     def look_at_processes(self) -> None:
-        """Note what anybody can see of the processes that descend from this one, while they run.
+        """Note what every user can see of the processes that descend from this one, while they run.
 
         Those that it started itself may have been given a token in their environment, and must not hand it on.
         """
@@ -56,7 +56,7 @@ class Traces:
             self.note(f"the environment of process {process}", b"\0".join(variables))
 
     def search(self, *folders: Path) -> list[str]:
-        """Where there is a token, or a piece of one, in what was noted and in new files below some folders.
+        """Return the places of tokens, or pieces of one, in what was noted and in new files below some folders.
 
         Each with what stands before it. A file with a token and nothing else is what tokens are kept in.
         """
@@ -87,7 +87,7 @@ def pieces_of(secret: str) -> list[str]:
 
 
 def places(data: bytes, pieces: set[bytes]) -> list[str]:
-    """What stands before the first of the pieces that are there, if any is."""
+    """Return the text before the first of the pieces that are there; an empty list if none is."""
     starts = [start for piece in pieces if (start := data.find(piece)) >= 0]
     return [data[max(0, min(starts) - 200) : min(starts)].decode(errors="replace")] if starts else []
 

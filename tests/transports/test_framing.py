@@ -230,7 +230,7 @@ async def test_only_one_task_writes_at_a_time() -> None:
     assert there.inbox == b"x" * 1000 + b"y" * 5000
 
 
-async def test_who_drains_waits_for_whoever_attends_and_goes_on_alone_when_nobody_does() -> None:
+async def test_drain_waits_for_an_attending_task_and_writes_alone_without_one() -> None:
     here, there = memory_wire(room=10)
     writer = ByteWriter(here)
     writer.write(b"x" * 1000)
@@ -254,7 +254,7 @@ async def test_who_drains_waits_for_whoever_attends_and_goes_on_alone_when_nobod
 
 
 @pytest.mark.parametrize("error", [trio.BrokenResourceError("cut"), trio.ClosedResourceError("shut")])
-async def test_the_first_failure_is_everybodys(error: Failure) -> None:
+async def test_the_first_failure_reaches_every_task(error: Failure) -> None:
     here, _ = memory_wire(room=0)
     writer = ByteWriter(here)
     writer.write(b"x")
@@ -277,7 +277,7 @@ async def test_the_first_failure_is_everybodys(error: Failure) -> None:
         writer.write(b"y")
 
 
-async def test_a_write_that_fails_at_once_is_learned_of_by_whoever_writes_what_was_kept() -> None:
+async def test_a_write_that_fails_at_once_is_raised_by_write_kept() -> None:
     here, there = memory_wire()
     writer = ByteWriter(here)
     await there.aclose()
@@ -312,7 +312,7 @@ async def test_a_peer_that_takes_a_little_now_and_then_is_not_stalled(autojump_c
     assert trio.current_time() == 9 * 59
 
 
-async def test_after_a_stall_the_others_wait_until_whoever_attends_has_said_goodbye(
+async def test_after_a_stall_the_others_wait_until_the_attending_task_has_said_goodbye(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     here, _ = memory_wire(room=10)
@@ -332,7 +332,7 @@ async def test_after_a_stall_the_others_wait_until_whoever_attends_has_said_good
     assert told == [65]
 
 
-async def test_a_stall_that_shows_before_somebody_attends_is_theirs_as_well(
+async def test_a_stall_that_shows_before_a_task_attends_is_its_own_as_well(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     here, _ = memory_wire(room=10)

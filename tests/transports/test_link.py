@@ -569,7 +569,7 @@ async def test_cancelling_a_receiver_loses_nothing() -> None:
     assert link.received == 1
 
 
-async def test_confirmations_alone_wake_nobody() -> None:
+async def test_confirmations_alone_wake_no_task() -> None:
     link = Link(window=WINDOW, receive_window=WINDOW)
     peer = connect(link)
     link.send(numbered(0, 3))

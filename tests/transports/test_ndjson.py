@@ -262,7 +262,7 @@ async def test_a_line_that_comes_at_the_slowest_speed_takes_as_long_as_it_takes(
         assert len(await stream.receive()) == 100 * SLOWEST_PEER
 
 
-async def test_time_in_which_nobody_reads_is_not_the_peers(autojump_clock: MockClock) -> None:
+async def test_message_timeout_does_not_count_time_in_which_no_task_reads(autojump_clock: MockClock) -> None:
     here, there = memory_wire()
     stream = LineStream(here, max_message_size=MIB)
     stream.message_timeout = 60.0

@@ -255,7 +255,7 @@ async def test_errors_in_threads_are_errors_of_the_stream(threaded: Pipes) -> No
         await wrong_way_round.send_some(memoryview(b"x"))
 
 
-def test_a_thread_that_outlives_the_program_bothers_nobody() -> None:
+def test_a_thread_that_outlives_the_program_raises_nothing() -> None:
     calls = stdio._Calls[bytes]()
     tokens: list[trio.lowlevel.TrioToken] = []
     goes_on = threading.Event()

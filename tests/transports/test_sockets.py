@@ -654,7 +654,7 @@ async def test_a_server_that_hangs_up_in_the_handshake_can_not_be_reached(tls: T
             await connect_tcp("127.0.0.1", port, tls.client)
 
 
-async def test_a_port_where_nobody_listens_can_not_be_reached() -> None:
+async def test_a_port_without_a_listener_can_not_be_reached() -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -662,7 +662,7 @@ async def test_a_port_where_nobody_listens_can_not_be_reached() -> None:
             await connect_tcp("127.0.0.1", port)
 
 
-async def test_a_host_that_nobody_knows_can_not_be_reached(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_host_with_an_unknown_name_can_not_be_reached(monkeypatch: pytest.MonkeyPatch) -> None:
     async def open_tcp_stream(host: str, port: int) -> trio.SocketStream:
         raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
 

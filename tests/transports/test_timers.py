@@ -15,7 +15,7 @@ from acp_gateway.transports.timers import MANY, Signal, TaskSpawner, TimerQueue
 # Signals
 
 
-async def test_a_signal_wakes_all_who_wait_and_nobody_who_comes_later() -> None:
+async def test_a_signal_wakes_the_waiting_tasks_and_none_that_come_later() -> None:
     signal = Signal()
     signal.notify()
     woken: list[str] = []
@@ -78,7 +78,7 @@ async def helped() -> AsyncIterator[TaskSpawner]:
         helpers.dismiss()
 
 
-async def test_whoever_is_at_work_finds_what_is_added_and_no_other_comes() -> None:
+async def test_a_running_call_finds_added_work_and_no_second_is_spawned() -> None:
     desk = Desk()
     async with helped() as helpers:
         for _ in range(3):

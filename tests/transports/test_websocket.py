@@ -984,7 +984,7 @@ async def test_whatever_a_peer_says_counts_as_a_sign_of_life(role: Open, autojum
         nursery.cancel_scope.cancel()
 
 
-async def test_the_deadline_does_not_count_while_nobody_reads(role: Open, autojump_clock: Clock) -> None:
+async def test_the_deadline_of_a_pong_does_not_count_while_no_task_reads(role: Open, autojump_clock: Clock) -> None:
     peer = await role(timing=PINGS)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(peer.stream.run)
@@ -995,7 +995,7 @@ async def test_the_deadline_does_not_count_while_nobody_reads(role: Open, autoju
     assert trio.current_time() == 80
 
 
-async def test_a_pong_that_was_there_before_somebody_read_is_in_time(role: Open, autojump_clock: Clock) -> None:
+async def test_a_pong_that_was_there_before_it_was_read_is_in_time(role: Open, autojump_clock: Clock) -> None:
     peer = await role(timing=PINGS)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(peer.stream.run)
