@@ -128,6 +128,24 @@ def test_nothing_of_it_is_left_for_the_agent(meta: bytes, left: bytes) -> None:
     assert without_own_meta(b'{"id":1,"method":"session/load"}') == b'{"id":1,"method":"session/load"}'
 
 
+def test_own_meta_is_not_searched_in_a_message_without_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    def walk(*_: Any) -> None:
+        raise AssertionError("the members were walked")
+
+    for function in ("jsonrpc.param", "jsonrpc.members_at", "spans.find"):
+        monkeypatch.setattr(f"acp_gateway.core.rejoining.{function}", walk)
+    text = encode(id=1, method="session/load", params={"sessionId": "s", "_meta": {f"m{n}": n for n in range(500)}})
+    assert without_own_meta(text) is text
+    assert Rejoin.read(parse(text)) is None
+    assert last_id(parse(text)) == 0
+
+
+def test_own_meta_under_an_escaped_name_is_removed_as_well() -> None:
+    text = b'{"id":1,"method":"session/load","params":{"_meta":{"acp\\u002dgateway":{"epoch":"e"},"a":1}}}'
+    assert b"epoch" not in without_own_meta(text)
+    assert Rejoin.read(parse(text)) is not None
+
+
 # A session that is live.
 
 
