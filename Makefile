@@ -56,6 +56,7 @@ check: $(VENV)/has-dev
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-logo
+	$(BIN)/python tools/check_prose
 	tools/check_wheel $(BIN)/python
 
 # What decides, without I/O.

@@ -1,4 +1,4 @@
-"""Who attacks a gateway, and who works meanwhile: each a process of its own, as light as can be.
+"""Attackers of a gateway, and a client that works meanwhile: each a separate process, as light as possible.
 
 `python -m benchmarks.attackers GATEWAY work` and `python -m benchmarks.attackers GATEWAY ATTACK` are started by
 `benchmarks.attacks`. Attackers say bytes that were made beforehand on bare sockets, and go on when they are thrown out.
@@ -48,7 +48,7 @@ UPGRADE: Final = (
     "Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nAuthorization: Bearer {token}\r\n{more}\r\n"
 )
 RECORDED: Final = ", while recording is on"
-"""What the names of attacks end with that are made on a gateway with a `record_dir`."""
+"""End of the names of attacks on a gateway with a `record_dir`."""
 STORED: Final = ", with a history_limit"
 """End of the names of attacks on a gateway with a `history_limit` of `HISTORY_LIMIT` bytes."""
 HISTORY_LIMIT: Final = 64 << 20
@@ -67,7 +67,7 @@ NO_MESSAGES: Final = {
     "empty fragments": (frame(TEXT, b"x", flags=0), frame(CONTINUATION, b"", flags=0)),
     "empty messages": (b"", frame(TEXT, b"")),
 }
-"""What comes first, and then on and on."""
+"""The first bytes of an attack, and the bytes that are then repeated."""
 
 CONFIRMATION: Final = message(None, "_acp-gateway/ack", {"received": 0}) + b"\n"
 
@@ -94,7 +94,7 @@ class Place:
     pid: int
 
     def token(self, name: str) -> str:
-        """The token of somebody."""
+        """Return the token in the file of this name."""
         return Path(self.directory, name).read_text().strip()
 
     def connect(self, scheme: str) -> socket.socket:
@@ -104,14 +104,14 @@ class Place:
         return self.context().wrap_socket(sock, server_hostname="127.0.0.1") if self.has_tls(scheme) else sock
 
     def address(self, scheme: str) -> tuple[str, int]:
-        """Where it listens."""
+        """Return the address at which the gateway listens."""
         url = urlsplit(self.urls[scheme])
         assert url.hostname is not None
         assert url.port is not None
         return url.hostname, url.port
 
     def has_tls(self, scheme: str) -> bool:
-        """Whether a listener has it."""
+        """Return True if this scheme uses TLS."""
         return scheme in ("wss", "tcp+tls")
 
     def context(self) -> ssl.SSLContext:
@@ -253,7 +253,7 @@ class Told(Exception):
 
 @dataclass
 class Count:
-    """What an attacker has done."""
+    """Count of what an attacker has done."""
 
     done: int = 0
 
@@ -280,7 +280,7 @@ class Held:
     place: Place
     schemes: tuple[str, ...]
     trickle: bytes = b""
-    """What each says, a byte a second."""
+    """Bytes that each connection sends, one a second."""
     _sockets: dict[socket.socket, int] = field(default_factory=dict)
     _selector: selectors.BaseSelector = field(default_factory=selectors.DefaultSelector)
 
@@ -385,7 +385,7 @@ class Guesses:
         self._selector.register(sock, selectors.EVENT_WRITE)
 
     def _go_on(self, sock: socket.socket, words: Iterator[bytes]) -> bool:
-        """Whether there is still something to come of it."""
+        """Return True while the connection has more to send."""
         try:
             if not self._said[sock]:
                 if isinstance(sock, ssl.SSLSocket):
@@ -428,7 +428,7 @@ def pour(begin: Callable[[], socket.socket], head: bytes, piece: bytes) -> Attac
 
 
 def say_hello(place: Place, name: str) -> socket.socket:
-    """A connection of somebody who has come in, over lines."""
+    """Open an authenticated connection over lines."""
     sock = place.connect("tcp")
     sock.sendall(hello(place.token(name)))
     assert b"connectionId" in sock.recv(4096)
@@ -443,7 +443,7 @@ def open_websocket(place: Place, name: str, more: str = "") -> socket.socket:
 
 
 def open_observer(place: Place, name: str) -> socket.socket:
-    """A WebSocket of somebody who only looks."""
+    """Open the WebSocket of an observer."""
     sock = place.connect("ws")
     WebSocket(sock, place.upgrade("ws", place.token(name)).replace(b"GET /acp ", b"GET /acp?observe=1 "))
     return sock
@@ -583,7 +583,7 @@ def flood(place: Place, name: str) -> Attack:
 
 
 def costly_answers(place: Place, name: str, size: int) -> Attack:
-    """Send answers that nobody waits for, in the most parts that JSON can have, without a pause."""
+    """Send answers to no request, in the most parts that JSON can have, without a pause."""
 
     def attack(count: Count) -> NoReturn:
         parts = b"[]," * (size // 3)
@@ -646,14 +646,14 @@ def attacks(place: Place) -> dict[str, Attack]:
         f"{PARKED} unfinished messages of {UNFINISHED >> 20} MiB": park(place, "eve"),
         f"torn lines of {UNFINISHED >> 20} MiB, each of a client that leaves": tear(place, "eve", b"[" * UNFINISHED),
         f"session/list with {LISTED} sessions": ask_for_lists(place, "eve"),
-        "a flood of messages of somebody else": flood(place, "eve"),
-        "a flood of messages of the same person": flood(place, "ann"),
+        "a flood of messages of another identity": flood(place, "eve"),
+        "a flood of messages of the same identity": flood(place, "ann"),
         "messages of 1 MiB with many brackets and a surrogate": pour(lambda: say_hello(place, "eve"), b"", SLOW),
         "answers of 1 MiB in very many parts": costly_answers(place, "eve", MEGABYTE),
         "answers of 250 KiB in very many parts": costly_answers(place, "eve", MEGABYTE * 250 // 1024),
         "answers of 1 MiB in very many parts" + RECORDED: costly_answers(place, "eve", MEGABYTE),
         "answers of 250 KiB in very many parts" + RECORDED: costly_answers(place, "eve", MEGABYTE * 250 // 1024),
-        "a flood of messages of somebody else" + RECORDED: flood(place, "eve"),
+        "a flood of messages of another identity" + RECORDED: flood(place, "eve"),
         "16 MiB of history in each of many sessions" + STORED: fill_disk(place, "eve"),
     }
 

@@ -1,4 +1,4 @@
-"""What an attack costs those who work: the program itself on loopback, attacked by a process beside it.
+"""The cost of attacks for clients at work: the program itself on loopback, attacked by another process.
 
 `make bench-attacks` prints a table, and fails where a client's requests take more than twice the time in the middle, or
 where histories take much more of the disk than `history_limit`.
@@ -45,7 +45,7 @@ UNDISTURBED, ATTACKED = 0.8, 2.0
 SCHEMES: Final[tuple[Scheme, ...]] = ("wss", "ws", "tcp", "tcp+tls")
 
 LARGEST_RATIO: Final = 2.0
-"""How many times as long half of the requests may take during an attack."""
+"""Largest ratio of median request times, during an attack to before and after it."""
 
 LARGEST_DISK: Final = 128 << 20
 """Maximum bytes of the state folder beyond `history_limit`: what is queued and erased passes through the log."""
@@ -96,13 +96,13 @@ class Observed:
     entries: list[float]
     """Seconds for which the newcomer waited, each time, during it."""
     rate: float
-    """What the attacker did in a second."""
+    """Actions of the attacker in a second."""
     gateway: float
     attacker: float
     """Of one processor."""
 
     def ratio(self, which: Callable[[Times], float]) -> float:
-        """How many times as long it took."""
+        """Return the ratio of the times during the attack to those before and after it."""
         return which(self.during) / ((which(self.before) + which(self.after)) / 2)
 
 

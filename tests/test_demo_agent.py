@@ -85,7 +85,7 @@ def converse(conversation: Callable[[Client], Awaitable[None]]) -> None:
 
 
 def answer_to(**message: object) -> Message:
-    """What one request is answered with at once."""
+    """Return the immediate answers to one request."""
     client = Client()
     client.send(**message)
     return client.received.get_nowait()

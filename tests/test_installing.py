@@ -1,4 +1,4 @@
-"""How the program is installed: under one name, and never by a name that belongs to another author."""
+"""Installation texts use one distribution name, never one that belongs to another author."""
 
 import re
 import tomllib

@@ -1,4 +1,4 @@
-"""What holds for the tree as a whole."""
+"""Rules for the tree as a whole."""
 
 from pathlib import Path
 

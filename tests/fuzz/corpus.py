@@ -1,4 +1,4 @@
-"""What clients and agents say to each other, all methods of the protocol and more, and what can go wrong with it.
+"""Messages of clients and agents, for all methods of the protocol and more, and their mutations.
 
 A message is made as a tree, in which mutations find their place by number, so that one and the same mutation fits any
 message; then it is written, and further ones change its bytes.
@@ -33,7 +33,7 @@ METHODS: Final = tuple(
         )
     )
 )
-"""Every method of the protocol, of either side, the gateway's own, and some that nobody knows."""
+"""Every method of the protocol, of either side, the gateway's own, and some unknown ones."""
 
 
 @dataclass(frozen=True)
@@ -93,7 +93,7 @@ def _write(node: Node) -> bytes:
 
 
 def _places(node: Node) -> Iterator[tuple[Members | list[Node], int]]:
-    """Where a value is, within which container."""
+    """Return the places of values, each with its container."""
     inner = [value for _, value in node.pairs] if isinstance(node, Members) else node
     if isinstance(node, bytes) or isinstance(inner, bytes):
         return

@@ -1,4 +1,4 @@
-"""Strangers and clients send anything to the doors: each gets an answer or an end as documented, and harms nobody."""
+"""Anything sent to the listeners gets an answer or an end as documented, and harms no other client."""
 
 import json
 import logging
@@ -47,7 +47,7 @@ LONG: Final = b"$LONG"
 LENGTH: Final = 70_000
 
 STATUSES: Final = frozenset({101, 200, 400, 401, 403, 404, 405, 409, 410, 414, 426, 429, 431, 503, 505})
-"""What a door answers over HTTP; over lines the errors of those who are not let in have the same numbers."""
+"""Statuses of a listener over HTTP; over lines the errors of refused connections have the same numbers."""
 
 CLOSE_CODES: Final = frozenset({1000, 1001, 1002, 1007, 1008, 1009, 1011})
 TLS_RECORDS: Final = range(20, 24)
@@ -61,20 +61,20 @@ JUMP: Final = 5.5
 
 HOUR: Final = 3600.0
 SILENCE: Final = 15.0
-"""Seconds for which somebody says nothing: more than anybody at a door has who has not shown a token."""
+"""Seconds of silence: more than an unauthenticated connection has."""
 
 # What is sent
 
 
 @dataclass(frozen=True)
 class Attack:
-    """What somebody sends, cut into pieces, and how they end it."""
+    """Data that a client sends, cut into pieces, and the way in which it ends the connection."""
 
     data: bytes
     cuts: tuple[int, ...] = ()
     end: str = "eof"
     handshake: bool = True
-    """Whether there is a TLS handshake before, where the door wants one."""
+    """True if a TLS handshake comes first, where the listener requires one."""
 
     def pieces(self, token: str) -> Iterator[bytes]:
         data = self.data.replace(TOKEN, token.encode()).replace(LONG, b"x" * LENGTH)
@@ -174,7 +174,7 @@ speech = st.one_of(
 
 @dataclass(frozen=True)
 class Lie:
-    """What is wrong with a frame."""
+    """Faults of a frame."""
 
     opcode: int = TEXT
     first: int = 0
@@ -271,7 +271,7 @@ _http = st.one_of(
 
 
 def plans(data: st.SearchStrategy[bytes]) -> st.SearchStrategy[list[Attack]]:
-    """What a door can be sent, of such data mostly."""
+    """Generate what a listener is sent, mostly of such data."""
     cuts = st.lists(st.integers(0, 5000), max_size=3).map(tuple)
     ends = st.sampled_from((*("eof",) * 6, "abort", "silence"))
     said = st.builds(Attack, st.one_of(*[data] * 4, st.binary(max_size=40)), cuts, ends)
@@ -288,7 +288,7 @@ def _unlike_each_other(plan: list[Attack]) -> list[Attack]:
 
 @dataclass(frozen=True)
 class House:
-    """What all examples have in common."""
+    """Set-up shared by all examples."""
 
     folder: Path
     tokens: TokenStore
@@ -297,7 +297,7 @@ class House:
     other: str
     """The attackers' token: another identity's."""
     context: ssl.SSLContext
-    """A client's, which trusts anybody."""
+    """Return a client's context that trusts any certificate."""
 
 
 @pytest.fixture(scope="module")
@@ -314,7 +314,7 @@ def house(tmp_path_factory: pytest.TempPathFactory) -> Iterator[House]:
 
 
 class Log(logging.Handler):
-    """What the gateway logs, as text, at any level."""
+    """Log messages of the gateway, as text, at any level."""
 
     def __init__(self) -> None:
         super().__init__(logging.DEBUG)
@@ -350,16 +350,16 @@ class Site:
     clock: trio.testing.MockClock
     door: Listener
     session: str = "?"
-    """The id of a session that is nobody's business but an honest client's."""
+    """Id of a session that only an honest client may know."""
     sockets: list[trio.SocketStream] = field(default_factory=list)
 
     @property
     def secured(self) -> bool:
-        """Whether it is one for TLS."""
+        """Return True if the listener uses TLS."""
         return self.scheme in ("wss", "tcp+tls")
 
     async def hurry(self) -> None:
-        """Have nobody wait for time to pass, until cancelled."""
+        """Skip every wait for time to pass, until cancelled."""
         while True:
             await trio.testing.wait_all_tasks_blocked(IDLE)
             self.clock.jump(JUMP)
@@ -378,7 +378,7 @@ class Site:
 async def site(
     scheme: str, house: House, folder: Path, clock: trio.testing.MockClock, *, patient: bool
 ) -> AsyncIterator[Site]:
-    """A gateway that runs, with one door and an agent that everybody shares."""
+    """Run a gateway with one listener and an agent that all clients share."""
     section = ListenSection(url=f"{scheme}://127.0.0.1:0")
     if scheme in ("wss", "tcp+tls"):
         section = replace(section, cert=house.folder / "cert.pem", key=house.folder / "key.pem")
@@ -506,7 +506,7 @@ async def commit(site: Site, attack: Attack) -> bytes:
 
 
 def check(site: Site, attack: Attack, received: bytes) -> None:
-    """Whether an answer is one of those that there are."""
+    """Check that an answer is a documented one."""
     for secret in (site.house.honest, site.house.other):
         assert secret.encode() not in received
     # Not that of another session, whose id goes on behind it.
@@ -597,7 +597,7 @@ async def storm(
             hurrying.cancel_scope.cancel()
         for number, answer in answers.items():
             check(there, plan[number], answer)
-        # Whoever was there goes on, and whoever belongs here comes in.
+        # The connected client goes on, and a new one with a valid token gets in.
         assert "result" in await honest.request("session/list")
         await Honest(there, await there.connect()).come_in()
         log = there.log
