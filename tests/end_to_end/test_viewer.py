@@ -58,7 +58,7 @@ def test_the_example_viewer_shows_no_token_to_a_gateway_with_another_key(gateway
         timeout=60,
     )
     assert done.returncode == 1
-    assert f"the gateway has another key than the pin says: {gateway.pin}" in done.stderr
+    assert f"the gateway's key does not match the pin: its pin is {gateway.pin}" in done.stderr
 
 
 def test_a_guest_joins_by_the_command_that_sharing_prints(gateway: RunningGateway, tmp_path: Path) -> None:
