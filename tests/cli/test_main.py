@@ -290,9 +290,9 @@ def test_sessions_are_listed_a_row_each_for_scripts_without_heads(gateway_of: Ca
     listed = run("sessions", gateway_of(SESSIONS))
     assert listed.exit_code == 0
     first, second = listed.stdout.splitlines()
-    assert first == r"s1      demo   \x1b[2JÜ\x7f\ud83d  /srv  ann  yes  1  0  open  -"
+    assert first == r"s1      demo   \x1b[2JÜ\x7f\ud83d  /srv  ann  yes  -  1  0  open  -"
     assert re.fullmatch(
-        r"longer  other  - {19}-     bob  no   0  0  -     session/request_permission for \d+ (s|min|h|d)",
+        r"longer  other  - {19}-     bob  no   -  0  0  -     session/request_permission for \d+ (s|min|h|d)",
         second,
     )
 
@@ -309,9 +309,9 @@ def test_sessions_have_heads_on_a_terminal(
         while shown.count(b"\n") < 2:
             shown += terminal.read(4096)
         heads, row = shown.decode().splitlines()
-    assert heads == "ID  AGENT  TITLE  CWD   OWNER  LIVE  CONNECTED  AWAY  TURN  WAITS"
+    assert heads == "ID  AGENT  TITLE  CWD   OWNER  LIVE  HISTORY  CONNECTED  AWAY  TURN  WAITS"
     # What the terminal has no character for is no reason to fail.
-    assert row == "s1  demo   ?      /srv  ann    yes   1          0     open  -"
+    assert row == "s1  demo   ?      /srv  ann    yes   -        1          0     open  -"
 
 
 def test_sessions_are_json_for_programs_with_all_that_the_gateway_says(gateway_of: Callable[[object], str]) -> None:

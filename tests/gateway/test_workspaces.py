@@ -265,10 +265,11 @@ def test_of_many_workspaces_some_are_named(srv: Path) -> None:
 
 def test_outside_it_is_the_same_whether_something_is_there_or_not(srv: Path, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
+    (tmp_path / "hidden").mkdir()
     (tmp_path / "locked").mkdir(mode=0)
     (srv / "proj" / "dead").symlink_to(tmp_path / "NAME")
     answers = set()
-    for name in ("secret", "file", "gone", "locked", "secret/gone", "file/gone"):
+    for name in ("hidden", "file", "gone", "locked", "hidden/gone", "file/gone"):
         directory = str(tmp_path / name)
         problem = problem_of([directory], places(srv, "proj"))
         assert problem.data["map"] == f"{directory}={srv}/proj"
