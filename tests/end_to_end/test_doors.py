@@ -247,7 +247,7 @@ def test_a_token_that_is_rotated_in_the_middle_of_a_turn_costs_nothing(
         with token.file.open("w") as file:
             subprocess.run(rotate, env=ENVIRONMENT, stdout=file, stderr=subprocess.PIPE, check=True, timeout=60)
         assert TRACES.note_tokens_in(token.file.read_text()).strip() != token.secret
-        gateway.read_log_until("away, and kept")
+        gateway.read_log_until("disconnected, keeping its link")
         gate.open()
         assert editor.stop_reason(prompt) == "end_turn"
         assert editor.talk("three") == "end_turn"
