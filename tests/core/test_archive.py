@@ -4,33 +4,9 @@ import pytest
 
 from acp_gateway.core import registry as registry_module
 from acp_gateway.core.archive import NoArchive
-from acp_gateway.core.journal import Journal
 from acp_gateway.core.registry import Registry
-from acp_gateway.core.sessions import Session, SessionScope
+from tests.core.registered import ME, YOU, live, past, session
 from tests.core.scene import Peer, Scene, Shelf
-
-
-class AgentHandle:
-    abandoned = False
-
-
-def session(session_id: str = "s", owner: str = "me", agent: str = "agent") -> Session:
-    return Session(agent, session_id, owner, Journal(1000))
-
-
-def live(registry: Registry, *args: str) -> Session:
-    it = session(*args)
-    registry.add(it, AgentHandle())
-    return it
-
-
-def past(registry: Registry, *args: str) -> Session:
-    it = live(registry, *args)
-    registry.end(it)
-    return it
-
-
-ME, YOU, GUEST = SessionScope("me"), SessionScope("you"), SessionScope("guest-1", only="s", guest=True)
 
 
 @pytest.fixture

@@ -5,10 +5,9 @@ from typing import Any
 import pytest
 
 from acp_gateway.core.registry import Registry
-from acp_gateway.core.sessions import Role, Session
+from acp_gateway.core.sessions import Role
+from tests.core.opened import LOADS, chunk, close, texts, the_session
 from tests.core.scene import Peer, Scene, Shelf, news_params
-
-LOADS: dict[str, Any] = {"loadSession": True}
 
 
 @pytest.fixture
@@ -19,35 +18,6 @@ def scene() -> Scene:
 @pytest.fixture
 def ann(scene: Scene) -> Peer:
     return scene.join("ann")
-
-
-def texts(messages: list[Any]) -> list[str]:
-    """Return the texts of the updates among messages."""
-    return [
-        message["params"]["update"]["content"]["text"]
-        for message in messages
-        if message.get("method") == "session/update" and "content" in message["params"]["update"]
-    ]
-
-
-def chunk(text: str, session_id: str = "s") -> bytes:
-    """An update, with blanks that no encoder would leave there."""
-    return (
-        b'{ "method":"session/update","params":{"update":{"sessionUpdate":"agent_message_chunk",'
-        b'"content":{"type":"text","text":"%b"}, "_meta":{"n":1.10}},"sessionId":"%b"}}'
-    ) % (text.encode(), session_id.encode())
-
-
-def the_session(scene: Scene) -> Session:
-    (session,) = scene.multiplexer.sessions
-    return session
-
-
-def close(scene: Scene, peer: Peer, session_id: str = "s") -> None:
-    """A client has a session closed."""
-    peer.request("session/close", sessionId=session_id)
-    scene.agent.answers("session/close")
-    peer.heard()
 
 
 def begin_load(peer: Peer, method: str = "session/load", session_id: str = "s") -> int:

@@ -12,10 +12,8 @@ from acp_gateway.core.registry import Registry
 from acp_gateway.core.sessions import DirectoryCheckResult, Problem, Role, Session, State
 from acp_gateway.protocol.gaps import GAP
 from acp_gateway.protocol.jsonrpc import parse
+from tests.core.opened import LOADS, chunk, close, texts, the_session
 from tests.core.scene import Peer, Place, Scene, Shelf, encode, make_policy, news_params
-
-LOADS: dict[str, Any] = {"loadSession": True}
-
 
 RESUMES: dict[str, Any] = {"sessionCapabilities": {"resume": {}}}
 
@@ -28,35 +26,6 @@ def scene() -> Scene:
 @pytest.fixture
 def ann(scene: Scene) -> Peer:
     return scene.join("ann")
-
-
-def texts(messages: list[Any]) -> list[str]:
-    """Return the texts of the updates among messages."""
-    return [
-        message["params"]["update"]["content"]["text"]
-        for message in messages
-        if message.get("method") == "session/update" and "content" in message["params"]["update"]
-    ]
-
-
-def chunk(text: str, session_id: str = "s") -> bytes:
-    """An update, with blanks that no encoder would leave there."""
-    return (
-        b'{ "method":"session/update","params":{"update":{"sessionUpdate":"agent_message_chunk",'
-        b'"content":{"type":"text","text":"%b"}, "_meta":{"n":1.10}},"sessionId":"%b"}}'
-    ) % (text.encode(), session_id.encode())
-
-
-def the_session(scene: Scene) -> Session:
-    (session,) = scene.multiplexer.sessions
-    return session
-
-
-def close(scene: Scene, peer: Peer, session_id: str = "s") -> None:
-    """A client has a session closed."""
-    peer.request("session/close", sessionId=session_id)
-    scene.agent.answers("session/close")
-    peer.heard()
 
 
 # New

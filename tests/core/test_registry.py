@@ -5,37 +5,14 @@ from typing import Any
 import pytest
 
 from acp_gateway.core import registry as registry_module
-from acp_gateway.core.journal import Journal
 from acp_gateway.core.registry import Registry
-from acp_gateway.core.sessions import Request, Session, SessionScope
+from acp_gateway.core.sessions import Request, SessionScope
 from acp_gateway.protocol.jsonrpc import parse
-
-
-class AgentHandle:
-    abandoned = False
-
-
-def session(session_id: str = "s", owner: str = "me", agent: str = "agent") -> Session:
-    return Session(agent, session_id, owner, Journal(1000))
-
-
-def live(registry: Registry, *args: str) -> Session:
-    it = session(*args)
-    registry.add(it, AgentHandle())
-    return it
-
-
-def past(registry: Registry, *args: str) -> Session:
-    it = live(registry, *args)
-    registry.end(it)
-    return it
+from tests.core.registered import GUEST, ME, YOU, AgentHandle, live, past, session
 
 
 def message(text: str) -> Any:
     return parse(text.encode())
-
-
-ME, YOU, GUEST = SessionScope("me"), SessionScope("you"), SessionScope("guest-1", only="s", guest=True)
 
 
 # Who sees what.
