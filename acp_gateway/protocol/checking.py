@@ -2,7 +2,7 @@
 
 import msgspec
 
-from acp_gateway.protocol.spans import MalformedJson
+from acp_gateway.protocol.spans import MalformedJson, structure
 
 
 class _Top(msgspec.Struct, gc=False):
@@ -15,13 +15,11 @@ _decode_string = msgspec.json.Decoder(str).decode
 
 
 def method_of(message: bytes) -> str:
-    """The method of a message, empty where it has none; the last of several, as parsers have it.
+    """Return the method of a message, the last of several as parsers have it; empty if it has none.
 
-    Raises `ValueError` for what is no JSON, and for what is nested hundreds of levels deep. Whether it is UTF-8 is not
-    looked at.
+    UTF-8 is not checked. Raises `MalformedJson` if the text is not JSON, or is nested hundreds of levels deep.
     """
-    # msgspec refuses the escape of a lone surrogate: to be JSON or not, any other escape of that length is as good.
-    plain = message.replace(rb"\ud", rb"\u0").replace(rb"\uD", rb"\u0") if rb"\u" in message else message
+    plain = structure(message)
     try:
         _check(plain)
     except (msgspec.DecodeError, RecursionError):
@@ -30,4 +28,4 @@ def method_of(message: bytes) -> str:
         method = _decode_top(plain).method
         return _decode_string(method) if method else ""
     except msgspec.DecodeError:
-        return ""  # Something else than an object, or than a string.
+        return ""  # Not an object, or not a string.
