@@ -18,7 +18,7 @@ from acp_gateway.core import access_rules, updates
 from acp_gateway.core.agent_state import Policy
 from acp_gateway.core.journal import Journal
 from acp_gateway.core.multiplexer import Multiplexer
-from acp_gateway.core.output import Output
+from acp_gateway.core.output import CheckDirectories, Output
 from acp_gateway.core.registry import Registry
 from acp_gateway.core.sessions import Client, DirectoryCheckResult, SessionScope
 from acp_gateway.gateway.storage.database import Database
@@ -98,7 +98,7 @@ def steps_of_update(directory: Path) -> list[Step]:
 
     def through_core() -> Output:
         multiplexer.receive_from_agent(lines)
-        return multiplexer.take_deliveries()
+        return multiplexer.take_output()
 
     database = Database(directory / "sessions.db", JOURNAL)
     with database.transaction():
@@ -131,7 +131,7 @@ def steps_of_request() -> list[Step]:
 
     def there_and_back() -> None:
         multiplexer.receive_from_client(client, text)
-        (asked,) = multiplexer.take_deliveries().to_agent
+        (asked,) = multiplexer.take_output().to_agent
         answer(multiplexer, asked, b"{}")
 
     return [
@@ -161,12 +161,13 @@ def in_session() -> tuple[Multiplexer, Client]:
     multiplexer.receive_from_client(
         client, b'{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":1}}'
     )
-    (asked,) = multiplexer.take_deliveries().to_agent
+    (asked,) = multiplexer.take_output().to_agent
     answer(multiplexer, asked, b'{"protocolVersion":1}')
     multiplexer.receive_from_client(client, b'{"jsonrpc":"2.0","id":2,"method":"session/new","params":{"cwd":"/"}}')
-    (directory_check,) = multiplexer.take_deliveries().directory_checks
-    multiplexer.directories_checked(directory_check, DirectoryCheckResult())
-    (asked,) = multiplexer.take_deliveries().to_agent
+    (effect,) = multiplexer.take_output().effects
+    assert isinstance(effect, CheckDirectories)
+    multiplexer.directories_checked(effect.check, DirectoryCheckResult())
+    (asked,) = multiplexer.take_output().to_agent
     answer(multiplexer, asked, b'{"sessionId":"%b"}' % SESSION.encode())
     return multiplexer, client
 
@@ -174,7 +175,7 @@ def in_session() -> tuple[Multiplexer, Client]:
 def answer(multiplexer: Multiplexer, request: bytes, result: bytes) -> None:
     """Answer a request as the agent."""
     multiplexer.receive_from_agent([b'{"jsonrpc":"2.0","id":%b,"result":%b}' % (jsonrpc.parse(request).id, result)])
-    multiplexer.take_deliveries()
+    multiplexer.take_output()
 
 
 if __name__ == "__main__":

@@ -179,7 +179,7 @@ class AgentRequests:
         minted = jsonrpc.id_number(response.id)
         question = None if minted is None else client.questions.pop(minted, None)
         if question is None:
-            self._out.note(f"dropped a response of {client.name} to no open request")
+            self._out.log(f"dropped a response of {client.name} to no open request")
             return None
         del question.copies[client]
         too_large = question.is_decision and len(response.text) > self._decision_size
@@ -192,7 +192,7 @@ class AgentRequests:
             return question
         question.refused = response
         why = f", as its response is larger than decision_size ({self._decision_size})" if too_large else ""
-        self._out.note(
+        self._out.log(
             f"{client.name} did not answer {question.method:.80} with a decision{why}: "
             "the request stays open for the others"
         )
@@ -277,7 +277,7 @@ class AgentRequests:
             if age >= LONG and not question.mentioned:
                 question.mentioned = True
                 where = "an unknown session" if question.session is None else f"session {question.session.id}"
-                self._out.note(f"{question.method:.80} of {where:.80} has been waiting for {age / 3600:.0f} h")
+                self._out.log(f"{question.method:.80} of {where:.80} has been waiting for {age / 3600:.0f} h")
             if age >= timeout and question.is_decision:
                 late.append(question)
         return late

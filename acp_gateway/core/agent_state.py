@@ -225,7 +225,7 @@ class AgentState:
             cut = cut_turn(session, returning)
             if cut is not None and client.wants_news:
                 self._tell([client], session, "turn_ended", {"stopReason": None, "reason": cut})
-            self.out.audit_event("session_joined", client, session=session.id, agent=self.agent, owner=session.owner)
+            self.out.audit("session_joined", client, session=session.id, agent=self.agent, owner=session.owner)
             session.attached[client] = None
             client.sessions[session] = None
         if hosts and client.controls and not client.viewer.guest and client.viewer.identity == session.owner:
@@ -261,7 +261,7 @@ class AgentState:
         self.mark(session, (client for client in session.attached if client is sender))
 
     def detach(self, session: Session, client: Client) -> None:
-        self.out.audit_event("session_left", client, session=session.id, agent=self.agent)
+        self.out.audit("session_left", client, session=session.id, agent=self.agent)
         session.attached.pop(client, None)
         client.sessions.pop(session, None)
         # A connection bound to this session may join it again.
@@ -286,7 +286,7 @@ class AgentState:
         number = jsonrpc.id_number(response.id)
         request = None if number is None else self.asked.pop(number, None)
         if request is None or request.then is None:
-            self.out.note("dropped a response of the agent to no open request")
+            self.out.log("dropped a response of the agent to no open request")
             return
         request.agent_id = None
         if methods.is_known(request.message.method) and not jsonrpc.has_readable_result(response):
@@ -371,7 +371,7 @@ class AgentState:
         name = "permission_decided" if question.method == methods.REQUEST_PERMISSION else "elicitation_decided"
         kind = jsonrpc.text_param(question.message, "toolCall", "kind")
         session = question.message.session if question.session is None else question.session.id
-        self.out.audit_event(
+        self.out.audit(
             name,
             client,
             session=session,
@@ -403,7 +403,7 @@ class AgentState:
         """
         self.tell(session, "turn_ended", stopReason=reason, **({} if why is None else {"reason": why}))
         connected = sum(client.connected for client in session.controllers())
-        self.out.event(
+        self.out.effect(
             HookEvent("turn_end", session, {"stopReason": reason, "seconds": self.now - began, "connected": connected})
         )
 
@@ -415,7 +415,9 @@ class AgentState:
                 continue
             if not any(self._may_look(client) for client in session.controllers()):
                 question.announced = True
-                self.out.event(HookEvent("permission_waiting", session, question.describe(), self.now - question.since))
+                self.out.effect(
+                    HookEvent("permission_waiting", session, question.describe(), self.now - question.since)
+                )
 
     def _may_look(self, client: Client) -> bool:
         """Return True if a client is connected, or was within `JUST_LOST`: most links are resumed in a moment."""

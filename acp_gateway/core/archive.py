@@ -1,4 +1,8 @@
-"""Interface of the storage that keeps sessions for the next gateway process."""
+"""Interface of the storage that keeps sessions for the next gateway process.
+
+The core calls it directly, without an effect in its output: each update is stored, and a journal is stored as it is at
+the time of the call.
+"""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final, Literal, Protocol

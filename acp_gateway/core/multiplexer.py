@@ -60,7 +60,7 @@ class Multiplexer:
             methods.SET_CONFIG_OPTION: self._turns.set_option,
         }
 
-    def take_deliveries(self) -> Output:
+    def take_output(self) -> Output:
         """Return the output since the last call; it belongs to the caller."""
         return self._process.out.take()
 
@@ -78,10 +78,6 @@ class Multiplexer:
         """Return the extra messages that expensive requests count as in rate limits, since the last call."""
         surcharge, self._process.surcharge = self._process.surcharge, 0
         return surcharge
-
-    def take_notes(self) -> list[str]:
-        """Return the log messages since the last call; they never contain a payload."""
-        return self._process.out.take_notes()
 
     @property
     def wants_agent(self) -> bool:
@@ -179,7 +175,7 @@ class Multiplexer:
         try:
             message = jsonrpc.parse(text)
         except InvalidMessage as error:
-            self._process.out.note(f"dropped a line of {len(text)} bytes from the agent: {error}")
+            self._process.out.log(f"dropped a line of {len(text)} bytes from the agent: {error}")
             self._process.receive_unreadable(text, str(error))
             return
         if message.method == methods.SESSION_UPDATE and message.kind is Kind.NOTIFICATION:
@@ -294,7 +290,7 @@ class Multiplexer:
             return  # For each batch of each client.
         self._process.announce_waiting()
         for question in self._process.questions.overdue(now, self._process.policy.permission_timeout):
-            self._process.out.note(f"{question.method} was not decided within permission_timeout: cancelled")
+            self._process.out.log(f"{question.method} was not decided within permission_timeout: cancelled")
             self._process.tell_decision(question, None, "timeout")
             self._process.questions.settle_undecided(question)
 
@@ -382,11 +378,11 @@ class Multiplexer:
         if message.method == methods.CANCEL_REQUEST:
             self._cancel_request(client, message)
         elif client.phase is not Phase.READY or message.method == methods.INITIALIZE:
-            self._process.out.note(f"dropped a notification of {client.name}: the first request must be initialize")
+            self._process.out.log(f"dropped a notification of {client.name}: the first request must be initialize")
         elif objection := access_rules.objection_to_notification(client, message):
-            self._process.out.note(f"dropped a notification of {client.name}: {objection}")
+            self._process.out.log(f"dropped a notification of {client.name}: {objection}")
         elif message.session is not None and self._process.attached(client, message.session) is None:
-            self._process.out.note(f"dropped a notification of {client.name} for a session that it is not attached to")
+            self._process.out.log(f"dropped a notification of {client.name} for a session that it is not attached to")
         elif message.method == methods.SESSION_CANCEL:
             self._turns.cancel(client, message)
         elif self._process.stage is AgentPhase.READY:
@@ -396,12 +392,12 @@ class Multiplexer:
         """Cancel a request; it still gets a response."""
         flaw = access_rules.flaw_of_params(message)
         if flaw is not None:
-            self._process.out.note(f"dropped a $/cancel_request of {client.name}: {flaw}")
+            self._process.out.log(f"dropped a $/cancel_request of {client.name}: {flaw}")
             return
         at = spans.find(message.text, "params", "requestId")
         request = None if at is None else client.requests.get(jsonrpc.id_key(RawId(message.text[slice(*at)])))
         if request is None or at is None:
-            self._process.out.note(f"dropped a $/cancel_request of {client.name} to no open request")
+            self._process.out.log(f"dropped a $/cancel_request of {client.name} to no open request")
         elif request.agent_id is not None:
             self._process.out.agent(spans.splice(message.text, [(*at, b"%d" % request.agent_id)]))
         elif self._withdraw(request):
@@ -427,7 +423,7 @@ class Multiplexer:
 
     def _answer_from_client(self, client: Client, response: Message) -> None:
         if not client.controls:
-            self._process.out.note(f"dropped a response of {client.name}, an observer")
+            self._process.out.log(f"dropped a response of {client.name}, an observer")
             return
         question = self._process.questions.answer(client, response)
         if question is not None and question.is_decision:
@@ -440,7 +436,7 @@ class Multiplexer:
         elif message.kind is Kind.REQUEST:
             self._process.out.refusal(client, code, why)
         else:
-            self._process.out.note(f"dropped a notification of {client.name}: {why}")
+            self._process.out.log(f"dropped a notification of {client.name}: {why}")
 
     def _refuse_repeated(self, client: Client, message: Message, name: str) -> None:
         """Refuse a message with a repeated member: parsers disagree on which one counts, and the agent must read what

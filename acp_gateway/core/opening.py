@@ -12,6 +12,7 @@ from functools import partial
 from acp_gateway.core import access_rules, preconditions, updates
 from acp_gateway.core.agent_state import AgentState, Refusal
 from acp_gateway.core.cut_turns import note_cut, told_cut
+from acp_gateway.core.output import CheckDirectories, LoadJournal
 from acp_gateway.core.rejoining import Rejoin, adopt, missed, with_own_meta, without_own_meta
 from acp_gateway.core.routing import Routing
 from acp_gateway.core.sessions import Client, DirectoryCheck, Request, Session, State
@@ -78,7 +79,7 @@ class SessionOpening:
             return
         if returning is not None and not session.journal_loaded and session.archive.holds(session):
             if session not in self._process.loading_journals:
-                self._process.out.load_journal(session)
+                self._process.out.effect(LoadJournal(session))
             self._process.loading_journals.setdefault(session, []).append(request)
             return
         message = request.message
@@ -245,7 +246,7 @@ class SessionOpening:
             request.directory_check = DirectoryCheck(request, access_rules.directories_of(request.message))
         if request.directory_check.findings is None:
             self._process.checking_directories[request] = request.directory_check
-            self._process.out.directory_check(request.directory_check)
+            self._process.out.effect(CheckDirectories(request.directory_check))
         return request.directory_check.findings is not None
 
     def _replay(self, session: Session, client: Client, history: Sequence[bytes]) -> None:
@@ -286,12 +287,11 @@ class SessionOpening:
         return waits
 
     def to_open(self, client: Client, session_id: str, request: Request) -> Session | None:
-        """Return the session that is not live and that a client may open here; None if the request was refused or
-        waits."""
+        """Return the session that a client may open here; None if the request was refused or waits."""
         session = self._process.registry.find(client.viewer, self._process.agent, session_id)
         if session is not None and session.home is not None:
             if session.home.abandoned and client.controls and not client.viewer.guest:
-                self._process.out.stop(session.home)
+                self._process.out.stop_unused(session.home)
                 self._process.held.append(request)
             else:
                 why = (
@@ -419,7 +419,7 @@ class SessionOpening:
         assert recorded is not None
         if response.error:
             self._process.unopened.refused(session, response)
-            self._process.out.note(f"the agent cannot re-open session {session.id:.80}")
+            self._process.out.log(f"the agent cannot re-open session {session.id:.80}")
             held, session.held = session.held, []
             self.leave(session, forgotten=False)
             for waiting in held:

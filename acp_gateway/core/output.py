@@ -1,8 +1,8 @@
-"""Output of the core for its driver: messages to send, hook events, audit events, log messages, and requested work."""
+"""Output of the core for its driver: messages to send, and effects to carry out."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, TypeAlias
 
 from acp_gateway.core.sessions import AgentHandle, Client, DirectoryCheck, Session
 from acp_gateway.printable import printable
@@ -11,7 +11,7 @@ from acp_gateway.protocol.outbox import Batch
 
 EventName = Literal["permission_waiting", "turn_end"]
 
-NOTE_SIZE: Final = 1000
+LOG_MESSAGE_SIZE: Final = 1000
 """Maximum length of a log message, in characters; its names and ids are each cut to less."""
 
 
@@ -39,50 +39,70 @@ class AuditEvent:
     """JSON-compatible values."""
 
 
+@dataclass(frozen=True, slots=True)
+class LogMessage:
+    """A message for the log; never a payload."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class LoadJournal:
+    """Read the journal of a session from the archive; see `Multiplexer.journal_loaded`."""
+
+    session: Session
+
+
+@dataclass(frozen=True, slots=True)
+class CheckDirectories:
+    """Check directories; see `Multiplexer.directories_checked`."""
+
+    check: DirectoryCheck
+
+
+@dataclass(frozen=True, slots=True)
+class StopUnused:
+    """Stop an unused agent process that holds a session requested elsewhere."""
+
+    handle: AgentHandle
+
+
+Effect: TypeAlias = HookEvent | AuditEvent | LogMessage | LoadJournal | CheckDirectories | StopUnused
+"""Work for the driver besides sending messages. Storage is no effect: see `archive`."""
+
+
 @dataclass(slots=True)
 class Output:
-    """Messages to send, in order for each recipient, and work for the driver."""
+    """Messages to send, in order for each recipient, and effects to carry out afterwards, in order."""
 
     to_agent: list[bytes] = field(default_factory=list)
     to_clients: dict[Client, Sequence[bytes]] = field(default_factory=dict)
     replayed: dict[Client, int] = field(default_factory=dict)
-    """Bytes of history for each client, which do not make it a slow one."""
-    abandoned: list[AgentHandle] = field(default_factory=list)
-    """Unused processes that hold a session requested elsewhere: to be stopped."""
-    events: list[HookEvent] = field(default_factory=list)
-    wanted: list[Session] = field(default_factory=list)
-    """Sessions whose journal is to be read from the archive; see `Multiplexer.journal_loaded`."""
-    directory_checks: list[DirectoryCheck] = field(default_factory=list)
-    """Directories to check; see `Multiplexer.directories_checked`."""
-    audit_events: list[AuditEvent] = field(default_factory=list)
-    """Events for the audit log."""
+    """Bytes of history among the messages for each client, which do not make it a slow one."""
+    effects: list[Effect] = field(default_factory=list)
 
 
 class Outgoing:
     """Collects output until the driver takes it."""
 
     def __init__(self) -> None:
-        self._deliveries = Output()
-        self._notes: list[str] = []
+        self._output = Output()
 
     @property
     def has_replay(self) -> bool:
         """True if the output contains a history."""
-        return bool(self._deliveries.replayed)
+        return bool(self._output.replayed)
 
     def take(self) -> Output:
         """Return the output since the last call; it belongs to the caller."""
-        taken, self._deliveries = self._deliveries, Output()
+        taken, self._output = self._output, Output()
         return taken
 
-    def take_notes(self) -> list[str]:
-        """Return the log messages since the last call; they never contain a payload."""
-        taken, self._notes = self._notes, []
-        return taken
+    # Messages
 
     def agent(self, text: bytes) -> None:
         """Send a message to the agent."""
-        self._deliveries.to_agent.append(text)
+        self._output.to_agent.append(text)
 
     def client(self, client: Client, text: bytes) -> None:
         """Send a message to a client, unless it is gone."""
@@ -94,9 +114,9 @@ class Outgoing:
         for client in clients:
             self.client(client, text)
 
-    def talk(self, clients: Iterable[Client], texts: Iterable[bytes]) -> None:
-        """Send the same messages to several clients."""
-        batch, to_clients = Batch(texts), self._deliveries.to_clients
+    def fan_out(self, clients: Iterable[Client], texts: Iterable[bytes]) -> None:
+        """Send the same messages to several clients, as one object where a client gets nothing else."""
+        batch, to_clients = Batch(texts), self._output.to_clients
         for client in clients:
             if client in to_clients:
                 self._add_to(client).extend(batch)
@@ -107,41 +127,36 @@ class Outgoing:
         """Send a session's history to a client."""
         if not client.gone and history:
             self._add_to(client).extend(history)
-            replayed = self._deliveries.replayed
+            replayed = self._output.replayed
             replayed[client] = replayed.get(client, 0) + sum(map(len, history))
 
     def _add_to(self, client: Client) -> list[bytes]:
         """Return the messages for a client, as a list of its own."""
-        messages = self._deliveries.to_clients.get(client, ())
+        messages = self._output.to_clients.get(client, ())
         if not isinstance(messages, list):
-            messages = self._deliveries.to_clients[client] = list(messages)
+            messages = self._output.to_clients[client] = list(messages)
         return messages
 
     def refusal(self, client: Client, code: int, why: str, data: object = None) -> None:
         """Send a client an error under the id null."""
         self.client(client, jsonrpc.error(jsonrpc.NO_ID, code, why, data))
 
-    def stop(self, home: AgentHandle) -> None:
-        """Request the stop of an abandoned process."""
-        if home not in self._deliveries.abandoned:
-            self._deliveries.abandoned.append(home)
+    # Effects
 
-    def event(self, event: HookEvent) -> None:
-        """Queue a hook event."""
-        self._deliveries.events.append(event)
+    def effect(self, effect: Effect) -> None:
+        """Queue an effect."""
+        self._output.effects.append(effect)
 
-    def load_journal(self, session: Session) -> None:
-        """Request the journal of a session from the archive."""
-        self._deliveries.wanted.append(session)
+    def stop_unused(self, handle: AgentHandle) -> None:
+        """Queue the stop of an unused agent process, once."""
+        effect = StopUnused(handle)
+        if effect not in self._output.effects:
+            self.effect(effect)
 
-    def directory_check(self, directory_check: DirectoryCheck) -> None:
-        """Request a check of directories."""
-        self._deliveries.directory_checks.append(directory_check)
-
-    def audit_event(self, name: str, client: Client | None, /, **details: Any) -> None:
+    def audit(self, name: str, client: Client | None, /, **details: Any) -> None:
         """Queue an audit event."""
-        self._deliveries.audit_events.append(AuditEvent(name, client, details))
+        self.effect(AuditEvent(name, client, details))
 
-    def note(self, text: str) -> None:
+    def log(self, text: str) -> None:
         """Queue a log message. Names chosen by peers are escaped: they may contain terminal control sequences."""
-        self._notes.append(printable(text, NOTE_SIZE))
+        self.effect(LogMessage(printable(text, LOG_MESSAGE_SIZE)))

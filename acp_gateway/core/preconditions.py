@@ -56,8 +56,8 @@ def directories(process: AgentState, client: Client, request: Request) -> Refusa
         return None
     reason, path = problem.data.get("reason"), problem.data.get("cwd")
     shown = None if path is None else in_one_line(path, PATH_LENGTH)
-    process.out.audit_event("cwd_refused", client, agent=process.agent, path=shown, reason=reason)
-    process.out.note(f"{client.name}: refused a session in {shown}: {reason}")
+    process.out.audit("cwd_refused", client, agent=process.agent, path=shown, reason=reason)
+    process.out.log(f"{client.name}: refused a session in {shown}: {reason}")
     return jsonrpc.INVALID_PARAMS, problem.message, problem.data
 
 
@@ -88,14 +88,14 @@ def mcp_servers(process: AgentState, client: Client, request: Request) -> Refusa
     name = "mcp_server_refused" if screened.refused else "mcp_server_dropped"
     for server in found[:AUDITED_SERVERS]:
         details = {"name": _shown(server.name), "kind": _shown(server.kind)}
-        process.out.audit_event(name, client, agent=process.agent, **details)
+        process.out.audit(name, client, agent=process.agent, **details)
     if len(found) > AUDITED_SERVERS:
-        process.out.audit_event(name, client, agent=process.agent, count=len(found) - AUDITED_SERVERS)
+        process.out.audit(name, client, agent=process.agent, count=len(found) - AUDITED_SERVERS)
     if screened.refused:
         why = f"MCP servers that would run on the gateway's machine are not allowed here: {names:.200}"
         return jsonrpc.INVALID_PARAMS, why, {"reason": "mcp_servers"}
     if screened.dropped:
-        process.out.note(f"{client.name}: left out MCP servers that would run here: {names:.200}")
+        process.out.log(f"{client.name}: left out MCP servers that would run here: {names:.200}")
         request.replace(screened.text)
     return None
 

@@ -84,7 +84,7 @@ class Routing:
                 return False
             self._process.end_echo(session)
         session.extend(lines)
-        self._process.out.talk(session.attached, lines)
+        self._process.out.fan_out(session.attached, lines)
         return True
 
     def update(self, message: Message) -> None:
@@ -136,14 +136,14 @@ class Routing:
         if message.session is None:
             candidates = self._candidates()
             if len(candidates) > 1:
-                self._process.out.note("dropped a notification of the agent that may be of more than one identity")
+                self._process.out.log("dropped a notification of the agent that may be of more than one identity")
                 return
             ready = [c for c in self._process.clients if c.phase is Phase.READY and c.viewer.sees_all]
             self._process.out.clients((c for c in ready if c.viewer.identity in candidates), message.text)
             return
         session = self._session_of(message.session)
         if session is None:
-            self._process.out.note("dropped a notification of the agent for no session that is open")
+            self._process.out.log("dropped a notification of the agent for no session that is open")
         else:
             self._process.out.clients(session.attached, message.text)
 
@@ -162,7 +162,7 @@ class Routing:
             self._process.questions.add(question)
             self._route(question)
             if not question.copies and question in self._process.questions:
-                self._process.out.note(f"{message.method:.80} waits: no client is there to answer it")
+                self._process.out.log(f"{message.method:.80} waits: no client is there to answer it")
             self._process.announce_waiting()
 
     def sort_early(self) -> None:
@@ -228,9 +228,9 @@ class Routing:
     def _keep_early(self, message: Message) -> None:
         """Keep an update whose session may be named by a pending response; else drop it."""
         if message.session is None or not self.openings or message.session in self._parents:
-            self._process.out.note("dropped an update of the agent for no session that is open")
+            self._process.out.log("dropped an update of the agent for no session that is open")
         elif self._early_size + len(message.text) > EARLY_SIZE:
-            self._process.out.note(
+            self._process.out.log(
                 f"dropped an update of the agent: more than {EARLY_SIZE} bytes came before their session"
             )
         else:
@@ -321,7 +321,7 @@ class Routing:
     def refuse(self, message: Message, why: str, code: int = jsonrpc.METHOD_NOT_FOUND) -> None:
         """Refuse a request of the agent; a notification is only dropped."""
         what = f"{message.method!r:.80} {why}"
-        self._process.out.note(f"refused a message of the agent: {what}")
+        self._process.out.log(f"refused a message of the agent: {what}")
         if message.kind is Kind.REQUEST:
             self._process.out.agent(jsonrpc.error(message.id, code, what))
 

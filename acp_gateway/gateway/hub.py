@@ -17,13 +17,21 @@ import logging
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Protocol
+from typing import Any, Final, Protocol, assert_never
 
 import trio
 
 from acp_gateway.core.journal import Journal
 from acp_gateway.core.multiplexer import Multiplexer
-from acp_gateway.core.output import AuditEvent, HookEvent
+from acp_gateway.core.output import (
+    AuditEvent,
+    CheckDirectories,
+    Effect,
+    HookEvent,
+    LoadJournal,
+    LogMessage,
+    StopUnused,
+)
 from acp_gateway.core.sessions import AgentHandle, Client, DirectoryCheck, DirectoryCheckResult, Phase, Session
 from acp_gateway.gateway.agent.startup import Written
 from acp_gateway.gateway.agent_supervisor import AgentSupervisor, RunAgent
@@ -36,9 +44,8 @@ from acp_gateway.transports.timers import TimerQueue
 
 log = logging.getLogger(__name__)
 
-NOTES_AS_WARNINGS: Final = 20
-"""Dropped or refused messages of one agent that are logged as warnings, further ones for debugging: agents print
-banners."""
+LOGGED_AS_WARNINGS: Final = 20
+"""Log messages of one agent's core that are warnings, further ones are for debugging: agents print banners."""
 
 TICK: Final = 10.0
 """Seconds between two checks of timeouts, or a quarter of the shortest timeout if that is less."""
@@ -160,8 +167,8 @@ class Hub:
         )
         # The time of the last message.
         self._last_activity = trio.current_time()
-        # The number of notes of the multiplexer that were logged.
-        self._notes = 0
+        # The number of log messages of the multiplexer so far.
+        self._logged = 0
         self._over = trio.Event()
 
     @property
@@ -413,22 +420,31 @@ class Hub:
 
     def deliver(self) -> None:
         """Carry out what the multiplexer has decided. No `await` from here on."""
-        for note in self.multiplexer.take_notes():
-            self._notes += 1
-            log.log(logging.WARNING if self._notes <= NOTES_AS_WARNINGS else logging.DEBUG, "%s: %s", self.name, note)
-        deliveries = self.multiplexer.take_deliveries()
-        self.supervisor.send(deliveries.to_agent)
-        for client, texts in deliveries.to_clients.items():
+        output = self.multiplexer.take_output()
+        self.supervisor.send(output.to_agent)
+        for client, messages in output.to_clients.items():
             attachment = self.attachments.get(client)
-            if attachment is not None and attachment.send(texts, deliveries.replayed.get(client, 0)):
+            if attachment is not None and attachment.send(messages, output.replayed.get(client, 0)):
                 self._check_backlog(attachment)
-        for event in deliveries.events:
-            self._services.notify(event)
-        for audit_event in deliveries.audit_events:
-            self._services.audit(audit_event)
-        for session in deliveries.wanted:
-            self._services.load_journal(self, session)
-        for check in deliveries.directory_checks:
-            self._services.check_directories(self, check)
-        for handle in deliveries.abandoned:
-            self._services.stop_unused(handle)
+        for effect in output.effects:
+            self._carry_out(effect)
+
+    def _carry_out(self, effect: Effect) -> None:
+        services = self._services
+        match effect:
+            case LogMessage(text):
+                self._logged += 1
+                level = logging.WARNING if self._logged <= LOGGED_AS_WARNINGS else logging.DEBUG
+                log.log(level, "%s: %s", self.name, text)
+            case HookEvent():
+                services.notify(effect)
+            case AuditEvent():
+                services.audit(effect)
+            case LoadJournal(session):
+                services.load_journal(self, session)
+            case CheckDirectories(check):
+                services.check_directories(self, check)
+            case StopUnused(handle):
+                services.stop_unused(handle)
+            case _:
+                assert_never(effect)

@@ -8,7 +8,15 @@ from acp_gateway.core.agent_state import Policy
 from acp_gateway.core.archive import Loss
 from acp_gateway.core.journal import Journal
 from acp_gateway.core.multiplexer import Multiplexer
-from acp_gateway.core.output import AuditEvent, HookEvent
+from acp_gateway.core.output import (
+    AuditEvent,
+    CheckDirectories,
+    HookEvent,
+    LoadJournal,
+    LogMessage,
+    Output,
+    StopUnused,
+)
 from acp_gateway.core.registry import Registry
 from acp_gateway.core.sessions import (
     AgentHandle,
@@ -317,6 +325,16 @@ class Agent(Party):
         self.send(id=raw_id, method="session/request_permission", params=params)
 
 
+def checks_of(output: Output) -> list[DirectoryCheck]:
+    """Return the requested directory checks."""
+    return [effect.check for effect in output.effects if isinstance(effect, CheckDirectories)]
+
+
+def journals_of(output: Output) -> list[Session]:
+    """Return the sessions whose journal is to be read."""
+    return [effect.session for effect in output.effects if isinstance(effect, LoadJournal)]
+
+
 class Scene:
     """A multiplexer, its clients and its agent."""
 
@@ -363,17 +381,24 @@ class Scene:
 
     def deliver(self, leaving: Client | None = None) -> None:
         """Carry out the output; only a `leaving` client may be gone and receive messages."""
-        deliveries = self.multiplexer.take_deliveries()
-        self.agent.inbox += deliveries.to_agent
-        self.stopped += deliveries.abandoned
-        self.events += deliveries.events
-        self.wanted += deliveries.wanted
-        self.audit_events += deliveries.audit_events
-        for client, texts in deliveries.to_clients.items():
+        output = self.multiplexer.take_output()
+        self.agent.inbox += output.to_agent
+        for client, texts in output.to_clients.items():
             assert not client.gone or client is leaving
             self.peers[client].receive(list(texts))
-        self.notes += self.multiplexer.take_notes()
-        self.look_at(deliveries.directory_checks)
+        for effect in output.effects:
+            match effect:
+                case LogMessage(text):
+                    self.notes.append(text)
+                case HookEvent():
+                    self.events.append(effect)
+                case AuditEvent():
+                    self.audit_events.append(effect)
+                case LoadJournal(session):
+                    self.wanted.append(session)
+                case StopUnused(handle):
+                    self.stopped.append(handle)
+        self.look_at(checks_of(output))
 
     def look_at(self, directory_checks: list[DirectoryCheck]) -> None:
         """Check directories, or leave that to the test."""

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from acp_gateway.core.output import Output
+from acp_gateway.core.output import LogMessage, Output, StopUnused
 from acp_gateway.core.registry import Registry
 from acp_gateway.core.sessions import (
     AgentHandle,
@@ -27,7 +27,7 @@ from acp_gateway.core.sessions import (
 from acp_gateway.protocol import jsonrpc
 from acp_gateway.protocol.gaps import GAP, MAY_BE_MISSING
 from acp_gateway.protocol.outbox import Mark
-from tests.core.scene import Peer, Place, Scene, Shelf, look, make_policy, places
+from tests.core.scene import Peer, Place, Scene, Shelf, checks_of, journals_of, look, make_policy, places
 
 IDS = (
     *(b"1", b'"1"', b"1.0", b"1e2", b"0", b'""', b"null", b"-0", b"9223372036854775808", rb'"\u0041"', b'"A"', b"100"),
@@ -207,10 +207,10 @@ class Wire(Scene):
     model: "SharingModel"
 
     def deliver(self, leaving: Client | None = None) -> None:
-        self.notes += self.multiplexer.take_notes()
-        deliveries = self.multiplexer.take_deliveries()
-        self.model.read(deliveries)
-        self.look_at(deliveries.directory_checks)
+        output = self.multiplexer.take_output()
+        self.notes += [effect.text for effect in output.effects if isinstance(effect, LogMessage)]
+        self.model.read(output)
+        self.look_at(checks_of(output))
 
 
 class SharingModel:
@@ -583,32 +583,33 @@ class SharingModel:
 
     # Reading what is delivered
 
-    def read(self, deliveries: Output) -> None:
+    def read(self, output: Output) -> None:
         """Read all output of one event."""
         self.reading = True  # And still so where a check fails.
         before = {member: dict(member.attached) for member in self.members.values()}
-        for directory_check in deliveries.directory_checks:
+        for directory_check in checks_of(output):
             self.who_has_to_wait_for_a_look_has_come_later(directory_check)
-        for text in deliveries.to_agent:
+        for text in output.to_agent:
             self.note_prompt(json.loads(text))
-        for client, told in deliveries.to_clients.items():
+        for client, told in output.to_clients.items():
             member, texts = self.members[client], list(told)
             self.no_delivery_to_who_is_gone(member)
             forked = self.forked(member, texts)
             self.who_counts_is_right_at_every_point(member, texts, forked)
             self.read_batch(member, texts, forked)
-        for text in deliveries.to_agent:
+        for text in output.to_agent:
             self.read_by_agent(text, before)
         assert self.refusals == 0
         self.settled_in.clear()
         self.reading = False
         for member in self.present:
             self.remember_where(member)
-        for session in deliveries.wanted:
+        for session in journals_of(output):
             self.scene.multiplexer.journal_loaded(session, self.world.shelf.read(session))
             self.scene.deliver()
-        for home in deliveries.abandoned:
-            self.world.stop(home)
+        for effect in output.effects:
+            if isinstance(effect, StopUnused):
+                self.world.stop(effect.handle)
 
     def remember_where(self, member: Member) -> None:
         """Remember positions: a counting client may have to name its position later."""

@@ -3,6 +3,7 @@
 import pytest
 
 from acp_gateway.core.agent_state import JUST_LOST, AgentPhase, AgentState, who
+from acp_gateway.core.output import LogMessage
 from acp_gateway.core.registry import Registry
 from acp_gateway.core.sessions import SESSION_ID_SIZE, Client, Request, Role, SessionScope
 from acp_gateway.protocol import jsonrpc
@@ -72,7 +73,7 @@ def test_a_response_comes_back_to_what_was_named_for_it_and_once(alone: Alone) -
         alone.process.receive_response(response)
     assert alone.settled == [(request, response)]
     assert request.agent_id is None
-    assert alone.process.out.take_notes() == ["dropped a response of the agent to no open request"]
+    assert alone.process.out.take().effects == [LogMessage("dropped a response of the agent to no open request")]
 
 
 def test_a_response_under_something_else_than_a_number_of_ours_is_dropped(alone: Alone) -> None:
@@ -80,7 +81,7 @@ def test_a_response_under_something_else_than_a_number_of_ours_is_dropped(alone:
     for raw in (b'"1"', b"null", b"2", b"1.5", b"-1"):
         alone.process.receive_response(jsonrpc.parse(b'{"id":%b,"result":5}' % raw))
     assert alone.settled == []
-    assert len(alone.process.out.take_notes()) == 5
+    assert len(alone.process.out.take().effects) == 5
 
 
 def test_a_request_is_settled_under_its_own_id_which_is_free_then(alone: Alone) -> None:

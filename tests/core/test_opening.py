@@ -7,7 +7,7 @@ import pytest
 
 from acp_gateway.core.agent_state import Policy
 from acp_gateway.core.journal import Journal
-from acp_gateway.core.output import AuditEvent
+from acp_gateway.core.output import AuditEvent, StopUnused
 from acp_gateway.core.registry import Registry
 from acp_gateway.core.sessions import DirectoryCheckResult, Problem, Role, Session, State
 from acp_gateway.protocol.gaps import GAP
@@ -270,7 +270,7 @@ def test_a_history_that_is_asked_for_again_before_it_was_taken_counts_like_anyth
     for number in range(3):
         load = encode(id=number, method="session/load", params={"sessionId": "s", "cwd": "/srv"})
         scene.multiplexer.receive_from_client(bob, load)
-        replayed.append(bob in scene.multiplexer.take_deliveries().replayed)
+        replayed.append(bob in scene.multiplexer.take_output().replayed)
     assert replayed == [True, False, False]
     # Its seat says so when the client has taken it all.
     bob.replays.clear()
@@ -315,7 +315,7 @@ def test_replayed_history_is_counted_as_such(scene: Scene, ann: Peer) -> None:
     scene.multiplexer.receive_from_client(
         bob.client, b'{"id":1,"method":"session/load","params":{"sessionId":"s","cwd":"/srv"}}'
     )
-    assert scene.multiplexer.take_deliveries().replayed == {bob.client: len(chunk("one"))}
+    assert scene.multiplexer.take_output().replayed == {bob.client: len(chunk("one"))}
 
 
 def test_a_loader_whose_history_has_lost_its_beginning_is_told_so() -> None:
@@ -692,7 +692,7 @@ def test_one_process_is_stopped_once_for_all_who_want_its_sessions() -> None:
             bob.client,
             b'{"id":"%b","method":"session/delete","params":{"sessionId":"%b"}}' % ((session_id.encode(),) * 2),
         )
-    assert here.multiplexer.take_deliveries().abandoned == [there.multiplexer.home]
+    assert here.multiplexer.take_output().effects == [StopUnused(there.multiplexer.home)]
 
 
 def test_a_process_that_somebody_came_back_to_meanwhile_keeps_its_session() -> None:

@@ -1,7 +1,17 @@
 """Output of the core: in order for each recipient, once, and nothing for departed clients."""
 
 from acp_gateway.core.journal import Journal
-from acp_gateway.core.output import AuditEvent, HookEvent, Outgoing, Output
+from acp_gateway.core.output import (
+    AuditEvent,
+    CheckDirectories,
+    Effect,
+    HookEvent,
+    LoadJournal,
+    LogMessage,
+    Outgoing,
+    Output,
+    StopUnused,
+)
 from acp_gateway.core.sessions import Client, DirectoryCheck, Presence, Request, Session, SessionScope
 from acp_gateway.protocol.jsonrpc import parse
 from acp_gateway.protocol.outbox import Batch
@@ -22,8 +32,7 @@ def gone() -> Client:
 
 
 def test_nothing_was_decided_at_first() -> None:
-    assert Outgoing().take() == Output([], {}, {}, [])
-    assert Outgoing().take_notes() == []
+    assert Outgoing().take() == Output(to_agent=[], to_clients={}, replayed={}, effects=[])
 
 
 def test_what_is_sent_to_one_keeps_its_order_however_it_was_decided() -> None:
@@ -31,7 +40,7 @@ def test_what_is_sent_to_one_keeps_its_order_however_it_was_decided() -> None:
     out.client(ann, b"1")
     out.clients([bob, ann], b"2")
     out.replay(ann, [b"3", b"4"])
-    out.talk([bob, ann], [b"5", b"6"])
+    out.fan_out([bob, ann], [b"5", b"6"])
     out.client(ann, b"7")
     out.agent(b"a")
     out.agent(b"b")
@@ -42,7 +51,7 @@ def test_what_is_sent_to_one_keeps_its_order_however_it_was_decided() -> None:
 
 def test_what_several_are_told_is_one_object_until_one_of_them_is_told_more() -> None:
     out, ann, bob, carol = Outgoing(), client(), client("bob"), client("carol")
-    out.talk([ann, bob, carol], [b"1", b"22"])
+    out.fan_out([ann, bob, carol], [b"1", b"22"])
     out.client(carol, b"3")
     to_clients = out.take().to_clients
     assert to_clients[ann] is to_clients[bob]
@@ -54,22 +63,22 @@ def test_what_several_are_told_is_one_object_until_one_of_them_is_told_more() ->
 def test_what_was_taken_is_not_there_any_more_and_does_not_change() -> None:
     out, ann = Outgoing(), client()
     out.client(ann, b"1")
-    out.note("one")
-    taken, notes = out.take(), out.take_notes()
+    out.log("one")
+    taken = out.take()
     out.client(ann, b"2")
-    out.note("two")
-    assert (taken.to_clients, notes) == ({ann: [b"1"]}, ["one"])
-    assert (out.take().to_clients, out.take_notes()) == ({ann: [b"2"]}, ["two"])
+    out.log("two")
+    assert taken == Output(to_clients={ann: [b"1"]}, effects=[LogMessage("one")])
+    assert out.take() == Output(to_clients={ann: [b"2"]}, effects=[LogMessage("two")])
 
 
 def test_nothing_is_sent_to_who_is_gone() -> None:
     out, left = Outgoing(), gone()
     out.client(left, b"1")
     out.clients([left], b"2")
-    out.talk([left], [b"2"])
+    out.fan_out([left], [b"2"])
     out.replay(left, [b"3"])
     out.refusal(left, -32600, "no")
-    assert out.take() == Output([], {}, {}, [])
+    assert out.take() == Output()
 
 
 def test_who_is_away_gets_everything_when_it_is_back() -> None:
@@ -102,42 +111,41 @@ def test_what_can_be_answered_under_no_id_is_answered_under_the_id_null() -> Non
 
 def test_a_process_is_to_be_stopped_once_however_many_ask_for_it() -> None:
     out, one, other = Outgoing(), AgentHandle(), AgentHandle()
-    for home in (one, other, one):
-        out.stop(home)
-    assert out.take().abandoned == [one, other]
+    for handle in (one, other, one):
+        out.stop_unused(handle)
+    assert out.take().effects == [StopUnused(one), StopUnused(other)]
 
 
-def test_a_note_has_nothing_in_it_that_a_terminal_would_obey() -> None:
+def test_a_log_message_has_nothing_in_it_that_a_terminal_would_obey() -> None:
     out = Outgoing()
-    out.note("the plain é stays")
-    out.note("this \x1b[31m\nis not printed")
-    assert out.take_notes() == ["the plain é stays", "this \\x1b[31m is not printed"]
+    out.log("the plain é stays")
+    out.log("this \x1b[31m\nis not printed")
+    texts = "the plain é stays", "this \\x1b[31m is not printed"
+    assert out.take().effects == [LogMessage(text) for text in texts]
 
 
-def test_events_and_wanted_journals_are_taken_in_order() -> None:
-    out = Outgoing()
-    session = Session("agent", "s", "me", Journal(10))
-    event = HookEvent("turn_end", session, {"seconds": 1.0})
-    out.event(event)
-    out.load_journal(session)
-    taken = out.take()
-    assert (taken.events, taken.wanted) == ([event], [session])
-    assert event.age == 0
-    assert (out.take().events, out.take().wanted) == ([], [])
-
-
-def test_surveys_and_deeds_are_taken_in_order_and_once() -> None:
+def test_effects_are_taken_once_and_in_the_order_of_their_decision() -> None:
     out, ann = Outgoing(), client()
+    session = Session("agent", "s", "me", Journal(10))
     request = Request(ann, parse(b'{"id":1,"method":"session/new"}'))
-    directory_checks = [DirectoryCheck(request, ("/srv", "/x")), DirectoryCheck(request, ())]
-    for directory_check in directory_checks:
-        out.directory_check(directory_check)
-    out.audit_event("session_joined", ann, session="s", name="the details may have any names", client=None)
-    out.audit_event("permission_decided", None)
-    taken = out.take()
-    assert taken.directory_checks == directory_checks
-    assert taken.audit_events == [
-        AuditEvent("session_joined", ann, {"session": "s", "name": "the details may have any names", "client": None}),
+    decided: list[Effect] = [
+        HookEvent("turn_end", session, {"seconds": 1.0}),
+        CheckDirectories(DirectoryCheck(request, ("/srv", "/x"))),
+        LoadJournal(session),
+        CheckDirectories(DirectoryCheck(request, ())),
+        HookEvent("permission_waiting", session, {}, age=2.0),
+    ]
+    for effect in decided:
+        out.effect(effect)
+    assert out.take().effects == decided
+    assert out.take().effects == []
+
+
+def test_an_audit_event_may_have_details_of_any_name() -> None:
+    out, ann = Outgoing(), client()
+    out.audit("session_joined", ann, session="s", name="a detail", client=None)
+    out.audit("permission_decided", None)
+    assert out.take().effects == [
+        AuditEvent("session_joined", ann, {"session": "s", "name": "a detail", "client": None}),
         AuditEvent("permission_decided", None, {}),
     ]
-    assert (out.take().directory_checks, out.take().audit_events) == ([], [])

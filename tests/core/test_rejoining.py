@@ -262,7 +262,7 @@ def test_what_is_asked_for_again_and_again_waits_like_anything_else(scene: Scene
             },
         )
         scene.multiplexer.receive_from_client(back.client, text)
-        sizes.append(bool(scene.multiplexer.take_deliveries().replayed))
+        sizes.append(bool(scene.multiplexer.take_output().replayed))
     assert sizes == [True, False]
 
 

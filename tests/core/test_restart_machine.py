@@ -18,10 +18,9 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition,
 from acp_gateway.client.recovery import Outcome, RecoveryState
 from acp_gateway.core.journal import Journal
 from acp_gateway.core.multiplexer import Multiplexer
-from acp_gateway.core.output import Output
 from acp_gateway.core.registry import Registry
 from acp_gateway.core.sessions import Client, Role, Session, SessionScope
-from tests.core.scene import Shelf, encode, look, make_policy
+from tests.core.scene import Shelf, checks_of, encode, journals_of, look, make_policy
 
 PLENTY = 1_000_000
 ABILITIES: list[dict[str, Any]] = [
@@ -108,8 +107,8 @@ class Restarting(RuleBasedStateMachine):
         return copy
 
     def deliver(self) -> None:
-        deliveries: Output = self.multiplexer.take_deliveries()
-        for text in deliveries.to_agent:
+        output = self.multiplexer.take_output()
+        for text in output.to_agent:
             message = json.loads(text)
             if message["method"] == "initialize":
                 welcome = {"protocolVersion": 1, "agentCapabilities": self.ability}
@@ -117,11 +116,11 @@ class Restarting(RuleBasedStateMachine):
                 self.deliver()
             else:
                 self.to_agent.append(message)
-        self.wanted += deliveries.wanted
+        self.wanted += journals_of(output)
         for watcher in self.watchers:
             if watcher.client is not None:
-                watcher.incoming += deliveries.to_clients.get(watcher.client, ())
-        for directory_check in deliveries.directory_checks:
+                watcher.incoming += output.to_clients.get(watcher.client, ())
+        for directory_check in checks_of(output):
             self.multiplexer.directories_checked(directory_check, look(directory_check))
             self.deliver()
 

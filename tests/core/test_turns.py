@@ -201,9 +201,9 @@ def test_what_a_client_said_is_not_done_when_it_was_told_that_it_had_failed() ->
     first, second = ann.prompt("first"), ann.prompt("second")
     asked = scene.agent.takes("session/prompt")
     scene.multiplexer.dismiss(ann.client, "too slow", {})
-    deliveries = scene.multiplexer.take_deliveries()
-    assert deliveries.to_clients.keys() == {ann.client}
-    assert len(deliveries.to_clients[ann.client]) == 2
+    output = scene.multiplexer.take_output()
+    assert output.to_clients.keys() == {ann.client}
+    assert len(output.to_clients[ann.client]) == 2
     assert first != second
     scene.agent.answer(asked, stopReason="end_turn")
     assert scene.agent.heard() == []

@@ -21,7 +21,7 @@ from acp_gateway.core.sessions import DirectoryCheckResult, Role
 from acp_gateway.protocol import jsonrpc
 from acp_gateway.protocol.methods import Capability
 from acp_gateway.protocol.path_maps import PathMaps
-from tests.core.scene import Peer, Scene, make_policy
+from tests.core.scene import Peer, Scene, checks_of, make_policy
 
 PER_MIB: Final = 0.050
 ALWAYS: Final = 0.020
@@ -317,7 +317,7 @@ def steps(plan: Plan) -> Iterator[Callable[[], object]]:
     else:
         yield lambda: scene.multiplexer.receive_from_client(peer.client, text)
         # A session that is to be opened: its directories have been looked at.
-        for directory_check in scene.multiplexer.take_deliveries().directory_checks:
+        for directory_check in checks_of(scene.multiplexer.take_output()):
             yield partial(scene.multiplexer.directories_checked, directory_check, DirectoryCheckResult())
 
 

@@ -10,11 +10,12 @@ from hypothesis import strategies as st
 from acp_gateway.config.load import AgentSection
 from acp_gateway.core.agent_state import Policy
 from acp_gateway.core.mcp_servers import McpPolicy
+from acp_gateway.core.output import LogMessage
 from acp_gateway.core.registry import Registry
 from acp_gateway.core.sessions import Client
 from acp_gateway.gateway.hub_services import login_hint
 from acp_gateway.protocol.methods import Capability
-from tests.core.scene import Scene, Shelf, look, make_policy
+from tests.core.scene import Scene, Shelf, checks_of, journals_of, look, make_policy
 from tests.fuzz.effort import effort
 from tests.fuzz.storm import (
     CAPABILITIES,
@@ -74,19 +75,19 @@ class Wire(Scene):
         self._leaving: Client | None = None
 
     def deliver(self, leaving: Client | None = None) -> None:
-        deliveries = self.multiplexer.take_deliveries()
-        assert all(note.isprintable() for note in self.multiplexer.take_notes())
-        for client, texts in deliveries.to_clients.items():
+        output = self.multiplexer.take_output()
+        assert all(effect.text.isprintable() for effect in output.effects if isinstance(effect, LogMessage))
+        for client, texts in output.to_clients.items():
             assert not client.gone or client is leaving
             self.storm.heard(self.by_client[client], texts)
             # All messages have arrived.
             client.replays.clear()
-        for text in deliveries.to_agent:
+        for text in output.to_agent:
             self.storm.agent_heard(text)
-        for session in deliveries.wanted:
+        for session in journals_of(output):
             self.multiplexer.journal_loaded(session, self.shelf.read(session))
             self.deliver()
-        self.look_at(deliveries.directory_checks)
+        self.look_at(checks_of(output))
 
     def carry_out(self, act: Act) -> None:
         """Carry out an act, and check all invariants."""

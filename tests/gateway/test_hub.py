@@ -18,7 +18,7 @@ from acp_gateway.errors import AgentError
 from acp_gateway.gateway.agent.process import LAST_WORDS, Agent
 from acp_gateway.gateway.agent_supervisor import LONGEST_BACKOFF, WINDOW
 from acp_gateway.gateway.attachment import Disconnect
-from acp_gateway.gateway.hub import NOTES_AS_WARNINGS
+from acp_gateway.gateway.hub import LOGGED_AS_WARNINGS
 from acp_gateway.transports.link import CHUNK
 from acp_gateway.transports.streams import CloseReason, MessageStream, MessageTooLarge
 from tests.core.scene import HINT
@@ -111,13 +111,13 @@ async def test_the_gateways_own_notifications_are_dropped_when_an_agent_prints_t
 async def test_banners_of_an_agent_are_dropped_and_warned_of_only_so_often(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG)
     async with in_conversation() as scene:
-        for _ in range(2 * NOTES_AS_WARNINGS):
+        for _ in range(2 * LOGGED_AS_WARNINGS):
             await scene.agent.stream.send(b"Welcome!")
         await scene.agent.send(method="next")
         assert (await scene.editor.receive())["method"] == "next"
         await scene.editor.stream.aclose()
     levels = [record.levelno for record in caplog.records if "dropped a line" in record.getMessage()]
-    assert levels == [logging.WARNING] * NOTES_AS_WARNINGS + [logging.DEBUG] * NOTES_AS_WARNINGS
+    assert levels == [logging.WARNING] * LOGGED_AS_WARNINGS + [logging.DEBUG] * LOGGED_AS_WARNINGS
 
 
 async def test_an_error_for_a_missing_login_says_what_to_run() -> None:
