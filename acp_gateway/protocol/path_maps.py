@@ -12,17 +12,19 @@ is POSIX.
 
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from enum import Enum
-from functools import cache
 from typing import Final, NamedTuple, TypeAlias
-from urllib.parse import quote, unquote
 
 from acp_gateway.errors import UsageError
+from acp_gateway.protocol.directory_maps import DirectoryMap, Root
 from acp_gateway.protocol.spans import (
+    ELEMENTS,
+    MEMBERS,
     MalformedJson,
     TooMany,
-    elements,
+    after_value,
+    member_at,
     members,
     skip_space,
     splice,
@@ -99,13 +101,14 @@ _DRIVE = re.compile(r"[A-Za-z]:[\\/]")
 _UNC = re.compile(r"\\\\[^\\/]")
 _FILE_URI = re.compile(r"(file:)(//[^/?#]*)?(/[^?#]*)(.*)", re.IGNORECASE | re.DOTALL)
 
-# What may stand unescaped in the path of a URI (RFC 3986, pchar), beside letters, digits and `-._~`.
-_SAFE_IN_URI = "!$&'()*+,;=:@"
+# Cost of walking one message, at most, in units of about a microsecond: for any message, and one more for so many bytes
+# of it. A thousand locations with line numbers cost 11,000, a thousand resource links with escapes in them 18,000.
+_COST = 18_000
+_BYTES_PER_UNIT = 64
 
-# Members and elements of one message that are walked, and bytes of it for each one more. A thousand content blocks
-# of a kilobyte have six thousand; without a limit a message of a mebibyte can have two hundred thousand, half a second.
-_STEPS = 5000
-_BYTES_PER_STEP = 256
+_COST_OF_MEMBER = 2
+_COST_OF_SKIPPING = 5
+_COST_OF_STRING = 5
 
 # Tails of a path to look for under a home: few projects are deeper, and each one is a look at the disk.
 _MOST_TAILS = 16
@@ -124,7 +127,7 @@ def parse_map(text: str) -> tuple[str, str]:
     for equals in re.finditer("=", text):
         local, remote = text[: equals.start()], text[equals.end() :]
         if _is_absolute(local) and remote.startswith("/"):
-            return _Root.parse(local).path([]), _Root.parse(remote).path([])
+            return Root.parse(local).path(), Root.parse(remote).path()
     raise UsageError(f"path map {text!r}: write LOCAL=REMOTE with two absolute paths, like /Users/ann/proj=/srv/proj")
 
 
@@ -135,18 +138,18 @@ def suggest_map(path: str, *, home: str, agent_cwd: str | None, is_directory: Ca
     has the same name, else to the home directory's subdirectory that ends as `path` does, the longest such end first,
     else to the agent's working directory, else to the home directory.
     """
-    root = _Root.parse(path)
+    root = Root.parse(path)
     names = [name for name in root.components if name]
     if agent_cwd is not None and names and root.fold(names[-1]) == root.fold(agent_cwd.rstrip("/").split("/")[-1]):
-        return f"{root.path([])}={_Root.parse(agent_cwd).path([])}"
-    below_home = _Root.parse(home)
+        return f"{root.path()}={Root.parse(agent_cwd).path()}"
+    below_home = Root.parse(home)
     for start in range(max(0, len(names) - _MOST_TAILS), len(names)):
         tail = names[start:]
-        candidate = below_home.path(tail)
+        candidate = below_home.path("/".join(tail))
         # `..` would lead out of the home, and tell a stranger what is there.
         if ".." not in tail and is_directory(candidate):
-            return f"{root.path([])}={candidate}"
-    return f"{root.path([])}={_Root.parse(agent_cwd or home).path([])}"
+            return f"{root.path()}={candidate}"
+    return f"{root.path()}={Root.parse(agent_cwd or home).path()}"
 
 
 class PathMaps:
@@ -167,7 +170,7 @@ class PathMaps:
                 raise UsageError(
                     f"path map {local!r} to {remote!r}: both must be absolute paths, like /Users/ann/proj and /srv/proj"
                 )
-            roots.append((_Root.parse(local), _Root.parse(remote)))
+            roots.append((Root.parse(local), Root.parse(remote)))
         self._empty = not roots
         self._to_remote = _Direction(roots, PARAMS_FROM_EDITOR, RESULT_FROM_EDITOR)
         self._to_local = _Direction([(remote, local) for local, remote in roots], PARAMS_FROM_AGENT, RESULT_FROM_AGENT)
@@ -188,78 +191,53 @@ class PathMaps:
         return self._to_local.rewrite(message)
 
 
-class _Root(NamedTuple):
-    """A mapped directory on one of the machines."""
+class _Places(NamedTuple):
+    """A `Shape`, arranged for a walk."""
 
-    components: list[str]
-    """`/srv/proj`: "", srv, proj. `C:\\src`: C:, src. UNC: "", "", server, share. The root itself: ""."""
-    windows: bool
+    string: Mapped | None = None
+    members: "Mapping[bytes, _Places] | None" = None
+    """By the name as a JSON string."""
+    elements: "_Places | None" = None
 
     @classmethod
-    def parse(cls, directory: str) -> "_Root":
-        if directory.startswith("/"):
-            return cls(re.sub("/+", "/", directory).removesuffix("/").split("/"), windows=False)
-        return cls(_split(directory.rstrip("\\/"), windows=True), windows=True)
+    def of(cls, shape: Shape) -> "_Places":
+        if isinstance(shape, tuple):
+            either = [cls.of(alternative) for alternative in shape]
+            return cls(
+                next((places.string for places in either if places.string), None),
+                next((places.members for places in either if places.members), None),
+                next((places.elements for places in either if places.elements), None),
+            )
+        if isinstance(shape, Mapped):
+            return cls(string=shape)
+        if isinstance(shape, list):
+            return cls(elements=cls.of(shape[0]))
+        return cls(members={b'"%b"' % name.encode(): cls.of(inner) for name, inner in shape.items()})
 
-    def fold(self, text: str) -> str:
-        return text.lower() if self.windows else text
 
-    def tail_of_path(self, components: list[str]) -> list[str] | None:
-        """Return the components of a path below this directory; None if it is not below it."""
-        return components[len(self.components) :] if self._holds(components) else None
-
-    def tail_of_uri(self, host: str, components: list[str]) -> list[str] | None:
-        """Return the components of a file URI's path below this directory, encoded; None if it is not below it."""
-        if self.windows:
-            components = ["", "", host, *components[1:]] if host else components[1:]
-        elif host:
-            return None
-        inside = self._holds([unquote(name) for name in components[: len(self.components)]])
-        return components[len(self.components) :] if inside else None
-
-    def path(self, tail: list[str]) -> str:
-        """The path of what is below this directory."""
-        separator = "\\" if self.windows else "/"
-        components = self.components + tail
-        return separator.join(components) if len(components) > 1 else components[0] + separator
-
-    def uri(self, head: str, tail: list[str]) -> str:
-        """The URI of what is below this directory: `head` is the scheme and an authority that means this machine."""
-        encoded = [_quoted(name) for name in self.components] + tail
-        path = "/".join(encoded) if len(encoded) > 1 else encoded[0] + "/"
-        if self.windows and path.startswith("//"):
-            return f"file:{path}"
-        return head + path if path.startswith("/") else f"{head}/{path}"
-
-    def _holds(self, components: list[str]) -> bool:
-        first = components[: len(self.components)]
-        if not self.windows:
-            return first == self.components
-        return [self.fold(name) for name in first] == [self.fold(name) for name in self.components]
+_NOWHERE: Final = _Places()
 
 
 class _Direction:
     """The maps one way: from whose names to whose, and where in which messages."""
 
-    def __init__(self, roots: Sequence[tuple[_Root, _Root]], params: Mapping[str, Shape], result: Shape) -> None:
-        self._roots = sorted(roots, key=lambda pair: len(pair[0].components), reverse=True)
-        self._params = params
-        self._result = result
+    def __init__(self, roots: Sequence[tuple[Root, Root]], params: Mapping[str, Shape], result: Shape) -> None:
+        self._posix = DirectoryMap((source, target) for source, target in roots if not source.windows)
+        self._windows = DirectoryMap((source, target) for source, target in roots if source.windows)
+        self._params = {name: _Places.of(shape) for name, shape in params.items()}
+        self._result = _Places.of(result)
         # From each directory a piece that is in every spelling of it, see `_concerns`.
-        self._needles = {_longest_plain_run(source.components) for source, _ in roots}
+        needles = {_longest_plain_run(source.components) for source, _ in roots}
+        self._needles = [one for one in needles if not any(other in one for other in needles - {one})]
 
     def rewrite(self, message: bytes) -> bytes:
         if not self._concerns(message):
             return message
-        plain = structure(message)
         try:
-            edits = list(_Walk(self, message, plain).edits(self._params, self._result))
-            # A walk does not look at what is behind the object it walks through.
-            if not edits or skip_space(plain, value_end(plain, skip_space(plain, 0))) < len(plain):
-                return message
-        except MalformedJson:
+            edits = _Walk(self, message).edits(self._params, self._result)
+        except (MalformedJson, UnicodeDecodeError):
             return message
-        return splice(message, edits)
+        return splice(message, edits) if edits else message
 
     def _concerns(self, message: bytes) -> bool:
         """Return whether any of the directories may be in the message, in any spelling; cheap, and true too often.
@@ -267,23 +245,13 @@ class _Direction:
         Letters and digits of ASCII have two other spellings: JSON's `\\u00xx` and, in URIs, the percent sign's.
         """
         lower = message.lower()
-        return bool(self._roots) and (
-            any(needle in lower for needle in self._needles)
-            or b"\\u00" in lower
-            or (b"%" in lower and b"file:" in lower)
+        return any(needle in lower for needle in self._needles) or (
+            bool(self._needles) and (b"\\u00" in lower or (b"%" in lower and b"file:" in lower))
         )
 
     def map_path(self, path: str) -> str:
-        if not path:
-            return path
-        # Split once for all roots: a path may be as long as a message.
-        posix = _split(path, windows=False)
-        windows = _split(path, windows=True) if any(source.windows for source, _ in self._roots) else posix
-        for source, target in self._roots:
-            tail = source.tail_of_path(windows if source.windows else posix)
-            if tail is not None:
-                return target.path(tail)
-        return path
+        found = self._posix.of_path(path) or self._windows.of_path(path.replace("\\", "/"))
+        return path if found is None else found[0].path(found[1])
 
     def map_uri(self, uri: str) -> str:
         parts = _FILE_URI.fullmatch(uri)
@@ -291,87 +259,112 @@ class _Direction:
             return uri
         scheme, authority, path, rest = parts.groups(default="")
         host = "" if authority.lower() == "//localhost" else authority[2:]
-        components = path.split("/")
-        for source, target in self._roots:
-            tail = source.tail_of_uri(host, components)
-            if tail is not None:
-                return target.uri("file://" if host else scheme + authority, tail) + rest
-        return uri
+        found = None if host else self._posix.of_uri(path)
+        found = found or self._windows.of_uri(f"//{host}{path}" if host else path[1:])
+        if found is None:
+            return uri
+        target, tail = found
+        return target.uri("file://" if host else scheme + authority, tail) + rest
 
 
 class _Walk:
-    """One walk through one message, along the table of its direction."""
+    """One walk through one message, along the table of its direction.
 
-    def __init__(self, direction: _Direction, message: bytes, plain: bytes) -> None:
+    It goes through each byte once or twice, and its cost is limited: the sender decides how many members there are.
+    """
+
+    def __init__(self, direction: _Direction, message: bytes) -> None:
         self._direction = direction
         self._message = message
-        self._plain = plain
-        self._steps_left = _STEPS + len(message) // _BYTES_PER_STEP
-        # The same few names stand in each of many elements.
-        self._names: dict[bytes, str] = {}
+        self._plain = structure(message)
+        self._edits: list[tuple[int, int, bytes]] = []
+        self._left = _COST + len(message) // _BYTES_PER_UNIT
 
-    def edits(self, params: Mapping[str, Shape], result: Shape) -> Iterator[tuple[int, int, bytes]]:
-        """Yield the spans to replace.
+    def edits(self, params: Mapping[str, _Places], result: _Places) -> list[tuple[int, int, bytes]]:
+        """Return the spans to replace.
 
         Raises:
             MalformedJson: the message is broken.
-            TooMany: there is more to walk through than `_STEPS` and `_BYTES_PER_STEP` allow.
+            UnicodeDecodeError: it is not UTF-8.
+            TooMany: there is more to walk through than `_COST` and `_BYTES_PER_UNIT` allow.
         """
         message, plain = self._message, self._plain
-        top = {string_value(name): start for name, start, _ in members(message, plain=plain)}
-        method = top.get("method")
-        if method is None:
-            if "result" in top:
-                yield from self._edits_in(top["result"], result)
-        elif "params" in top and message[method : method + 1] == b'"':
-            name = string_value(message[method : value_end(plain, method)])
-            yield from self._edits_in(top["params"], params.get(name, {}))
+        top = {string_value(name): (start, end) for name, start, end in members(message, plain=plain)}
+        places, name = result, "result"
+        if "method" in top:
+            start, end = top["method"]
+            is_string = message[start : start + 1] == b'"'
+            places, name = params.get(string_value(message[start:end]) if is_string else "", _NOWHERE), "params"
+        at, _ = top.get(name, (-1, -1))
+        # What is behind the object that was walked through would be passed on unread.
+        if at < 0 or skip_space(plain, value_end(plain, skip_space(plain, 0))) < len(plain):
+            return []
+        self._value(at, places)
+        if self._edits and not message.isascii():
+            message.decode()
+        return self._edits
 
-    def _edits_in(self, start: int, shape: Shape) -> Iterator[tuple[int, int, bytes]]:
-        message, plain = self._message, self._plain
-        first = message[start : start + 1]
-        if isinstance(shape, tuple):
-            for alternative in shape:
-                yield from self._edits_in(start, alternative)
-        elif isinstance(shape, list):
-            if first == b"[":
-                for element, _ in elements(message, start, plain=plain):
-                    self._step()
-                    yield from self._edits_in(element, shape[0])
-        elif isinstance(shape, Mapped):
-            if first == b'"':
-                end = value_end(plain, start)
-                value = string_value(message[start:end])
-                mapped = self._direction.map_path(value) if shape is Mapped.PATH else self._direction.map_uri(value)
-                if mapped != value:
-                    yield start, end, json.dumps(mapped).encode()
-        elif shape and first == b"{":
-            for name, inner, _ in members(message, start, plain=plain):
-                self._step()
-                if name not in self._names:
-                    self._names[name] = string_value(name)
-                member = shape.get(self._names[name])
-                if member is not None:
-                    yield from self._edits_in(inner, member)
+    def _value(self, start: int, places: _Places, end: int = -1) -> int:
+        """Walk through the value at `start`, as far as it has places; return where it ends, or the space behind it."""
+        first = self._plain[start : start + 1]
+        if first == b"{" and places.members is not None:
+            return self._object(start, places.members)
+        if first == b"[" and places.elements is not None:
+            return self._array(start, places.elements)
+        if end < 0:
+            self._pay(_COST_OF_SKIPPING)
+            end = value_end(self._plain, start)
+        if first == b'"' and places.string is not None:
+            self._string(start, end, places.string)
+        return end
 
-    def _step(self) -> None:
-        self._steps_left -= 1
-        if self._steps_left < 0:
+    def _object(self, start: int, places: Mapping[bytes, _Places]) -> int:
+        plain = self._plain
+        at = skip_space(plain, start + 1)
+        if plain[at : at + 1] == b"}":
+            return at + 1
+        more, count = True, 0
+        while more:
+            count += 1
+            if count > MEMBERS:
+                raise TooMany(f"an object has more than {MEMBERS} members")
+            self._pay(_COST_OF_MEMBER)
+            name_end, start, end = member_at(plain, at)
+            name = self._message[at:name_end]
+            inner = places.get(b'"%b"' % string_value(name).encode(errors="surrogatepass") if b"\\" in name else name)
+            at, more = after_value(plain, self._value(start, inner or _NOWHERE, end), b"}")
+        return at
+
+    def _array(self, start: int, places: _Places) -> int:
+        plain = self._plain
+        at = skip_space(plain, start + 1)
+        if plain[at : at + 1] == b"]":
+            return at + 1
+        more, count = True, 0
+        while more:
+            count += 1
+            if count > ELEMENTS:
+                raise TooMany(f"an array has more than {ELEMENTS} elements")
+            self._pay(_COST_OF_MEMBER)
+            at, more = after_value(plain, self._value(at, places), b"]")
+        return at
+
+    def _string(self, start: int, end: int, kind: Mapped) -> None:
+        self._pay(_COST_OF_STRING)
+        value = string_value(self._message[start:end])
+        direction = self._direction
+        mapped = direction.map_path(value) if kind is Mapped.PATH else direction.map_uri(value)
+        if mapped != value:
+            self._edits.append((start, end, json.dumps(mapped).encode()))
+
+    def _pay(self, cost: int) -> None:
+        self._left -= cost
+        if self._left < 0:
             raise TooMany("the containers of a message have too many members to map the paths in them")
 
 
 def _is_absolute(path: str) -> bool:
     return path.startswith("/") or bool(_DRIVE.match(path) or _UNC.match(path))
-
-
-@cache
-def _quoted(name: str) -> str:
-    """Return a component of a mapped directory as it is written in a URI."""
-    return quote(name, safe=_SAFE_IN_URI, errors="surrogatepass")
-
-
-def _split(path: str, *, windows: bool) -> list[str]:
-    return (path.replace("\\", "/") if windows else path).split("/")
 
 
 def _longest_plain_run(components: list[str]) -> bytes:

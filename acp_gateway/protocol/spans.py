@@ -129,19 +129,29 @@ def _members(text: bytes, plain: bytes, start: int) -> Iterator[Member]:
         count += 1
         if count > MEMBERS:
             raise TooMany(f"an object has more than {MEMBERS} members")
-        name, start, end = at, 0, -1
-        if member := _match_member(plain, at):
-            name_end, start, end = member.end(1), *member.span(2)
-            start = start if end >= 0 else member.end()
-        else:
-            name_end = value_end(plain, at)
-            colon = _match_colon(plain, name_end)
-            if plain[at] != ord('"') or colon is None:
-                raise _malformed(plain, at)
-            start = colon.end()
+        name = at
+        name_end, start, end = member_at(plain, at)
         end = end if end >= 0 else value_end(plain, start)
         yield Member(text[name:name_end], start, end)
-        at, more = _after_value(plain, end, b"}")
+        at, more = after_value(plain, end, b"}")
+
+
+def member_at(plain: bytes, at: int) -> tuple[int, int, int]:
+    """Return the end of the name of the member at `at` of a `structure`, and start and end of its value.
+
+    The end of the value is -1 where it is a container, or a string with an escape: `value_end` finds it.
+
+    Raises:
+        MalformedJson: there is no member.
+    """
+    if member := _match_member(plain, at):
+        start, end = member.span(2)
+        return member.end(1), start if end >= 0 else member.end(), end
+    name_end = value_end(plain, at)
+    colon = _match_colon(plain, name_end)
+    if plain[at] != ord('"') or colon is None:
+        raise _malformed(plain, at)
+    return name_end, colon.end(), -1
 
 
 def elements(
@@ -168,7 +178,7 @@ def elements(
             raise TooMany(f"an array has more than {most} elements")
         end = value_end(plain, at)
         yield at, end
-        at, more = _after_value(plain, end, b"]")
+        at, more = after_value(plain, end, b"]")
 
 
 def string_value(raw: bytes) -> str:
@@ -278,11 +288,15 @@ def repeated_member(text: bytes) -> str | None:
     return None
 
 
-def _after_value(text: bytes, end: int, closing: bytes) -> tuple[int, bool]:
-    """Step over what is behind a value: where the next one begins, and whether there is one."""
-    delimiter = _match_delimiter(text, end)
+def after_value(plain: bytes, end: int, closing: bytes) -> tuple[int, bool]:
+    """Step over what is behind a value: where the next one begins, and whether there is one.
+
+    Raises:
+        MalformedJson: neither a comma nor the closing bracket is there.
+    """
+    delimiter = _match_delimiter(plain, end)
     if delimiter is None or delimiter[1] not in (b",", closing):
-        raise _malformed(text, end)
+        raise _malformed(plain, end)
     return delimiter.end(), delimiter[1] == b","
 
 

@@ -1,6 +1,7 @@
 """Path maps: what is rewritten, both ways, and that nothing else is."""
 
 import json
+import sys
 from typing import Any
 
 import pytest
@@ -317,6 +318,53 @@ def test_a_message_with_too_many_members_in_all_stays_as_it_is(block: bytes) -> 
     assert MAPS.to_local(message) is message
     few = blocks(9, b'{"uri":"file:///srv/proj/a"}')
     assert MAPS.to_local(few) is not few
+
+
+@pytest.mark.parametrize(
+    "block",
+    [
+        b'{"uri":"file:///srv/proj/a"}',
+        b'{"uri":"file:///srv/other/proj0","x":[[]],"y":{"a":1}}',
+        b'{"resource":{"uri":"file:///srv/other/proj0"}}',
+    ],
+)
+def test_the_number_of_maps_adds_no_step_to_a_walk(block: bytes) -> None:
+    message = blocks(990, block)
+
+    def steps(maps: PathMaps) -> int:
+        """Functions of the program that are called, and none of C."""
+        calls = 0
+
+        def count(frame: object, event: str, arg: object) -> None:
+            nonlocal calls
+            calls += event == "call"
+
+        former = sys.getprofile()
+        sys.setprofile(count)
+        try:
+            maps.to_local(message)
+        finally:
+            sys.setprofile(former)
+        return calls
+
+    one, many = steps(MAPS), steps(PathMaps([(f"{HERE}{number}", f"{THERE}{number}") for number in range(100)]))
+    assert many <= one + 100
+    # 990 blocks, of a few members each.
+    assert one < 990 * 40
+
+
+def test_what_is_walked_through_in_a_message_is_bounded_by_its_size(monkeypatch: pytest.MonkeyPatch) -> None:
+    skipped = 0
+
+    def counting(plain: bytes, start: int) -> int:
+        nonlocal skipped
+        skipped += 1
+        return spans.value_end(plain, start)
+
+    monkeypatch.setattr("acp_gateway.protocol.path_maps.value_end", counting)
+    message = blocks(990, b'{"uri":"file:///srv/proj/a",%b"y":1}' % (b'"x":[],' * 400))
+    assert MAPS.to_local(message) is message
+    assert skipped < 4000 + len(message) // 256
 
 
 def test_the_last_of_repeated_members_says_what_a_message_is() -> None:
