@@ -23,7 +23,7 @@ from acp_gateway.core.registry import Registry
 from acp_gateway.core.sessions import Client, DirectoryCheckResult, SessionScope
 from acp_gateway.gateway.storage.database import Database
 from acp_gateway.gateway.storage.records import Run, StoredJournal, StoredSession
-from acp_gateway.protocol import jsonrpc
+from acp_gateway.protocol import jsonrpc, strict_parsing
 from acp_gateway.protocol.jsonrpc import RawId
 from acp_gateway.protocol.outbox import Outbox
 from acp_gateway.transports.websocket_frames import encode_text
@@ -126,7 +126,7 @@ def steps_of_update(directory: Path) -> list[Step]:
 def steps_of_request() -> list[Step]:
     """Return the steps of a request to the agent and of its answer back."""
     text = b'{"jsonrpc":"2.0","id":7,"method":"_bench/echo","params":{"sessionId":"%b"}}' % SESSION.encode()
-    message, _ = jsonrpc.parse_strictly(text)
+    message, _ = strict_parsing.parse_strictly(text)
     multiplexer, client = in_session()
 
     def there_and_back() -> None:
@@ -135,7 +135,7 @@ def steps_of_request() -> list[Step]:
         answer(multiplexer, asked, b"{}")
 
     return [
-        ("parsed, duplicate members refused: one pass", lambda: jsonrpc.parse_strictly(text)),
+        ("parsed, duplicate members refused: one pass", lambda: strict_parsing.parse_strictly(text)),
         (
             "authorized: by role and by session",
             lambda: access_rules.objection_to_request(client, message),

@@ -10,7 +10,7 @@ import msgspec
 
 from acp_gateway.core.agent_state import Policy
 from acp_gateway.core.sessions import SESSION_ID_SIZE, Client
-from acp_gateway.protocol import jsonrpc, methods, spans
+from acp_gateway.protocol import jsonrpc, lookup, methods, spans
 from acp_gateway.protocol.jsonrpc import Message
 from acp_gateway.protocol.spans import TooMany
 
@@ -78,14 +78,14 @@ def flaw_of_params(message: Message) -> str | None:
         return f"a session's id has at most {SESSION_ID_SIZE} characters"
     known = methods.has_known_params(message.method)
     if known and message.params is None:
-        params = jsonrpc.raw_params(message)
+        params = lookup.raw_params(message)
         if params in (b"", b"null"):
             return None if methods.client_method(message.method).bare else "params are missing: they must be an object"
         if params[:1] != b"{":
             return "params must be an object"
-    members = jsonrpc.params_of(message)
+    members = lookup.params_of(message)
     # Members beyond the limit are not parsed: then estimate their number from the size.
-    size = len(members) if members or not known else len(jsonrpc.raw_params(message)) // 2
+    size = len(members) if members or not known else len(lookup.raw_params(message)) // 2
     if known and size > methods.MEMBERS:
         return f"params of {message.method:.80} have at most {methods.MEMBERS} members"
     if not members.keys() <= methods.PLAIN_NAMES:
@@ -102,7 +102,7 @@ def flaw_of_size(message: Message, policy: Policy) -> str | None:
     """Return why a client's request is larger than the gateway can look into, None where it isn't."""
     if message.method == methods.PROMPT:
         most = policy.max_prompt_blocks
-        is_short = _is_short(jsonrpc.params_of(message).get("prompt", b"null"), most)
+        is_short = _is_short(lookup.params_of(message).get("prompt", b"null"), most)
         return None if is_short else f"a prompt has at most {most} blocks (max_prompt_blocks)"
     size, most = len(message.text), policy.session_request_size
     if size <= most or not methods.is_known(message.method):
@@ -113,7 +113,7 @@ def flaw_of_size(message: Message, policy: Policy) -> str | None:
 def flaw_of_question(message: Message) -> str | None:
     """Return why the parameters of an agent's request are ambiguous or too many; None if they are fine."""
     flaw = flaw_of_params(message)
-    if flaw is None and not _is_short(jsonrpc.params_of(message).get("options", b"null"), OPTIONS):
+    if flaw is None and not _is_short(lookup.params_of(message).get("options", b"null"), OPTIONS):
         flaw = f"a question has at most {OPTIONS} options"
     return flaw
 
@@ -131,7 +131,7 @@ def _is_short(array: bytes | msgspec.Raw, most: int) -> bool:
 
 def flaw_of_opening(message: Message) -> str | None:
     """Return why the directories of a session to open are ambiguous; None if they are fine."""
-    members = jsonrpc.params_of(message)
+    members = lookup.params_of(message)
     if bytes(members.get(CWD, b"null"))[:1] not in b'"n':
         return f"{CWD} must be a string"
     more = bytes(members.get(DIRECTORIES, b"null"))
@@ -147,9 +147,9 @@ def flaw_of_opening(message: Message) -> str | None:
 
 def directories_of(message: Message) -> tuple[str, ...]:
     """Return the directories of a session to open, `cwd` first."""
-    cwd = jsonrpc.text_param(message, CWD)
-    more = jsonrpc.param(message, DIRECTORIES)
-    named = [] if more is None or more[:1] != b"[" else map(spans.string_value, jsonrpc.elements_of(more))
+    cwd = lookup.text_param(message, CWD)
+    more = lookup.param(message, DIRECTORIES)
+    named = [] if more is None or more[:1] != b"[" else map(spans.string_value, lookup.elements_of(more))
     return (*(() if cwd is None else (cwd,)), *named)
 
 

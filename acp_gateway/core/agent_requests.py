@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from acp_gateway.core.output import Outgoing
 from acp_gateway.core.sessions import Client, Session
-from acp_gateway.protocol import jsonrpc, spans
+from acp_gateway.protocol import jsonrpc, lookup, spans
 from acp_gateway.protocol.jsonrpc import Message, RawId
 from acp_gateway.protocol.methods import CANCEL_REQUEST, CREATE_ELICITATION, REQUEST_PERMISSION, Audience
 from acp_gateway.protocol.spans import TooMany
@@ -75,13 +75,13 @@ class AgentRequest:
 
     def describe(self) -> dict[str, Any]:
         """Return the details for the `permission_waiting` hook."""
-        call = {name: jsonrpc.text_param(self.message, "toolCall", name) for name in _TOOL_CALL}
+        call = {name: lookup.text_param(self.message, "toolCall", name) for name in _TOOL_CALL}
         return {"method": self.method, "tool": call, "connected": 0}
 
     @property
     def title(self) -> str | None:
         """Title in the agent's words."""
-        return jsonrpc.text_param(self.message, "toolCall", "title") or jsonrpc.text_param(self.message, "message")
+        return lookup.text_param(self.message, "toolCall", "title") or lookup.text_param(self.message, "message")
 
     def accepts(self, answer: Message) -> bool:
         """Return True if a response settles the request."""
@@ -90,15 +90,15 @@ class AgentRequest:
         if answer.error or self._repeats_itself(answer):
             return False
         if self.method == CREATE_ELICITATION:
-            return jsonrpc.text_at(answer.text, "result", "action") in ("accept", "decline", "cancel")
-        outcome = jsonrpc.text_at(answer.text, "result", "outcome", "outcome")
-        chosen = jsonrpc.text_at(answer.text, "result", "outcome", "optionId")
+            return lookup.text_at(answer.text, "result", "action") in ("accept", "decline", "cancel")
+        outcome = lookup.text_at(answer.text, "result", "outcome", "outcome")
+        chosen = lookup.text_at(answer.text, "result", "outcome", "optionId")
         return outcome == "cancelled" or (outcome == "selected" and chosen is not None and chosen in self._offered())
 
     def _repeats_itself(self, answer: Message) -> bool:
         """Return True if a decision repeats a member, or has too many to tell: then its meaning is ambiguous."""
         for path in (("result",), ("result", "outcome")):
-            raw = jsonrpc.raw_at(answer.text, *path)
+            raw = lookup.raw_at(answer.text, *path)
             if raw is not None and raw[:1] == b"{":
                 try:
                     names = [spans.string_value(member.name).casefold() for member in spans.members(raw)]
@@ -114,12 +114,11 @@ class AgentRequest:
 
     def _offered(self) -> dict[str | None, str | None]:
         """Return the kinds of the offered options, by id."""
-        options = jsonrpc.param(self.message, "options")
+        options = lookup.param(self.message, "options")
         if options is None or options[:1] != b"[":
             return {}
         return {
-            jsonrpc.text_at(option, "optionId"): jsonrpc.text_at(option, "kind")
-            for option in jsonrpc.elements_of(options)
+            lookup.text_at(option, "optionId"): lookup.text_at(option, "kind") for option in lookup.elements_of(options)
         }
 
 
@@ -312,12 +311,12 @@ class AgentRequests:
 
 def decision(question: AgentRequest, answer: Message) -> bytes:
     """Compose the response for the agent from the members that were checked, and no others."""
-    result = jsonrpc.members_at(answer.text, "result")
+    result = lookup.members_at(answer.text, "result")
     if question.method == CREATE_ELICITATION:
         told = _only(result, "action", "content", "_meta")
     else:
-        outcome = jsonrpc.members_at(result["outcome"])
-        chosen = ("optionId",) if jsonrpc.text_at(outcome["outcome"]) == "selected" else ()
+        outcome = lookup.members_at(result["outcome"])
+        chosen = ("optionId",) if lookup.text_at(outcome["outcome"]) == "selected" else ()
         told = {"outcome": jsonrpc.compose(_only(outcome, "outcome", *chosen, "_meta"))} | _only(result, "_meta")
     return b'{"jsonrpc":"2.0","id":%b,"result":%b}' % (question.id, jsonrpc.compose(told))
 
@@ -337,8 +336,8 @@ def undecided(question: AgentRequest) -> bytes:
 
 def selected_option(response: Message) -> str | None:
     """Return the option of a permission response that was selected."""
-    selected = jsonrpc.text_at(response.text, "result", "outcome", "outcome") == "selected"
-    return jsonrpc.text_at(response.text, "result", "outcome", "optionId") if selected else None
+    selected = lookup.text_at(response.text, "result", "outcome", "outcome") == "selected"
+    return lookup.text_at(response.text, "result", "outcome", "optionId") if selected else None
 
 
 def decision_of(response: Message) -> str | None:
@@ -346,5 +345,5 @@ def decision_of(response: Message) -> str | None:
     chosen = selected_option(response)
     if chosen is not None:
         return chosen
-    outcome = jsonrpc.text_at(response.text, "result", "outcome", "outcome")
-    return outcome or jsonrpc.text_at(response.text, "result", "action")
+    outcome = lookup.text_at(response.text, "result", "outcome", "outcome")
+    return outcome or lookup.text_at(response.text, "result", "action")

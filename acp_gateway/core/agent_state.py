@@ -22,7 +22,7 @@ from acp_gateway.core.registry import Registry
 from acp_gateway.core.sessions import SESSION_ID_SIZE, Client, DirectoryCheck, Request, Session, State
 from acp_gateway.core.terminals import Terminals
 from acp_gateway.core.unopened import Unopened
-from acp_gateway.protocol import jsonrpc, methods, spans
+from acp_gateway.protocol import jsonrpc, lookup, methods, spans
 from acp_gateway.protocol.jsonrpc import ID_SIZE, Message, RawId
 from acp_gateway.protocol.methods import Capability
 from acp_gateway.protocol.outbox import Mark, acknowledgement
@@ -289,7 +289,7 @@ class AgentState:
             self.out.log("dropped a response of the agent to no open request")
             return
         request.agent_id = None
-        if methods.is_known(request.message.method) and not jsonrpc.has_readable_result(response):
+        if methods.is_known(request.message.method) and not lookup.has_readable_result(response):
             why = f"the agent's answer has a result of more than {spans.MEMBERS} members"
             response = jsonrpc.parse(jsonrpc.error(response.id, jsonrpc.INTERNAL_ERROR, why))
         request.then(request, response)
@@ -364,12 +364,12 @@ class AgentState:
         self, question: AgentRequest, client: Client | None, decision: str | None, *, chosen: str | None = None
     ) -> None:
         """Notify and audit a decision; `chosen` is the id of the selected option, if one was."""
-        call = jsonrpc.text_param(question.message, "toolCall", "toolCallId")
+        call = lookup.text_param(question.message, "toolCall", "toolCallId")
         if question.session is not None:
             about = {"method": question.method, "toolCallId": call, "decision": decision}
             self.tell(question.session, "decided", **about, **who(client))
         name = "permission_decided" if question.method == methods.REQUEST_PERMISSION else "elicitation_decided"
-        kind = jsonrpc.text_param(question.message, "toolCall", "kind")
+        kind = lookup.text_param(question.message, "toolCall", "kind")
         session = question.message.session if question.session is None else question.session.id
         self.out.audit(
             name,

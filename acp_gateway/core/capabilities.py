@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Any, Final
 
-from acp_gateway.protocol import jsonrpc, methods, spans
+from acp_gateway.protocol import jsonrpc, lookup, methods, spans
 from acp_gateway.protocol.jsonrpc import Message
 from acp_gateway.protocol.methods import INITIALIZE, META, Capability
 from acp_gateway.protocol.reasons import LARGEST_ERROR
@@ -97,7 +97,7 @@ def mask_capabilities(text: bytes, serves: Collection[Capability]) -> bytes:
 
 def flaw_of_offer(text: bytes) -> str | None:
     """Return why a client's offer cannot be masked, else None. Some parsers take an array for an object."""
-    offered = jsonrpc.raw_at(text, "params", "clientCapabilities")
+    offered = lookup.raw_at(text, "params", "clientCapabilities")
     if offered is not None and offered[:1] not in b"{n":
         return "clientCapabilities must be an object"
     try:
@@ -109,21 +109,21 @@ def flaw_of_offer(text: bytes) -> str | None:
 
 def wants_news(text: bytes) -> bool:
     """Return True if a client's `initialize` asks for the gateway's own notifications."""
-    asked = jsonrpc.raw_at(text, "params", "clientCapabilities", "_meta", META)
+    asked = lookup.raw_at(text, "params", "clientCapabilities", "_meta", META)
     return asked not in (None, b"null", b"false")
 
 
 def requested_version(text: bytes) -> int | None:
     """Return the protocol version of a client's `initialize`; None if it is no whole number."""
-    raw = jsonrpc.raw_at(text, "params", "protocolVersion")
+    raw = lookup.raw_at(text, "params", "protocolVersion")
     return int(raw) if raw is not None and raw.isdigit() and len(raw) < 10 else None
 
 
 def abilities(response: bytes) -> Abilities:
     """Read the agent's capabilities from the result of `initialize`."""
-    version = jsonrpc.raw_at(response, "result", "protocolVersion")
-    capabilities = jsonrpc.members_at(response, "result", "agentCapabilities")
-    sessions = jsonrpc.members_at(response, "result", "agentCapabilities", "sessionCapabilities")
+    version = lookup.raw_at(response, "result", "protocolVersion")
+    capabilities = lookup.members_at(response, "result", "agentCapabilities")
+    sessions = lookup.members_at(response, "result", "agentCapabilities", "sessionCapabilities")
     return Abilities(
         version=int(version) if version is not None and version.isdigit() and len(version) < 10 else None,
         load=capabilities.get("loadSession") == b"true",
@@ -138,13 +138,13 @@ def advertise(response: bytes) -> bytes:
     """
     if abilities(response).version != VERSION:
         return response
-    capabilities = jsonrpc.members_at(response, "result", "agentCapabilities")
-    sessions = jsonrpc.members_at(response, "result", "agentCapabilities", "sessionCapabilities")
+    capabilities = lookup.members_at(response, "result", "agentCapabilities")
+    sessions = lookup.members_at(response, "result", "agentCapabilities", "sessionCapabilities")
     for name in ("list", "resume", "close"):
         if sessions.get(name) in (None, b"null", b"false"):
             sessions[name] = b"{}"
     capabilities |= {"loadSession": b"true", "sessionCapabilities": jsonrpc.compose(sessions)}
-    result = jsonrpc.members_at(response, "result")
+    result = lookup.members_at(response, "result")
     result["agentCapabilities"] = jsonrpc.compose(capabilities)
     at = spans.find(response, "result")
     assert at is not None
@@ -169,7 +169,7 @@ def strip_terminal_logins(response: bytes) -> bytes:
 
 def explain_login(response: bytes, methods: list[dict[str, Any]], hint: Callable[[list[dict[str, Any]]], str]) -> bytes:
     """Add instructions for logging in to an agent's authentication error."""
-    if len(response) > LARGEST_ERROR or jsonrpc.raw_at(response, "error", "code") != b"%d" % jsonrpc.AUTH_REQUIRED:
+    if len(response) > LARGEST_ERROR or lookup.raw_at(response, "error", "code") != b"%d" % jsonrpc.AUTH_REQUIRED:
         return response
     said = spans.find(response, "error", "message")
     if said is None or response[said[0]] != ord('"'):
@@ -190,8 +190,8 @@ def _auth_method_texts(response: bytes) -> list[bytes]:
 
 def _runs_in_terminal(auth_method: bytes) -> bool:
     return (
-        jsonrpc.text_at(auth_method, "type") == "terminal"
-        or jsonrpc.text_at(auth_method, "_meta", "type") == "terminal"
+        lookup.text_at(auth_method, "type") == "terminal"
+        or lookup.text_at(auth_method, "_meta", "type") == "terminal"
         or spans.find(auth_method, "_meta", "terminal-auth") is not None
     )
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 from acp_gateway.core.journal import Journal
 from acp_gateway.core.sessions import Session
-from acp_gateway.protocol import jsonrpc
+from acp_gateway.protocol import jsonrpc, lookup
 from acp_gateway.protocol.methods import USER_CHUNK
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ def _is_open(session_id: str, journal: Journal) -> bool:
     """Return True if a prompt came after the last end of a turn: agents send updates between turns as well."""
     return any(
         _USER_CHUNK in update
-        and jsonrpc.text_at(update, "params", "update", "sessionUpdate") == USER_CHUNK
-        and jsonrpc.text_at(update, "params", "sessionId") == session_id
+        and lookup.text_at(update, "params", "update", "sessionUpdate") == USER_CHUNK
+        and lookup.text_at(update, "params", "sessionId") == session_id
         for update in journal.running()
     )

@@ -12,7 +12,7 @@ withheld from the other clients; they are fanned out after all if the echo ends 
 
 from typing import TYPE_CHECKING, Final
 
-from acp_gateway.protocol import jsonrpc
+from acp_gateway.protocol import lookup
 
 if TYPE_CHECKING:
     from acp_gateway.core.sessions import Request
@@ -88,19 +88,19 @@ class Echo:
 
 def _essence(chunk: bytes) -> _Essence:
     """Return the parts that equal blocks share, whatever members an agent adds or leaves out."""
-    content = jsonrpc.raw_at(chunk, "params", "update", "content")
+    content = lookup.raw_at(chunk, "params", "update", "content")
     if content is None:
         return (None,)
-    kind = jsonrpc.text_at(content, "type")
+    kind = lookup.text_at(content, "type")
     match kind:
         case "text":
-            return kind, jsonrpc.text_at(content, "text")
+            return kind, lookup.text_at(content, "text")
         case "image" | "audio":
-            return kind, jsonrpc.text_at(content, "data")
+            return kind, lookup.text_at(content, "data")
         case "resource_link":
-            return kind, jsonrpc.text_at(content, "uri")
+            return kind, lookup.text_at(content, "uri")
         case "resource":
-            return kind, *(jsonrpc.text_at(content, "resource", name) for name in ("uri", "text", "blob"))
+            return kind, *(lookup.text_at(content, "resource", name) for name in ("uri", "text", "blob"))
     return kind, content.decode(errors="surrogateescape")
 
 

@@ -22,7 +22,7 @@ from itertools import islice
 from typing import Final, Literal
 from urllib.parse import unquote
 
-from acp_gateway.protocol import jsonrpc, methods, spans
+from acp_gateway.protocol import lookup, methods, spans
 from acp_gateway.protocol.spans import TooMany
 
 McpPolicy = Literal["drop", "deny", "allow"] | tuple[str, ...]
@@ -108,7 +108,7 @@ def screen(text: bytes, policy: McpPolicy) -> Screened:
 
 def _sort(text: bytes, policy: McpPolicy) -> tuple[list[bytes], list[McpServer]]:
     """Return the servers to pass on, as text, and the local ones."""
-    servers = jsonrpc.raw_at(text, "params", LIST)
+    servers = lookup.raw_at(text, "params", LIST)
     if servers is None or servers == b"null":
         return [], []
     if servers[:1] != b"[":
@@ -123,7 +123,7 @@ def _sort(text: bytes, policy: McpPolicy) -> tuple[list[bytes], list[McpServer]]
             raise NotUnderstood(f"{LIST} must be an array of objects")
         if len(kept) + len(local) == LIST_LENGTH:
             raise NotUnderstood(f"{LIST} has at most {LIST_LENGTH} servers")
-        name = jsonrpc.text_at(server, "name") or ""
+        name = lookup.text_at(server, "name") or ""
         kind = _local_kind(server)
         if kind is None or (isinstance(policy, tuple) and name in policy):
             kept.append(server)
@@ -140,14 +140,14 @@ def _local_kind(server: bytes) -> str | None:
         raise NotUnderstood(f"{LIST}: {error}") from None
     if len(set(names)) < len(names):
         raise NotUnderstood(f"a member of one of {LIST} is repeated")
-    kind = (jsonrpc.text_at(server, "type") or "stdio").casefold()
+    kind = (lookup.text_at(server, "type") or "stdio").casefold()
     if "command" in names:
         return "stdio"
     if kind == "acp" and "url" not in names:
         # A server carried by the protocol itself runs on the client's machine.
         return None
     if kind in ("http", "sse", "acp"):
-        url = jsonrpc.text_at(server, "url")
+        url = lookup.text_at(server, "url")
         return kind if url is None or may_be_loopback(url) else None
     return kind
 
@@ -160,7 +160,7 @@ def _nested(text: bytes) -> Iterator[tuple[int, int]]:
     """Yield the positions of non-empty lists of servers in the parameters besides the main one, the outermost only."""
     # Only a walk through the request finds positions; most requests have no list but the main one.
     found = len(list(islice(_LISTS.finditer(text), 2)))
-    if found == (jsonrpc.raw_at(text, "params", LIST) is not None):
+    if found == (lookup.raw_at(text, "params", LIST) is not None):
         return
     params = spans.find(text, "params")
     if params is None:

@@ -30,7 +30,7 @@ from acp_gateway.core.sessions import (
     Session,
 )
 from acp_gateway.core.turns import Turns
-from acp_gateway.protocol import jsonrpc, methods, spans
+from acp_gateway.protocol import jsonrpc, methods, spans, strict_parsing
 from acp_gateway.protocol.jsonrpc import InvalidMessage, Kind, Message, RawId
 
 _NOTHING: Final[Mapping[str, Sequence[str]]] = MappingProxyType({})
@@ -145,7 +145,7 @@ class Multiplexer:
     def receive_from_client(self, client: Client, text: bytes) -> None:
         """Handle a message of a client, valid or not."""
         try:
-            message, repeated = jsonrpc.parse_strictly(text)
+            message, repeated = strict_parsing.parse_strictly(text)
         except InvalidMessage as error:
             self._process.out.refusal(client, error.code, str(error))
             return

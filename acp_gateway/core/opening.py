@@ -16,7 +16,7 @@ from acp_gateway.core.output import CheckDirectories, LoadJournal
 from acp_gateway.core.rejoining import Rejoin, adopt, missed, with_own_meta, without_own_meta
 from acp_gateway.core.routing import Routing
 from acp_gateway.core.sessions import Client, DirectoryCheck, Request, Session, State
-from acp_gateway.protocol import jsonrpc, methods, spans
+from acp_gateway.protocol import jsonrpc, lookup, methods, spans
 from acp_gateway.protocol.gaps import MAY_BE_MISSING, gap
 from acp_gateway.protocol.jsonrpc import Message
 
@@ -147,7 +147,7 @@ class SessionOpening:
         client = request.client
         assert client is not None
         self._routing.openings -= 1
-        session_id = jsonrpc.text_at(response.text, "result", "sessionId")
+        session_id = lookup.text_at(response.text, "result", "sessionId")
         if not response.error and session_id is not None:
             session = self._process.live.get(session_id)
             if session is not None and (session.owner != client.viewer.identity or session.in_transit):
@@ -204,7 +204,7 @@ class SessionOpening:
                 return
             if request.directory_check is None:
                 # The directory of a session opened before is known; no other directory of the request is used.
-                cwd = session.cwd if session.setup else jsonrpc.text_param(request.message, access_rules.CWD)
+                cwd = session.cwd if session.setup else lookup.text_param(request.message, access_rules.CWD)
                 request.directory_check = DirectoryCheck(request, () if cwd is None else (cwd,))
             if self._is_checked(request) and self._passes(
                 request, preconditions.joined_directory(self._process, session, client, request)
@@ -387,7 +387,7 @@ class SessionOpening:
             if returning is None:
                 self._process.respond(request, response)
             else:
-                result = jsonrpc.raw_at(response.text, "result") or b"{}"
+                result = lookup.raw_at(response.text, "result") or b"{}"
                 result = with_own_meta(result, adopt(self._process, session, client, returning))
                 self._process.answer(request, with_own_meta(result, told_cut(session, returning)))
             if not client.gone:

@@ -7,7 +7,7 @@ from acp_gateway.core import access_rules
 from acp_gateway.core.agent_state import AgentState, Refusal
 from acp_gateway.core.mcp_servers import NotUnderstood, screen
 from acp_gateway.core.sessions import Client, Request, Session
-from acp_gateway.protocol import jsonrpc, methods
+from acp_gateway.protocol import jsonrpc, lookup, methods
 from acp_gateway.protocol.reasons import in_one_line
 
 AUDITED_SERVERS: Final = 10
@@ -102,7 +102,7 @@ def mcp_servers(process: AgentState, client: Client, request: Request) -> Refusa
 
 def _place(request: Request) -> tuple[str, str | None] | None:
     """Return directory and workspace for a session never opened here: as requested, if permitted."""
-    cwd = jsonrpc.text_param(request.message, "cwd")
+    cwd = lookup.text_param(request.message, "cwd")
     assert request.directory_check is not None
     findings = request.directory_check.findings
     assert findings is not None

@@ -17,7 +17,7 @@ from typing import Final, Self
 
 from acp_gateway.core.agent_state import AgentState
 from acp_gateway.core.sessions import Client, Session
-from acp_gateway.protocol import jsonrpc, spans
+from acp_gateway.protocol import jsonrpc, lookup, spans
 from acp_gateway.protocol.gaps import PART_MISSING, gap
 from acp_gateway.protocol.jsonrpc import Message, RawId
 from acp_gateway.protocol.methods import META
@@ -44,8 +44,8 @@ class Rejoin:
     @classmethod
     def read(cls, message: Message) -> Self | None:
         """Read the state from a `session/load` or `session/resume`; None if it has none."""
-        raw = jsonrpc.param(message, "_meta", META) if _may_have_own_meta(message.text) else None
-        said = {} if raw is None or len(raw) > LARGEST_RETURN else jsonrpc.members_at(raw)
+        raw = lookup.param(message, "_meta", META) if _may_have_own_meta(message.text) else None
+        said = {} if raw is None or len(raw) > LARGEST_RETURN else lookup.members_at(raw)
         if not said:
             return None
         asked = (jsonrpc.id_number(RawId(raw)) for raw in _elements(said.get("questions")))
@@ -60,7 +60,7 @@ class Rejoin:
 
 def last_id(initialize: Message) -> int:
     """Return the highest id of the agent's requests over an earlier link, from `initialize`; 0 if there was none."""
-    return _number(jsonrpc.param(initialize, "_meta", META, "lastId") if _may_have_own_meta(initialize.text) else None)
+    return _number(lookup.param(initialize, "_meta", META, "lastId") if _may_have_own_meta(initialize.text) else None)
 
 
 def missed(session: Session, client: Client, returning: Rejoin | None) -> list[bytes] | None:
@@ -92,7 +92,7 @@ def missed(session: Session, client: Client, returning: Rejoin | None) -> list[b
     assert tail is not None
     for position, update in enumerate(tail, begin + 1):
         marked.append(update)
-        if jsonrpc.text_at(update, "params", "sessionId") != session.id:
+        if lookup.text_at(update, "params", "sessionId") != session.id:
             # A sub-agent's update counts in this session, and under another name at the client.
             marked.append(mark(position))
     return marked
@@ -124,9 +124,9 @@ def adopt(process: AgentState, session: Session, client: Client, returning: Rejo
 
 def with_own_meta(result: bytes, value: bytes) -> bytes:
     """Add the gateway's own member of `_meta` to the result of opening a session; both are JSON texts."""
-    members = jsonrpc.members_at(result)
-    meta = jsonrpc.members_at(members.get("_meta", b"{}"))
-    meta[META] = jsonrpc.compose(jsonrpc.members_at(meta.get(META, b"{}")) | jsonrpc.members_at(value))
+    members = lookup.members_at(result)
+    meta = lookup.members_at(members.get("_meta", b"{}"))
+    meta[META] = jsonrpc.compose(lookup.members_at(meta.get(META, b"{}")) | lookup.members_at(value))
     return jsonrpc.compose(members | {"_meta": jsonrpc.compose(meta)})
 
 
@@ -135,7 +135,7 @@ def without_own_meta(text: bytes) -> bytes:
     if not _may_have_own_meta(text):
         return text
     at = spans.find(text, "params", "_meta")
-    meta = jsonrpc.members_at(text, "params", "_meta")
+    meta = lookup.members_at(text, "params", "_meta")
     if at is None or meta.pop(META, None) is None:
         return text
     return spans.splice(text, [(*at, jsonrpc.compose(meta))])
@@ -151,7 +151,7 @@ def _may_have_own_meta(text: bytes) -> bool:
 
 def _elements(raw: bytes | None) -> list[bytes]:
     try:
-        return jsonrpc.elements_of(raw) if raw is not None and raw[:1] == b"[" else []
+        return lookup.elements_of(raw) if raw is not None and raw[:1] == b"[" else []
     except TooMany:
         return []
 

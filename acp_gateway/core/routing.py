@@ -15,7 +15,7 @@ from acp_gateway.core.agent_requests import AgentRequest
 from acp_gateway.core.agent_state import AgentState
 from acp_gateway.core.journal import Journal
 from acp_gateway.core.sessions import Client, Phase, Session, State
-from acp_gateway.protocol import jsonrpc, methods, spans
+from acp_gateway.protocol import jsonrpc, lookup, methods, spans
 from acp_gateway.protocol.jsonrpc import Kind, Message, RawId
 from acp_gateway.protocol.methods import Audience
 
@@ -124,12 +124,12 @@ class Routing:
 
     def notification(self, message: Message) -> None:
         if message.method == methods.CANCEL_REQUEST:
-            raw = jsonrpc.param(message, "requestId")
+            raw = lookup.param(message, "requestId")
             if raw is not None and raw[:1] not in (b"{", b"["):
                 self._process.questions.cancelled_by_agent(RawId(raw))
             return
         if message.method == methods.COMPLETE_ELICITATION:
-            name = jsonrpc.text_param(message, "elicitationId")
+            name = lookup.text_param(message, "elicitationId")
             session, clients = self._elicitations.pop(name or "", (None, ()))
             self._process.out.clients(clients if session is None else session.controllers(), message.text)
             return
@@ -220,7 +220,7 @@ class Routing:
         return [c for c in self._process.clients if c.controls and c.viewer.sees_all and c.phase is not Phase.NEW]
 
     def _remember_child(self, message: Message, session: Session) -> None:
-        child = jsonrpc.text_param(message, "update", "sessionId")
+        child = lookup.text_param(message, "update", "sessionId")
         if child is not None and child not in self._process.live:
             _remember(self._parents, child, session)
             self.route_again()
@@ -314,7 +314,7 @@ class Routing:
     def _ask(self, question: AgentRequest, clients: Iterable[Client]) -> None:
         self._process.questions.ask(question, clients)
         if question.method == methods.CREATE_ELICITATION:
-            name = jsonrpc.text_param(question.message, "elicitationId")
+            name = lookup.text_param(question.message, "elicitationId")
             if name is not None:
                 _remember(self._elicitations, name, (question.session, tuple(question.copies)))
 

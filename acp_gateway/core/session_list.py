@@ -10,7 +10,7 @@ from acp_gateway.core.agent_state import AgentState
 from acp_gateway.core.preconditions import named_session
 from acp_gateway.core.registry import Registry
 from acp_gateway.core.sessions import Client, Request, Session
-from acp_gateway.protocol import jsonrpc, spans
+from acp_gateway.protocol import jsonrpc, lookup, spans
 from acp_gateway.protocol.jsonrpc import Message
 from acp_gateway.protocol.spans import TooMany
 
@@ -35,8 +35,8 @@ class Query:
     @classmethod
     def of(cls, client: Client, agent: str, request: Message) -> "Query":
         """Read the parameters of a request."""
-        cursor = jsonrpc.param(request, "cursor")
-        return cls(client, agent, jsonrpc.text_param(request, "cwd"), cursor in (None, b"null"))
+        cursor = lookup.param(request, "cursor")
+        return cls(client, agent, lookup.text_param(request, "cwd"), cursor in (None, b"null"))
 
 
 def known(query: Query, registry: Registry, *, reopens: bool) -> bytes:
@@ -59,7 +59,7 @@ def filtered(query: Query, registry: Registry, response: bytes, most: int) -> tu
     live = {session.id: session for session in _seen(query, registry, past=False)}
     entries = []
     listed = response[at[0] : at[1]]
-    texts = jsonrpc.elements_of(listed, most)
+    texts = lookup.elements_of(listed, most)
     for entry, session_id in zip(texts, _ids(listed, texts), strict=True):
         if session_id is None or not _sees(query, registry, session_id):
             continue
@@ -69,7 +69,7 @@ def filtered(query: Query, registry: Registry, response: bytes, most: int) -> tu
         entries.append(entry)
     if query.first:
         entries = [_entry(session) for session in live.values()] + entries
-    cursor = jsonrpc.raw_at(response, "result", "nextCursor")
+    cursor = lookup.raw_at(response, "result", "nextCursor")
     if entries or cursor in (None, b"null"):
         cursor = None
     return spans.splice(response, [(*at, b"[%b]" % b",".join(entries))]), cursor
@@ -87,12 +87,12 @@ def _ids(listed: bytes, texts: list[bytes]) -> list[str | None]:
     try:
         return [entry.session_id for entry in _decode_ids(listed)]
     except (msgspec.DecodeError, RecursionError):
-        return [jsonrpc.text_at(text, "sessionId") for text in texts]
+        return [lookup.text_at(text, "sessionId") for text in texts]
 
 
 def next_page(request: Message, cursor: bytes) -> bytes:
     """Compose the same request for the page behind a cursor, which is JSON text."""
-    params = {name: bytes(raw) for name, raw in jsonrpc.params_of(request).items()}
+    params = {name: bytes(raw) for name, raw in lookup.params_of(request).items()}
     params["cursor"] = cursor
     return b'{"jsonrpc":"2.0","id":0,"method":"session/list","params":%b}' % jsonrpc.compose(params)
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from acp_gateway.core.archive import NO_ARCHIVE, Archive
 from acp_gateway.core.journal import Journal
-from acp_gateway.protocol import jsonrpc
+from acp_gateway.protocol import jsonrpc, lookup
 from acp_gateway.protocol.jsonrpc import IdKey, Message, RawId
 
 if TYPE_CHECKING:
@@ -238,7 +238,7 @@ class Request:
         """Drop large parameters once the client has gone; short ones may be needed with the response."""
         message = self.message
         if len(message.text) > SHORT * 4:
-            members = jsonrpc.members_at(message.text, "params")
+            members = lookup.members_at(message.text, "params")
             params = {name: text for name, text in members.items() if len(text) <= SHORT}
             text = b'{"params":%b}' % jsonrpc.compose(params)
             self.message = Message(text, message.kind, message.id, message.method, session=message.session)
@@ -389,10 +389,10 @@ class Session:
 
     def keep_setup(self, request: Message) -> None:
         """Keep the parameters of opening the session; of more than `SETUP_SIZE` bytes only `cwd`."""
-        params = {name: bytes(raw) for name, raw in jsonrpc.params_of(request).items() if name != "sessionId"}
+        params = {name: bytes(raw) for name, raw in lookup.params_of(request).items() if name != "sessionId"}
         huge = sum(map(len, params.values())) > SETUP_SIZE
         self.setup = {name: value for name, value in params.items() if name == "cwd" or not huge}
-        self.cwd = jsonrpc.text_param(request, "cwd") or self.cwd
+        self.cwd = lookup.text_param(request, "cwd") or self.cwd
 
     def opening_request(self, method: str) -> Message:
         """Compose the gateway's own request to re-open the session with its former parameters."""
@@ -420,5 +420,5 @@ class Session:
 
     def merge_result(self, response: Message) -> None:
         """Merge the agent's result of re-opening the session."""
-        result = jsonrpc.members_at(response.text, "result")
+        result = lookup.members_at(response.text, "result")
         self.result |= {name: text for name, text in result.items() if name != "sessionId"}

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from acp_gateway.core.sessions import Client
-from acp_gateway.protocol import jsonrpc, spans
+from acp_gateway.protocol import jsonrpc, lookup, spans
 from acp_gateway.protocol.jsonrpc import Message
 
 REMEMBERED: Final = 10_000
@@ -44,11 +44,11 @@ class Terminals:
 
     def names_one(self, request: Message) -> bool:
         """Return True if a request of the agent names a terminal, known or not."""
-        return jsonrpc.text_param(request, "terminalId") is not None
+        return lookup.text_param(request, "terminalId") is not None
 
     def named(self, request: Message) -> Terminal | None:
         """Return the terminal that a request of the agent names."""
-        name = jsonrpc.text_param(request, "terminalId")
+        name = lookup.text_param(request, "terminalId")
         return None if name is None else self._terminals.get(name)
 
     def for_client(self, request: Message, terminal: Terminal) -> Message:
@@ -59,7 +59,7 @@ class Terminals:
 
     def created(self, client: Client, response: bytes) -> bytes:
         """Translate a client's response to `terminal/create`, under an id that no other terminal has."""
-        name = jsonrpc.text_at(response, "result", "terminalId")
+        name = lookup.text_at(response, "result", "terminalId")
         at = spans.find(response, "result", "terminalId")
         if name is None or at is None:
             return response

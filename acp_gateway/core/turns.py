@@ -8,7 +8,7 @@ from acp_gateway.core.cut_turns import turn_begins
 from acp_gateway.core.echoes import Echo
 from acp_gateway.core.routing import Routing
 from acp_gateway.core.sessions import Client, Request, Session
-from acp_gateway.protocol import jsonrpc, methods
+from acp_gateway.protocol import jsonrpc, lookup, methods
 from acp_gateway.protocol.jsonrpc import Message
 
 
@@ -118,7 +118,7 @@ class Turns:
         began = session.turns.pop(request, None)
         if began is None:
             return  # The session has ended before its turn.
-        self._process.turn_ended(session, began, jsonrpc.text_at(response.text, "result", "stopReason"))
+        self._process.turn_ended(session, began, lookup.text_at(response.text, "result", "stopReason"))
         if session.turns:
             return
         session.end_turn()
@@ -145,20 +145,20 @@ class Turns:
 
     def _mode_set(self, request: Request, response: Message) -> None:
         session = request.session
-        mode = jsonrpc.text_param(request.message, "modeId")
+        mode = lookup.text_param(request.message, "modeId")
         if session is not None and mode is not None and not response.error:
             self._process.tell_others(request, methods.MODE_UPDATE, updates.mode_update(session, mode))
         self._process.respond(request, response)
 
     def _model_set(self, request: Request, response: Message) -> None:
-        model = jsonrpc.text_param(request.message, "modelId")
+        model = lookup.text_param(request.message, "modelId")
         if request.session is not None and model is not None and not response.error:
             updates.set_current(request.session, "models", "currentModelId", model)
         self._process.respond(request, response)
 
     def _option_set(self, request: Request, response: Message) -> None:
         session = request.session
-        options = jsonrpc.raw_at(response.text, "result", "configOptions")
+        options = lookup.raw_at(response.text, "result", "configOptions")
         if session is not None and options is not None:
             self._process.tell_others(request, methods.CONFIG_UPDATE, updates.config_update(session, options))
         self._process.respond(request, response)

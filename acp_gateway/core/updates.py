@@ -5,7 +5,7 @@ from typing import Final
 import msgspec
 
 from acp_gateway.core.sessions import Session
-from acp_gateway.protocol import jsonrpc, methods, spans
+from acp_gateway.protocol import jsonrpc, lookup, methods, spans
 from acp_gateway.protocol.gaps import gap
 from acp_gateway.protocol.jsonrpc import Message
 from acp_gateway.protocol.methods import CONFIG_UPDATE, META, MODE_UPDATE, SESSION_UPDATE, USER_CHUNK
@@ -51,14 +51,14 @@ def session_update(session_id: str, kind: str, **members: bytes) -> bytes:
 
 def user_chunks(session_id: str, prompt: Message) -> list[bytes]:
     """Compose a prompt for the other clients: one chunk for each of its blocks, of any kind."""
-    blocks = jsonrpc.param(prompt, "prompt")
+    blocks = lookup.param(prompt, "prompt")
     if blocks is None or not blocks.startswith(b"["):
         return []
-    said = jsonrpc.param(prompt, "messageId")
+    said = lookup.param(prompt, "messageId")
     message_id = {} if said is None else {"messageId": said}
     return [
         session_update(session_id, USER_CHUNK, content=block, **message_id)
-        for block in jsonrpc.elements_of(blocks, len(blocks))
+        for block in lookup.elements_of(blocks, len(blocks))
     ]
 
 
@@ -76,11 +76,11 @@ def config_update(session: Session, options: bytes) -> bytes:
 
 def changes(session: Session, reopened: Message) -> list[bytes]:
     """Compose updates for the mode and options that differ after re-opening a session."""
-    result = jsonrpc.members_at(reopened.text, "result")
-    mode = jsonrpc.text_at(result.get("modes", b"{}"), "currentModeId")
+    result = lookup.members_at(reopened.text, "result")
+    mode = lookup.text_at(result.get("modes", b"{}"), "currentModeId")
     options = result.get("configOptions", b"null")
     found = []
-    if mode is not None and mode != jsonrpc.text_at(session.result.get("modes", b"{}"), "currentModeId"):
+    if mode is not None and mode != lookup.text_at(session.result.get("modes", b"{}"), "currentModeId"):
         found.append(mode_update(session, mode))
     if options not in (b"null", session.result.get("configOptions")):
         found.append(config_update(session, options))
@@ -98,17 +98,17 @@ def set_current(session: Session, member: str, name: str, value: str) -> None:
 def read_state(session: Session, update: Message) -> None:
     """Read mode, options, title and time from a state update of the agent."""
     if update.update == MODE_UPDATE:
-        mode = jsonrpc.text_param(update, "update", "currentModeId")
+        mode = lookup.text_param(update, "update", "currentModeId")
         if mode is not None:
             set_current(session, "modes", "currentModeId", mode)
     elif update.update == CONFIG_UPDATE:
-        options = jsonrpc.param(update, "update", "configOptions")
+        options = lookup.param(update, "update", "configOptions")
         if options is not None:
             session.result["configOptions"] = options
     else:
         before = session.title, session.updated_at
-        session.title = jsonrpc.text_param(update, "update", "title") or session.title
-        session.updated_at = jsonrpc.text_param(update, "update", "updatedAt") or session.updated_at
+        session.title = lookup.text_param(update, "update", "title") or session.title
+        session.updated_at = lookup.text_param(update, "update", "updatedAt") or session.updated_at
         if (session.title, session.updated_at) != before:
             session.archive.keep(session)
 
@@ -122,7 +122,7 @@ def opening_result(session: Session, *, with_id: bool) -> bytes:
     if with_id:
         result = {"sessionId": jsonrpc.encode(session.id), **result}
     if session.journal.truncated:
-        meta = jsonrpc.members_at(result.get("_meta", b"{}"))
+        meta = lookup.members_at(result.get("_meta", b"{}"))
         meta[META] = b'{"truncated":true}'
         result["_meta"] = jsonrpc.compose(meta)
     return jsonrpc.compose(result)
@@ -136,7 +136,7 @@ def history(session: Session) -> list[bytes]:
 
 def under_session(update: bytes, old: str, new: str) -> bytes:
     """Rewrite an update for a fork of its session; a sub-agent's update stays unchanged."""
-    if jsonrpc.text_at(update, "params", "sessionId") != old:
+    if lookup.text_at(update, "params", "sessionId") != old:
         return update
     at = spans.find(update, "params", "sessionId")
     assert at is not None

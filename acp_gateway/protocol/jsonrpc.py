@@ -14,12 +14,12 @@ built from an unlimited number of parts.
 import enum
 import json
 import re
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Final, Literal, NewType, TypeAlias, TypeVar
 
 import msgspec
 
-from acp_gateway.protocol import methods, spans
+from acp_gateway.protocol import spans
 from acp_gateway.protocol.spans import TooMany
 
 _T = TypeVar("_T")
@@ -70,7 +70,7 @@ class Message(msgspec.Struct, frozen=True, gc=False):
     update: str | None = None
     """`params.update.sessionUpdate`, where it is a string: the kind of a `session/update`."""
     params: Mapping[str, bytes | msgspec.Raw] | None = None
-    """The members of `params` as they are, once they were read, see `params_of`; mostly views of its text."""
+    """The members of `params` as they are, once they were read, see `lookup.params_of`; mostly views of its text."""
 
 
 class InvalidMessage(ValueError):
@@ -101,33 +101,10 @@ class Envelope(msgspec.Struct, gc=False, forbid_unknown_fields=True):
     error: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
 
 
-_ABSENT: Final = msgspec.Raw(b"")
-
-
-class _Outline(msgspec.Struct, gc=False):
-    """All the members that a message has by JSON-RPC, and what is directly in `params`; what is empty is not there."""
-
-    jsonrpc: msgspec.Raw = _ABSENT
-    id: msgspec.Raw = _ABSENT
-    method: str = ""
-    params: dict[str, msgspec.Raw] | None = None
-    result: msgspec.Raw = _ABSENT
-    error: msgspec.Raw = _ABSENT
-
-
-class _Top(msgspec.Struct, gc=False):
-    params: msgspec.Raw = _ABSENT
-
-
 decode_envelope = msgspec.json.Decoder(Envelope).decode
 """The envelope of a text in JSON that is no deeper than `is_shallow` says. Raises `DecodeError` or `RecursionError`;
 `parse` knows what that means."""
-_decode_outline = msgspec.json.Decoder(_Outline).decode
-_decode_session = msgspec.json.Decoder(str | None).decode
 _check = msgspec.json.Decoder(msgspec.Raw).decode
-_decode_elements = msgspec.json.Decoder(list[msgspec.Raw]).decode
-_decode_members = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
-_decode_top = msgspec.json.Decoder(_Top).decode
 _ENVELOPE = frozenset(("jsonrpc", "id", "method", "params", "result", "error"))
 _ID_START = frozenset(b'"-0123456789n')
 _ID_NAME = re.compile(rb'"id"[ \t\n\r]*:[ \t\n\r]*')
@@ -138,10 +115,6 @@ _ID_FIRST = re.compile(
 _match_number = re.compile(rb"[0-9]{1,18}(?![0-9.eE])").match
 # What every escape of one of the letters of "id" begins with.
 _HIDDEN_NAME = rb"\u006"
-# Colons up to which a text may be taken apart into a dict, and how many bytes may hold a further one: what it holds is
-# many times as large as short members are.
-_FEW_COLONS = 512
-_COLON_EVERY = 48
 # Brackets up to which a text is as shallow as any, and how much deeper than anything else the depth of others is tried:
 # Python's own calls count as levels, and what was read once must be readable wherever it is looked into later.
 _FEW_BRACKETS = 200
@@ -157,30 +130,15 @@ def parse(text: bytes) -> Message:
         InvalidMessage: `-32700` for what is not JSON in UTF-8 or is nested hundreds of levels deep, `-32600` for JSON
         that is no request, notification or response, or that a lenient parser might take for another one.
     """
-    _check_utf8(text)
+    check_utf8(text)
     try:
         envelope = decode_envelope(text) if is_shallow(text) else _deep_down(decode_envelope, text)
     except (msgspec.DecodeError, RecursionError):
-        return _classify(text, _look_again(text))
+        return classify(text, _look_again(text))
     if len(text) > spans.MEMBERS and text.count(b":") > spans.MEMBERS:
         # All of them that are at the top belong there, and may be there any number of times.
         _count_members(text)
-    return _classify(text, envelope)
-
-
-def parse_strictly(text: bytes) -> tuple[Message, str | None]:
-    """As `parse`, and the name of a member that is there twice: see `repeated_member`.
-
-    A message may be of megabytes, and a single pass tells both where there is no space between its members.
-    """
-    _check_utf8(text)
-    try:
-        message = _from_outline(text, _decode_outline(text)) if is_shallow(text) and _is_sparse(text) else None
-    except (msgspec.DecodeError, RecursionError):
-        message = None
-    if message is not None:
-        return message, None
-    return parse(text), repeated_member(text)
+    return classify(text, envelope)
 
 
 def _count_members(text: bytes) -> None:
@@ -201,54 +159,8 @@ def _deep_down(decode: Callable[[bytes], _T], text: bytes, calls: int = _RESERVE
     return _deep_down(decode, text, calls - 1) if calls else decode(text)
 
 
-def _is_sparse(text: bytes) -> bool:
-    """Return True if a text can't have many members for its size."""
-    return len(text) <= _FEW_COLONS or text.count(b":") <= _FEW_COLONS + len(text) // _COLON_EVERY
-
-
-def _from_outline(text: bytes, outline: _Outline) -> Message | None:
-    """The message, None where its outline may leave something out or say it twice. May raise `DecodeError`.
-
-    It is all there where its members, each of them once and with no space between them, make up the text.
-    """
-    # Two braces, and a comma behind each member but one.
-    size = 1
-    if outline.jsonrpc:
-        size += len(b'"jsonrpc":,') + len(outline.jsonrpc)
-    if outline.id:
-        size += len(b'"id":,') + len(outline.id)
-    if outline.method:
-        # Where it is spelled with escapes or beyond ASCII, it takes more.
-        size += len(b'"method":"",') + len(outline.method)
-    if outline.result:
-        size += len(b'"result":,') + len(outline.result)
-    if outline.error:
-        size += len(b'"error":,') + len(outline.error)
-    params, session = outline.params, None
-    if params is not None:
-        # What kind of update it is, `parse` says.
-        if "update" in params or _are_alike(params):
-            return None
-        size += len(b'"params":,') + _compact_size(params)
-        if "sessionId" in params:
-            session = _decode_session(params["sessionId"])
-    if size != len(text):
-        return None
-    envelope = Envelope(
-        None,
-        outline.id or msgspec.UNSET,
-        outline.method or msgspec.UNSET,
-        msgspec.UNSET if params is None else Params(session),
-        outline.result or msgspec.UNSET,
-        outline.error or msgspec.UNSET,
-    )
-    if params is not None and len(params) > spans.MEMBERS:
-        raise InvalidMessage(INVALID_REQUEST, f"params have at most {spans.MEMBERS} members")
-    # Messages may wait for long, and many members take many times the bytes that count as waiting.
-    return _classify(text, envelope, params if params is not None and len(params) <= methods.MEMBERS else None)
-
-
-def _check_utf8(text: bytes) -> None:
+def check_utf8(text: bytes) -> None:
+    """Raise `InvalidMessage` if a text is not UTF-8."""
     if not text.isascii():
         try:
             text.decode()
@@ -290,7 +202,10 @@ def _look_again(text: bytes) -> Envelope:
         method=_method(_cut(text, top.get("method"))),
         params=msgspec.UNSET
         if params is None
-        else Params(_string(_cut(text, members.get("sessionId"))), Update(_string(_cut(text, kind_of_update)))),
+        else Params(
+            spans.string_or_none(_cut(text, members.get("sessionId"))),
+            Update(spans.string_or_none(_cut(text, kind_of_update))),
+        ),
         result=_raw(_cut(text, top.get("result"))),
         error=_raw(_cut(text, top.get("error"))),
     )
@@ -310,17 +225,8 @@ def _cut(text: bytes, span: tuple[int, int] | None) -> bytes | None:
     return None if span is None else text[span[0] : span[1]]
 
 
-def _members_in(text: bytes) -> dict[str, bytes]:
-    """The members of an object. Raises `TooMany`."""
-    return {spans.string_value(name): text[start:end] for name, start, end in spans.members(text)}
-
-
 def _raw(value: bytes | None) -> msgspec.Raw | msgspec.UnsetType:
     return msgspec.UNSET if value is None else msgspec.Raw(value)
-
-
-def _string(raw: bytes | None) -> str | None:
-    return spans.string_value(raw) if raw is not None and raw[:1] == b'"' else None
 
 
 def _method(raw: bytes | None) -> str | msgspec.UnsetType:
@@ -331,7 +237,8 @@ def _method(raw: bytes | None) -> str | msgspec.UnsetType:
     return spans.string_value(raw)
 
 
-def _classify(text: bytes, envelope: Envelope, members: Mapping[str, msgspec.Raw] | None = None) -> Message:
+def classify(text: bytes, envelope: Envelope, members: Mapping[str, msgspec.Raw] | None = None) -> Message:
+    """Return the message with this text and envelope; `members` are those of its `params`. Raises `InvalidMessage`."""
     message_id, kind = NO_ID, Kind.NOTIFICATION
     if envelope.id is not msgspec.UNSET:
         message_id, kind = RawId(bytes(envelope.id)), Kind.REQUEST
@@ -413,145 +320,9 @@ def id_number(raw: RawId) -> int | None:
     return int(number) if number.is_integer() else None
 
 
-def text_at(message: bytes | msgspec.Raw, *path: str) -> str | None:
-    """Return the string at a member path of a message, None where there is none."""
-    return _string(raw_at(message, *path))
-
-
-def raw_at(message: bytes | msgspec.Raw, *path: str) -> bytes | None:
-    """Return the JSON text of the value at a member path of a message, None where there is none.
-
-    There is none as well within an object that has more than `spans.MEMBERS` members.
-    """
-    value = message
-    for depth, name in enumerate(path):
-        members = _decoded_members(value)
-        if members is None:
-            # One walk finds the rest of the path.
-            text = bytes(value)
-            return _cut(text, spans.find(text, *path[depth:]))
-        found = members.get(name)
-        if found is None:
-            return None
-        value = found
-    return bytes(value)
-
-
-def members_of(value: bytes | msgspec.Raw) -> Mapping[str, bytes | msgspec.Raw]:
-    """Return the members of an object, none of anything else; mostly they are views and not copies.
-
-    There are none as well of an object that has more than `spans.MEMBERS` members.
-    """
-    members = _decoded_members(value)
-    if members is not None:
-        return members
-    text = bytes(value)
-    if text[spans.skip_space(text, 0)] != ord("{"):
-        return {}
-    try:
-        return _members_in(text)
-    except TooMany:
-        return {}
-
-
-def _decoded_members(value: bytes | msgspec.Raw) -> Mapping[str, bytes | msgspec.Raw] | None:
-    """Return the members of an object, none of anything else, None where only a walk finds them.
-
-    That is where there may be more than `spans.MEMBERS`, or is a lone surrogate.
-    """
-    try:
-        if len(value) <= spans.MEMBERS or bytes(value).count(b":") <= spans.MEMBERS:
-            return _decode_members(value)
-    except msgspec.ValidationError:
-        return {}
-    except (msgspec.DecodeError, RecursionError):
-        pass
-    return None
-
-
-def has_readable_result(response: Message) -> bool:
-    """Return True if the result of a response has no more members than are looked into."""
-    text = response.text
-    if len(text) <= spans.MEMBERS or text.count(b":") <= spans.MEMBERS:
-        return True
-    at = spans.find(text, "result")
-    try:
-        return at is None or text[at[0]] != ord("{") or sum(1 for _ in spans.members(text, at[0])) >= 0
-    except TooMany:
-        return False
-
-
-def params_of(message: Message) -> Mapping[str, bytes | msgspec.Raw]:
-    """Return the members of a message's `params`, where that is an object; they are kept."""
-    found = message.params
-    if found is None:
-        params = raw_params(message)
-        found = members_of(params) if params else {}
-        if len(found) <= methods.MEMBERS:
-            msgspec.structs.force_setattr(message, "params", found)
-    return found
-
-
-def raw_params(message: Message) -> bytes:
-    """Return the JSON text of a message's `params`, empty where there are none."""
-    try:
-        return bytes(_decode_top(message.text).params)
-    except (msgspec.DecodeError, RecursionError):
-        at = spans.find(message.text, "params")
-        return b"" if at is None else message.text[at[0] : at[1]]
-
-
-def param(message: Message, name: str, *path: str) -> bytes | None:
-    """Return the JSON text of a member of a message's `params`, or at a path within it; None where there is none."""
-    found = params_of(message).get(name)
-    return None if found is None else raw_at(found, *path)
-
-
-def text_param(message: Message, name: str, *path: str) -> str | None:
-    """Return the string at a path of a message's `params`, None where there is none."""
-    return _string(param(message, name, *path))
-
-
-def members_at(message: bytes | msgspec.Raw, *path: str) -> dict[str, bytes]:
-    """The members of the object at a member path of a message, as JSON text; none where there is no object."""
-    raw = raw_at(message, *path) if path else message
-    return {} if raw is None else {name: bytes(value) for name, value in members_of(raw).items()}
-
-
-def elements_of(array: bytes, most: int = spans.ELEMENTS) -> list[bytes]:
-    """Return the elements of an array, as JSON texts. Raises `TooMany` where there are more than `most`."""
-    try:
-        if array.count(b",") < most:
-            return list(map(bytes, _decode_elements(array)))
-    except (msgspec.DecodeError, RecursionError):
-        pass  # A lone surrogate somewhere.
-    return [array[start:end] for start, end in spans.elements(array, most=most)]
-
-
 def compose(members: Mapping[str, bytes]) -> bytes:
     """Return the JSON text of an object with these members, which are JSON texts themselves."""
     return b"{%b}" % b",".join(b"%b:%b" % (encode(name), text) for name, text in members.items())
-
-
-def repeated_member(text: bytes) -> str | None:
-    """As `spans.repeated_member`, of a valid message. Raises `InvalidMessage` where it has too many members."""
-    try:
-        return spans.repeated_member(text)
-    except TooMany as error:
-        raise InvalidMessage(INVALID_REQUEST, f"the message or its params: {error}") from None
-
-
-def _compact_size(members: Mapping[str, msgspec.Raw]) -> int:
-    """Bytes of an object with these members, each of them once, where there is no space between them.
-
-    Two braces, and for each member two quotes, a colon and a comma, but for the last one's.
-    """
-    return 2 + 4 * len(members) - bool(members) + len("".join(members).encode()) + sum(map(len, members.values()))
-
-
-def _are_alike(names: Collection[str]) -> bool:
-    """Return True if some parsers take one of these names for another."""
-    return len(names) > 1 and len(set(map(str.casefold, names))) != len(names)
 
 
 def encode(value: Any) -> bytes:

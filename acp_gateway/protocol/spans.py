@@ -199,6 +199,11 @@ def string_value(raw: bytes) -> str:
     return value
 
 
+def string_or_none(raw: bytes | None) -> str | None:
+    """Return the value of a JSON text that is a string, None for any other value and for no text."""
+    return string_value(raw) if raw is not None and raw[:1] == b'"' else None
+
+
 def find(text: bytes, *names: str) -> tuple[int, int] | None:
     """Return the span of the value at the member path `names` from the top; of the whole value for no names.
 

@@ -24,7 +24,7 @@ from acp_gateway.core.sessions import (
     Session,
     State,
 )
-from acp_gateway.protocol import jsonrpc
+from acp_gateway.protocol import jsonrpc, lookup
 from acp_gateway.protocol.gaps import GAP, MAY_BE_MISSING
 from acp_gateway.protocol.outbox import Mark
 from tests.core.scene import Peer, Place, Scene, Shelf, checks_of, journals_of, look, make_policy, places
@@ -1034,8 +1034,8 @@ class SharingModel:
 
     def what_was_open_is_taken_over(self, member: Member, back: Back, name: str, text: bytes) -> None:
         old, record = back.old, self.record_of(name)
-        said = jsonrpc.members_at(text, "result", "_meta", "acp-gateway")
-        prompts, questions = jsonrpc.elements_of(said["prompts"]), json.loads(said["questions"])
+        said = lookup.members_at(text, "result", "_meta", "acp-gateway")
+        prompts, questions = lookup.elements_of(said["prompts"]), json.loads(said["questions"])
         running = [owed.wish for owed in self.owed if owed.method == "session/prompt" and owed.record is record]
         for key, wish in list(old.wishes.items()) if old.controls else ():
             if wish.method == "session/prompt" and wish.session == name and wish in running:

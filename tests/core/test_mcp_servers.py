@@ -268,7 +268,7 @@ def test_a_server_has_only_so_many_members() -> None:
 )
 def test_lists_deeper_in_a_request_are_emptied(name: str, where: str, left: str) -> None:
     if where == ",{}" and json.loads(f'"{name}"') == "mcpServers":
-        return  # The very one that is meant, twice: `jsonrpc.repeated_member` sees to that.
+        return  # The very one that is meant, twice: `strict_parsing.repeated_member` sees to that.
     full, empty = f'"{name}"\t: {{"x":{PROGRAM}}}', f'"{name}"\t: {{}}'
     screened = screen(request(f"[{ELSEWHERE}]", where.format(full)), "drop")
     assert screened.text == request(f"[{ELSEWHERE}]", left.format(empty))

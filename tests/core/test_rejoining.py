@@ -132,7 +132,7 @@ def test_own_meta_is_not_searched_in_a_message_without_its_name(monkeypatch: pyt
     def walk(*_: Any) -> None:
         raise AssertionError("the members were walked")
 
-    for function in ("jsonrpc.param", "jsonrpc.members_at", "spans.find"):
+    for function in ("lookup.param", "lookup.members_at", "spans.find"):
         monkeypatch.setattr(f"acp_gateway.core.rejoining.{function}", walk)
     text = encode(id=1, method="session/load", params={"sessionId": "s", "_meta": {f"m{n}": n for n in range(500)}})
     assert without_own_meta(text) is text

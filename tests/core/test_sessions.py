@@ -7,7 +7,7 @@ import pytest
 from acp_gateway.core import sessions
 from acp_gateway.core.journal import Journal
 from acp_gateway.core.sessions import Client, Presence, Request, Role, Session, SessionScope
-from acp_gateway.protocol import jsonrpc
+from acp_gateway.protocol import jsonrpc, lookup
 from acp_gateway.protocol.jsonrpc import parse
 from tests.core.scene import Scene
 
@@ -203,7 +203,7 @@ def test_of_what_a_client_said_that_has_gone_only_the_short_parameters_are_kept(
     request = Request(None, jsonrpc.parse(text))
     request.forget_most()
     assert (request.id, request.message.method) == (b"7", "session/new")
-    assert jsonrpc.text_at(request.message.text, "params", "cwd") == "/srv"
+    assert lookup.text_at(request.message.text, "params", "cwd") == "/srv"
     assert len(request.message.text) < 100
     small = Request(None, jsonrpc.parse(text.replace(b"x" * 100_000, b"")))
     before = small.message

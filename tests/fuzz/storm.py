@@ -13,7 +13,7 @@ from zlib import crc32
 
 from hypothesis import strategies as st
 
-from acp_gateway.protocol import jsonrpc, methods
+from acp_gateway.protocol import lookup, methods
 from acp_gateway.protocol.jsonrpc import Kind
 from acp_gateway.protocol.outbox import read_control
 from tests.fuzz import texts
@@ -585,4 +585,4 @@ _LOGINS: Final = {"authMethods": [{"id": "m", "name": "m"}, {"id": "t", "name": 
 
 
 def _string(text: bytes, name: str) -> str | None:
-    return jsonrpc.text_at(text, "params", name)
+    return lookup.text_at(text, "params", name)

@@ -8,7 +8,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from acp_gateway.core import updates
-from acp_gateway.protocol import json_text, jsonrpc, spans
+from acp_gateway.protocol import json_text, jsonrpc, lookup, spans, strict_parsing
 from acp_gateway.protocol.jsonrpc import PARSE_ERROR, InvalidMessage, Kind, Message, RawId
 from acp_gateway.protocol.methods import AGENT_CHUNK, SESSION_UPDATE, STATE_UPDATES, SUBAGENT_UPDATE
 from acp_gateway.protocol.outbox import read_control
@@ -80,9 +80,9 @@ def test_a_text_is_a_message_if_a_slow_parser_says_so(text: bytes) -> None:
 def test_what_is_read_in_a_message_is_what_a_slow_parser_reads(text: bytes, new: bytes, path: tuple[str, ...]) -> None:
     envelope = reference.envelope(text)
     assert verdict(text) == envelope
-    assert jsonrpc.repeated_member(text) == reference.repeated_member(text)
+    assert strict_parsing.repeated_member(text) == reference.repeated_member(text)
     if isinstance(envelope, Envelope):
-        assert jsonrpc.parse_strictly(text)[1] == reference.repeated_member(text)
+        assert strict_parsing.parse_strictly(text)[1] == reference.repeated_member(text)
     every_path_leads_to_the_same(text, path)
     the_parts_are_at_the_same_places(text)
     if isinstance(envelope, Envelope):
@@ -112,11 +112,11 @@ def every_path_leads_to_the_same(text: bytes, path: tuple[str, ...]) -> None:
     assert json_text.raw_at(text, *path) == raw
     assert json_text.text_at(text, *path) == string
     if path:
-        assert jsonrpc.raw_at(text, *path) == raw
-        assert jsonrpc.text_at(text, *path) == string
+        assert lookup.raw_at(text, *path) == raw
+        assert lookup.text_at(text, *path) == string
     places = reference.members(text, span[0]) if span is not None and isinstance(value, Object) else []
     members = {place.name: text[place.start : place.end] for place in places}
-    assert jsonrpc.members_at(text, *path) == members
+    assert lookup.members_at(text, *path) == members
     assert reference.read(jsonrpc.compose(members)) == (list(dict(value).items()) if members else [])
 
 
@@ -128,7 +128,7 @@ def the_parts_are_at_the_same_places(text: bytes) -> None:
         value = text[place.start : place.end]
         if value.startswith(b"["):
             assert list(spans.elements(value)) == reference.elements(value)
-            assert jsonrpc.elements_of(value) == [value[start:end] for start, end in reference.elements(value)]
+            assert lookup.elements_of(value) == [value[start:end] for start, end in reference.elements(value)]
 
 
 def under_another_id_it_is_otherwise_the_same(text: bytes, new: RawId) -> None:
@@ -138,7 +138,7 @@ def under_another_id_it_is_otherwise_the_same(text: bytes, new: RawId) -> None:
     message = jsonrpc.parse(text)
     other = jsonrpc.with_id(message, new)
     assert other == text[: span[0]] + new + text[span[1] :]
-    if jsonrpc.repeated_member(text) is None:
+    if strict_parsing.repeated_member(text) is None:
         assert jsonrpc.with_id(message, new, unique=True) == other
     again = jsonrpc.parse(other)
     assert (again.id, again.kind, again.method, again.session) == (new, message.kind, message.method, message.session)
@@ -173,8 +173,8 @@ def test_however_deep_a_message_is_it_is_taken_or_refused(text: bytes, levels: i
     assert found in (reference.envelope(text), PARSE_ERROR)
     if found != PARSE_ERROR:
         assert spans.find(deep, "x") is not None
-        assert jsonrpc.raw_at(deep, "x", "y") is None
-        assert jsonrpc.repeated_member(deep) == reference.repeated_member(text[:-1] + b"}")
+        assert lookup.raw_at(deep, "x", "y") is None
+        assert strict_parsing.repeated_member(deep) == reference.repeated_member(text[:-1] + b"}")
 
 
 @effort(300)

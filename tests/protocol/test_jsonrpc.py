@@ -4,13 +4,12 @@ import json
 from dataclasses import dataclass
 from typing import Any
 
-import msgspec
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from acp_gateway.core import updates
-from acp_gateway.protocol import jsonrpc
+from acp_gateway.protocol import jsonrpc, strict_parsing
 from acp_gateway.protocol.jsonrpc import (
     INVALID_REQUEST,
     NO_ID,
@@ -21,6 +20,7 @@ from acp_gateway.protocol.jsonrpc import (
     RawId,
     parse,
 )
+from tests.protocol.json_documents import documents, mutated, pieces
 
 
 def refusal(text: bytes) -> int:
@@ -139,7 +139,7 @@ def test_a_response_is_about_no_session() -> None:
     ],
 )
 def test_what_some_would_take_for_another_message_is_none(text: bytes) -> None:
-    for read in (parse, jsonrpc.parse_strictly):
+    for read in (parse, strict_parsing.parse_strictly):
         with pytest.raises(InvalidMessage) as caught:
             read(text)
         assert caught.value.code == jsonrpc.INVALID_REQUEST
@@ -158,7 +158,7 @@ def test_what_some_would_take_for_another_message_is_none(text: bytes) -> None:
 )
 def test_further_members_that_nobody_takes_for_others_do_not_matter(text: bytes) -> None:
     assert parse(text).text is text
-    assert jsonrpc.parse_strictly(text)[0].text is text
+    assert strict_parsing.parse_strictly(text)[0].text is text
 
 
 # Ids
@@ -390,49 +390,6 @@ def seen(text: bytes) -> Any:
     return message.kind, message_id, message.method, message.error
 
 
-STRINGS = [
-    *(b'""', b'"1"', b'"id"', b'"method"', b'"session/new"', rb'"a\/b\n"', rb'"\\ud83d"'),
-    *(rb'"\ud83d"', rb'"\ud83d\ude00"', rb'"\uD83D\u0041"', b'"\xe2\x80\xa8"', b'"\xc3\xa9"', b'"\x7f"'),
-]
-SCALARS = [b"0", b"-0", b"1", b"1.0", b"1e2", b"1E+999", b"9" * 30, b"true", b"null", *STRINGS]
-NAMES = [b'"result"', b'"error"', b'"params"', b'"ID"', *STRINGS]
-UNSOUND = [
-    *(b"[", b"]", b"{", b"}", b",", b":", b'"', b"\\", b" ", b"\n", b"\x00", b"\x0b", b"\xff", b"-", b".", b"0", b"e"),
-    *(b"01", b"1.", b"NaN", b"Infinity", b'"\xed\xa0\x80"', b'"\t"', rb'"\q"', rb'"\u12"', rb"\ud83d"),
-    *(b'"id":', b'"result":'),
-]
-
-blanks = st.sampled_from([b"", b"", b"", b" ", b"\r\n", b"\t"])
-scalars = st.sampled_from(SCALARS)
-nested = st.sampled_from([b"[%b,{%b:%b}]", b'{"id":%b,%b:[%b]}', b" [ %b , [ %b ],{},%b ] "])
-values = scalars | st.builds(lambda shape, *parts: shape % parts, nested, scalars, st.sampled_from(STRINGS), scalars)
-
-
-def member(names: list[bytes], value: st.SearchStrategy[bytes]) -> st.SearchStrategy[bytes]:
-    return st.tuples(blanks, st.sampled_from(names), blanks, st.just(b":"), blanks, value, blanks).map(b"".join)
-
-
-members = st.one_of(
-    member([b'"id"', rb'"\u0069d"'], values),
-    member([b'"method"', rb'"meth\u006Fd"'], st.sampled_from(STRINGS)),
-    member([b'"result"', b'"error"'], values),
-    member(NAMES, values),
-)
-documents = st.lists(members, min_size=2, max_size=5).map(lambda parts: b"{" + b",".join(parts) + b"}") | values
-pieces = st.sampled_from(SCALARS + UNSOUND)
-
-
-@st.composite
-def mutated(draw: st.DrawFn) -> bytes:
-    """A document with one or two places replaced, cut out or filled in."""
-    text = draw(documents)
-    for _ in range(draw(st.integers(1, 2))):
-        start = draw(st.integers(0, len(text)))
-        end = min(len(text), start + draw(st.integers(0, 4)))
-        text = text[:start] + draw(pieces | st.binary(max_size=2)) + text[end:]
-    return text
-
-
 @settings(max_examples=1000)
 @given(documents | mutated() | st.lists(pieces, max_size=12).map(b"".join) | st.binary(max_size=20))
 @example(rb'{"id":1,"method":"a","x":["\ud83d",{"\ud83d":1e999}]}')
@@ -468,202 +425,15 @@ def test_an_id_is_found_where_it_is(text: bytes) -> None:
     assert len(changed) == len(text) + 1
 
 
-@pytest.mark.parametrize(
-    ("text", "members"),
-    [
-        (b'{"params":{"a":"x", "b" : 1.0}}', {"a": b'"x"', "b": b"1.0"}),
-        (rb'{"params":{"\ud83d":1,"b":"\ud83d"}}', {"\ud83d": b"1", "b": rb'"\ud83d"'}),
-        (b'{"params":[1]}', {}),
-        (rb'{"params":"\ud83d"}', {}),
-        (b"{}", {}),
-    ],
-)
-def test_the_members_of_params_are_there_verbatim(text: bytes, members: dict[str, bytes]) -> None:
-    message = parse(text[:-1] + (b"," if len(text) > 2 else b"") + b'"method":"x"}')
-    assert {name: bytes(value) for name, value in jsonrpc.params_of(message).items()} == members
-    assert jsonrpc.params_of(message) is jsonrpc.params_of(message)
-
-
 def test_another_id_goes_to_the_one_that_counts() -> None:
     assert (
         jsonrpc.with_id(parse(rb'{"id":1,"result":2,"\u0069d":3}'), RawId(b"4")) == rb'{"id":1,"result":2,"\u0069d":4}'
     )
 
 
-def test_a_string_is_found_by_its_path() -> None:
-    text = rb'{"params":{"cwd":"\/srv/\ud83d","n":1,"o":{}}}'
-    assert jsonrpc.text_at(text, "params", "cwd") == "/srv/\ud83d"
-    assert jsonrpc.text_at(text, "params", "n") is None
-    assert jsonrpc.text_at(text, "params", "missing") is None
-    assert jsonrpc.text_at(text, "params", "n", "deeper") is None
-
-
-def test_a_value_is_found_by_its_path_verbatim() -> None:
-    text = b'{"params":{ "requestId" : 1.0 }}'
-    assert jsonrpc.raw_at(text, "params", "requestId") == b"1.0"
-    assert jsonrpc.raw_at(text, "params", "missing") is None
-
-
-def test_a_path_through_what_is_no_object_leads_nowhere() -> None:
-    for value in (b"1", b"[]", b"null", b'"x"'):
-        assert jsonrpc.raw_at(b'{"params":{"n":%b}}' % value, "params", "n", "deeper") is None
-
-
-def test_a_path_into_a_text_with_a_lone_surrogate_is_found_all_the_same() -> None:
-    text = rb'{"params":{ "x":"\ud83d", "deep" : {"n":[1.10]} }}'
-    assert jsonrpc.raw_at(text, "params", "deep", "n") == b"[1.10]"
-    assert jsonrpc.raw_at(text, "params", "missing") is None
-
-
-def test_the_members_of_an_object_are_found_by_its_path_verbatim() -> None:
-    text = rb' {"a":1,"result":{ "modes" : {"x":1.10} ,"\u0041":[ ],"s":"\ud83d"}}'
-    assert jsonrpc.members_at(text, "result") == {"modes": b'{"x":1.10}', "A": b"[ ]", "s": rb'"\ud83d"'}
-    assert list(jsonrpc.members_at(text)) == ["a", "result"]
-    for path in (("a",), ("missing",), ("result", "A"), ("result", "s", "deeper")):
-        assert jsonrpc.members_at(text, *path) == {}
-
-
-def test_of_a_repeated_member_the_last_one_is_a_member() -> None:
-    assert jsonrpc.members_at(b'{"a":1,"a":2}') == {"a": b"2"}
-
-
-def test_the_elements_of_an_array_are_found_verbatim() -> None:
-    assert jsonrpc.elements_of(b'[ 1.10 ,{"a":[1,2]}, "x" ]') == [b"1.10", b'{"a":[1,2]}', b'"x"']
-    assert jsonrpc.elements_of(b"[ ]") == []
-
-
 def test_an_object_is_composed_of_json_texts() -> None:
     assert jsonrpc.compose({}) == b"{}"
     assert jsonrpc.compose({"a": b"1.10", 'q"\ud83d': b"[ ]"}) == rb'{"a":1.10,"q\"\ud83d":[ ]}'
-
-
-@pytest.mark.parametrize(
-    ("text", "name"),
-    [
-        (b'{"id":1,"params":{"a":1,"b":2}}', None),
-        (b'{"id":1, "params":{"a":1}}', None),
-        (b'{"id":1,"params":{"a":1,"A":2}}', "A"),
-        (b'{"id":1,"params":{"a":1,"a":2}}', "a"),
-        (b'{"id":1,"PARAMS":{"a":1,"a":2}}', "a"),
-        (b'{"id":1,"ID":2}', "ID"),
-        (b'{"id":1,"id":2}', "id"),
-        (b'{"id":1,"params":[{"a":1,"a":2}]}', None),
-        (rb'{"id":1,"x":"\ud83d","X":2}', "X"),
-        (rb'{"id":1,"x":"\ud83d"}', None),
-    ],
-)
-def test_a_member_that_is_there_twice_is_named(text: bytes, name: str | None) -> None:
-    assert jsonrpc.repeated_member(text) == name
-
-
-def read_strictly(text: bytes) -> Any:
-    """Return the result of `parse_strictly`, without the members that it keeps."""
-    try:
-        message, repeated = jsonrpc.parse_strictly(text)
-    except InvalidMessage as error:
-        return error.code, str(error)
-    if message.params is not None:
-        assert {name: bytes(raw) for name, raw in message.params.items()} == jsonrpc.members_at(text, "params")
-    return msgspec.structs.replace(message, params=None), repeated
-
-
-def read_twice(text: bytes) -> Any:
-    """The same, one after the other."""
-    try:
-        return parse(text), jsonrpc.repeated_member(text)
-    except InvalidMessage as error:
-        return error.code, str(error)
-
-
-@pytest.mark.parametrize(
-    ("text", "params"),
-    [
-        (b'{"jsonrpc":"2.0","id":1,"method":"x","params":{"sessionId":"s","a":[1,{"a":1,"a":2}]}}', True),
-        ('{"method":"x","params":{"é":"é"},"id":"é"}'.encode(), True),
-        (b'{"method":"x","params":{}}', True),
-        (rb'{"method":"x","params":{"sessionId":"\u0073","a":"\u00e9"}}', True),
-        (b'{"id":1,"method":"x"}', False),
-        (b'{"jsonrpc":"2.0","id":1,"result":{"a":1}}', False),
-        (b'{"jsonrpc":"2.0","id":1,"error":{}}', False),
-    ],
-)
-def test_what_a_message_is_and_that_no_member_is_there_twice_takes_one_look(
-    text: bytes, params: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    expected = read_twice(text)
-    assert expected[1] is None
-    monkeypatch.delattr(jsonrpc, "parse")
-    monkeypatch.delattr(jsonrpc, "repeated_member")
-    assert read_strictly(text) == expected
-    assert (jsonrpc.parse_strictly(text)[0].params is not None) is params
-
-
-@pytest.mark.parametrize(("count", "kept"), [(64, True), (65, False)])
-def test_so_many_members_that_they_would_take_more_than_the_text_are_not_kept_with_a_message(
-    count: int, kept: bool
-) -> None:
-    members = ",".join(f'"{number}":1' for number in range(count))
-    message, repeated = jsonrpc.parse_strictly(f'{{"id":1,"method":"x","params":{{{members}}}}}'.encode())
-    assert (message.params is not None, repeated) == (kept, None)
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        b'{"id":1,"method":"x","id":1}',
-        b'{"id":1,"method":"x","ID":1}',
-        rb'{"id":1,"method":"x","\u0069d":1}',
-        b'{"id":1,"method":"x","params":{"a":1},"params":{"a":2}}',
-        b'{"id":1,"method":"x","params":{"a":1},"Params":{"a":2}}',
-        b'{"id":1,"method":"x","Params":{"a":1,"a":2}}',
-        b'{"id":1,"method":"x","params":{"a":1,"a":2}}',
-        b'{"id":1,"method":"x","params":{"a":1,"A":2}}',
-        '{"id":1,"method":"x","params":{"s":1,"\u017f":2}}'.encode(),
-        b'{"id":1,"method":"x","_meta":{}}',
-        b' {"id":1,"method":"x"}',
-        b'{"id":1,"method":"x","params":{"a": 1}}',
-        rb'{"id":1,"method":"x\/y","params":{}}',
-        rb'{"id":1,"method":"\ud83d","params":{"\ud83d":1}}',
-        rb'{"id":1,"method":"x","params":{"sessionId":"\ud83d"}}',
-        b'{"id":1,"method":"x","params":{"sessionId":7}}',
-        b'{"id":1,"method":"x","params":{"sessionId":null}}',
-        b'{"method":"session/update","params":{"sessionId":"s","update":{"sessionUpdate":"plan"}}}',
-        b'{"id":1,"method":"x","params":[1]}',
-        b'{"id":1,"method":"x","params":null}',
-        b'{"id":[1],"method":"x","params":{}}',
-        b'{"id":1,"method":7,"params":{}}',
-        b'{"id":1,"params":{}}',
-        b'{ "params":{}}',
-        b"{}",
-        b"[]",
-        b'{"id":1,"method":"x","params":{"a":"\xff"}}',
-        b'{"id":1,"method":"x","params":' + b"[" * 100_000 + b"]" * 100_000 + b"}",
-        b'{"id":1,',
-    ],
-    ids=lambda text: repr(text[:60]),
-)
-def test_the_strict_way_of_reading_says_what_two_looks_say(text: bytes) -> None:
-    assert read_strictly(text) == read_twice(text)
-
-
-# Without white space, or nothing of it would take the short way.
-compact_values = st.sampled_from([*SCALARS, b'{"a":1,"a":[]}', b"[]"])
-compact_params = st.lists(
-    st.tuples(st.sampled_from([b'"sessionId"', b'"SessionId"', b'"update"', *STRINGS]), compact_values), max_size=3
-).map(lambda pairs: b"{%b}" % b",".join(b"%b:%b" % pair for pair in pairs))
-compact = st.lists(
-    st.tuples(
-        st.sampled_from([b'"id"', b'"method"', b'"params"', b'"jsonrpc"', b'"result"', b'"error"', b'"ID"']),
-        compact_values | compact_params,
-    ),
-    max_size=5,
-).map(lambda pairs: b"{%b}" % b",".join(b"%b:%b" % pair for pair in pairs))
-
-
-@settings(max_examples=500)
-@given(compact | documents | mutated())
-def test_the_strict_way_of_reading_any_text_says_what_two_looks_say(text: bytes) -> None:
-    assert read_strictly(text) == read_twice(text)
 
 
 # What the gateway says itself

@@ -24,7 +24,7 @@ import trio
 
 from acp_gateway.errors import ConfigError
 from acp_gateway.gateway.events.recording import MARK, VERSION
-from acp_gateway.protocol import jsonrpc, spans
+from acp_gateway.protocol import jsonrpc, lookup, spans
 from acp_gateway.protocol.jsonrpc import IdKey, InvalidMessage, Kind, Message, RawId
 from acp_gateway.protocol.methods import CREATE_ELICITATION
 from acp_gateway.transports.link import LOST
@@ -267,7 +267,7 @@ def _json_object(line: bytes) -> dict[str, Any]:
 
 def _recorded(line: bytes) -> Recorded | None:
     try:
-        members = jsonrpc.members_at(line)
+        members = lookup.members_at(line)
         return Recorded(float(members["t"]), members["from"] == b'"client"', jsonrpc.parse(members["message"]))
     except (ValueError, LookupError):
         return None
