@@ -82,7 +82,7 @@ class Grant:
     """A connection that was let in: who it is, and what for."""
 
     access: Access
-    wish: ConnectRequest
+    connect_request: ConnectRequest
     agent: str
     """Empty for a control connection."""
     viewer: SessionScope

@@ -31,7 +31,7 @@ class Authorizer:
         self._registry = registry
         self._storage = storage
 
-    def authorize(self, access: Access, wish: ConnectRequest) -> Grant:
+    def authorize(self, access: Access, connect_request: ConnectRequest) -> Grant:
         """Return the grant for a connect request; a session to which the token is bound takes precedence.
 
         Raises `UnknownAgent` and `UnknownSession` where there is none of that name, or none for this token, and
@@ -40,33 +40,33 @@ class Authorizer:
         token, bound = access.token, access.session
         if token is not None:
             self._storage.token_used(token.id)
-        if bound is not None and wish.session not in (None, bound):
-            raise _unknown_session(wish.session)
+        if bound is not None and connect_request.session not in (None, bound):
+            raise _unknown_session(connect_request.session)
         viewer = SessionScope(
             access.identity,
-            wish.session if bound is None else bound,
+            connect_request.session if bound is None else bound,
             bound is not None,
             None if token is None else self._granted_by(token),
             access.workspaces,
         )
-        observes = wish.observe or access.role == "observer"
+        observes = connect_request.observe or access.role == "observer"
         role = Role.OBSERVER if observes else Role.CONTROLLER
-        if wish.control:
-            if wish.agent is not None and bound is None:
+        if connect_request.control:
+            if connect_request.agent is not None and bound is None:
                 # A list without any sessions would sound as if the agent had none.
-                self._choose_agent(access, wish.agent)
+                self._choose_agent(access, connect_request.agent)
             agent = ""
         elif viewer.only is None:
-            agent = self._choose_agent(access, wish.agent)
+            agent = self._choose_agent(access, connect_request.agent)
         else:
-            agent = self._agent_of_session(access, wish, viewer)
+            agent = self._agent_of_session(access, connect_request, viewer)
             viewer = self._bind(access, viewer, agent)
             if role is Role.OBSERVER and self._config.agents[agent].scope == "connection":
                 session = self.find_session(access, viewer, agent)
                 if session is None or not session.live:
                     # Its own process would be another one than the session's, and would never open this session.
                     raise _unknown_session(viewer.only)
-        return Grant(access, wish, agent, viewer, role)
+        return Grant(access, connect_request, agent, viewer, role)
 
     def _granted_by(self, token: Token) -> str | None:
         """Return the owner of the session that a guest's token first led to: agents may use a session id again."""
@@ -100,13 +100,15 @@ class Authorizer:
             raise Forbidden(f"this token does not allow the agent {name}")
         return name
 
-    def _agent_of_session(self, access: Access, wish: ConnectRequest, viewer: SessionScope) -> str:
+    def _agent_of_session(self, access: Access, connect_request: ConnectRequest, viewer: SessionScope) -> str:
         """The agent whose session is to be joined: a live one, or one that the agent can open again.
 
         An agent that is unknown, or not allowed, must not reveal whether a session exists: the session is looked for
         before, and where the connection names none, such an agent's sessions do not exist for it.
         """
-        agent = None if wish.agent is None or viewer.guest else self._choose_agent(access, wish.agent)
+        agent = (
+            None if connect_request.agent is None or viewer.guest else self._choose_agent(access, connect_request.agent)
+        )
         session = self.find_session(access, viewer, agent)
         if session is not None:
             return session.agent

@@ -53,8 +53,8 @@ class ControlContext:
     """Returns the current storage problem, for the gateway's own user only: it names files."""
 
 
-async def serve_desk(
-    stream: MessageStream, viewer: SessionScope, office: ControlContext, charge: Charge = free
+async def serve_control_channel(
+    stream: MessageStream, viewer: SessionScope, context: ControlContext, charge: Charge = free
 ) -> Disconnect:
     """Answer what a control connection asks, until it is gone; how to close it then, which is the caller's to do.
 
@@ -68,7 +68,7 @@ async def serve_desk(
         try:
             async for batch in stream:
                 for text in batch:
-                    reply = _answer(text, viewer, office)
+                    reply = _answer(text, viewer, context)
                     if reply is not None:
                         await stream.send(reply)
                     size, frames = stream.take_uncharged()
@@ -88,7 +88,7 @@ async def serve_desk(
     return disconnect
 
 
-def _answer(text: bytes, viewer: SessionScope, office: ControlContext) -> bytes | None:
+def _answer(text: bytes, viewer: SessionScope, context: ControlContext) -> bytes | None:
     try:
         message: Message = jsonrpc.parse(text)
     except InvalidMessage as error:
@@ -97,49 +97,49 @@ def _answer(text: bytes, viewer: SessionScope, office: ControlContext) -> bytes 
         return None
     if message.method != SESSIONS:
         return jsonrpc.error(message.id, jsonrpc.METHOD_NOT_FOUND, f"a control connection knows only {SESSIONS}")
-    return jsonrpc.result(message.id, list_sessions(viewer, office))
+    return jsonrpc.result(message.id, list_sessions(viewer, context))
 
 
-def list_sessions(viewer: SessionScope, office: ControlContext) -> dict[str, Any]:
+def list_sessions(viewer: SessionScope, context: ControlContext) -> dict[str, Any]:
     """The sessions that exist for a viewer, and what is wrong here, by the members of the answer; see `docs/wire.md`.
 
     First come those that are not live: in a terminal the live ones are what is seen without scrolling back.
     """
-    past = _past_sessions(viewer, office)
+    past = _past_sessions(viewer, context)
     listed = [_describe(session) for session in past[-PAST:]]
-    answer: dict[str, Any] = {"sessions": listed + _live_sessions(viewer, office)}
+    answer: dict[str, Any] = {"sessions": listed + _live_sessions(viewer, context)}
     if len(past) > PAST:
         answer["more"] = len(past) - PAST
-    problem = office.problem()
+    problem = context.problem()
     if problem is not None:
-        is_own = viewer.identity == office.registry.own_identity
+        is_own = viewer.identity == context.registry.own_identity
         answer["problems"] = [problem if is_own else _UNSPECIFIED]
     return answer
 
 
-def _past_sessions(viewer: SessionScope, office: ControlContext) -> list[Session]:
+def _past_sessions(viewer: SessionScope, context: ControlContext) -> list[Session]:
     """Those that are not live and that a viewer can have opened again."""
     if viewer.guest:
         return []
-    registry = office.registry
+    registry = context.registry
     return [
         session
         for session in registry.past(viewer)
-        if session.agent in office.agents
+        if session.agent in context.agents
         # An agent that counts its sessions has only the last one of an id still.
         and registry.find(viewer, session.agent, session.id) is session
     ]
 
 
-def _live_sessions(viewer: SessionScope, office: ControlContext) -> list[dict[str, Any]]:
+def _live_sessions(viewer: SessionScope, context: ControlContext) -> list[dict[str, Any]]:
     """Those that are live and exist for a viewer, and what waits in them; the oldest first.
 
     What an agent has asked and no session was found for stands under the session that the agent named, for the one
     whose sessions all those of this agent process are. If there is no such one, the gateway's own user is told that
     something waits, and not what: its owner is unknown.
     """
-    registry = office.registry
-    hubs = [hub for hub in office.hubs() if hub.name in office.agents]
+    registry = context.registry
+    hubs = [hub for hub in context.hubs() if hub.name in context.agents]
     by_home = {hub.multiplexer.home: hub for hub in hubs}
     listed = []
     for session in registry.live(viewer):

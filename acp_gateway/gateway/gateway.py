@@ -20,7 +20,7 @@ from acp_gateway.gateway.admission import Authorizer
 from acp_gateway.gateway.agent.process import Agent, Launch, Spawner, run_agent
 from acp_gateway.gateway.attachment import BLANK, BUG, STOPPING, Disconnect
 from acp_gateway.gateway.connections import Connections
-from acp_gateway.gateway.control_channel import ControlContext, serve_desk
+from acp_gateway.gateway.control_channel import ControlContext, serve_control_channel
 from acp_gateway.gateway.events.audit import NO_AUDIT, Audit, AuditThrottle
 from acp_gateway.gateway.events.hooks import Hooks
 from acp_gateway.gateway.events.recording import Recording, Tape
@@ -165,13 +165,13 @@ class Gateway:
 
     # Admission
 
-    def admit(self, access: Access, wish: ConnectRequest) -> Grant:
+    def admit(self, access: Access, connect_request: ConnectRequest) -> Grant:
         """Let a connection in for what it asks; what its token is bound to goes before that.
 
         Raises `UnknownAgent` and `UnknownSession` where there is none of that name, or none for this token,
         `Forbidden` where the token does not allow the agent, and `Busy` where too many have come in already.
         """
-        admission = self._admissions.authorize(access, wish)
+        admission = self._admissions.authorize(access, connect_request)
         self.connections.make_room(access)
         return admission
 
@@ -185,7 +185,7 @@ class Gateway:
         Cancelled, it says goodbye and closes the stream.
         """
         self._bound(stream, admission.role)
-        if admission.wish.control:
+        if admission.connect_request.control:
             await self._serve_control(stream, admission)
             return
         hub = self._find_hub(admission)
@@ -238,7 +238,7 @@ class Gateway:
         raises, `TooFarBehind`, `LinkExpired` and `LinkGone`.
         """
         link = self._links.find(link_id, access)
-        before, now = link.admission, self._admissions.authorize(access, link.admission.wish)
+        before, now = link.admission, self._admissions.authorize(access, link.admission.connect_request)
         if (before.agent, before.role, before.viewer) != (now.agent, now.role, now.viewer):
             attachment = link.attachment
             if attachment is not None:
@@ -258,22 +258,22 @@ class Gateway:
     async def _serve_control(self, stream: MessageStream, admission: Grant) -> None:
         """Serve a connection that asks the gateway itself, about what its token may join."""
         access = admission.access
-        asking = _ControlConnection(access)
-        wanted = admission.wish.agent
+        connection = _ControlConnection(access)
+        wanted = admission.connect_request.agent
         agents = {name for name in self.config.agents if access.may_use(name) and wanted in (None, name)}
-        office = ControlContext(self.registry, agents, lambda: self.hubs, lambda: self.storage.problem)
+        context = ControlContext(self.registry, agents, lambda: self.hubs, lambda: self.storage.problem)
         try:
-            with asking.scope, self.connections.watched(asking):
+            with connection.scope, self.connections.watched(connection):
                 limiter = self.connections.rate_limiter(
                     access.identity, guest=admission.viewer.guest, observer=access.role == "observer"
                 )
-                asking.disconnect = await serve_desk(stream, admission.viewer, office, limiter.charge)
+                connection.disconnect = await serve_control_channel(stream, admission.viewer, context, limiter.charge)
         except Exception:
-            asking.disconnect = BUG
+            connection.disconnect = BUG
             raise
         finally:
             with trio.CancelScope(shield=True):
-                await stream.aclose(asking.disconnect.code, asking.disconnect.text)
+                await stream.aclose(connection.disconnect.code, connection.disconnect.text)
 
     def _find_hub(self, admission: Grant) -> Hub | None:
         """The hub for a connection, a new one if need be; None where the session that it came for has gone."""

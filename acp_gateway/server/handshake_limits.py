@@ -38,10 +38,10 @@ SHARE: Final = 0.15
 """Share of the event loop's time that failing handshakes may take: some 250 refusals a second, or 100 over TLS. A
 client's message waits for one step meanwhile, a third of a millisecond, and mostly for none."""
 
-CREDIT: Final = 0.02
+BURST: Final = 0.02
 """Burst, in seconds: a dozen refusals over TLS before the first pause."""
 
-LARGEST_DEBT: Final = 0.075
+MAX_DEBT: Final = 0.075
 """Maximum debt in seconds of small charges, if many connections end together: no handshake waits for longer than half a
 second for them. A single step is charged in full, however long it took."""
 
@@ -49,7 +49,7 @@ FREE_COST: Final = 0.02
 """Seconds of one connection that are charged at the end, and only if it fails to authenticate. A successful handshake
 over TLS takes three milliseconds, on a small machine fifteen."""
 
-SHORTEST_PAUSE: Final = 0.001
+MIN_PAUSE: Final = 0.001
 """Seconds: the resolution of the system's timers."""
 
 STEP_COST: Final = 0.0002
@@ -76,7 +76,7 @@ within half that, so that no handshake is evicted that is about to succeed."""
 FULL_PAUSE: Final = 0.1
 """Seconds before `accept` is tried again after the system was out of descriptors or memory."""
 
-COMPLAINT_INTERVAL: Final = 60.0
+LOG_INTERVAL: Final = 60.0
 """Minimum seconds between two log lines about it."""
 
 _SPACE: Final = b" \t\r\n"
@@ -96,28 +96,28 @@ class CpuBudget:
 
     def __init__(self, share: float) -> None:
         self._share = share
-        self._line = trio.StrictFIFOLock()
+        self._lock = trio.StrictFIFOLock()
         # Seconds that may be charged without a pause; a debt below 0.
-        self._credit = CREDIT
+        self._credit = BURST
         self._credited_at = 0.0
 
     def charge(self, seconds: float) -> None:
         """Charge time that was spent on the event loop."""
         now = trio.current_time()
-        credit = min(CREDIT, self._credit + (now - self._credited_at) * self._share)
-        self._credit = max(credit - seconds, min(credit, -LARGEST_DEBT, -seconds))
+        credit = min(BURST, self._credit + (now - self._credited_at) * self._share)
+        self._credit = max(credit - seconds, min(credit, -MAX_DEBT, -seconds))
         self._credited_at = now
 
     async def turn(self) -> None:
         """Wait, in order of arrival, until the next step may be made."""
-        async with self._line:
+        async with self._lock:
             await self.pause()
 
     async def pause(self) -> None:
         """Wait until the debt is paid back."""
         self.charge(0.0)
         while self._credit < 0:
-            await trio.sleep(max(-self._credit / self._share, SHORTEST_PAUSE))
+            await trio.sleep(max(-self._credit / self._share, MIN_PAUSE))
             self.charge(0.0)
 
 
@@ -138,9 +138,9 @@ class HandshakeLimiter:
         # Number of connections so far.
         self._arrivals = 0
         # Tasks that wait for a connection to leave the limits.
-        self._left = trio.lowlevel.ParkingLot()
+        self._freed = trio.lowlevel.ParkingLot()
         # Time of the last log line about a full system.
-        self._complained_at = -COMPLAINT_INTERVAL
+        self._last_logged_at = -LOG_INTERVAL
 
     async def run(self) -> None:
         """Report aggregated events periodically, until cancelled. Only the first concurrent call does."""
@@ -210,18 +210,18 @@ class HandshakeLimiter:
         if connection in network:
             del network[connection]
             self._pending -= 1
-            self._left.unpark_all()
+            self._freed.unpark_all()
             if not network:
                 del self._by_network[connection.network]
 
     # Time
 
-    async def expect(self) -> None:
+    async def wait_to_accept(self) -> None:
         """Wait until the next connection may be accepted."""
         await self._budget.pause()
         if self._pending >= self._limits.max_handshakes:
             with trio.move_on_after(FULL_TIMEOUT):
-                await self._left.park()
+                await self._freed.park()
 
     async def step(self, connection: PendingConnection) -> None:
         """Wait until the next step of a handshake may be made."""
@@ -256,18 +256,18 @@ class HandshakeLimiter:
         """Stop counting a connection that was authenticated; the details are for the audit."""
         connection.authenticated = True
         self._remove(connection)
-        self.refusals.admitted(connection, **details)
+        self.refusals.record_authenticated(connection, **details)
 
     def refuse(self, connection: PendingConnection, error: AccessError) -> Refusal:
         """Refuse a connection as `Refusals.refuse`. While it waits for its response, it is the first to be evicted."""
         self._begin_refusal(connection)
         credential = None if connection.access is None else connection.access.credential
-        return self.refusals.refuse(connection, error, shown=connection.token, credential=credential)
+        return self.refusals.refuse(connection, error, presented=connection.token, credential=credential)
 
-    def complain(self, connection: PendingConnection, text: str) -> float:
-        """Refuse a connection that can't be understood, as `Refusals.complain`."""
+    def refuse_malformed(self, connection: PendingConnection, text: str) -> float:
+        """Refuse a connection that can't be understood, as `Refusals.refuse_malformed`."""
         self._begin_refusal(connection)
-        return self.refusals.complain(connection, text)
+        return self.refusals.refuse_malformed(connection, text)
 
     def discard(self) -> None:
         """Charge a read after a refusal."""
@@ -280,10 +280,10 @@ class HandshakeLimiter:
         self._charge(connection)
 
     def log_full_system(self, error: OSError) -> None:
-        """Log that `accept` failed, at most once in `COMPLAINT_INTERVAL`."""
+        """Log that `accept` failed, at most once in `LOG_INTERVAL`."""
         now = trio.current_time()
-        if now - self._complained_at >= COMPLAINT_INTERVAL:
-            self._complained_at = now
+        if now - self._last_logged_at >= LOG_INTERVAL:
+            self._last_logged_at = now
             why = os.strerror(error.errno or 0).lower()
             log.error("accept failed: %s; open connections are not affected", why)
 
@@ -298,7 +298,7 @@ class ThrottledListener(trio.abc.Listener[trio.SocketStream]):
     async def accept(self) -> trio.SocketStream:
         """Wait for the next connection."""
         while True:
-            await self._limiter.expect()
+            await self._limiter.wait_to_accept()
             try:
                 return await self._listener.accept()
             except OSError as error:
@@ -351,27 +351,27 @@ class ThrottledStream(SocketBytes):
     A cancelled read loses its data; the connection is closed then.
     """
 
-    __slots__ = ("_behind", "_connection", "_discarded", "_limiter")
+    __slots__ = ("_connection", "_discarded", "_limiter", "_unread")
 
     def __init__(self, sock: socket.socket, connection: PendingConnection, limiter: HandshakeLimiter) -> None:
         super().__init__(sock)
         self._connection: PendingConnection | None = connection
         self._limiter = limiter
         # Data that came with the first line, behind it.
-        self._behind = b""
+        self._unread = b""
         # Bytes that were read and discarded since the end of this side.
         self._discarded = 0
 
     def receive_some(self) -> Coroutine[Any, Any, bytes]:
         # No coroutine of its own: an authenticated connection pays nothing for the throttling before.
-        if self._behind:
-            return self._receive_behind()
+        if self._unread:
+            return self._receive_unread()
         reading = super().receive_some()
         return reading if self._connection is None else self._receive_in_turn(reading)
 
-    async def _receive_behind(self) -> bytes:
+    async def _receive_unread(self) -> bytes:
         await trio.lowlevel.checkpoint()
-        data, self._behind = self._behind, b""
+        data, self._unread = self._unread, b""
         return data
 
     async def _receive_in_turn(self, reading: Coroutine[Any, Any, bytes]) -> bytes:
@@ -393,7 +393,7 @@ class ThrottledStream(SocketBytes):
             if (len(seen) if end < 0 else end) > limit:
                 raise MessageTooLarge(f"the first line of a connection, a hello, must not be larger than {limit} bytes")
             if end >= 0:
-                self._behind = seen[end + 1 :]
+                self._unread = seen[end + 1 :]
                 return seen[start:end]
             data = await self.receive_some()
             if not data:

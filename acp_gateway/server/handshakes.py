@@ -35,8 +35,8 @@ from acp_gateway.server.hello import (
     client_address,
     read_bearer,
     read_hello,
-    read_link,
     read_query,
+    read_resume_request,
 )
 from acp_gateway.server.pending import Accepted, PendingConnection
 from acp_gateway.server.refusals import Refusal
@@ -87,14 +87,14 @@ class Handshakes:
             try:
                 secured = await shake_hands(sock, context, connection, self._limiter)
             except OSError as error:
-                self._limiter.refusals.note(connection, f"no TLS handshake: {describe(error)}")
+                self._limiter.refusals.log_end(connection, f"no TLS handshake: {describe(error)}")
                 return None
         stream = ThrottledStream(secured, connection, self._limiter)
         try:
             accept = self._accept_websocket if self._address.websocket else self._accept_lines
             accepted = await accept(connection, secured, stream)
         except trio.BrokenResourceError as error:
-            self._limiter.refusals.note(connection, f"left during the handshake: {error}")
+            self._limiter.refusals.log_end(connection, f"left during the handshake: {error}")
             accepted = None
         except BaseException:
             # Shielded, because a bug must not be lost if the gateway is told to stop meanwhile.
@@ -116,7 +116,7 @@ class Handshakes:
         return connection.access
 
     def _authorize(
-        self, connection: PendingConnection, access: Access, wish: ConnectRequest, link: ResumeRequest | None
+        self, connection: PendingConnection, access: Access, connect_request: ConnectRequest, link: ResumeRequest | None
     ) -> Accepted:
         """Resume a link, or grant a request. Raises `AccessError`."""
         connection_id = connection.connection_id
@@ -124,7 +124,9 @@ class Handshakes:
             claim = self._gateway.resume(access, link.connection_id, link.received)
             accepted = Accepted(link.connection_id, claim.received, claim)
         else:
-            accepted = Accepted(connection_id, None if link is None else 0, self._gateway.admit(access, wish))
+            accepted = Accepted(
+                connection_id, None if link is None else 0, self._gateway.admit(access, connect_request)
+            )
         connection.name = connection.name.replace(connection_id[:8], accepted.connection_id[:8], 1)
         self._limiter.authenticated(
             connection, credential=access.credential, identity=access.identity, role=access.role
@@ -180,7 +182,7 @@ class Handshakes:
         if not asks_for_websocket(headers):
             return Respond(HTTPStatus.UPGRADE_REQUIRED, SPEAKS_WEBSOCKET, UPGRADE)
         access = self._authenticate(connection, sock, stream, read_bearer(headers))
-        link = read_link(query, headers)
+        link = read_resume_request(query, headers)
         # A resumed link keeps the request that it was opened with.
         resumes = link is not None and link.connection_id is not None
         return self._authorize(connection, access, ConnectRequest() if resumes else read_query(query), link)
@@ -203,13 +205,15 @@ class Handshakes:
             with self._limiter.measured(connection):
                 raw_id, hello = read_hello(line)
                 access = self._authenticate(connection, sock, stream, hello.token)
-                accepted = self._authorize(connection, access, hello.wish, None if hello.control else hello.resume)
+                accepted = self._authorize(
+                    connection, access, hello.connect_request, None if hello.control else hello.resume
+                )
         except MessageTooLarge as error:
             refusal = jsonrpc.error(raw_id, jsonrpc.INVALID_REQUEST, str(error))
-            await trio.sleep(self._limiter.complain(connection, f"refused: {error}"))
+            await trio.sleep(self._limiter.refuse_malformed(connection, f"refused: {error}"))
         except BadHello as error:
-            refusal = jsonrpc.error(error.answered, error.code, str(error), {"reason": ProtocolError.reason})
-            await trio.sleep(self._limiter.complain(connection, f"refused: {error}"))
+            refusal = jsonrpc.error(error.request_id, error.code, str(error), {"reason": ProtocolError.reason})
+            await trio.sleep(self._limiter.refuse_malformed(connection, f"refused: {error}"))
         except AccessError as error:
             refused = self._limiter.refuse(connection, error)
             await trio.sleep(refused.delay)

@@ -59,9 +59,9 @@ class BadRequest(Exception):
 class BadHello(Exception):
     """A first line that is no hello: the code and the words of the error, and the id that it answers."""
 
-    def __init__(self, code: int, message: str, answered: RawId = jsonrpc.NO_ID) -> None:
+    def __init__(self, code: int, message: str, request_id: RawId = jsonrpc.NO_ID) -> None:
         self.code = code
-        self.answered = answered
+        self.request_id = request_id
         super().__init__(message)
 
 
@@ -89,10 +89,10 @@ class Hello(msgspec.Struct, forbid_unknown_fields=True):
     resume: ResumeRequest | None = None
 
     def __repr__(self) -> str:
-        return f"Hello({self.wish})"
+        return f"Hello({self.connect_request})"
 
     @property
-    def wish(self) -> ConnectRequest:
+    def connect_request(self) -> ConnectRequest:
         """The request without token and link."""
         return ConnectRequest(self.agent, self.session, self.observe, self.control)
 
@@ -136,10 +136,10 @@ def read_hello(line: bytes) -> tuple[RawId, Hello]:
         raise BadHello(jsonrpc.PARSE_ERROR, f"not JSON: {error}") from None
     except RecursionError:
         raise BadHello(jsonrpc.PARSE_ERROR, "nested too deeply") from None
-    answered = _checked_id(request.id)
+    request_id = _checked_id(request.id)
     if _repeats_a_member(text):
-        raise BadHello(jsonrpc.INVALID_REQUEST, "a member is there twice", answered)
-    return answered, request.params
+        raise BadHello(jsonrpc.INVALID_REQUEST, "a member is there twice", request_id)
+    return request_id, request.params
 
 
 _PLACE: Final = re.compile(r" - at `\$\.(params[a-z.]*)")
@@ -159,26 +159,26 @@ def _explain(text: str, flaw: str) -> BadHello:
         return BadHello(jsonrpc.PARSE_ERROR, f"not JSON: {error}")
     except RecursionError:
         return BadHello(jsonrpc.PARSE_ERROR, "nested too deeply")
-    answered = _checked_id(envelope.id)
+    request_id = _checked_id(envelope.id)
     if bytes(envelope.method) != b'"%b"' % HELLO.encode() or "`id`" in flaw:
         text = f"the first line must be a request {HELLO} with a token"
-        return BadHello(jsonrpc.INVALID_REQUEST, text, answered)
+        return BadHello(jsonrpc.INVALID_REQUEST, text, request_id)
     found = _PLACE.search(flaw)
     code = jsonrpc.INVALID_REQUEST if found is None else jsonrpc.INVALID_PARAMS
     if "unknown field" not in flaw:
-        return BadHello(code, f"the hello is not understood: {flaw}", answered)
+        return BadHello(code, f"the hello is not understood: {flaw}", request_id)
     place = "the hello" if found is None else found[1]
     known = ", ".join(field.encode_name for field in msgspec.structs.fields(_STRUCTS.get(place, _Request)))
     return BadHello(
-        code, f"{place} has a member that is not known here; there are {known}, spelled like this", answered
+        code, f"{place} has a member that is not known here; there are {known}, spelled like this", request_id
     )
 
 
 def _checked_id(raw: msgspec.Raw) -> RawId:
-    answered = RawId(bytes(raw))
-    if answered[0] not in b'"-0123456789n':
+    request_id = RawId(bytes(raw))
+    if request_id[0] not in b'"-0123456789n':
         raise BadHello(jsonrpc.INVALID_REQUEST, "an id must be a string, a number or null")
-    return answered
+    return request_id
 
 
 def _repeats_a_member(text: str) -> bool:
@@ -232,10 +232,10 @@ def read_query(query: str) -> ConnectRequest:
             raise BadRequest(f"the query may have {name}=1 and no other {name}")
         return value is not None
 
-    wish = ConnectRequest(single("agent"), single("session"), flag("observe"), flag("control"))
-    if wish.session is not None and len(wish.session) > SESSION_ID_SIZE:
+    connect_request = ConnectRequest(single("agent"), single("session"), flag("observe"), flag("control"))
+    if connect_request.session is not None and len(connect_request.session) > SESSION_ID_SIZE:
         raise BadRequest(f"the session's id is longer than {SESSION_ID_SIZE} characters")
-    return wish
+    return connect_request
 
 
 def _parameters(query: str) -> dict[str, list[str]]:
@@ -245,7 +245,7 @@ def _parameters(query: str) -> dict[str, list[str]]:
         raise BadRequest(f"the query has more than {QUERY_FIELDS} parameters") from None
 
 
-def read_link(query: str, headers: Headers) -> ResumeRequest | None:
+def read_resume_request(query: str, headers: Headers) -> ResumeRequest | None:
     """The link that an upgrade asks for; None where it is content with one that can't be resumed.
 
     Control connections have none that could be. Raises `BadRequest`.

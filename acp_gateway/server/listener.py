@@ -18,7 +18,7 @@ from acp_gateway.server.handshake_limits import HandshakeLimiter, ThrottledListe
 from acp_gateway.server.handshakes import Handshakes
 from acp_gateway.server.hello import is_trusted
 from acp_gateway.server.pending import Accepted, PendingConnection
-from acp_gateway.server.sockets import Bound, bind
+from acp_gateway.server.sockets import BoundSockets, bind
 from acp_gateway.transports.sockets import keep_alive, take_socket
 from acp_gateway.transports.streams import MessageStream
 
@@ -52,7 +52,7 @@ class Listener:
         gateway: Gateway,
         limiter: HandshakeLimiter,
         context: ssl.SSLContext | None,
-        bound: Bound,
+        bound: BoundSockets,
     ) -> None:
         self._section = section
         self._gateway = gateway
@@ -129,7 +129,7 @@ class Listener:
             accepted = await self._handshakes.shake_hands(sock, connection, self._context)
         if connection.scope.cancelled_caught:
             why = "evicted in favour of others" if connection.evicted else "not authenticated within handshake_timeout"
-            self._limiter.refusals.note(connection, why)
+            self._limiter.refusals.log_end(connection, why)
         if accepted is None and connection.authenticated:
             # The client left while the response was being sent.
             self._limiter.release(connection.cost, trio.current_time())

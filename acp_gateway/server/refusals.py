@@ -36,11 +36,11 @@ REFUSAL_DELAY: Final = 1.0
 """Delay of the response, in seconds, over the limit. It slows down a sequential guesser by a factor of a thousand; a
 person with the wrong token hardly notices."""
 
-SINGLE_LINES: Final = 10
+MAX_SINGLE_LINES: Final = 10
 """Multiple of `failed_attempts` up to which events, of all addresses together, are logged one by one within the window.
 An attacker with very many addresses fills the log no sooner than with one."""
 
-SINGLE: Final = 60
+MAX_SINGLE_ENTRIES: Final = 60
 """Connections of one identity that are audited one by one within the window: many devices, each of them restarted. A
 client that reconnects in a loop must not push older entries out of the audit."""
 
@@ -79,58 +79,58 @@ class Refusals:
         self._window = limits.failed_attempts_window
         # Refusals without a valid credential, by network, and refusals by token or credential.
         self._by_address = FailureCounter(limits.failed_attempts, self._window)
-        self._by_shown = FailureCounter(limits.failed_attempts, self._window)
+        self._by_token = FailureCounter(limits.failed_attempts, self._window)
         # Other events of an address or a token.
         self._events = FailureCounter(limits.failed_attempts, self._window)
         # Events that were logged.
-        self._logged = FailureCounter(SINGLE_LINES * limits.failed_attempts, self._window, max_keys=1)
+        self._logged = FailureCounter(MAX_SINGLE_LINES * limits.failed_attempts, self._window, max_keys=1)
         # Authenticated connections by identity, and the aggregated rest by identity and credential.
-        self._entries = FailureCounter(SINGLE, self._window)
-        self._entered = EventAggregator(("various", "various"))
-        self._gathered = EventAggregator(_Event("many addresses", "any listener", "various"))
+        self._entries = FailureCounter(MAX_SINGLE_ENTRIES, self._window)
+        self._aggregated_entries = EventAggregator(("various", "various"))
+        self._aggregated = EventAggregator(_Event("many addresses", "any listener", "various"))
 
     def refuse(
-        self, connection: PendingConnection, error: AccessError, *, shown: str | None, credential: str | None
+        self, connection: PendingConnection, error: AccessError, *, presented: str | None, credential: str | None
     ) -> Refusal:
         """Count, log and audit a refusal; return the error for the client.
 
-        `shown` is the token that was sent, `credential` the name of a valid one.
+        `presented` is the token that was sent, `credential` the name of a valid one.
         """
         level = logging.INFO if isinstance(error, TooFarBehind | LinkGone) else logging.WARNING
         event = _Event(connection.address, connection.listener, error.reason, level)
         text = f"refused: {error}"
         if not isinstance(error, _COUNTED):
-            self._log(event, connection, text, together=self._is_frequent(event, credential), credential=credential)
+            self._log(event, connection, text, aggregated=self._is_frequent(event, credential), credential=credential)
             return Refusal(error)
         now = trio.current_time()
         if credential is not None:
-            over = self._by_shown.add(credential, now)
+            over = self._by_token.add(credential, now)
         else:
             over = self._by_address.add(network_of(connection.address), now)
-            if shown:
-                over |= self._by_shown.add(hashlib.sha256(shown.encode(errors="replace")).hexdigest(), now)
-        self._log(event, connection, text, together=over, credential=credential)
+            if presented:
+                over |= self._by_token.add(hashlib.sha256(presented.encode(errors="replace")).hexdigest(), now)
+        self._log(event, connection, text, aggregated=over, credential=credential)
         if not over:
             return Refusal(error)
         return Refusal(TooManyAttempts("refused too often: check the token and what it is for, and wait"), self._delay)
 
-    def complain(self, connection: PendingConnection, text: str) -> float:
+    def refuse_malformed(self, connection: PendingConnection, text: str) -> float:
         """Log and audit data that can't be understood. Return the delay of the response: 0 up to the limit."""
         event = _Event(connection.address, connection.listener, "protocol")
         over = self._is_frequent(event)
-        self._log(event, connection, text, together=over)
+        self._log(event, connection, text, aggregated=over)
         return self._delay if over else 0.0
 
-    def note(self, connection: PendingConnection, text: str) -> None:
+    def log_end(self, connection: PendingConnection, text: str) -> None:
         """Log a connection that ended without authentication; it is not audited."""
         event = _Event(connection.address, connection.listener, "came for nothing", logging.INFO, audited=False)
-        self._log(event, connection, text, together=self._is_frequent(event))
+        self._log(event, connection, text, aggregated=self._is_frequent(event))
 
-    def admitted(self, connection: PendingConnection, **details: str) -> None:
+    def record_authenticated(self, connection: PendingConnection, **details: str) -> None:
         """Audit an authenticated connection: one by one, or aggregated if an identity connects very often."""
         identity = details.get("identity", "")
         if self._entries.add(identity, trio.current_time()):
-            self._entered.add((identity, details.get("credential", "")))
+            self._aggregated_entries.add((identity, details.get("credential", "")))
         else:
             self._record(
                 "authenticated", connection.address, connection.listener, connection=connection.name, **details
@@ -146,9 +146,9 @@ class Refusals:
             self._report()
 
     def _report(self) -> None:
-        for (identity, credential), count in self._entered.take():
+        for (identity, credential), count in self._aggregated_entries.take():
             self._audit.record("authenticated", identity=identity, credential=credential or None, count=count)
-        for event, count in self._gathered.take():
+        for event, count in self._aggregated.take():
             where = f"from {event.address} at {event.listener}: {event.reason}"
             log.log(event.level, "%d times more %s", count, where)
             if event.audited:
@@ -159,11 +159,17 @@ class Refusals:
         return self._events.add(f"{event.level} {who}", trio.current_time())
 
     def _log(
-        self, event: _Event, connection: PendingConnection, text: str, *, together: bool, credential: str | None = None
+        self,
+        event: _Event,
+        connection: PendingConnection,
+        text: str,
+        *,
+        aggregated: bool,
+        credential: str | None = None,
     ) -> None:
         """Log and audit an event, at once or aggregated."""
-        if together or self._logged.add(_ALL_ADDRESSES, trio.current_time()):
-            self._gathered.add(event)
+        if aggregated or self._logged.add(_ALL_ADDRESSES, trio.current_time()):
+            self._aggregated.add(event)
             return
         log.log(event.level, "%s: %s", connection.name, text)
         if event.audited:

@@ -98,38 +98,38 @@ async def serve(
         sockets = take_sockets(environment)
         for sock in sockets:
             stack.callback(sock.close)
-        book = Audit(state_dir / audit.FILE_NAME, max_size=settings.audit_size, files=settings.audit_files)
-        stack.callback(book.close)
+        audit_log = Audit(state_dir / audit.FILE_NAME, max_size=settings.audit_size, files=settings.audit_files)
+        stack.callback(audit_log.close)
         spawner = stack.enter_context(Spawner(registry))
-        gateway = Gateway(config, tokens, spawner, environment, book, recorder)
-        limiter = HandshakeLimiter(config, book)
-        doors: list[Listener] = []
+        gateway = Gateway(config, tokens, spawner, environment, audit_log, recorder)
+        limiter = HandshakeLimiter(config, audit_log)
+        listeners: list[Listener] = []
         for section, inherited in zip(config.listen, _assign(sockets, config.listen), strict=True):
-            door = await open_listener(section, gateway, inherited, limiter=limiter)
-            stack.callback(door.close)
-            doors.append(door)
+            listener = await open_listener(section, gateway, inherited, limiter=limiter)
+            stack.callback(listener.close)
+            listeners.append(listener)
 
         def state() -> str:
             connections, agents = len(gateway.connections), len(spawner.ancestors) - 1
             return f"{_count(connections, 'connection')}, {_count(agents, 'agent')}"
 
-        async with trio.open_nursery() as signs_of_life:
+        async with trio.open_nursery() as notifying:
             async with trio.open_nursery() as hubs, trio.open_nursery() as connections:
                 await hubs.start(gateway.run)
                 async with trio.open_nursery() as accepting:
-                    for door in doors:
-                        accepting.start_soon(door.run, connections)
-                    signs_of_life.start_soon(notifier.run, state)
+                    for listener in listeners:
+                        accepting.start_soon(listener.run, connections)
+                    notifying.start_soon(notifier.run, state)
                     notifier.ready()
-                    task_status.started([url for door in doors for url in door.urls])
-                    await _told_to_stop(lambda: _reload(file, gateway, doors, notifier))
+                    task_status.started([url for listener in listeners for url in listener.urls])
+                    await _wait_for_stop_signal(lambda: _reload(file, gateway, listeners, notifier))
                     accepting.cancel_scope.cancel()
                 log.info("stopping")
                 notifier.stopping()
                 # Both at the same time: clients and agents may be slow to leave.
                 connections.cancel_scope.cancel()
                 hubs.cancel_scope.cancel()
-            signs_of_life.cancel_scope.cancel()
+            notifying.cancel_scope.cancel()
     log.info("stopped")
 
 
@@ -155,16 +155,16 @@ def _files(section: ListenSection) -> list[Path]:
 
 def _assign(sockets: Sequence[socket.socket], sections: Sequence[ListenSection]) -> list[list[socket.socket]]:
     """Those of systemd's sockets that each section is to listen on; raises `ConfigError` for one that is for none."""
-    left = list(sockets)
+    unassigned = list(sockets)
     assigned = []
     for section in sections:
-        fitting = [sock for sock in left if fits(sock, section.address)]
-        left = [sock for sock in left if sock not in fitting]
-        assigned.append(fitting)
-    if left:
-        there_are = ", ".join(section.url for section in sections)
-        message = f"systemd listens at {describe(left[0])}, which is the address of no [[listen]] section"
-        raise ConfigError(f"{message}; there are: {there_are}", key="listen")
+        matching = [sock for sock in unassigned if fits(sock, section.address)]
+        unassigned = [sock for sock in unassigned if sock not in matching]
+        assigned.append(matching)
+    if unassigned:
+        known = ", ".join(section.url for section in sections)
+        message = f"systemd listens at {describe(unassigned[0])}, which is the address of no [[listen]] section"
+        raise ConfigError(f"{message}; there are: {known}", key="listen")
     return assigned
 
 
@@ -172,11 +172,11 @@ def _count(number: int, name: str) -> str:
     return f"{number} {name}" if number == 1 else f"{number} {name}s"
 
 
-async def _told_to_stop(reload: Callable[[], None]) -> None:
+async def _wait_for_stop_signal(reload: Callable[[], None]) -> None:
     """Wait for a signal to stop; `reload` at those that mean it."""
     had_terminal = _has_terminal()
     numbers = [signal.SIGTERM, signal.SIGINT]
-    with _passing_hangups_over() as hangups:
+    with _ignoring_hangups() as hangups:
         if hangups:
             numbers.append(signal.SIGHUP)
         with trio.open_signal_receiver(*numbers) as signals:
@@ -191,7 +191,7 @@ async def _told_to_stop(reload: Callable[[], None]) -> None:
 
 
 @contextmanager
-def _passing_hangups_over() -> Iterator[bool]:
+def _ignoring_hangups() -> Iterator[bool]:
     """Have SIGHUP do nothing from here on, unless the block is cancelled; whether it was not ignored anyway.
 
     A terminal that goes sends more than one, and a login session that ends sends one right after SIGTERM: a gateway
@@ -219,7 +219,7 @@ def _has_terminal() -> bool | None:
     return True
 
 
-def _reload(file: Path | None, gateway: Gateway, doors: Sequence[Listener], notifier: Notifier) -> None:
+def _reload(file: Path | None, gateway: Gateway, listeners: Sequence[Listener], notifier: Notifier) -> None:
     """Read again what may change while the gateway runs; what can't be used is logged, and what was before stays."""
     log.info("received SIGHUP: reading tokens and certificates again")
     notifier.reloading()
@@ -229,11 +229,11 @@ def _reload(file: Path | None, gateway: Gateway, doors: Sequence[Listener], noti
     except ConfigError as error:
         log.error("no client is accepted: %s", error)
         problems.append(str(error))
-    for door in doors:
+    for listener in listeners:
         try:
-            door.reload()
+            listener.reload()
         except ConfigError as error:
-            log.error("%s goes on with the certificate that it had: %s", door.urls[0], error)
+            log.error("%s goes on with the certificate that it had: %s", listener.urls[0], error)
             problems.append(str(error))
     # At once, and not when the time has come for the next look.
     gateway.connections.enforce()
@@ -278,7 +278,7 @@ def problems_with_files(config: Config) -> list[Finding]:
         errors.append(clash)
     state_dir = config.gateway.state_dir
     try:
-        existing = _nearest(state_dir)
+        existing = _nearest_existing(state_dir)
     except ConfigError as error:
         return [Finding("error", problem) for problem in [*errors, error]]
     if not existing.is_dir() or not os.access(existing, os.W_OK):
@@ -298,7 +298,7 @@ def problems_with_files(config: Config) -> list[Finding]:
     return [*(Finding("error", error) for error in errors), *(Finding("warning", error) for error in warnings)]
 
 
-def _nearest(state_dir: Path) -> Path:
+def _nearest_existing(state_dir: Path) -> Path:
     """The folder, or the nearest above it that there is. Raises `ConfigError` where it can't even be looked at."""
     for path in (state_dir, *state_dir.parents):
         try:

@@ -29,7 +29,7 @@ _FREE_PORTS: Final = 1024
 """The first port that any user may listen on."""
 
 
-class Bound:
+class BoundSockets:
     """The listening sockets of one address. Made by `bind`."""
 
     def __init__(self, address: Address, listeners: list[trio.SocketListener], *, owns_file: bool) -> None:
@@ -54,7 +54,7 @@ class Bound:
                 log.warning("cannot remove %s: %s", self._file, error.strerror)
 
 
-async def bind(address: Address, inherited: Sequence[socket.socket] = ()) -> Bound:
+async def bind(address: Address, inherited: Sequence[socket.socket] = ()) -> BoundSockets:
     """Listen at an address: on matching inherited sockets, else on new ones.
 
     An inherited socket is closed with the rest, but its file belongs to its creator and stays. Raises `CannotListen` if
@@ -63,11 +63,11 @@ async def bind(address: Address, inherited: Sequence[socket.socket] = ()) -> Bou
     given = [sock for sock in inherited if systemd.fits(sock, address)]
     if given:
         listeners = [trio.SocketListener(trio.socket.from_stdlib_socket(sock)) for sock in given]
-        return Bound(address, listeners, owns_file=False)
+        return BoundSockets(address, listeners, owns_file=False)
     try:
         if address.scheme == "unix":
-            return Bound(address, [_bind_unix(address.path)], owns_file=True)
-        return Bound(address, await trio.open_tcp_listeners(address.port, host=address.host), owns_file=False)
+            return BoundSockets(address, [_bind_unix(address.path)], owns_file=True)
+        return BoundSockets(address, await trio.open_tcp_listeners(address.port, host=address.host), owns_file=False)
     except OSError as error:
         raise CannotListen(f"cannot listen on {address}: {_explain(error, address)}") from error
 
@@ -77,15 +77,15 @@ def find_overlap(addresses: Sequence[Address]) -> tuple[Address, Address] | None
 
     Asks the DNS, and blocks.
     """
-    places = [_places(address) for address in addresses]
-    for (first, its), (second, others) in combinations(zip(addresses, places, strict=True), 2):
+    resolved = [_resolve(address) for address in addresses]
+    for (first, its), (second, others) in combinations(zip(addresses, resolved, strict=True), 2):
         may_meet = first.port == second.port and (first.port != 0 or first.scheme == second.scheme == "unix")
         if may_meet and any(overlap(one, other) for one in its for other in others):
             return first, second
     return None
 
 
-def _places(address: Address) -> list[str]:
+def _resolve(address: Address) -> list[str]:
     """The IP addresses that a host stands for, or the file that a path leads to."""
     if address.scheme == "unix":
         path = Path(address.path)

@@ -107,7 +107,7 @@ def _numeric(host: str) -> set[ipaddress.IPv4Address | ipaddress.IPv6Address]:
         found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
     except OSError:
         return set()
-    return {ipaddress.ip_address(str(place[0]).partition("%")[0]) for *_, place in found}
+    return {ipaddress.ip_address(str(address[0]).partition("%")[0]) for *_, address in found}
 
 
 class Notifier:
@@ -118,32 +118,32 @@ class Notifier:
     """
 
     def __init__(self, environment: MutableMapping[str, str]) -> None:
-        place = environment.pop("NOTIFY_SOCKET", "")
+        path = environment.pop("NOTIFY_SOCKET", "")
         microseconds = environment.pop("WATCHDOG_USEC", "")
         pid = environment.pop("WATCHDOG_PID", str(os.getpid()))
-        self._place = "\0" + place[1:] if place.startswith("@") else place
+        self._path = "\0" + path[1:] if path.startswith("@") else path
         self._socket: socket.socket | None = None
-        if place.startswith(("@", "/")):
+        if path.startswith(("@", "/")):
             self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         # Seconds between two watchdog notifications; None without a watchdog.
         self._interval: float | None = None
         if microseconds.isascii() and microseconds.isdigit() and int(microseconds) and pid == str(os.getpid()):
             self._interval = int(microseconds) / 2 / 1e6
         # Only the first failure is a warning.
-        self._complained = False
+        self._warned = False
 
     def ready(self) -> None:
         """Everything listens; or a reload, of which `reloading` has told, is done."""
-        self._tell("READY=1", patience=TIMEOUT)
+        self._notify("READY=1", timeout=TIMEOUT)
 
     def reloading(self) -> None:
         """Files are read again; `ready` follows."""
         microseconds = time.clock_gettime_ns(time.CLOCK_MONOTONIC) // 1000
-        self._tell(f"RELOADING=1\nMONOTONIC_USEC={microseconds}", patience=TIMEOUT)
+        self._notify(f"RELOADING=1\nMONOTONIC_USEC={microseconds}", timeout=TIMEOUT)
 
     def stopping(self) -> None:
         """Notify that the gateway stops: it accepts no connections, and agents are being stopped."""
-        self._tell("STOPPING=1\nSTATUS=stopping", patience=TIMEOUT)
+        self._notify("STOPPING=1\nSTATUS=stopping", timeout=TIMEOUT)
 
     async def run(self, describe_state: Callable[[], str]) -> None:
         """Give signs of life, as often as the watchdog wants them, and show the state when it has changed.
@@ -153,9 +153,9 @@ class Notifier:
         if self._socket is None:
             return
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(self._show, describe_state)
+            nursery.start_soon(self._report_status, describe_state)
             if self._interval is not None:
-                nursery.start_soon(self._live, self._interval)
+                nursery.start_soon(self._ping_watchdog, self._interval)
 
     def close(self) -> None:
         """Say nothing any more."""
@@ -163,29 +163,29 @@ class Notifier:
             self._socket.close()
             self._socket = None
 
-    async def _show(self, describe_state: Callable[[], str]) -> None:
+    async def _report_status(self, describe_state: Callable[[], str]) -> None:
         shown = None
         while True:
             state = describe_state()
             if state != shown:
-                self._tell(f"STATUS={state}")
+                self._notify(f"STATUS={state}")
                 shown = state
             await trio.sleep(STATUS_INTERVAL)
 
-    async def _live(self, interval: float) -> None:
+    async def _ping_watchdog(self, interval: float) -> None:
         # From the event loop and no thread of its own: it is the loop's life that is in question.
         while True:
-            self._tell("WATCHDOG=1")
+            self._notify("WATCHDOG=1")
             await trio.sleep(interval)
 
-    def _tell(self, text: str, *, patience: float = 0.0) -> None:
+    def _notify(self, text: str, *, timeout: float = 0.0) -> None:
         if self._socket is None:
             return
         try:
-            self._socket.settimeout(patience)
-            self._socket.sendto(text.encode(), self._place)
+            self._socket.settimeout(timeout)
+            self._socket.sendto(text.encode(), self._path)
         except OSError as error:
-            level = logging.DEBUG if self._complained else logging.WARNING
-            self._complained = True
+            level = logging.DEBUG if self._warned else logging.WARNING
+            self._warned = True
             why = error.strerror or "it takes too long"
             log.log(level, "cannot tell the service manager %s: %s", text.partition("\n")[0], why)

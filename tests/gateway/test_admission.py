@@ -40,9 +40,9 @@ class Listener:
         self.storage = Storage(path, journal=False, retention_days=1, journal_limit=1000)
         self._admissions = Authorizer(config, self.registry, self.storage)
 
-    def admit(self, access: Access, wish: ConnectRequest) -> Grant:
+    def admit(self, access: Access, connect_request: ConnectRequest) -> Grant:
         """Authorize a connection."""
-        return self._admissions.authorize(access, wish)
+        return self._admissions.authorize(access, connect_request)
 
 
 class Scene:
@@ -142,12 +142,12 @@ def test_who_only_looks_finds_no_session_that_is_not_live_where_each_has_an_agen
 ) -> None:
     door = scene.door({"fake": AgentSection(command=OBLIGING_AGENT, scope=scope)})
     door.registry.restore(Session("fake", "s", "ann", Journal(10)))
-    access, wish = scene.access(), ConnectRequest(session="s", observe=True)
+    access, connect_request = scene.access(), ConnectRequest(session="s", observe=True)
     if scope == "connection":
         with pytest.raises(UnknownSession):
-            door.admit(access, wish)
+            door.admit(access, connect_request)
     else:
-        assert door.admit(access, wish).viewer.only == "s"
+        assert door.admit(access, connect_request).viewer.only == "s"
     live(door, "t", "ann")
     assert door.admit(access, ConnectRequest(session="t", observe=True)).viewer.only == "t"
 
@@ -174,10 +174,10 @@ def past(door: Listener, session_id: str, owner: str, agent: str = "fake") -> Se
     return session
 
 
-def refusal(door: Listener, access: Access, **wish: Any) -> tuple[type[AccessError], str]:
+def refusal(door: Listener, access: Access, **connect_request: Any) -> tuple[type[AccessError], str]:
     """Return the error of a refused connection."""
     with pytest.raises(AccessError) as refused:
-        door.admit(access, ConnectRequest(**wish))
+        door.admit(access, ConnectRequest(**connect_request))
     return type(refused.value), str(refused.value)
 
 
@@ -194,8 +194,8 @@ def test_a_token_in_the_wrong_place_is_not_repeated(scene: Scene, place: str) ->
 def test_an_own_session_is_joined_at_the_agent_that_it_is_of(scene: Scene) -> None:
     door = scene.door({"a": agent(), "fake": agent()}, default_agent="a")
     live(door, "s", "ann")
-    for wish in (ConnectRequest(session="s"), ConnectRequest("fake", "s")):
-        admission = door.admit(scene.access(), wish)
+    for connect_request in (ConnectRequest(session="s"), ConnectRequest("fake", "s")):
+        admission = door.admit(scene.access(), connect_request)
         assert admission.agent == "fake"
         assert (admission.viewer.only, admission.viewer.guest) == ("s", False)
 
@@ -287,14 +287,14 @@ def test_a_token_for_a_session_says_more_than_what_is_asked_for(scene: Scene) ->
     door = scene.door({"a": agent(), "fake": agent()}, default_agent="a")
     live(door, "s", "ann")
     guest = scene.guest("s")
-    for wish in (
+    for connect_request in (
         ConnectRequest(),
         ConnectRequest(session="s"),
         ConnectRequest("a"),
         ConnectRequest("fake"),
         ConnectRequest("absent", "s"),
     ):
-        admission = door.admit(guest, wish)
+        admission = door.admit(guest, connect_request)
         assert admission.agent == "fake"
         assert (admission.viewer.only, admission.viewer.guest) == ("s", True)
         assert admission.viewer.identity == guest.identity
@@ -346,10 +346,10 @@ def test_a_guest_of_an_agent_that_the_token_does_not_allow_is_let_in_nowhere(sce
 
 def test_who_asks_the_gateway_itself_needs_no_agent(scene: Scene) -> None:
     door = scene.door({"a": agent(), "b": agent()}, default_agent="b")
-    for wish in (ConnectRequest(control=True), ConnectRequest("a", "nothing", control=True)):
-        admission = door.admit(scene.access("ann", "a", "c"), wish)
+    for connect_request in (ConnectRequest(control=True), ConnectRequest("a", "nothing", control=True)):
+        admission = door.admit(scene.access("ann", "a", "c"), connect_request)
         assert admission.agent == ""
-        assert admission.viewer.only == wish.session
+        assert admission.viewer.only == connect_request.session
 
 
 def test_who_asks_the_gateway_itself_for_the_sessions_of_an_agent_that_there_is_not_is_told(scene: Scene) -> None:
@@ -392,8 +392,8 @@ def test_a_session_of_another_workspace_cannot_be_told_from_none(
     ann = scene.access(workspaces=["a"])
     session = make(door, "s", "ann")
     session.workspace = workspace
-    for wish in ({}, {"agent": "fake"}, {"observe": True}):
-        assert refusal(door, ann, session="s", **wish) == UNKNOWN
+    for connect_request in ({}, {"agent": "fake"}, {"observe": True}):
+        assert refusal(door, ann, session="s", **connect_request) == UNKNOWN
     session.workspace = "a"
     assert door.admit(ann, ConnectRequest(session="s")).agent == "fake"
 

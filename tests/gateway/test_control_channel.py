@@ -14,7 +14,7 @@ from acp_gateway.core.sessions import Role, Session, SessionScope
 from acp_gateway.gateway import control_channel as desk
 from acp_gateway.gateway.agent.process import Agent
 from acp_gateway.gateway.attachment import Disconnect
-from acp_gateway.gateway.control_channel import PAST, TEXT, WEIGHT, serve_desk
+from acp_gateway.gateway.control_channel import PAST, TEXT, WEIGHT, serve_control_channel
 from acp_gateway.gateway.hub import Hub, Limits
 from acp_gateway.transports.ndjson import LineStream
 from acp_gateway.transports.streams import CloseReason, MessageStream, TrioBytes, memory_message_stream_pair
@@ -84,7 +84,7 @@ class ControlContext:
 
     async def told(self, viewer: SessionScope = ME) -> dict[str, Any]:
         """All that this one is told."""
-        async with asking(self, viewer) as editor:
+        async with connection(self, viewer) as editor:
             result: dict[str, Any] = (await editor.request(METHOD, {}))["result"]
         return result
 
@@ -101,7 +101,7 @@ class ControlContext:
 
 
 @pytest.fixture
-async def office() -> ControlContext:
+async def context() -> ControlContext:
     return ControlContext()
 
 
@@ -119,12 +119,12 @@ def now(monkeypatch: pytest.MonkeyPatch) -> float:
 
 
 @asynccontextmanager
-async def asking(office: ControlContext, viewer: SessionScope = ME) -> AsyncIterator[Editor]:
+async def connection(context: ControlContext, viewer: SessionScope = ME) -> AsyncIterator[Editor]:
     """The other end of a control connection."""
     theirs, ours = memory_message_stream_pair()
     with trio.fail_after(TIMEOUT):
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(serve_desk, ours, viewer, office.desk())
+            nursery.start_soon(serve_control_channel, ours, viewer, context.desk())
             yield Editor(theirs)
             await theirs.aclose()
 
@@ -132,10 +132,10 @@ async def asking(office: ControlContext, viewer: SessionScope = ME) -> AsyncIter
 async def farewell_of(stream: MessageStream) -> Disconnect:
     """Return the close reason of a control connection."""
     with trio.fail_after(TIMEOUT):
-        return await serve_desk(stream, ME, ControlContext().desk())
+        return await serve_control_channel(stream, ME, ControlContext().desk())
 
 
-async def test_after_each_message_others_get_their_turn(office: ControlContext) -> None:
+async def test_after_each_message_others_get_their_turn(context: ControlContext) -> None:
     theirs, ours = memory_message_stream_pair()
     weights: list[int] = []
     seen: set[int] = set()
@@ -152,7 +152,7 @@ async def test_after_each_message_others_get_their_turn(office: ControlContext) 
     with trio.fail_after(TIMEOUT):
         async with trio.open_nursery() as nursery:
             theirs.send_nowait([encode(method=METHOD)] * 10)
-            nursery.start_soon(serve_desk, ours, ME, office.desk(), charge)
+            nursery.start_soon(serve_control_channel, ours, ME, context.desk(), charge)
             await other_client()
             await theirs.aclose()
     assert weights == [WEIGHT] * 10
@@ -163,18 +163,18 @@ async def test_after_each_message_others_get_their_turn(office: ControlContext) 
 # What is told
 
 
-async def test_where_there_is_no_session_the_list_is_empty(office: ControlContext) -> None:
-    assert await office.sessions() == []
-    office.scene().join("A")
-    assert await office.sessions() == []
+async def test_where_there_is_no_session_the_list_is_empty(context: ControlContext) -> None:
+    assert await context.sessions() == []
+    context.scene().join("A")
+    assert await context.sessions() == []
 
 
-async def test_a_session_is_told_with_all_there_is_to_say(office: ControlContext) -> None:
-    scene = office.scene()
+async def test_a_session_is_told_with_all_there_is_to_say(context: ControlContext) -> None:
+    scene = context.scene()
     owner = scene.join("A")
     owner.new_session("s", cwd="/srv/proj")
     scene.agent.state("session_info_update", title="Fix the tests", updatedAt="2026-11-22T10:00:00Z")
-    assert await office.sessions() == [
+    assert await context.sessions() == [
         {
             "sessionId": "s",
             "agent": "agent",
@@ -191,31 +191,31 @@ async def test_a_session_is_told_with_all_there_is_to_say(office: ControlContext
     ]
 
 
-async def test_what_nobody_has_said_of_a_session_is_left_out(office: ControlContext) -> None:
-    owner = (scene := office.scene()).join("A")
+async def test_what_nobody_has_said_of_a_session_is_left_out(context: ControlContext) -> None:
+    owner = (scene := context.scene()).join("A")
     owner.request("session/new", mcpServers=[])
     scene.agent.answers("session/new", sessionId="s")
-    (session,) = await office.sessions()
+    (session,) = await context.sessions()
     assert not {"title", "cwd", "updatedAt"} & set(session)
 
 
-async def test_any_title_that_an_agent_gives_can_be_told(office: ControlContext) -> None:
-    scene = office.scene()
+async def test_any_title_that_an_agent_gives_can_be_told(context: ControlContext) -> None:
+    scene = context.scene()
     scene.join("A").new_session("s")
     scene.agent.state("session_info_update", title='\ud83d "ü"\x00\u2028')
-    (session,) = await office.sessions()
+    (session,) = await context.sessions()
     assert session["title"] == '\ud83d "ü"\x00\u2028'
 
 
-async def test_of_a_title_without_an_end_the_beginning_is_told(office: ControlContext) -> None:
-    scene = office.scene()
+async def test_of_a_title_without_an_end_the_beginning_is_told(context: ControlContext) -> None:
+    scene = context.scene()
     scene.join("A").new_session("s")
     scene.agent.state("session_info_update", title="x" * (TEXT + 1))
-    assert [session["title"] for session in await office.sessions()] == ["x" * TEXT]
+    assert [session["title"] for session in await context.sessions()] == ["x" * TEXT]
 
 
-async def test_those_who_are_there_and_those_who_may_come_back_are_counted(office: ControlContext) -> None:
-    scene = office.scene()
+async def test_those_who_are_there_and_those_who_may_come_back_are_counted(context: ControlContext) -> None:
+    scene = context.scene()
     owner, phone = scene.join("A"), scene.join("B")
     viewer = scene.join("C", "guest", Role.OBSERVER, only="s", guest=True)
     owner.new_session("s")
@@ -223,28 +223,28 @@ async def test_those_who_are_there_and_those_who_may_come_back_are_counted(offic
     viewer.load("s")
     scene.join("D")
     phone.away()
-    (session,) = await office.sessions()
+    (session,) = await context.sessions()
     assert (session["connected"], session["away"]) == (2, 1)
     viewer.gone()
-    (session,) = await office.sessions()
+    (session,) = await context.sessions()
     assert (session["connected"], session["away"]) == (1, 1)
 
 
-async def test_a_turn_is_told_while_it_is_open(office: ControlContext) -> None:
-    scene = office.scene()
+async def test_a_turn_is_told_while_it_is_open(context: ControlContext) -> None:
+    scene = context.scene()
     owner = scene.join("A")
     owner.new_session("s")
     owner.prompt("hello")
-    assert [session["turn"] for session in await office.sessions()] == [True]
+    assert [session["turn"] for session in await context.sessions()] == [True]
     scene.agent.answers("session/prompt", stopReason="end_turn")
-    assert [session["turn"] for session in await office.sessions()] == [False]
+    assert [session["turn"] for session in await context.sessions()] == [False]
 
 
 async def test_what_waits_for_a_person_is_told_with_what_it_is_about_and_since_when(
-    office: ControlContext, now: float, autojump_clock: trio.testing.MockClock
+    context: ControlContext, now: float, autojump_clock: trio.testing.MockClock
 ) -> None:
     await trio.sleep(1000)
-    scene = office.scene()
+    scene = context.scene()
     owner = scene.join("A")
     owner.new_session("s")
     scene.pass_time(trio.current_time() - 720)
@@ -254,7 +254,7 @@ async def test_what_waits_for_a_person_is_told_with_what_it_is_about_and_since_w
     scene.agent.send(id=2, method="elicitation/create", params=params)
     scene.pass_time(trio.current_time())
     scene.agent.send(id=3, method="x/ask", params={"sessionId": "s"})
-    (session,) = await office.sessions()
+    (session,) = await context.sessions()
     assert session["waiting"] == [
         {"method": "session/request_permission", "title": "do it", "since": "2027-01-15T07:48:00Z"},
         {"method": "elicitation/create", "title": "Which one?", "since": "2027-01-15T07:59:00Z"},
@@ -262,49 +262,49 @@ async def test_what_waits_for_a_person_is_told_with_what_it_is_about_and_since_w
     ]
     await trio.sleep(30)
     owner.send(id=owner.heard()[0]["id"], result={"outcome": {"outcome": "selected", "optionId": "yes"}})
-    (session,) = await office.sessions()
+    (session,) = await context.sessions()
     assert [waiting["method"] for waiting in session["waiting"]] == ["elicitation/create", "x/ask"]
     assert session["waiting"][0]["since"] == "2027-01-15T07:58:30Z"
 
 
-async def test_sessions_of_all_agent_processes_are_told_the_oldest_first(office: ControlContext) -> None:
-    one, other = office.scene(), office.scene()
+async def test_sessions_of_all_agent_processes_are_told_the_oldest_first(context: ControlContext) -> None:
+    one, other = context.scene(), context.scene()
     for scene, session_id in ((one, "a"), (other, "b"), (one, "c")):
         scene.join(session_id).new_session(session_id)
-    assert await office.ids() == ["a", "b", "c"]
+    assert await context.ids() == ["a", "b", "c"]
 
 
-async def test_only_sessions_of_the_agents_that_one_is_told_of_are_told(office: ControlContext) -> None:
-    scene = office.scene()
+async def test_only_sessions_of_the_agents_that_one_is_told_of_are_told(context: ControlContext) -> None:
+    scene = context.scene()
     scene.join("A").new_session("a")
     scene.agent.ask_permission(1, "child")
-    office.remember("old")
-    office.remember("others", agent="another")
-    assert await office.ids() == ["old", "a", "child"]
-    office.agents = {"another"}
-    assert await office.ids() == ["others"]
+    context.remember("old")
+    context.remember("others", agent="another")
+    assert await context.ids() == ["old", "a", "child"]
+    context.agents = {"another"}
+    assert await context.ids() == ["others"]
 
 
-async def test_everybody_is_told_of_what_exists_for_them(office: ControlContext) -> None:
-    scene = office.scene()
+async def test_everybody_is_told_of_what_exists_for_them(context: ControlContext) -> None:
+    scene = context.scene()
     for identity, session_id in (("me", "a"), ("me", "b"), ("bob", "c")):
         scene.join(identity, identity).new_session(session_id)
-    assert await office.ids(SessionScope("me")) == ["a", "b"]
-    assert await office.ids(SessionScope("me", "b")) == ["b"]
-    assert await office.ids(SessionScope("me", "c")) == []
-    assert await office.ids(SessionScope("bob")) == ["c"]
-    assert await office.ids(SessionScope("carol")) == []
-    assert await office.ids(SessionScope("guest", "c", guest=True)) == ["c"]
-    assert await office.ids(SessionScope("guest", "d", guest=True)) == []
+    assert await context.ids(SessionScope("me")) == ["a", "b"]
+    assert await context.ids(SessionScope("me", "b")) == ["b"]
+    assert await context.ids(SessionScope("me", "c")) == []
+    assert await context.ids(SessionScope("bob")) == ["c"]
+    assert await context.ids(SessionScope("carol")) == []
+    assert await context.ids(SessionScope("guest", "c", guest=True)) == ["c"]
+    assert await context.ids(SessionScope("guest", "d", guest=True)) == []
 
 
 # Sessions that are not live
 
 
-async def test_a_session_of_before_is_told_with_what_is_known_of_it(office: ControlContext) -> None:
-    session = office.remember("s")
+async def test_a_session_of_before_is_told_with_what_is_known_of_it(context: ControlContext) -> None:
+    session = context.remember("s")
     session.title, session.cwd, session.updated_at = "Fix the tests", "/srv/proj", "2026-11-22T10:00:00Z"
-    assert await office.sessions() == [
+    assert await context.sessions() == [
         {
             "sessionId": "s",
             "agent": "agent",
@@ -321,80 +321,80 @@ async def test_a_session_of_before_is_told_with_what_is_known_of_it(office: Cont
     ]
 
 
-async def test_a_session_that_no_agent_process_has_any_more_is_told_as_one_of_before(office: ControlContext) -> None:
-    scene = office.scene()
+async def test_a_session_that_no_agent_process_has_any_more_is_told_as_one_of_before(context: ControlContext) -> None:
+    scene = context.scene()
     scene.join("A").new_session("s")
-    assert [session["live"] for session in await office.sessions()] == [True]
+    assert [session["live"] for session in await context.sessions()] == [True]
     scene.retire()
-    assert [session["live"] for session in await office.sessions()] == [False]
+    assert [session["live"] for session in await context.sessions()] == [False]
 
 
 async def test_sessions_of_before_come_first_those_that_were_not_used_for_the_longest_before_the_others(
-    office: ControlContext,
+    context: ControlContext,
 ) -> None:
-    scene = office.scene()
+    scene = context.scene()
     scene.join("A").new_session("now")
     for session_id in ("older", "newer"):
-        office.remember(session_id)
-    assert await office.ids() == ["older", "newer", "now"]
+        context.remember(session_id)
+    assert await context.ids() == ["older", "newer", "now"]
 
 
-async def test_of_many_sessions_of_before_the_last_are_told_and_the_others_counted(office: ControlContext) -> None:
-    office.scene().join("A").new_session("now")
+async def test_of_many_sessions_of_before_the_last_are_told_and_the_others_counted(context: ControlContext) -> None:
+    context.scene().join("A").new_session("now")
     for number in range(PAST):
-        office.remember(f"s{number}")
-    office.remember("yours", "you")
-    told = await office.told()
+        context.remember(f"s{number}")
+    context.remember("yours", "you")
+    told = await context.told()
     assert len(told["sessions"]) == PAST + 1
     assert "more" not in told
-    office.remember("another")
-    office.remember("one more")
-    told = await office.told()
+    context.remember("another")
+    context.remember("one more")
+    told = await context.told()
     assert told["more"] == 2
     ids = [session["sessionId"] for session in told["sessions"]]
     assert (len(ids), ids[0], ids[-3:]) == (PAST + 1, "s2", ["another", "one more", "now"])
 
 
-async def test_a_session_of_before_is_told_to_those_who_can_have_it_opened_again(office: ControlContext) -> None:
+async def test_a_session_of_before_is_told_to_those_who_can_have_it_opened_again(context: ControlContext) -> None:
     for session_id, owner in (("a", "me"), ("b", "me"), ("c", "bob")):
-        office.remember(session_id, owner)
-    assert await office.ids(SessionScope("me")) == ["a", "b"]
-    assert await office.ids(SessionScope("me", "b")) == ["b"]
-    assert await office.ids(SessionScope("me", "c")) == []
-    assert await office.ids(SessionScope("bob")) == ["c"]
-    assert await office.ids(SessionScope("guest", "c", guest=True)) == []
+        context.remember(session_id, owner)
+    assert await context.ids(SessionScope("me")) == ["a", "b"]
+    assert await context.ids(SessionScope("me", "b")) == ["b"]
+    assert await context.ids(SessionScope("me", "c")) == []
+    assert await context.ids(SessionScope("bob")) == ["c"]
+    assert await context.ids(SessionScope("guest", "c", guest=True)) == []
 
 
-async def test_a_session_of_before_whose_id_was_given_to_another_one_is_not_told(office: ControlContext) -> None:
-    office.remember("1", "me")
-    office.remember("1", "bob")
-    assert await office.ids(SessionScope("me")) == []
-    assert await office.ids(SessionScope("bob")) == ["1"]
+async def test_a_session_of_before_whose_id_was_given_to_another_one_is_not_told(context: ControlContext) -> None:
+    context.remember("1", "me")
+    context.remember("1", "bob")
+    assert await context.ids(SessionScope("me")) == []
+    assert await context.ids(SessionScope("bob")) == ["1"]
 
 
 # What is wrong
 
 
 async def test_what_is_not_stored_is_told_to_the_gateways_own_user_in_full_and_to_others_without_names_of_files(
-    office: ControlContext,
+    context: ControlContext,
 ) -> None:
-    assert "problems" not in await office.told()
-    office.problem = PROBLEM
-    assert (await office.told())["problems"] == [PROBLEM]
+    assert "problems" not in await context.told()
+    context.problem = PROBLEM
+    assert (await context.told())["problems"] == [PROBLEM]
     for stranger in (SessionScope("bob"), SessionScope("guest", "s", guest=True)):
-        assert (await office.told(stranger))["problems"] == ["the gateway's storage has a problem; its log says which"]
+        assert (await context.told(stranger))["problems"] == ["the gateway's storage has a problem; its log says which"]
 
 
 # Questions that no session was found for
 
 
 async def test_a_question_that_belongs_to_no_session_stands_under_the_id_that_the_agent_named(
-    office: ControlContext, now: float, autojump_clock: trio.testing.MockClock
+    context: ControlContext, now: float, autojump_clock: trio.testing.MockClock
 ) -> None:
-    scene = office.scene()
+    scene = context.scene()
     scene.join("A").new_session("s")
     scene.agent.ask_permission(1, "child")
-    real, unrouted = await office.sessions()
+    real, unrouted = await context.sessions()
     assert (real["sessionId"], real["waiting"]) == ("s", [])
     since = "2027-01-15T08:00:00Z"
     assert unrouted == {
@@ -409,57 +409,57 @@ async def test_a_question_that_belongs_to_no_session_stands_under_the_id_that_th
     }
 
 
-async def test_a_question_that_names_no_session_is_told_too(office: ControlContext) -> None:
-    scene = office.scene()
+async def test_a_question_that_names_no_session_is_told_too(context: ControlContext) -> None:
+    scene = context.scene()
     owner = scene.join("A")
     owner.new_session("s")
     owner.gone()
     scene.agent.send(id=1, method="x/ask", params={})
-    assert await office.ids() == ["s", "?"]
+    assert await context.ids() == ["s", "?"]
 
 
 async def test_a_question_that_belongs_to_no_session_is_told_to_nobody_whose_it_may_not_be(
-    office: ControlContext,
+    context: ControlContext,
 ) -> None:
-    scene = office.scene()
+    scene = context.scene()
     scene.join("A").new_session("s")
     scene.agent.ask_permission(1, "child")
-    assert await office.ids(SessionScope("bob")) == []
-    assert await office.ids(SessionScope("me", "s")) == ["s"]
-    assert await office.ids(SessionScope("guest", "s", guest=True)) == ["s"]
-    assert await office.ids(SessionScope("guest", "child", guest=True)) == []
+    assert await context.ids(SessionScope("bob")) == []
+    assert await context.ids(SessionScope("me", "s")) == ["s"]
+    assert await context.ids(SessionScope("guest", "s", guest=True)) == ["s"]
+    assert await context.ids(SessionScope("guest", "child", guest=True)) == []
     scene.join("B", "bob").new_session("t")
-    assert await office.ids(SessionScope("bob")) == ["t"]
+    assert await context.ids(SessionScope("bob")) == ["t"]
 
 
 async def test_of_a_question_that_may_be_anybodys_the_gateways_own_user_hears_that_it_waits_and_not_what_it_is(
-    office: ControlContext,
+    context: ControlContext,
 ) -> None:
-    scene = office.scene()
+    scene = context.scene()
     scene.join("A").new_session("s")
     scene.join("B", "bob").new_session("t")
     scene.agent.ask_permission(1, "child")
-    _, unrouted = await office.sessions()
+    _, unrouted = await context.sessions()
     (waiting,) = unrouted["waiting"]
     assert (unrouted["sessionId"], waiting["method"]) == ("child", "session/request_permission")
     assert "title" not in waiting
 
 
-async def test_a_question_of_another_agent_process_is_not_mixed_up_with_ones_own(office: ControlContext) -> None:
-    mine, theirs = office.scene(), office.scene()
+async def test_a_question_of_another_agent_process_is_not_mixed_up_with_ones_own(context: ControlContext) -> None:
+    mine, theirs = context.scene(), context.scene()
     mine.join("A").new_session("s")
     theirs.join("B", "bob").new_session("t")
     theirs.agent.ask_permission(1, "child")
-    assert await office.ids() == ["s"]
-    assert await office.ids(SessionScope("bob")) == ["t", "child"]
+    assert await context.ids() == ["s"]
+    assert await context.ids(SessionScope("bob")) == ["t", "child"]
 
 
 # What may be asked
 
 
 @pytest.mark.parametrize("method", ["initialize", "session/list", "_acp-gateway/hello", "_acp-gateway/", ""])
-async def test_nothing_else_may_be_asked(method: str, office: ControlContext) -> None:
-    async with asking(office) as editor:
+async def test_nothing_else_may_be_asked(method: str, context: ControlContext) -> None:
+    async with connection(context) as editor:
         error = (await editor.request(method, {}))["error"]
         assert error == {"code": -32601, "message": f"a control connection knows only {METHOD}"}
         assert "result" in await editor.request(METHOD)
@@ -479,17 +479,17 @@ async def test_nothing_else_may_be_asked(method: str, office: ControlContext) ->
     ids=lambda value: str(value)[:40],
 )
 async def test_what_is_no_message_is_answered_and_the_connection_goes_on(
-    line: bytes, code: int, office: ControlContext
+    line: bytes, code: int, context: ControlContext
 ) -> None:
-    async with asking(office) as editor:
+    async with connection(context) as editor:
         await editor.stream.send(line)
         answer = await editor.receive()
         assert (answer["id"], answer["error"]["code"]) == (None, code)
         assert "result" in await editor.request(METHOD)
 
 
-async def test_what_asks_nothing_is_not_answered(office: ControlContext) -> None:
-    async with asking(office) as editor:
+async def test_what_asks_nothing_is_not_answered(context: ControlContext) -> None:
+    async with connection(context) as editor:
         await editor.send(method=METHOD)
         await editor.send(id=7, result={})
         await editor.send(id=8, error={"code": 1, "message": "no"})
@@ -497,19 +497,19 @@ async def test_what_asks_nothing_is_not_answered(office: ControlContext) -> None
 
 
 async def test_ids_come_back_as_they_were_spelled_and_answers_in_the_order_of_the_requests(
-    office: ControlContext,
+    context: ControlContext,
 ) -> None:
     ids = [b'"\\u0061"', b"1.0", b"0", b'""', b"123456789012345678901234567890", b"1"]
-    async with asking(office) as editor:
+    async with connection(context) as editor:
         await editor.stream.send_batch([b'{"jsonrpc":"2.0","id":%b,"method":"x"}' % raw for raw in ids])
         for raw in ids:
             assert (await editor.stream.receive()).startswith(b'{"jsonrpc":"2.0","id":%b,' % raw)
 
 
-async def test_each_answer_is_of_its_own_moment(office: ControlContext) -> None:
-    async with asking(office) as editor:
+async def test_each_answer_is_of_its_own_moment(context: ControlContext) -> None:
+    async with connection(context) as editor:
         assert (await editor.request(METHOD))["result"] == {"sessions": []}
-        office.scene().join("A").new_session("s")
+        context.scene().join("A").new_session("s")
         assert [one["sessionId"] for one in (await editor.request(METHOD))["result"]["sessions"]] == ["s"]
 
 
@@ -523,7 +523,7 @@ async def test_who_goes_is_not_told_anything() -> None:
     assert (disconnect.code, disconnect.text) == (CloseReason.NORMAL, "")
 
 
-async def test_who_goes_before_the_answer_is_no_event(office: ControlContext) -> None:
+async def test_who_goes_before_the_answer_is_no_event(context: ControlContext) -> None:
     theirs, ours = memory_message_stream_pair()
     theirs.send_nowait([b'{"jsonrpc":"2.0","id":1,"method":"x"}'] * 2)
     await theirs.aclose()

@@ -238,9 +238,9 @@ class Overheard(MessageStream):
 class Visit:
     """A connection, from its admission until it is gone."""
 
-    def __init__(self, gateway: Gateway, access: Access, wish: ConnectRequest) -> None:
+    def __init__(self, gateway: Gateway, access: Access, connect_request: ConnectRequest) -> None:
         self._gateway = gateway
-        self.admission = gateway.admit(access, wish)
+        self.admission = gateway.admit(access, connect_request)
         theirs, ours = memory_message_stream_pair()
         self.editor = Editor(theirs)
         self.stream = Overheard(ours)
@@ -293,8 +293,8 @@ async def running(gateway: Gateway) -> AsyncIterator[Enter]:
         async with trio.open_nursery() as nursery:
             await nursery.start(gateway.run)
 
-            def enter(access: Access, **wish: Any) -> Visit:
-                visit = Visit(gateway, access, ConnectRequest(**wish))
+            def enter(access: Access, **connect_request: Any) -> Visit:
+                visit = Visit(gateway, access, ConnectRequest(**connect_request))
                 nursery.start_soon(visit.serve)
                 return visit
 
@@ -312,10 +312,10 @@ def test_who_is_let_in_is_judged_by_what_its_token_is_bound_to(scene: Scene) -> 
     assert refusal(gateway, scene.access("ann", "a"), agent="b")[0] is Forbidden
 
 
-def refusal(gateway: Gateway, access: Access, **wish: Any) -> tuple[type[AccessError], str]:
+def refusal(gateway: Gateway, access: Access, **connect_request: Any) -> tuple[type[AccessError], str]:
     """Return the error of a refused connection."""
     with pytest.raises(AccessError) as refused:
-        gateway.admit(access, ConnectRequest(**wish))
+        gateway.admit(access, ConnectRequest(**connect_request))
     return type(refused.value), str(refused.value)
 
 
@@ -403,12 +403,12 @@ async def test_a_session_that_is_live_is_joined_where_it_lives(
 ) -> None:
     async with running(scene.gateway({"fake": agent(scope)})) as enter:
         session = await enter(scene.access()).new_session()
-        for access, wish in (
+        for access, connect_request in (
             (scene.access(), {"session": session}),
             (scene.guest(session), {}),
             (scene.guest(session, "observer"), {"session": session}),
         ):
-            assert await enter(access, **wish).new_session() == session
+            assert await enter(access, **connect_request).new_session() == session
         assert len(agents) == 1
         assert [message["method"] for message in agents[0].received] == ["initialize", "session/new"]
 
@@ -696,8 +696,10 @@ async def test_who_asks_the_gateway_itself_starts_no_agent_and_hears_of_what_it_
         of_b = await enter(scene.access(), agent="b").new_session()
         await enter(scene.access("bob"), agent="a").new_session()
 
-        async def seen(access: Access, **wish: Any) -> list[str]:
-            return [session["sessionId"] for session in await list_sessions(enter(access, control=True, **wish))]
+        async def seen(access: Access, **connect_request: Any) -> list[str]:
+            return [
+                session["sessionId"] for session in await list_sessions(enter(access, control=True, **connect_request))
+            ]
 
         assert [session["sessionId"] for session in await list_sessions(asking)] == [of_a, of_b]
         assert await seen(scene.access(role="observer")) == [of_a, of_b]
@@ -739,7 +741,7 @@ async def test_a_bug_in_answering_one_who_asks_the_gateway_ends_that_connection_
 class Trip:
     """A client of a gateway whose link can be resumed, and which confirms what it takes."""
 
-    def __init__(self, gateway: Gateway, nursery: trio.Nursery, access: Access, **wish: Any) -> None:
+    def __init__(self, gateway: Gateway, nursery: trio.Nursery, access: Access, **connect_request: Any) -> None:
         self._gateway = gateway
         self._nursery = nursery
         self.link = Link(window=1 << 20, high_water=1 << 30)
@@ -750,7 +752,7 @@ class Trip:
         self.updates: list[Any] = []
         """Messages that it has received besides responses."""
         self.ended = trio.Event()
-        nursery.start_soon(self._serve, ours, gateway.admit(access, ConnectRequest(**wish)))
+        nursery.start_soon(self._serve, ours, gateway.admit(access, ConnectRequest(**connect_request)))
 
     async def _serve(self, ours: MessageStream, admission: Grant) -> None:
         try:
@@ -796,12 +798,12 @@ class Trip:
 
 
 @asynccontextmanager
-async def travelling(gateway: Gateway, access: Access, **wish: Any) -> AsyncIterator[Trip]:
+async def travelling(gateway: Gateway, access: Access, **connect_request: Any) -> AsyncIterator[Trip]:
     """A gateway that runs until the end of the block, and a client."""
     with trio.fail_after(TIMEOUT):
         async with trio.open_nursery() as nursery:
             await nursery.start(gateway.run)
-            yield Trip(gateway, nursery, access, **wish)
+            yield Trip(gateway, nursery, access, **connect_request)
             nursery.cancel_scope.cancel()
 
 

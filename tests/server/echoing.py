@@ -80,7 +80,7 @@ class EchoingGateway(Gateway):
         config = make_config(state_dir, WS, agents=agents, default_agent="first", **settings)
         super().__init__(config, TokenStore(state_dir), spawner, {})
         self.served: list[Served] = []
-        self.wishes: list[ConnectRequest] = []
+        self.connect_requests: list[ConnectRequest] = []
         """Requests of authenticated connections."""
         self.bug: type[Exception] | None = None
         """Raised where a client is served."""
@@ -88,9 +88,11 @@ class EchoingGateway(Gateway):
         self.links: dict[str, int | AccessError] = {}
         """Messages received over each link, or the reason why it can't be resumed."""
 
-    def admit(self, access: Access, wish: ConnectRequest) -> Grant:
-        self.wishes.append(wish)
-        return super().admit(access, replace(wish, session=None) if wish.session == SESSION else wish)
+    def admit(self, access: Access, connect_request: ConnectRequest) -> Grant:
+        self.connect_requests.append(connect_request)
+        return super().admit(
+            access, replace(connect_request, session=None) if connect_request.session == SESSION else connect_request
+        )
 
     def resume(self, access: Access, link_id: str, received: int) -> Any:
         link = self.links.get(link_id, LinkGone("there is no link of that id, or it is not yours"))
@@ -268,9 +270,9 @@ def resuming(received: object, link_id: str | None = LINK) -> list[str]:
     return [*named, f"Acp-Gateway-Resume: {received}"]
 
 
-def destination(door: Listener, token: str | None, **wish: Any) -> Destination:
+def destination(door: Listener, token: str | None, **connect_request: Any) -> Destination:
     """Return the destination of a listener for the client."""
-    return Destination(parse_address(door.urls[0]), None, token, None, None, 1 << 20, **wish)
+    return Destination(parse_address(door.urls[0]), None, token, None, None, 1 << 20, **connect_request)
 
 
 @asynccontextmanager
@@ -348,11 +350,11 @@ async def knock(how: str, unix: str, gateway: EchoingGateway, spawner: Spawner) 
 
 
 @asynccontextmanager
-async def websocket_editor(door: Listener, token: str, **wish: str) -> AsyncIterator[Editor]:
+async def websocket_editor(door: Listener, token: str, **connect_request: str) -> AsyncIterator[Editor]:
     """An editor that came in over a WebSocket."""
     websocket = await connect_websocket(
         await connect_tcp("127.0.0.1", port_of(door)),
-        WebSocketURI(False, "127.0.0.1", port_of(door), "/acp", urlencode(wish)),
+        WebSocketURI(False, "127.0.0.1", port_of(door), "/acp", urlencode(connect_request)),
         {"Authorization": f"Bearer {token}"},
         max_message_size=1 << 20,
         timing=Timing(),

@@ -21,12 +21,12 @@ from acp_gateway.gateway.events.audit import NO_AUDIT
 from acp_gateway.security.tls import client_context, create_certificate, server_context
 from acp_gateway.server.handshake_limits import (
     BRIEF_CONNECTION,
-    COMPLAINT_INTERVAL,
-    CREDIT,
+    BURST,
     FREE_COST,
     FULL_PAUSE,
     FULL_TIMEOUT,
-    LARGEST_DEBT,
+    LOG_INTERVAL,
+    MAX_DEBT,
     SHARE,
     STEP_COST,
     CpuBudget,
@@ -207,63 +207,63 @@ async def test_there_may_be_nobody_to_evict_one(limiter: HandshakeLimiter) -> No
 
 
 async def test_nobody_waits_as_long_as_little_is_charged(autojump_clock: trio.testing.MockClock) -> None:
-    turnstile = CpuBudget(0.5)
+    budget = CpuBudget(0.5)
     for _ in range(10):
-        await turnstile.turn()
-        turnstile.charge(CREDIT / 10)
+        await budget.turn()
+        budget.charge(BURST / 10)
     assert trio.current_time() == 0.0
 
 
 async def test_in_the_long_run_what_is_charged_is_a_share_of_the_time(autojump_clock: trio.testing.MockClock) -> None:
-    turnstile = CpuBudget(0.25)
+    budget = CpuBudget(0.25)
     for _ in range(1000):
-        await turnstile.turn()
-        turnstile.charge(0.001)
-    assert trio.current_time() == pytest.approx((1.0 - CREDIT) / 0.25, rel=0.01)
+        await budget.turn()
+        budget.charge(0.001)
+    assert trio.current_time() == pytest.approx((1.0 - BURST) / 0.25, rel=0.01)
 
 
 async def test_a_time_without_anybody_is_not_saved_up_for_ever(autojump_clock: trio.testing.MockClock) -> None:
-    turnstile = CpuBudget(0.5)
+    budget = CpuBudget(0.5)
     await trio.sleep(1000)
-    turnstile.charge(CREDIT)
-    turnstile.charge(0.01)
-    await turnstile.turn()
+    budget.charge(BURST)
+    budget.charge(0.01)
+    await budget.turn()
     assert trio.current_time() == pytest.approx(1000.02)
 
 
 async def test_what_many_owe_together_is_not_waited_for_for_ever(autojump_clock: trio.testing.MockClock) -> None:
-    turnstile = CpuBudget(0.5)
+    budget = CpuBudget(0.5)
     for _ in range(1000):
-        turnstile.charge(0.001)
-    await turnstile.turn()
-    assert trio.current_time() == pytest.approx(LARGEST_DEBT / 0.5)
+        budget.charge(0.001)
+    await budget.turn()
+    assert trio.current_time() == pytest.approx(MAX_DEBT / 0.5)
 
 
 async def test_what_one_step_took_is_paid_for_however_long_it_was(autojump_clock: trio.testing.MockClock) -> None:
-    turnstile = CpuBudget(0.25)
+    budget = CpuBudget(0.25)
     for _ in range(10):
-        await turnstile.turn()
-        turnstile.charge(100 * LARGEST_DEBT)
-        turnstile.charge(0.0)
-    await turnstile.turn()
-    assert trio.current_time() == pytest.approx((10 * 100 * LARGEST_DEBT - CREDIT) / 0.25)
+        await budget.turn()
+        budget.charge(100 * MAX_DEBT)
+        budget.charge(0.0)
+    await budget.turn()
+    assert trio.current_time() == pytest.approx((10 * 100 * MAX_DEBT - BURST) / 0.25)
 
 
 async def test_a_debt_that_is_too_small_for_the_clock_ends(autojump_clock: trio.testing.MockClock) -> None:
-    turnstile = CpuBudget(0.5)
+    budget = CpuBudget(0.5)
     autojump_clock.jump(1e9)
-    turnstile.charge(CREDIT + 1e-12)
+    budget.charge(BURST + 1e-12)
     with trio.fail_after(1):
-        await turnstile.turn()
+        await budget.turn()
 
 
 async def test_one_passes_at_a_turn_in_the_order_in_which_they_came() -> None:
-    turnstile = CpuBudget(0.5)
+    budget = CpuBudget(0.5)
     passed: list[int] = []
     alone: list[int] = []
 
     async def come(number: int) -> None:
-        await turnstile.turn()
+        await budget.turn()
         passed.append(number)
 
     class Watch(trio.abc.Instrument):
@@ -299,7 +299,7 @@ async def test_only_who_came_for_nothing_is_paid_for(
     for _ in range(1000):
         await come(is_let_in=False)
     charged = 1000 * (ARRIVAL_COST + 4 * STEP_COST)
-    assert trio.current_time() == pytest.approx((charged - CREDIT) / SHARE, rel=0.01)
+    assert trio.current_time() == pytest.approx((charged - BURST) / SHARE, rel=0.01)
 
 
 async def test_who_comes_in_and_leaves_at_once_is_paid_for_as_well(
@@ -312,13 +312,13 @@ async def test_who_comes_in_and_leaves_at_once_is_paid_for_as_well(
             limiter.authenticated(connection)
         came = trio.current_time()
         await trio.sleep(seconds)
-        limiter.release(10 * CREDIT, came)
+        limiter.release(10 * BURST, came)
         began = trio.current_time()
         await limiter.step(guest())
         return trio.current_time() - began
 
     assert await visit(BRIEF_CONNECTION) == 0
-    assert await visit(0.0) > CREDIT
+    assert await visit(0.0) > BURST
 
 
 async def test_who_sends_byte_after_byte_pays_before_leaving(
@@ -328,7 +328,7 @@ async def test_who_sends_byte_after_byte_pays_before_leaving(
     with limiter.admit(connection):
         for _ in range(FREE_STEPS + 1000):
             await limiter.step(connection)
-        assert trio.current_time() == pytest.approx((1000 * STEP_COST - CREDIT) / SHARE, rel=0.01)
+        assert trio.current_time() == pytest.approx((1000 * STEP_COST - BURST) / SHARE, rel=0.01)
 
 
 async def test_the_work_for_a_guest_is_measured(limiter: HandshakeLimiter, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -343,14 +343,14 @@ async def test_the_work_for_a_guest_is_measured(limiter: HandshakeLimiter, monke
 async def test_who_costs_more_than_anybody_who_comes_in_pays_before_leaving(
     limiter: HandshakeLimiter, monkeypatch: pytest.MonkeyPatch, autojump_clock: trio.testing.MockClock
 ) -> None:
-    times = iter([10.0, 10.0 + 3 * CREDIT])
+    times = iter([10.0, 10.0 + 3 * BURST])
     monkeypatch.setattr("time.perf_counter", lambda: next(times))
     connection = guest()
     with limiter.measured(connection):
         pass
     monkeypatch.undo()
     await limiter.step(connection)
-    assert trio.current_time() == pytest.approx((3 * CREDIT + ARRIVAL_COST + STEP_COST - CREDIT) / SHARE, rel=0.05)
+    assert trio.current_time() == pytest.approx((3 * BURST + ARRIVAL_COST + STEP_COST - BURST) / SHARE, rel=0.05)
 
 
 @pytest.mark.parametrize("how", ["refused", "not understood"])
@@ -364,10 +364,10 @@ async def test_who_was_refused_pays_at_once_and_not_when_they_choose_to_leave(
             if how == "refused":
                 limiter.refuse(connection, Unauthorized("no"))
             else:
-                limiter.complain(connection, "what?")
+                limiter.refuse_malformed(connection, "what?")
         await limiter.step(guest())
         charged = 200 * (ARRIVAL_COST + STEP_COST)
-        assert trio.current_time() == pytest.approx((charged - CREDIT) / SHARE, rel=0.05)
+        assert trio.current_time() == pytest.approx((charged - BURST) / SHARE, rel=0.05)
 
 
 async def test_where_it_is_full_the_next_is_expected_when_one_has_gone(
@@ -376,7 +376,7 @@ async def test_where_it_is_full_the_next_is_expected_when_one_has_gone(
     limiter = make(tmp_path, max_handshakes=2)
     first = guest()
     async with staying(limiter, first, guest()), trio.open_nursery() as nursery:
-        nursery.start_soon(limiter.expect)
+        nursery.start_soon(limiter.wait_to_accept)
         await trio.sleep(FULL_TIMEOUT / 2)
         limiter.authenticated(first)
     assert trio.current_time() == FULL_TIMEOUT / 2
@@ -387,7 +387,7 @@ async def test_where_it_stays_full_the_next_is_expected_all_the_same(
 ) -> None:
     limiter = make(tmp_path, max_handshakes=2)
     async with staying(limiter, guest(), guest()):
-        await limiter.expect()
+        await limiter.wait_to_accept()
     assert trio.current_time() == FULL_TIMEOUT
 
 
@@ -433,7 +433,7 @@ async def test_the_log_has_it_again_when_that_is_long_ago(
     for _ in range(3):
         doorstep = ThrottledListener(Crowded(errno.EMFILE), limiter)  # type: ignore[arg-type]
         await (await doorstep.accept()).aclose()
-        await trio.sleep(COMPLAINT_INTERVAL)
+        await trio.sleep(LOG_INTERVAL)
     assert len(caplog.records) == 3
 
 

@@ -213,7 +213,7 @@ async def test_the_query_chooses_an_agent_that_the_token_allows(
 
 
 @pytest.mark.parametrize(
-    ("query", "wish"),
+    ("query", "connect_request"),
     [
         ("", ConnectRequest()),
         ("?agent=second", ConnectRequest("second")),
@@ -224,10 +224,12 @@ async def test_the_query_chooses_an_agent_that_the_token_allows(
         ("?control=1&observer=1&attach=x&session1=x", ConnectRequest(control=True)),
     ],
 )
-async def test_the_query_says_what_is_wanted(query: str, wish: ConnectRequest, gateway: EchoingGateway) -> None:
+async def test_the_query_says_what_is_wanted(
+    query: str, connect_request: ConnectRequest, gateway: EchoingGateway
+) -> None:
     async with listening(WS, gateway) as door:
         assert (await ask(door, f"/acp{query}", *upgrade(bearer(gateway.token())))).status == 101
-    assert gateway.wishes == [wish]
+    assert gateway.connect_requests == [connect_request]
 
 
 @pytest.mark.parametrize(
@@ -252,7 +254,7 @@ async def test_a_query_that_is_not_understood_is_bad_for_those_with_a_token(
         assert (await ask(door, f"/acp?{query}", *upgrade())).status == 401
     assert refused.status == 400
     assert refused.headers["acp-gateway"] == ["protocol"]
-    assert gateway.wishes == []
+    assert gateway.connect_requests == []
 
 
 @pytest.mark.parametrize("session", ["", "no-session", "x" * SESSION_ID_SIZE])
@@ -369,7 +371,7 @@ async def test_a_request_without_an_upgrade_is_told_to_upgrade_before_anybody_co
             assert response.status == 426
             assert response.headers["upgrade"] == ["websocket"]
             assert response.body == SPEAKS_WEBSOCKET + "\n"
-    assert gateway.wishes == []
+    assert gateway.connect_requests == []
 
 
 @pytest.mark.parametrize("method", ["POST", "DELETE", "PUT", "OPTIONS"])
@@ -385,7 +387,7 @@ async def test_a_client_of_acp_over_http_is_told_that_a_websocket_is_spoken_here
         assert response.body == SPEAKS_WEBSOCKET + "\n"
         assert (await ask(door, "/elsewhere", *length, method=method, body=body)).status == 404
         assert (await ask(door, "/healthz", method=method)).headers["allow"] == ["GET"]
-    assert gateway.wishes == []
+    assert gateway.connect_requests == []
 
 
 @pytest.mark.parametrize("url", [WS, TCP])
@@ -464,7 +466,7 @@ async def test_a_message_may_be_larger_than_a_hello(gateway: EchoingGateway) -> 
 
 
 @pytest.mark.parametrize(
-    ("params", "wish"),
+    ("params", "connect_request"),
     [
         ({}, ConnectRequest()),
         ({"agent": None, "session": None, "observe": False, "control": False}, ConnectRequest()),
@@ -473,12 +475,12 @@ async def test_a_message_may_be_larger_than_a_hello(gateway: EchoingGateway) -> 
     ],
 )
 async def test_a_hello_says_what_is_wanted(
-    params: dict[str, Any], wish: ConnectRequest, gateway: EchoingGateway
+    params: dict[str, Any], connect_request: ConnectRequest, gateway: EchoingGateway
 ) -> None:
     async with listening(TCP, gateway) as door, connected(door) as lines:
         await lines.send(hello(token=gateway.token(), **params))
         assert "result" in json.loads(await lines.receive())
-    assert gateway.wishes == [wish]
+    assert gateway.connect_requests == [connect_request]
 
 
 @pytest.mark.parametrize(
@@ -744,7 +746,7 @@ async def test_an_upgrade_resumes_a_link_whatever_its_query_says(
     assert (resumed.access.identity, resumed.link_id, resumed.received_there) == ("ann", LINK, count)
     assert re.fullmatch(r"the-link \(127\.0\.0\.1:\d+\)", resumed.name)
     assert gateway.served == []
-    assert gateway.wishes == []
+    assert gateway.connect_requests == []
 
 
 @pytest.mark.parametrize("headers", BROKEN_LINKS, ids=lambda headers: " ".join(headers)[:50])
@@ -757,7 +759,7 @@ async def test_a_wish_for_a_link_that_is_not_understood_is_bad_for_those_with_a_
         assert (await ask(door, "/acp", *upgrade(*headers))).status == 401
     assert refused.status == 400
     assert refused.headers["acp-gateway"] == ["protocol"]
-    assert (gateway.served, gateway.resumed, gateway.wishes) == ([], [], [])
+    assert (gateway.served, gateway.resumed, gateway.connect_requests) == ([], [], [])
 
 
 @pytest.mark.parametrize("headers", [*BROKEN_LINKS, resuming(0), resuming(3), resuming(0, None)])
@@ -771,7 +773,7 @@ async def test_a_control_connection_has_no_link_that_could_be_resumed(
     assert "acp-gateway-resume" not in response.headers
     assert response.headers["acp-connection-id"] != [LINK]
     assert gateway.resumed == []
-    assert gateway.wishes == [ConnectRequest(control=True)]
+    assert gateway.connect_requests == [ConnectRequest(control=True)]
     assert gateway.links == {LINK: 0}
 
 
@@ -792,9 +794,9 @@ async def test_a_link_is_resumed_with_a_token_that_is_valid_now(gateway: Echoing
 async def test_a_hello_asks_for_a_link_that_can_be_resumed(gateway: EchoingGateway) -> None:
     token = gateway.token()
     async with listening(TCP, gateway) as door:
-        for wish in ({}, {"connectionId": None}, {"received": 0}):
+        for connect_request in ({}, {"connectionId": None}, {"received": 0}):
             async with connected(door) as lines:
-                await lines.send(hello(token=token, agent="second", resume=wish))
+                await lines.send(hello(token=token, agent="second", resume=connect_request))
                 result = json.loads(await lines.receive())["result"]
                 assert result == {"connectionId": gateway.served[-1].link_id, "received": 0}
                 assert gateway.served[-1].agent == "second"
@@ -827,7 +829,7 @@ async def test_a_hello_resumes_a_link_whatever_else_it_asks_for(link: dict[str, 
     assert (resumed.access.identity, resumed.received_there) == ("ann", link.get("received", 0))
     assert resumed.name.startswith("the-link (127.0.0.1:")
     assert gateway.served == []
-    assert gateway.wishes == []
+    assert gateway.connect_requests == []
 
 
 @pytest.mark.parametrize("link", [{}, {"connectionId": LINK, "received": 3}])
@@ -838,7 +840,7 @@ async def test_a_hello_for_a_control_connection_has_no_link_that_could_be_resume
     async with listening(TCP, gateway) as door, connected(door) as lines:
         await lines.send(hello(token=gateway.token(), control=True, resume=link))
         assert list(json.loads(await lines.receive())["result"]) == ["connectionId"]
-    assert gateway.wishes == [ConnectRequest(control=True)]
+    assert gateway.connect_requests == [ConnectRequest(control=True)]
     assert gateway.resumed == []
     assert gateway.links == {LINK: 0}
 

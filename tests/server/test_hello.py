@@ -69,7 +69,7 @@ def test_a_member_of_a_hello_that_is_not_known_is_refused_with_those_that_are(
     with pytest.raises(BadHello) as refused:
         read_hello(first_line(params=params))
     assert str(refused.value) == (f"{place} has a member that is not known here; there are {known}, spelled like this")
-    assert (refused.value.code, refused.value.answered) == (-32602, b"1")
+    assert (refused.value.code, refused.value.request_id) == (-32602, b"1")
 
 
 @pytest.mark.parametrize(

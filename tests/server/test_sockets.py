@@ -16,7 +16,7 @@ import trio
 from acp_gateway.config.addresses import parse_address
 from acp_gateway.errors import CannotListen
 from acp_gateway.server import sockets as binding_module
-from acp_gateway.server.sockets import Bound, bind
+from acp_gateway.server.sockets import BoundSockets, bind
 from tests.doubles import TIMEOUT, open_descriptors
 
 TCP = "tcp://127.0.0.1:0"
@@ -28,7 +28,7 @@ def unix(tmp_path: Path) -> str:
 
 
 @asynccontextmanager
-async def binding(url: str, *inherited: socket.socket) -> AsyncIterator[Bound]:
+async def binding(url: str, *inherited: socket.socket) -> AsyncIterator[BoundSockets]:
     """The listening sockets of an address, while the block runs."""
     bound = await bind(parse_address(url), inherited)
     try:
@@ -37,7 +37,7 @@ async def binding(url: str, *inherited: socket.socket) -> AsyncIterator[Bound]:
         bound.close()
 
 
-async def greet(bound: Bound) -> bytes:
+async def greet(bound: BoundSockets) -> bytes:
     """Return the greeting that a client receives there."""
     (listener,) = bound.listeners
     with trio.fail_after(TIMEOUT), socket.socket(listener.socket.family) as client:
