@@ -17,7 +17,7 @@ from acp_gateway.printable import LONGEST, printable
     ],
     ids=ascii,
 )
-def test_what_a_terminal_obeys_or_nobody_sees_is_escaped(character: str) -> None:
+def test_control_and_invisible_characters_are_escaped(character: str) -> None:
     shown = printable(f"a{character}b")
     assert shown == f"a{ascii(character)[1:-1]}b"
     assert shown.isascii()

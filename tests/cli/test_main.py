@@ -44,7 +44,7 @@ def test_help_is_shown_for_whatever_people_type() -> None:
 @pytest.mark.parametrize(
     "command", [["--help"], ["audit"], ["token", "list"], ["certs", "show", "cert.pem"]], ids=lambda words: words[0]
 )
-def test_a_command_whose_output_nobody_reads_any_more_ends_quietly(
+def test_a_command_ends_quietly_when_the_reader_of_its_stdout_is_gone(
     config: Path, tmp_path: Path, command: list[str]
 ) -> None:
     run("certs", "create", "--out", tmp_path)

@@ -460,7 +460,7 @@ class BrokenPipe(io.TextIOBase):
         raise BrokenPipeError(32, "Broken pipe")
 
 
-def test_a_token_that_reaches_nobody_is_revoked_and_the_one_of_before_goes_on(
+def test_pair_here_revokes_a_token_that_stdout_did_not_take_and_keeps_the_one_before(
     tls_config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first = offered(here(tls_config, told="keep\n"))

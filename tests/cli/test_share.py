@@ -75,7 +75,9 @@ def test_a_session_that_is_written_a_moment_later_is_shared(
     assert run("share", "s1", "--config", config).exit_code == 0
 
 
-def test_a_database_that_cannot_be_read_hinders_nobody(config: Path, store: TokenStore, tmp_path: Path) -> None:
+def test_share_warns_of_an_unreadable_database_and_makes_the_token(
+    config: Path, store: TokenStore, tmp_path: Path
+) -> None:
     (tmp_path / "state/sessions.db").write_text("junk")
     shared = run("share", "s1", "--config", config)
     assert shared.exit_code == 0

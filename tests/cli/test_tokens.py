@@ -170,7 +170,9 @@ def test_a_token_that_was_used_is_listed_with_the_hour(config: Path, tmp_path: P
     database.close()
 
 
-def test_tokens_are_listed_though_nobody_can_read_when_they_were_used(config: Path, tmp_path: Path) -> None:
+def test_token_list_works_without_times_of_last_use_where_the_database_is_unreadable(
+    config: Path, tmp_path: Path
+) -> None:
     TokenStore(tmp_path / "state").create("laptop", "ann", None)
     (tmp_path / "state" / DATABASE).write_text("junk")
     listed = run("token", "list", "--config", config)

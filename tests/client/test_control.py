@@ -342,7 +342,7 @@ async def open_session(gateway: Gateway, identity: str, nursery: trio.Nursery) -
 
 
 @pytest.mark.parametrize("scheme", ["unix", "tcp", "ws"])
-async def test_the_real_desk_is_asked_and_its_answer_understood(
+async def test_list_sessions_understands_the_control_channel_of_a_real_gateway(
     scheme: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with (
@@ -381,7 +381,9 @@ async def test_the_real_desk_is_asked_and_its_answer_understood(
         editors.cancel_scope.cancel()
 
 
-async def test_the_real_desk_tells_of_the_sessions_of_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_control_channel_of_a_real_gateway_lists_sessions_from_before_its_restart(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async with real_gateway(tmp_path, "unix", monkeypatch) as (gateway, _), trio.open_nursery() as editors:
         own = await open_session(gateway, gateway.registry.own_identity, editors)
         await open_session(gateway, "ann", editors)
@@ -392,7 +394,7 @@ async def test_the_real_desk_tells_of_the_sessions_of_before(tmp_path: Path, mon
     assert listed.problems == ()
 
 
-async def test_the_real_desk_tells_what_is_wrong_with_the_storage(
+async def test_the_control_channel_of_a_real_gateway_reports_problems_of_the_storage(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "sessions.db").write_bytes(b"junk" * 1000)

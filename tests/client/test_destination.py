@@ -196,7 +196,7 @@ def test_why_a_token_may_not_be_accepted_is_known_with_the_command_that_helps(ot
     assert hint("other") == "this host was paired: `acp-gateway pair ann@other` gets a new one"
 
 
-def test_a_home_in_the_environments_token_file_is_expanded_as_no_shell_would(
+def test_a_tilde_in_the_variable_for_the_token_file_is_expanded(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     token = mint()
@@ -207,7 +207,7 @@ def test_a_home_in_the_environments_token_file_is_expanded_as_no_shell_would(
     assert find_destination("wss://box", None, None, None, None, 1, insecure=False).token == token
 
 
-def test_a_home_that_nobody_has_is_an_error_in_words(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_token_file_in_the_home_folder_of_an_unknown_user_is_a_config_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ACP_GATEWAY_TOKEN_FILE", "~no-such-user-here/token")
     with pytest.raises(ConfigError, match="no home directory is known"):
         find_destination("wss://box", None, None, None, None, 1, insecure=False)

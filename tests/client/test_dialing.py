@@ -194,7 +194,7 @@ async def test_a_refusal_means_the_same_over_lines_and_over_websockets(code: int
     "text",
     [b"SSH-2.0-OpenSSH_9.2\r\n", b"{}\n", b"[]\n", b'{"error":7}\n', b"\xff\n", b"[" * 1000 + b"\n"],
 )
-async def test_whoever_answers_a_hello_with_something_else_is_no_gateway(text: bytes) -> None:
+async def test_a_server_that_does_not_answer_a_hello_with_one_is_a_protocol_error(text: bytes) -> None:
     async with serving(answering(text)) as port:
         assert type(await failure(f"tcp://127.0.0.1:{port}")) is ProtocolError
 
@@ -202,7 +202,7 @@ async def test_whoever_answers_a_hello_with_something_else_is_no_gateway(text: b
 @pytest.mark.parametrize(
     "text", [b"SSH-2.0-OpenSSH_9.2\r\n", b"HTTP/1.1 302 Found\r\nLocation: /x\r\nContent-Length: 0\r\n\r\n"]
 )
-async def test_whoever_answers_an_upgrade_with_something_else_is_no_gateway(text: bytes) -> None:
+async def test_a_server_that_does_not_answer_an_upgrade_with_one_is_a_protocol_error(text: bytes) -> None:
     async with serving(answering(text)) as port:
         assert type(await failure(f"ws://127.0.0.1:{port}")) is ProtocolError
 
@@ -325,7 +325,7 @@ async def test_a_server_that_hangs_up_is_not_there_yet(scheme: str) -> None:
         assert type(await failure(f"{scheme}://127.0.0.1:{port}", pin="sha256:" + 64 * "0")) is Unreachable
 
 
-async def test_a_port_that_nobody_listens_at_is_named() -> None:
+async def test_a_refused_connection_is_unreachable_and_names_the_port() -> None:
     async with serving(answering(b"")) as port:
         pass
     error = await failure(f"tcp://127.0.0.1:{port}")
@@ -578,7 +578,7 @@ async def test_where_the_certificate_is_accepted_and_its_owner_unknown_the_subje
 
 
 @pytest.mark.parametrize("scheme", ["tcp+tls", "wss"])
-async def test_a_client_key_that_others_may_read_is_an_error_before_anybody_is_asked(
+async def test_a_client_key_that_others_may_read_is_an_error_before_dialing(
     scheme: str, clients: Authority, tmp_path: Path
 ) -> None:
     cert, key = clients.issue(tmp_path, ANN)
@@ -648,7 +648,7 @@ async def dialed(scheme: str, handler: Callable[[trio.SocketStream], Awaitable[N
         (Resume(ID, 17), {"acp-gateway-resume": "17", "acp-connection-id": ID}, {"connectionId": ID, "received": 17}),
     ],
 )
-async def test_the_wish_for_a_link_is_said_in_the_headers_and_in_the_hello(
+async def test_a_resume_request_is_in_the_headers_and_in_the_hello(
     resume: Resume | None, headers: dict[str, str], params: dict[str, Any] | None
 ) -> None:
     heard = []
@@ -695,7 +695,7 @@ async def test_the_answer_to_a_link_has_its_id_and_the_gateways_count(
         ({"connectionId": "x" * 65}, [f"Acp-Connection-Id: {'x' * 65}"], None),
     ],
 )
-async def test_a_server_that_knows_nothing_of_links_is_one_to_talk_to(
+async def test_a_server_without_links_gets_a_connection_without_resumption(
     result: object, headers: list[str], connection_id: str | None
 ) -> None:
     for scheme, handler in (("tcp", welcoming(result)), ("ws", upgrading(*headers))):
@@ -732,7 +732,7 @@ async def test_an_answer_whose_count_is_none_is_an_error_of_the_protocol(
         (Resume(), {"connectionId": ID, "received": 1}, "counts 1 messages on a new link"),
     ],
 )
-async def test_an_answer_that_does_not_fit_the_wish_is_an_error_of_the_protocol(
+async def test_an_answer_that_does_not_fit_the_resume_request_is_a_protocol_error(
     resume: Resume, answer: dict[str, Any], why: str
 ) -> None:
     names = {"connectionId": "Acp-Connection-Id", "received": "Acp-Gateway-Resume"}

@@ -175,7 +175,7 @@ def test_a_session_whose_id_holds_a_lone_surrogate_is_another(positions: Positio
         b'{"params":{"positions":{"s":{"epoch":"f","position":"7"}}}}',
     ],
 )
-def test_a_mark_that_nobody_understands_says_nothing(positions: Positions, text: bytes) -> None:
+def test_a_mark_that_cannot_be_parsed_changes_no_position(positions: Positions, text: bytes) -> None:
     positions.passed([update()])
     assert positions.marked(text) == {}
     positions.passed([update()])

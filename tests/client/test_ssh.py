@@ -106,7 +106,7 @@ def test_the_program_is_found_at_usual_places_when_the_path_is_short(tmp_path: P
     assert run_there(remote_command(None, []), tmp_path, f"/bin:{tmp_path}/bin").stdout == f"{on_path}\n"
 
 
-def test_a_path_that_is_given_is_taken_and_its_home_expanded(tmp_path: Path) -> None:
+def test_a_path_given_for_the_remote_command_is_used_and_its_tilde_expanded(tmp_path: Path) -> None:
     program = make_program(tmp_path / "my tools/acp-gateway")
     make_program(tmp_path / ".local/bin/acp-gateway")
     assert run_there(remote_command(str(program), []), tmp_path).stdout == f"{program}\n"
@@ -377,5 +377,5 @@ async def test_the_name_of_the_host_is_what_ssh_makes_of_it(stand_in: StandIn) -
     assert await find_host_name(BOX) == "box"
 
 
-def test_a_mark_is_one_line_that_nobody_else_writes() -> None:
+def test_a_mark_of_the_relay_is_one_line_with_the_nonce() -> None:
     assert mark("relay", "BEGIN", "ab") == "=== acp-gateway relay 1 BEGIN ab ==="

@@ -390,9 +390,7 @@ async def test_what_is_said_while_a_lost_connection_is_being_closed_has_not_left
     assert owner.without_agent == [("c1", [b"said meanwhile"], "the agent has ended")]
 
 
-async def test_what_ends_a_turn_is_sent_again_where_nobody_knows_whether_it_has_arrived(
-    gateway: FakeGateway, autojump_clock: MockClock
-) -> None:
+async def test_a_session_cancel_that_may_be_lost_is_sent_again(gateway: FakeGateway, autojump_clock: MockClock) -> None:
     cancel = b'{"jsonrpc":"2.0","method":"session/cancel","params":{"sessionId":"s"}}'
     prompt = b'{"jsonrpc":"2.0","id":1,"method":"session/prompt","params":{"text":"what is session/cancel?"}}'
     async with kept_up(gateway) as (uplink, owner):
@@ -584,7 +582,7 @@ async def test_at_first_a_gateway_that_was_reached_before_is_tried_for_longer(
     assert (trio.current_time(), noted) == (seconds, [])
 
 
-async def test_other_errors_than_that_nobody_answers_end_it_also_where_the_gateway_was_reached_before(
+async def test_errors_other_than_unreachable_end_the_uplink_also_to_a_gateway_that_was_reached_before(
     gateway: FakeGateway, autojump_clock: MockClock
 ) -> None:
     gateway.refusals = [Unreachable("no"), TrustError("another pin")]

@@ -27,14 +27,14 @@ def test_an_xdg_variable_that_is_not_absolute_is_ignored(value: str, monkeypatch
     assert directories.config_home() == Path("/home/ann/.config/acp-gateway")
 
 
-def test_without_any_variable_the_user_database_knows_the_home_folder() -> None:
+def test_without_variables_the_directories_come_from_the_user_database() -> None:
     pwd = pytest.importorskip("pwd")
     home = Path(pwd.getpwuid(os.getuid()).pw_dir)
     assert directories.config_home() == home / ".config/acp-gateway"
     assert directories.state_home() == home / ".local/state/acp-gateway"
 
 
-def test_a_home_that_nobody_knows_is_a_clear_error_and_never_a_folder_called_tilde() -> None:
+def test_an_unknown_home_directory_is_a_config_error_and_never_a_folder_called_tilde() -> None:
     with pytest.raises(ConfigError, match="no home directory is known"):
         directories.expand_user("~missing-user/x")
 

@@ -23,7 +23,7 @@ def written(tmp_path: Path, source: str, options: dict[str, Value | None], name:
     return path.read_bytes().decode()
 
 
-def test_the_first_entry_makes_the_file_and_its_folder_for_nobody_elses_eyes(tmp_path: Path) -> None:
+def test_the_first_entry_makes_hosts_toml_and_its_folder_readable_by_the_owner_alone(tmp_path: Path) -> None:
     path = tmp_path / "acp-gateway" / "hosts.toml"
     write_host(path, "box", {"url": "wss://box:7443/acp", "pin": None, "ssh_options": ("A=b", 'C="d"')})
     assert path.read_text() == '[hosts.box]\nurl = "wss://box:7443/acp"\nssh_options = ["A=b", "C=\\"d\\""]\n'

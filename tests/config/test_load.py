@@ -563,7 +563,7 @@ def test_a_credential_that_only_the_service_has_is_a_warning_elsewhere(
     assert check_config(path) == []
 
 
-def test_nobody_is_told_to_hide_a_certificate_that_stands_where_the_key_belongs(write: Write, tmp_path: Path) -> None:
+def test_a_certificate_given_as_key_is_not_warned_of_as_readable_by_others(write: Write, tmp_path: Path) -> None:
     (tmp_path / "c.pem").touch(0o600)
     (tmp_path / "k.pem").write_text("-----BEGIN CERTIFICATE-----\n")
     path = write(LISTEN_TLS + PRESENT_AGENT)

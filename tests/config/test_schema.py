@@ -186,7 +186,7 @@ def test_a_relative_path_starts_at_the_folder_of_the_file(tmp_path: Path) -> Non
     assert read(tmp_path, 'path = "/sub/file"').path == Path("/sub/file")
 
 
-def test_a_tilde_is_the_home_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_tilde_in_a_path_is_expanded_to_the_home_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", "/home/ann")
     section = read(tmp_path, 'path = "~/file"\nabsolute = "~/folder"')
     assert (section.path, section.absolute) == (Path("/home/ann/file"), Path("/home/ann/folder"))

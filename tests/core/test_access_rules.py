@@ -93,7 +93,7 @@ def test_a_guest_may_cancel_and_tell_nothing_else() -> None:
     assert objection_to_notification(GUEST, notification("_x/y", sessionId="s")) is not None
 
 
-def test_nobody_may_cancel_everything_by_naming_nothing() -> None:
+def test_a_session_cancel_without_a_session_is_refused() -> None:
     assert objection_to_notification(CONTROLLER, notification(methods.SESSION_CANCEL)) is not None
 
 

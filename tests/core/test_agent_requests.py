@@ -136,7 +136,7 @@ def test_an_answer_that_some_would_take_for_a_request_reaches_no_agent(more: str
     assert bob.hears()["error"]["code"] == -32600
 
 
-def test_a_question_with_more_options_than_anybody_reads_is_refused() -> None:
+def test_a_permission_request_with_more_options_than_the_limit_is_refused() -> None:
     scene, ann, bob = together()
     scene.agent.ask_permission("q", options=tuple(map(str, range(OPTIONS + 1))))
     assert scene.agent.hears()["error"]["code"] == -32602
@@ -226,7 +226,7 @@ def test_an_id_that_the_client_was_not_given_answers_nothing(raw_id: bytes) -> N
 # Responses that do not settle a request.
 
 
-def test_an_error_decides_for_nobody_else() -> None:
+def test_an_error_of_one_client_does_not_decide_a_permission_request() -> None:
     scene, ann, bob = together()
     scene.agent.ask_permission("q")
     question = ann.hears()
@@ -279,7 +279,7 @@ def test_an_option_counts_however_it_is_escaped() -> None:
     assert scene.agent.hears()["id"] == "q"
 
 
-def test_the_agent_gets_the_last_error_when_everybody_has_failed() -> None:
+def test_the_agent_gets_the_last_error_when_all_clients_have_failed() -> None:
     scene, ann, bob = together()
     scene.agent.ask_permission("q")
     ann.fail(ann.hears(), -32602, "first")
@@ -288,7 +288,7 @@ def test_the_agent_gets_the_last_error_when_everybody_has_failed() -> None:
     assert not scene.multiplexer.busy
 
 
-def test_the_agent_gets_an_error_when_everybody_has_answered_and_nobody_validly() -> None:
+def test_the_agent_gets_an_error_when_all_clients_have_answered_and_none_validly() -> None:
     scene, ann, bob = together()
     scene.agent.ask_permission("q")
     ann.fail(ann.hears())
@@ -327,7 +327,7 @@ def test_a_decision_about_no_session_is_cancelled_when_all_who_were_asked_have_l
     assert scene.agent.hears() == answered("q", CANCELLED)
 
 
-def test_an_error_does_not_decide_while_somebody_may_return() -> None:
+def test_an_error_does_not_decide_while_an_away_client_may_return() -> None:
     scene, ann, bob = together()
     ann.away()
     scene.agent.ask_permission("q")
@@ -353,7 +353,7 @@ def test_a_question_that_was_failed_once_is_still_held_when_all_have_left() -> N
 # No client connected.
 
 
-def test_a_question_that_nobody_is_there_for_is_held_for_who_comes_next() -> None:
+def test_a_permission_request_without_a_client_waits_for_the_next_one() -> None:
     scene, ann, bob = together()
     ann.gone()
     bob.gone()
@@ -379,7 +379,7 @@ def test_a_question_that_was_open_when_all_left_is_held_as_well() -> None:
     assert scene.agent.hears() == answered("q", selected("yes"))
 
 
-def test_observers_alone_are_nobody() -> None:
+def test_a_permission_request_waits_while_only_observers_are_attached() -> None:
     scene, ann, bob = together()
     watcher = scene.join("watcher", role=Role.OBSERVER)
     watcher.load()
@@ -509,7 +509,7 @@ def test_a_dialog_that_was_open_when_the_link_was_lost_can_be_answered_once_it_i
     assert scene.agent.hears() == answered("q", selected("yes"))
 
 
-def test_who_is_away_is_asked_and_told_when_somebody_else_decides() -> None:
+def test_an_away_client_gets_the_permission_request_and_its_withdrawal() -> None:
     scene, ann, bob = together()
     ann.away()
     scene.agent.ask_permission("q")
@@ -532,7 +532,7 @@ def test_what_only_one_client_gets_waits_for_one_that_is_connected() -> None:
     assert scene.agent.hears() == answered("q", "done")
 
 
-def test_whoever_closes_its_view_has_its_copy_taken_back() -> None:
+def test_session_close_withdraws_the_permission_request_from_that_client() -> None:
     scene, ann, bob = together()
     scene.agent.ask_permission("q")
     question = ann.hears()
@@ -547,7 +547,7 @@ def test_whoever_closes_its_view_has_its_copy_taken_back() -> None:
 # Ends of a request without a response.
 
 
-def test_the_end_of_a_turn_by_somebody_settles_everything_that_is_to_be_decided_in_the_session() -> None:
+def test_session_cancel_of_any_client_cancels_all_agent_requests_of_the_session() -> None:
     scene, ann, bob = together()
     ann.prompt()
     scene.agent.heard()
@@ -566,7 +566,7 @@ def test_the_end_of_a_turn_by_somebody_settles_everything_that_is_to_be_decided_
     assert scene.agent.heard() == []
 
 
-def test_the_end_of_a_turn_settles_a_question_that_nobody_is_there_for() -> None:
+def test_session_cancel_cancels_a_permission_request_whose_clients_have_gone() -> None:
     scene, ann, bob = together()
     watcher = scene.join("watcher")
     scene.agent.ask_permission("q")
@@ -657,7 +657,7 @@ def test_where_a_timeout_is_configured_what_was_not_decided_in_time_counts_as_ca
     assert second["params"]["decision"] == "timeout"
 
 
-def test_a_timeout_counts_while_nobody_is_there_as_well() -> None:
+def test_permission_timeout_also_counts_while_no_client_is_attached() -> None:
     scene, ann, bob = together(Scene(make_policy(permission_timeout=60)))
     ann.gone()
     bob.gone()
@@ -766,7 +766,7 @@ def test_of_two_questions_of_one_id_the_agent_takes_the_earlier_back() -> None:
     assert scene.agent.hears() == answered(0, selected("b"))
 
 
-def test_ids_of_both_directions_do_not_meet() -> None:
+def test_equal_request_ids_of_both_directions_are_kept_apart() -> None:
     scene, ann, _ = together()
     scene.agent.ask_permission(0)
     question = ann.hears()
@@ -794,7 +794,7 @@ def test_what_an_observer_answers_is_ignored() -> None:
     assert scene.agent.hears() == answered("q", selected("no"))
 
 
-def test_a_guest_that_controls_decides_like_anybody() -> None:
+def test_a_guest_with_the_controller_role_decides_permission_requests() -> None:
     scene, _, _ = together()
     guest = scene.join("guest", "guest-1", only="s", guest=True)
     guest.load()
@@ -829,7 +829,7 @@ def test_anything_else_does_not_answer_an_elicitation(result: Any) -> None:
 # Notifications of the other clients.
 
 
-def test_who_asked_for_news_hears_who_decided_what_and_nobody_else_does() -> None:
+def test_news_of_a_decision_go_only_to_clients_that_asked_for_them() -> None:
     scene, ann, bob = together()
     curious = scene.join("curious", role=Role.OBSERVER, **news_params())
     curious.load()
@@ -971,7 +971,7 @@ def test_what_is_written_down_is_what_the_agent_takes_it_for(
     assert (audit_event.details["decision"], audit_event.details["optionKind"]) == (decision, kind)
 
 
-def test_what_was_not_decided_in_time_was_decided_by_nobody() -> None:
+def test_the_audit_event_of_permission_timeout_names_no_client() -> None:
     scene, _, _ = together(Scene(make_policy(permission_timeout=5)))
     scene.agent.ask_permission()
     scene.pass_time(5)
@@ -1076,7 +1076,7 @@ def test_who_has_a_question_is_not_asked_it_again() -> None:
     assert ann.heard() == []
 
 
-def test_a_question_for_one_client_is_offered_to_the_next_where_nobody_has_it() -> None:
+def test_an_agent_request_for_one_client_is_offered_to_the_first_alone() -> None:
     scene, ann, bob = together()
     question = AgentRequest(parse(b'{"jsonrpc":"2.0","id":1,"method":"fs/read"}'), Audience.HOST, scene.session(), 0)
     questions = scene.multiplexer._process.questions

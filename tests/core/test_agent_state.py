@@ -100,7 +100,7 @@ def test_a_request_is_settled_under_its_own_id_which_is_free_then(alone: Alone) 
     assert not alone.client.requests
 
 
-def test_what_the_gateway_asks_itself_is_answered_to_nobody(alone: Alone) -> None:
+def test_a_request_of_the_gateway_itself_is_answered_to_no_client(alone: Alone) -> None:
     own = Request(None, jsonrpc.parse(b'{"id":0,"method":"x"}'))
     alone.process.respond(own, jsonrpc.parse(b'{"id":1,"result":1}'))
     alone.process.refuse(own, -32600, "no")
@@ -204,7 +204,7 @@ def test_what_one_of_them_chooses_is_told_to_the_others_and_to_who_comes_later()
     assert scene.join("cem").load()[0] == told
 
 
-def test_a_decision_about_no_session_is_told_to_nobody() -> None:
+def test_a_decision_about_no_session_is_no_news() -> None:
     scene = Scene()
     ann = scene.join("ann", **news_params())
     scene.agent.send(id=7, method="session/request_permission", params={"options": [{"optionId": "y"}]})
@@ -264,7 +264,7 @@ def test_a_session_that_could_not_be_loaded_keeps_nothing_either() -> None:
 # Those who count.
 
 
-def test_whoever_counts_is_right_when_a_session_begins_and_at_every_update() -> None:
+def test_positions_of_a_client_are_right_from_session_new_on() -> None:
     scene = Scene()
     ann = scene.join("ann", link="l")
     ann.new_session()
@@ -294,7 +294,7 @@ def test_what_is_of_a_session_but_not_sent_under_its_name_is_counted_by_a_mark()
     assert scene.place()[1] == 4
 
 
-def test_whoever_asks_for_the_history_of_what_it_has_is_told_where_it_is_behind_it() -> None:
+def test_session_load_of_an_attached_session_ends_with_its_position() -> None:
     scene = Scene()
     ann = scene.join("ann", link="l")
     ann.new_session()
@@ -335,7 +335,7 @@ def test_who_has_a_fork_counts_in_that_anew() -> None:
 # Hook events.
 
 
-def test_a_decision_that_nobody_is_there_for_is_announced_once() -> None:
+def test_the_permission_waiting_hook_fires_once_while_no_controller_is_connected() -> None:
     scene = Scene()
     ann = scene.join("ann")
     scene.join("watcher", role=Role.OBSERVER).request("session/list")
@@ -376,7 +376,7 @@ def test_it_is_announced_when_the_last_who_could_decide_leaves(how: str) -> None
     assert [(event.name, event.age) for event in scene.events] == [("permission_waiting", 5 + JUST_LOST)]
 
 
-def test_who_is_back_in_a_moment_is_told_by_nobody_else() -> None:
+def test_the_permission_waiting_hook_does_not_fire_for_a_client_that_is_back_at_once() -> None:
     scene = Scene()
     ann = scene.join("ann")
     ann.new_session()

@@ -104,7 +104,7 @@ def test_what_comes_late_for_one_that_is_being_opened_again_is_not_written(shelf
     assert shelf.told == told
 
 
-def test_nothing_of_tool_servers_reaches_what_is_kept(shelf: Shelf) -> None:
+def test_nothing_of_mcp_servers_is_stored(shelf: Shelf) -> None:
     scene, ann = opened(shelf)
     servers = [{"name": "x", "command": "SECRET", "env": [{"name": "TOKEN", "value": "SECRET"}]}]
     ann.request("session/new", cwd="/srv", mcpServers=servers)

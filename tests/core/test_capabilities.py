@@ -345,7 +345,7 @@ def test_any_other_error_is_not_explained(error: bytes) -> None:
     assert explain_login(text, [], lambda _: HINT) == text
 
 
-def test_who_meets_an_agent_that_is_not_logged_in_hears_of_all_its_logins_those_that_were_removed_too() -> None:
+def test_the_login_hint_gets_all_auth_methods_of_the_agent_including_removed_ones() -> None:
     offered: list[list[dict[str, Any]]] = []
 
     def hint(logins: list[dict[str, Any]]) -> str:

@@ -66,7 +66,7 @@ def test_an_observer_only_takes_leave(scene: Scene, ann: Peer) -> None:
     assert not scene.agent.heard()
 
 
-def test_a_guest_only_takes_leave_although_nobody_else_is_there(scene: Scene, ann: Peer) -> None:
+def test_session_close_of_a_guest_only_detaches_it_also_when_it_is_alone(scene: Scene, ann: Peer) -> None:
     ann.new_session()
     gil = scene.join("gil", "guest-1", only="s", guest=True)
     gil.load()
@@ -126,7 +126,7 @@ def test_a_close_by_who_is_not_attached_closes_nothing(scene: Scene, ann: Peer) 
 # Delete
 
 
-def test_a_delete_ends_a_session_for_everybody(scene: Scene) -> None:
+def test_session_delete_ends_the_session_for_all_clients(scene: Scene) -> None:
     ann = scene.join("ann", **news_params())
     bob = scene.join("bob")
     ann.new_session()
@@ -217,7 +217,7 @@ def test_all_that_is_asked_of_a_session_while_it_is_deleted_is_done_one_after_an
     assert list(the_session(scene).attached) == [ann.client]
 
 
-def test_a_session_that_is_being_deleted_is_nobody_elses_to_open(scene: Scene, ann: Peer) -> None:
+def test_a_session_that_is_being_deleted_cannot_be_loaded_through_another_agent(scene: Scene, ann: Peer) -> None:
     there = Scene(registry=scene.registry, agentCapabilities=LOADS)
     bob = there.join("bob")
     deleting = begin_delete(scene, ann)

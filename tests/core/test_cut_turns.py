@@ -135,7 +135,7 @@ def test_a_client_that_has_never_been_here_is_told_when_it_loads_the_session() -
     assert news(new) == [RESTARTED]
 
 
-def test_nobody_is_told_once_there_is_another_turn() -> None:
+def test_a_cut_turn_is_not_reported_once_there_is_another_turn() -> None:
     gateways = Gateways()
     place, own = begins(gateways)
     gateways.restart()

@@ -76,7 +76,7 @@ def contents(lines: list[bytes]) -> list[tuple[str, Any]]:
     return [(update["sessionUpdate"].partition("_")[0], update.get("content")) for update in updates]
 
 
-def test_an_echo_goes_to_the_sender_and_to_nobody_else() -> None:
+def test_an_echo_of_a_prompt_goes_to_its_sender_alone() -> None:
     turn = Turn()
     turn.begins(text("fix it"))
     echo = says(text("fix it"), messageId="m1", _meta={"n": 1})
@@ -130,7 +130,7 @@ def test_an_echo_may_come_in_pieces_together_and_without_what_is_no_text(echo: l
         [{"n": 1}],
     ],
 )
-def test_what_is_not_the_prompt_is_shown_to_everybody_in_order(said: list[Block]) -> None:
+def test_user_messages_that_are_no_echo_go_to_all_clients_in_order(said: list[Block]) -> None:
     turn = Turn()
     turn.begins(text("fix it"))
     lines = [*map(says, said), answer()]
@@ -394,7 +394,7 @@ def shown(prompt: list[Block], said: list[bytes]) -> list[bytes]:
 
 
 @given(turns(), st.booleans())
-def test_everybody_else_sees_what_the_model_says_and_the_sender_all_of_it(
+def test_other_clients_see_what_the_model_of_echoes_says_and_the_sender_everything(
     case: tuple[list[Block], list[bytes]], at_once: bool
 ) -> None:
     prompt, said = case

@@ -169,7 +169,7 @@ def test_a_second_initialize_is_refused_and_the_first_is_unharmed(answered: bool
     assert not scene.agent.heard()
 
 
-def test_a_client_that_leaves_while_it_waits_for_initialize_disturbs_nobody() -> None:
+def test_a_client_that_leaves_during_initialize_does_not_disturb_the_next() -> None:
     scene = Scene()
     ann, bob = (scene.join(name, initialize=False) for name in ("ann", "bob"))
     for peer in (ann, bob):
@@ -269,7 +269,7 @@ def test_the_client_that_an_agent_was_asked_for_gets_whatever_version_it_answers
     assert ann.hears()["result"] == {"protocolVersion": 2}
 
 
-def test_an_agent_that_names_no_version_is_for_everybody() -> None:
+def test_an_agent_without_a_protocol_version_accepts_clients_of_any_version() -> None:
     scene = Scene()
     scene.join("ann", initialize=False).say(initialize_with())
     scene.agent.answers("initialize")
@@ -427,7 +427,7 @@ def test_an_agent_with_a_connection_of_its_own_is_not_started_again() -> None:
     assert not scene.agent.heard()
 
 
-def test_an_agent_of_its_own_that_was_stopped_because_nobody_needed_it_is_started_again() -> None:
+def test_an_agent_of_scope_connection_that_was_stopped_as_unused_is_started_again() -> None:
     scene = connection_scope()
     ann = scene.join("ann")
     scene.stop_agent()
@@ -468,7 +468,7 @@ def test_a_session_is_opened_again_before_anything_else_is_asked_of_it(abilities
     assert [message.get("id") for message in ann.heard()] == [None, own, None]
 
 
-def test_what_the_agent_replays_then_is_swallowed_and_nobody_gets_it_later() -> None:
+def test_a_replay_of_the_agent_during_reopening_reaches_no_client() -> None:
     scene = reopening()
     ann = scene.join("ann")
     ann.new_session()
@@ -512,7 +512,7 @@ def test_a_session_keeps_its_clients_and_its_journal_and_has_the_new_process_s_m
     assert scene.join("cem").load()[-1]["result"] == expected
 
 
-def test_a_session_that_everybody_has_left_meanwhile_is_not_opened_again() -> None:
+def test_a_session_without_clients_is_not_reopened_after_a_restart_of_the_agent() -> None:
     scene = reopening()
     ann = scene.join("ann")
     ann.new_session()
@@ -525,7 +525,7 @@ def test_a_session_that_everybody_has_left_meanwhile_is_not_opened_again() -> No
     assert scene.multiplexer.sessions == ()
 
 
-def test_a_session_that_is_as_it_was_is_told_to_nobody() -> None:
+def test_reopening_sends_no_update_for_unchanged_modes_and_options() -> None:
     scene = reopening()
     ann = scene.join("ann")
     ann.new_session(modes={"currentModeId": "a"}, configOptions=[])
@@ -593,7 +593,7 @@ def test_a_session_of_an_agent_that_forgets_ends_with_its_process_and_stays_its_
     assert ann.hears()["error"]["code"] == -32002
 
 
-def test_a_session_that_nobody_is_attached_to_ends_with_its_process() -> None:
+def test_a_session_without_clients_ends_with_its_agent_process() -> None:
     scene = reopening()
     ann = scene.join("ann")
     ann.new_session()
@@ -664,7 +664,7 @@ def test_a_load_of_a_session_that_sleeps_waits_and_is_answered_from_the_journal(
     assert not scene.agent.heard()
 
 
-def test_a_lost_session_is_loaded_from_the_agent_by_its_owner_and_by_nobody_else() -> None:
+def test_a_lost_session_can_be_loaded_by_its_owner_alone() -> None:
     registry = Registry("me")
     scene = Scene(registry=registry)
     ann = scene.join("ann", "ann")
@@ -734,7 +734,7 @@ def test_the_last_line_of_each_is_in_the_words_and_all_of_them_in_the_data() -> 
     }
 
 
-def test_what_a_process_for_everybody_wrote_is_told_to_the_gateways_own_user_alone() -> None:
+def test_stderr_of_an_agent_of_all_identities_is_shown_to_the_gateways_own_user_alone() -> None:
     scene = Scene(make_policy(common=True))
     me, bob = scene.join("me"), scene.join("bob", "bob")
     assert whom_a_loss_shows_output(scene, me, bob) == [True, False]

@@ -102,7 +102,7 @@ def test_a_message_larger_than_all_the_journal_leaves_it_empty() -> None:
     assert written.replay() == [b"dddddd"]
 
 
-def test_history_that_nobody_here_knows_is_missing_history() -> None:
+def test_a_history_that_began_elsewhere_is_truncated() -> None:
     written = journal(100, running=[b"a"])
     written.begin_truncated()
     assert written.truncated

@@ -258,7 +258,7 @@ def test_more_requests_than_may_be_open_are_refused_on_either_side() -> None:
 # Responses to no open request
 
 
-def test_a_response_that_nobody_waits_for_is_dropped_with_a_note(scene: Scene, ann: Peer) -> None:
+def test_a_response_to_no_open_request_is_dropped_and_logged(scene: Scene, ann: Peer) -> None:
     ann.say(result(b"9"))
     scene.agent.say(result(b"9"))
     ann.say(b'{"id":null,"error":{"code":-32700,"message":"?"}}')
@@ -279,7 +279,7 @@ def test_a_second_answer_is_dropped(scene: Scene, ann: Peer) -> None:
     assert ann.heard_text() == [result(b"1")]
 
 
-def test_nobody_answers_a_request_of_their_own_or_of_another_client(scene: Scene, ann: Peer) -> None:
+def test_a_client_cannot_answer_its_own_request_or_that_of_another_client(scene: Scene, ann: Peer) -> None:
     bob = scene.join("bob", "other")
     ann.new_session()
     ann.say(request(b"2"))
@@ -319,7 +319,7 @@ def test_a_cancel_of_the_agent_names_the_request_as_each_client_knows_it(scene: 
     assert ann.heard_text() == [cancel(own)]
 
 
-def test_nobody_cancels_the_request_of_another_client(scene: Scene, ann: Peer) -> None:
+def test_a_client_cannot_cancel_the_request_of_another_client(scene: Scene, ann: Peer) -> None:
     bob = scene.join("bob")
     ann.say(request(b"1"))
     at_agent = id_at_agent(scene)
@@ -508,7 +508,7 @@ def test_a_repeated_member_in_a_response_decides_nothing(scene: Scene, ann: Peer
         b'{"id":%b,"method":"a","_meta":{"x":1,"x":1}}',
     ],
 )
-def test_a_member_repeated_where_nobody_looks_passes(scene: Scene, ann: Peer, text: bytes) -> None:
+def test_a_repeated_member_that_the_gateway_does_not_read_passes(scene: Scene, ann: Peer, text: bytes) -> None:
     ann.say(text % b"1")
     assert scene.agent.heard_text() == [text % b"2"]
 
@@ -778,7 +778,9 @@ def test_a_client_that_is_away_misses_nothing_and_keeps_what_it_was_asked(scene:
     assert scene.agent.hears()["id"] == 7
 
 
-def test_what_was_asked_while_nobody_was_there_is_put_to_who_comes_back(scene: Scene, ann: Peer) -> None:
+def test_an_agent_request_without_a_connected_controller_goes_to_the_first_that_is_back(
+    scene: Scene, ann: Peer
+) -> None:
     ann.new_session()
     eve = scene.join("eve", role=Role.OBSERVER)
     eve.load()
@@ -926,7 +928,7 @@ def test_the_multiplexer_is_busy_while_a_request_waits_for_a_process(scene: Scen
     assert scene.multiplexer.busy
 
 
-def test_what_a_client_that_has_gone_asked_for_keeps_nobody_busy(scene: Scene, ann: Peer) -> None:
+def test_the_agent_is_not_busy_with_requests_of_a_gone_client(scene: Scene, ann: Peer) -> None:
     bob = scene.join("bob")
     ann.request("x/y")
     bob.request("x/y")
@@ -958,7 +960,7 @@ def test_what_waits_for_a_decision_can_be_listed(scene: Scene, ann: Peer) -> Non
     assert held.id == b"8"
 
 
-def test_a_process_is_known_by_its_home_and_what_it_can_do(scene: Scene) -> None:
+def test_an_open_session_refers_to_its_agent_and_the_agents_capabilities(scene: Scene) -> None:
     scene.welcome["agentCapabilities"] = {"loadSession": True}
     ann = scene.join("ann")
     ann.new_session()
@@ -990,7 +992,7 @@ def test_before_the_agent_is_stopped_its_turns_are_ended_and_its_questions_settl
     assert [message["method"] for message in scene.agent.heard()] == ["session/cancel"]
 
 
-def test_a_decision_that_nobody_takes_in_time_counts_as_cancelled() -> None:
+def test_permission_timeout_cancels_the_request_and_withdraws_it_from_clients() -> None:
     scene = Scene(make_policy(permission_timeout=60))
     ann = scene.join("ann", **news_params())
     ann.new_session()
@@ -1024,7 +1026,7 @@ def test_after_it_has_retired_its_sessions_are_not_live(scene: Scene, ann: Peer)
     assert not ann.client.sessions
 
 
-def test_somebody_who_decides_is_named_to_those_who_asked_for_it(scene: Scene) -> None:
+def test_news_of_a_decision_name_the_client_that_decided(scene: Scene) -> None:
     ann = scene.join("ann", **news_params())
     ann.new_session()
     for raw, answer, decision in (
@@ -1124,7 +1126,7 @@ def happens(scene: Scene, what: str) -> None:
     st.booleans(),
     st.lists(st.tuples(speakers, anything) | events, max_size=25),
 )
-def test_nothing_that_anybody_says_raises_and_only_messages_are_delivered(
+def test_no_input_of_clients_or_agent_raises_and_only_messages_are_delivered(
     shared: bool, in_the_middle: bool, said: list[tuple[str, bytes] | str]
 ) -> None:
     serves = frozenset(Capability)

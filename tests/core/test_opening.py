@@ -122,7 +122,7 @@ def test_an_observer_may_not_begin_a_session(scene: Scene) -> None:
     assert not scene.agent.heard()
 
 
-def test_an_id_that_is_somebody_elses_is_not_given_out_twice(scene: Scene, ann: Peer) -> None:
+def test_a_session_id_that_the_agent_gave_to_another_identity_before_is_an_error(scene: Scene, ann: Peer) -> None:
     ann.new_session()
     bob = scene.join("bob", "other")
     bob.request("session/new", cwd="/srv")
@@ -278,7 +278,7 @@ def test_a_history_that_is_asked_for_again_before_it_was_taken_counts_like_anyth
     assert scene.multiplexer.has_replay
 
 
-def test_a_fork_of_a_session_that_nobody_here_has_open_has_lost_its_beginning(scene: Scene, ann: Peer) -> None:
+def test_a_fork_of_a_session_that_is_not_open_is_truncated(scene: Scene, ann: Peer) -> None:
     ann.request("session/fork", sessionId="on the disk", cwd="/srv", mcpServers=[])
     scene.agent.answers("session/fork", sessionId="f")
     *_, response = scene.join("bob").load("f")
@@ -400,7 +400,7 @@ def test_the_replay_replaces_what_was_known_of_a_session(scene: Scene, ann: Peer
     assert texts(scene.join("bob").load()) == ["as the agent tells it"]
 
 
-def test_a_history_that_was_loaded_is_cut_where_somebody_began_to_speak_again() -> None:
+def test_journal_limit_cuts_a_loaded_history_at_the_start_of_a_user_message() -> None:
     scene = Scene(make_policy(journal_limit=2300), agentCapabilities=LOADS)
     ann = scene.join("ann")
     begin_load(ann)
@@ -538,9 +538,7 @@ VEILED = ["session/load", "session/resume", "session/fork", "session/delete", "s
 
 
 @pytest.mark.parametrize("method", VEILED)
-def test_a_session_that_is_somebody_elses_is_answered_like_one_that_is_not_there(
-    scene: Scene, ann: Peer, method: str
-) -> None:
+def test_a_session_of_another_identity_is_answered_like_an_unknown_one(scene: Scene, ann: Peer, method: str) -> None:
     ann.new_session("live")
     ann.new_session("past")
     ann.request("session/close", sessionId="past")
@@ -559,7 +557,7 @@ def test_a_session_that_is_somebody_elses_is_answered_like_one_that_is_not_there
     assert not scene.agent.heard()
 
 
-def test_unknown_sessions_belong_to_the_gateways_own_user_and_to_nobody_else(scene: Scene) -> None:
+def test_unknown_sessions_can_be_loaded_by_the_gateways_own_user_alone(scene: Scene) -> None:
     bob = scene.join("bob", "other")
     begin_load(bob, session_id="on disk")
     assert bob.hears()["error"]["code"] == -32002
@@ -586,14 +584,14 @@ def test_a_session_that_was_registered_stays_its_owners_when_it_is_not_live(scen
     assert "result" in bob.hears()
 
 
-def test_nobody_becomes_an_owner_by_asking_for_what_the_agent_does_not_have(scene: Scene, ann: Peer) -> None:
+def test_a_refused_session_load_registers_no_owner(scene: Scene, ann: Peer) -> None:
     begin_load(ann)
     scene.agent.refuses("session/load")
     assert list(scene.registry) == []
     assert not scene.multiplexer.busy
 
 
-def test_an_id_that_is_live_for_somebody_else_is_nobody_elses_to_open_or_delete(scene: Scene, ann: Peer) -> None:
+def test_a_live_session_id_cannot_be_opened_or_deleted_by_another_identity(scene: Scene, ann: Peer) -> None:
     # Agents that count their sessions begin anew in each process.
     bob = scene.join("bob", "other")
     bob.new_session("1")
@@ -647,7 +645,7 @@ def test_a_session_that_is_live_in_another_process_is_not_opened_twice(method: s
     assert (here.agent.inbox, here.stopped) == ([], [])
 
 
-def test_a_session_of_somebody_else_that_is_live_elsewhere_does_not_exist() -> None:
+def test_a_session_of_another_identity_on_another_agent_does_not_exist() -> None:
     here, there = two_processes()
     there.join("ann", "other").new_session()
     bob = here.join("bob")
@@ -695,7 +693,7 @@ def test_one_process_is_stopped_once_for_all_who_want_its_sessions() -> None:
     assert here.multiplexer.take_output().effects == [StopUnused(there.multiplexer.home)]
 
 
-def test_a_process_that_somebody_came_back_to_meanwhile_keeps_its_session() -> None:
+def test_an_agent_whose_client_is_back_meanwhile_keeps_its_session() -> None:
     here, there = two_processes()
     ann = there.join("ann")
     ann.new_session()
@@ -862,7 +860,7 @@ def test_when_it_cannot_be_opened_the_first_who_came_for_it_is_told_and_the_next
     assert bob.hears()["result"] == {"sessionId": "s"}
 
 
-def test_when_it_cannot_be_opened_and_nobody_waits_any_more_nobody_is_told(scene: Scene, ann: Peer) -> None:
+def test_a_failed_opening_is_not_reported_when_its_client_has_gone(scene: Scene, ann: Peer) -> None:
     bob = scene.join("bob", only="s")
     bob.request("session/new", cwd="/srv")
     bob.gone()
@@ -1016,7 +1014,7 @@ def methods_of(scene: Scene) -> list[str | None]:
 
 
 @pytest.mark.parametrize("method", OPENING)
-def test_nothing_reaches_the_agent_before_somebody_has_looked(slow: Scene, method: str) -> None:
+def test_no_request_reaches_the_agent_before_its_directory_check(slow: Scene, method: str) -> None:
     ann = slow.join("ann")
     own = ann.request(method, sessionId="s", cwd="/srv/x", additionalDirectories=["/srv/y", "/z"], mcpServers=[])
     (directory_check,) = slow.directory_checks
@@ -1114,7 +1112,7 @@ def test_each_of_several_openings_is_looked_at_when_its_turn_comes(slow: Scene) 
     assert ann.hears()["id"] == own[3]
 
 
-def test_what_was_asked_before_does_not_wait_until_somebody_has_looked(slow: Scene) -> None:
+def test_a_session_load_after_its_directory_check_does_not_wait_for_other_checks(slow: Scene) -> None:
     ann, bob = slow.join("ann"), slow.join("bob")
     begin_load(bob)
     slow.directory_check(FOUND)
@@ -1237,7 +1235,7 @@ def test_what_was_looked_at_for_an_agent_that_has_ended_is_not_opened_in_the_nex
     assert ann.heard() == []
 
 
-def test_what_somebody_else_has_opened_meanwhile_is_joined(slow: Scene) -> None:
+def test_a_session_opened_by_another_client_during_the_directory_check_is_joined(slow: Scene) -> None:
     ann, bob = slow.join("ann"), slow.join("bob")
     begin_load(ann)
     begin_load(bob)
@@ -1250,7 +1248,7 @@ def test_what_somebody_else_has_opened_meanwhile_is_joined(slow: Scene) -> None:
     assert slow.agent.inbox == []
 
 
-def test_what_somebody_else_has_opened_elsewhere_meanwhile_is_refused(slow: Scene) -> None:
+def test_a_session_opened_on_another_agent_during_the_directory_check_is_refused(slow: Scene) -> None:
     there = Scene(registry=slow.registry, agentCapabilities=LOADS)
     ann = slow.join("ann")
     begin_load(ann)
@@ -1446,7 +1444,7 @@ def test_where_no_session_may_be_any_more_none_is_opened_by_joining(restored: Sc
         ),
     ],
 )
-def test_what_nobody_here_has_opened_before_is_opened_where_one_asks_or_else_where_one_may(
+def test_an_unregistered_session_opens_in_the_requested_cwd_or_in_the_workspace(
     slow: Scene,
     params: dict[str, Any],
     directories: tuple[str, ...],
@@ -1546,7 +1544,7 @@ def test_what_the_agent_is_about_to_open_counts_as_well(policy: Policy) -> None:
 
 
 @pytest.mark.parametrize("method", ["session/new", "session/list"])
-def test_no_session_of_somebody_else_is_named_to_the_agent_where_none_belongs(method: str) -> None:
+def test_a_request_for_a_session_of_another_identity_does_not_reach_the_agent(method: str) -> None:
     scene = Scene(agentCapabilities={"sessionCapabilities": {"list": {}}})
     ann, bob = scene.join("ann"), scene.join("bob", "you")
     bob.new_session("theirs")
@@ -1563,7 +1561,7 @@ HIDDEN_NAME = {"name": "acpgw_hunter2\x1b[2J\u202e\n" + "n" * 1000, "command": "
 
 
 @pytest.mark.parametrize("policy", ["drop", "deny"])
-def test_names_of_tool_servers_are_told_redacted_escaped_and_cut(policy: str) -> None:
+def test_names_of_mcp_servers_are_redacted_escaped_and_cut_in_audit_and_log(policy: str) -> None:
     scene = Scene(make_policy(mcp_servers=policy))
     ann = scene.join("ann")
     odd = {"name": "x", "type": "acpgw_hunter2\u2066" + "k" * 1000}

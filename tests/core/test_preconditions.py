@@ -66,7 +66,7 @@ def test_what_can_be_read_in_more_than_one_way_opens_nothing(method: str, params
     assert (scene.agent.inbox, list(scene.registry), scene.audit_events) == ([], [], [])
 
 
-def test_of_very_many_tool_servers_the_audit_names_some_and_counts_the_rest() -> None:
+def test_the_audit_names_the_first_mcp_servers_and_counts_the_rest() -> None:
     scene = Scene(make_policy(mcp_servers="drop"))
     ann = scene.join("ann")
     ann.request("session/new", cwd="/srv", mcpServers=[PROGRAM | {"name": "n" * 1000}] * 100)
@@ -76,7 +76,7 @@ def test_of_very_many_tool_servers_the_audit_names_some_and_counts_the_rest() ->
 
 
 @pytest.mark.parametrize("method", OPENING)
-def test_local_tool_servers_are_left_out_and_the_session_starts(method: str) -> None:
+def test_mcp_servers_drop_leaves_local_servers_out_and_the_session_starts(method: str) -> None:
     scene = Scene(make_policy(mcp_servers="drop"), agentCapabilities=LOADS)
     ann = scene.join("ann")
     size = ann.client.waiting_size
@@ -104,7 +104,7 @@ def test_a_session_that_is_opened_again_has_them_left_out_still() -> None:
     assert scene.agent.takes("session/load")["params"]["mcpServers"] == [ELSEWHERE]
 
 
-def test_they_are_left_out_and_told_of_once_however_long_somebody_looks() -> None:
+def test_mcp_servers_drop_is_audited_once_also_after_a_slow_directory_check() -> None:
     scene = Scene(make_policy(mcp_servers="drop"), agentCapabilities=LOADS)
     scene.look = None
     ann = scene.join("ann")
@@ -115,7 +115,7 @@ def test_they_are_left_out_and_told_of_once_however_long_somebody_looks() -> Non
 
 
 @pytest.mark.parametrize("method", OPENING)
-def test_local_tool_servers_that_are_denied_are_named_in_the_error(method: str) -> None:
+def test_mcp_servers_deny_names_the_local_servers_in_the_error(method: str) -> None:
     scene = Scene(make_policy(mcp_servers="deny"), agentCapabilities=LOADS)
     scene.look = None
     ann = scene.join("ann")
@@ -163,7 +163,7 @@ def test_of_many_servers_some_are_named_in_the_audit_and_the_others_counted(poli
         assert scene.audit_events == [named] * AUDITED_SERVERS + [counted] * bool(more)
 
 
-def test_who_joins_brings_no_tool_servers_along() -> None:
+def test_mcp_servers_of_a_joining_guest_are_ignored() -> None:
     scene = Scene(make_policy(mcp_servers="deny"), agentCapabilities=LOADS)
     bob = joins(scene, cwd="/srv", _meta={"mcpServers": [1]})
     assert scene.agent.answers("session/load")["params"] == {"mcpServers": [], "cwd": "/srv", "sessionId": "s"}

@@ -29,7 +29,7 @@ def message(text: str) -> Any:
         (SessionScope("me", only="unknown", guest=True), "unknown", False),
     ],
 )
-def test_what_was_never_registered_may_be_the_gateways_own_users_and_nobody_elses(
+def test_an_unregistered_session_may_exist_for_the_gateways_own_user_alone(
     viewer: SessionScope, session_id: str, *, may: bool
 ) -> None:
     registry = Registry("me")
@@ -83,7 +83,7 @@ def test_whose_a_session_was_stays_known_when_it_has_ended() -> None:
     assert not registry.known("other agent", "s")
 
 
-def test_of_two_that_counted_to_the_same_name_everybody_finds_their_own() -> None:
+def test_equal_session_ids_of_two_identities_are_found_by_their_owners() -> None:
     registry = Registry("me")
     mine, yours = live(registry, "1", "me"), live(registry, "1", "you")
     assert registry.find(ME, "agent", "1") is mine
@@ -98,7 +98,7 @@ def test_a_live_one_is_found_before_one_that_has_ended() -> None:
     assert registry.find(ME, "agent", "1") is second
 
 
-def test_a_new_session_takes_the_place_of_an_ended_one_of_its_owner_and_of_nobody_elses() -> None:
+def test_a_new_session_replaces_an_ended_one_of_the_same_id_and_owner_alone() -> None:
     registry = Registry("me")
     past(registry, "1", "me")
     yours = past(registry, "1", "you")
@@ -156,7 +156,7 @@ def test_only_so_many_that_have_ended_are_remembered_and_live_ones_always(monkey
     assert kept.live
 
 
-def test_nobody_can_have_the_sessions_of_others_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_past_sessions_of_one_identity_do_not_evict_those_of_another(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(registry_module, "REMEMBERED", 4)
     registry = Registry("me")
     past(registry, "old", "me")

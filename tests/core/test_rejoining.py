@@ -423,9 +423,7 @@ def test_a_question_is_open_again_under_the_id_that_it_had_and_counts_once(scene
     assert back.hears()["id"] > 99
 
 
-def test_a_question_that_was_given_back_is_withdrawn_under_its_id_when_somebody_else_answers(
-    scene: Scene, ann: Peer
-) -> None:
+def test_a_permission_request_kept_over_a_rejoin_is_withdrawn_under_its_id(scene: Scene, ann: Peer) -> None:
     bob = scene.join("bob")
     bob.load()
     scene.agent.ask_permission()
@@ -683,9 +681,7 @@ def test_the_places_of_several_restarts_ago_are_known(shelf: Shelf) -> None:
 
 
 @pytest.mark.parametrize("role", [Role.OBSERVER, Role.CONTROLLER])
-def test_who_may_not_open_a_session_waits_for_somebody_who_may_when_it_comes_back_first(
-    shelf: Shelf, role: Role
-) -> None:
+def test_a_rejoining_client_without_the_right_to_open_waits_for_one_with_it(shelf: Shelf, role: Role) -> None:
     scene, (epoch, position) = over(shelf)
     guest = role is Role.CONTROLLER
     watcher = scene.join("eve", "you" if guest else "me", role, only="s" if guest else None, guest=guest, link="eve")
@@ -798,7 +794,7 @@ def test_what_waits_behind_a_journal_can_be_taken_back(shelf: Shelf) -> None:
     assert scene.agent.heard() == []
 
 
-def test_others_do_not_wait_for_a_journal_that_somebody_wants(shelf: Shelf) -> None:
+def test_a_session_load_does_not_wait_for_the_journal_of_a_rejoining_client(shelf: Shelf) -> None:
     scene, (epoch, position) = over(shelf)
     back, bob = scene.join("ann", link="second"), scene.join("bob")
     back.comes_back(epoch=epoch, position=position)
@@ -814,7 +810,7 @@ def test_what_is_said_of_a_session_at_too_great_length_is_not_looked_at(shelf: S
     scene.agent.answers("session/load")
 
 
-def test_after_a_restart_whoever_comes_second_gets_what_it_has_not_seen_as_well(shelf: Shelf) -> None:
+def test_after_a_restart_the_second_rejoining_client_also_gets_missed_updates(shelf: Shelf) -> None:
     scene, (epoch, position) = over(shelf)
     first = scene.join("ann", link="second")
     first.comes_back(epoch=epoch, position=position)

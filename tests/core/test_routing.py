@@ -54,7 +54,7 @@ def subagent(scene: Scene, session_id: str, child: str) -> None:
 # Updates.
 
 
-def test_an_update_goes_to_everybody_in_its_session_verbatim_and_to_nobody_else() -> None:
+def test_an_update_goes_verbatim_to_all_clients_of_its_session_and_to_no_other() -> None:
     scene = Scene()
     ann = scene.join("ann")
     ann.new_session()
@@ -330,7 +330,7 @@ def test_what_an_agent_tells_of_a_session_that_is_opened_again_is_known_already(
 # Sessions of sub-agents.
 
 
-def test_a_sub_agent_that_was_announced_speaks_to_its_parents_clients_whoever_has_a_turn() -> None:
+def test_messages_of_an_announced_sub_agent_go_to_the_clients_of_its_parent_session() -> None:
     scene, xena, yuri = strangers()
     start_turn(scene, xena, "x")
     start_turn(scene, yuri, "y")
@@ -432,7 +432,7 @@ def test_of_two_turns_of_two_identities_the_one_that_is_left_does_not_get_it() -
 
 
 @pytest.mark.parametrize("how", ["ends", "is closed"])
-def test_a_decision_is_cancelled_when_nobody_who_could_be_meant_has_a_turn_any_more(how: str) -> None:
+def test_a_permission_request_of_an_unknown_session_is_cancelled_when_the_turns_that_may_own_it_end(how: str) -> None:
     scene, xena, yuri = strangers()
     first, second = start_turn(scene, xena, "x"), start_turn(scene, yuri, "y")
     scene.agent.ask_permission("q", session_id="child")
@@ -448,7 +448,7 @@ def test_a_decision_is_cancelled_when_nobody_who_could_be_meant_has_a_turn_any_m
     assert scene.multiplexer.waiting(None) == []
 
 
-def test_a_turn_of_somebody_else_keeps_no_decision_waiting() -> None:
+def test_a_later_turn_of_another_identity_does_not_keep_a_permission_request_waiting() -> None:
     scene, xena, yuri = strangers()
     zoe = scene.join("zoe", "z")
     zoe.new_session("z")
@@ -490,7 +490,7 @@ def test_where_there_is_one_identity_only_who_prompts_next_gets_it() -> None:
     assert kinds(ann) == ["session/request_permission"]
 
 
-def test_what_an_agent_still_says_of_a_session_that_was_closed_is_for_nobody() -> None:
+def test_messages_of_the_agent_for_a_closed_session_reach_no_client() -> None:
     scene, xena, yuri = strangers()
     subagent(scene, "x", "child")
     xena.request("session/close", sessionId="x")
@@ -588,7 +588,7 @@ def test_a_notification_without_a_session_that_may_be_of_several_identities_is_d
     assert scene.notes == ["dropped a notification of the agent that may be of more than one identity"]
 
 
-def test_whose_session_lives_counts_although_nobody_of_theirs_is_there() -> None:
+def test_a_message_without_a_session_is_not_passed_on_while_two_identities_have_live_sessions() -> None:
     scene, xena, yuri = strangers()
     xena.gone()
     scene.agent.say(STATUS)
@@ -700,7 +700,7 @@ def test_without_a_turn_it_is_asked_of_the_only_identity_that_there_is() -> None
     assert ann.heard() == []
 
 
-def test_of_several_identities_nobody_is_asked() -> None:
+def test_an_agent_request_without_a_session_waits_while_there_are_several_identities() -> None:
     scene, xena, yuri = strangers()
     scene.agent.send(id="q", method="craft/ask", params={})
     assert xena.heard() == yuri.heard() == []
@@ -709,7 +709,7 @@ def test_of_several_identities_nobody_is_asked() -> None:
     assert yuri.heard() == []
 
 
-def test_where_somebodys_session_lives_that_is_not_there_nobody_else_is_asked() -> None:
+def test_an_agent_request_without_a_session_waits_while_another_identity_has_a_live_session() -> None:
     scene, xena, yuri = strangers()
     xena.gone()
     scene.agent.send(id="q", method="craft/ask", params={})
@@ -717,7 +717,7 @@ def test_where_somebodys_session_lives_that_is_not_there_nobody_else_is_asked() 
     assert len(scene.multiplexer.waiting(None)) == 1
 
 
-def test_it_is_asked_once_somebody_is_there() -> None:
+def test_an_agent_request_without_a_session_is_sent_once_a_client_is_connected() -> None:
     scene = Scene()
     ann = scene.join("ann")
     ann.new_session()
@@ -734,7 +734,7 @@ def test_it_is_asked_once_somebody_is_there() -> None:
     assert kinds(bob) == ["response", "craft/ask"]
 
 
-def test_a_decision_about_no_session_is_put_to_everybody_of_the_only_identity() -> None:
+def test_a_permission_request_without_a_session_goes_to_all_clients_of_the_only_identity() -> None:
     scene = Scene()
     ann, bob = scene.join("ann"), scene.join("bob")
     scene.agent.send(id="q", method="session/request_permission", params={"options": [{"optionId": "yes"}]})
@@ -748,7 +748,7 @@ def test_a_decision_about_no_session_is_put_to_everybody_of_the_only_identity() 
 
 
 @pytest.mark.parametrize("method", ["fs/read_text_file", "fs/new_in_some_version", "terminal/create", "terminal/x"])
-def test_what_was_not_offered_is_refused_without_asking_anybody(method: str) -> None:
+def test_an_agent_request_for_a_capability_that_was_not_offered_is_refused(method: str) -> None:
     scene, xena, _ = strangers()
     scene.agent.send(id="q", method=method, params={"sessionId": "x", "path": "/secret"})
     assert scene.agent.hears()["error"]["code"] == -32601
@@ -787,7 +787,7 @@ def test_neither_an_observer_nor_a_guest_nor_a_prompt_makes_a_host() -> None:
     assert watcher.heard() == guest.heard() == []
 
 
-def test_when_the_host_has_gone_the_agent_is_told_so_and_nobody_else_is_asked() -> None:
+def test_an_agent_request_for_the_host_fails_when_the_host_has_gone() -> None:
     scene = Scene(make_policy(serves=FS))
     ann, bob = scene.join("ann"), scene.join("bob")
     bob.new_session()
@@ -833,7 +833,7 @@ def test_files_of_a_sub_agent_are_its_parents_hosts() -> None:
     assert yuri.heard() == []
 
 
-def test_files_of_a_session_that_nobody_knows_are_refused() -> None:
+def test_an_agent_request_for_files_of_an_unknown_session_is_refused() -> None:
     scene, xena, yuri = strangers(serves=FS)
     scene.agent.send(id=1, method="fs/read_text_file", params={"sessionId": "unknown", "path": "/a"})
     assert scene.agent.hears()["error"]["code"] == -32800
@@ -889,7 +889,7 @@ def test_an_elicitation_because_of_a_request_goes_to_its_sender_under_the_sender
     assert scene.agent.hears() == {"jsonrpc": "2.0", "id": 9, "result": {"action": "accept"}}
 
 
-def test_an_error_of_the_sender_is_the_answer_for_nobody_else_could_give_one() -> None:
+def test_an_error_of_the_sender_answers_an_elicitation_for_its_request() -> None:
     scene = Scene()
     ann = scene.join("ann")
     ann.request("authenticate")
@@ -984,7 +984,7 @@ def test_that_the_page_of_a_request_was_visited_is_told_its_sender() -> None:
 
 
 @pytest.mark.parametrize("params", [{"elicitationId": "other"}, {}, {"elicitationId": 7}])
-def test_that_any_other_page_was_visited_is_told_nobody(params: Any) -> None:
+def test_elicitation_complete_for_an_unknown_elicitation_reaches_no_client(params: Any) -> None:
     scene = Scene()
     ann = scene.join("ann")
     ann.new_session()

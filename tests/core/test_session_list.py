@@ -53,7 +53,7 @@ def ids(result: bytes) -> list[str]:
 
 
 @pytest.mark.parametrize(("identity", "seen"), [("me", ["mine", "unknown"]), ("you", ["yours"]), ("guest-1", [])])
-def test_everybody_sees_their_own_and_what_was_never_registered_is_the_gateways_users(
+def test_session_list_has_ones_own_sessions_and_unregistered_ones_for_the_gateways_own_user(
     identity: str, seen: list[str]
 ) -> None:
     known = registry(past=(("mine", "me"), ("yours", "you")))
@@ -62,7 +62,7 @@ def test_everybody_sees_their_own_and_what_was_never_registered_is_the_gateways_
     assert cursor is None
 
 
-def test_what_somebody_else_has_by_another_agent_is_not_listed_here_for_it_can_be_the_same_disk() -> None:
+def test_session_list_omits_sessions_of_another_identity_on_another_agent() -> None:
     known = registry()
     known.add(Session("another name for it", "yours", "you", Journal(1000)), AgentHandle())
     text, _ = filtered(query(), known, page("yours", "unknown"))
@@ -228,7 +228,7 @@ def test_after_so_many_of_them_the_client_gets_an_empty_one_and_asks_on(monkeypa
     assert scene.agent.heard() == []
 
 
-def test_nobody_asks_on_for_who_has_left() -> None:
+def test_session_list_asks_for_no_further_page_when_its_client_has_gone() -> None:
     scene = Scene(agentCapabilities=LISTS)
     yuri = scene.join("yuri", "y")
     yuri.request("session/list")

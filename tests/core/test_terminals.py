@@ -98,7 +98,7 @@ def test_a_terminal_that_could_not_be_started_is_none() -> None:
     assert scene.agent.hears()["error"] == HOST_GONE
 
 
-def test_a_terminal_stays_its_clients_when_somebody_else_becomes_the_host() -> None:
+def test_a_terminal_stays_with_its_client_when_another_becomes_the_host() -> None:
     scene = serving()
     ann, bob = scene.join("ann"), scene.join("bob")
     ann.new_session()

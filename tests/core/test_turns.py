@@ -39,7 +39,7 @@ def response(raw_id: Any, **result: Any) -> dict[str, Any]:
 # What the others see of a prompt.
 
 
-def test_everybody_else_sees_what_was_said_before_what_the_agent_says_to_it() -> None:
+def test_other_clients_see_a_prompt_before_the_answer_to_it() -> None:
     scene, ann, bob = together()
     watcher = scene.join("watcher", role=Role.OBSERVER)
     watcher.load()
@@ -126,7 +126,7 @@ def test_the_answer_to_a_prompt_is_its_senders_alone_and_in_the_senders_words() 
 # One turn at a time.
 
 
-def test_prompts_wait_for_the_end_of_the_turn_whoever_sent_them_and_in_order() -> None:
+def test_prompts_of_all_clients_wait_for_the_end_of_the_turn_in_order() -> None:
     scene, ann, bob = together()
     prompts = [(ann, ann.prompt("1")), (bob, bob.prompt("2")), (ann, ann.prompt("3")), (bob, bob.prompt("4"))]
     for number, (peer, own) in enumerate(prompts, 1):
@@ -240,7 +240,7 @@ def test_the_only_client_of_a_process_of_its_own_may_steer_a_running_turn() -> N
     assert not scene.multiplexer.sessions[0].turns
 
 
-def test_once_somebody_else_is_there_prompts_wait_there_too_behind_all_that_is_running() -> None:
+def test_prompts_wait_behind_all_running_turns_once_a_second_client_is_attached() -> None:
     scene = Scene(make_policy(shared=False))
     ann = scene.join("ann")
     ann.new_session()
@@ -347,7 +347,7 @@ def test_a_cancel_while_there_is_no_agent_is_not_kept_for_the_next_one() -> None
     assert [message["method"] for message in scene.agent.heard()] == ["session/load", "_vendor/wake"]
 
 
-def test_a_cancel_answers_nobody_who_does_not_take_part() -> None:
+def test_session_cancel_does_not_answer_prompts_of_clients_outside_the_session() -> None:
     scene = Scene(agentCapabilities={"loadSession": True})
     ann, stranger = scene.join("ann"), scene.join("stranger", "someone else")
     ann.new_session()
@@ -462,7 +462,7 @@ def test_a_choice_that_the_agent_refuses_is_none(method: str, params: dict[str, 
 
 
 @pytest.mark.parametrize("method", ["session/set_mode", "session/set_model", "session/set_config_option"])
-def test_a_choice_that_names_nothing_is_passed_on_and_told_nobody(method: str) -> None:
+def test_a_set_mode_or_set_model_without_a_value_is_passed_on_and_no_news(method: str) -> None:
     scene, ann, bob = together(modes=MODES, models=MODELS)
     scene.agent.answer(choose(scene, ann, method, modeId=1, modelId=None))
     assert ann.hears()["result"] == {}
@@ -511,7 +511,7 @@ def test_who_asked_for_news_hears_who_comes_and_goes() -> None:
 
 
 @pytest.mark.parametrize("meta", [None, {}, {"acp-gateway": False}, {"acp-gateway": None}, {"other": {}}])
-def test_nobody_else_gets_any(meta: Any) -> None:
+def test_a_client_that_did_not_ask_for_news_gets_none(meta: Any) -> None:
     scene = Scene()
     ann = scene.join("ann", clientCapabilities={"_meta": meta})
     ann.new_session()

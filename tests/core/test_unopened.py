@@ -51,7 +51,7 @@ def test_a_controller_of_its_owner_is_told_why() -> None:
         asker(workspaces=("other",)),
     ],
 )
-def test_nobody_else_is(client: Client | None) -> None:
+def test_a_client_outside_the_workspace_is_not_told_why_a_session_is_unopened(client: Client | None) -> None:
     unopened = Unopened()
     refuse(unopened, make_session(workspace="proj"))
     assert unopened.reason(client, "s") is None

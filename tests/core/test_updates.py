@@ -193,7 +193,7 @@ def test_a_whole_history_has_nothing_added() -> None:
     assert updates.history(it) == [b"one"]
 
 
-def test_who_loads_what_is_not_kept_any_more_is_told_of_the_gap_and_nobody_else_is() -> None:
+def test_session_load_of_a_truncated_history_tells_the_loading_client_alone_of_the_gap() -> None:
     scene = Scene(make_policy(journal_limit=400))
     ann = scene.join("ann")
     ann.new_session()

@@ -201,7 +201,7 @@ def servers(*names: str) -> list[Message]:
 @pytest.mark.parametrize(
     ("agent", "passed"), [("memory", FAR), ("some", ["tools", "near", *FAR]), ("free", [*SERVERS])]
 )
-def test_tool_servers_that_would_run_here_reach_the_agent_as_far_as_it_is_allowed(
+def test_mcp_servers_decides_which_servers_reach_the_agent(
     agent: str, passed: list[str], gateway: RunningGateway
 ) -> None:
     with Editor(gateway, "wss", "--agent", agent) as editor:
@@ -221,7 +221,7 @@ def test_tool_servers_that_would_run_here_reach_the_agent_as_far_as_it_is_allowe
         assert "/bin/sh" not in "".join(gateway.log)
 
 
-def test_where_tool_servers_are_denied_the_session_is_and_the_error_names_them(gateway: RunningGateway) -> None:
+def test_mcp_servers_deny_refuses_the_session_and_names_the_servers(gateway: RunningGateway) -> None:
     with Editor(gateway, "tcp", "--agent", "strict") as editor:
         params = {"cwd": str(gateway.directory / "alpha"), "mcpServers": []}
         for name in LOCAL:

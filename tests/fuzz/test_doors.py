@@ -622,7 +622,7 @@ def withstand(scheme: str, house: House, folder: Path, plan: list[Attack], *, pa
 @pytest.mark.parametrize("scheme", ["ws", "wss"])
 @effort(10)
 @given(plans(_http), st.booleans())
-def test_a_door_for_websockets_withstands(
+def test_websocket_listeners_withstand_random_input(
     scheme: str, house: House, tmp_path_factory: pytest.TempPathFactory, plan: list[Attack], patient: bool
 ) -> None:
     withstand(scheme, house, tmp_path_factory.mktemp("state"), plan, patient=patient)
@@ -631,7 +631,7 @@ def test_a_door_for_websockets_withstands(
 @pytest.mark.parametrize("scheme", ["tcp", "tcp+tls"])
 @effort(10)
 @given(plans(lines), st.booleans())
-def test_a_door_for_lines_withstands(
+def test_line_listeners_withstand_random_input(
     scheme: str, house: House, tmp_path_factory: pytest.TempPathFactory, plan: list[Attack], patient: bool
 ) -> None:
     withstand(scheme, house, tmp_path_factory.mktemp("state"), plan, patient=patient)

@@ -94,7 +94,7 @@ def test_what_is_read_in_a_message_is_what_a_slow_parser_reads(text: bytes, new:
 @given(texts.nearly_messages | said_in_sessions)
 @example(b'{"method":"session/update","params":{"sessionId":"s","update":{}}}')
 @example(b'{"method":"session/update","params":{"sessionId":"s"},"result":1}')
-def test_what_is_passed_on_after_one_look_is_what_a_slow_parser_takes_for_talk(text: bytes) -> None:
+def test_passthrough_updates_are_those_that_a_slow_parser_finds(text: bytes) -> None:
     envelope = reference.envelope(text)
     session = None
     if isinstance(envelope, Envelope) and (envelope.kind, envelope.method) == (Kind.NOTIFICATION, SESSION_UPDATE):

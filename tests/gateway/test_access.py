@@ -38,5 +38,5 @@ def test_no_repr_shows_what_is_at_rest_of_a_token(tokens: TokenStore) -> None:
     assert secret not in repr(Access.of(token))
 
 
-def test_who_wishes_for_nothing_wants_an_agent_and_a_session_of_its_own() -> None:
+def test_an_empty_connect_request_names_no_agent_and_no_session() -> None:
     assert ConnectRequest() == ConnectRequest(agent=None, session=None, observe=False, control=False)

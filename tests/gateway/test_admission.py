@@ -95,7 +95,7 @@ def test_an_agent_that_the_token_does_not_allow_is_refused(scene: Scene) -> None
         door.admit(scene.access("ann", "a", "c"), ConnectRequest())
 
 
-def test_an_agent_that_there_is_not_is_unknown_to_everybody_and_not_repeated_at_length(scene: Scene) -> None:
+def test_an_unknown_agent_is_an_error_for_all_tokens_that_quotes_little_of_the_name(scene: Scene) -> None:
     door = scene.door()
     for access in (Access("me", None), scene.access(), scene.access("ann", "absent")):
         with pytest.raises(UnknownAgent, match="no agent 'absent'"):
@@ -121,7 +121,7 @@ def test_a_token_whose_only_agent_is_gone_from_the_configuration_opens_nothing(s
         ("observer", True, Role.OBSERVER),
     ],
 )
-def test_a_wish_to_observe_narrows_what_a_token_allows_and_nothing_widens_it(
+def test_observe_narrows_the_role_of_a_token_and_nothing_widens_it(
     role: Literal["controller", "observer"], observe: bool, granted: Role, scene: Scene
 ) -> None:
     door = scene.door()

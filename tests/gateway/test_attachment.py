@@ -146,7 +146,7 @@ async def test_what_cannot_be_sent_any_more_does_not_pile_up(error: Exception) -
 
 
 @pytest.mark.parametrize("error", LOST)
-async def test_a_stream_that_is_lost_holds_up_nobody(error: Exception) -> None:
+async def test_an_attachment_whose_stream_is_lost_does_not_hold_up_the_agent(error: Exception) -> None:
     async with serving(Scene()) as scene:
         scene.stream.drain_error = error
         scene.fall_behind()

@@ -195,7 +195,7 @@ def test_where_it_is_full_the_one_that_has_most_gives_up_what_is_away_for_longes
     assert len(connections) == 4
 
 
-def test_where_it_is_full_nobody_takes_from_those_that_have_as_little_or_less(scene: Scene, stack: ExitStack) -> None:
+def test_max_connections_evicts_no_link_of_an_identity_with_as_few_connections(scene: Scene, stack: ExitStack) -> None:
     connections = scene.limited(max_connections=5, reserved_connections=1)
     ann, bob = scene.access("ann"), scene.access("bob")
     his = Guarded(bob, resumes=True).watched(connections, stack)
@@ -469,7 +469,7 @@ def test_a_rotated_token_counts_until_the_grace_is_over(scene: Scene, stack: Exi
     assert (guarded.farewells, guarded.losses) == ([], 1)
 
 
-def test_who_was_somebody_else_before_a_rotation_does_not_come_back(scene: Scene, stack: ExitStack) -> None:
+def test_a_link_of_a_token_with_another_role_before_its_rotation_is_revoked(scene: Scene, stack: ExitStack) -> None:
     access = scene.access()
     assert access.token is not None
     other = replace(access, token=msgspec.structs.replace(access.token, role="observer"))
@@ -498,7 +498,7 @@ def test_each_credential_is_looked_at_once_however_many_show_it(
     assert [each.farewells for each in guarded] == [[], [REVOKED], [], [REVOKED]]
 
 
-def test_the_end_of_one_while_others_are_looked_at_harms_nobody(scene: Scene) -> None:
+def test_enforce_continues_when_a_connection_ends_meanwhile(scene: Scene) -> None:
     access = scene.access()
     stacks = [ExitStack(), ExitStack()]
     closed: list[Disconnect] = []

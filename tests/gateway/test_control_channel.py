@@ -191,7 +191,7 @@ async def test_a_session_is_told_with_all_there_is_to_say(context: ControlContex
     ]
 
 
-async def test_what_nobody_has_said_of_a_session_is_left_out(context: ControlContext) -> None:
+async def test_the_session_list_leaves_out_unknown_title_cwd_and_time(context: ControlContext) -> None:
     owner = (scene := context.scene()).join("A")
     owner.request("session/new", mcpServers=[])
     scene.agent.answers("session/new", sessionId="s")
@@ -285,7 +285,7 @@ async def test_only_sessions_of_the_agents_that_one_is_told_of_are_told(context:
     assert await context.ids() == ["others"]
 
 
-async def test_everybody_is_told_of_what_exists_for_them(context: ControlContext) -> None:
+async def test_the_session_list_has_the_sessions_of_its_scope(context: ControlContext) -> None:
     scene = context.scene()
     for identity, session_id in (("me", "a"), ("me", "b"), ("bob", "c")):
         scene.join(identity, identity).new_session(session_id)
@@ -418,7 +418,7 @@ async def test_a_question_that_names_no_session_is_told_too(context: ControlCont
     assert await context.ids() == ["s", "?"]
 
 
-async def test_a_question_that_belongs_to_no_session_is_told_to_nobody_whose_it_may_not_be(
+async def test_the_session_list_shows_a_permission_request_of_an_unknown_session_only_to_identities_that_may_own_it(
     context: ControlContext,
 ) -> None:
     scene = context.scene()

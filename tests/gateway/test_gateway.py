@@ -367,7 +367,7 @@ async def test_an_agent_that_is_shared_outlives_its_clients(scope: Scope, scene:
         assert not agents[0].cancelled
 
 
-async def test_an_agent_that_nobody_needs_any_more_makes_room_for_another(
+async def test_idle_timeout_stops_an_agent_without_clients_and_the_next_client_gets_another(
     scene: Scene, agents: ServingAgents, autojump_clock: trio.testing.MockClock
 ) -> None:
     gateway = scene.gateway({"fake": agent(idle_timeout=4.0)})
@@ -381,7 +381,7 @@ async def test_an_agent_that_nobody_needs_any_more_makes_room_for_another(
         assert await enter(scene.access()).agent() == 2
 
 
-async def test_while_an_agent_is_being_stopped_whoever_comes_gets_another(scene: Scene, agents: ServingAgents) -> None:
+async def test_a_client_that_comes_while_the_agent_stops_gets_another(scene: Scene, agents: ServingAgents) -> None:
     gateway = scene.gateway()
     agents.may_stop = trio.Event()
     async with running(gateway) as enter:
@@ -512,7 +512,7 @@ async def test_a_session_that_is_open_in_another_connection_is_not_loaded_again_
         assert "session/load" not in [message["method"] for message in agents[1].received]
 
 
-async def test_a_session_of_somebody_else_in_another_connection_is_as_if_it_were_not(
+async def test_a_session_of_another_identity_in_scope_connection_is_answered_like_an_unknown_one(
     scene: Scene, agents: ServingAgents
 ) -> None:
     async with running(scene.gateway({"fake": agent("connection")})) as enter:
@@ -543,7 +543,7 @@ async def test_a_session_whose_agent_is_being_stopped_is_loaded_once_that_has_en
         assert agents[1].received[-1]["method"] == "session/load"
 
 
-async def test_an_agent_whose_clients_are_all_away_is_stopped_for_whoever_loads_its_session(
+async def test_an_agent_whose_clients_are_all_away_is_stopped_when_its_session_is_loaded_elsewhere(
     scene: Scene, agents: ServingAgents
 ) -> None:
     gateway = scene.gateway({"fake": agent("connection")})
@@ -561,7 +561,7 @@ async def test_an_agent_whose_clients_are_all_away_is_stopped_for_whoever_loads_
         assert len(gateway.hubs) == 1
 
 
-async def test_an_agent_that_has_clients_is_not_stopped_for_anybody(scene: Scene, agents: ServingAgents) -> None:
+async def test_stop_unused_does_not_stop_an_agent_with_clients(scene: Scene, agents: ServingAgents) -> None:
     gateway = scene.gateway({"fake": agent("connection")})
     async with running(gateway) as enter:
         await enter(scene.access()).new_session()
@@ -823,7 +823,7 @@ async def test_a_link_is_resumed_at_the_agent_that_it_was_begun_with(
         assert len(agents) == 1
 
 
-async def test_with_another_token_nobody_resumes_a_link_not_even_the_same_identity(
+async def test_a_link_cannot_be_resumed_with_another_token_of_the_same_identity(
     scene: Scene, agents: ServingAgents
 ) -> None:
     access = scene.access()
@@ -950,7 +950,7 @@ async def test_a_client_that_was_away_for_too_long_is_told_so(
             trip.resume(access)
 
 
-async def test_a_connection_that_breaks_off_at_the_door_leaves_the_link_for_the_next(
+async def test_a_connection_lost_while_it_resumes_leaves_the_link_for_the_next(
     scene: Scene, agents: ServingAgents
 ) -> None:
     access = scene.access()
@@ -965,7 +965,7 @@ async def test_a_connection_that_breaks_off_at_the_door_leaves_the_link_for_the_
         assert len(trip.updates) == 1
 
 
-async def test_a_gateway_that_stops_waits_for_nobody_who_is_away(scene: Scene, agents: ServingAgents) -> None:
+async def test_a_gateway_that_stops_does_not_wait_for_away_clients(scene: Scene, agents: ServingAgents) -> None:
     async with travelling(scene.gateway(), scene.access()) as trip:
         await trip.new_session()
         await trip.lose()
@@ -1104,7 +1104,7 @@ async def test_a_connection_whose_token_is_revoked_is_closed_once_and_no_other(
 
 
 @pytest.mark.parametrize("control", [False, True])
-async def test_a_token_that_is_revoked_while_its_connection_is_being_closed_harms_nobody(
+async def test_a_token_revoked_while_its_connection_closes_does_not_close_it_again(
     control: bool, scene: Scene, autojump_clock: trio.testing.MockClock
 ) -> None:
     gateway, access, gone = scene.gateway(), scene.access(), SlowToClose(gone=True)
@@ -1564,7 +1564,7 @@ async def test_a_session_that_no_workspace_has_any_more_is_not_opened_by_joining
         assert [message["method"] for message in agents[1].received] == ["initialize"]
 
 
-async def test_a_disk_that_does_not_answer_is_waited_for_so_long_and_holds_up_nobody_else(
+async def test_a_directory_check_without_an_answer_times_out_and_does_not_hold_up_other_clients(
     scene: Scene, agents: ServingAgents, folders: Path, autojump_clock: trio.testing.MockClock
 ) -> None:
     gateway = fenced(scene, folders)

@@ -594,7 +594,7 @@ async def test_an_agent_that_reads_only_when_its_output_is_taken_and_a_client_th
         await scene.editor.stream.aclose()
 
 
-async def test_an_agent_that_reads_nothing_for_too_long_is_stopped_and_whoever_waits_is_told(
+async def test_stall_timeout_stops_an_agent_that_reads_nothing_and_answers_open_requests(
     autojump_clock: MockClock,
 ) -> None:
     async with in_conversation(stall_timeout=5.0) as scene:
@@ -748,7 +748,7 @@ async def test_a_second_client_that_comes_makes_the_agent_go_on_and_slows_it_dow
 
 
 @pytest.mark.parametrize("how", [{"role": Role.OBSERVER}, {"identity": "guest-1", "guest": True}])
-async def test_who_only_looks_on_does_not_slow_down_somebody_elses_agent_not_even_alone(how: dict[str, Any]) -> None:
+async def test_a_slow_observer_or_guest_does_not_throttle_the_agent_not_even_alone(how: dict[str, Any]) -> None:
     async with sharing() as (scene, ann):
         viewer = await scene.enter("viewer", **how)
         await ann.stream.aclose()
@@ -904,7 +904,7 @@ async def test_a_client_that_does_not_read_its_errors_is_detached() -> None:
     assert scene.editor.closed_with[0] is CloseReason.POLICY
 
 
-async def test_what_the_agent_says_while_nobody_is_there_is_told_to_whoever_looks_at_memory() -> None:
+async def test_updates_without_clients_count_for_the_memory_limit() -> None:
     async with sharing() as (scene, ann):
         await ann.stream.aclose()
         await ann.gone.wait()
@@ -1126,7 +1126,7 @@ async def test_an_agent_is_not_idle_while_it_or_a_client_says_something(autojump
         assert not scene.agent.agent.ended.is_set()
 
 
-async def test_an_idle_agent_is_not_stopped_where_somebody_would_lose_a_session(autojump_clock: MockClock) -> None:
+async def test_idle_timeout_does_not_stop_an_agent_whose_sessions_would_be_lost(autojump_clock: MockClock) -> None:
     async with sharing({}, idle_timeout=8.0, patience=HOUR) as (scene, ann):
         await trio.sleep(100.0)
         assert not scene.agent.agent.ended.is_set()
@@ -1135,7 +1135,7 @@ async def test_an_idle_agent_is_not_stopped_where_somebody_would_lose_a_session(
         assert scene.agent.agent.exit_code == -15
 
 
-async def test_a_hub_ends_when_it_is_idle_and_nobody_is_there(autojump_clock: MockClock) -> None:
+async def test_idle_timeout_ends_a_hub_without_clients(autojump_clock: MockClock) -> None:
     async with sharing(idle_timeout=8.0) as (scene, ann):
         await ann.stream.aclose()
         await trio.sleep(5.0)
@@ -1191,7 +1191,7 @@ async def test_a_request_that_comes_while_an_idle_agent_is_being_stopped_waits_f
         assert (await second.receive())["method"] == "session/new"
 
 
-async def test_a_permission_that_nobody_decides_in_time_counts_as_cancelled(autojump_clock: MockClock) -> None:
+async def test_permission_timeout_cancels_a_request_at_the_agent_and_its_clients(autojump_clock: MockClock) -> None:
     async with sharing(permission_timeout=4.0) as (scene, ann):
         bob = await scene.enter("bob")
         await scene.agent.send(**permission())
@@ -1415,7 +1415,7 @@ async def test_an_agent_that_cannot_be_started_has_neither_begun_nor_ended() -> 
     assert scene.services.audit_events == []
 
 
-async def test_the_deeds_of_clients_are_told_as_they_are_done() -> None:
+async def test_audit_events_of_clients_are_recorded_as_they_happen() -> None:
     async with sharing() as (scene, ann):
         await scene.enter("bob")
         assert [
@@ -1436,7 +1436,7 @@ async def test_the_deeds_of_clients_are_told_as_they_are_done() -> None:
 # Looking at directories
 
 
-async def test_a_session_waits_until_somebody_has_looked_and_its_client_is_served_meanwhile() -> None:
+async def test_session_new_waits_for_the_directory_check_and_clients_are_served_meanwhile() -> None:
     async with sharing() as (scene, ann):
         bob = await scene.enter("bob")
         wanted = scene.services.checks = []
@@ -1453,7 +1453,7 @@ async def test_a_session_waits_until_somebody_has_looked_and_its_client_is_serve
         assert methods_of(scene.agent.peek()) == ["x/y", "session/new"]
 
 
-async def test_an_agent_is_not_idle_while_somebody_looks(autojump_clock: MockClock) -> None:
+async def test_idle_timeout_does_not_count_during_a_directory_check(autojump_clock: MockClock) -> None:
     async with sharing(idle_timeout=100.0, patience=HOUR) as (scene, ann):
         wanted = scene.services.checks = []
         await ann.send_request("new", "session/new", cwd="/srv/x", mcpServers=[])

@@ -113,7 +113,7 @@ async def test_an_agent_that_is_still_to_answer_initialize_is_waited_for_across_
         scene.scope.cancel()
 
 
-async def test_somebody_is_told_of_what_is_asked_while_nobody_is_there_and_of_the_end_of_a_turn(
+async def test_the_permission_waiting_and_turn_end_hooks_fire_while_all_clients_are_away(
     autojump_clock: MockClock,
 ) -> None:
     async with resuming(patience=math.inf, away_grace=HOUR) as (scene, ann):
@@ -745,7 +745,7 @@ async def test_the_loss_of_a_client_is_noticed_while_the_agent_does_not_read() -
         assert presence(ann) is Presence.AWAY
 
 
-async def test_an_agent_that_ends_while_it_does_not_read_frees_whoever_was_slowed_down() -> None:
+async def test_the_end_of_an_agent_that_does_not_read_releases_the_throttled_client() -> None:
     async with resuming() as (scene, ann):
         await scene.open_turn()
         await flood_agent(ann, WINDOW // 2)

@@ -98,7 +98,7 @@ def look(*places: Place, limit: int = LIMIT, size: int = LIMIT) -> None:
     Memory(limit, lambda: [place.hub for place in places]).grown(size)
 
 
-async def test_within_the_limit_nobody_notices() -> None:
+async def test_within_the_memory_limit_no_client_is_detached_and_no_history_cut() -> None:
     place = Place("ann", "bob")
     place.say(LIMIT // 10)
     look(place)
@@ -180,7 +180,7 @@ async def test_who_is_away_and_waits_for_a_turn_is_detached_after_others_that_ar
     assert place.detached() == ["ann", "bob"]
 
 
-async def test_a_history_is_cut_when_nobody_is_away_any_more() -> None:
+async def test_the_memory_limit_cuts_a_history_after_away_clients_are_detached() -> None:
     place = Place("ann")
     place.say(LIMIT // 100, count=120)
     place.hub.attachments[place.peers[0].client].away_since = 1.0
@@ -213,7 +213,9 @@ async def test_what_is_the_same_by_chance_is_there_twice() -> None:
     assert len(place.detached()) == 1
 
 
-async def test_where_nobody_waits_for_anything_the_longest_history_is_cut(caplog: pytest.LogCaptureFixture) -> None:
+async def test_the_memory_limit_cuts_the_longest_history_where_no_client_has_a_backlog(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     place, other = Place(), Place()
     for where, count in ((place, 80), (other, 40)):
         where.join("ann")
@@ -329,7 +331,7 @@ async def test_what_clients_have_sent_counts_and_the_identity_with_most_of_it_go
     assert disconnect.text == f"memory_limit ({LIMIT} bytes) is reached, and no client has sent more that is still kept"
 
 
-async def test_who_is_away_and_what_was_said_are_not_given_up_for_what_somebody_else_has_sent() -> None:
+async def test_the_memory_limit_detaches_the_identity_that_sent_most_not_away_clients_of_others() -> None:
     place, other = Place("ann", "also ann"), Place()
     place.say(LIMIT // 10)
     place.hub.attachments[place.peers[1].client].away_since = 1.0
@@ -339,7 +341,7 @@ async def test_who_is_away_and_what_was_said_are_not_given_up_for_what_somebody_
     assert not place.session.journal.truncated
 
 
-async def test_prompts_that_were_left_behind_count_and_are_dropped_before_anybody_is_detached(
+async def test_the_memory_limit_drops_prompts_of_gone_clients_before_it_detaches_clients(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     place = Place("ann", "also ann")

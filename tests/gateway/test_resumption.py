@@ -76,7 +76,7 @@ async def test_the_entry_of_a_token_may_have_changed_meanwhile(tokens: TokenStor
         )
 
 
-async def test_nobody_else_finds_a_link_and_nobody_learns_that_it_is_there(tokens: TokenStore) -> None:
+async def test_a_link_of_another_token_is_refused_like_an_unknown_one(tokens: TokenStore) -> None:
     async with resuming() as (_, ann):
         keeper = Doorkeeper(tokens, ann)
         strangers = [
@@ -119,7 +119,7 @@ async def test_a_link_that_is_about_to_end_is_not_found(tokens: TokenStore) -> N
     ("word", "reason"),
     [(TOO_SLOW, TooFarBehind), (EXPIRED, LinkExpired), (None, LinkGone), ("gateway_stopping", LinkGone)],
 )
-async def test_how_a_link_has_ended_is_told_to_the_same_token_and_to_nobody_else(
+async def test_the_reason_why_a_link_ended_is_told_to_its_token_alone(
     word: str | None, reason: type[AccessError], tokens: TokenStore
 ) -> None:
     async with resuming() as (_, ann):
@@ -131,7 +131,7 @@ async def test_how_a_link_has_ended_is_told_to_the_same_token_and_to_nobody_else
         assert refusal(keeper, Access("ann", None)) is LinkGone
 
 
-async def test_a_link_whose_end_nobody_could_tell_is_unknown(tokens: TokenStore) -> None:
+async def test_a_link_that_ended_without_a_reason_is_unknown(tokens: TokenStore) -> None:
     async with resuming() as (_, ann):
         keeper = Doorkeeper(tokens, ann)
         keeper.links.end(keeper.link, None)
@@ -209,7 +209,7 @@ async def test_a_link_that_has_ended_cannot_be_claimed() -> None:
             claim(ann.ticket, ann.link.received)
 
 
-async def test_a_connection_that_was_overtaken_at_the_door_is_closed_with_the_reason() -> None:
+async def test_a_resume_overtaken_by_a_newer_connection_is_closed_with_the_reason() -> None:
     async with resuming() as (_, ann):
         earlier = claim(ann.ticket, ann.link.received)
         claim(ann.ticket, ann.link.received)

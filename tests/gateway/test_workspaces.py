@@ -61,18 +61,18 @@ def test_the_workspaces_are_those_of_the_configuration() -> None:
     assert workspaces_of(sections, Path("/elsewhere")) == workspaces_of(sections, None) == found
 
 
-def test_without_any_it_is_the_agents_own_directory_or_else_the_users_home(home: Path) -> None:
+def test_the_default_workspace_is_the_agents_cwd_or_else_the_home_folder(home: Path) -> None:
     assert workspaces_of({}, Path("/srv/agent")) == (Workspace(None, "/srv/agent"),)
     assert workspaces_of({}, Path("/")) == (Workspace(None, "/"),)
     assert workspaces_of({}, None) == (Workspace(None, str(home)),)
 
 
-def test_a_home_that_is_the_root_is_no_workspace(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_home_folder_that_is_the_root_is_no_workspace(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", "/")
     assert workspaces_of({}, None) == ()
 
 
-def test_a_user_without_a_home_has_no_workspace(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_user_without_a_home_folder_has_no_workspace(monkeypatch: pytest.MonkeyPatch) -> None:
     def home() -> Path:
         raise RuntimeError("Could not determine home directory.")
 
@@ -300,14 +300,14 @@ def test_a_file_is_no_directory(srv: Path) -> None:
 # Maps
 
 
-def test_a_map_to_what_is_in_a_home_that_may_be_used_is_suggested(home: Path) -> None:
+def test_a_path_map_into_an_allowed_home_folder_is_suggested(home: Path) -> None:
     (home / "work" / "my proj").mkdir(parents=True)
     problem = problem_of(["/Users/ann/work/my proj"], (Workspace(None, str(home)),))
     assert problem.data["map"] == f"/Users/ann/work/my proj={home}/work/my proj"
     assert f"--map '/Users/ann/work/my proj={home}/work/my proj' (or" in problem.message
 
 
-def test_where_the_home_may_not_be_used_it_is_not_looked_at(srv: Path, home: Path) -> None:
+def test_no_path_map_into_a_home_folder_outside_all_workspaces_is_suggested(srv: Path, home: Path) -> None:
     (home / "proj2").mkdir()
     (srv / "proj" / "proj2").mkdir()
     problem = problem_of(["/Users/ann/proj2"], places(srv, "proj"))

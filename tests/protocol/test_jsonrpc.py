@@ -156,7 +156,7 @@ def test_what_some_would_take_for_another_message_is_none(text: bytes) -> None:
         b'{"id":1,"result":null,"jsonrpc":2.0}',
     ],
 )
-def test_further_members_that_nobody_takes_for_others_do_not_matter(text: bytes) -> None:
+def test_further_members_of_an_envelope_are_accepted(text: bytes) -> None:
     assert parse(text).text is text
     assert strict_parsing.parse_strictly(text)[0].text is text
 

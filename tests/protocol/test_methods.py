@@ -62,7 +62,7 @@ def test_whole_families_of_an_agents_methods_are_for_one_machine(name: str, need
 
 
 @pytest.mark.parametrize("name", ["", "fs", "terminal", "mcp", "/fs/x", "_fs/x", "fsx/y", "session/update"])
-def test_any_other_method_of_an_agent_is_for_whoever_is_nearest(name: str) -> None:
+def test_an_unlisted_agent_request_has_the_audience_of_one_client(name: str) -> None:
     assert agent_method(name) == AgentMethod(Audience.ONE)
 
 
@@ -71,6 +71,6 @@ def test_the_gateways_own_methods_are_reserved_by_prefix() -> None:
         assert name.startswith(methods.RESERVED_PREFIX)
 
 
-def test_updates_of_which_the_last_one_counts_are_no_talk() -> None:
+def test_state_updates_are_no_message_chunks() -> None:
     assert methods.STATE_UPDATES.isdisjoint({methods.USER_CHUNK, methods.AGENT_CHUNK, "tool_call", "tool_call_update"})
     assert {methods.MODE_UPDATE, methods.CONFIG_UPDATE, methods.INFO_UPDATE} < methods.STATE_UPDATES

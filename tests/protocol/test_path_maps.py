@@ -653,13 +653,13 @@ def test_the_agents_directory_of_the_same_name_comes_first() -> None:
     assert suggestion == "/Users/ann/proj=/srv/proj"
 
 
-def test_the_longest_end_of_the_path_that_is_under_home_comes_next() -> None:
+def test_suggest_map_then_tries_the_longest_end_of_the_path_in_the_home_folder() -> None:
     directories = ("/home/ann/proj", "/home/ann/code/proj")
     suggestion = suggest("/Users/ann/code/proj", *directories, agent_cwd="/srv/other")
     assert suggestion == "/Users/ann/code/proj=/home/ann/code/proj"
 
 
-def test_a_path_with_no_counterpart_goes_to_the_agents_directory_or_home() -> None:
+def test_suggest_map_falls_back_to_the_agents_cwd_or_the_home_folder() -> None:
     assert suggest("/Users/ann/proj", agent_cwd="/srv/other") == "/Users/ann/proj=/srv/other"
     assert suggest("/Users/ann/proj") == "/Users/ann/proj=/home/ann"
     assert suggest("/") == "/=/home/ann"
@@ -670,7 +670,7 @@ def test_a_windows_path_gets_a_suggestion_too() -> None:
     assert suggest("C:/Users/ann/Proj", agent_cwd="/srv/proj") == r"C:\Users\ann\Proj=/srv/proj"
 
 
-def test_a_suggestion_never_looks_outside_home_nor_without_end() -> None:
+def test_suggest_map_looks_only_in_the_home_folder_and_at_few_paths() -> None:
     looked: list[str] = []
 
     def look(path: str) -> bool:

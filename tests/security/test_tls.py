@@ -144,7 +144,7 @@ def test_a_certificate_outlasts_the_machine_that_it_is_made_for(certificate: x50
     assert certificate.not_valid_before_utc < dt.datetime.now(dt.UTC) - dt.timedelta(hours=23)
 
 
-def test_the_key_is_for_its_owner_alone_and_the_certificate_for_everybody(
+def test_a_created_key_is_readable_by_its_owner_alone(
     created: tls.CreatedCertificate,
 ) -> None:
     assert stat.S_IMODE(created.key_path.stat().st_mode) == 0o600

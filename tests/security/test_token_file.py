@@ -218,7 +218,7 @@ def test_a_chmod_of_a_file_already_read_counts_at_once(
 
 
 @as_root
-def test_a_file_of_somebody_elses_is_refused(store: TokenStore, file: Path) -> None:
+def test_a_token_file_of_another_user_is_refused(store: TokenStore, file: Path) -> None:
     _, secret = store.create("laptop", "ann", None)
     os.chown(file, UNUSED_UID, -1)
     with pytest.raises(ConfigError, match=f"belongs to uid-{UNUSED_UID}: chown root "):
@@ -330,7 +330,7 @@ def test_a_torn_file_is_refused_and_never_overwritten(store: TokenStore, file: P
     assert file.read_bytes() == content
 
 
-def test_a_file_that_lets_nobody_in_is_logged_once_per_change(
+def test_an_unusable_token_file_is_logged_once_per_change(
     store: TokenStore, file: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     token, secret = store.create("laptop", "ann", None)
@@ -357,7 +357,7 @@ def test_a_file_that_lets_nobody_in_is_logged_once_per_change(
 
 
 @pytest.mark.parametrize("make", [os.mkdir, os.mkfifo])
-def test_what_is_no_file_lets_nobody_in_and_nobody_waits_for_it(
+def test_a_token_file_that_is_no_regular_file_is_refused_at_once(
     store: TokenStore, file: Path, make: Callable[[Path, int], None]
 ) -> None:
     file.parent.mkdir()
@@ -385,7 +385,7 @@ def test_a_state_directory_that_cannot_be_made_is_told(tmp_path: Path) -> None:
         store.create("laptop", "ann", None)
 
 
-def test_a_state_directory_that_is_none_lets_nobody_in(tmp_path: Path) -> None:
+def test_a_state_directory_that_is_no_directory_refuses_all_tokens(tmp_path: Path) -> None:
     (tmp_path / "occupied").write_text("")
     store = TokenStore(tmp_path / "occupied" / "state")
     with pytest.raises(ConfigError, match="cannot be read: Not a directory"):

@@ -260,7 +260,7 @@ def test_a_token_taken_for_its_id_is_not_repeated_and_should_be_replaced(
 
 @pytest.mark.parametrize("act", BY_ID)
 @pytest.mark.parametrize("kind", get_args(token_format.Kind))
-def test_somebody_elses_token_taken_for_an_id_is_not_repeated_either(
+def test_a_token_given_for_an_id_is_not_repeated_in_the_error(
     store: TokenStore, state_dir: Path, kind: token_format.Kind, act: Callable[[TokenStore, str], object]
 ) -> None:
     secret = token_format.mint(kind)
@@ -522,11 +522,11 @@ def test_a_user_without_a_name_goes_by_the_number(state_dir: Path) -> None:
 # At the door
 
 
-def test_without_a_file_nobody_gets_in(store: TokenStore) -> None:
+def test_without_a_token_file_all_tokens_are_refused(store: TokenStore) -> None:
     refuses(store, token_format.mint())
 
 
-def test_without_a_token_in_the_file_nobody_gets_in(store: TokenStore) -> None:
+def test_without_a_token_in_the_file_all_tokens_are_refused(store: TokenStore) -> None:
     token, secret = store.create("laptop", "ann", None)
     store.revoke(token.id)
     refuses(store, secret)
@@ -547,7 +547,7 @@ def test_what_the_file_holds_opens_nothing(store: TokenStore) -> None:
     refuses(store, token.sha256)
 
 
-def test_a_token_that_somebody_shows_is_identified_also_when_its_time_is_over(timed: TokenStore, clock: Clock) -> None:
+def test_identify_also_finds_an_expired_token(timed: TokenStore, clock: Clock) -> None:
     token, secret = timed.create("laptop", "ann", None, lifetime=60)
     assert timed.identify(secret) == token
     clock.seconds += 60
@@ -678,7 +678,7 @@ def test_a_file_that_has_not_changed_for_a_while_is_not_read_again(
     store.authenticate(secret)
 
 
-def test_a_removed_file_lets_nobody_in(store: TokenStore, file: Path) -> None:
+def test_after_the_removal_of_the_token_file_all_tokens_are_refused(store: TokenStore, file: Path) -> None:
     token, secret = store.create("laptop", "ann", None)
     store.authenticate(secret)
     file.unlink()

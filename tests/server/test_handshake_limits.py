@@ -129,7 +129,7 @@ async def test_who_does_not_go_on_is_not_waited_for(tmp_path: Path, autojump_clo
             assert [each.evicted for each in (slow, quick, late)] == [True, False, False]
 
 
-async def test_who_needs_more_steps_than_anybody_is_taken_for_idle(tmp_path: Path) -> None:
+async def test_a_handshake_of_too_many_steps_is_evicted_as_idle(tmp_path: Path) -> None:
     limiter = make(tmp_path, handshakes_per_address=2)
     trickling, quick = guest(), guest()
     async with staying(limiter, trickling, quick):
@@ -199,14 +199,14 @@ async def test_who_leaves_leaves_nothing_behind(tmp_path: Path) -> None:
     assert limiter._pending == 0
 
 
-async def test_there_may_be_nobody_to_evict_one(limiter: HandshakeLimiter) -> None:
+async def test_evict_one_without_connections_does_nothing(limiter: HandshakeLimiter) -> None:
     limiter.evict_one()
 
 
 # Time
 
 
-async def test_nobody_waits_as_long_as_little_is_charged(autojump_clock: trio.testing.MockClock) -> None:
+async def test_the_cpu_budget_delays_no_turn_within_its_credit(autojump_clock: trio.testing.MockClock) -> None:
     budget = CpuBudget(0.5)
     for _ in range(10):
         await budget.turn()
@@ -222,7 +222,7 @@ async def test_in_the_long_run_what_is_charged_is_a_share_of_the_time(autojump_c
     assert trio.current_time() == pytest.approx((1.0 - BURST) / 0.25, rel=0.01)
 
 
-async def test_a_time_without_anybody_is_not_saved_up_for_ever(autojump_clock: trio.testing.MockClock) -> None:
+async def test_the_cpu_budget_saves_up_no_more_than_its_credit(autojump_clock: trio.testing.MockClock) -> None:
     budget = CpuBudget(0.5)
     await trio.sleep(1000)
     budget.charge(BURST)
@@ -340,7 +340,7 @@ async def test_the_work_for_a_guest_is_measured(limiter: HandshakeLimiter, monke
     assert connection.cost == pytest.approx(ARRIVAL_COST + FREE_COST / 2)
 
 
-async def test_who_costs_more_than_anybody_who_comes_in_pays_before_leaving(
+async def test_a_handshake_of_unusual_cost_is_charged_before_it_ends(
     limiter: HandshakeLimiter, monkeypatch: pytest.MonkeyPatch, autojump_clock: trio.testing.MockClock
 ) -> None:
     times = iter([10.0, 10.0 + 3 * BURST])
@@ -442,7 +442,7 @@ async def test_another_error_of_a_listener_is_not_passed_over(limiter: Handshake
         await ThrottledListener(Crowded(errno.EBADF), limiter).accept()  # type: ignore[arg-type]
 
 
-async def test_a_doorstep_closes_its_listener(limiter: HandshakeLimiter) -> None:
+async def test_a_throttled_listener_closes_the_listener_below(limiter: HandshakeLimiter) -> None:
     with pytest.raises(ZeroDivisionError):
         await ThrottledListener(Crowded(), limiter).aclose()  # type: ignore[arg-type]
 
@@ -530,7 +530,9 @@ async def test_who_speaks_no_tls_is_an_error_and_the_socket_closed(
     assert len(os.listdir("/proc/self/fd")) == before
 
 
-async def test_doors_that_share_an_entrance_tell_once(tmp_path: Path, autojump_clock: trio.testing.MockClock) -> None:
+async def test_listeners_with_one_handshake_limiter_report_refusals_once(
+    tmp_path: Path, autojump_clock: trio.testing.MockClock
+) -> None:
     limiter = make(tmp_path)
     told = 0
 

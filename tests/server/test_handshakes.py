@@ -142,7 +142,7 @@ async def test_a_token_may_come_as_a_subprotocol_and_is_not_repeated(gateway: Ec
         ("Cookie: token={token}",),
     ],
 )
-async def test_without_a_right_token_in_the_right_place_nobody_gets_in(
+async def test_an_upgrade_without_a_valid_bearer_token_is_refused(
     headers: Sequence[str], gateway: EchoingGateway, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.DEBUG)
@@ -159,7 +159,7 @@ async def test_without_a_right_token_in_the_right_place_nobody_gets_in(
         assert secret not in str(response)
 
 
-async def test_where_there_are_no_tokens_nobody_gets_in(gateway: EchoingGateway, tmp_path: Path) -> None:
+async def test_without_tokens_every_upgrade_is_refused(gateway: EchoingGateway, tmp_path: Path) -> None:
     token = TokenStore(tmp_path / "other").create("x", "x", None)[1]
     async with listening(WS, gateway) as door:
         for headers in ((), (bearer(token),), (bearer(""),)):
@@ -327,9 +327,7 @@ async def test_a_request_that_can_be_understood_in_two_ways_or_in_none_is_bad(
     assert gateway.served == []
 
 
-async def test_health_is_told_to_anybody_and_changes_nothing(
-    gateway: EchoingGateway, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_healthz_answers_without_a_token(gateway: EchoingGateway, caplog: pytest.LogCaptureFixture) -> None:
     async with listening(WS, gateway) as door:
         response = await ask(door, "/healthz")
     assert (response.status, response.body) == (200, "ok\n")
@@ -364,7 +362,7 @@ async def test_a_query_with_very_many_parameters_is_bad(gateway: EchoingGateway)
     assert (refused.status, refused.body) == (400, f"the query has more than {QUERY_FIELDS} parameters\n")
 
 
-async def test_a_request_without_an_upgrade_is_told_to_upgrade_before_anybody_comes_in(gateway: EchoingGateway) -> None:
+async def test_a_request_without_an_upgrade_is_answered_426_before_authentication(gateway: EchoingGateway) -> None:
     async with listening(WS, gateway) as door:
         for headers in ([], [bearer(gateway.token())], ["Connection: Upgrade", "Upgrade: h2c"]):
             response = await ask(door, "/acp?session=x", *headers, "Accept: text/event-stream")
@@ -609,7 +607,7 @@ async def test_a_client_that_goes_without_a_word_is_no_event(
 
 @pytest.mark.parametrize("url", [WS, TCP])
 @pytest.mark.parametrize("when", ["before", "during"])
-async def test_a_connection_that_is_reset_at_the_door_is_no_event(
+async def test_a_connection_reset_before_its_handshake_is_not_logged(
     url: str, when: str, gateway: EchoingGateway, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
@@ -633,7 +631,7 @@ async def test_a_connection_that_is_reset_at_the_door_is_no_event(
     assert ("gone already" in record.getMessage()) == (when == "before")
 
 
-async def test_who_goes_while_being_told_that_they_are_in_is_paid_for_as_a_brief_visit(
+async def test_a_connection_lost_during_its_welcome_is_charged_as_a_short_one(
     gateway: EchoingGateway, unix: str, monkeypatch: pytest.MonkeyPatch, autojump_clock: trio.testing.MockClock
 ) -> None:
     seen_off: list[tuple[float, float]] = []
@@ -750,7 +748,7 @@ async def test_an_upgrade_resumes_a_link_whatever_its_query_says(
 
 
 @pytest.mark.parametrize("headers", BROKEN_LINKS, ids=lambda headers: " ".join(headers)[:50])
-async def test_a_wish_for_a_link_that_is_not_understood_is_bad_for_those_with_a_token(
+async def test_an_invalid_resume_header_is_answered_400_only_with_a_valid_token(
     headers: list[str], gateway: EchoingGateway
 ) -> None:
     gateway.links[LINK] = 0
@@ -865,7 +863,7 @@ async def test_a_hello_for_a_control_connection_has_no_link_that_could_be_resume
     ],
     ids=lambda link: str(link)[:50],
 )
-async def test_a_hellos_wish_for_a_link_that_is_not_understood_is_an_error_in_its_parameters(
+async def test_an_invalid_resume_request_in_a_hello_is_an_invalid_params_error(
     link: object, gateway: EchoingGateway, caplog: pytest.LogCaptureFixture
 ) -> None:
     gateway.links[LINK] = 0

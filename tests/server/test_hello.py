@@ -214,7 +214,7 @@ def test_the_client_is_the_first_from_the_right_who_is_no_trusted_proxy(
     assert client_address(peer, forwarded(*values), PROXIES) == address
 
 
-def test_without_trusted_proxies_nobody_is_believed() -> None:
+def test_without_trusted_proxies_forwarded_addresses_are_ignored() -> None:
     assert client_address("127.0.0.1", forwarded("198.51.100.7"), ()) == "127.0.0.1"
 
 

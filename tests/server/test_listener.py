@@ -74,7 +74,7 @@ async def test_a_refusal_over_tls_reaches_a_client_that_has_sent_more(
 
 
 @pytest.mark.parametrize("how", ["late", "bug"])
-async def test_a_tls_connection_over_which_nobody_comes_in_is_closed(
+async def test_a_tls_connection_without_a_finished_handshake_is_closed(
     how: str,
     tmp_path: Path,
     spawner: Spawner,
@@ -119,13 +119,13 @@ async def test_a_certificate_that_cannot_be_used_is_an_error_of_the_configuratio
         await open_listener(with_tls("wss://127.0.0.1:0", tmp_path), gateway)
 
 
-async def test_the_socket_is_removed_when_the_door_closes(unix: str, gateway: EchoingGateway, tmp_path: Path) -> None:
+async def test_a_closed_listener_removes_its_unix_socket(unix: str, gateway: EchoingGateway, tmp_path: Path) -> None:
     async with listening(unix, gateway):
         assert (tmp_path / "socket").exists()
     assert not (tmp_path / "socket").exists()
 
 
-async def test_a_door_that_is_closed_twice_does_not_close_the_next_gateways(
+async def test_a_second_close_does_not_remove_the_unix_socket_of_the_next_listener(
     unix: str, gateway: EchoingGateway, tmp_path: Path
 ) -> None:
     door = await open_listener(ListenSection(url=unix), gateway)
@@ -135,7 +135,7 @@ async def test_a_door_that_is_closed_twice_does_not_close_the_next_gateways(
         assert (tmp_path / "socket").exists()
 
 
-async def test_where_a_door_is_can_be_learned_when_the_system_has_chosen(
+async def test_urls_of_a_listener_have_the_port_that_the_system_chose(
     unix: str, gateway: EchoingGateway, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
@@ -169,7 +169,7 @@ async def test_a_bug_in_one_connection_is_logged_and_the_others_go_on(
     caplog.clear()
 
 
-async def test_a_bug_before_anybody_is_in_is_logged_and_the_others_go_on(
+async def test_a_bug_during_authentication_is_logged_and_other_connections_go_on(
     gateway: EchoingGateway, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def authenticate(*_: object) -> None:
@@ -214,7 +214,7 @@ async def test_a_bug_while_the_gateway_stops_does_not_keep_it_from_stopping(
 
 
 @pytest.mark.parametrize("scope", ["connection", "identity", "shared"])
-async def test_a_session_is_joined_by_whichever_door_one_comes(
+async def test_a_session_can_be_joined_through_any_listener(
     scope: Literal["connection", "identity", "shared"], agents: ServingAgents, spawner: Spawner, tmp_path: Path
 ) -> None:
     section = AgentSection(command=("cat",), scope=scope)

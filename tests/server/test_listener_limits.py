@@ -256,7 +256,7 @@ async def test_the_answer_waits_and_the_socket_is_idle_meanwhile(
 
 
 @pytest.mark.usefixtures("hasty")
-async def test_behind_a_proxy_that_is_trusted_everybody_is_counted_alone(
+async def test_failed_attempts_behind_a_trusted_proxy_are_counted_per_forwarded_address(
     tmp_path: Path,
     spawner: Spawner,
     caplog: pytest.LogCaptureFixture,
@@ -396,7 +396,7 @@ async def is_closed(stream: trio.SocketStream) -> bool:
 
 
 @pytest.mark.parametrize("url", [TCP, WS, WSS])
-async def test_a_thousand_sockets_that_say_nothing_lock_out_nobody(
+async def test_a_thousand_silent_connections_do_not_keep_valid_tokens_out(
     url: str,
     gateway: EchoingGateway,
     certificate: Path,
@@ -612,7 +612,7 @@ async def test_a_certificate_is_as_good_as_a_token(
     assert (book.entries[0]["event"], book.entries[0]["credential"]) == ("authenticated", "certificate laptop")
 
 
-async def test_a_certificate_opens_a_door_for_lines_as_well(
+async def test_a_client_certificate_authenticates_line_connections_as_well(
     gateway: EchoingGateway,
     vouched: ListenSection,
     authority: Authority,
@@ -644,7 +644,7 @@ async def test_a_token_goes_before_the_certificate_that_is_shown_with_it(
     assert (served.access.identity, served.access.certificate, served.access.expires) == ("bob", None, None)
 
 
-async def test_a_certificate_that_nobody_has_listed_is_no_token(
+async def test_a_client_certificate_that_is_not_listed_does_not_authenticate(
     gateway: EchoingGateway,
     vouched: ListenSection,
     authority: Authority,
@@ -747,7 +747,7 @@ async def test_a_certificate_of_another_authority_opens_nothing(
 # The door's own certificate
 
 
-async def test_a_certificate_that_is_read_again_counts_for_those_who_come_and_drops_nobody(
+async def test_a_reloaded_certificate_is_shown_to_new_connections_and_keeps_open_ones(
     gateway: EchoingGateway,
     tmp_path: Path,
 ) -> None:
@@ -783,14 +783,14 @@ async def test_a_certificate_that_is_read_again_counts_for_those_who_come_and_dr
         await inside.aclose()
 
 
-async def test_a_door_without_tls_has_nothing_to_read_again(gateway: EchoingGateway) -> None:
+async def test_reload_of_a_listener_without_tls_changes_nothing(gateway: EchoingGateway) -> None:
     async with listening(TCP, gateway) as door:
         door.reload()
         async with connected(door) as lines:
             assert await is_let_in(lines, token=gateway.token())
 
 
-async def test_a_door_listens_on_a_socket_that_it_was_given(gateway: EchoingGateway) -> None:
+async def test_a_listener_uses_an_inherited_socket(gateway: EchoingGateway) -> None:
     given = socket.create_server(("127.0.0.1", 0))
     url = f"tcp://127.0.0.1:{given.getsockname()[1]}"
     door = await open_listener(ListenSection(url=url), gateway, [given])

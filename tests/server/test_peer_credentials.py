@@ -60,7 +60,7 @@ def test_other_processes_belong_to_no_agent(pid: int) -> None:
 
 
 @pytest.mark.parametrize("pid", [701, 702, 703])
-def test_without_agents_nobody_belongs_to_one(pid: int) -> None:
+def test_without_agents_no_process_belongs_to_one(pid: int) -> None:
     assert not belongs(pid)
 
 

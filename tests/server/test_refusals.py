@@ -254,7 +254,7 @@ async def test_a_flood_from_very_many_addresses_fills_nothing_either(
     assert sum(entry.get("count", 1) for entry in book.entries) == 5000
 
 
-async def test_nonsense_and_visits_for_nothing_are_told_together_and_nonsense_is_answered_late(
+async def test_further_refusals_are_logged_together_and_malformed_handshakes_are_answered_late(
     refusals: Refusals, book: Book, caplog: pytest.LogCaptureFixture, autojump_clock: trio.testing.MockClock
 ) -> None:
     async with trio.open_nursery() as nursery:

@@ -117,7 +117,7 @@ async def test_the_state_directory_is_made_for_its_owner_alone(state_dir: Path) 
         assert (state_dir / "deep").stat().st_mode & 0o777 == 0o700
 
 
-async def test_without_tokens_a_gateway_starts_and_says_that_nobody_gets_in(
+async def test_a_gateway_without_tokens_starts_with_a_warning(
     state_dir: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with serving(make_config(state_dir, TCP)):
@@ -210,7 +210,7 @@ async def test_a_gateway_that_stops_says_so_to_who_asks_the_gateway_itself(state
     assert (websocket.close_code, websocket.close_text) == (1001, "the gateway is stopping")
 
 
-async def test_clients_of_one_identity_share_an_agent_whichever_door_they_come_by(state_dir: Path, token: str) -> None:
+async def test_clients_of_one_identity_share_an_agent_across_listeners(state_dir: Path, token: str) -> None:
     async with serving(make_config(state_dir, WS, TCP)) as (web, lines):
         editors = [Editor(await connect_web(web, token)), await connect_lines(lines, token)]
         pids = []
@@ -342,7 +342,7 @@ async def certificate_at(url: str) -> bytes:
     return shown
 
 
-async def test_at_a_hangup_new_clients_see_the_new_certificate_and_nobody_is_dropped(
+async def test_sighup_shows_the_new_certificate_to_new_clients_and_keeps_open_connections(
     state_dir: Path, token: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     config = secure(state_dir, "tcp+tls://127.0.0.1:0", "wss://127.0.0.1:0")

@@ -289,7 +289,7 @@ async def test_the_watchdog_gets_a_sign_of_life_twice_in_its_time(manager: Manag
 @pytest.mark.parametrize(
     "watchdog", [{}, {"WATCHDOG_USEC": "0"}, {"WATCHDOG_USEC": "x"}, {"WATCHDOG_USEC": "1000", "WATCHDOG_PID": "1"}]
 )
-async def test_a_watchdog_that_waits_for_nobody_or_for_somebody_else_gets_none(
+async def test_a_watchdog_without_an_interval_or_of_another_process_gets_no_notifications(
     watchdog: dict[str, str], manager: Manager, autojump_clock: MockClock
 ) -> None:
     with notifying(NOTIFY_SOCKET=manager.place, **watchdog) as notifier, trio.move_on_after(9):
@@ -513,7 +513,7 @@ def test_a_reload_is_a_hangup(unit: str) -> None:
 
 
 @every_unit
-def test_agents_have_few_descriptors_at_first_and_nobody_a_core_dump(unit: str) -> None:
+def test_the_unit_limits_descriptors_of_agents_and_forbids_core_dumps(unit: str) -> None:
     soft, hard = settings(unit)["LimitNOFILE"].split(":")
     assert int(soft) == 1024
     assert int(hard) > 4096, "the gateway has room for max_connections"

@@ -967,7 +967,7 @@ async def test_two_links_that_have_nothing_to_say_keep_each_other_alive(autojump
         nursery.cancel_scope.cancel()
 
 
-async def test_patience_begins_anew_with_each_connection(autojump_clock: MockClock) -> None:
+async def test_the_timeout_of_keep_alive_begins_anew_with_each_connection(autojump_clock: MockClock) -> None:
     link = Link(window=WINDOW, receive_window=WINDOW)
     connect(link)
     await trio.sleep(100)

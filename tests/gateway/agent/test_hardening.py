@@ -45,7 +45,7 @@ hardening.harden()
     return json.loads(ended.stdout)
 
 
-def test_a_hardened_process_leaves_no_core_dump_and_nobody_may_look_into_it() -> None:
+def test_a_hardened_process_has_no_core_dump_and_is_not_dumpable() -> None:
     code = "print(json.dumps([resource.getrlimit(CORE)[0], ctypes.CDLL(None).prctl(3, 0, 0, 0, 0)]))"
     assert hardened(code) == [0, 0]
 

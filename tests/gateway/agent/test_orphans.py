@@ -150,13 +150,13 @@ def test_forgetting_what_was_never_recorded_is_nothing(path: Path, proc: FakePro
     assert not path.exists()
 
 
-def test_the_ledger_is_for_its_owner_alone(path: Path, proc: FakeProc) -> None:
+def test_the_process_registry_is_readable_by_its_owner_alone(path: Path, proc: FakeProc) -> None:
     registry_of(path, proc).record(AGENT, f"{BOOT}:{AGENT_STARTED}")
     assert path.stat().st_mode & 0o777 == 0o700
     assert [entry.stat().st_mode & 0o777 for entry in path.iterdir()] == [0o600]
 
 
-def test_a_ledger_that_cannot_be_written_is_logged_and_no_more(
+def test_a_process_registry_that_cannot_be_written_is_logged(
     path: Path, proc: FakeProc, caplog: pytest.LogCaptureFixture
 ) -> None:
     path.parent.write_text("occupied")
@@ -215,7 +215,7 @@ def test_an_agent_of_which_only_the_dead_are_listed_is_not_killed(path: Path, pr
     assert (proc.killed, entries(path)) == ([], [])
 
 
-def test_a_leader_with_another_start_time_is_somebody_else(path: Path, proc: FakeProc) -> None:
+def test_reap_spares_a_process_with_another_start_time(path: Path, proc: FakeProc) -> None:
     record_for_a_gateway_that_is_gone(path, proc)
     proc.process(AGENT, started=AGENT_STARTED + 1)
     proc.process(701, group=AGENT, started=AGENT_STARTED + 2)
@@ -254,7 +254,7 @@ def test_the_agents_of_a_gateway_that_runs_are_left_alone(path: Path, proc: Fake
     assert (proc.killed, entries(path)) == ([], before)
 
 
-def test_a_killed_gateway_that_nobody_has_waited_for_does_not_run(path: Path, proc: FakeProc) -> None:
+def test_reap_takes_a_zombie_gateway_for_ended(path: Path, proc: FakeProc) -> None:
     record_for_a_gateway_that_is_gone(path, proc)
     proc.process(os.getpid(), started=GATEWAY_STARTED, state="Z")
     assert registry_of(path, proc).reap() == [AGENT]
@@ -359,5 +359,5 @@ def test_a_real_agent_of_a_gateway_that_runs_lives_on(path: Path, wrapper: Wrapp
     assert entries(path) == []
 
 
-def test_without_a_proc_no_session_is_known_and_nobody_is_killed(tmp_path: Path) -> None:
+def test_kill_session_without_proc_kills_no_process(tmp_path: Path) -> None:
     kill_session(1, tmp_path / "no-proc")

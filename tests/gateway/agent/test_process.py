@@ -600,7 +600,7 @@ async def test_a_process_that_left_the_group_and_holds_the_pipes_does_not_hold_u
 # Being known
 
 
-async def test_an_agent_is_in_the_ledger_for_as_long_as_it_runs(spawner: Spawner, tmp_path: Path) -> None:
+async def test_an_agent_is_in_the_process_registry_while_it_runs(spawner: Spawner, tmp_path: Path) -> None:
     async with running(make_launch(("cat",)), spawner) as agent:
         (entry,) = (tmp_path / "registry").iterdir()
         assert entry.name.startswith(f"{agent.pid}_")

@@ -182,7 +182,7 @@ def test_processes_that_write_at_once_lose_nothing(path: Path) -> None:
     assert reading.damaged == 0
 
 
-def test_half_a_line_of_somebody_else_does_not_spoil_the_next(path: Path) -> None:
+def test_an_unterminated_line_of_another_writer_does_not_spoil_the_next_audit_entry(path: Path) -> None:
     book = open_audit(path)
     book.record("a", n=1)
     with path.open("ab") as other:
@@ -228,7 +228,7 @@ def test_a_full_disk_is_told_once_and_then_how_much_is_missing(
     assert reading.damaged == 1
 
 
-def test_a_directory_that_cannot_be_made_is_told_and_nobody_is_stopped(
+def test_an_audit_directory_that_cannot_be_made_is_logged_once(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     (tmp_path / "file").write_text("")

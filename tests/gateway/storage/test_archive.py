@@ -299,7 +299,7 @@ async def test_those_that_were_used_last_are_restored_last(tmp_path: Path) -> No
         assert [session.id for session in second.restored] == ["c", "b", "a"]
 
 
-async def test_the_sessions_that_nobody_has_used_for_long_are_named(tmp_path: Path) -> None:
+async def test_expired_names_the_sessions_that_were_not_used_for_the_retention_time(tmp_path: Path) -> None:
     clock = Clock()
     async with life(tmp_path, clock) as first:
         old, young = first.begin("old"), first.begin("young")

@@ -488,7 +488,7 @@ def test_a_transaction_that_fails_leaves_nothing(database: Database) -> None:
     assert [entry.message for entry in entries(journal_of(database))] == [b"one", b"three"]
 
 
-def test_nobody_else_can_read_the_files(database: Database, path: Path) -> None:
+def test_the_database_files_are_readable_by_their_owner_alone(database: Database, path: Path) -> None:
     begin(database)
     modes = {part.name: stat.S_IMODE(part.stat().st_mode) for part in path.parent.iterdir()}
     assert modes == dict.fromkeys(["sessions.db", "sessions.db-wal", "sessions.db-shm"], 0o600)

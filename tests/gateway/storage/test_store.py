@@ -375,7 +375,7 @@ async def test_what_is_queued_is_there_for_who_reads_the_history(storage: Storag
         assert await storage.read_journal(1) == journal(*(b"%d" % number for number in range(100)))
 
 
-async def test_it_is_written_without_anybody_asking(storage: Storage, path: Path, disk: Disk) -> None:
+async def test_changes_are_committed_without_a_read(storage: Storage, path: Path, disk: Disk) -> None:
     async with running(storage):
         disk.committed.clear()
         keep(storage, 1)
@@ -384,7 +384,7 @@ async def test_it_is_written_without_anybody_asking(storage: Storage, path: Path
             assert set(sessions_in(path)) == {1}
 
 
-async def test_what_is_written_survives_without_a_farewell(storage: Storage, path: Path, tmp_path: Path) -> None:
+async def test_committed_changes_survive_a_kill(storage: Storage, path: Path, tmp_path: Path) -> None:
     async with running(storage):
         keep(storage, 1)
         storage.append(1, b"one")
@@ -548,7 +548,7 @@ async def test_without_histories_those_from_before_are_erased(storage: Storage, 
     assert set(sessions_in(path)) == {1, 2}
 
 
-async def test_sessions_that_nobody_has_used_for_long_are_forgotten(path: Path, clock: Clock) -> None:
+async def test_expired_sessions_are_erased_from_disk(path: Path, clock: Clock) -> None:
     first = make(path, clock)
     async with running(first):
         keep(first, 1, used=NOON - 29 * DAY)
@@ -569,7 +569,7 @@ async def test_sessions_can_be_kept_for_ever(path: Path) -> None:
     assert [session.key for session in make(path, retention_days=math.inf).open()] == [1]
 
 
-async def test_nobody_else_can_read_the_files(storage: Storage, path: Path) -> None:
+async def test_the_database_files_are_readable_by_their_owner_alone(storage: Storage, path: Path) -> None:
     async with running(storage):
         keep(storage, 1)
         await storage.read_journal(1)
@@ -1991,7 +1991,7 @@ async def test_a_history_that_replaces_another_does_so_though_it_is_renewed_befo
     assert 1 in histories.taken
 
 
-async def test_after_a_batch_that_took_long_more_is_gathered_for_as_long(
+async def test_the_write_delay_grows_with_the_time_of_the_batch_before(
     path: Path, pauses: Pauses, mock_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     storage = make(path, pauses=pauses)
@@ -2124,7 +2124,7 @@ async def test_a_history_can_be_asked_for_before_it_runs(storage: Storage, path:
     assert read == [journal(b"one")]
 
 
-async def test_who_gives_up_reading_disturbs_nobody(storage: Storage, disk: Disk) -> None:
+async def test_a_cancelled_read_journal_does_not_disturb_the_next(storage: Storage, disk: Disk) -> None:
     async with running(storage):
         keep(storage, 1)
         storage.append(1, b"one")
@@ -2152,7 +2152,7 @@ async def test_at_the_end_nothing_more_is_read(storage: Storage, disk: Disk) -> 
     assert not [statement for statement in disk.statements if "messages FROM piece" in statement]
 
 
-async def test_after_the_end_nothing_is_taken_and_nobody_waits(storage: Storage, path: Path) -> None:
+async def test_a_storage_that_has_ended_takes_nothing_and_answers_at_once(storage: Storage, path: Path) -> None:
     async with running(storage):
         keep(storage, 1)
     storage.append(1, b"one")

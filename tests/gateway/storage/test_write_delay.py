@@ -13,7 +13,7 @@ def delay() -> WriteDelay:
 
 
 @pytest.mark.parametrize(("took", "seconds"), [(0.0, GATHERING), (0.1, 0.1), (7.0, LONGEST_GATHERING)])
-def test_more_is_gathered_for_as_long_as_the_batch_before_took_within_bounds(
+def test_the_write_delay_is_the_time_of_the_batch_before_within_bounds(
     delay: WriteDelay, took: float, seconds: float
 ) -> None:
     assert delay.seconds(10.0, took, 1) == seconds
