@@ -4,7 +4,7 @@ from pathlib import Path
 
 import click
 
-from acp_gateway.cli.tokens import print_any_character
+from acp_gateway.cli.common import print_any_character
 
 _out_option = click.option(
     "--out",

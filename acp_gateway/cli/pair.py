@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from acp_gateway.cli.tokens import check_names, config_option, record_token, was_given
+from acp_gateway.cli.common import config_option, was_given
+from acp_gateway.cli.tokens import check_names, record_token
 from acp_gateway.errors import ConfigError, GatewayError, Unreachable, UsageError
 
 if TYPE_CHECKING:

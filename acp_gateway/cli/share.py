@@ -8,14 +8,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from acp_gateway.cli.tokens import (
-    check_session,
-    config_option,
-    describe_end,
-    lifetime_option,
-    print_secret,
-    record_token,
-)
+from acp_gateway.cli.common import config_option, print_secret
+from acp_gateway.cli.tokens import check_session, describe_end, lifetime_option, record_token
 from acp_gateway.errors import ConfigError
 
 if TYPE_CHECKING:

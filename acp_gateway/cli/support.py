@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from acp_gateway.cli.tokens import config_option
+from acp_gateway.cli.common import config_option
 from acp_gateway.errors import UsageError
 
 

@@ -1,9 +1,5 @@
 """The group `token`: create, list, show, rotate and revoke tokens."""
 
-import io
-import os
-import stat
-import sys
 import time
 from collections.abc import Iterable
 from pathlib import Path
@@ -11,6 +7,7 @@ from typing import TYPE_CHECKING, Literal
 
 import click
 
+from acp_gateway.cli.common import config_option, print_any_character, print_line, print_secret, print_table
 from acp_gateway.errors import UsageError
 from acp_gateway.printable import printable
 
@@ -46,52 +43,6 @@ def _grace(_context: click.Context, _option: click.Parameter, text: str) -> floa
 SESSION_DELAY = 0.5
 """Seconds until a newly opened session is on disk, because the gateway batches its writes."""
 
-config_option = click.option(
-    "--config",
-    type=click.Path(path_type=Path, dir_okay=False),
-    help="The gateway's configuration. Default: ~/.config/acp-gateway/config.toml, else /etc/acp-gateway/config.toml.",
-)
-"""For each command that is run on the gateway's machine."""
-
-
-def was_given(option: str) -> bool:
-    """Return whether an option of the running command was given explicitly."""
-    source = click.get_current_context().get_parameter_source(option)
-    return source is not None and source.name != "DEFAULT"
-
-
-def print_table(heads: tuple[str, ...], rows: list[tuple[str, ...]]) -> None:
-    """Print rows in columns, with heads only in a terminal: a script gets nothing but rows."""
-    print_any_character()
-    table = [tuple(map(_cell, row)) for row in ([heads, *rows] if sys.stdout.isatty() else rows)]
-    widths = [max(map(len, column)) for column in zip(*table, strict=True)]
-    for row in table:
-        print_line("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
-
-
-def print_line(text: str) -> None:
-    """Print untrusted text on one line, with control characters escaped.
-
-    An agent may be able to write the gateway's files, which root may print.
-    """
-    click.echo(_cell(text))
-
-
-def _cell(text: str) -> str:
-    return printable(text, size=len(text))
-
-
-def print_secret(secret: str) -> None:
-    """Print a token on stdout, and restrict a new file there to its owner: `> FILE` makes it readable to all users."""
-    try:
-        status = os.fstat(sys.stdout.fileno())
-        # Empty, so the shell has just created or truncated it.
-        if stat.S_ISREG(status.st_mode) and not status.st_size and stat.S_IMODE(status.st_mode) & 0o077:
-            os.fchmod(sys.stdout.fileno(), 0o600)
-    except (OSError, ValueError):
-        pass  # Not a regular file, or another user's.
-    click.echo(secret)
-
 
 def check_session(settings: "Config", session: str) -> None:
     """Raise `UsageError` if the gateway has no session with this id, open or stored."""
@@ -112,13 +63,6 @@ def check_session(settings: "Config", session: str) -> None:
             f'this gateway has no session "{printable(session, size=64)}"{hint}; `acp-gateway sessions TARGET` on the '
             "client's machine lists them, the id first"
         )
-
-
-def print_any_character() -> None:
-    """Make stdout replace characters that its encoding lacks with a question mark, instead of raising."""
-    if isinstance(sys.stdout, io.TextIOWrapper):
-        # Titles and labels may be in any language.
-        sys.stdout.reconfigure(errors="replace")
 
 
 @click.group(short_help="Make, show, rotate and revoke tokens.")

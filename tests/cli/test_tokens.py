@@ -2,7 +2,6 @@
 
 import json
 import re
-import stat
 import sys
 from datetime import UTC, datetime, timedelta
 from io import BytesIO, TextIOWrapper
@@ -15,7 +14,7 @@ from click.testing import Result
 
 from acp_gateway.cli import tokens
 from acp_gateway.cli.main import main
-from acp_gateway.cli.tokens import create_token, print_any_character, print_secret
+from acp_gateway.cli.tokens import create_token
 from acp_gateway.gateway.gateway import DATABASE
 from acp_gateway.gateway.storage.database import Database
 from acp_gateway.gateway.storage.records import TokenUse
@@ -200,29 +199,6 @@ def test_a_token_for_a_session_that_there_is_not_is_not_made(
     assert TokenStore(tmp_path / "state").tokens() == []
 
 
-@pytest.mark.parametrize("mode", [0o644, 0o600, 0o400])
-def test_a_file_that_the_shell_has_made_for_a_token_is_its_owners_alone(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mode: int
-) -> None:
-    with (tmp_path / "token").open("w+") as file:
-        (tmp_path / "token").chmod(mode)
-        monkeypatch.setattr(sys, "stdout", file)
-        print_secret("acpgw_x")
-    assert stat.S_IMODE((tmp_path / "token").stat().st_mode) == mode & 0o600
-    assert (tmp_path / "token").read_text() == "acpgw_x\n"
-
-
-def test_a_file_that_has_something_in_it_already_keeps_its_mode(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "log").write_text("before\n")
-    (tmp_path / "log").chmod(0o644)
-    with (tmp_path / "log").open("a") as file:
-        monkeypatch.setattr(sys, "stdout", file)
-        print_secret("acpgw_x")
-    assert stat.S_IMODE((tmp_path / "log").stat().st_mode) == 0o644
-
-
 def test_the_roles_are_those_that_a_token_may_have() -> None:
     (choice,) = (option.type for option in create_token.params if option.name == "role")
     assert isinstance(choice, click.Choice)
@@ -263,19 +239,6 @@ def test_what_a_token_does_not_restrict_is_shown_as_all_and_never(config: Path, 
 def test_a_token_that_expires_in_future_is_shown_with_the_end_alone(config: Path, store: TokenStore) -> None:
     token, _ = store.create("laptop", "ann", None, lifetime=3600)
     assert shown(config, token.id)["expires"] == token.expires
-
-
-def test_a_label_that_the_output_has_no_characters_for_is_printed_as_far_as_it_goes(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    written = BytesIO()
-    monkeypatch.setattr(sys, "stdout", TextIOWrapper(written, encoding="latin-1"))
-    print_any_character()
-    click.echo("Zoë 雪")
-    assert written.getvalue().split() == [b"Zo\xeb", b"?"]
-
-
-# Rotated
 
 
 def test_a_rotated_token_has_a_grace_in_which_the_new_one_is_saved(config: Path, store: TokenStore) -> None:

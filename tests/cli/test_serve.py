@@ -1,0 +1,53 @@
+"""The commands `serve` and `check-config`: problems of the configuration, and exit codes."""
+
+from pathlib import Path
+
+from tests.doubles import run_command as run
+
+
+def test_check_config_says_which_key_in_which_line(config: Path) -> None:
+    assert run("check-config", "--config", config).exit_code == 0
+    config.write_text(config.read_text() + "scop = 1\n")
+    wrong = run("check-config", "--config", config)
+    assert wrong.exit_code == 3
+    assert f"{config}:8" in wrong.stderr
+    assert 'did you mean "scope"?' in wrong.stderr
+
+
+def test_check_config_warns_of_a_command_that_is_not_found_and_is_content(config: Path) -> None:
+    config.write_text(config.read_text().replace("python3", "no-such-agent"))
+    warned = run("check-config", "--config", config)
+    assert warned.exit_code == 0
+    assert "warning" in warned.stderr
+    assert "no-such-agent" in warned.stderr
+
+
+def test_a_wrong_configuration_ends_serve_with_one_line(config: Path) -> None:
+    config.write_text("[gateway]\nport = 1\n")
+    ended = run("serve", "--config", config)
+    assert ended.exit_code == 3
+    assert len(ended.stderr.splitlines()) == 1
+
+
+def test_check_config_finds_what_only_shows_in_the_files(config: Path, tmp_path: Path) -> None:
+    state = tmp_path / "state"
+    run("token", "create", "--config", config, "--label", "x")
+    (state / "tokens.json").chmod(0o644)
+    assert run("check-config", "--config", config).exit_code == 3
+    (state / "tokens.json").chmod(0o600)
+    for name in ("cert.pem", "key.pem"):
+        (tmp_path / name).write_text("no PEM")
+    text = config.read_text().replace("tcp://127.0.0.1:7443", "wss://127.0.0.1:7443")
+    config.write_text(text.replace("[agents.demo]", 'cert = "cert.pem"\nkey = "key.pem"\n[agents.demo]'))
+    refused = run("check-config", "--config", config)
+    assert refused.exit_code == 3
+    assert "PEM" in refused.stderr
+
+
+def test_check_config_warns_of_sessions_that_cannot_be_read_and_is_content(config: Path, tmp_path: Path) -> None:
+    run("token", "create", "--config", config, "--label", "x")
+    (tmp_path / "state" / "sessions.db").write_text("junk")
+    warned = run("check-config", "--config", config)
+    assert warned.exit_code == 0
+    (line,) = warned.stderr.splitlines()
+    assert line.startswith(f"warning: {tmp_path}/state/sessions.db: ")

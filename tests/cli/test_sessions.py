@@ -1,0 +1,145 @@
+"""The command `sessions`: what a gateway lists, in a table and as JSON."""
+
+import json
+import os
+import re
+import socket
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from acp_gateway.cli.main import main
+from tests.doubles import TIMEOUT
+from tests.doubles import run_command as run
+
+SESSIONS: list[dict[str, Any]] = [
+    {
+        "sessionId": "s1",
+        "agent": "demo",
+        "title": "\x1b[2JÜ\x7f\ud83d",
+        "cwd": "/srv",
+        "owner": "ann",
+        "live": True,
+        "connected": 1,
+        "away": 0,
+        "turn": True,
+        "waiting": [],
+        "later": 1,
+    },
+    {
+        "sessionId": "longer",
+        "agent": "other",
+        "owner": "bob",
+        "live": False,
+        "connected": 0,
+        "away": 0,
+        "turn": False,
+        "waiting": [{"method": "session/request_permission", "since": "2026-11-22T10:00:00Z"}],
+    },
+]
+
+
+@pytest.fixture
+def gateway_of(tmp_path: Path) -> Iterator[Callable[..., str]]:
+    """Start gateways that accept any token and answer one request with these sessions; return their addresses."""
+    threads: list[threading.Thread] = []
+
+    def start(sessions: object, **besides: object) -> str:
+        path = tmp_path / f"socket{len(threads)}"
+        listener = socket.socket(socket.AF_UNIX)
+        listener.settimeout(TIMEOUT)
+        listener.bind(str(path))
+        listener.listen()
+
+        def serve() -> None:
+            with listener, listener.accept()[0] as sock, sock.makefile("rwb") as lines:
+                for result in ({}, {"sessions": sessions} | besides):
+                    request = json.loads(lines.readline())
+                    lines.write(json.dumps({"id": request["id"], "result": result}).encode() + b"\n")
+                    lines.flush()
+                lines.read()
+
+        threads.append(threading.Thread(target=serve))
+        threads[-1].start()
+        return f"unix://{path}"
+
+    yield start
+    for thread in threads:
+        thread.join()
+
+
+def test_sessions_are_listed_a_row_each_for_scripts_without_heads(gateway_of: Callable[[object], str]) -> None:
+    listed = run("sessions", gateway_of(SESSIONS))
+    assert listed.exit_code == 0
+    first, second = listed.stdout.splitlines()
+    assert first == r"s1      demo   \x1b[2JÜ\x7f\ud83d  /srv  ann  yes  -  1  0  open  -"
+    assert re.fullmatch(
+        r"longer  other  - {19}-     bob  no   -  0  0  -     session/request_permission for \d+ (s|min|h|d)",
+        second,
+    )
+
+
+def test_sessions_have_heads_on_a_terminal(
+    gateway_of: Callable[[object], str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    leader, follower = os.openpty()
+    with open(leader, "rb", buffering=0) as terminal, open(follower, "w", encoding="cp1252") as stdout:
+        monkeypatch.setattr(sys, "stdout", stdout)
+        main(["sessions", gateway_of([SESSIONS[0] | {"title": "机"}])], standalone_mode=False)
+        stdout.flush()
+        shown = b""
+        while shown.count(b"\n") < 2:
+            shown += terminal.read(4096)
+        heads, row = shown.decode().splitlines()
+    assert heads == "ID  AGENT  TITLE  CWD   OWNER  LIVE  HISTORY  CONNECTED  AWAY  TURN  WAITS"
+    # What the terminal has no character for is no reason to fail.
+    assert row == "s1  demo   ?      /srv  ann    yes   -        1          0     open  -"
+
+
+def test_sessions_are_json_for_programs_with_all_that_the_gateway_says(gateway_of: Callable[[object], str]) -> None:
+    printed = run("sessions", gateway_of(SESSIONS), "--json")
+    assert printed.exit_code == 0
+    assert json.loads(printed.stdout) == SESSIONS
+    assert printed.stdout.replace("\n", "").isprintable()
+    assert run("sessions", gateway_of([]), "--json").stdout == "[]\n"
+
+
+@pytest.mark.parametrize("options", [[], ["--json"]], ids=["table", "json"])
+def test_what_is_wrong_with_the_gateway_and_what_is_not_shown_is_said_beside_the_sessions(
+    gateway_of: Callable[..., str], options: list[str]
+) -> None:
+    quiet = run("sessions", gateway_of(SESSIONS), *options)
+    assert quiet.stderr == ""
+    told = run("sessions", gateway_of(SESSIONS, more=12, problems=["one\nline", "\x1b[2Jx"]), *options)
+    assert told.exit_code == 0
+    assert told.stderr.splitlines() == [
+        "warning: one line",
+        r"warning: \x1b[2Jx",
+        "Not shown: 12 more that are not live and were used longer ago.",
+    ]
+    assert told.stdout == quiet.stdout
+
+
+def test_only_an_agents_sessions_are_listed_where_it_is_named(gateway_of: Callable[[object], str]) -> None:
+    listed = run("sessions", gateway_of(SESSIONS), "--agent", "other")
+    assert [line.split()[0] for line in listed.stdout.splitlines()] == ["longer"]
+
+
+def test_where_there_are_no_sessions_that_is_said_and_no_error(gateway_of: Callable[[object], str]) -> None:
+    listed = run("sessions", gateway_of([]))
+    assert (listed.exit_code, listed.stdout) == (0, "")
+    assert len(listed.stderr.splitlines()) == 1
+
+
+def test_a_gateway_that_cannot_be_asked_for_sessions_is_one_line_and_an_exit_code(
+    tmp_path: Path, gateway_of: Callable[[object], str]
+) -> None:
+    for target, code in ((f"unix://{tmp_path}/absent", 6), (gateway_of("junk"), 7), ("http://nope", 2)):
+        failed = run("sessions", target)
+        assert failed.exit_code == code
+        assert failed.stdout == ""
+        assert len(failed.stderr.splitlines()) == 1
