@@ -147,12 +147,12 @@ class FragileStream(MessageStream):
         finally:
             self.runs = False
 
-    def attend(self, helpers: TaskSpawner | None) -> None:
-        self.runs = helpers is not None
-        self._stream.attend(helpers)
+    def use_spawner(self, spawner: TaskSpawner | None) -> None:
+        self.runs = spawner is not None
+        self._stream.use_spawner(spawner)
 
-    def beat(self, now: float) -> float:
-        return self._stream.beat(now)
+    def tick(self, now: float) -> float:
+        return self._stream.tick(now)
 
     async def aclose(self, reason: CloseReason = CloseReason.NORMAL, text: str = "") -> None:
         self.closed_with = reason, text

@@ -148,7 +148,7 @@ class FakeGateway:
                     while True:
                         for message in await connection.link.receive_batch():
                             self._receive(json.loads(message), connection.link)
-                        connection.link.settle()
+                        connection.link.acknowledge()
                 except (trio.EndOfChannel, trio.BrokenResourceError, trio.ClosedResourceError):
                     connection.link.disconnect()
                     self._changed.unpark_all()

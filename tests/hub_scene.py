@@ -127,7 +127,7 @@ class Traveller(Peer):
                     self.marks.append(json.loads(message)["params"]["positions"])
                 else:
                     self._inbox.append(message)
-            self.link.settle()
+            self.link.acknowledge()
         decoded: dict[str, Any] = json.loads(self._inbox.popleft())
         return decoded
 
@@ -339,7 +339,7 @@ def make_limits(**changes: Any) -> Limits:
         "permission_timeout": math.inf,
         "window": WINDOW,
         "receive_window": WINDOW,
-        "patience": math.inf,
+        "link_timeout": math.inf,
         "away_limit": OUTBOX_LIMIT,
         "away_grace": math.inf,
         "away_grace_idle": math.inf,
@@ -390,9 +390,9 @@ async def fill(stream: MessageStream, *messages: bytes) -> int:
 
 
 @asynccontextmanager
-async def running(scene: Scene, patience: float = TIMEOUT) -> AsyncIterator[Scene]:
+async def running(scene: Scene, timeout: float = TIMEOUT) -> AsyncIterator[Scene]:
     """A hub with one client, which has to end by itself within the block."""
-    with trio.fail_after(patience):
+    with trio.fail_after(timeout):
         async with trio.open_nursery() as scene.nursery:
             scene.nursery.start_soon(scene.run)
             scene.editor = scene.join()
@@ -411,11 +411,11 @@ async def in_conversation(**how: Any) -> AsyncIterator[Scene]:
 
 @asynccontextmanager
 async def sharing(
-    capabilities: dict[str, Any] = LOADS, patience: float = TIMEOUT, **how: Any
+    capabilities: dict[str, Any] = LOADS, timeout: float = TIMEOUT, **how: Any
 ) -> AsyncIterator[tuple[Scene, Peer]]:
     """A hub that outlives its clients, and the first of them, ann, who has opened session "s". Cancelled at the end."""
     scene = Scene(shared=True, **how)
-    with trio.fail_after(patience):
+    with trio.fail_after(timeout):
         async with trio.open_nursery() as scene.nursery:
             scene.nursery.start_soon(scene.run)
             ann = scene.editor = scene.join("ann")
@@ -427,11 +427,11 @@ async def sharing(
 
 @asynccontextmanager
 async def resuming(
-    *, shared: bool = True, patience: float = TIMEOUT, **how: Any
+    *, shared: bool = True, timeout: float = TIMEOUT, **how: Any
 ) -> AsyncIterator[tuple[Scene, Traveller]]:
     """A hub and its only client, ann, who has opened session "s" over a link that resumes. Cancelled at the end."""
     scene = Scene(shared=shared, **how)
-    with trio.fail_after(patience):
+    with trio.fail_after(timeout):
         async with trio.open_nursery() as scene.nursery:
             scene.nursery.start_soon(scene.run)
             ann = scene.travel("ann")

@@ -236,7 +236,7 @@ class _Shim:
         elif recovering:
             self._end_recovery()
         if self._editor.pending_bytes <= HIGH_WATER:
-            self._uplink.link.settle()
+            self._uplink.link.acknowledge()
         else:
             self._editor_behind.unpark_all()
         self._change.unpark_all()
@@ -348,7 +348,7 @@ class _Shim:
             except LOST as error:
                 log.info("the editor: %s", error)
                 return
-            self._uplink.link.settle()
+            self._uplink.link.acknowledge()
 
 
 def _explain_missing(message: bytes, maps: PathMaps) -> bytes:

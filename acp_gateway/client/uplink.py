@@ -417,7 +417,7 @@ async def say_goodbye(link: Link, stream: MessageStream) -> None:
     """Close the link for good, so that the gateway keeps no state of it. Bounded in time."""
     link.flush()
     if link.resumable:
-        link.say(goodbye())
+        link.send_control(goodbye())
     await stream.aclose()
 
 

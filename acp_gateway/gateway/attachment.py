@@ -63,7 +63,7 @@ BLANK: Final = _Blank()
 class Connection:
     """One connection of a client, from its first message to its last."""
 
-    __slots__ = ("_ends", "given_up", "helpers", "over", "served", "stream")
+    __slots__ = ("_ends", "given_up", "over", "served", "spawner", "stream")
 
     def __init__(self, stream: MessageStream) -> None:
         self.stream = stream
@@ -72,27 +72,27 @@ class Connection:
         self.given_up = False
         self.over = False
         """True once the stream is not used any more."""
-        self.helpers: TaskSpawner | None = None
+        self.spawner: TaskSpawner | None = None
         """Spawner of the task that serves it; None before and afterwards."""
         self._ends = Signal()
 
-    def attend(self, helpers: TaskSpawner) -> None:
-        """It is served now, with these helpers, until `leave_alone`; they are dismissed to have that come soon."""
-        self.helpers = helpers
-        self.stream.attend(helpers)
+    def use_spawner(self, spawner: TaskSpawner) -> None:
+        """Serve it with this spawner until `leave_alone`; cancelling the spawner ends that soon."""
+        self.spawner = spawner
+        self.stream.use_spawner(spawner)
 
     def leave_alone(self) -> None:
         """It is served no more."""
-        if self.helpers is not None:
-            self.helpers.dismiss()
-            self.helpers = None
-            self.stream.attend(None)
+        if self.spawner is not None:
+            self.spawner.cancel()
+            self.spawner = None
+            self.stream.use_spawner(None)
 
     def give_up(self) -> None:
         """Stop the task that serves it at once."""
         self.given_up = True
-        if self.helpers is not None:
-            self.helpers.dismiss()
+        if self.spawner is not None:
+            self.spawner.cancel()
 
     async def abort(self) -> None:
         """Close the stream without a closing handshake, also when cancelled; it is not used any more."""
@@ -231,7 +231,7 @@ class Attachment:
                 self._marked_bytes = self.outbox.put_bytes
         if self.behind:
             self._largest = max(self._largest, max(map(len, messages), default=0))
-            self.call_helper(self._send_waiting)
+            self.spawn(self._send_waiting)
             return True
         self.client.replays.clear()
         if waited:
@@ -282,7 +282,7 @@ class Attachment:
         """End the connection when the peer has taken what is there for it."""
         self.disconnect = self.disconnect or disconnect
         self.link.finish()
-        self.call_helper(self._send_waiting)
+        self.spawn(self._send_waiting)
 
     # Connections
 
@@ -313,19 +313,19 @@ class Attachment:
             await self._returns.wait()
         return not self.ended
 
-    def attend(self, helpers: TaskSpawner) -> None:
-        """The connection is served now, and helpers send what has to wait, until `Connection.leave_alone`."""
+    def use_spawner(self, spawner: TaskSpawner) -> None:
+        """Serve the connection with this spawner, also to send what has to wait, until `Connection.leave_alone`."""
         assert self.connection is not None
-        self.connection.attend(helpers)
+        self.connection.use_spawner(spawner)
         if self.ended or self.connection.given_up:
-            helpers.dismiss()
+            spawner.cancel()
         if self.behind or self.disconnect is not None:
-            self.call_helper(self._send_waiting)
+            self.spawn(self._send_waiting)
 
-    def call_helper(self, work: Callable[[Unpack[Args]], Awaitable[None]], *args: *Args) -> None:
-        """Have something done while the connection is served; where it is not, who serves the next sees to it."""
-        if self.connection is not None and self.connection.helpers is not None:
-            self.connection.helpers.call(work, *args)
+    def spawn(self, work: Callable[[Unpack[Args]], Awaitable[None]], *args: *Args) -> None:
+        """Spawn a task if the connection is served; if it is not, the task that serves the next one does the work."""
+        if self.connection is not None and self.connection.spawner is not None:
+            self.connection.spawner.spawn(work, *args)
 
     async def _send_waiting(self) -> None:
         """Send what had to wait, and end the connection where all is said. Cancelling loses nothing."""

@@ -52,7 +52,7 @@ class ClientPump:
         timers: runs what is due on connections.
         memory_grew: called with the size of handled messages, which may be kept somewhere.
         high_water: bytes that a client may send while the agent is congested.
-        patience: seconds of silence after which the connection of a resumable link counts as lost.
+        link_timeout: seconds of silence after which the connection of a resumable link counts as lost.
         stall_timeout: seconds in which a resumable link has to take its last messages.
         clock: returns the time in seconds, for measuring what messages cost.
     """
@@ -65,7 +65,7 @@ class ClientPump:
         *,
         memory_grew: Callable[[int], None],
         high_water: int,
-        patience: float,
+        link_timeout: float,
         stall_timeout: float,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
@@ -75,7 +75,7 @@ class ClientPump:
         self._timers = timers
         self._memory_grew = memory_grew
         self._high_water = high_water
-        self._patience = patience
+        self._link_timeout = link_timeout
         self._stall_timeout = stall_timeout
         self._clock = clock
 
@@ -92,7 +92,7 @@ class ClientPump:
         try:
             async with trio.open_nursery() as nursery:
                 try:
-                    self._attend(attachment, connection, TaskSpawner(nursery))
+                    self._start_upkeep(attachment, connection, TaskSpawner(nursery))
                     left = await self._relay(attachment)
                 finally:
                     attachment.unhandled = 0
@@ -114,12 +114,12 @@ class ClientPump:
             log.info("%s: disconnected, keeping its link", attachment.client.name)
         return True
 
-    def _attend(self, attachment: Attachment, connection: Connection, spawner: TaskSpawner) -> None:
+    def _start_upkeep(self, attachment: Attachment, connection: Connection, spawner: TaskSpawner) -> None:
         """Start everything that a connection needs besides being read."""
-        attachment.attend(spawner)
-        self._timers.keep(connection.stream.beat, spawner)
+        attachment.use_spawner(spawner)
+        self._timers.schedule(connection.stream.tick, spawner)
         if attachment.link.resumable:
-            self._timers.keep(partial(self._watch_link, attachment, connection), spawner)
+            self._timers.schedule(partial(self._watch_link, attachment, connection), spawner)
             # Messages of an earlier connection may have to be acknowledged before more are read.
             self._acknowledge(attachment)
         if attachment.disconnect is not None:
@@ -220,9 +220,11 @@ class ClientPump:
 
     def _watch_link(self, attachment: Attachment, connection: Connection, now: float) -> float:
         """Acknowledge messages, and give up a silent connection; return the time of the next call."""
-        due = attachment.link.beat(now, self._patience)
+        due = attachment.link.tick(now, self._link_timeout)
         if due is None:
-            log.info("%s: the connection was lost: nothing was heard for %g s", attachment.client.name, self._patience)
+            log.info(
+                "%s: the connection was lost: nothing was heard for %g s", attachment.client.name, self._link_timeout
+            )
             connection.give_up()
             return inf
         return due
@@ -230,13 +232,13 @@ class ClientPump:
     def _acknowledge(self, attachment: Attachment) -> None:
         """Acknowledge the messages of a resumable link, now or when the agent has read enough."""
         if self._supervisor.congested:
-            attachment.call_helper(self._acknowledge_later, attachment)
+            attachment.spawn(self._acknowledge_later, attachment)
         else:
-            attachment.link.settle()
+            attachment.link.acknowledge()
 
     async def _acknowledge_later(self, attachment: Attachment) -> None:
         await self._supervisor.wait_uncongested()
-        attachment.link.settle()
+        attachment.link.acknowledge()
 
     async def _hold_back(self, attachment: Attachment, size: int) -> None:
         """Delay the messages of a client, of so many bytes, while the agent is congested.
@@ -257,7 +259,7 @@ class ClientPump:
         if attachment.link.resumable:
             due = min(attachment.disconnect_due, trio.current_time() + self._stall_timeout)
             attachment.disconnect_due = due
-            attachment.call_helper(self._end_at, attachment, due)
+            attachment.spawn(self._end_at, attachment, due)
 
     async def _end_at(self, attachment: Attachment, due: float) -> None:
         await trio.sleep_until(due)

@@ -307,7 +307,7 @@ class Gateway:
             permission_timeout=section.permission_timeout,
             window=settings.resume_window,
             # A client that has nothing to say is heard every so often, and no more.
-            patience=max(settings.ping_interval + settings.ping_timeout, 2 * HEARTBEAT),
+            link_timeout=max(settings.ping_interval + settings.ping_timeout, 2 * HEARTBEAT),
             away_limit=settings.away_limit,
             away_grace=settings.away_grace,
             away_grace_idle=settings.away_grace_idle,

@@ -102,7 +102,7 @@ class Limits:
     """See the core; here it bounds the time between two checks."""
     window: int
     """Bytes in flight on a resumable link, which are not acknowledged."""
-    patience: float
+    link_timeout: float
     """Seconds of silence after which the connection of a resumable link counts as lost."""
     away_limit: int
     """Bytes that may wait for one client that is away."""
@@ -161,7 +161,7 @@ class Hub:
             self._timers,
             memory_grew=services.memory_grew,
             high_water=limits.write_high_water,
-            patience=limits.patience,
+            link_timeout=limits.link_timeout,
             stall_timeout=limits.stall_timeout,
             clock=clock,
         )

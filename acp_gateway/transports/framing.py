@@ -25,10 +25,10 @@ from acp_gateway.transports.streams import (
 )
 from acp_gateway.transports.timers import Signal, TaskSpawner
 
-GOODBYE_TIMEOUT: Final = 5.0
+CLOSE_TIMEOUT: Final = 5.0
 """Seconds that closing waits for the peer to take what is pending and to end its own side."""
 
-LAST_WORDS: Final = 1.0
+LAST_READ_TIMEOUT: Final = 1.0
 """Seconds without a byte after which a peer that takes nothing any more has nothing more to say either."""
 
 WRITES_PER_CHECKPOINT: Final = 16
@@ -118,8 +118,8 @@ class ByteWriter:
         "_stream",
         "_taken",
         "_writes",
-        "attended",
         "failure",
+        "in_background",
         "pending",
     )
 
@@ -135,7 +135,7 @@ class ByteWriter:
         # Bytes not written yet, of the head and the rest together.
         self.pending = 0
         # Whether a spawned task calls `write_kept` whenever there is something to write, so that `drain` only waits.
-        self.attended = False
+        self.in_background = False
         # Whether there is a task that writes; the others wait for its progress.
         self._taken = False
         self._progress = Signal()
@@ -166,7 +166,7 @@ class ByteWriter:
         """
         while self.pending > below:
             self.raise_failure()
-            if self._taken or self.attended:
+            if self._taken or self.in_background:
                 await self._progress.wait()
                 continue
             self._taken = True
@@ -198,9 +198,9 @@ class ByteWriter:
         self._give_back()
         self.raise_failure()
 
-    def stop_attending(self) -> None:
+    def stop_background(self) -> None:
         """Let `drain` write again: no task calls `write_kept` any more."""
-        self.attended = False
+        self.in_background = False
         self._progress.notify()
 
     def fail(self, error: Failure) -> Failure:
@@ -231,14 +231,14 @@ class ByteWriter:
             await trio.lowlevel.checkpoint()
         if self._sent == len(self._head):
             self._head, self._sent = self._next_chunk(), 0
-        with trio.move_on_after(self._stall_timeout) as patience:
+        with trio.move_on_after(self._stall_timeout) as timeout:
             try:
                 sent = await self._stream.send_some(memoryview(self._head)[self._sent :])
             except (trio.BrokenResourceError, trio.ClosedResourceError) as error:
                 raise self.fail(error) from error
             self._sent += sent
             self.pending -= sent
-        if patience.cancelled_caught:
+        if timeout.cancelled_caught:
             raise Stalled(f"the peer took nothing for {self._stall_timeout:g} s")
 
     def _next_chunk(self) -> bytes:
@@ -259,9 +259,9 @@ class FramedStream(MessageStream):
         "_closed",
         "_closes",
         "_closing",
-        "_helpers",
         "_reading",
         "_reads",
+        "_spawner",
         "_waited",
         "_writer",
         "bytes",
@@ -272,7 +272,7 @@ class FramedStream(MessageStream):
         self.bytes = stream
         self._writer = ByteWriter(stream, stall_timeout=stall_timeout)
         # Spawns the task that writes what can't be written at once; None: `drain` writes.
-        self._helpers: TaskSpawner | None = None
+        self._spawner: TaskSpawner | None = None
         # Which read a task is waiting in, counted from 1; 0: no task reads at the moment.
         self._reading = 0
         self._reads = 0
@@ -330,7 +330,7 @@ class FramedStream(MessageStream):
                 self._writer.write(data)
             finally:
                 if self._writer.pending or self._writer.failure:
-                    self._call_helper()
+                    self._spawn_writer()
 
     @property
     def pending_bytes(self) -> int:
@@ -341,29 +341,29 @@ class FramedStream(MessageStream):
 
     async def run(self) -> None:
         async with trio.open_nursery() as nursery:
-            self.attend(TaskSpawner(nursery))
+            self.use_spawner(TaskSpawner(nursery))
             self._closes = closes = Signal()
             try:
                 while not self._closed:
-                    with trio.move_on_at(self.beat(trio.current_time())):
+                    with trio.move_on_at(self.tick(trio.current_time())):
                         await closes.wait()
             finally:
-                self.attend(None)
+                self.use_spawner(None)
 
-    def attend(self, helpers: TaskSpawner | None) -> None:
-        self._helpers = helpers
-        if helpers is None:
-            self._writer.stop_attending()
+    def use_spawner(self, spawner: TaskSpawner | None) -> None:
+        self._spawner = spawner
+        if spawner is None:
+            self._writer.stop_background()
         else:
-            self._writer.attended = True
+            self._writer.in_background = True
             if self._writer.pending or self._writer.failure:
-                self._call_helper()
+                self._spawn_writer()
 
-    def _call_helper(self) -> None:
-        if self._helpers is not None:
-            self._helpers.call(self._help)
+    def _spawn_writer(self) -> None:
+        if self._spawner is not None:
+            self._spawner.spawn(self._write_kept)
 
-    async def _help(self) -> None:
+    async def _write_kept(self) -> None:
         """Write what could not be written at once, and see to the end of a stream that nothing can be written to."""
         try:
             await self._writer.write_kept()
@@ -371,7 +371,7 @@ class FramedStream(MessageStream):
         except Stalled as error:
             await self._cut(error)
         except trio.BrokenResourceError as error:
-            await self._hear_last_words(error)
+            await self._close_when_read(error)
         except trio.ClosedResourceError:
             pass
 
@@ -382,7 +382,7 @@ class FramedStream(MessageStream):
         """End the stream of a peer that takes nothing any more."""
         await self._close(error)
 
-    async def _hear_last_words(self, error: trio.BrokenResourceError) -> None:
+    async def _close_when_read(self, error: trio.BrokenResourceError) -> None:
         """Close once there is nothing left to read from a peer that can't be written to.
 
         It may have sent something before it went, which counts. And it may not have gone: a process that closes its
@@ -390,7 +390,7 @@ class FramedStream(MessageStream):
         """
         while not self._closed:
             reading = self._reading
-            await trio.sleep(LAST_WORDS)
+            await trio.sleep(LAST_READ_TIMEOUT)
             if reading and self._reading == reading:
                 await self._close(error)
 
@@ -398,8 +398,8 @@ class FramedStream(MessageStream):
         first, self._closing = not self._closing, True
         try:
             if first:
-                with trio.move_on_after(GOODBYE_TIMEOUT):
-                    await self._say_goodbye(reason, text)
+                with trio.move_on_after(CLOSE_TIMEOUT):
+                    await self._send_end(reason, text)
         except (trio.BrokenResourceError, trio.ClosedResourceError):
             pass  # The peer is gone already.
         finally:
@@ -414,7 +414,7 @@ class FramedStream(MessageStream):
         await self._close(trio.ClosedResourceError())
 
     @abstractmethod
-    async def _say_goodbye(self, reason: CloseReason, text: str) -> None:
+    async def _send_end(self, reason: CloseReason, text: str) -> None:
         """Write what is pending, and the end. May raise what the stream raises."""
 
     @abstractmethod

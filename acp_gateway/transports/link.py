@@ -6,11 +6,11 @@ has confirmed them; after a reconnect they exchange the counts, and what is miss
 arrives once. In between the two ends talk to each other in messages that are not counted (`protocol.outbox`).
 
 A link that resumes is always read, or a confirmation could wait behind what it would make room for. What slows down a
-peer is that nothing is confirmed: it stops when its window is full. Its owner calls `settle` when what came has been
-passed on. After a reconnect the peer's window is empty again, whatever was not settled; so what came over an earlier
-connection has to be settled before a full window of it is added to.
+peer is that nothing is confirmed: it stops when its window is full. Its owner calls `acknowledge` when what came has
+been passed on. After a reconnect the peer's window is empty again, whatever was not acknowledged; so what came over an
+earlier connection has to be acknowledged before a full window of it is added to.
 
-There is no clock in the link but for `beat`: it tells the peer from time to time what has arrived, also when that is
+There is no clock in the link but for `tick`: it tells the peer from time to time what has arrived, also when that is
 nothing, and notices a peer that does not. What has to wait is sent by `catch_up`, which is called when there is
 something; `keep_alive` and `pump` are the two as tasks for those who have one link.
 """
@@ -60,26 +60,26 @@ class Link:
             nothing and comes back as a new one.
         high_water: bytes that may wait in the stream itself.
         caught_up: called whenever the peer has been sent all that had to wait.
-        receive_window: bytes that may come and not be settled, as the peer's window has it.
+        receive_window: bytes that may come and not be acknowledged, as the peer's window has it.
         enforces_window: whether the peer is not trusted to keep to that: see `Overrun`.
     """
 
     __slots__ = (
+        "_acknowledged",
         "_broken",
         "_carried_bytes",
         "_caught_up",
         "_changed",
         "_enforces_window",
         "_finishing",
+        "_handled",
         "_high_water",
         "_last_received_at",
+        "_last_sent_at",
+        "_peer_left",
         "_receive_window",
-        "_said_goodbye",
-        "_settled",
-        "_told",
-        "_told_at",
-        "_unsettled_bytes",
-        "_untold_bytes",
+        "_unacknowledged_bytes",
+        "_unhandled_bytes",
         "_window",
         "outbox",
         "received",
@@ -101,7 +101,7 @@ class Link:
         self.received = 0
         """Number of messages received, over all connections."""
         # Whether the peer has said that it leaves for good.
-        self._said_goodbye = False
+        self._peer_left = False
         self._window = window
         self._high_water = high_water
         self._caught_up = caught_up
@@ -109,17 +109,17 @@ class Link:
         self._enforces_window = enforces_window
         # Whether the stream is known to take nothing any more; that it has ended shows where it is read.
         self._broken = False
-        # How many messages were passed on, and how many of these the peer was told of.
-        self._settled = 0
-        self._told = 0
+        # Number of messages that were passed on, and of those among them that were confirmed to the peer.
+        self._handled = 0
+        self._acknowledged = 0
         # Bytes that came and were not passed on, those of them that came over an earlier connection, and bytes that
-        # came since the peer was last told.
-        self._unsettled_bytes = 0
+        # came since the last confirmation.
+        self._unhandled_bytes = 0
         self._carried_bytes = 0
-        self._untold_bytes = 0
-        # When the peer was last heard of, and last told anything.
+        self._unacknowledged_bytes = 0
+        # Times of the last message from the peer, and of the last control message to it.
         self._last_received_at = 0.0
-        self._told_at = 0.0
+        self._last_sent_at = 0.0
         self._finishing = False
         self._changed = Signal()
 
@@ -137,14 +137,14 @@ class Link:
     def left(self) -> bool:
         """True if the peer will not come back when the connection ends: it can't, or it has said goodbye."""
         politely = self.stream is not None and self.stream.ended_politely
-        return not self.resumable or self._said_goodbye or politely
+        return not self.resumable or self._peer_left or politely
 
     # Connections
 
     def connect(self, stream: MessageStream, peer_received: int = 0) -> None:
         """Go on over a fresh connection, and send what the peer has not received: it says that it has so many messages.
 
-        The peer must have been told `received`.
+        The peer must know `received`.
 
         Raises:
             ValueError: the peer can't have that many, or had more already; nothing is changed.
@@ -157,10 +157,10 @@ class Link:
         waited = self.behind
         self.stream = stream
         self._broken = False
-        self._told = self.received
-        self._untold_bytes = 0
-        self._carried_bytes = self._unsettled_bytes
-        self._last_received_at = self._told_at = trio.current_time()
+        self._acknowledged = self.received
+        self._unacknowledged_bytes = 0
+        self._carried_bytes = self._unhandled_bytes
+        self._last_received_at = self._last_sent_at = trio.current_time()
         self._push_waiting(waited=waited)
         self._changed.notify()
 
@@ -217,9 +217,9 @@ class Link:
         except LOST:
             self._lose()
 
-    def say(self, control: bytes) -> None:
-        """Tell the peer something that is not counted, past everything that waits."""
-        self._told_at = trio.current_time()
+    def send_control(self, control: bytes) -> None:
+        """Send a message that is not counted, past everything that waits."""
+        self._last_sent_at = trio.current_time()
         if self.stream is not None and not self._broken:
             try:
                 self.stream.send_nowait([control])
@@ -295,18 +295,18 @@ class Link:
                 return messages
             await stream.pay()
 
-    def settle(self) -> None:
+    def acknowledge(self) -> None:
         """All that was received has been passed on: it may be confirmed, and is, where it is much."""
-        self._settled = self.received
-        self._unsettled_bytes = 0
+        self._handled = self.received
+        self._unhandled_bytes = 0
         if self._carried_bytes:
             if self._blocked:
                 self._last_received_at = trio.current_time()  # Until now the stream was not read.
             self._carried_bytes = 0
             self._changed.notify()
         much = min(CONFIRM_BYTES, self._receive_window // 4)
-        if self._settled - self._told >= CONFIRM_MESSAGES or self._untold_bytes >= much:
-            self._tell()
+        if self._handled - self._acknowledged >= CONFIRM_MESSAGES or self._unacknowledged_bytes >= much:
+            self._send_acknowledgement()
 
     @property
     def _blocked(self) -> bool:
@@ -324,7 +324,7 @@ class Link:
             if control is None:
                 messages.append(message)
                 continue
-            self._said_goodbye |= control.goodbye
+            self._peer_left |= control.goodbye
             if control.received > self.outbox.written:
                 raise Miscounted(f"{control.received} messages are confirmed, but {self.outbox.written} were sent")
             self._confirm(control.received)
@@ -334,12 +334,12 @@ class Link:
                 mark_bytes += len(message)
         count = len(messages) - marks
         # A sender stops as soon as that much is on its way, and what was carried over is on its way no more.
-        if count and self._enforces_window and self._unsettled_bytes - self._carried_bytes >= self._receive_window:
+        if count and self._enforces_window and self._unhandled_bytes - self._carried_bytes >= self._receive_window:
             raise Overrun(f"more than {self._receive_window} bytes were sent that were not confirmed")
         size = sum(map(len, messages)) - mark_bytes
         self.received += count
-        self._unsettled_bytes += size
-        self._untold_bytes += size
+        self._unhandled_bytes += size
+        self._unacknowledged_bytes += size
         return messages
 
     def _confirm(self, received: int) -> None:
@@ -354,34 +354,34 @@ class Link:
         if waited and not self.behind:
             self._caught_up()
 
-    def _tell(self) -> None:
-        self._told = self._settled
-        # The peer has learned of what was carried over when it connected; of the rest not before it is settled.
-        self._untold_bytes = self._unsettled_bytes - self._carried_bytes
-        self.say(acknowledgement(self._settled))
+    def _send_acknowledgement(self) -> None:
+        self._acknowledged = self._handled
+        # The peer has learned of what was carried over when it connected; of the rest not before it is passed on.
+        self._unacknowledged_bytes = self._unhandled_bytes - self._carried_bytes
+        self.send_control(acknowledgement(self._handled))
 
     # Time
 
-    async def keep_alive(self, patience: float) -> None:
-        """Confirm every `HEARTBEAT` seconds what has arrived. Returns when nothing was heard for `patience` seconds.
+    async def keep_alive(self, timeout: float) -> None:
+        """Confirm every `HEARTBEAT` seconds what has arrived. Returns when nothing was heard for `timeout` seconds.
 
         For a link that resumes and has a connection.
         """
-        due = self.beat(trio.current_time(), patience)
+        due = self.tick(trio.current_time(), timeout)
         while due is not None:
             await trio.sleep_until(due)
-            due = self.beat(trio.current_time(), patience)
+            due = self.tick(trio.current_time(), timeout)
 
-    def beat(self, now: float, patience: float) -> float | None:
+    def tick(self, now: float, timeout: float) -> float | None:
         """Confirm what has arrived, if it is time for that, and return when to call this again.
 
-        None where nothing was heard for `patience` seconds.
+        None where nothing was heard for `timeout` seconds.
         """
         # What takes its time to arrive as a whole is heard in parts.
         last_received_at = max(self._last_received_at, 0.0 if self.stream is None else self.stream.last_received_at)
-        deadline = inf if self._blocked else last_received_at + patience
+        deadline = inf if self._blocked else last_received_at + timeout
         if now >= deadline:
             return None
-        if now >= self._told_at + HEARTBEAT:
-            self._tell()
-        return min(self._told_at + HEARTBEAT, deadline)
+        if now >= self._last_sent_at + HEARTBEAT:
+            self._send_acknowledgement()
+        return min(self._last_sent_at + HEARTBEAT, deadline)

@@ -110,7 +110,7 @@ class LineStream(FramedStream):
             return
         self._write(_encode_once(messages) if len(messages) > 1 else encode_lines(messages))
 
-    async def _say_goodbye(self, reason: CloseReason, text: str) -> None:
+    async def _send_end(self, reason: CloseReason, text: str) -> None:
         await self._writer.drain()
         await self.bytes.finish()
 

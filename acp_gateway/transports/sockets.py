@@ -198,8 +198,8 @@ def take_socket(stream: trio.SocketStream) -> socket.socket:
     return sock
 
 
-def keep_alive(sock: socket.socket, idle: float, patience: float) -> None:
-    """Let the system find out that a TCP peer is gone: probe after `idle` seconds of silence, give up `patience` later.
+def keep_alive(sock: socket.socket, idle: float, timeout: float) -> None:
+    """Let the system find out that a TCP peer is gone: probe after `idle` seconds of silence, give up `timeout` later.
 
     For connections without pings of their own, and for the routers on the way, which forget an idle one. Where the
     system can't set the times, its own count, often two hours.
@@ -208,9 +208,9 @@ def keep_alive(sock: socket.socket, idle: float, patience: float) -> None:
     options = {
         "TCP_KEEPIDLE": max(1, round(idle)),
         "TCP_KEEPALIVE": max(1, round(idle)),  # The same on macOS.
-        "TCP_KEEPINTVL": max(1, round(patience / probes)),
+        "TCP_KEEPINTVL": max(1, round(timeout / probes)),
         "TCP_KEEPCNT": probes,
-        "TCP_USER_TIMEOUT": 1000 * max(1, round(idle + patience)),
+        "TCP_USER_TIMEOUT": 1000 * max(1, round(idle + timeout)),
     }
     try:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)

@@ -7,8 +7,8 @@ until little enough is left. So the code that decides what to send needs no `awa
 one line at the end of a batch.
 
 What cannot be written at once is written by `run`, which every owner of a stream runs beside its pump; it also keeps
-the link alive where the transport has a way to. A stream owns no task of its own. An owner of many streams gives them
-a `TaskSpawner` instead (`attend`), which starts a task when there is something to write, and calls `beat` when due.
+the link alive where the transport has a way to. A stream owns no task of its own. An owner of many streams gives each
+a `TaskSpawner` instead (`use_spawner`), to start a task when there is something to write, and calls `tick` when due.
 """
 
 import enum
@@ -283,13 +283,13 @@ class MessageStream(ABC):
         """
 
     @abstractmethod
-    def attend(self, helpers: TaskSpawner | None) -> None:
+    def use_spawner(self, spawner: TaskSpawner | None) -> None:
         """Do the work of `run` in spawned tasks whenever there is some, until this is called with None.
 
-        `beat` is to be called meanwhile.
+        `tick` is to be called meanwhile.
         """
 
-    def beat(self, now: float) -> float:
+    def tick(self, now: float) -> float:
         """Keep the link alive, where the transport has a way to; returns when this is to be called again.
 
         Called first when a spawner was given, with the current time.
@@ -367,7 +367,7 @@ class _MemoryStream(MessageStream):
         while not (self.closed or self.peer.closed):
             await self.changed.park()
 
-    def attend(self, helpers: TaskSpawner | None) -> None:
+    def use_spawner(self, spawner: TaskSpawner | None) -> None:
         pass  # What is pending only waits for the peer to receive it.
 
     async def aclose(self, reason: CloseReason = CloseReason.NORMAL, text: str = "") -> None:

@@ -14,7 +14,7 @@ import trio
 
 Args = TypeVarTuple("Args")
 
-Beat: TypeAlias = Callable[[float], float]
+TimerCallback: TypeAlias = Callable[[float], float]
 """Callback of a timer: given the current time, it returns when it is due again; infinite is never."""
 
 
@@ -46,17 +46,17 @@ class Signal:
 class TaskSpawner:
     """Starts tasks on demand; each ends when its work is done."""
 
-    __slots__ = ("_at_work", "_nursery", "appointments")
+    __slots__ = ("_at_work", "_nursery", "timers")
 
     def __init__(self, nursery: trio.Nursery) -> None:
-        # Nursery of the tasks; None after `dismiss`.
+        # Nursery of the tasks; None after `cancel`.
         self._nursery: trio.Nursery | None = nursery
         # The calls that are running.
         self._at_work: tuple[tuple[object, ...], ...] = ()
-        self.appointments: tuple[Timer, ...] = ()
+        self.timers: tuple[Timer, ...] = ()
         """Timers that end with it. Tuples: empty ones take no room."""
 
-    def call(self, work: Callable[[Unpack[Args]], Awaitable[None]], *args: *Args) -> None:
+    def spawn(self, work: Callable[[Unpack[Args]], Awaitable[None]], *args: *Args) -> None:
         """Start `work(*args)` unless an identical call is running; that one sees the new work too."""
         if self._nursery is not None and (work, *args) not in self._at_work:
             self._at_work += ((work, *args),)
@@ -70,28 +70,28 @@ class TaskSpawner:
             self._at_work = tuple(job for job in self._at_work if job != (work, *args))
 
     @property
-    def dismissed(self) -> bool:
-        """True after `dismiss`."""
+    def cancelled(self) -> bool:
+        """True after `cancel`."""
         return self._nursery is None
 
-    def dismiss(self) -> None:
+    def cancel(self) -> None:
         """Cancel the tasks and start no more. May be repeated."""
         if self._nursery is not None:
             self._nursery.cancel_scope.cancel()
             self._nursery = None
-            for appointment in self.appointments:
-                appointment.cancel()
+            for timer in self.timers:
+                timer.cancel()
 
 
 class Timer:
     """A callback and when it is due. Made by a `TimerQueue`."""
 
-    __slots__ = ("_number", "beat", "due", "helpers")
+    __slots__ = ("_number", "callback", "due", "spawner")
 
-    def __init__(self, beat: Beat, due: float, helpers: TaskSpawner, number: int) -> None:
-        self.beat: Beat | None = beat
+    def __init__(self, callback: TimerCallback, due: float, spawner: TaskSpawner, number: int) -> None:
+        self.callback: TimerCallback | None = callback
         self.due = due
-        self.helpers: TaskSpawner | None = helpers
+        self.spawner: TaskSpawner | None = spawner
         # Of two that are due at the same time, which goes first.
         self._number = number
 
@@ -101,7 +101,7 @@ class Timer:
     def cancel(self) -> None:
         """Call it no more. May be repeated."""
         # The queue drops it only when it would have been due, but what the callback holds may be large.
-        self.beat = self.helpers = None
+        self.callback = self.spawner = None
 
 
 class TimerQueue:
@@ -109,54 +109,54 @@ class TimerQueue:
 
     def __init__(self) -> None:
         # A heap.
-        self._appointments: list[Timer] = []
+        self._timers: list[Timer] = []
         # Size at which cancelled timers are dropped.
         self._many = MANY
         self._made = 0
         self._earlier = Signal()
 
-    def keep(self, beat: Beat, helpers: TaskSpawner) -> None:
-        """Call `beat` now and whenever it says, until the spawner is dismissed. Its errors are raised in a task."""
-        due = beat(trio.current_time())
-        if due == inf or helpers.dismissed:
+    def schedule(self, callback: TimerCallback, spawner: TaskSpawner) -> None:
+        """Call `callback` now and whenever it says, until the spawner is cancelled. Its errors are raised in a task."""
+        due = callback(trio.current_time())
+        if due == inf or spawner.cancelled:
             return
         self._made += 1
-        appointment = Timer(beat, due, helpers, self._made)
-        helpers.appointments += (appointment,)
-        if len(self._appointments) >= self._many:
-            self._appointments = [kept for kept in self._appointments if kept.beat is not None]
-            heapify(self._appointments)
-            self._many = max(MANY, 2 * len(self._appointments))
-        heappush(self._appointments, appointment)
-        if self._appointments[0] is appointment:
+        timer = Timer(callback, due, spawner, self._made)
+        spawner.timers += (timer,)
+        if len(self._timers) >= self._many:
+            self._timers = [kept for kept in self._timers if kept.callback is not None]
+            heapify(self._timers)
+            self._many = max(MANY, 2 * len(self._timers))
+        heappush(self._timers, timer)
+        if self._timers[0] is timer:
             self._earlier.notify()
 
     async def run(self) -> None:
         """Call the timers that are due, until cancelled."""
         while True:
             now, done = trio.current_time(), 0
-            while self._appointments and self._appointments[0].due <= now:
-                first = heappop(self._appointments)
-                first.due = _keep(first, now)
+            while self._timers and self._timers[0].due <= now:
+                first = heappop(self._timers)
+                first.due = _call(first, now)
                 if first.due < inf:
-                    heappush(self._appointments, first)
+                    heappush(self._timers, first)
                 done += 1
                 if done % MANY == 0:
                     await trio.lowlevel.checkpoint()
-            due = self._appointments[0].due if self._appointments else inf
+            due = self._timers[0].due if self._timers else inf
             with trio.move_on_at(due):
                 await self._earlier.wait()
 
 
-def _keep(appointment: Timer, now: float) -> float:
-    beat, helpers = appointment.beat, appointment.helpers
-    if beat is None or helpers is None:
+def _call(timer: Timer, now: float) -> float:
+    callback, spawner = timer.callback, timer.spawner
+    if callback is None or spawner is None:
         return inf
     try:
-        return beat(now)
+        return callback(now)
     except Exception as error:
         # A bug ends the connection that it shows in and no other.
-        helpers.call(_raise, error)
+        spawner.spawn(_raise, error)
         return inf
 
 

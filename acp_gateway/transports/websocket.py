@@ -22,7 +22,7 @@ import trio
 from websockets.frames import CloseCode, Frame, Opcode
 from websockets.protocol import SERVER, Protocol, State
 
-from acp_gateway.transports.framing import GOODBYE_TIMEOUT, ByteWriter, ChunkBuffer, FramedStream
+from acp_gateway.transports.framing import CLOSE_TIMEOUT, ByteWriter, ChunkBuffer, FramedStream
 from acp_gateway.transports.streams import ByteStream, CloseReason, MessageTooLarge, Stalled, is_utf8
 from acp_gateway.transports.websocket_frames import (
     FIN,
@@ -148,7 +148,7 @@ class WebSocketStream(FramedStream):
         self._fragments: ChunkBuffer | None = None
         # Bytes of pongs handed over since something has been pending.
         self._pongs = 0
-        # When the next ping is due; None before the first `beat`.
+        # When the next ping is due; None before the first `tick`.
         self._ping_due: float | None = None
         # When the last one was sent, None once it was seen to that it was answered; when it left, which is later where
         # it had to wait, and in which read a task was waiting then.
@@ -180,9 +180,9 @@ class WebSocketStream(FramedStream):
         while True:
             if self._fed:
                 self._fed = False
-                told = self._text_messages(protocol.events_received())
-                messages += told
-                self.uncharged_frames += max(self._counter.small - len(told), 0)
+                texts = self._text_messages(protocol.events_received())
+                messages += texts
+                self.uncharged_frames += max(self._counter.small - len(texts), 0)
                 self._counter.small = 0
                 self._reply()
             if messages:
@@ -323,7 +323,7 @@ class WebSocketStream(FramedStream):
 
     # By itself
 
-    def beat(self, now: float) -> float:
+    def tick(self, now: float) -> float:
         timing = self._timing
         if self._ping_due is None:
             self._ping_due = now + timing.ping_interval
@@ -365,14 +365,14 @@ class WebSocketStream(FramedStream):
 
     def _lose(self, why: str) -> None:
         """Close at once, as what was lost."""
-        assert self._helpers is not None
-        self._helpers.call(self._close, trio.BrokenResourceError(why))
+        assert self._spawner is not None
+        self._spawner.spawn(self._close, trio.BrokenResourceError(why))
 
     async def _cut(self, error: Stalled) -> None:
         """Finish the frame that has begun to leave, say goodbye should the peer wake up, and close."""
         last = ByteWriter(self.bytes)
         try:
-            with trio.move_on_after(GOODBYE_TIMEOUT):
+            with trio.move_on_after(CLOSE_TIMEOUT):
                 last.write(self._writer.begun(frame_end) + self._close_frame(CloseReason.POLICY, str(error)))
                 await last.drain()
         except (trio.BrokenResourceError, trio.ClosedResourceError):
@@ -382,7 +382,7 @@ class WebSocketStream(FramedStream):
 
     # Closing
 
-    async def _say_goodbye(self, reason: CloseReason, text: str) -> None:
+    async def _send_end(self, reason: CloseReason, text: str) -> None:
         goodbye = self._close_frame(reason, text)
         if goodbye:
             self._writer.write(goodbye)

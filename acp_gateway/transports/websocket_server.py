@@ -16,7 +16,7 @@ from websockets.protocol import SERVER, State
 from websockets.server import ServerProtocol
 from websockets.typing import Subprotocol
 
-from acp_gateway.transports.framing import GOODBYE_TIMEOUT
+from acp_gateway.transports.framing import CLOSE_TIMEOUT
 from acp_gateway.transports.streams import ByteStream
 from acp_gateway.transports.websocket import LibraryProtocol, Timing, WebSocketStream, library_log, send_all
 
@@ -170,7 +170,7 @@ async def _answer_and_close(protocol: _Server, stream: ByteStream) -> None:
     """Send the last answer and close once the peer has read it, or does not."""
     answer = b"".join(protocol.data_to_send()) or BAD_REQUEST
     try:
-        with trio.move_on_after(GOODBYE_TIMEOUT):
+        with trio.move_on_after(CLOSE_TIMEOUT):
             await send_all(stream, answer)
             await stream.finish()
     except (trio.BrokenResourceError, trio.ClosedResourceError):

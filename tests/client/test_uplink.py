@@ -58,7 +58,7 @@ class Speaker:
     def receive(self, batch: list[bytes]) -> None:
         self.heard += batch
         assert self.uplink is not None
-        self.uplink.link.settle()
+        self.uplink.link.acknowledge()
         self.changes.unpark_all()
 
     def start_over(self, connection_id: str, unsent: list[bytes], why: str) -> None:

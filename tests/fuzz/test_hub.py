@@ -169,7 +169,7 @@ async def take(traveller: Traveller) -> list[bytes]:
         try:
             while True:
                 texts.extend(await traveller.link.receive_batch())
-                traveller.link.settle()
+                traveller.link.acknowledge()
         except LOST:
             pass
 

@@ -55,7 +55,7 @@ class Scene:
     async def serve(self) -> None:
         assert self.attachment.connection is not None
         async with trio.open_nursery() as nursery:
-            self.attachment.attend(TaskSpawner(nursery))
+            self.attachment.use_spawner(TaskSpawner(nursery))
             await trio.sleep_forever()
         self.attachment.connection.leave_alone()
         self.done.set()
@@ -63,7 +63,7 @@ class Scene:
 
 @asynccontextmanager
 async def serving(scene: Scene) -> AsyncIterator[Scene]:
-    """A seat that has helpers, and has to end within the block."""
+    """An attachment that has a spawner, and has to end within the block."""
     with trio.fail_after(TIMEOUT):
         async with trio.open_nursery() as nursery:
             nursery.start_soon(scene.serve)
@@ -426,12 +426,12 @@ async def test_what_is_over_before_it_is_served_is_left_as_soon_as_it_is() -> No
 
 async def test_a_connection_has_helpers_only_while_it_is_served() -> None:
     scene = Scene()
-    scene.attachment.call_helper(trio.sleep_forever)
+    scene.attachment.spawn(trio.sleep_forever)
     async with serving(scene):
         assert scene.stream.runs
         scene.attachment.evict()
     assert not scene.stream.runs
-    scene.attachment.call_helper(trio.sleep_forever)
+    scene.attachment.spawn(trio.sleep_forever)
 
 
 async def test_what_a_client_has_sent_and_nothing_was_done_about_is_known_and_let_go_of_with_it() -> None:

@@ -65,7 +65,7 @@ class ControlContext:
             initialize_timeout=60.0,
             permission_timeout=1,
             window=1,
-            patience=1,
+            link_timeout=1,
             away_limit=1,
             away_grace=1,
             away_grace_idle=1,

@@ -227,8 +227,8 @@ class Overheard(MessageStream):
     async def run(self) -> None:
         await self._stream.run()
 
-    def attend(self, helpers: TaskSpawner | None) -> None:
-        self._stream.attend(helpers)
+    def use_spawner(self, spawner: TaskSpawner | None) -> None:
+        self._stream.use_spawner(spawner)
 
     async def aclose(self, reason: CloseReason = CloseReason.NORMAL, text: str = "") -> None:
         self.closed_with.append((reason, text))
@@ -773,7 +773,7 @@ class Trip:
                     answers.append(message)
                 else:
                     self.updates.append(message)
-            self.link.settle()
+            self.link.acknowledge()
         return answers[0]
 
     async def new_session(self) -> str:
@@ -979,7 +979,7 @@ async def test_a_client_that_is_as_quiet_as_it_may_be_is_not_taken_for_lost(
         await trip.new_session()
         for _ in range(2):
             await trio.sleep(1.1 * HEARTBEAT)
-            trip.link.say(acknowledgement(trip.link.received))
+            trip.link.send_control(acknowledgement(trip.link.received))
         assert trip.link.received == 2
         assert (await trip.request("test/number"))["result"] == 1
 
@@ -1066,7 +1066,7 @@ class SlowToClose(MessageStream):
     async def run(self) -> None:
         await trio.sleep_forever()
 
-    def attend(self, helpers: TaskSpawner | None) -> None:
+    def use_spawner(self, spawner: TaskSpawner | None) -> None:
         pass
 
     async def aclose(self, reason: CloseReason = CloseReason.NORMAL, text: str = "") -> None:

@@ -686,7 +686,7 @@ async def test_answers_and_cancels_reach_the_agent_while_another_clients_flood_i
 async def test_an_agent_is_not_started_again_for_who_has_left_while_it_was_waited_for(
     autojump_clock: MockClock,
 ) -> None:
-    async with sharing(patience=1000) as (scene, ann):
+    async with sharing(timeout=1000) as (scene, ann):
         scene.agent.end(1)
         await scene.agent.close()
         await wait_all_tasks_blocked()
@@ -960,7 +960,7 @@ async def test_an_agent_that_ends_takes_sessions_along_that_it_cannot_open_again
 
 async def test_an_agent_that_keeps_ending_is_started_again_more_and_more_slowly(autojump_clock: MockClock) -> None:
     pauses = []
-    async with sharing(max_restarts=8, patience=HOUR) as (scene, ann):
+    async with sharing(max_restarts=8, timeout=HOUR) as (scene, ann):
         agent = scene.agent
         for number in range(8):
             second = scene.agents.next
@@ -985,7 +985,7 @@ async def test_an_agent_that_ended_long_ago_is_started_again_at_once(autojump_cl
 
 
 async def test_an_agent_that_has_ended_too_often_is_not_started_again_for_a_while(autojump_clock: MockClock) -> None:
-    async with sharing(max_restarts=1, patience=HOUR) as (scene, ann):
+    async with sharing(max_restarts=1, timeout=HOUR) as (scene, ann):
         began = trio.current_time()
         second, ended = scene.agents.next, trio.current_time()
         await end(scene.agent, 3)
@@ -1010,7 +1010,7 @@ async def test_an_agent_that_has_ended_too_often_is_not_started_again_for_a_whil
 async def test_an_agent_that_may_not_be_started_again_is_started_when_its_pause_is_over(
     autojump_clock: MockClock,
 ) -> None:
-    async with sharing(max_restarts=0, patience=HOUR) as (scene, ann):
+    async with sharing(max_restarts=0, timeout=HOUR) as (scene, ann):
         second = scene.agents.next
         await trio.sleep(0.25)
         await end(scene.agent)
@@ -1109,14 +1109,14 @@ async def open_turn(scene: Scene) -> None:
 async def test_an_agent_is_not_idle_while_something_is_open(
     begin: Callable[[Scene], Any], autojump_clock: MockClock
 ) -> None:
-    async with sharing(idle_timeout=8.0, patience=HOUR) as (scene, _):
+    async with sharing(idle_timeout=8.0, timeout=HOUR) as (scene, _):
         await begin(scene)
         await trio.sleep(100.0)
         assert not scene.agent.agent.ended.is_set()
 
 
 async def test_an_agent_is_not_idle_while_it_or_a_client_says_something(autojump_clock: MockClock) -> None:
-    async with sharing(idle_timeout=8.0, patience=HOUR) as (scene, ann):
+    async with sharing(idle_timeout=8.0, timeout=HOUR) as (scene, ann):
         for _ in range(10):
             await trio.sleep(7.0)
             await scene.flow(1)
@@ -1127,7 +1127,7 @@ async def test_an_agent_is_not_idle_while_it_or_a_client_says_something(autojump
 
 
 async def test_idle_timeout_does_not_stop_an_agent_whose_sessions_would_be_lost(autojump_clock: MockClock) -> None:
-    async with sharing({}, idle_timeout=8.0, patience=HOUR) as (scene, ann):
+    async with sharing({}, idle_timeout=8.0, timeout=HOUR) as (scene, ann):
         await trio.sleep(100.0)
         assert not scene.agent.agent.ended.is_set()
         await ann.stream.aclose()
@@ -1295,7 +1295,7 @@ async def test_a_session_moves_to_another_hub_once_the_deserted_one_that_has_it_
 
 
 async def test_a_client_that_is_too_fast_is_not_read_for_a_while_and_then_again(autojump_clock: MockClock) -> None:
-    async with sharing(patience=HOUR) as (scene, ann):
+    async with sharing(timeout=HOUR) as (scene, ann):
         bob = await scene.enter("bob")
         scene.services.paced.clear()
         scene.services.pauses[ann.client] = 30
@@ -1383,7 +1383,7 @@ async def test_what_a_client_misses_while_it_is_away_is_on_its_tape_when_it_is_d
 
 
 async def test_each_start_and_end_of_the_agent_is_written_down(autojump_clock: MockClock) -> None:
-    async with sharing(patience=HOUR) as (scene, ann):
+    async with sharing(timeout=HOUR) as (scene, ann):
         second = scene.agents.next
         await end(scene.agent, 3)
         await ann.send_request(1, "x/y")
@@ -1454,7 +1454,7 @@ async def test_session_new_waits_for_the_directory_check_and_clients_are_served_
 
 
 async def test_idle_timeout_does_not_count_during_a_directory_check(autojump_clock: MockClock) -> None:
-    async with sharing(idle_timeout=100.0, patience=HOUR) as (scene, ann):
+    async with sharing(idle_timeout=100.0, timeout=HOUR) as (scene, ann):
         wanted = scene.services.checks = []
         await ann.send_request("new", "session/new", cwd="/srv/x", mcpServers=[])
         await trio.sleep(1000)

@@ -116,7 +116,7 @@ async def test_an_agent_that_is_still_to_answer_initialize_is_waited_for_across_
 async def test_the_permission_waiting_and_turn_end_hooks_fire_while_all_clients_are_away(
     autojump_clock: MockClock,
 ) -> None:
-    async with resuming(patience=math.inf, away_grace=HOUR) as (scene, ann):
+    async with resuming(timeout=math.inf, away_grace=HOUR) as (scene, ann):
         turn = await scene.open_turn()
         await scene.agent.send(**permission())
         await wait_all_tasks_blocked()
@@ -217,7 +217,7 @@ class Storm:
 async def test_whenever_its_connection_is_lost_a_client_and_the_agent_hear_everything_once(
     shared: bool, seed: int, autojump_clock: MockClock
 ) -> None:
-    async with resuming(shared=shared, patience=math.inf, outbox_limit=10**7, away_limit=10**7) as (scene, ann):
+    async with resuming(shared=shared, timeout=math.inf, outbox_limit=10**7, away_limit=10**7) as (scene, ann):
         storm = Storm(scene, ann, seed)
         await storm.rage()
         assert storm.heard_by_agent == list(range(storm.MESSAGES))
@@ -229,16 +229,16 @@ async def test_whenever_its_connection_is_lost_a_client_and_the_agent_hear_every
 
 
 async def test_a_connection_over_which_nothing_is_heard_is_given_up(autojump_clock: MockClock) -> None:
-    async with resuming(patience=math.inf, away_grace=HOUR) as (scene, ann):
+    async with resuming(timeout=math.inf, away_grace=HOUR) as (scene, ann):
         await trio.sleep(HOUR)
         assert presence(ann) is Presence.CONNECTED
-    scene = Scene(shared=True, patience=30.0)
+    scene = Scene(shared=True, link_timeout=30.0)
     with trio.fail_after(HOUR):
         async with trio.open_nursery() as scene.nursery:
             scene.nursery.start_soon(scene.run)
             ann = scene.travel("ann")
             await trio.sleep(29)
-            ann.link.say(acknowledgement(0))
+            ann.link.send_control(acknowledgement(0))
             await trio.sleep(29)
             assert presence(ann) is Presence.CONNECTED
             await trio.sleep(2)
@@ -292,10 +292,10 @@ class Lingering(FragileStream):
         super().__init__(stream)
         self.may_end = trio.Event()
 
-    def attend(self, helpers: TaskSpawner | None) -> None:
-        super().attend(helpers)
-        if helpers is not None:
-            helpers.call(self._linger)
+    def use_spawner(self, spawner: TaskSpawner | None) -> None:
+        super().use_spawner(spawner)
+        if spawner is not None:
+            spawner.spawn(self._linger)
 
     async def _linger(self) -> None:
         try:
@@ -460,7 +460,7 @@ async def test_a_client_that_is_back_may_have_what_one_that_is_there_may_have() 
 async def test_last_words_that_can_not_be_said_are_given_up_also_where_the_connection_is_lost(
     autojump_clock: MockClock,
 ) -> None:
-    async with resuming(shared=False, patience=math.inf, away_grace=HOUR, away_grace_idle=HOUR) as (scene, ann):
+    async with resuming(shared=False, timeout=math.inf, away_grace=HOUR, away_grace_idle=HOUR) as (scene, ann):
         await scene.open_turn()
         await scene.flow(2)
         scene.agent.end(1)
@@ -498,7 +498,7 @@ async def test_a_client_that_is_there_and_takes_nothing_is_detached_when_window_
 
 
 async def test_a_client_is_gone_when_its_grace_is_over(autojump_clock: MockClock) -> None:
-    async with resuming(patience=math.inf, away_grace=HOUR, away_grace_idle=60.0) as (scene, ann):
+    async with resuming(timeout=math.inf, away_grace=HOUR, away_grace_idle=60.0) as (scene, ann):
         await trio.sleep(2 * HOUR)
         await ann.lose()
         await trio.sleep(HOUR - 1)
@@ -516,7 +516,7 @@ async def test_a_client_is_gone_when_its_grace_is_over(autojump_clock: MockClock
 
 
 async def test_a_client_may_be_away_for_ever_where_the_configuration_says_so(autojump_clock: MockClock) -> None:
-    async with resuming(patience=math.inf) as (scene, ann):
+    async with resuming(timeout=math.inf) as (scene, ann):
         await ann.lose()
         await trio.sleep(25 * HOUR)
         await ann.resume()
@@ -524,7 +524,7 @@ async def test_a_client_may_be_away_for_ever_where_the_configuration_says_so(aut
 
 
 async def test_a_client_that_was_never_initialized_is_not_waited_for_for_long(autojump_clock: MockClock) -> None:
-    async with resuming(patience=math.inf) as (scene, _):
+    async with resuming(timeout=math.inf) as (scene, _):
         bob = scene.travel("bob")
         await wait_all_tasks_blocked()
         await bob.lose()
@@ -537,7 +537,7 @@ async def test_a_client_that_was_never_initialized_is_not_waited_for_for_long(au
 
 
 async def test_a_client_without_a_session_is_not_waited_for_for_long(autojump_clock: MockClock) -> None:
-    async with resuming(patience=math.inf) as (scene, _):
+    async with resuming(timeout=math.inf) as (scene, _):
         bob = scene.travel("bob")
         await bob.send_request(1, "initialize", protocolVersion=1)
         await bob.receive()
@@ -547,7 +547,7 @@ async def test_a_client_without_a_session_is_not_waited_for_for_long(autojump_cl
 
 
 async def test_a_link_whose_newest_connection_never_came_is_away(autojump_clock: MockClock) -> None:
-    async with resuming(patience=math.inf, away_grace=HOUR) as (scene, ann):
+    async with resuming(timeout=math.inf, away_grace=HOUR) as (scene, ann):
         # Two come to resume it before the first connection has ended, and neither gets as far as being served.
         here, _ = memory_message_stream_pair()
         first = claim(ann.ticket, ann.link.received)
@@ -563,7 +563,7 @@ async def test_a_link_whose_newest_connection_never_came_is_away(autojump_clock:
 async def test_an_own_agent_with_nothing_open_waits_for_its_client_for_a_shorter_time(
     autojump_clock: MockClock,
 ) -> None:
-    async with resuming(shared=False, patience=math.inf, away_grace=HOUR, away_grace_idle=60.0) as (scene, ann):
+    async with resuming(shared=False, timeout=math.inf, away_grace=HOUR, away_grace_idle=60.0) as (scene, ann):
         await ann.lose()
         await trio.sleep(59)
         assert not ann.gone.is_set()
@@ -574,7 +574,7 @@ async def test_an_own_agent_with_nothing_open_waits_for_its_client_for_a_shorter
 
 
 async def test_the_short_time_begins_when_the_turn_ends(autojump_clock: MockClock) -> None:
-    async with resuming(shared=False, patience=math.inf, away_grace=HOUR, away_grace_idle=60.0) as (scene, ann):
+    async with resuming(shared=False, timeout=math.inf, away_grace=HOUR, away_grace_idle=60.0) as (scene, ann):
         turn = await scene.open_turn()
         await ann.lose()
         await trio.sleep(1000)
@@ -586,7 +586,7 @@ async def test_the_short_time_begins_when_the_turn_ends(autojump_clock: MockCloc
 
 
 async def test_the_short_time_does_not_begin_while_a_permission_is_open(autojump_clock: MockClock) -> None:
-    async with resuming(shared=False, patience=math.inf, away_grace=HOUR, away_grace_idle=60.0) as (scene, ann):
+    async with resuming(shared=False, timeout=math.inf, away_grace=HOUR, away_grace_idle=60.0) as (scene, ann):
         await scene.agent.send(**permission())
         await ann.lose()
         await trio.sleep(HOUR - 1)
@@ -632,7 +632,7 @@ async def test_a_message_above_the_limit_ends_the_link_and_names_the_setting(sha
 @pytest.mark.parametrize("shared", [False, True])
 async def test_a_client_that_confirms_what_it_was_never_sent_is_gone(shared: bool) -> None:
     async with resuming(shared=shared) as (_, ann):
-        ann.link.say(acknowledgement(1000))
+        ann.link.send_control(acknowledgement(1000))
         await ann.gone.wait()
         assert ann.disconnect is not None
         assert ann.disconnect.reason == "miscounted"
@@ -689,7 +689,7 @@ async def flood_agent(ann: Traveller, size: int) -> None:
 async def test_an_agent_that_does_not_read_while_it_asks_slows_a_client_down_and_is_not_stopped(
     shared: bool, autojump_clock: MockClock
 ) -> None:
-    async with resuming(shared=shared, patience=math.inf, stall_timeout=60.0) as (scene, ann):
+    async with resuming(shared=shared, timeout=math.inf, stall_timeout=60.0) as (scene, ann):
         await scene.open_turn()
         await scene.agent.send(**permission())
         (question,) = filter(is_question, await ann.waiting())
@@ -715,7 +715,7 @@ async def test_an_agent_that_does_not_read_while_it_asks_slows_a_client_down_and
 async def test_who_reconnects_again_and_again_to_an_agent_that_does_not_read_fills_no_more_than_another_window(
     autojump_clock: MockClock,
 ) -> None:
-    async with resuming(patience=math.inf, stall_timeout=60.0) as (scene, ann):
+    async with resuming(timeout=math.inf, stall_timeout=60.0) as (scene, ann):
         await scene.open_turn()
         await scene.agent.send(**permission())
         (question,) = filter(is_question, await ann.waiting())
@@ -821,7 +821,7 @@ async def end(agent: FakeAgent) -> None:
 async def test_an_own_agent_that_ends_while_its_client_is_away_is_told_of_when_that_is_back(
     autojump_clock: MockClock,
 ) -> None:
-    async with resuming(shared=False, patience=math.inf, stall_timeout=60.0) as (scene, ann):
+    async with resuming(shared=False, timeout=math.inf, stall_timeout=60.0) as (scene, ann):
         await scene.open_turn()
         await scene.flow(1)
         await ann.lose()
@@ -841,7 +841,7 @@ async def test_an_own_agent_that_ends_while_its_client_is_away_is_told_of_when_t
 async def test_a_client_that_takes_no_last_words_is_not_waited_for_any_longer_than_for_an_agent(
     autojump_clock: MockClock,
 ) -> None:
-    async with resuming(shared=False, patience=math.inf, stall_timeout=60.0, window=WINDOW) as (scene, ann):
+    async with resuming(shared=False, timeout=math.inf, stall_timeout=60.0, window=WINDOW) as (scene, ann):
         scene.agent.stream.send_nowait([update(number, UPDATE) for number in range(30)])
         await wait_all_tasks_blocked()
         await ann.lose()
@@ -904,7 +904,7 @@ async def test_a_gateway_that_stops_does_not_wait_for_who_may_come_back(
     away: bool, cancel: Callable[[Scene, Traveller], Any], autojump_clock: MockClock
 ) -> None:
     begin = trio.current_time()
-    async with resuming(patience=math.inf) as (scene, ann):
+    async with resuming(timeout=math.inf) as (scene, ann):
         await ann.resume()
         if away:
             await ann.lose()

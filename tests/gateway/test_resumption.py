@@ -173,7 +173,7 @@ async def say(scene: Scene, count: int) -> None:
 
 async def test_a_client_may_have_anything_between_what_it_has_confirmed_and_what_it_was_sent() -> None:
     async with resuming() as (scene, ann):
-        ann.link.say(b'{"jsonrpc":"2.0","method":"_acp-gateway/ack","params":{"received":2}}')
+        ann.link.send_control(b'{"jsonrpc":"2.0","method":"_acp-gateway/ack","params":{"received":2}}')
         await say(scene, 3)
         outbox = scene.hub.attachments[ann.client].outbox
         assert (outbox.confirmed, outbox.written) == (2, 5)

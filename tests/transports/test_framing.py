@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from acp_gateway.transports.framing import (
-    GOODBYE_TIMEOUT,
-    LAST_WORDS,
+    CLOSE_TIMEOUT,
+    LAST_READ_TIMEOUT,
     REMEMBERED,
     ByteWriter,
     CachedEncoder,
@@ -234,7 +234,7 @@ async def test_drain_waits_for_an_attending_task_and_writes_alone_without_one() 
     here, there = memory_wire(room=10)
     writer = ByteWriter(here)
     writer.write(b"x" * 1000)
-    writer.attended = True
+    writer.in_background = True
     async with trio.open_nursery() as nursery:
         nursery.start_soon(writer.drain)
         await trio.testing.wait_all_tasks_blocked()
@@ -249,7 +249,7 @@ async def test_drain_waits_for_an_attending_task_and_writes_alone_without_one() 
             attending.cancel_scope.cancel()
         await trio.testing.wait_all_tasks_blocked()
         there.room = 2000
-        writer.stop_attending()
+        writer.stop_background()
     assert there.inbox == b"x" * 1000
 
 
@@ -351,7 +351,7 @@ async def test_a_stall_that_shows_before_a_task_attends_is_its_own_as_well(
 
 
 async def write_until_stalled(writer: ByteWriter) -> None:
-    writer.attended = True
+    writer.in_background = True
     try:
         await writer.write_kept()
     except Stalled as error:
@@ -423,7 +423,7 @@ async def test_a_peer_that_only_stopped_to_read_is_noticed_where_it_is_read(
         await trio.testing.wait_all_tasks_blocked()
         with pytest.raises(trio.BrokenResourceError):
             stream.send_nowait([b"{}"])
-    assert trio.current_time() == LAST_WORDS
+    assert trio.current_time() == LAST_READ_TIMEOUT
     await close_at_once(stream, there)
 
 
@@ -448,7 +448,7 @@ async def test_closing_gives_up_on_a_peer_that_takes_nothing(autojump_clock: tri
     stream = lines(here)
     fill(stream)
     await stream.aclose()
-    assert trio.current_time() == GOODBYE_TIMEOUT
+    assert trio.current_time() == CLOSE_TIMEOUT
     assert here.closed
 
 
@@ -457,7 +457,7 @@ async def test_closing_gives_up_on_a_peer_that_does_not_end_its_side(autojump_cl
     stream = lines(here)
     await stream.send(b"bye")
     await stream.aclose()
-    assert trio.current_time() == GOODBYE_TIMEOUT
+    assert trio.current_time() == CLOSE_TIMEOUT
     assert there.inbox == b"bye\n"
 
 

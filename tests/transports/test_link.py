@@ -126,9 +126,9 @@ async def test_a_stock_peer_sees_nothing_but_the_messages() -> None:
     peer = connect(link)
     for _ in range(3 * CONFIRM_MESSAGES):
         await deliver(peer, link, SMALL)
-        link.settle()
+        link.acknowledge()
     await deliver(peer, link, b"y" * CONFIRM_BYTES)
-    link.settle()
+    link.acknowledge()
     link.send([b"a", b"b"])
     assert await arrived(peer) == [b"a", b"b"]
 
@@ -159,7 +159,7 @@ async def test_what_is_sent_without_a_connection_waits_for_one(window: int | Non
     link.send([b"a"])
     link.push()
     link.flush()
-    link.say(b"control")
+    link.send_control(b"control")
     assert link.behind
     peer = connect(link)
     assert not link.behind
@@ -324,7 +324,7 @@ async def test_controls_go_past_everything_that_waits() -> None:
     peer = connect(link)
     link.send([b"y" * HIGH_WATER])
     link.send([b"later"])
-    link.say(goodbye())
+    link.send_control(goodbye())
     assert await arrived(peer) == [b"y" * HIGH_WATER, goodbye()]
     assert link.outbox.written == 1
 
@@ -336,7 +336,7 @@ SENDERS: dict[str, Callable[[Link], None]] = {
     "send": lambda link: link.send([b"b"]),
     "push": Link.push,
     "flush": Link.flush,
-    "say": lambda link: link.say(acknowledgement(0)),
+    "say": lambda link: link.send_control(acknowledgement(0)),
 }
 
 
@@ -357,7 +357,7 @@ async def test_a_stock_link_whose_stream_breaks_takes_everything_and_sends_nothi
     assert (link.behind, link.outbox.unconfirmed_bytes) == (False, 0)
     stream.send_error = None
     link.flush()
-    link.say(b"control")
+    link.send_control(b"control")
     assert await arrived(peer) == []
 
 
@@ -376,7 +376,7 @@ async def test_a_link_that_resumes_keeps_what_a_broken_stream_did_not_take(
     link.send([b"c"])
     stream.send_error = None
     link.flush()
-    link.say(b"control")
+    link.send_control(b"control")
     assert await arrived(peer) == []
     link.disconnect()
     expected = [b"a", b"b", b"c"] if act is SENDERS["send"] else [b"a", b"c"]
@@ -673,7 +673,7 @@ async def test_nothing_is_confirmed_before_it_is_settled() -> None:
     peer = connect(link)
     await deliver(peer, link, *[SMALL] * CONFIRM_MESSAGES)
     assert await arrived(peer) == []
-    link.settle()
+    link.acknowledge()
     assert await arrived(peer) == [acknowledgement(CONFIRM_MESSAGES)]
 
 
@@ -682,12 +682,12 @@ async def test_a_few_messages_are_not_confirmed_at_once() -> None:
     peer = connect(link)
     for _ in range(CONFIRM_MESSAGES - 1):
         await deliver(peer, link, SMALL)
-        link.settle()
+        link.acknowledge()
     assert await arrived(peer) == []
     await deliver(peer, link, SMALL)
-    link.settle()
+    link.acknowledge()
     assert await arrived(peer) == [acknowledgement(CONFIRM_MESSAGES)]
-    link.settle()
+    link.acknowledge()
     assert await arrived(peer) == []
 
 
@@ -695,21 +695,21 @@ async def test_many_bytes_are_confirmed_at_once() -> None:
     link = Link(window=WINDOW, receive_window=WINDOW)
     peer = connect(link)
     await deliver(peer, link, b"y" * (CONFIRM_BYTES - 1))
-    link.settle()
+    link.acknowledge()
     assert await arrived(peer) == []
     await deliver(peer, link, b"y")
-    link.settle()
+    link.acknowledge()
     assert await arrived(peer) == [acknowledgement(2)]
 
 
 async def test_who_settles_when_caught_up_confirms_nothing_that_was_not_handed_out() -> None:
-    link = Link(window=2 * len(SMALL), high_water=HIGH_WATER, caught_up=lambda: link.settle())
+    link = Link(window=2 * len(SMALL), high_water=HIGH_WATER, caught_up=lambda: link.acknowledge())
     peer = connect(link)
     link.send([SMALL] * 3)
     assert await arrived(peer) == [SMALL] * 2
     await deliver(peer, link, *[b"a"] * CONFIRM_MESSAGES, acknowledgement(2), b"b")
     assert await arrived(peer) == [SMALL]
-    link.settle()
+    link.acknowledge()
     assert await arrived(peer) == [acknowledgement(CONFIRM_MESSAGES + 1)]
 
 
@@ -727,7 +727,7 @@ async def test_a_full_window_stops_a_sender_until_the_peer_has_settled() -> None
         await wait_all_tasks_blocked()
         assert left.behind
         assert caught_up == []
-        right.settle()
+        right.acknowledge()
         assert await right.receive_batch() == [half]
         assert not left.behind
         assert caught_up == [True]
@@ -762,7 +762,7 @@ async def test_windows_that_are_full_both_ways_do_not_block_each_other() -> None
     async def read(link: Link) -> None:
         while counts[link] < 10:
             counts[link] += len(await link.receive_batch())
-            link.settle()
+            link.acknowledge()
 
     with trio.fail_after(TIMEOUT):
         async with trio.open_nursery() as nursery:
@@ -779,7 +779,7 @@ async def test_what_came_earlier_has_to_be_settled_before_a_window_more_is_read(
     async with trio.open_nursery() as nursery:
         receiving = await start(nursery, link.receive_batch)
         assert peer.pending_bytes == 1
-        link.settle()
+        link.acknowledge()
         await wait_all_tasks_blocked()
         assert receiving.result == [b"a"]
 
@@ -808,7 +808,7 @@ async def test_who_does_not_read_learns_that_the_connection_was_given_up(newer: 
         await wait_all_tasks_blocked()
         if newer:
             assert not receiving.done
-            link.settle()
+            link.acknowledge()
             await wait_all_tasks_blocked()
             assert receiving.result == [b"a"]
         else:
@@ -820,10 +820,10 @@ async def test_what_the_peer_was_told_on_connecting_is_not_confirmed_again() -> 
     peer = connect(link)
     await deliver(peer, link, *[SMALL] * (CONFIRM_MESSAGES - 1), b"y" * CONFIRM_BYTES)
     peer = connect(link)
-    link.settle()
+    link.acknowledge()
     assert await arrived(peer) == []
     await deliver(peer, link, *[SMALL] * CONFIRM_MESSAGES)
-    link.settle()
+    link.acknowledge()
     assert await arrived(peer) == [acknowledgement(2 * CONFIRM_MESSAGES)]
 
 
@@ -833,7 +833,7 @@ async def test_who_sends_on_with_a_full_window_is_cut_off(settled: bool) -> None
     peer = connect(link)
     await deliver(peer, link, b"one message may be larger " * 10)
     if settled:
-        link.settle()
+        link.acknowledge()
         await deliver(peer, link, SMALL)
         return
     # The two ends may still talk to each other.
@@ -877,7 +877,7 @@ async def listen(link: Link) -> None:
     """Receive and settle, until cancelled or lost."""
     while True:
         await link.receive_batch()
-        link.settle()
+        link.acknowledge()
 
 
 async def test_what_has_arrived_is_confirmed_from_time_to_time(autojump_clock: MockClock) -> None:
@@ -903,7 +903,7 @@ async def test_a_heartbeat_confirms_only_what_is_settled(autojump_clock: MockClo
     link = Link(window=WINDOW, receive_window=WINDOW)
     peer = connect(link)
     await deliver(peer, link, SMALL)
-    link.settle()
+    link.acknowledge()
     await deliver(peer, link, SMALL)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(link.keep_alive, float("inf"))
@@ -919,7 +919,7 @@ async def test_what_a_heartbeat_could_not_confirm_is_confirmed_when_it_is_settle
         nursery.start_soon(link.keep_alive, float("inf"))
         assert await peer.receive() == acknowledgement(0)
         nursery.cancel_scope.cancel()
-    link.settle()
+    link.acknowledge()
     assert await arrived(peer) == [acknowledgement(1)]
 
 
@@ -930,7 +930,7 @@ async def test_after_a_confirmation_the_next_heartbeat_is_later(autojump_clock: 
     async with trio.open_nursery() as nursery:
         nursery.start_soon(link.keep_alive, float("inf"))
         await trio.sleep(0.6 * HEARTBEAT)
-        link.say(acknowledgement(0))
+        link.send_control(acknowledgement(0))
         await peer.receive()
         await peer.receive()
         assert trio.current_time() - begin == pytest.approx(1.6 * HEARTBEAT)
@@ -987,7 +987,7 @@ async def test_a_connection_that_is_not_read_is_not_given_up_for_silence(autojum
         nursery.start_soon(listen, link)
         await trio.sleep(1000)
         assert not alive.done
-        link.settle()
+        link.acknowledge()
         settled_at = trio.current_time()
         await trio.sleep(100)
         assert alive.ended_at - settled_at == pytest.approx(PEER_TIMEOUT, abs=HEARTBEAT)
@@ -1080,7 +1080,7 @@ class Transfer:
     async def settle(self, link: Link) -> None:
         while True:
             await trio.sleep(self.chance.choice([0, 0.01, 0.1]))
-            link.settle()
+            link.acknowledge()
 
 
 @pytest.mark.parametrize("seed", range(3))

@@ -47,193 +47,193 @@ async def test_a_signal_is_not_lost_with_one_of_two_who_wait() -> None:
         signal.notify()
 
 
-# Helpers
+# `TaskSpawner`
 
 
-class Desk:
+class Job:
     """Work that comes in pieces."""
 
     def __init__(self) -> None:
         self.piles: dict[str, int] = {}
         self.done: list[str] = []
         self.may_go_on = Signal()
-        self.helping = 0
+        self.running = 0
 
     async def work(self, pile: str = "") -> None:
-        self.helping += 1
+        self.running += 1
         try:
             while self.piles.get(pile, 0):
                 await self.may_go_on.wait()
                 self.piles[pile] -= 1
                 self.done.append(pile)
         finally:
-            self.helping -= 1
+            self.running -= 1
 
 
 @asynccontextmanager
-async def helped() -> AsyncIterator[TaskSpawner]:
+async def spawning() -> AsyncIterator[TaskSpawner]:
     async with trio.open_nursery() as nursery:
-        helpers = TaskSpawner(nursery)
-        yield helpers
-        helpers.dismiss()
+        spawner = TaskSpawner(nursery)
+        yield spawner
+        spawner.cancel()
 
 
 async def test_a_running_call_finds_added_work_and_no_second_is_spawned() -> None:
-    desk = Desk()
-    async with helped() as helpers:
+    job = Job()
+    async with spawning() as spawner:
         for _ in range(3):
-            desk.piles[""] = desk.piles.get("", 0) + 1
-            helpers.call(desk.work)
+            job.piles[""] = job.piles.get("", 0) + 1
+            spawner.spawn(job.work)
         await wait_all_tasks_blocked()
-        assert desk.helping == 1
+        assert job.running == 1
         for _ in range(3):
-            desk.may_go_on.notify()
+            job.may_go_on.notify()
             await wait_all_tasks_blocked()
-        assert (desk.done, desk.helping) == ([""] * 3, 0)
+        assert (job.done, job.running) == ([""] * 3, 0)
 
 
-async def test_a_helper_that_has_gone_is_followed_by_another() -> None:
-    desk = Desk()
-    async with helped() as helpers:
+async def test_spawn_starts_another_task_after_one_has_ended() -> None:
+    job = Job()
+    async with spawning() as spawner:
         for count in (1, 2):
-            desk.piles[""] = 1
-            helpers.call(desk.work)
+            job.piles[""] = 1
+            spawner.spawn(job.work)
             await wait_all_tasks_blocked()
-            assert desk.helping == 1
-            desk.may_go_on.notify()
+            assert job.running == 1
+            job.may_go_on.notify()
             await wait_all_tasks_blocked()
-            assert (len(desk.done), desk.helping) == (count, 0)
+            assert (len(job.done), job.running) == (count, 0)
 
 
-async def test_different_work_is_done_at_the_same_time() -> None:
-    desk = Desk()
-    desk.piles = {"in": 1, "out": 1}
-    async with helped() as helpers:
+async def test_spawn_runs_calls_with_different_arguments_at_the_same_time() -> None:
+    job = Job()
+    job.piles = {"in": 1, "out": 1}
+    async with spawning() as spawner:
         for pile in ("in", "out", "in"):
-            helpers.call(desk.work, pile)
+            spawner.spawn(job.work, pile)
         await wait_all_tasks_blocked()
-        assert desk.helping == 2
+        assert job.running == 2
 
 
-async def test_those_who_are_dismissed_stop_and_start_no_more() -> None:
-    desk = Desk()
-    desk.piles[""] = 1
-    async with helped() as helpers:
-        helpers.call(desk.work)
+async def test_cancel_stops_the_tasks_of_a_spawner_and_it_starts_no_more() -> None:
+    job = Job()
+    job.piles[""] = 1
+    async with spawning() as spawner:
+        spawner.spawn(job.work)
         await wait_all_tasks_blocked()
-        helpers.dismiss()
-        helpers.dismiss()
-        helpers.call(desk.work)
-    assert (desk.done, desk.helping) == ([], 0)
+        spawner.cancel()
+        spawner.cancel()
+        spawner.spawn(job.work)
+    assert (job.done, job.running) == ([], 0)
 
 
-async def test_what_goes_wrong_at_work_shows_where_the_helpers_are_from() -> None:
+async def test_an_error_of_a_spawned_task_is_raised_in_its_nursery() -> None:
     async def fail() -> None:
         raise ValueError("a bug")
 
     with pytest.RaisesGroup(pytest.RaisesExc(ValueError, match="a bug")):
-        async with helped() as helpers:
-            helpers.call(fail)
+        async with spawning() as spawner:
+            spawner.spawn(fail)
             await trio.sleep_forever()
 
 
-# The timekeeper
+# `TimerQueue`
 
 
-class Diary:
+class Recorder:
     """When something was called, and what it answered."""
 
     def __init__(self, *pauses: float) -> None:
         self.times: list[float] = []
         self._pauses = list(pauses)
 
-    def beat(self, now: float) -> float:
+    def tick(self, now: float) -> float:
         assert now == trio.current_time()
         self.times.append(now)
         return now + self._pauses.pop(0) if self._pauses else inf
 
 
 @asynccontextmanager
-async def kept() -> AsyncIterator[tuple[TimerQueue, TaskSpawner]]:
-    async with trio.open_nursery() as nursery, helped() as helpers:
-        timekeeper = TimerQueue()
-        nursery.start_soon(timekeeper.run)
-        yield timekeeper, helpers
+async def scheduling() -> AsyncIterator[tuple[TimerQueue, TaskSpawner]]:
+    async with trio.open_nursery() as nursery, spawning() as spawner:
+        queue = TimerQueue()
+        nursery.start_soon(queue.run)
+        yield queue, spawner
         nursery.cancel_scope.cancel()
 
 
-async def test_something_is_done_at_once_and_then_whenever_it_says(autojump_clock: MockClock) -> None:
-    async with kept() as (timekeeper, helpers):
-        diary = Diary(3, 0.5, 10)
-        timekeeper.keep(diary.beat, helpers)
-        assert diary.times == [0]
+async def test_schedule_calls_a_timer_at_once_and_then_whenever_it_returns(autojump_clock: MockClock) -> None:
+    async with scheduling() as (queue, spawner):
+        recorder = Recorder(3, 0.5, 10)
+        queue.schedule(recorder.tick, spawner)
+        assert recorder.times == [0]
         await trio.sleep(100)
-        assert diary.times == [0, 3, 3.5, 13.5]
+        assert recorder.times == [0, 3, 3.5, 13.5]
 
 
-async def test_what_is_due_never_is_not_kept(autojump_clock: MockClock) -> None:
-    async with kept() as (timekeeper, helpers):
-        diary = Diary()
-        timekeeper.keep(diary.beat, helpers)
+async def test_schedule_drops_a_timer_that_is_never_due(autojump_clock: MockClock) -> None:
+    async with scheduling() as (queue, spawner):
+        recorder = Recorder()
+        queue.schedule(recorder.tick, spawner)
         await trio.sleep(100)
-        assert diary.times == [0]
-        assert helpers.appointments == ()
+        assert recorder.times == [0]
+        assert spawner.timers == ()
 
 
-async def test_nothing_is_kept_with_those_who_were_dismissed(autojump_clock: MockClock) -> None:
-    async with kept() as (timekeeper, _):
-        diary = Diary(3, 3)
-        async with helped() as helpers:
-            helpers.dismiss()
-            timekeeper.keep(diary.beat, helpers)
+async def test_schedule_keeps_no_timer_of_a_cancelled_spawner(autojump_clock: MockClock) -> None:
+    async with scheduling() as (queue, _):
+        recorder = Recorder(3, 3)
+        async with spawning() as spawner:
+            spawner.cancel()
+            queue.schedule(recorder.tick, spawner)
         await trio.sleep(100)
-        assert diary.times == [0]
+        assert recorder.times == [0]
 
 
-async def test_each_has_its_own_time_also_where_one_comes_that_is_due_before_the_others(
+async def test_schedule_takes_a_timer_that_is_due_before_the_others(
     autojump_clock: MockClock,
 ) -> None:
-    async with kept() as (timekeeper, helpers):
-        slow, quick = Diary(30, 30, 30), Diary(*[7] * 100)
-        timekeeper.keep(slow.beat, helpers)
+    async with scheduling() as (queue, spawner):
+        slow, quick = Recorder(30, 30, 30), Recorder(*[7] * 100)
+        queue.schedule(slow.tick, spawner)
         await trio.sleep(1)
-        timekeeper.keep(quick.beat, helpers)
+        queue.schedule(quick.tick, spawner)
         await trio.sleep(60)
         assert slow.times == [0, 30, 60]
         assert quick.times == [1, 8, 15, 22, 29, 36, 43, 50, 57]
 
 
-async def test_two_that_are_due_at_once_go_in_the_order_in_which_they_came(autojump_clock: MockClock) -> None:
+async def test_timers_due_at_the_same_time_run_in_the_order_of_schedule(autojump_clock: MockClock) -> None:
     order: list[str] = []
-    async with kept() as (timekeeper, helpers):
+    async with scheduling() as (queue, spawner):
         for name in ("first", "second", "third"):
 
-            def beat(now: float, name: str = name) -> float:
+            def tick(now: float, name: str = name) -> float:
                 order.append(name)
                 return now + 5
 
-            timekeeper.keep(beat, helpers)
+            queue.schedule(tick, spawner)
         await trio.sleep(11)
     assert order == ["first", "second", "third"] * 3
 
 
-async def test_with_its_helpers_an_appointment_ends_and_what_it_was_about_is_let_go(autojump_clock: MockClock) -> None:
-    async with kept() as (timekeeper, _):
-        diary = Diary(*[10] * 10)
-        async with helped() as helpers:
-            timekeeper.keep(diary.beat, helpers)
+async def test_a_timer_ends_with_its_spawner_and_frees_its_callback(autojump_clock: MockClock) -> None:
+    async with scheduling() as (queue, _):
+        recorder = Recorder(*[10] * 10)
+        async with spawning() as spawner:
+            queue.schedule(recorder.tick, spawner)
             await trio.sleep(25)
-        gone = weakref.ref(diary)
-        assert diary.times == [0, 10, 20]
-        times = diary.times
-        del diary, helpers
+        gone = weakref.ref(recorder)
+        assert recorder.times == [0, 10, 20]
+        times = recorder.times
+        del recorder, spawner
         gc.collect()
         assert gone() is None
         await trio.sleep(100)
         assert times == [0, 10, 20]
 
 
-async def test_what_goes_wrong_shows_where_its_helpers_are_from_and_the_others_go_on(
+async def test_an_error_of_a_timer_is_raised_in_its_nursery_and_other_timers_go_on(
     autojump_clock: MockClock,
 ) -> None:
     def fail(now: float) -> float:
@@ -241,36 +241,36 @@ async def test_what_goes_wrong_shows_where_its_helpers_are_from_and_the_others_g
             raise ValueError("a bug")
         return 5
 
-    async with kept() as (timekeeper, helpers):
-        diary = Diary(*[3] * 10)
-        timekeeper.keep(diary.beat, helpers)
+    async with scheduling() as (queue, spawner):
+        recorder = Recorder(*[3] * 10)
+        queue.schedule(recorder.tick, spawner)
         with pytest.RaisesGroup(pytest.RaisesExc(ValueError, match="a bug")):
-            async with helped() as others:
-                timekeeper.keep(fail, others)
+            async with spawning() as others:
+                queue.schedule(fail, others)
                 await trio.sleep_forever()
         assert trio.current_time() == 5
         await trio.sleep(5)
-        assert diary.times == [0, 3, 6, 9]
+        assert recorder.times == [0, 3, 6, 9]
 
 
-async def test_what_was_cancelled_does_not_pile_up_until_it_would_have_been_due(autojump_clock: MockClock) -> None:
-    keeper = TimerQueue()
+async def test_cancelled_timers_are_removed_before_they_would_be_due(autojump_clock: MockClock) -> None:
+    queue = TimerQueue()
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(keeper.run)
+        nursery.start_soon(queue.run)
         for _ in range(20 * MANY):
             async with trio.open_nursery() as connection:
-                helpers = TaskSpawner(connection)
-                keeper.keep(lambda now: now + 3600, helpers)
-                helpers.dismiss()
+                spawner = TaskSpawner(connection)
+                queue.schedule(lambda now: now + 3600, spawner)
+                spawner.cancel()
         nursery.cancel_scope.cancel()
-    assert len(keeper._appointments) <= MANY
+    assert len(queue._timers) <= MANY
 
 
-async def test_what_is_always_due_leaves_others_their_turn() -> None:
-    keeper = TimerQueue()
+async def test_a_timer_that_is_always_due_leaves_other_tasks_their_turn() -> None:
+    queue = TimerQueue()
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(keeper.run)
-        keeper.keep(lambda now: now, TaskSpawner(nursery))
+        nursery.start_soon(queue.run)
+        queue.schedule(lambda now: now, TaskSpawner(nursery))
         for _ in range(3):
             await trio.lowlevel.checkpoint()
         nursery.cancel_scope.cancel()

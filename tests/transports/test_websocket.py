@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from websockets.frames import Frame
 from websockets.protocol import CLIENT, SERVER, Side
 
-from acp_gateway.transports.framing import GOODBYE_TIMEOUT
+from acp_gateway.transports.framing import CLOSE_TIMEOUT
 from acp_gateway.transports.streams import READ_SIZE, SLOWEST_PEER, CloseReason, MessageTooLarge, Stalled, Unfinished
 from acp_gateway.transports.websocket import PONG_BACKLOG, LibraryProtocol, Timing, WebSocketStream, library_log
 from acp_gateway.transports.websocket_frames import FRAME_SIZE, MOST_FRAMES
@@ -735,7 +735,7 @@ async def test_closing_says_why_behind_what_is_pending(
 async def test_closing_does_not_wait_for_ever_for_the_peers_goodbye(role: Open, autojump_clock: Clock) -> None:
     peer = await role()
     await peer.stream.aclose()
-    assert trio.current_time() == GOODBYE_TIMEOUT
+    assert trio.current_time() == CLOSE_TIMEOUT
     assert [got.payload[:2] for got in peer.frames()] == [close_payload(1000)]
 
 
@@ -835,7 +835,7 @@ async def test_a_stalled_reader_that_does_not_wake_up_is_cut(role: Open, autojum
         nursery.start_soon(peer.stream.run)
         with pytest.raises(Stalled):
             await peer.stream.receive()
-        assert trio.current_time() == 60 + GOODBYE_TIMEOUT
+        assert trio.current_time() == 60 + CLOSE_TIMEOUT
 
 
 async def test_a_stalled_reader_may_be_gone_when_the_goodbye_is_said(role: Open, autojump_clock: Clock) -> None:
@@ -873,7 +873,7 @@ async def test_a_stall_after_the_peers_goodbye_needs_no_second_goodbye(role: Ope
         await peer.stream.receive()
     async with trio.open_nursery() as nursery:
         nursery.start_soon(peer.stream.run)
-    assert trio.current_time() == 60 + GOODBYE_TIMEOUT
+    assert trio.current_time() == 60 + CLOSE_TIMEOUT
 
 
 async def test_closing_a_stalled_stream_is_left_to_its_goodbye(role: Open, autojump_clock: Clock) -> None:
@@ -1058,7 +1058,7 @@ async def test_a_closing_stream_is_not_pinged_any_more(role: Open, autojump_cloc
         nursery.start_soon(peer.stream.aclose)
         await trio.sleep(3)
         assert [got.opcode for got in peer.frames()] == [CLOSE]
-    assert trio.current_time() == 18 + GOODBYE_TIMEOUT
+    assert trio.current_time() == 18 + CLOSE_TIMEOUT
 
 
 async def test_a_stream_whose_peer_has_said_goodbye_is_not_pinged(role: Open, autojump_clock: Clock) -> None:

@@ -7,7 +7,7 @@ import trio
 import trio.testing
 from websockets.http11 import Request
 
-from acp_gateway.transports.framing import GOODBYE_TIMEOUT
+from acp_gateway.transports.framing import CLOSE_TIMEOUT
 from acp_gateway.transports.websocket import WebSocketStream
 from acp_gateway.transports.websocket_server import HEAD_SIZE, Accept, Respond, accept_websocket
 from tests.transports.conftest import Tls
@@ -352,7 +352,7 @@ async def test_a_client_that_does_not_read_its_answer_is_given_up(autojump_clock
     client.room = 10
     decide = refuse(403, "no")
     assert await accept_websocket(server, decide, max_message_size=MIB, timing=NEVER) is None
-    assert trio.current_time() == GOODBYE_TIMEOUT
+    assert trio.current_time() == CLOSE_TIMEOUT
     assert server.closed
 
 
@@ -361,7 +361,7 @@ async def test_a_client_that_stays_after_its_answer_is_given_up(autojump_clock: 
     client.send_nowait(memoryview(request()))
     decide = refuse(403, "no")
     assert await accept_websocket(server, decide, max_message_size=MIB, timing=NEVER) is None
-    assert trio.current_time() == GOODBYE_TIMEOUT
+    assert trio.current_time() == CLOSE_TIMEOUT
     assert b"no\n" in client.inbox
     assert server.closed
 

@@ -318,7 +318,7 @@ async def test_what_an_agent_wrote_is_read_although_it_died_with_its_input_unrea
 async def test_an_agent_that_closes_its_stdin_is_read_to_its_last_words_and_given_up(
     spawner: Spawner, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(framing, "LAST_WORDS", SHORT)
+    monkeypatch.setattr(framing, "LAST_READ_TIMEOUT", SHORT)
     code = "import os, time; input(); print('bye', flush=True); os.close(0); time.sleep(1000)"
     async with running(replace(make_launch(python(code)), eof_grace=SHORT), spawner) as agent:
         agent.messages.send_nowait([b"go", b"x" * (1 << 20)])

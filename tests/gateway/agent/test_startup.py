@@ -168,7 +168,7 @@ async def test_of_a_flood_only_the_last_lines_are_kept(autojump_clock: MockClock
 async def test_the_editors_initialize_is_answered_with_what_the_agent_wrote(
     autojump_clock: MockClock, shared: bool
 ) -> None:
-    async with running(Scene(shared=shared, initialize_timeout=60.0), patience=HOUR) as scene:
+    async with running(Scene(shared=shared, initialize_timeout=60.0), timeout=HOUR) as scene:
         scene.agent.agent.command = ["bash"]
         await scene.editor.send_request(0, "initialize", **INITIALIZE)
         await wait_all_tasks_blocked()
@@ -192,7 +192,7 @@ async def test_the_editors_initialize_is_answered_with_what_the_agent_wrote(
 
 
 async def test_an_observer_is_told_that_it_does_not_answer_and_not_what_it_wrote(autojump_clock: MockClock) -> None:
-    async with running(Scene(shared=True, initialize_timeout=60.0), patience=HOUR) as scene:
+    async with running(Scene(shared=True, initialize_timeout=60.0), timeout=HOUR) as scene:
         await scene.editor.send_request(0, "initialize", **INITIALIZE)
         await wait_all_tasks_blocked()
         observer = scene.join("eve", role=Role.OBSERVER)
@@ -208,7 +208,7 @@ async def test_an_observer_is_told_that_it_does_not_answer_and_not_what_it_wrote
 
 async def test_an_agent_that_is_started_again_has_to_answer_in_time_as_well(autojump_clock: MockClock) -> None:
     agents = FakeAgents()
-    async with sharing(agents=agents, initialize_timeout=60.0, patience=HOUR) as (scene, ann):
+    async with sharing(agents=agents, initialize_timeout=60.0, timeout=HOUR) as (scene, ann):
         scene.agent.end(1)
         await scene.agent.close()
         await wait_all_tasks_blocked()
@@ -220,7 +220,7 @@ async def test_an_agent_that_is_started_again_has_to_answer_in_time_as_well(auto
 
 
 async def test_an_agent_that_has_answered_may_think_for_as_long_as_it_likes(autojump_clock: MockClock) -> None:
-    async with sharing(initialize_timeout=60.0, patience=2 * HOUR) as (scene, ann):
+    async with sharing(initialize_timeout=60.0, timeout=2 * HOUR) as (scene, ann):
         await scene.open_turn()
         await trio.sleep(HOUR)
         assert scene.agent.unread_when_stopped is None
@@ -231,7 +231,7 @@ async def test_the_log_says_it_once_that_an_agent_was_given_up(
     autojump_clock: MockClock, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.WARNING)
-    async with running(Scene(initialize_timeout=60.0), patience=HOUR) as scene:
+    async with running(Scene(initialize_timeout=60.0), timeout=HOUR) as scene:
         await scene.editor.send_request(0, "initialize", **INITIALIZE)
         await scene.editor.receive()
     assert len([text for text in caplog.messages if "has not answered initialize within" in text]) == 1
