@@ -452,8 +452,8 @@ class RecoveryState:
             what = "the gateway was restarted" if cut == "gateway_restarted" else f"{cut[:80]!r}"
             outcome.log_messages.append(f"{what}: the turn in session {session_id:.80} was ended")
         prompts = elements_at(response, "result", "_meta", META, "prompts")
-        questions = elements_at(response, "result", "_meta", META, "questions")
-        self._settle(session_id, prompts, questions, outcome)
+        agent_requests = elements_at(response, "result", "_meta", META, "questions")
+        self._settle(session_id, prompts, agent_requests, outcome)
 
     def _lose(self, session_id: str, outcome: Outcome) -> None:
         self._forget(session_id)
@@ -462,12 +462,12 @@ class RecoveryState:
         self._settle(session_id, (), (), outcome)
 
     def _settle(
-        self, session_id: str, prompts: Collection[bytes], questions: Collection[bytes], outcome: Outcome
+        self, session_id: str, prompts: Collection[bytes], agent_requests: Collection[bytes], outcome: Outcome
     ) -> None:
         """End a session's prompts and agent requests, except these, which are still open."""
         reopening = self._reopening.pop(session_id)
         over = [raw_id for raw_id in reopening.prompts if raw_id not in prompts and raw_id in self._open]
-        gone = [raw_id for raw_id in reopening.agent_requests if raw_id not in questions]
+        gone = [raw_id for raw_id in reopening.agent_requests if raw_id not in agent_requests]
         for raw_id in over:
             self._cancel(raw_id, outcome)
         for raw_id in gone:

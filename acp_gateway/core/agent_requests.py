@@ -32,7 +32,7 @@ _TOOL_CALL: Final = ("toolCallId", "title", "kind")
 class AgentRequest:
     """An unanswered request of the agent."""
 
-    def __init__(self, message: Message, audience: Audience, session: Session | None, since: float) -> None:
+    def __init__(self, message: Message, audience: Audience, session: Session | None, arrived_at: float) -> None:
         self.message = message
         self.audience = audience
         self.session = session
@@ -41,21 +41,21 @@ class AgentRequest:
         """Identities that the request may belong to, if it names no session."""
         self.in_turn = False
         """True if a turn was running when the request arrived."""
-        self.since = since
+        self.arrived_at = arrived_at
         """Arrival, in seconds of the driver's clock."""
-        self.copies: dict[Client, int] = {}
+        self.forwarded_ids: dict[Client, int] = {}
         """Ids that the request was forwarded under, by client."""
-        self.refused: Message | None = None
+        self.rejected: Message | None = None
         """The last response that did not count."""
-        self.forwarded_ids = message
+        self.forwarded_message = message
         """The message as forwarded, except for its id."""
         self.translate: Callable[[Client, bytes], bytes] | None = None
         """Translates a client's response for the agent."""
-        self.mentioned = False
+        self.logged = False
         """True if the log has mentioned the long wait."""
         self.announced = False
         """True if the `permission_waiting` hook has fired."""
-        self.former: deque[tuple[str, str, int]] = deque(maxlen=REMEMBERED)
+        self.former_recipients: deque[tuple[str, str, int]] = deque(maxlen=REMEMBERED)
         """Clients that have gone and had the request: identity, name of the link, and the id on it."""
 
     @property
@@ -83,22 +83,22 @@ class AgentRequest:
         """Title in the agent's words."""
         return lookup.text_param(self.message, "toolCall", "title") or lookup.text_param(self.message, "message")
 
-    def accepts(self, answer: Message) -> bool:
+    def accepts(self, response: Message) -> bool:
         """Return True if a response settles the request."""
         if not self.is_decision:
             return True
-        if answer.error or self._repeats_itself(answer):
+        if response.error or self._is_ambiguous(response):
             return False
         if self.method == CREATE_ELICITATION:
-            return lookup.text_at(answer.text, "result", "action") in ("accept", "decline", "cancel")
-        outcome = lookup.text_at(answer.text, "result", "outcome", "outcome")
-        chosen = lookup.text_at(answer.text, "result", "outcome", "optionId")
+            return lookup.text_at(response.text, "result", "action") in ("accept", "decline", "cancel")
+        outcome = lookup.text_at(response.text, "result", "outcome", "outcome")
+        chosen = lookup.text_at(response.text, "result", "outcome", "optionId")
         return outcome == "cancelled" or (outcome == "selected" and chosen is not None and chosen in self._offered())
 
-    def _repeats_itself(self, answer: Message) -> bool:
+    def _is_ambiguous(self, response: Message) -> bool:
         """Return True if a decision repeats a member, or has too many to tell: then its meaning is ambiguous."""
         for path in (("result",), ("result", "outcome")):
-            raw = lookup.raw_at(answer.text, *path)
+            raw = lookup.raw_at(response.text, *path)
             if raw is not None and raw[:1] == b"{":
                 try:
                     names = [spans.string_value(member.name).casefold() for member in spans.members(raw)]
@@ -134,7 +134,7 @@ class AgentRequests:
     @property
     def size(self) -> int:
         """Bytes of the open requests."""
-        return sum(len(question.message.text) for question in self._open)
+        return sum(len(request.message.text) for request in self._open)
 
     def __len__(self) -> int:
         return len(self._open)
@@ -142,196 +142,196 @@ class AgentRequests:
     def __iter__(self) -> Iterator[AgentRequest]:
         return iter(list(self._open))
 
-    def __contains__(self, question: AgentRequest) -> bool:
-        return question in self._open
+    def __contains__(self, request: AgentRequest) -> bool:
+        return request in self._open
 
     def of(self, session: Session | None) -> list[AgentRequest]:
         """Return the open requests of a session, the earliest first; for None those without a session."""
-        return [question for question in self._open if question.session is session]
+        return [request for request in self._open if request.session is session]
 
     def unrouted(self) -> list[AgentRequest]:
         """Return the requests that no recipient was found for."""
-        return [question for question in self._open if question.session is None and not question.copies]
+        return [request for request in self._open if request.session is None and not request.forwarded_ids]
 
-    def add(self, question: AgentRequest) -> None:
+    def add(self, request: AgentRequest) -> None:
         """Register a request of the agent."""
-        self._open[question] = None
+        self._open[request] = None
 
-    def ask(self, question: AgentRequest, clients: Iterable[Client]) -> None:
+    def forward(self, request: AgentRequest, clients: Iterable[Client]) -> None:
         """Forward a request to clients that do not have it yet."""
         for client in clients:
-            if client not in question.copies:
+            if client not in request.forwarded_ids:
                 minted = client.mint_id()
-                question.copies[client] = minted
-                client.questions[minted] = question
-                self._out.client(client, jsonrpc.with_id(question.forwarded_ids, RawId(b"%d" % minted)))
+                request.forwarded_ids[client] = minted
+                client.agent_requests[minted] = request
+                self._out.client(client, jsonrpc.with_id(request.forwarded_message, RawId(b"%d" % minted)))
 
-    def offer(self, session: Session, client: Client) -> None:
+    def forward_open(self, session: Session, client: Client) -> None:
         """Forward all open requests of a session to a newly attached client."""
-        for question in self.of(session) if client.controls and not client.gone else ():
-            if question.audience is Audience.CONTROLLERS or not question.copies:
-                self.ask(question, [client])
+        for request in self.of(session) if client.controls and not client.gone else ():
+            if request.audience is Audience.CONTROLLERS or not request.forwarded_ids:
+                self.forward(request, [client])
 
-    def answer(self, client: Client, response: Message) -> AgentRequest | None:
+    def receive_response(self, client: Client, response: Message) -> AgentRequest | None:
         """Handle a client's response; return the request if that settles it. The other recipients get a
         cancellation."""
         minted = jsonrpc.id_number(response.id)
-        question = None if minted is None else client.questions.pop(minted, None)
-        if question is None:
+        request = None if minted is None else client.agent_requests.pop(minted, None)
+        if request is None:
             self._out.log(f"dropped a response of {client.name} to no open request")
             return None
-        del question.copies[client]
-        too_large = question.is_decision and len(response.text) > self._decision_size
-        if not too_large and question.accepts(response):
-            if question.is_decision:
-                text = decision(question, response)
+        del request.forwarded_ids[client]
+        too_large = request.is_decision and len(response.text) > self._decision_size
+        if not too_large and request.accepts(response):
+            if request.is_decision:
+                text = decision(request, response)
             else:
-                text = jsonrpc.with_id(response, question.id, unique=True)
-            self.settle(question, text if question.translate is None else question.translate(client, text))
-            return question
-        question.refused = response
+                text = jsonrpc.with_id(response, request.id, unique=True)
+            self.settle(request, text if request.translate is None else request.translate(client, text))
+            return request
+        request.rejected = response
         why = f", as its response is larger than decision_size ({self._decision_size})" if too_large else ""
         self._out.log(
-            f"{client.name} did not answer {question.method:.80} with a decision{why}: "
+            f"{client.name} did not answer {request.method:.80} with a decision{why}: "
             "the request stays open for the others"
         )
-        self._reconsider(question)
+        self._give_up_without_recipient(request)
         return None
 
-    def settle(self, question: AgentRequest, answer: bytes) -> None:
+    def settle(self, request: AgentRequest, response: bytes) -> None:
         """Send the agent its response, and cancel the request at all recipients."""
-        self._out.agent(answer)
-        self._close(question)
+        self._out.agent(response)
+        self._close(request)
 
-    def settle_undecided(self, question: AgentRequest) -> None:
+    def settle_undecided(self, request: AgentRequest) -> None:
         """Send the agent the response for a request that will not be decided."""
-        self.settle(question, undecided(question))
+        self.settle(request, undecided(request))
 
     def cancelled_by_agent(self, raw_id: RawId) -> None:
         """Settle a request that the agent has cancelled."""
         key = jsonrpc.id_key(raw_id)
-        question = next((question for question in self._open if jsonrpc.id_key(question.id) == key), None)
-        if question is not None:
-            self.settle(question, jsonrpc.error(question.id, jsonrpc.REQUEST_CANCELLED, "cancelled"))
+        request = next((request for request in self._open if jsonrpc.id_key(request.id) == key), None)
+        if request is not None:
+            self.settle(request, jsonrpc.error(request.id, jsonrpc.REQUEST_CANCELLED, "cancelled"))
 
     def turn_cancelled(self, session: Session) -> list[AgentRequest]:
         """Settle and return the decisions of a session whose turns were cancelled."""
-        decisions = [question for question in self.of(session) if question.is_decision]
-        for question in decisions:
-            self.settle_undecided(question)
+        decisions = [request for request in self.of(session) if request.is_decision]
+        for request in decisions:
+            self.settle_undecided(request)
         return decisions
 
     def session_ended(self, session: Session) -> None:
         """Settle all requests of a session that has ended."""
-        for question in self.of(session):
-            self.settle_undecided(question)
+        for request in self.of(session):
+            self.settle_undecided(request)
 
     def detached(self, client: Client, session: Session) -> None:
         """Cancel a session's requests at a client that was detached."""
-        for minted, question in list(client.questions.items()):
-            if question.session is session:
-                self._take_back(question, client, minted)
-                self._left(question)
+        for minted, request in list(client.agent_requests.items()):
+            if request.session is session:
+                self._cancel_at(request, client, minted)
+                self._recipient_left(request)
 
     def client_back(self, client: Client) -> None:
         """Forward the unanswered requests in a reconnected client's sessions to it."""
-        for question in self._open if client.controls else ():
-            if question.session in client.sessions and not question.copies:
-                self.ask(question, [client])
+        for request in self._open if client.controls else ():
+            if request.session in client.sessions and not request.forwarded_ids:
+                self.forward(request, [client])
 
     def client_gone(self, client: Client) -> None:
         """Unregister an expired client as recipient, and remember its ids."""
-        questions, client.questions = client.questions, {}
-        for minted, question in questions.items():
-            del question.copies[client]
+        requests, client.agent_requests = client.agent_requests, {}
+        for minted, request in requests.items():
+            del request.forwarded_ids[client]
             if client.link is not None:
-                question.former.append((client.viewer.identity, client.link, minted))
-            self._left(question)
+                request.former_recipients.append((client.viewer.identity, client.link, minted))
+            self._recipient_left(request)
 
-    def adopt(self, session: Session, client: Client, link: str, ids: Iterable[int]) -> list[int]:
+    def reclaim(self, session: Session, client: Client, link: str, ids: Iterable[int]) -> list[int]:
         """Return a session's requests to a client that had them over another link, under the same ids.
 
         Returns the ids of those that are still open.
         """
-        adopted = []
-        for question in self.of(session):
+        reclaimed = []
+        for request in self.of(session):
             for minted in ids:
-                asked = (client.viewer.identity, link, minted) in question.former
-                if asked and client not in question.copies and minted not in client.questions:
-                    question.copies[client] = minted
-                    client.questions[minted] = question
-                    adopted.append(minted)
-        return adopted
+                asked = (client.viewer.identity, link, minted) in request.former_recipients
+                if asked and client not in request.forwarded_ids and minted not in client.agent_requests:
+                    request.forwarded_ids[client] = minted
+                    client.agent_requests[minted] = request
+                    reclaimed.append(minted)
+        return reclaimed
 
     def agent_lost(self) -> None:
         """Cancel all requests at their recipients: the agent has ended."""
-        for question in list(self._open):
-            self._close(question)
+        for request in list(self._open):
+            self._close(request)
 
     def overdue(self, now: float, timeout: float) -> list[AgentRequest]:
         """Return the decisions open for `timeout` seconds; log each request once that is open for a day."""
         late = []
-        for question in self._open:
-            age = now - question.since
-            if age >= LONG and not question.mentioned:
-                question.mentioned = True
-                where = "an unknown session" if question.session is None else f"session {question.session.id}"
-                self._out.log(f"{question.method:.80} of {where:.80} has been waiting for {age / 3600:.0f} h")
-            if age >= timeout and question.is_decision:
-                late.append(question)
+        for request in self._open:
+            age = now - request.arrived_at
+            if age >= LONG and not request.logged:
+                request.logged = True
+                where = "an unknown session" if request.session is None else f"session {request.session.id}"
+                self._out.log(f"{request.method:.80} of {where:.80} has been waiting for {age / 3600:.0f} h")
+            if age >= timeout and request.is_decision:
+                late.append(request)
         return late
 
-    def _left(self, question: AgentRequest) -> None:
+    def _recipient_left(self, request: AgentRequest) -> None:
         """Settle a request whose last recipient has left, unless it is a decision for controllers: that waits for the
         next one."""
-        if not question.copies and (question.session is None or question.audience is not Audience.CONTROLLERS):
-            self.settle_undecided(question)
+        if not request.forwarded_ids and (request.session is None or request.audience is not Audience.CONTROLLERS):
+            self.settle_undecided(request)
 
-    def _reconsider(self, question: AgentRequest) -> None:
+    def _give_up_without_recipient(self, request: AgentRequest) -> None:
         """Send the agent the last error once no recipient can decide."""
-        assert question.refused is not None
-        if question.copies:
+        assert request.rejected is not None
+        if request.forwarded_ids:
             return
-        if question.refused.error:
-            self.settle(question, jsonrpc.with_id(question.refused, question.id))
+        if request.rejected.error:
+            self.settle(request, jsonrpc.with_id(request.rejected, request.id))
         else:
             why = "no client gave a valid answer"
-            self.settle(question, jsonrpc.error(question.id, jsonrpc.INTERNAL_ERROR, why))
+            self.settle(request, jsonrpc.error(request.id, jsonrpc.INTERNAL_ERROR, why))
 
-    def _close(self, question: AgentRequest) -> None:
-        self._open.pop(question, None)
-        for client, minted in list(question.copies.items()):
-            self._take_back(question, client, minted)
+    def _close(self, request: AgentRequest) -> None:
+        self._open.pop(request, None)
+        for client, minted in list(request.forwarded_ids.items()):
+            self._cancel_at(request, client, minted)
 
-    def _take_back(self, question: AgentRequest, client: Client, minted: int) -> None:
-        del question.copies[client]
-        client.questions.pop(minted, None)
+    def _cancel_at(self, request: AgentRequest, client: Client, minted: int) -> None:
+        del request.forwarded_ids[client]
+        client.agent_requests.pop(minted, None)
         self._out.client(client, jsonrpc.notification(CANCEL_REQUEST, {"requestId": minted}))
 
 
-def decision(question: AgentRequest, answer: Message) -> bytes:
+def decision(request: AgentRequest, response: Message) -> bytes:
     """Compose the response for the agent from the members that were checked, and no others."""
-    result = lookup.members_at(answer.text, "result")
-    if question.method == CREATE_ELICITATION:
-        told = _only(result, "action", "content", "_meta")
+    result = lookup.members_at(response.text, "result")
+    if request.method == CREATE_ELICITATION:
+        checked = _only(result, "action", "content", "_meta")
     else:
         outcome = lookup.members_at(result["outcome"])
         chosen = ("optionId",) if lookup.text_at(outcome["outcome"]) == "selected" else ()
-        told = {"outcome": jsonrpc.compose(_only(outcome, "outcome", *chosen, "_meta"))} | _only(result, "_meta")
-    return b'{"jsonrpc":"2.0","id":%b,"result":%b}' % (question.id, jsonrpc.compose(told))
+        checked = {"outcome": jsonrpc.compose(_only(outcome, "outcome", *chosen, "_meta"))} | _only(result, "_meta")
+    return b'{"jsonrpc":"2.0","id":%b,"result":%b}' % (request.id, jsonrpc.compose(checked))
 
 
 def _only(members: dict[str, bytes], *names: str) -> dict[str, bytes]:
     return {name: members[name] for name in names if name in members}
 
 
-def undecided(question: AgentRequest) -> bytes:
+def undecided(request: AgentRequest) -> bytes:
     """Compose the response for a request without a decision: a cancelled outcome where the protocol has one."""
-    if question.method == REQUEST_PERMISSION:
-        return jsonrpc.result(question.id, {"outcome": {"outcome": "cancelled"}})
-    if question.method == CREATE_ELICITATION:
-        return jsonrpc.result(question.id, {"action": "cancel"})
-    return jsonrpc.error(question.id, jsonrpc.REQUEST_CANCELLED, "the client for this request has gone")
+    if request.method == REQUEST_PERMISSION:
+        return jsonrpc.result(request.id, {"outcome": {"outcome": "cancelled"}})
+    if request.method == CREATE_ELICITATION:
+        return jsonrpc.result(request.id, {"action": "cancel"})
+    return jsonrpc.error(request.id, jsonrpc.REQUEST_CANCELLED, "the client for this request has gone")
 
 
 def selected_option(response: Message) -> str | None:

@@ -96,20 +96,20 @@ class Policy:
 class AgentState:
     """An agent process, its clients and its sessions."""
 
-    def __init__(self, agent: str, policy: Policy, registry: Registry) -> None:
-        self.agent = agent
+    def __init__(self, name: str, policy: Policy, registry: Registry) -> None:
+        self.name = name
         """Name in the configuration."""
         self.policy = policy
         self.registry = registry
         self.out = Outgoing()
-        self.questions = AgentRequests(self.out, policy.decision_size)
+        self.agent_requests = AgentRequests(self.out, policy.decision_size)
         """Open requests of the agent to its clients."""
         self.terminals = Terminals()
         self.clients: dict[Client, None] = {}
         """The earliest first."""
         self.live: dict[str, Session] = {}
         """Sessions that live in the process, by id."""
-        self.stage = AgentPhase.ABSENT
+        self.phase = AgentPhase.ABSENT
         self.lost: tuple[Refusal, Refusal] | None = None
         """Errors once there will not be another process: for all clients, and for those that may see its output."""
         self.abilities = Abilities()
@@ -193,7 +193,7 @@ class AgentState:
 
     def new_session(self, session_id: str, owner: str) -> Session:
         """Return a new session of this agent."""
-        return Session(self.agent, session_id, owner, self.new_journal())
+        return Session(self.name, session_id, owner, self.new_journal())
 
     def enter(self, session: Session) -> None:
         """Add a session to this process."""
@@ -225,7 +225,7 @@ class AgentState:
             cut = cut_turn(session, returning)
             if cut is not None and client.wants_news:
                 self._tell([client], session, "turn_ended", {"stopReason": None, "reason": cut})
-            self.out.audit("session_joined", client, session=session.id, agent=self.agent, owner=session.owner)
+            self.out.audit("session_joined", client, session=session.id, agent=self.name, owner=session.owner)
             session.attached[client] = None
             client.sessions[session] = None
         if hosts and client.controls and not client.viewer.guest and client.viewer.identity == session.owner:
@@ -261,14 +261,14 @@ class AgentState:
         self.mark(session, (client for client in session.attached if client is sender))
 
     def detach(self, session: Session, client: Client) -> None:
-        self.out.audit("session_left", client, session=session.id, agent=self.agent)
+        self.out.audit("session_left", client, session=session.id, agent=self.name)
         session.attached.pop(client, None)
         client.sessions.pop(session, None)
         # A connection bound to this session may join it again.
         client.joined = False
         if session.host is client:
             session.host = None
-        self.questions.detached(client, session)
+        self.agent_requests.detached(client, session)
         self.tell(session, "left", **who(client))
 
     def forward(self, request: Request, then: Then, text: bytes | None = None) -> None:
@@ -361,25 +361,25 @@ class AgentState:
             self.out.clients(listeners, jsonrpc.notification(methods.NEWS, params))
 
     def tell_decision(
-        self, question: AgentRequest, client: Client | None, decision: str | None, *, chosen: str | None = None
+        self, agent_request: AgentRequest, client: Client | None, decision: str | None, *, chosen: str | None = None
     ) -> None:
         """Notify and audit a decision; `chosen` is the id of the selected option, if one was."""
-        call = lookup.text_param(question.message, "toolCall", "toolCallId")
-        if question.session is not None:
-            about = {"method": question.method, "toolCallId": call, "decision": decision}
-            self.tell(question.session, "decided", **about, **who(client))
-        name = "permission_decided" if question.method == methods.REQUEST_PERMISSION else "elicitation_decided"
-        kind = lookup.text_param(question.message, "toolCall", "kind")
-        session = question.message.session if question.session is None else question.session.id
+        call = lookup.text_param(agent_request.message, "toolCall", "toolCallId")
+        if agent_request.session is not None:
+            about = {"method": agent_request.method, "toolCallId": call, "decision": decision}
+            self.tell(agent_request.session, "decided", **about, **who(client))
+        name = "permission_decided" if agent_request.method == methods.REQUEST_PERMISSION else "elicitation_decided"
+        kind = lookup.text_param(agent_request.message, "toolCall", "kind")
+        session = agent_request.message.session if agent_request.session is None else agent_request.session.id
         self.out.audit(
             name,
             client,
             session=session,
-            agent=self.agent,
+            agent=self.name,
             toolCallId=call,
             kind=kind,
             decision=decision,
-            optionKind=None if chosen is None else question.kind_of(chosen),
+            optionKind=None if chosen is None else agent_request.kind_of(chosen),
         )
 
     def tell_others(self, request: Request, kind: str, update: bytes) -> None:
@@ -409,14 +409,16 @@ class AgentState:
 
     def announce_waiting(self) -> None:
         """Queue the `permission_waiting` hook, once per request that no connected controller can answer."""
-        for question in self.questions:
-            session = question.session
-            if session is None or question.announced or not question.is_decision:
+        for agent_request in self.agent_requests:
+            session = agent_request.session
+            if session is None or agent_request.announced or not agent_request.is_decision:
                 continue
             if not any(self._may_look(client) for client in session.controllers()):
-                question.announced = True
+                agent_request.announced = True
                 self.out.effect(
-                    HookEvent("permission_waiting", session, question.describe(), self.now - question.since)
+                    HookEvent(
+                        "permission_waiting", session, agent_request.describe(), self.now - agent_request.arrived_at
+                    )
                 )
 
     def _may_look(self, client: Client) -> bool:

@@ -15,9 +15,9 @@ class SessionClosing:
     """Closes and deletes the sessions of one agent process."""
 
     def __init__(
-        self, process: AgentState, turns: Turns, opening: SessionOpening, dispatch: Callable[[Request], None]
+        self, agent: AgentState, turns: Turns, opening: SessionOpening, dispatch: Callable[[Request], None]
     ) -> None:
-        self._process = process
+        self._agent = agent
         self._turns = turns
         self._opening = opening
         # Resumes a request that has waited.
@@ -25,16 +25,16 @@ class SessionClosing:
 
     def close(self, client: Client, request: Request) -> None:
         """Close a session at the agent, or detach the client while other controllers are connected."""
-        session = self._process.of_request(client, request)
+        session = self._agent.of_request(client, request)
         if session is None:
             return
         controllers = (other for other in session.controllers() if other is not client and not other.viewer.guest)
         others = any(other.connected for other in controllers)
-        may_end = client.controls and not client.viewer.guest and self._process.abilities.close
+        may_end = client.controls and not client.viewer.guest and self._agent.abilities.close
         if others or not may_end:
-            self._process.detach(session, client)
-            self._process.answer(request, b"{}")
-            self._process.announce_waiting()
+            self._agent.detach(session, client)
+            self._agent.answer(request, b"{}")
+            self._agent.announce_waiting()
         else:
             self._end(session, request)
 
@@ -42,9 +42,9 @@ class SessionClosing:
         """Delete a session at the agent, live or not."""
         session_id = request.message.session
         if session_id is None:
-            self._process.refuse(request, jsonrpc.INVALID_PARAMS, "sessionId must be a string")
+            self._agent.refuse(request, jsonrpc.INVALID_PARAMS, "sessionId must be a string")
             return
-        session = self._process.seen(client, session_id) or self._opening.to_open(client, session_id, request)
+        session = self._agent.seen(client, session_id) or self._opening.to_open(client, session_id, request)
         if session is not None:
             self._end(session, request)
 
@@ -54,8 +54,8 @@ class SessionClosing:
         then = partial(self._closed, first=self._opening.is_first(session))
         session.state = State.CLOSING if session.live else State.DELETING
         if not session.live:
-            self._process.enter(session)
-        self._process.forward(request, then)
+            self._agent.enter(session)
+        self._agent.forward(request, then)
 
     def _closed(self, request: Request, response: Message, *, first: bool) -> None:
         """Handle the response to closing or deleting a session."""
@@ -64,13 +64,13 @@ class SessionClosing:
         held, session.held = session.held, []
         if not response.error:
             deleted = request.message.method == methods.DELETE
-            self._process.tell(session, "deleted" if deleted else "closed")
+            self._agent.tell(session, "deleted" if deleted else "closed")
             self._turns.cancel_waiting(session)
             self._opening.leave(session, forgotten=deleted)
         elif session.state is State.DELETING:
             self._opening.leave(session, forgotten=first)
         else:
             session.state = State.OPEN
-        self._process.respond(request, response)
+        self._agent.respond(request, response)
         for waiting in held:
             self._dispatch(waiting)

@@ -17,9 +17,9 @@ class Initialization:
     """Initialization and reset of one agent process."""
 
     def __init__(
-        self, process: AgentState, routing: Routing, opening: SessionOpening, dispatch: Callable[[Request], None]
+        self, agent: AgentState, routing: Routing, opening: SessionOpening, dispatch: Callable[[Request], None]
     ) -> None:
-        self._process = process
+        self._agent = agent
         self._routing = routing
         self._opening = opening
         # Resumes a request that has waited.
@@ -33,11 +33,11 @@ class Initialization:
 
     def initialize(self, client: Client, request: Request) -> None:
         if client.phase is not Phase.NEW:
-            self._process.refuse(request, jsonrpc.INVALID_REQUEST, "initialize has been called already")
-        elif self._process.lost is not None:
-            self._process.refuse(request, *self._process.lost[self._process.may_see_output(client)])
+            self._agent.refuse(request, jsonrpc.INVALID_REQUEST, "initialize has been called already")
+        elif self._agent.lost is not None:
+            self._agent.refuse(request, *self._agent.lost[self._agent.may_see_output(client)])
         elif flaw := access_rules.flaw_of_params(request.message) or capabilities.flaw_of_offer(request.message.text):
-            self._process.refuse(request, jsonrpc.INVALID_PARAMS, flaw)
+            self._agent.refuse(request, jsonrpc.INVALID_PARAMS, flaw)
         else:
             client.phase = Phase.WAITING
             client.wants_news = capabilities.wants_news(request.message.text)
@@ -46,19 +46,19 @@ class Initialization:
                 self._greet(request)
                 return
             self._waiters.append(request)
-            if self._process.stage is AgentPhase.ABSENT:
+            if self._agent.phase is AgentPhase.ABSENT:
                 self.begin(request.message if client.controls else None)
 
     def begin(self, proposal: Message | None = None) -> None:
         """Initialize a new process; `proposal` is the client's request that caused its start."""
         if self._first is None:
-            if proposal is None or self._process.policy.shared:
-                self._first = capabilities.own_initialize(self._process.policy.serves, self._process.policy.version)
+            if proposal is None or self._agent.policy.shared:
+                self._first = capabilities.own_initialize(self._agent.policy.serves, self._agent.policy.version)
             else:
-                self._proposal, serves = proposal, self._process.policy.serves
+                self._proposal, serves = proposal, self._agent.policy.serves
                 self._first = jsonrpc.parse(capabilities.mask_capabilities(without_own_meta(proposal.text), serves))
-        self._process.stage = AgentPhase.STARTING
-        self._process.forward(Request(None, self._first), self._initialized)
+        self._agent.phase = AgentPhase.STARTING
+        self._agent.forward(Request(None, self._first), self._initialized)
 
     def clear(self, reason: str | None = None) -> None:
         """Reset the state of a process that has ended.
@@ -67,37 +67,37 @@ class Initialization:
             reason: the reason why its turns have ended, for the clients; None if no client is left. Then histories stay
                 as if these turns went on, and a later process finds them cut off.
         """
-        process = self._process
-        process.asked.clear()
-        process.held.clear()
-        process.loading_journals.clear()
+        agent = self._agent
+        agent.asked.clear()
+        agent.held.clear()
+        agent.loading_journals.clear()
         # Requests for a session to be re-opened keep waiting, unless they were answered with the end of the process.
-        for waiting in process.returned.values():
+        for waiting in agent.returned.values():
             waiting[:] = [
                 request for request in waiting if request.client and request in request.client.requests.values()
             ]
-        process.checking_directories.clear()
-        process.questions.agent_lost()
-        process.terminals.clear()
-        process.stage = AgentPhase.ABSENT
+        agent.checking_directories.clear()
+        agent.agent_requests.agent_lost()
+        agent.terminals.clear()
+        agent.phase = AgentPhase.ABSENT
         self._waiters.clear()
         self._routing.clear()
         if self._welcome is None:
             self._first = None
-        for session in list(process.live.values()):
-            process.end_echo(session)
+        for session in list(agent.live.values()):
+            agent.end_echo(session)
             if session.turns:
                 if reason is not None:
                     session.end_turn()
-                process.turn_ended(session, min(session.turns.values()), None, reason)
+                agent.turn_ended(session, min(session.turns.values()), None, reason)
             session.turns.clear()
             session.queue.clear()
             session.held.clear()
-            if session.attached and process.abilities.reopens:
+            if session.attached and agent.abilities.reopens:
                 session.state = State.DORMANT
                 session.recorded = session.replay_to = None
             else:
-                process.drop(session)
+                agent.drop(session)
 
     def client_gone(self, client: Client) -> None:
         """Drop the `initialize` requests of a client that has gone."""
@@ -108,34 +108,34 @@ class Initialization:
             why = f"the agent's answer to initialize has more than {capabilities.ANSWER_SIZE} bytes"
             response = jsonrpc.parse(jsonrpc.error(response.id, jsonrpc.INTERNAL_ERROR, why))
         waiters, self._waiters = self._waiters, []
-        held, self._process.held = self._process.held, []
-        self._process.auth_methods = capabilities.auth_methods(response.text)
+        held, self._agent.held = self._agent.held, []
+        self._agent.auth_methods = capabilities.auth_methods(response.text)
         if response.error:
-            self._process.stage = AgentPhase.ABSENT
+            self._agent.phase = AgentPhase.ABSENT
             if self._welcome is None:
                 self._first = None
             for request in [*waiters, *held]:
                 if request in waiters and request.client is not None:
                     request.client.phase = Phase.NEW
-                self._process.respond(request, response)
+                self._agent.respond(request, response)
             return
-        self._process.stage = AgentPhase.READY
-        self._process.abilities = capabilities.abilities(response.text)
+        self._agent.phase = AgentPhase.READY
+        self._agent.abilities = capabilities.abilities(response.text)
         text = capabilities.strip_terminal_logins(response.text)
-        self._welcome = jsonrpc.parse(capabilities.advertise(text) if self._process.policy.shared else text)
+        self._welcome = jsonrpc.parse(capabilities.advertise(text) if self._agent.policy.shared else text)
         for request in waiters:
             self._greet(request)
-        for session in list(self._process.live.values()):
+        for session in list(self._agent.live.values()):
             if session.attached:
                 self._opening.reopen(session)
             else:
-                self._process.drop(session)
+                self._agent.drop(session)
         for request in held:
             self._dispatch(request)
 
     def _greet(self, request: Request) -> None:
         """Answer `initialize` with the negotiated version and capabilities."""
-        client, agreed = request.client, self._process.abilities.version
+        client, agreed = request.client, self._agent.abilities.version
         assert client is not None
         assert self._welcome is not None
         wanted = capabilities.requested_version(request.message.text)
@@ -143,10 +143,10 @@ class Initialization:
             client.phase = Phase.NEW
             what = "no number" if wanted is None else f"version {wanted}"
             why = f"the agent speaks version {agreed} of the protocol with its clients; {what} was asked for"
-            self._process.refuse(request, jsonrpc.INVALID_PARAMS, why, {"requested": wanted, "negotiated": agreed})
+            self._agent.refuse(request, jsonrpc.INVALID_PARAMS, why, {"requested": wanted, "negotiated": agreed})
             return
         client.phase = Phase.READY
-        self._process.respond(request, self._welcome)
+        self._agent.respond(request, self._welcome)
         self._routing.route_again()
 
 

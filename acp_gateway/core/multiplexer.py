@@ -40,18 +40,18 @@ class Multiplexer:
     """Decisions for one agent process and its clients."""
 
     def __init__(self, agent: str, policy: Policy, registry: Registry) -> None:
-        self._process = AgentState(agent, policy, registry)
-        self._routing = Routing(self._process)
-        self._turns = Turns(self._process, self._routing)
-        self._opening = SessionOpening(self._process, self._routing, self._dispatch)
-        self._closing = SessionClosing(self._process, self._turns, self._opening, self._dispatch)
-        self._initialization = Initialization(self._process, self._routing, self._opening, self._dispatch)
+        self._agent = AgentState(agent, policy, registry)
+        self._routing = Routing(self._agent)
+        self._turns = Turns(self._agent, self._routing)
+        self._opening = SessionOpening(self._agent, self._routing, self._dispatch)
+        self._closing = SessionClosing(self._agent, self._turns, self._opening, self._dispatch)
+        self._initialization = Initialization(self._agent, self._routing, self._opening, self._dispatch)
         self._handlers: dict[str, Callable[[Client, Request], None]] = {
             methods.NEW: self._opening.new,
             methods.LOAD: self._opening.load,
             methods.RESUME: self._opening.load,
             methods.FORK: self._opening.fork,
-            methods.LIST: SessionList(self._process).list,
+            methods.LIST: SessionList(self._agent).list,
             methods.CLOSE: self._closing.close,
             methods.DELETE: self._closing.delete,
             methods.PROMPT: self._turns.prompt,
@@ -62,72 +62,72 @@ class Multiplexer:
 
     def take_output(self) -> Output:
         """Return the output since the last call; it belongs to the caller."""
-        return self._process.out.take()
+        return self._agent.out.take()
 
     @property
     def has_replay(self) -> bool:
         """True if the output contains a history, which should be taken before further input: it can be large."""
-        return self._process.out.has_replay
+        return self._agent.out.has_replay
 
     @property
     def surcharge(self) -> int:
         """Number of messages that `take_surcharge` would return."""
-        return self._process.surcharge
+        return self._agent.surcharge
 
     def take_surcharge(self) -> int:
         """Return the extra messages that expensive requests count as in rate limits, since the last call."""
-        surcharge, self._process.surcharge = self._process.surcharge, 0
+        surcharge, self._agent.surcharge = self._agent.surcharge, 0
         return surcharge
 
     @property
     def wants_agent(self) -> bool:
         """True if there is input for the agent: the driver then has to start one, or call `agent_lost`."""
-        return self._process.stage in (AgentPhase.STARTING, AgentPhase.READY)
+        return self._agent.phase in (AgentPhase.STARTING, AgentPhase.READY)
 
     @property
     def initializing(self) -> bool:
         """True while the agent has not answered `initialize`."""
-        return self._process.stage is AgentPhase.STARTING
+        return self._agent.phase is AgentPhase.STARTING
 
     @property
     def home(self) -> AgentHandle:
         """Handle of this process in the registry."""
-        return self._process
+        return self._agent
 
     @property
     def abilities(self) -> Abilities:
         """Capabilities of the agent."""
-        return self._process.abilities
+        return self._agent.abilities
 
     @property
     def clients(self) -> tuple[Client, ...]:
         """Attached clients, the earliest first."""
-        return tuple(self._process.clients)
+        return tuple(self._agent.clients)
 
     @property
     def sessions(self) -> tuple[Session, ...]:
         """Sessions that live in this process."""
-        return tuple(self._process.live.values())
+        return tuple(self._agent.live.values())
 
     @property
     def busy(self) -> bool:
         """True if a request of either side, a turn or a queued prompt is open."""
-        process = self._process
+        agent = self._agent
         # Requests of clients that have gone do not count, except for turns: those go on.
-        asked = any(request.client is None or not request.client.gone for request in process.asked.values())
-        return bool(asked or process.held or process.checking_directories or len(process.questions)) or any(
-            session.turns or session.queue or session.held for session in process.live.values()
+        asked = any(request.client is None or not request.client.gone for request in agent.asked.values())
+        return bool(asked or agent.held or agent.checking_directories or len(agent.agent_requests)) or any(
+            session.turns or session.queue or session.held for session in agent.live.values()
         )
 
     def waiting(self, session: Session | None) -> list[AgentRequest]:
         """Return the agent's unanswered requests in a session; for None those that no session was found for."""
-        questions = self._process.questions
-        return questions.unrouted() if session is None else questions.of(session)
+        agent_requests = self._agent.agent_requests
+        return agent_requests.unrouted() if session is None else agent_requests.of(session)
 
     @property
     def asked_bytes(self) -> int:
         """Bytes of the agent's unanswered requests."""
-        return self._process.questions.size
+        return self._agent.agent_requests.size
 
     def left_behind(self) -> Counter[str]:
         """Count the bytes of queued prompts whose clients have gone, by identity."""
@@ -135,23 +135,23 @@ class Multiplexer:
 
     def forget_left_behind(self, identity: str) -> None:
         """Drop the queued prompts of an identity whose clients have gone."""
-        for session in self._process.live.values():
+        for session in self._agent.live.values():
             self._turns.forget_waiting(session, identity)
 
     def attach(self, client: Client) -> None:
         """Add a client; `initialize` follows."""
-        self._process.clients[client] = None
+        self._agent.clients[client] = None
 
     def receive_from_client(self, client: Client, text: bytes) -> None:
         """Handle a message of a client, valid or not."""
         try:
             message, repeated = strict_parsing.parse_strictly(text)
         except InvalidMessage as error:
-            self._process.out.refusal(client, error.code, str(error))
+            self._agent.out.refusal(client, error.code, str(error))
             return
         if message.kind is Kind.REQUEST and len(message.id) > jsonrpc.ID_SIZE:
             why = f"the id has more than {jsonrpc.ID_SIZE} bytes"
-            self._process.out.refusal(client, jsonrpc.INVALID_REQUEST, why)
+            self._agent.out.refusal(client, jsonrpc.INVALID_REQUEST, why)
         elif repeated is not None:
             self._refuse_repeated(client, message, repeated)
         elif message.kind is Kind.RESPONSE:
@@ -175,13 +175,13 @@ class Multiplexer:
         try:
             message = jsonrpc.parse(text)
         except InvalidMessage as error:
-            self._process.out.log(f"dropped a line of {len(text)} bytes from the agent: {error}")
-            self._process.receive_unreadable(text, str(error))
+            self._agent.out.log(f"dropped a line of {len(text)} bytes from the agent: {error}")
+            self._agent.receive_unreadable(text, str(error))
             return
         if message.method == methods.SESSION_UPDATE and message.kind is Kind.NOTIFICATION:
             self._routing.update(message)
         elif message.kind is Kind.RESPONSE:
-            self._process.receive_response(message)
+            self._agent.receive_response(message)
         elif message.method.startswith(methods.RESERVED_PREFIX):
             self._routing.refuse(message, "is a reserved method")
         elif message.kind is Kind.REQUEST:
@@ -192,39 +192,39 @@ class Multiplexer:
     def client_away(self, client: Client) -> None:
         """Mark a client as disconnected but resumable: it keeps its attachments and the agent's requests."""
         client.presence = Presence.AWAY
-        client.away_since = self._process.now
+        client.away_since = self._agent.now
 
     def client_back(self, client: Client) -> None:
         """Mark a client as connected again, and forward it the agent's unrouted requests."""
         client.presence = Presence.CONNECTED
-        self._process.questions.client_back(client)
+        self._agent.agent_requests.client_back(client)
         self._routing.route_again()
 
     def client_gone(self, client: Client) -> None:
         """Remove a client. Its turns go on; the agent's requests stay open for other clients."""
         client.presence = Presence.GONE
-        self._process.clients.pop(client, None)
+        self._agent.clients.pop(client, None)
         # Before detaching, which drops the ids that another link of this client may ask for.
-        self._process.questions.client_gone(client)
+        self._agent.agent_requests.client_gone(client)
         for session in list(client.sessions):
-            self._process.detach(session, client)
-        self._process.terminals.client_gone(client)
+            self._agent.detach(session, client)
+        self._agent.terminals.client_gone(client)
         self._initialization.client_gone(client)
-        self._process.held = [request for request in self._process.held if request.client is not client]
-        for waiting in (*self._process.loading_journals.values(), *self._process.returned.values()):
+        self._agent.held = [request for request in self._agent.held if request.client is not client]
+        for waiting in (*self._agent.loading_journals.values(), *self._agent.returned.values()):
             waiting[:] = [request for request in waiting if request.client is not client]
-        for request in [request for request in self._process.checking_directories if request.client is client]:
-            del self._process.checking_directories[request]
-        for request in self._process.asked.values():
+        for request in [request for request in self._agent.checking_directories if request.client is client]:
+            del self._agent.checking_directories[request]
+        for request in self._agent.asked.values():
             if request.client is client:
                 request.forget_most()
-        for session in self._process.live.values():
+        for session in self._agent.live.values():
             session.held = [request for request in session.held if request.client is not client]
             if client.viewer.guest:
                 # A departed guest must not act in another owner's session.
                 self._turns.forget_waiting(session, client.viewer.identity, guest=True)
         client.requests.clear()
-        self._process.announce_waiting()
+        self._agent.announce_waiting()
 
     def dismiss(self, client: Client, why: str, data: dict[str, Any]) -> None:
         """End a client's connection: answer its open requests with an error, and remove it."""
@@ -233,7 +233,7 @@ class Multiplexer:
         for request in reversed(requests):
             self._withdraw(request)
         for request in requests:
-            self._process.fail(request, why, data)
+            self._agent.fail(request, why, data)
         self.client_gone(client)
 
     def agent_lost(
@@ -253,16 +253,16 @@ class Multiplexer:
         """
         full = (jsonrpc.INTERNAL_ERROR, *with_output(details or why, data, written))
         reasons = (jsonrpc.INTERNAL_ERROR, why, data), full
-        for client in self._process.clients:
-            reason = reasons[self._process.may_see_output(client)]
+        for client in self._agent.clients:
+            reason = reasons[self._agent.may_see_output(client)]
             for request in list(client.requests.values()):
-                self._process.refuse(request, *reason)
+                self._agent.refuse(request, *reason)
             if client.phase is Phase.WAITING:
                 client.phase = Phase.NEW
         self._initialization.clear(data.get("reason", AGENT_ENDED))
-        if not self._process.policy.shared:
+        if not self._agent.policy.shared:
             self.retire()
-            self._process.stage, self._process.lost = AgentPhase.LOST, reasons
+            self._agent.phase, self._agent.lost = AgentPhase.LOST, reasons
 
     def agent_stopped(self) -> None:
         """Clear all state after the unused agent was stopped: like `agent_lost`, with nothing open."""
@@ -270,41 +270,41 @@ class Multiplexer:
 
     def end_turns(self) -> None:
         """Cancel all turns and the agent's requests before the agent is stopped."""
-        for session in self._process.live.values():
+        for session in self._agent.live.values():
             if session.turns:
                 cancel = jsonrpc.notification(methods.SESSION_CANCEL, {"sessionId": session.id})
-                self._process.out.agent(cancel)
-        for question in self._process.questions:
-            self._process.questions.settle_undecided(question)
+                self._agent.out.agent(cancel)
+        for agent_request in self._agent.agent_requests:
+            self._agent.agent_requests.settle_undecided(agent_request)
 
     def retire(self) -> None:
         """End all sessions here; no other call follows."""
         self._initialization.clear()
-        for session in list(self._process.live.values()):
-            self._process.drop(session)
+        for session in list(self._agent.live.values()):
+            self._agent.drop(session)
 
     def pass_time(self, now: float) -> None:
         """Set the time to `now`, in seconds of a monotonic clock."""
-        self._process.now = now
-        if not self._process.questions:
+        self._agent.now = now
+        if not self._agent.agent_requests:
             return  # For each batch of each client.
-        self._process.announce_waiting()
-        for question in self._process.questions.overdue(now, self._process.policy.permission_timeout):
-            self._process.out.log(f"{question.method} was not decided within permission_timeout: cancelled")
-            self._process.tell_decision(question, None, "timeout")
-            self._process.questions.settle_undecided(question)
+        self._agent.announce_waiting()
+        for agent_request in self._agent.agent_requests.overdue(now, self._agent.policy.permission_timeout):
+            self._agent.out.log(f"{agent_request.method} was not decided within permission_timeout: cancelled")
+            self._agent.tell_decision(agent_request, None, "timeout")
+            self._agent.agent_requests.settle_undecided(agent_request)
 
     def sessions_freed(self) -> None:
         """Retry requests for sessions of another process, which has ended."""
-        if self._process.stage is not AgentPhase.READY:
+        if self._agent.phase is not AgentPhase.READY:
             return  # What is held waits for this process, which sees to it then.
-        held, self._process.held = self._process.held, []
+        held, self._agent.held = self._agent.held, []
         for request in held:
             self._dispatch(request)
 
     def journal_loaded(self, session: Session, journal: Journal | None) -> None:
         """Take the journal that the archive has read, and resume the requests that waited for it."""
-        waiting = self._process.loading_journals.pop(session, [])
+        waiting = self._agent.loading_journals.pop(session, [])
         # Without a waiting client the journal would stay in memory unused.
         if not session.live and waiting:
             session.journal_loaded = True
@@ -319,33 +319,33 @@ class Multiplexer:
     def directories_checked(self, directory_check: DirectoryCheck, findings: DirectoryCheckResult) -> None:
         """Resume a request whose directories were checked, if it is still waiting."""
         directory_check.findings = findings
-        if self._process.checking_directories.pop(directory_check.request, None) is not None:
+        if self._agent.checking_directories.pop(directory_check.request, None) is not None:
             for request in (directory_check.request, *directory_check.behind):
                 self._dispatch(request)
 
     def _request_from_client(self, client: Client, message: Message) -> None:
         request = Request(client, message)
         if message.method in methods.SURCHARGES:
-            self._process.surcharge += methods.SURCHARGES[message.method]
+            self._agent.surcharge += methods.SURCHARGES[message.method]
         if jsonrpc.id_key(message.id) in client.requests:
             # An error under an id in use would settle the earlier request at the client.
             why = f"the id {message.id.decode():.80} is still in use"
-            self._process.out.refusal(client, jsonrpc.INVALID_REQUEST, why)
+            self._agent.out.refusal(client, jsonrpc.INVALID_REQUEST, why)
             return
-        flaw = access_rules.flaw_of_size(message, self._process.policy)
+        flaw = access_rules.flaw_of_size(message, self._agent.policy)
         if flaw is not None:
-            self._process.refuse(request, jsonrpc.INVALID_PARAMS, flaw)
+            self._agent.refuse(request, jsonrpc.INVALID_PARAMS, flaw)
             return
-        too_much = self._process.too_much(message, len(client.requests), client.waiting_size)
+        too_much = self._agent.too_much(message, len(client.requests), client.waiting_size)
         if too_much is not None:
-            self._process.refuse(request, jsonrpc.INVALID_REQUEST, too_much)
+            self._agent.refuse(request, jsonrpc.INVALID_REQUEST, too_much)
             return
         client.take_on(request)
         if message.method == methods.INITIALIZE:
             self._initialization.initialize(client, request)
         elif client.phase is Phase.WAITING:
             # A script may send requests before its `initialize` is answered.
-            self._process.held.append(request)
+            self._agent.held.append(request)
         else:
             self._dispatch(request)
 
@@ -354,66 +354,66 @@ class Multiplexer:
         client, message = request.client, request.message
         assert client is not None
         if client.phase is not Phase.READY:
-            self._process.refuse(request, jsonrpc.INVALID_REQUEST, "the first request must be initialize")
+            self._agent.refuse(request, jsonrpc.INVALID_REQUEST, "the first request must be initialize")
         elif objection := access_rules.objection_to_request(client, message):
-            self._process.refuse(request, *objection)
-        elif self._process.lost is not None:
-            self._process.refuse(request, *self._process.lost[self._process.may_see_output(client)])
-        elif client.controls and self._process.stage is not AgentPhase.READY:
-            self._process.held.append(request)
-            if self._process.stage is AgentPhase.ABSENT:
+            self._agent.refuse(request, *objection)
+        elif self._agent.lost is not None:
+            self._agent.refuse(request, *self._agent.lost[self._agent.may_see_output(client)])
+        elif client.controls and self._agent.phase is not AgentPhase.READY:
+            self._agent.held.append(request)
+            if self._agent.phase is AgentPhase.ABSENT:
                 self._initialization.begin()
-        elif (queue := self._process.queue_for(client, request)) is not None:
+        elif (queue := self._agent.queue_for(client, request)) is not None:
             queue.append(request)
         else:
             self._handlers.get(message.method, self._other)(client, request)
 
     def _other(self, client: Client, request: Request) -> None:
         """Forward a request of a method that the gateway does not know."""
-        process = self._process
-        if request.message.session is None or process.of_request(client, request) is not None:
-            process.forward(request, process.respond)
+        agent = self._agent
+        if request.message.session is None or agent.of_request(client, request) is not None:
+            agent.forward(request, agent.respond)
 
     def _notification_from_client(self, client: Client, message: Message) -> None:
         if message.method == methods.CANCEL_REQUEST:
             self._cancel_request(client, message)
         elif client.phase is not Phase.READY or message.method == methods.INITIALIZE:
-            self._process.out.log(f"dropped a notification of {client.name}: the first request must be initialize")
+            self._agent.out.log(f"dropped a notification of {client.name}: the first request must be initialize")
         elif objection := access_rules.objection_to_notification(client, message):
-            self._process.out.log(f"dropped a notification of {client.name}: {objection}")
-        elif message.session is not None and self._process.attached(client, message.session) is None:
-            self._process.out.log(f"dropped a notification of {client.name} for a session that it is not attached to")
+            self._agent.out.log(f"dropped a notification of {client.name}: {objection}")
+        elif message.session is not None and self._agent.attached(client, message.session) is None:
+            self._agent.out.log(f"dropped a notification of {client.name} for a session that it is not attached to")
         elif message.method == methods.SESSION_CANCEL:
             self._turns.cancel(client, message)
-        elif self._process.stage is AgentPhase.READY:
-            self._process.out.agent(message.text)
+        elif self._agent.phase is AgentPhase.READY:
+            self._agent.out.agent(message.text)
 
     def _cancel_request(self, client: Client, message: Message) -> None:
         """Cancel a request; it still gets a response."""
         flaw = access_rules.flaw_of_params(message)
         if flaw is not None:
-            self._process.out.log(f"dropped a $/cancel_request of {client.name}: {flaw}")
+            self._agent.out.log(f"dropped a $/cancel_request of {client.name}: {flaw}")
             return
         at = spans.find(message.text, "params", "requestId")
         request = None if at is None else client.requests.get(jsonrpc.id_key(RawId(message.text[slice(*at)])))
         if request is None or at is None:
-            self._process.out.log(f"dropped a $/cancel_request of {client.name} to no open request")
+            self._agent.out.log(f"dropped a $/cancel_request of {client.name} to no open request")
         elif request.agent_id is not None:
-            self._process.out.agent(spans.splice(message.text, [(*at, b"%d" % request.agent_id)]))
+            self._agent.out.agent(spans.splice(message.text, [(*at, b"%d" % request.agent_id)]))
         elif self._withdraw(request):
-            self._process.refuse(request, jsonrpc.REQUEST_CANCELLED, "cancelled before the agent had it")
+            self._agent.refuse(request, jsonrpc.REQUEST_CANCELLED, "cancelled before the agent had it")
 
     def _withdraw(self, request: Request) -> bool:
         """Take back a request that the agent does not have yet; return False if it has."""
-        directory_check = self._process.checking_directories.pop(request, None)
+        directory_check = self._agent.checking_directories.pop(request, None)
         if directory_check is not None:
             for behind in directory_check.behind:
                 self._dispatch(behind)
             return True
-        queues: list[Any] = [self._process.held, *self._process.loading_journals.values()]
-        queues += self._process.returned.values()
-        queues += [directory_check.behind for directory_check in self._process.checking_directories.values()]
-        for session in self._process.live.values():
+        queues: list[Any] = [self._agent.held, *self._agent.loading_journals.values()]
+        queues += self._agent.returned.values()
+        queues += [directory_check.behind for directory_check in self._agent.checking_directories.values()]
+        for session in self._agent.live.values():
             queues += [session.held, session.queue]
         for queue in queues:
             if request in queue:
@@ -423,20 +423,20 @@ class Multiplexer:
 
     def _answer_from_client(self, client: Client, response: Message) -> None:
         if not client.controls:
-            self._process.out.log(f"dropped a response of {client.name}, an observer")
+            self._agent.out.log(f"dropped a response of {client.name}, an observer")
             return
-        question = self._process.questions.answer(client, response)
-        if question is not None and question.is_decision:
-            self._process.tell_decision(question, client, decision_of(response), chosen=selected_option(response))
+        agent_request = self._agent.agent_requests.receive_response(client, response)
+        if agent_request is not None and agent_request.is_decision:
+            self._agent.tell_decision(agent_request, client, decision_of(response), chosen=selected_option(response))
 
     def _refuse_message(self, client: Client, message: Message, code: int, why: str) -> None:
         """Refuse a request; a notification gets no response."""
         if message.kind is Kind.REQUEST and jsonrpc.id_key(message.id) not in client.requests:
-            self._process.out.client(client, jsonrpc.error(message.id, code, why))
+            self._agent.out.client(client, jsonrpc.error(message.id, code, why))
         elif message.kind is Kind.REQUEST:
-            self._process.out.refusal(client, code, why)
+            self._agent.out.refusal(client, code, why)
         else:
-            self._process.out.log(f"dropped a notification of {client.name}: {why}")
+            self._agent.out.log(f"dropped a notification of {client.name}: {why}")
 
     def _refuse_repeated(self, client: Client, message: Message, name: str) -> None:
         """Refuse a message with a repeated member: parsers disagree on which one counts, and the agent must read what
@@ -445,4 +445,4 @@ class Multiplexer:
         if message.kind is Kind.REQUEST and name.casefold() != "id":
             self._refuse_message(client, message, jsonrpc.INVALID_REQUEST, why)
         else:
-            self._process.out.refusal(client, jsonrpc.INVALID_REQUEST, why)
+            self._agent.out.refusal(client, jsonrpc.INVALID_REQUEST, why)

@@ -13,7 +13,7 @@ from acp_gateway.core import access_rules, preconditions, updates
 from acp_gateway.core.agent_state import AgentState, Refusal
 from acp_gateway.core.cut_turns import note_cut, told_cut
 from acp_gateway.core.output import CheckDirectories, LoadJournal
-from acp_gateway.core.rejoining import Rejoin, adopt, missed, with_own_meta, without_own_meta
+from acp_gateway.core.rejoining import Rejoin, missed_messages, reclaim_requests, with_own_meta, without_own_meta
 from acp_gateway.core.routing import Routing
 from acp_gateway.core.sessions import Client, DirectoryCheck, Request, Session, State
 from acp_gateway.protocol import jsonrpc, lookup, methods, spans
@@ -34,8 +34,8 @@ class _GoingOn:
 class SessionOpening:
     """Opens the sessions of one agent process."""
 
-    def __init__(self, process: AgentState, routing: Routing, dispatch: Callable[[Request], None]) -> None:
-        self._process = process
+    def __init__(self, agent: AgentState, routing: Routing, dispatch: Callable[[Request], None]) -> None:
+        self._agent = agent
         self._routing = routing
         # Resumes a request that has waited.
         self._dispatch = dispatch
@@ -44,26 +44,26 @@ class SessionOpening:
         if client.viewer.only is not None:
             if client.joined:
                 why = f"this connection is for session {client.viewer.only:.80} only: no further session/new"
-                self._process.refuse(request, jsonrpc.INVALID_REQUEST, why)
+                self._agent.refuse(request, jsonrpc.INVALID_REQUEST, why)
             else:
                 self._join(client, client.viewer.only, request)
         elif not client.controls:
-            self._process.refuse(request, jsonrpc.METHOD_NOT_FOUND, "observers may only look: no session/new")
+            self._agent.refuse(request, jsonrpc.METHOD_NOT_FOUND, "observers may only look: no session/new")
         elif (
-            self._passes(request, preconditions.named_session(self._process, client, request))
-            and self._passes(request, preconditions.room(self._process, request))
+            self._passes(request, preconditions.named_session(self._agent, client, request))
+            and self._passes(request, preconditions.room(self._agent, request))
             and self._may_open(client, request)
         ):
             self._routing.openings += 1
-            self._process.forward(request, self._opened)
+            self._agent.forward(request, self._opened)
 
     def load(self, client: Client, request: Request) -> None:
         """Handle `session/load` or `session/resume`."""
         message = request.message
         if message.session is None:
-            self._process.refuse(request, jsonrpc.INVALID_PARAMS, "sessionId must be a string")
+            self._agent.refuse(request, jsonrpc.INVALID_PARAMS, "sessionId must be a string")
             return
-        session = self._process.seen(client, message.session)
+        session = self._agent.seen(client, message.session)
         if session is not None:
             self._take_up(session, client, request)
             return
@@ -73,27 +73,27 @@ class SessionOpening:
         session = self.to_open(client, message.session, request)
         if (
             session is None
-            or not self._passes(request, preconditions.room(self._process, request))
+            or not self._passes(request, preconditions.room(self._agent, request))
             or not self._may_open(client, request, session)
         ):
             return
         if returning is not None and not session.journal_loaded and session.archive.holds(session):
-            if session not in self._process.loading_journals:
-                self._process.out.effect(LoadJournal(session))
-            self._process.loading_journals.setdefault(session, []).append(request)
+            if session not in self._agent.loading_journals:
+                self._agent.out.effect(LoadJournal(session))
+            self._agent.loading_journals.setdefault(session, []).append(request)
             return
         message = request.message
         session.keep_setup(jsonrpc.parse(without_own_meta(message.text)))
         session.workspace = request.workspace or session.workspace
         request.session = session
         resumes = message.method == methods.RESUME
-        withheld = resumes and self._process.abilities.load
+        withheld = resumes and self._agent.abilities.load
         going_on = None
         if returning is not None and client.counts and session.journal_loaded and session.journal.epoch:
             # The history continues for all clients that have seen a part of it, even if this one can't prove its
             # position. The new epoch has to come before any message: others may have seen more than reached the disk.
-            session.journal.rename(self._process.registry.new_epoch())
-            tail = missed(session, client, returning)
+            session.journal.rename(self._agent.registry.new_epoch())
+            tail = missed_messages(session, client, returning)
             history = () if resumes else self._translated(client, updates.history(session))
             going_on = _GoingOn(history if tail is None else tail, proven=tail is not None)
         replay_to = None if resumes or going_on is not None else client
@@ -105,42 +105,42 @@ class SessionOpening:
         resumes = request.message.method == methods.RESUME
         result = updates.opening_result(session, with_id=False)
         returning = Rejoin.read(request.message)
-        tail = missed(session, client, returning)
+        tail = missed_messages(session, client, returning)
         if returning is not None:
-            result = with_own_meta(result, adopt(self._process, session, client, returning))
+            result = with_own_meta(result, reclaim_requests(self._agent, session, client, returning))
             result = with_own_meta(result, told_cut(session, returning))
         if tail is not None:
             self._replay(session, client, tail)
         elif not resumes:
             self._replay(session, client, updates.history(session))
-        self._process.answer(request, result)
+        self._agent.answer(request, result)
         if resumes and tail is None:
             self._tell_how_it_is(session, client, returning)
         # Resuming does not take over the host role: another client may hold it by now.
         hosts = not resumes or session.host is None
-        self._process.take_part(session, client, hosts=hosts, returning=returning)
-        self._process.questions.offer(session, client)
+        self._agent.take_part(session, client, hosts=hosts, returning=returning)
+        self._agent.agent_requests.forward_open(session, client)
 
     def fork(self, client: Client, request: Request) -> None:
         session_id = request.message.session
         if session_id is None:
-            self._process.refuse(request, jsonrpc.INVALID_PARAMS, "sessionId must be a string")
+            self._agent.refuse(request, jsonrpc.INVALID_PARAMS, "sessionId must be a string")
             return
-        session = self._process.seen(client, session_id)
+        session = self._agent.seen(client, session_id)
         past = None if session is not None else self.to_open(client, session_id, request)
         if session is None and past is None:
             return
-        if self._passes(request, preconditions.room(self._process, request)) and self._may_open(client, request, past):
+        if self._passes(request, preconditions.room(self._agent, request)) and self._may_open(client, request, past):
             request.session = session
             self._routing.openings += 1
-            self._process.forward(request, self._opened)
+            self._agent.forward(request, self._opened)
 
     def reopen(self, session: Session) -> None:
         """Re-open a session in a new process; its clients have its history already."""
         session.state = State.OPENING
-        session.recorded, session.replay_to = self._process.new_journal(), None
-        method = methods.RESUME if self._process.abilities.resume else methods.LOAD
-        self._process.forward(Request(None, session.opening_request(method), session), self._reopened)
+        session.recorded, session.replay_to = self._agent.new_journal(), None
+        method = methods.RESUME if self._agent.abilities.resume else methods.LOAD
+        self._agent.forward(Request(None, session.opening_request(method), session), self._reopened)
 
     def _opened(self, request: Request, response: Message) -> None:
         """Handle the response to `session/new` or `session/fork`."""
@@ -149,68 +149,68 @@ class SessionOpening:
         self._routing.openings -= 1
         session_id = lookup.text_at(response.text, "result", "sessionId")
         if not response.error and session_id is not None:
-            session = self._process.live.get(session_id)
+            session = self._agent.live.get(session_id)
             if session is not None and (session.owner != client.viewer.identity or session.in_transit):
                 why = f"the agent gave the id {session_id:.80} to a second session"
-                self._process.refuse(request, jsonrpc.INTERNAL_ERROR, why)
+                self._agent.refuse(request, jsonrpc.INTERNAL_ERROR, why)
                 self._routing.sort_early()
                 return
             known = session is not None
-            session = session or self._process.new_session(session_id, client.viewer.identity)
+            session = session or self._agent.new_session(session_id, client.viewer.identity)
             session.keep_setup(request.message)
             session.workspace = request.workspace
             if session.workspace is None and request.session is not None:
                 session.workspace = request.session.workspace
             if not known:
-                self._process.enter(session)
+                self._agent.enter(session)
                 self._routing.entered(session)
             session.keep_result(response)
             session.state = State.OPEN
             if request.session is not None and request.session.journal.epoch:
                 rewrite = partial(updates.under_session, old=request.session.id, new=session_id)
-                session.take_journal(request.session.journal.copy(rewrite, self._process.registry.new_epoch()))
-                self._process.mark(session, session.attached)
+                session.take_journal(request.session.journal.copy(rewrite, self._agent.registry.new_epoch()))
+                self._agent.mark(session, session.attached)
             elif request.message.method == methods.FORK:
                 # The journal of an ended session is cleared, so the beginning of the fork is unknown.
                 session.journal.begin_truncated()
                 session.archive.replace(session)
             if not client.gone:
-                self._process.take_part(session, client, hosts=True)
+                self._agent.take_part(session, client, hosts=True)
             for update in self._routing.take_early(session_id):
                 self._routing.update(update)
-            self._process.respond(request, response)
+            self._agent.respond(request, response)
             if not client.gone:
-                self._process.questions.offer(session, client)
-            for waiting in self._process.returned.pop(session_id, ()):
+                self._agent.agent_requests.forward_open(session, client)
+            for waiting in self._agent.returned.pop(session_id, ()):
                 self._dispatch(waiting)
         else:
-            self._process.respond(request, response)
+            self._agent.respond(request, response)
         self._routing.sort_early()
 
     def _join(self, client: Client, session_id: str, request: Request) -> None:
         """Answer the first `session/new` of a connection that is bound to a session."""
-        session = self._process.seen(client, session_id)
+        session = self._agent.seen(client, session_id)
         if session is not None and session.in_transit:
             session.held.append(request)
         elif session is not None:
             client.joined = True
-            self._process.answer(request, updates.opening_result(session, with_id=True))
+            self._agent.answer(request, updates.opening_result(session, with_id=True))
             self._replay(session, client, updates.history(session))
-            self._process.take_part(session, client, hosts=session.host is None)
-            self._process.questions.offer(session, client)
+            self._agent.take_part(session, client, hosts=session.host is None)
+            self._agent.agent_requests.forward_open(session, client)
         else:
             session = self.to_open(client, session_id, request)
-            if session is None or not self._passes(request, preconditions.room(self._process, request)):
+            if session is None or not self._passes(request, preconditions.room(self._agent, request)):
                 return
             if request.directory_check is None:
                 # The directory of a session opened before is known; no other directory of the request is used.
                 cwd = session.cwd if session.setup else lookup.text_param(request.message, access_rules.CWD)
                 request.directory_check = DirectoryCheck(request, () if cwd is None else (cwd,))
             if self._is_checked(request) and self._passes(
-                request, preconditions.joined_directory(self._process, session, client, request)
+                request, preconditions.joined_directory(self._agent, session, client, request)
             ):
                 session.held.append(request)
-                method = methods.LOAD if self._process.abilities.load else methods.RESUME
+                method = methods.LOAD if self._agent.abilities.load else methods.RESUME
                 self._open(session, Request(None, session.opening_request(method), session), replay_to=None)
 
     def _may_open(self, client: Client, request: Request, past: Session | None = None) -> bool:
@@ -219,7 +219,7 @@ class SessionOpening:
         `past` is a session that is not live and is re-opened.
         """
         if request.directory_check is None and not self._passes(
-            request, preconditions.mcp_servers(self._process, client, request)
+            request, preconditions.mcp_servers(self._agent, client, request)
         ):
             return False
         if (
@@ -231,13 +231,13 @@ class SessionOpening:
             # Of an earlier gateway process only the path is known, and symbolic links may have changed since.
             request.directory_check = DirectoryCheck(request, (*access_rules.directories_of(request.message), past.cwd))
         return self._is_checked(request) and self._passes(
-            request, preconditions.directories(self._process, client, request)
+            request, preconditions.directories(self._agent, client, request)
         )
 
     def _passes(self, request: Request, refusal: Refusal | None) -> bool:
         """Refuse a request whose precondition fails; return True if it holds."""
         if refusal is not None:
-            self._process.refuse(request, *refusal)
+            self._agent.refuse(request, *refusal)
         return refusal is None
 
     def _is_checked(self, request: Request) -> bool:
@@ -245,8 +245,8 @@ class SessionOpening:
         if request.directory_check is None:
             request.directory_check = DirectoryCheck(request, access_rules.directories_of(request.message))
         if request.directory_check.findings is None:
-            self._process.checking_directories[request] = request.directory_check
-            self._process.out.effect(CheckDirectories(request.directory_check))
+            self._agent.checking_directories[request] = request.directory_check
+            self._agent.out.effect(CheckDirectories(request.directory_check))
         return request.directory_check.findings is not None
 
     def _replay(self, session: Session, client: Client, history: Sequence[bytes]) -> None:
@@ -255,14 +255,14 @@ class SessionOpening:
         if session in client.replays:
             # A history requested again before it was read counts as ordinary output of a client.
             for update in its:
-                self._process.out.client(client, update)
+                self._agent.out.client(client, update)
         else:
             client.replays[session] = None
-            self._process.out.replay(client, its)
+            self._agent.out.replay(client, its)
 
     def _translated(self, client: Client, history: Sequence[bytes]) -> Sequence[bytes]:
         """Return a history with the terminal ids of a client."""
-        translations = self._process.terminals.translations
+        translations = self._agent.terminals.translations
         return [translations(update).get(client, update) for update in history]
 
     def _tell_how_it_is(self, session: Session, client: Client, returning: Rejoin | None) -> None:
@@ -271,7 +271,7 @@ class SessionOpening:
         They follow the response, where no client takes them for history.
         """
         missing = [] if returning is None else [gap(session.id, MAY_BE_MISSING)]
-        self._process.out.replay(client, [*missing, *session.journal.states()])
+        self._agent.out.replay(client, [*missing, *session.journal.states()])
 
     def _waits_for_owner(self, client: Client, session_id: str, request: Request) -> bool:
         """Return True if a returning client has to wait for a client that may re-open its session.
@@ -280,35 +280,35 @@ class SessionOpening:
         """
         if client.controls and not client.viewer.guest:
             return False
-        session = self._process.registry.find(client.viewer, self._process.agent, session_id)
-        waits = session is not None and not session.live and session_id not in self._process.live
+        session = self._agent.registry.find(client.viewer, self._agent.name, session_id)
+        waits = session is not None and not session.live and session_id not in self._agent.live
         if waits:
-            self._process.returned.setdefault(session_id, []).append(request)
+            self._agent.returned.setdefault(session_id, []).append(request)
         return waits
 
     def to_open(self, client: Client, session_id: str, request: Request) -> Session | None:
         """Return the session that a client may open here; None if the request was refused or waits."""
-        session = self._process.registry.find(client.viewer, self._process.agent, session_id)
+        session = self._agent.registry.find(client.viewer, self._agent.name, session_id)
         if session is not None and session.home is not None:
             if session.home.abandoned and client.controls and not client.viewer.guest:
-                self._process.out.stop_unused(session.home)
-                self._process.held.append(request)
+                self._agent.out.stop_unused(session.home)
+                self._agent.held.append(request)
             else:
                 why = (
                     f"session {session_id:.80} is open in another connection, which has an agent of its own: join it "
                     f"with `acp-gateway connect TARGET --attach {session_id:.80}`"
                 )
-                self._process.refuse(request, jsonrpc.SESSION_NOT_FOUND, why, {"sessionId": session_id})
+                self._agent.refuse(request, jsonrpc.SESSION_NOT_FOUND, why, {"sessionId": session_id})
             return None
         # The agent would take the id for the session that is live, even if another owner had one of that id before.
-        if not client.controls or client.viewer.guest or session_id in self._process.live:
-            self._process.refuse_unknown(request, session_id)
+        if not client.controls or client.viewer.guest or session_id in self._agent.live:
+            self._agent.refuse_unknown(request, session_id)
             return None
         if session is None:
-            if not self._process.registry.may_exist(client.viewer, self._process.agent, session_id):
-                self._process.refuse_unknown(request, session_id)
+            if not self._agent.registry.may_exist(client.viewer, self._agent.name, session_id):
+                self._agent.refuse_unknown(request, session_id)
                 return None
-            session = self._process.new_session(session_id, client.viewer.identity)
+            session = self._agent.new_session(session_id, client.viewer.identity)
             # It may have been open in another process that was killed before it was stored.
             session.restored = True
         return session
@@ -325,21 +325,21 @@ class SessionOpening:
     ) -> None:
         """Have the agent open a session, and record its replay."""
         first = self.is_first(session)
-        self._process.enter(session)
+        self._agent.enter(session)
         self._routing.entered(session)
         session.state = State.OPENING
         session.replay_to = replay_to
-        session.recorded = self._process.new_journal()
+        session.recorded = self._agent.new_journal()
         if request.message.method == methods.RESUME and not as_load:
             session.recorded.begin_truncated()
         text = _as_load(request.message) if as_load else request.message.text
         then = partial(self._loaded, first=first, returning=returning, going_on=going_on)
-        self._process.forward(request, then, without_own_meta(text))
+        self._agent.forward(request, then, without_own_meta(text))
 
     def is_first(self, session: Session) -> bool:
         """Return True if no session of that id is known: a failed request for an id does not make its client the
         owner."""
-        return not self._process.registry.known(session.agent, session.id)
+        return not self._agent.registry.known(session.agent, session.id)
 
     def _loaded(
         self,
@@ -355,13 +355,13 @@ class SessionOpening:
         assert session is not None
         recorded, session.recorded, session.replay_to = session.recorded, None, None
         if response.error:
-            self._process.unopened.refused(session, response)
+            self._agent.unopened.refused(session, response)
             held, session.held = session.held, []
             self.leave(session, forgotten=first)
             if client is None and held:
                 # The gateway itself asked, on behalf of the first of them.
-                self._process.respond(held.pop(0), response)
-            self._process.respond(request, response)
+                self._agent.respond(held.pop(0), response)
+            self._agent.respond(request, response)
             for waiting in held:
                 self._dispatch(waiting)
             return
@@ -383,32 +383,32 @@ class SessionOpening:
             client.joined = True
             if going_on is not None:
                 states = recorded.states() if proven or request.message.method == methods.LOAD else []
-                self._process.out.replay(client, [*going_on.told, *states])
+                self._agent.out.replay(client, [*going_on.told, *states])
             if returning is None:
-                self._process.respond(request, response)
+                self._agent.respond(request, response)
             else:
                 result = lookup.raw_at(response.text, "result") or b"{}"
-                result = with_own_meta(result, adopt(self._process, session, client, returning))
-                self._process.answer(request, with_own_meta(result, told_cut(session, returning)))
+                result = with_own_meta(result, reclaim_requests(self._agent, session, client, returning))
+                self._agent.answer(request, with_own_meta(result, told_cut(session, returning)))
             if not client.gone:
                 if request.message.method == methods.RESUME and not proven:
                     self._tell_how_it_is(session, client, returning)
-                self._process.take_part(session, client, hosts=True, returning=returning)
-                self._process.questions.offer(session, client)
+                self._agent.take_part(session, client, hosts=True, returning=returning)
+                self._agent.agent_requests.forward_open(session, client)
         self._set_open(session)
 
     def leave(self, session: Session, *, forgotten: bool) -> None:
         """Remove a session from this process; `forgotten` also removes its owner."""
-        self._process.questions.session_ended(session)
-        self._process.drop(session)
+        self._agent.agent_requests.session_ended(session)
+        self._agent.drop(session)
         self._routing.ended(session)
         if forgotten:
-            self._process.registry.remove(session)
+            self._agent.registry.remove(session)
 
     def _set_open(self, session: Session) -> None:
         session.state = State.OPEN
         self._routing.route_again()
-        held, session.held = [*session.held, *self._process.returned.pop(session.id, ())], []
+        held, session.held = [*session.held, *self._agent.returned.pop(session.id, ())], []
         for request in held:
             self._dispatch(request)
 
@@ -418,22 +418,22 @@ class SessionOpening:
         recorded, session.recorded = session.recorded, None
         assert recorded is not None
         if response.error:
-            self._process.unopened.refused(session, response)
-            self._process.out.log(f"the agent cannot re-open session {session.id:.80}")
+            self._agent.unopened.refused(session, response)
+            self._agent.out.log(f"the agent cannot re-open session {session.id:.80}")
             held, session.held = session.held, []
             self.leave(session, forgotten=False)
             for waiting in held:
                 why = f"the agent has ended, and it cannot re-open session {session.id:.80}"
-                reason = self._process.unopened.reason(waiting.client, session.id)
+                reason = self._agent.unopened.reason(waiting.client, session.id)
                 why += "" if reason is None else f": {reason}"
-                self._process.refuse(waiting, jsonrpc.SESSION_NOT_FOUND, why, {"sessionId": session.id})
+                self._agent.refuse(waiting, jsonrpc.SESSION_NOT_FOUND, why, {"sessionId": session.id})
         else:
             # The history is known to all clients; the present states may be new to them.
             for text in [*updates.changes(session, response), *recorded.states()]:
                 state = jsonrpc.parse(text)
                 session.write(text, state.update)
                 updates.read_state(session, state)
-                self._process.out.clients(session.attached, text)
+                self._agent.out.clients(session.attached, text)
             session.merge_result(response)
             self._set_open(session)
 

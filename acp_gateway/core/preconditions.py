@@ -17,24 +17,24 @@ PATH_LENGTH: Final = 256
 """Maximum length of a refused directory in the log and the audit, in characters; paths are shorter."""
 
 
-def named_session(process: AgentState, client: Client, request: Request) -> Refusal | None:
+def named_session(agent: AgentState, client: Client, request: Request) -> Refusal | None:
     """Refuse a request without a session that names another owner's: agents may look at the id all the same."""
-    named, registry, viewer = request.message.session, process.registry, client.viewer
-    if named is None or registry.find(viewer, process.agent, named) is not None:
+    named, registry, viewer = request.message.session, agent.registry, client.viewer
+    if named is None or registry.find(viewer, agent.name, named) is not None:
         return None
-    if registry.may_exist(viewer, process.agent, named):
+    if registry.may_exist(viewer, agent.name, named):
         return None
-    return process.unknown_session(request, named)
+    return agent.unknown_session(request, named)
 
 
-def room(process: AgentState, request: Request) -> Refusal | None:
+def room(agent: AgentState, request: Request) -> Refusal | None:
     """Refuse a request for a session beyond the limits of live sessions."""
-    policy, registry = process.policy, process.registry
+    policy, registry = agent.policy, agent.registry
     assert request.client is not None
     # Pending openings count as well: a client need not wait for one before it requests the next.
     coming = Counter(
         asked.client.viewer.identity
-        for asked in process.asked.values()
+        for asked in agent.asked.values()
         if asked.client is not None and asked.message.method in (methods.NEW, methods.FORK)
     )
     identity = request.client.viewer.identity
@@ -47,7 +47,7 @@ def room(process: AgentState, request: Request) -> Refusal | None:
     return jsonrpc.INVALID_REQUEST, why, {"reason": "too_many_sessions"}
 
 
-def directories(process: AgentState, client: Client, request: Request) -> Refusal | None:
+def directories(agent: AgentState, client: Client, request: Request) -> Refusal | None:
     """Refuse and audit a request whose directory check has found a problem."""
     assert request.directory_check is not None
     assert request.directory_check.findings is not None
@@ -56,15 +56,15 @@ def directories(process: AgentState, client: Client, request: Request) -> Refusa
         return None
     reason, path = problem.data.get("reason"), problem.data.get("cwd")
     shown = None if path is None else in_one_line(path, PATH_LENGTH)
-    process.out.audit("cwd_refused", client, agent=process.agent, path=shown, reason=reason)
-    process.out.log(f"{client.name}: refused a session in {shown}: {reason}")
+    agent.out.audit("cwd_refused", client, agent=agent.name, path=shown, reason=reason)
+    agent.out.log(f"{client.name}: refused a session in {shown}: {reason}")
     return jsonrpc.INVALID_PARAMS, problem.message, problem.data
 
 
-def joined_directory(process: AgentState, session: Session, client: Client, request: Request) -> Refusal | None:
+def joined_directory(agent: AgentState, session: Session, client: Client, request: Request) -> Refusal | None:
     """Refuse to join a session without a permitted directory; set the directory of one never opened here."""
     if session.setup:
-        return directories(process, client, request)
+        return directories(agent, client, request)
     place = _place(request)
     if place is None:
         why = "there is no workspace that this connection may use"
@@ -73,12 +73,12 @@ def joined_directory(process: AgentState, session: Session, client: Client, requ
     return None
 
 
-def mcp_servers(process: AgentState, client: Client, request: Request) -> Refusal | None:
+def mcp_servers(agent: AgentState, client: Client, request: Request) -> Refusal | None:
     """Remove the MCP servers that the policy does not pass on, or refuse the request; audit either."""
     flaw = access_rules.flaw_of_opening(request.message)
     screened = None
     try:
-        screened = screen(request.message.text, process.policy.mcp_servers)
+        screened = screen(request.message.text, agent.policy.mcp_servers)
     except NotUnderstood as error:
         flaw = flaw or str(error)
     if flaw is not None or screened is None:
@@ -88,14 +88,14 @@ def mcp_servers(process: AgentState, client: Client, request: Request) -> Refusa
     name = "mcp_server_refused" if screened.refused else "mcp_server_dropped"
     for server in found[:AUDITED_SERVERS]:
         details = {"name": _shown(server.name), "kind": _shown(server.kind)}
-        process.out.audit(name, client, agent=process.agent, **details)
+        agent.out.audit(name, client, agent=agent.name, **details)
     if len(found) > AUDITED_SERVERS:
-        process.out.audit(name, client, agent=process.agent, count=len(found) - AUDITED_SERVERS)
+        agent.out.audit(name, client, agent=agent.name, count=len(found) - AUDITED_SERVERS)
     if screened.refused:
         why = f"MCP servers that would run on the gateway's machine are not allowed here: {names:.200}"
         return jsonrpc.INVALID_PARAMS, why, {"reason": "mcp_servers"}
     if screened.dropped:
-        process.out.log(f"{client.name}: left out MCP servers that would run here: {names:.200}")
+        agent.out.log(f"{client.name}: left out MCP servers that would run here: {names:.200}")
         request.replace(screened.text)
     return None
 

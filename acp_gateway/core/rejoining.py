@@ -39,7 +39,7 @@ class Rejoin:
     position: int = 0
     connection: str | None = None
     prompts: tuple[RawId, ...] = ()
-    questions: tuple[int, ...] = ()
+    agent_requests: tuple[int, ...] = ()
 
     @classmethod
     def read(cls, message: Message) -> Self | None:
@@ -54,7 +54,7 @@ class Rejoin:
             position=_number(said.get("position")),
             connection=_string(said.get("connection")),
             prompts=tuple(RawId(raw) for raw in _elements(said.get("prompts"))),
-            questions=tuple(number for number in asked if number is not None),
+            agent_requests=tuple(number for number in asked if number is not None),
         )
 
 
@@ -63,7 +63,7 @@ def last_id(initialize: Message) -> int:
     return _number(lookup.param(initialize, "_meta", META, "lastId") if _may_have_own_meta(initialize.text) else None)
 
 
-def missed(session: Session, client: Client, returning: Rejoin | None) -> list[bytes] | None:
+def missed_messages(session: Session, client: Client, returning: Rejoin | None) -> list[bytes] | None:
     """Return the messages that a client has not seen, with marks of their positions; None if its position proves
     nothing.
 
@@ -98,10 +98,10 @@ def missed(session: Session, client: Client, returning: Rejoin | None) -> list[b
     return marked
 
 
-def adopt(process: AgentState, session: Session, client: Client, returning: Rejoin) -> bytes:
+def reclaim_requests(agent: AgentState, session: Session, client: Client, returning: Rejoin) -> bytes:
     """Return a session's prompts and the agent's requests to a client; compose their ids for the response's `_meta`."""
     prompts: list[RawId] = []
-    questions: list[int] = []
+    agent_requests: list[int] = []
     if client.controls and returning.connection:
         wanted = {jsonrpc.id_key(raw_id) for raw_id in returning.prompts}
         for request in [*session.turns, *session.queue]:
@@ -116,9 +116,9 @@ def adopt(process: AgentState, session: Session, client: Client, returning: Rejo
         if prompts:
             # If this link is lost before the response has arrived, the client will name the old one again.
             client.former_links |= {returning.connection}
-        client.mint_above(min(max(returning.questions, default=0), LARGEST_ID))
-        questions = process.questions.adopt(session, client, returning.connection, returning.questions)
-    listed = b",".join(prompts), b",".join(b"%d" % number for number in questions)
+        client.mint_above(min(max(returning.agent_requests, default=0), LARGEST_ID))
+        agent_requests = agent.agent_requests.reclaim(session, client, returning.connection, returning.agent_requests)
+    listed = b",".join(prompts), b",".join(b"%d" % number for number in agent_requests)
     return b'{"prompts":[%b],"questions":[%b]}' % listed
 
 

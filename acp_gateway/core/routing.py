@@ -31,8 +31,8 @@ _USER_CHUNK: Final = methods.USER_CHUNK.encode()
 class Routing:
     """Routes the messages of one agent process."""
 
-    def __init__(self, process: AgentState) -> None:
-        self._process = process
+    def __init__(self, agent: AgentState) -> None:
+        self._agent = agent
         self.openings = 0
         """Number of pending requests whose response will name a new session."""
         # Updates that may belong to these sessions, by session id.
@@ -64,9 +64,9 @@ class Routing:
         if former is session:
             return
         self._early.pop(session.id, None)
-        for question in self._process.questions.unrouted():
-            if question.message.session == session.id:
-                self._process.questions.settle_undecided(question)
+        for agent_request in self._agent.agent_requests.unrouted():
+            if agent_request.message.session == session.id:
+                self._agent.agent_requests.settle_undecided(agent_request)
 
     def ended(self, session: Session) -> None:
         """Drop later updates of a session that has ended, and of its children."""
@@ -76,15 +76,15 @@ class Routing:
     def talk(self, session_id: str, lines: Sequence[bytes]) -> bool:
         """Fan out updates that `session_of_passthrough` found in one session; return False if each needs a closer
         look."""
-        session = self._process.live.get(session_id)
-        if session is None or session.state in (State.OPENING, State.DELETING) or len(self._process.terminals):
+        session = self._agent.live.get(session_id)
+        if session is None or session.state in (State.OPENING, State.DELETING) or len(self._agent.terminals):
             return False
         if session.echo is not None:
             if _USER_CHUNK in lines[0]:
                 return False
-            self._process.end_echo(session)
+            self._agent.end_echo(session)
         session.extend(lines)
-        self._process.out.fan_out(session.attached, lines)
+        self._agent.out.fan_out(session.attached, lines)
         return True
 
     def update(self, message: Message) -> None:
@@ -100,23 +100,23 @@ class Routing:
             assert session.recorded is not None
             _record(session, session.recorded, message, state)
             if session.replay_to is not None:
-                self._process.out.replay(session.replay_to, [message.text])
+                self._agent.out.replay(session.replay_to, [message.text])
             return
         if session.echo is not None and own and state is None:
             if message.update == methods.USER_CHUNK and session.echo.take(message.text):
-                self._process.tell_echo(session, message.text)
+                self._agent.tell_echo(session, message.text)
                 return
-            self._process.end_echo(session)
+            self._agent.end_echo(session)
         session.write(message.text, state)
-        translated = self._process.terminals.translations(message.text)
+        translated = self._agent.terminals.translations(message.text)
         if translated:
             for client in session.attached:
-                self._process.out.client(client, translated.get(client, message.text))
+                self._agent.out.client(client, translated.get(client, message.text))
         else:
-            self._process.out.clients(session.attached, message.text)
+            self._agent.out.clients(session.attached, message.text)
         if not own:
             # It counts in this session's journal, and under another name at the clients.
-            self._process.mark(session, session.attached)
+            self._agent.mark(session, session.attached)
         if state is not None:
             updates.read_state(session, message)
         elif message.update == methods.SUBAGENT_UPDATE:
@@ -126,44 +126,44 @@ class Routing:
         if message.method == methods.CANCEL_REQUEST:
             raw = lookup.param(message, "requestId")
             if raw is not None and raw[:1] not in (b"{", b"["):
-                self._process.questions.cancelled_by_agent(RawId(raw))
+                self._agent.agent_requests.cancelled_by_agent(RawId(raw))
             return
         if message.method == methods.COMPLETE_ELICITATION:
             name = lookup.text_param(message, "elicitationId")
             session, clients = self._elicitations.pop(name or "", (None, ()))
-            self._process.out.clients(clients if session is None else session.controllers(), message.text)
+            self._agent.out.clients(clients if session is None else session.controllers(), message.text)
             return
         if message.session is None:
             candidates = self._candidates()
             if len(candidates) > 1:
-                self._process.out.log("dropped a notification of the agent that may be of more than one identity")
+                self._agent.out.log("dropped a notification of the agent that may be of more than one identity")
                 return
-            ready = [c for c in self._process.clients if c.phase is Phase.READY and c.viewer.sees_all]
-            self._process.out.clients((c for c in ready if c.viewer.identity in candidates), message.text)
+            ready = [c for c in self._agent.clients if c.phase is Phase.READY and c.viewer.sees_all]
+            self._agent.out.clients((c for c in ready if c.viewer.identity in candidates), message.text)
             return
         session = self._session_of(message.session)
         if session is None:
-            self._process.out.log("dropped a notification of the agent for no session that is open")
+            self._agent.out.log("dropped a notification of the agent for no session that is open")
         else:
-            self._process.out.clients(session.attached, message.text)
+            self._agent.out.clients(session.attached, message.text)
 
     def request(self, message: Message) -> None:
         rules = methods.agent_method(message.method)
-        if rules.needs is not None and rules.needs not in self._process.policy.serves:
+        if rules.needs is not None and rules.needs not in self._agent.policy.serves:
             self.refuse(message, "was not offered: the client works on another machine")
-        elif why := self._process.too_much(message, len(self._process.questions), self._process.questions.size):
+        elif why := self._agent.too_much(message, len(self._agent.agent_requests), self._agent.agent_requests.size):
             self.refuse(message, why, jsonrpc.INVALID_REQUEST)
         elif flaw := access_rules.flaw_of_question(message):
             self.refuse(message, f"can't be understood: {flaw}", jsonrpc.INVALID_PARAMS)
         else:
-            question = AgentRequest(message, rules.audience, None, self._process.now)
-            question.candidates = self._candidates()
-            question.in_turn = any(session.turns for session in self._process.live.values())
-            self._process.questions.add(question)
-            self._route(question)
-            if not question.copies and question in self._process.questions:
-                self._process.out.log(f"{message.method:.80} waits: no client is there to answer it")
-            self._process.announce_waiting()
+            agent_request = AgentRequest(message, rules.audience, None, self._agent.now)
+            agent_request.candidates = self._candidates()
+            agent_request.in_turn = any(session.turns for session in self._agent.live.values())
+            self._agent.agent_requests.add(agent_request)
+            self._route(agent_request)
+            if not agent_request.forwarded_ids and agent_request in self._agent.agent_requests:
+                self._agent.out.log(f"{message.method:.80} waits: no client is there to answer it")
+            self._agent.announce_waiting()
 
     def sort_early(self) -> None:
         """Route the early updates once no response can name their session any more."""
@@ -177,20 +177,20 @@ class Routing:
 
     def route_again(self) -> None:
         """Route the held requests again after a change."""
-        for question in self._process.questions.unrouted():
-            self._route(question)
-        running = {session.owner for session in self._process.live.values() if session.turns}
-        for question in self._process.questions.unrouted():
-            if self.openings and question.message.session is not None:
+        for agent_request in self._agent.agent_requests.unrouted():
+            self._route(agent_request)
+        running = {session.owner for session in self._agent.live.values() if session.turns}
+        for agent_request in self._agent.agent_requests.unrouted():
+            if self.openings and agent_request.message.session is not None:
                 continue  # It may be of the session that is about to be named.
             # Settle a request once none of its candidates has a turn any more.
-            if question.in_turn and not question.candidates & running:
-                self._process.questions.settle_undecided(question)
-        self._process.announce_waiting()
+            if agent_request.in_turn and not agent_request.candidates & running:
+                self._agent.agent_requests.settle_undecided(agent_request)
+        self._agent.announce_waiting()
 
     def _session_of(self, session_id: str) -> Session | None:
         """Return the session that an id of the agent belongs to: that session, or its parent."""
-        known = self._process.live.get(session_id)
+        known = self._agent.live.get(session_id)
         if known is not None or session_id in self._parents:
             return known or self._if_live(self._parents[session_id])
         if session_id not in self._unclear:
@@ -202,128 +202,128 @@ class Routing:
 
     def _if_live(self, session: Session) -> Session | None:
         """Return the session itself if it is live here: another one may have its id by now."""
-        return session if self._process.live.get(session.id) is session else None
+        return session if self._agent.live.get(session.id) is session else None
 
     def _candidates(self) -> frozenset[str]:
         """Return the identities that a message may belong to: the owners of running turns, or else all."""
-        running = {session.owner for session in self._process.live.values() if session.turns}
-        owners = {session.owner for session in self._process.live.values()}
+        running = {session.owner for session in self._agent.live.values() if session.turns}
+        owners = {session.owner for session in self._agent.live.values()}
         return frozenset(running or owners | {client.viewer.identity for client in self._unbound()})
 
     def _only_running(self, candidates: frozenset[str]) -> Session | None:
         """Return the only session with a running turn, if its owner is the only candidate."""
-        running = [session for session in self._process.live.values() if session.turns]
+        running = [session for session in self._agent.live.values() if session.turns]
         return running[0] if len(running) == 1 and candidates <= {running[0].owner} else None
 
     def _unbound(self) -> list[Client]:
         """Return the controllers that see all sessions of their identity."""
-        return [c for c in self._process.clients if c.controls and c.viewer.sees_all and c.phase is not Phase.NEW]
+        return [c for c in self._agent.clients if c.controls and c.viewer.sees_all and c.phase is not Phase.NEW]
 
     def _remember_child(self, message: Message, session: Session) -> None:
         child = lookup.text_param(message, "update", "sessionId")
-        if child is not None and child not in self._process.live:
+        if child is not None and child not in self._agent.live:
             _remember(self._parents, child, session)
             self.route_again()
 
     def _keep_early(self, message: Message) -> None:
         """Keep an update whose session may be named by a pending response; else drop it."""
         if message.session is None or not self.openings or message.session in self._parents:
-            self._process.out.log("dropped an update of the agent for no session that is open")
+            self._agent.out.log("dropped an update of the agent for no session that is open")
         elif self._early_size + len(message.text) > EARLY_SIZE:
-            self._process.out.log(
+            self._agent.out.log(
                 f"dropped an update of the agent: more than {EARLY_SIZE} bytes came before their session"
             )
         else:
             self._early_size += len(message.text)
             self._early.setdefault(message.session, []).append(message)
 
-    def _route(self, question: AgentRequest) -> None:
+    def _route(self, agent_request: AgentRequest) -> None:
         """Find the recipients of a request and forward it; hold it if they are not certain."""
-        message = question.message
-        if question.method == methods.CREATE_ELICITATION and message.session is None:
-            self._ask_requester(question)
+        message = agent_request.message
+        if agent_request.method == methods.CREATE_ELICITATION and message.session is None:
+            self._forward_to_requester(agent_request)
             return
         if message.session is not None:
             session = self._session_of(message.session)
         else:
-            session = self._only_running(question.candidates)
+            session = self._only_running(agent_request.candidates)
             if session is None:
-                self._ask_only_identity(question)
+                self._forward_to_identity(agent_request)
                 return
         if session is not None:
-            question.session = session
-            self._ask_in(session, question)
-        elif question.audience is Audience.HOST and not self.openings:
-            self._process.questions.settle_undecided(question)
+            agent_request.session = session
+            self._forward_in(session, agent_request)
+        elif agent_request.audience is Audience.HOST and not self.openings:
+            self._agent.agent_requests.settle_undecided(agent_request)
 
-    def _ask_in(self, session: Session, question: AgentRequest) -> None:
-        if question.audience is Audience.CONTROLLERS:
-            self._ask(question, session.controllers())
-        elif question.audience is Audience.HOST:
-            self._ask_host(session, question)
+    def _forward_in(self, session: Session, agent_request: AgentRequest) -> None:
+        if agent_request.audience is Audience.CONTROLLERS:
+            self._forward(agent_request, session.controllers())
+        elif agent_request.audience is Audience.HOST:
+            self._forward_to_host(session, agent_request)
         else:
             origins = [request.client for request in session.turns if request.client in session.attached]
             near = [client for client in [*origins, session.host, *session.controllers()] if client is not None]
-            self._ask(question, [client for client in near if client.connected][:1])
+            self._forward(agent_request, [client for client in near if client.connected][:1])
 
-    def _ask_host(self, session: Session, question: AgentRequest) -> None:
+    def _forward_to_host(self, session: Session, agent_request: AgentRequest) -> None:
         """Ask the host of the session, or the client that runs the terminal in question."""
         host = session.host
-        if self._process.terminals.names_one(question.message):
-            terminal = self._process.terminals.named(question.message)
+        if self._agent.terminals.names_one(agent_request.message):
+            terminal = self._agent.terminals.named(agent_request.message)
             host = None
             if terminal is not None and terminal.client in session.attached:
                 host = terminal.client
-                question.forwarded_ids = self._process.terminals.for_client(question.message, terminal)
+                agent_request.forwarded_message = self._agent.terminals.for_client(agent_request.message, terminal)
         if host is None:
             why = "the client that serves files and terminals for this session has gone"
-            error = jsonrpc.error(question.id, jsonrpc.INTERNAL_ERROR, why, {"reason": "host_gone"})
-            self._process.questions.settle(question, error)
+            error = jsonrpc.error(agent_request.id, jsonrpc.INTERNAL_ERROR, why, {"reason": "host_gone"})
+            self._agent.agent_requests.settle(agent_request, error)
             return
-        if question.method == methods.CREATE_TERMINAL:
-            question.translate = self._process.terminals.created
-        self._ask(question, [host])
+        if agent_request.method == methods.CREATE_TERMINAL:
+            agent_request.translate = self._agent.terminals.created
+        self._forward(agent_request, [host])
 
-    def _ask_requester(self, question: AgentRequest) -> None:
+    def _forward_to_requester(self, agent_request: AgentRequest) -> None:
         """Forward an elicitation for a request to the sender of that request, under the sender's id."""
-        text = question.message.text
+        text = agent_request.message.text
         at = spans.find(text, "params", "requestId")
         number = None if at is None else jsonrpc.id_number(RawId(text[at[0] : at[1]]))
-        request = None if number is None else self._process.asked.get(number)
+        request = None if number is None else self._agent.asked.get(number)
         if at is None or request is None or request.client is None or request.client.gone:
-            self._process.questions.settle_undecided(question)
+            self._agent.agent_requests.settle_undecided(agent_request)
             return
-        question.audience = Audience.ONE
-        question.forwarded_ids = jsonrpc.parse(spans.splice(text, [(*at, request.id)]))
-        self._ask(question, [request.client])
+        agent_request.audience = Audience.ONE
+        agent_request.forwarded_message = jsonrpc.parse(spans.splice(text, [(*at, request.id)]))
+        self._forward(agent_request, [request.client])
 
-    def _ask_only_identity(self, question: AgentRequest) -> None:
+    def _forward_to_identity(self, agent_request: AgentRequest) -> None:
         """Forward a request without a session to the controllers, if they are all of one identity."""
         clients = self._unbound()
-        if len({client.viewer.identity for client in clients} | question.candidates) != 1:
+        if len({client.viewer.identity for client in clients} | agent_request.candidates) != 1:
             clients = []
-        if question.audience is Audience.CONTROLLERS:
-            self._ask(question, clients)
-        elif question.audience is Audience.ONE:
-            self._ask(question, [client for client in clients if client.connected][:1])
+        if agent_request.audience is Audience.CONTROLLERS:
+            self._forward(agent_request, clients)
+        elif agent_request.audience is Audience.ONE:
+            self._forward(agent_request, [client for client in clients if client.connected][:1])
         elif len(clients) == 1:
-            self._ask(question, clients)
+            self._forward(agent_request, clients)
         else:
-            self._process.questions.settle_undecided(question)
+            self._agent.agent_requests.settle_undecided(agent_request)
 
-    def _ask(self, question: AgentRequest, clients: Iterable[Client]) -> None:
-        self._process.questions.ask(question, clients)
-        if question.method == methods.CREATE_ELICITATION:
-            name = lookup.text_param(question.message, "elicitationId")
+    def _forward(self, agent_request: AgentRequest, clients: Iterable[Client]) -> None:
+        self._agent.agent_requests.forward(agent_request, clients)
+        if agent_request.method == methods.CREATE_ELICITATION:
+            name = lookup.text_param(agent_request.message, "elicitationId")
             if name is not None:
-                _remember(self._elicitations, name, (question.session, tuple(question.copies)))
+                _remember(self._elicitations, name, (agent_request.session, tuple(agent_request.forwarded_ids)))
 
     def refuse(self, message: Message, why: str, code: int = jsonrpc.METHOD_NOT_FOUND) -> None:
         """Refuse a request of the agent; a notification is only dropped."""
         what = f"{message.method!r:.80} {why}"
-        self._process.out.log(f"refused a message of the agent: {what}")
+        self._agent.out.log(f"refused a message of the agent: {what}")
         if message.kind is Kind.REQUEST:
-            self._process.out.agent(jsonrpc.error(message.id, code, what))
+            self._agent.out.agent(jsonrpc.error(message.id, code, what))
 
 
 def _record(session: Session, recorded: Journal, message: Message, state: str | None) -> None:

@@ -132,35 +132,35 @@ def _compose(session: Session) -> bytes:
 class SessionList:
     """Lists the sessions of one agent process."""
 
-    def __init__(self, process: AgentState) -> None:
-        self._process = process
+    def __init__(self, agent: AgentState) -> None:
+        self._agent = agent
 
     def list(self, client: Client, request: Request) -> None:
         """Answer from the registry, or forward to the agent."""
-        query = Query.of(client, self._process.agent, request.message)
-        if self._process.abilities.list and client.controls and client.viewer.only is None:
-            refusal = named_session(self._process, client, request)
+        query = Query.of(client, self._agent.name, request.message)
+        if self._agent.abilities.list and client.controls and client.viewer.only is None:
+            refusal = named_session(self._agent, client, request)
             if refusal is not None:
-                self._process.refuse(request, *refusal)
+                self._agent.refuse(request, *refusal)
                 return
-            self._process.forward(request, partial(self._listed, query=query, pages=1))
+            self._agent.forward(request, partial(self._listed, query=query, pages=1))
         else:
-            reopens = self._process.abilities.reopens and client.controls and client.viewer.only is None
-            self._process.answer(request, known(query, self._process.registry, reopens=reopens))
+            reopens = self._agent.abilities.reopens and client.controls and client.viewer.only is None
+            self._agent.answer(request, known(query, self._agent.registry, reopens=reopens))
 
     def _listed(self, request: Request, response: Message, *, query: Query, pages: int) -> None:
         if response.error:
-            self._process.respond(request, response)
+            self._agent.respond(request, response)
             return
-        most = self._process.policy.max_listed_sessions
+        most = self._agent.policy.max_listed_sessions
         try:
-            text, cursor = filtered(query, self._process.registry, response.text, most)
+            text, cursor = filtered(query, self._agent.registry, response.text, most)
         except TooMany:
             why = f"the agent lists more than {most} sessions on one page (max_listed_sessions)"
-            self._process.refuse(request, jsonrpc.INTERNAL_ERROR, why)
+            self._agent.refuse(request, jsonrpc.INTERNAL_ERROR, why)
             return
         if cursor is not None and pages < PAGES and not query.client.gone:
             then = partial(self._listed, query=query, pages=pages + 1)
-            self._process.forward(request, then, next_page(request.message, cursor))
+            self._agent.forward(request, then, next_page(request.message, cursor))
         else:
-            self._process.respond(request, jsonrpc.parse(text))
+            self._agent.respond(request, jsonrpc.parse(text))

@@ -94,6 +94,7 @@ class Client:
     __slots__ = (
         "__weakref__",
         "_last_id",
+        "agent_requests",
         "away_since",
         "former_links",
         "joined",
@@ -101,7 +102,6 @@ class Client:
         "name",
         "phase",
         "presence",
-        "questions",
         "replays",
         "requests",
         "role",
@@ -131,7 +131,7 @@ class Client:
         """True if the first `session/new` was answered with the session that the connection is bound to."""
         self.requests: dict[IdKey, Request] = {}
         """Requests of the client without a response yet."""
-        self.questions: dict[int, AgentRequest] = {}
+        self.agent_requests: dict[int, AgentRequest] = {}
         """Requests of the agent that the client has not answered yet, by the id minted for it."""
         self.replays: dict[Session, None] = {}
         """Sessions whose history is on its way to the client; the driver removes each when it has arrived."""

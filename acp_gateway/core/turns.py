@@ -15,25 +15,25 @@ from acp_gateway.protocol.jsonrpc import Message
 class Turns:
     """Turns of the sessions of one agent process."""
 
-    def __init__(self, process: AgentState, routing: Routing) -> None:
-        self._process = process
+    def __init__(self, agent: AgentState, routing: Routing) -> None:
+        self._agent = agent
         self._routing = routing
 
     def prompt(self, client: Client, request: Request) -> None:
-        session = self._process.of_request(client, request)
+        session = self._agent.of_request(client, request)
         if session is None:
             return
-        alone = not self._process.policy.shared and len(self._process.clients) == 1
+        alone = not self._agent.policy.shared and len(self._agent.clients) == 1
         if not session.turns or (alone and not session.queue):
             self._start_turn(session, request)
         elif why := self._too_many(session):
-            self._process.refuse(request, jsonrpc.INVALID_REQUEST, why)
+            self._agent.refuse(request, jsonrpc.INVALID_REQUEST, why)
         else:
             session.queue.append(request)
 
     def _too_many(self, session: Session) -> str | None:
         """Return why a prompt may not be queued in a session; None if it may."""
-        policy, registry = self._process.policy, self._process.registry
+        policy, registry = self._agent.policy, self._agent.registry
         if len(session.queue) >= policy.queued_prompts_per_session:
             return f"queued_prompts_per_session ({policy.queued_prompts_per_session}) wait in this session already"
         if registry.count_waiting(session.owner) >= policy.queued_prompts_per_identity:
@@ -45,20 +45,20 @@ class Turns:
     def cancel(self, client: Client, message: Message) -> None:
         """Cancel all turns of a session."""
         assert message.session is not None
-        session = self._process.live[message.session]
+        session = self._agent.live[message.session]
         # In this phase no session is dormant.
-        if self._process.stage is AgentPhase.READY:
-            self._process.out.agent(message.text)
-        for question in self._process.questions.turn_cancelled(session):
-            self._process.tell_decision(question, client, "cancelled")
+        if self._agent.phase is AgentPhase.READY:
+            self._agent.out.agent(message.text)
+        for agent_request in self._agent.agent_requests.turn_cancelled(session):
+            self._agent.tell_decision(agent_request, client, "cancelled")
         self.cancel_waiting(session)
 
     def cancel_waiting(self, session: Session) -> None:
         """Answer the prompts that the agent does not have yet."""
         waiting = list(session.queue)
         session.queue.clear()
-        behind = (directory_check.behind for directory_check in self._process.checking_directories.values())
-        for held in (session.held, self._process.held, *behind):
+        behind = (directory_check.behind for directory_check in self._agent.checking_directories.values())
+        for held in (session.held, self._agent.held, *behind):
             waiting += [
                 request
                 for request in held
@@ -69,12 +69,12 @@ class Turns:
             ]
             held[:] = [request for request in held if request not in waiting]
         for request in waiting:
-            self._process.answer(request, b'{"stopReason":"cancelled"}')
+            self._agent.answer(request, b'{"stopReason":"cancelled"}')
 
     def left_behind(self) -> Counter[str]:
         """Count the bytes of queued prompts whose clients have gone, by identity."""
         sizes: Counter[str] = Counter()
-        for session in self._process.live.values():
+        for session in self._agent.live.values():
             for request in session.queue:
                 if request.client is not None and request.client.gone:
                     sizes[request.client.viewer.identity] += len(request.message.text)
@@ -92,33 +92,33 @@ class Turns:
         session.queue = deque(filter(stays, session.queue))
 
     def _start_turn(self, session: Session, request: Request) -> None:
-        self._process.end_echo(session)
+        self._agent.end_echo(session)
         turn_begins(session)
-        session.turns[request] = self._process.now
-        if not self._process.abilities.echoes:
+        session.turns[request] = self._agent.now
+        if not self._agent.abilities.echoes:
             chunks = updates.user_chunks(session.id, request.message)
             # The journal does not hold larger ones whole, and chunks kept only for the echo would not count as used
             # memory.
-            if chunks and sum(map(len, chunks)) <= self._process.policy.journal_limit:
+            if chunks and sum(map(len, chunks)) <= self._agent.policy.journal_limit:
                 session.echo = Echo(request, chunks)
             for chunk in chunks:
                 session.write(chunk)
-                self._process.out.clients((other for other in session.attached if other is not request.client), chunk)
-            self._process.mark(session, (client for client in session.attached if client is request.client))
-        self._process.tell(session, "turn_started", **who(request.client))
-        self._process.forward(request, self._turn_ended)
+                self._agent.out.clients((other for other in session.attached if other is not request.client), chunk)
+            self._agent.mark(session, (client for client in session.attached if client is request.client))
+        self._agent.tell(session, "turn_started", **who(request.client))
+        self._agent.forward(request, self._turn_ended)
         self._routing.route_again()
 
     def _turn_ended(self, request: Request, response: Message) -> None:
         session = request.session
         assert session is not None
         if session.echo is not None and session.echo.request is request:
-            self._process.end_echo(session)
-        self._process.respond(request, response)
+            self._agent.end_echo(session)
+        self._agent.respond(request, response)
         began = session.turns.pop(request, None)
         if began is None:
             return  # The session has ended before its turn.
-        self._process.turn_ended(session, began, lookup.text_at(response.text, "result", "stopReason"))
+        self._agent.turn_ended(session, began, lookup.text_at(response.text, "result", "stopReason"))
         if session.turns:
             return
         session.end_turn()
@@ -140,25 +140,25 @@ class Turns:
 
     def _set(self, client: Client, request: Request, then: Then) -> None:
         """Forward a choice for the whole session; its response is fanned out."""
-        if self._process.of_request(client, request) is not None:
-            self._process.forward(request, then)
+        if self._agent.of_request(client, request) is not None:
+            self._agent.forward(request, then)
 
     def _mode_set(self, request: Request, response: Message) -> None:
         session = request.session
         mode = lookup.text_param(request.message, "modeId")
         if session is not None and mode is not None and not response.error:
-            self._process.tell_others(request, methods.MODE_UPDATE, updates.mode_update(session, mode))
-        self._process.respond(request, response)
+            self._agent.tell_others(request, methods.MODE_UPDATE, updates.mode_update(session, mode))
+        self._agent.respond(request, response)
 
     def _model_set(self, request: Request, response: Message) -> None:
         model = lookup.text_param(request.message, "modelId")
         if request.session is not None and model is not None and not response.error:
             updates.set_current(request.session, "models", "currentModelId", model)
-        self._process.respond(request, response)
+        self._agent.respond(request, response)
 
     def _option_set(self, request: Request, response: Message) -> None:
         session = request.session
         options = lookup.raw_at(response.text, "result", "configOptions")
         if session is not None and options is not None:
-            self._process.tell_others(request, methods.CONFIG_UPDATE, updates.config_update(session, options))
-        self._process.respond(request, response)
+            self._agent.tell_others(request, methods.CONFIG_UPDATE, updates.config_update(session, options))
+        self._agent.respond(request, response)

@@ -152,7 +152,7 @@ def _live_sessions(viewer: SessionScope, context: ControlContext) -> list[dict[s
         is_anybodys = len(owners) != 1 and viewer.identity == registry.own_identity
         if viewer.only is None and viewer.workspaces is None and (is_mine or is_anybodys):
             unrouted = hub.multiplexer.waiting(None)
-            listed += [_describe_unplaced(question, hub, viewer, titled=is_mine) for question in unrouted]
+            listed += [_describe_unrouted(agent_request, hub, viewer, titled=is_mine) for agent_request in unrouted]
     return listed
 
 
@@ -173,26 +173,26 @@ def _describe(session: Session, hub: Hub | None = None) -> dict[str, Any]:
         "connected": presences.count(Presence.CONNECTED),
         "away": presences.count(Presence.AWAY),
         "turn": bool(session.turns),
-        "waiting": [_describe_question(question) for question in waiting],
+        "waiting": [_describe_agent_request(agent_request) for agent_request in waiting],
     }
 
 
-def _describe_unplaced(question: AgentRequest, hub: Hub, viewer: SessionScope, *, titled: bool) -> dict[str, Any]:
+def _describe_unrouted(agent_request: AgentRequest, hub: Hub, viewer: SessionScope, *, titled: bool) -> dict[str, Any]:
     return {
-        "sessionId": question.message.session or "?",
+        "sessionId": agent_request.message.session or "?",
         "agent": hub.name,
         "owner": viewer.identity,
         "live": True,
         "connected": 0,
         "away": 0,
         "turn": False,
-        "waiting": [_describe_question(question, titled=titled)],
+        "waiting": [_describe_agent_request(agent_request, titled=titled)],
     }
 
 
-def _describe_question(question: AgentRequest, *, titled: bool = True) -> dict[str, Any]:
-    since = datetime.fromtimestamp(time.time() - (trio.current_time() - question.since), UTC)
-    described = {"method": question.method, "since": since.strftime("%Y-%m-%dT%H:%M:%SZ")}
-    if titled and question.title is not None:
-        described["title"] = question.title
+def _describe_agent_request(agent_request: AgentRequest, *, titled: bool = True) -> dict[str, Any]:
+    since = datetime.fromtimestamp(time.time() - (trio.current_time() - agent_request.arrived_at), UTC)
+    described = {"method": agent_request.method, "since": since.strftime("%Y-%m-%dT%H:%M:%SZ")}
+    if titled and agent_request.title is not None:
+        described["title"] = agent_request.title
     return described

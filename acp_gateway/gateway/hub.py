@@ -360,7 +360,7 @@ class Hub:
             away = now - attachment.away_since
             quiet = now - max(attachment.away_since, self._last_activity)
             client = attachment.client
-            wants = client.sessions or client.requests or client.questions or attachment.disconnect is not None
+            wants = client.sessions or client.requests or client.agent_requests or attachment.disconnect is not None
             stranger = away >= STRANGER_GRACE and not wants
             if stranger or away >= limits.away_grace or (idle and quiet >= limits.away_grace_idle):
                 log.info("%s: gone: it was away for %.0f s", attachment.client.name, away)

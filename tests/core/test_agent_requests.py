@@ -897,7 +897,11 @@ def test_what_waits_can_be_listed_with_what_it_is_about_and_since_when() -> None
     scene.agent.send(id="q3", method="_vendor/do", params={"sessionId": "s"})
     scene.agent.send(id="q4", method="_vendor/do", params={"sessionId": "unknown"})
     waiting = scene.multiplexer.waiting(session)
-    assert [(question.title, question.since) for question in waiting] == [("do it", 5), ("which one?", 5), (None, 5)]
+    assert [(question.title, question.arrived_at) for question in waiting] == [
+        ("do it", 5),
+        ("which one?", 5),
+        (None, 5),
+    ]
     assert [question.id for question in scene.multiplexer.waiting(None)] == [b'"q4"']
 
 
@@ -1069,9 +1073,9 @@ def test_who_has_a_question_is_not_asked_it_again() -> None:
     scene.agent.ask_permission()
     ann.heard()
     (question,) = scene.multiplexer.waiting(scene.session())
-    questions = scene.multiplexer._process.questions
-    questions.ask(question, [ann.client])
-    questions.offer(scene.session(), ann.client)
+    questions = scene.multiplexer._agent.agent_requests
+    questions.forward(question, [ann.client])
+    questions.forward_open(scene.session(), ann.client)
     scene.deliver()
     assert ann.heard() == []
 
@@ -1079,10 +1083,10 @@ def test_who_has_a_question_is_not_asked_it_again() -> None:
 def test_an_agent_request_for_one_client_is_offered_to_the_first_alone() -> None:
     scene, ann, bob = together()
     question = AgentRequest(parse(b'{"jsonrpc":"2.0","id":1,"method":"fs/read"}'), Audience.HOST, scene.session(), 0)
-    questions = scene.multiplexer._process.questions
+    questions = scene.multiplexer._agent.agent_requests
     questions.add(question)
     for peer, asked in ((ann, 1), (bob, 0)):
         peer.heard()
-        questions.offer(scene.session(), peer.client)
+        questions.forward_open(scene.session(), peer.client)
         scene.deliver()
         assert len(peer.heard()) == asked

@@ -18,7 +18,7 @@ class Alone:
     """A process with one client, without the deciding modules."""
 
     def __init__(self) -> None:
-        self.process = AgentState("agent", make_policy(max_open_requests=3, max_waiting_size=LIMIT), Registry("me"))
+        self.agent = AgentState("agent", make_policy(max_open_requests=3, max_waiting_size=LIMIT), Registry("me"))
         self.client = Client("ann", SessionScope("me"))
         self.settled: list[tuple[Request, Message]] = []
 
@@ -31,10 +31,10 @@ class Alone:
         self.settled.append((request, response))
 
     def to_agent(self) -> list[bytes]:
-        return self.process.out.take().to_agent
+        return self.agent.out.take().to_agent
 
     def to_client(self) -> list[bytes]:
-        return list(self.process.out.take().to_clients.get(self.client, []))
+        return list(self.agent.out.take().to_clients.get(self.client, []))
 
 
 @pytest.fixture
@@ -43,54 +43,54 @@ def alone() -> Alone:
 
 
 def test_a_process_begins_with_nothing(alone: Alone) -> None:
-    process = alone.process
-    assert (process.stage, process.lost, process.asked, process.live) == (AgentPhase.ABSENT, None, {}, {})
-    assert process.abandoned
+    agent = alone.agent
+    assert (agent.phase, agent.lost, agent.asked, agent.live) == (AgentPhase.ABSENT, None, {}, {})
+    assert agent.abandoned
 
 
 def test_each_request_gets_an_id_that_was_never_used(alone: Alone) -> None:
     requests = [alone.asks(b"7", b',"params":{"n":1.10}') for _ in range(3)]
     for request in requests:
-        alone.process.forward(request, alone.settle)
+        alone.agent.forward(request, alone.settle)
     assert [request.agent_id for request in requests] == [1, 2, 3]
     assert alone.to_agent() == [b'{"id":%d,"method":"x/y","params":{"n":1.10}}' % number for number in (1, 2, 3)]
-    alone.process.receive_response(jsonrpc.parse(b'{"id":2,"result":5}'))
+    alone.agent.receive_response(jsonrpc.parse(b'{"id":2,"result":5}'))
     again = alone.asks(b"7")
-    alone.process.forward(again, alone.settle)
+    alone.agent.forward(again, alone.settle)
     assert again.agent_id == 4
 
 
 def test_another_text_can_go_in_place_of_the_requests_own(alone: Alone) -> None:
-    alone.process.forward(alone.asks(), alone.settle, b'{"method":"other","id":0}')
+    alone.agent.forward(alone.asks(), alone.settle, b'{"method":"other","id":0}')
     assert alone.to_agent() == [b'{"method":"other","id":1}']
 
 
 def test_a_response_comes_back_to_what_was_named_for_it_and_once(alone: Alone) -> None:
     request = alone.asks()
-    alone.process.forward(request, alone.settle)
+    alone.agent.forward(request, alone.settle)
     response = jsonrpc.parse(b'{"id":1.0,"result":5}')
     for _ in range(2):
-        alone.process.receive_response(response)
+        alone.agent.receive_response(response)
     assert alone.settled == [(request, response)]
     assert request.agent_id is None
-    assert alone.process.out.take().effects == [LogMessage("dropped a response of the agent to no open request")]
+    assert alone.agent.out.take().effects == [LogMessage("dropped a response of the agent to no open request")]
 
 
 def test_a_response_under_something_else_than_a_number_of_ours_is_dropped(alone: Alone) -> None:
-    alone.process.forward(alone.asks(), alone.settle)
+    alone.agent.forward(alone.asks(), alone.settle)
     for raw in (b'"1"', b"null", b"2", b"1.5", b"-1"):
-        alone.process.receive_response(jsonrpc.parse(b'{"id":%b,"result":5}' % raw))
+        alone.agent.receive_response(jsonrpc.parse(b'{"id":%b,"result":5}' % raw))
     assert alone.settled == []
-    assert len(alone.process.out.take().effects) == 5
+    assert len(alone.agent.out.take().effects) == 5
 
 
 def test_a_request_is_settled_under_its_own_id_which_is_free_then(alone: Alone) -> None:
-    process = alone.process
-    process.answer(alone.asks(b"1e0"), b'{"a":1.10}')
+    agent = alone.agent
+    agent.answer(alone.asks(b"1e0"), b'{"a":1.10}')
     assert not alone.client.requests
-    process.refuse(alone.asks(b'"r"'), -32602, "no", {"x": 1})
-    process.fail(alone.asks(b"null"), "it ended", {"exitCode": 1})
-    process.respond(alone.asks(b"2"), jsonrpc.parse(b' {"result":1e999, "id":77}'))
+    agent.refuse(alone.asks(b'"r"'), -32602, "no", {"x": 1})
+    agent.fail(alone.asks(b"null"), "it ended", {"exitCode": 1})
+    agent.respond(alone.asks(b"2"), jsonrpc.parse(b' {"result":1e999, "id":77}'))
     assert alone.to_client() == [
         b'{"jsonrpc":"2.0","id":1e0,"result":{"a":1.10}}',
         b'{"jsonrpc":"2.0","id":"r","error":{"code":-32602,"message":"no","data":{"x":1}}}',
@@ -102,15 +102,15 @@ def test_a_request_is_settled_under_its_own_id_which_is_free_then(alone: Alone) 
 
 def test_a_request_of_the_gateway_itself_is_answered_to_no_client(alone: Alone) -> None:
     own = Request(None, jsonrpc.parse(b'{"id":0,"method":"x"}'))
-    alone.process.respond(own, jsonrpc.parse(b'{"id":1,"result":1}'))
-    alone.process.refuse(own, -32600, "no")
-    assert alone.process.out.take().to_clients == {}
+    alone.agent.respond(own, jsonrpc.parse(b'{"id":1,"result":1}'))
+    alone.agent.refuse(own, -32600, "no")
+    assert alone.agent.out.take().to_clients == {}
 
 
 def test_an_id_of_reasonable_size_is_taken_while_there_is_room(alone: Alone) -> None:
     def too_much(id_size: int, pending: int) -> str | None:
         message = alone.asks(b'"%b"' % (b"x" * (id_size - 2))).message
-        return alone.process.too_much(message, pending, 0)
+        return alone.agent.too_much(message, pending, 0)
 
     assert too_much(ID_SIZE, 2) is None
     assert too_much(ID_SIZE + 1, 0) == "has an id of more than 1024 bytes"
@@ -119,11 +119,11 @@ def test_an_id_of_reasonable_size_is_taken_while_there_is_room(alone: Alone) -> 
 
 def test_what_waits_is_bounded_in_bytes_but_for_a_single_message(alone: Alone) -> None:
     message = alone.asks(b"1", b',"params":"%b"' % (b"x" * LIMIT)).message
-    assert alone.process.too_much(message, 0, 0) is None
+    assert alone.agent.too_much(message, 0, 0) is None
     small = alone.asks(b"2").message
-    assert alone.process.too_much(small, 1, LIMIT - len(small.text)) is None
+    assert alone.agent.too_much(small, 1, LIMIT - len(small.text)) is None
     assert (
-        alone.process.too_much(small, 1, LIMIT - len(small.text) + 1)
+        alone.agent.too_much(small, 1, LIMIT - len(small.text) + 1)
         == "comes while 978 bytes of others wait already (outbox_limit is 1000)"
     )
 
@@ -216,13 +216,13 @@ def test_a_decision_about_no_session_is_no_news() -> None:
 def test_a_process_is_deserted_while_none_of_its_clients_is_connected() -> None:
     scene = Scene()
     ann, bob = scene.join("ann"), scene.join("bob")
-    process = scene.multiplexer.home
+    agent = scene.multiplexer.home
     ann.away()
-    assert not process.abandoned
+    assert not agent.abandoned
     bob.gone()
-    assert process.abandoned
+    assert agent.abandoned
     ann.back()
-    assert not process.abandoned
+    assert not agent.abandoned
 
 
 def test_a_session_that_is_over_keeps_nothing_but_whose_and_where_it_is() -> None:

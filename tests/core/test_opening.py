@@ -111,7 +111,7 @@ def test_a_session_whose_client_has_gone_meanwhile_is_there_for_its_owner(scene:
     scene.agent.inbox = scene.agent.inbox[:1]
     scene.agent.answers("session/new", sessionId="s")
     assert not the_session(scene).attached
-    assert not bob.client.questions
+    assert not bob.client.agent_requests
     assert [message.get("method") for message in ann.load()] == [None, "session/request_permission"]
 
 
@@ -477,7 +477,7 @@ def test_a_loader_that_has_gone_meanwhile_leaves_the_session_to_others(scene: Sc
     scene.agent.update("one")
     scene.agent.send(id=loading["id"], result={})
     assert not the_session(scene).attached
-    assert not bob.client.questions
+    assert not bob.client.agent_requests
     *history, response, question = ann.load()
     assert texts(history) == ["one"]
     assert "result" in response

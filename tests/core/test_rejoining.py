@@ -76,7 +76,7 @@ def test_what_makes_no_sense_says_nothing(value: Any) -> None:
     for name in ("prompts", "questions"):
         returned = said(**{name: value})
         assert returned is not None
-        assert returned.questions == ()
+        assert returned.agent_requests == ()
     returned = said(epoch=value if not isinstance(value, str) else 5, connection=5)
     assert returned is not None
     assert (returned.epoch, returned.connection) == (None, None)
@@ -85,7 +85,7 @@ def test_what_makes_no_sense_says_nothing(value: Any) -> None:
 def test_of_a_list_of_questions_the_numbers_count() -> None:
     returned = said(questions=[1, None, "2", True, {}, [3], 1.5, -4, 10**40, 5])
     assert returned is not None
-    assert returned.questions == (1, -4, 5)
+    assert returned.agent_requests == (1, -4, 5)
 
 
 @pytest.mark.parametrize(

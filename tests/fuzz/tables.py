@@ -11,15 +11,15 @@ from acp_gateway.core.sessions import Client
 
 def nothing_is_too_much(multiplexer: Multiplexer, registry: Registry) -> None:
     """Assert that all sizes are within the policy's limits, and equal to their counters."""
-    process, routing = multiplexer._process, multiplexer._routing
-    policy = process.policy
-    for client in process.clients:
+    agent, routing = multiplexer._agent, multiplexer._routing
+    policy = agent.policy
+    for client in agent.clients:
         assert len(client.requests) <= policy.max_open_requests
         sizes = [len(request.message.text) for request in client.requests.values()]
         assert client.waiting_size == sum(sizes)
         assert client.waiting_size <= policy.max_waiting_size + max(sizes, default=0)
-        assert len(client.questions) <= policy.max_open_requests
-    assert len(process.questions) <= policy.max_open_requests
+        assert len(client.agent_requests) <= policy.max_open_requests
+    assert len(agent.agent_requests) <= policy.max_open_requests
     live = [session for session in registry if session.live]
     assert registry.count_live() == len(live) <= policy.max_sessions
     for session in registry:
@@ -33,33 +33,33 @@ def nothing_is_too_much(multiplexer: Multiplexer, registry: Registry) -> None:
 
 def nothing_is_left_of(clients: Iterable[Client], multiplexer: Multiplexer, registry: Registry) -> None:
     """Assert that nothing is kept for departed clients except what goes on without them."""
-    process, initialization = multiplexer._process, multiplexer._initialization
-    assert not process.clients
+    agent, initialization = multiplexer._agent, multiplexer._initialization
+    assert not agent.clients
     for client in clients:
-        assert not any((client.requests, client.questions, client.sessions))
+        assert not any((client.requests, client.agent_requests, client.sessions))
     for session in registry:
         assert not any((session.attached, session.queue, session.held))
         assert session.host is None
     held = [
-        *process.held,
+        *agent.held,
         *initialization._waiters,
-        *itertools.chain(*process.loading_journals.values()),
-        *process.checking_directories,
+        *itertools.chain(*agent.loading_journals.values()),
+        *agent.checking_directories,
     ]
     assert [request for request in held if request.client is not None] == []
 
 
 def nothing_is_left(multiplexer: Multiplexer, registry: Registry) -> None:
     """Assert that nothing is kept for an ended process."""
-    process, routing = multiplexer._process, multiplexer._routing
+    agent, routing = multiplexer._agent, multiplexer._routing
     tables: list[Sized] = [
-        process.asked,
-        process.held,
-        process.loading_journals,
-        process.checking_directories,
-        process.questions,
+        agent.asked,
+        agent.held,
+        agent.loading_journals,
+        agent.checking_directories,
+        agent.agent_requests,
     ]
-    tables += [process.terminals, process.clients, process.live, multiplexer._initialization._waiters]
+    tables += [agent.terminals, agent.clients, agent.live, multiplexer._initialization._waiters]
     tables += [routing._early, routing._parents, routing._unclear, routing._elicitations]
     assert [table for table in tables if len(table)] == []
     assert not registry.count_live()
