@@ -29,9 +29,9 @@ def objection_to_request(client: Client, message: Message) -> tuple[int, str] | 
     rules = methods.client_method(message.method)
     if not client.controls and not rules.observer:
         return jsonrpc.METHOD_NOT_FOUND, f"observers may only look: no {message.method:.80}"
-    if (client.viewer.guest and not rules.guest) or not _is_within(client, message, rules):
+    if (client.scope.guest and not rules.guest) or not _is_within(client, message, rules):
         return jsonrpc.INVALID_REQUEST, f"this connection is for one session only: no {message.method:.80}"
-    if client.viewer.workspaces is not None and message.session is None and not methods.is_known(message.method):
+    if client.scope.workspaces is not None and message.session is None and not methods.is_known(message.method):
         # An unknown method may open, list or read anything.
         return jsonrpc.INVALID_REQUEST, f"this connection is for some workspaces only: no {message.method:.80}"
     if message.method in methods.CLIENT_NOTIFICATIONS:
@@ -45,11 +45,11 @@ def objection_to_notification(client: Client, message: Message) -> str | None:
     """Return why a notification is dropped; None if it is permitted."""
     if not client.controls:
         return "observers may only look"
-    if client.viewer.guest and message.method != methods.SESSION_CANCEL:
+    if client.scope.guest and message.method != methods.SESSION_CANCEL:
         return "guests may only send session/cancel"
-    if client.viewer.only is not None and message.session is None:
+    if client.scope.only is not None and message.session is None:
         return "this connection is for one session only"
-    if client.viewer.workspaces is not None and message.session is None:
+    if client.scope.workspaces is not None and message.session is None:
         # An unknown method may open, list or read anything.
         return "this connection is for some workspaces only, and it names no session"
     if message.method in methods.CLIENT_METHODS:
@@ -63,7 +63,7 @@ def objection_to_notification(client: Client, message: Message) -> str | None:
 
 def _is_within(client: Client, message: Message, rules: methods.ClientMethod) -> bool:
     """Return True if a request is within the scope of its connection."""
-    if client.viewer.only is None or message.method in (methods.NEW, methods.LIST, methods.AUTHENTICATE):
+    if client.scope.only is None or message.method in (methods.NEW, methods.LIST, methods.AUTHENTICATE):
         return True
     return message.session is not None and not rules.beyond
 

@@ -245,7 +245,7 @@ class AgentRequests:
         for minted, request in requests.items():
             del request.forwarded_ids[client]
             if client.link is not None:
-                request.former_recipients.append((client.viewer.identity, client.link, minted))
+                request.former_recipients.append((client.scope.identity, client.link, minted))
             self._recipient_left(request)
 
     def reclaim(self, session: Session, client: Client, link: str, ids: Iterable[int]) -> list[int]:
@@ -256,7 +256,7 @@ class AgentRequests:
         reclaimed = []
         for request in self.of(session):
             for minted in ids:
-                asked = (client.viewer.identity, link, minted) in request.former_recipients
+                asked = (client.scope.identity, link, minted) in request.former_recipients
                 if asked and client not in request.forwarded_ids and minted not in client.agent_requests:
                     request.forwarded_ids[client] = minted
                     client.agent_requests[minted] = request

@@ -146,10 +146,10 @@ class AgentState:
 
         A process for several identities is owned by the gateway's own user.
         """
-        viewer, policy = client.viewer, self.policy
-        owns = not policy.common or viewer.identity == self.registry.own_identity
+        scope, policy = client.scope, self.policy
+        owns = not policy.common or scope.identity == self.registry.own_identity
         # In a shared process, the output may be about another workspace.
-        return owns and client.controls and not viewer.guest and (viewer.workspaces is None or not policy.shared)
+        return owns and client.controls and not scope.guest and (scope.workspaces is None or not policy.shared)
 
     def _left(self, session: Session) -> bool:
         return all(client.gone for client in session.attached)
@@ -157,7 +157,7 @@ class AgentState:
     def seen(self, client: Client, session_id: str | None) -> Session | None:
         """Return the session of this process that is in a client's scope."""
         session = None if session_id is None else self.live.get(session_id)
-        return session if session is not None and client.viewer.sees(session) else None
+        return session if session is not None and client.scope.sees(session) else None
 
     def attached(self, client: Client, session_id: str | None) -> Session | None:
         """Return the session of this process that a client is attached to."""
@@ -228,7 +228,7 @@ class AgentState:
             self.out.audit("session_joined", client, session=session.id, agent=self.name, owner=session.owner)
             session.attached[client] = None
             client.sessions[session] = None
-        if hosts and client.controls and not client.viewer.guest and client.viewer.identity == session.owner:
+        if hosts and client.controls and not client.scope.guest and client.scope.identity == session.owner:
             session.host = client
         self.mark(session, [client])
 
@@ -430,4 +430,4 @@ def who(client: Client | None) -> dict[str, Any]:
     """Return a client as other clients may see it."""
     if client is None:
         return {"by": None}
-    return {"by": {"connection": client.name, "identity": client.viewer.identity, "role": client.role.value}}
+    return {"by": {"connection": client.name, "identity": client.scope.identity, "role": client.role.value}}

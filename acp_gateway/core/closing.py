@@ -28,9 +28,9 @@ class SessionClosing:
         session = self._agent.of_request(client, request)
         if session is None:
             return
-        controllers = (other for other in session.controllers() if other is not client and not other.viewer.guest)
+        controllers = (other for other in session.controllers() if other is not client and not other.scope.guest)
         others = any(other.connected for other in controllers)
-        may_end = client.controls and not client.viewer.guest and self._agent.abilities.close
+        may_end = client.controls and not client.scope.guest and self._agent.abilities.close
         if others or not may_end:
             self._agent.detach(session, client)
             self._agent.answer(request, b"{}")

@@ -220,9 +220,9 @@ class Multiplexer:
                 request.forget_most()
         for session in self._agent.live.values():
             session.held = [request for request in session.held if request.client is not client]
-            if client.viewer.guest:
+            if client.scope.guest:
                 # A departed guest must not act in another owner's session.
-                self._turns.forget_waiting(session, client.viewer.identity, guest=True)
+                self._turns.forget_waiting(session, client.scope.identity, guest=True)
         client.requests.clear()
         self._agent.announce_waiting()
 

@@ -41,12 +41,12 @@ class SessionOpening:
         self._dispatch = dispatch
 
     def new(self, client: Client, request: Request) -> None:
-        if client.viewer.only is not None:
+        if client.scope.only is not None:
             if client.joined:
-                why = f"this connection is for session {client.viewer.only:.80} only: no further session/new"
+                why = f"this connection is for session {client.scope.only:.80} only: no further session/new"
                 self._agent.refuse(request, jsonrpc.INVALID_REQUEST, why)
             else:
-                self._join(client, client.viewer.only, request)
+                self._join(client, client.scope.only, request)
         elif not client.controls:
             self._agent.refuse(request, jsonrpc.METHOD_NOT_FOUND, "observers may only look: no session/new")
         elif (
@@ -150,13 +150,13 @@ class SessionOpening:
         session_id = lookup.text_at(response.text, "result", "sessionId")
         if not response.error and session_id is not None:
             session = self._agent.live.get(session_id)
-            if session is not None and (session.owner != client.viewer.identity or session.in_transit):
+            if session is not None and (session.owner != client.scope.identity or session.in_transit):
                 why = f"the agent gave the id {session_id:.80} to a second session"
                 self._agent.refuse(request, jsonrpc.INTERNAL_ERROR, why)
                 self._routing.sort_early()
                 return
             known = session is not None
-            session = session or self._agent.new_session(session_id, client.viewer.identity)
+            session = session or self._agent.new_session(session_id, client.scope.identity)
             session.keep_setup(request.message)
             session.workspace = request.workspace
             if session.workspace is None and request.session is not None:
@@ -224,7 +224,7 @@ class SessionOpening:
             return False
         if (
             request.directory_check is None
-            and client.viewer.workspaces is not None
+            and client.scope.workspaces is not None
             and past is not None
             and past.cwd is not None
         ):
@@ -278,9 +278,9 @@ class SessionOpening:
 
         A refusal would end the session in the editor, and the order of reconnects after a restart is chance.
         """
-        if client.controls and not client.viewer.guest:
+        if client.controls and not client.scope.guest:
             return False
-        session = self._agent.registry.find(client.viewer, self._agent.name, session_id)
+        session = self._agent.registry.find(client.scope, self._agent.name, session_id)
         waits = session is not None and not session.live and session_id not in self._agent.live
         if waits:
             self._agent.returned.setdefault(session_id, []).append(request)
@@ -288,9 +288,9 @@ class SessionOpening:
 
     def to_open(self, client: Client, session_id: str, request: Request) -> Session | None:
         """Return the session that a client may open here; None if the request was refused or waits."""
-        session = self._agent.registry.find(client.viewer, self._agent.name, session_id)
+        session = self._agent.registry.find(client.scope, self._agent.name, session_id)
         if session is not None and session.home is not None:
-            if session.home.abandoned and client.controls and not client.viewer.guest:
+            if session.home.abandoned and client.controls and not client.scope.guest:
                 self._agent.out.stop_unused(session.home)
                 self._agent.held.append(request)
             else:
@@ -301,14 +301,14 @@ class SessionOpening:
                 self._agent.refuse(request, jsonrpc.SESSION_NOT_FOUND, why, {"sessionId": session_id})
             return None
         # The agent would take the id for the session that is live, even if another owner had one of that id before.
-        if not client.controls or client.viewer.guest or session_id in self._agent.live:
+        if not client.controls or client.scope.guest or session_id in self._agent.live:
             self._agent.refuse_unknown(request, session_id)
             return None
         if session is None:
-            if not self._agent.registry.may_exist(client.viewer, self._agent.name, session_id):
+            if not self._agent.registry.may_exist(client.scope, self._agent.name, session_id):
                 self._agent.refuse_unknown(request, session_id)
                 return None
-            session = self._agent.new_session(session_id, client.viewer.identity)
+            session = self._agent.new_session(session_id, client.scope.identity)
             # It may have been open in another process that was killed before it was stored.
             session.restored = True
         return session

@@ -19,10 +19,10 @@ PATH_LENGTH: Final = 256
 
 def named_session(agent: AgentState, client: Client, request: Request) -> Refusal | None:
     """Refuse a request without a session that names another owner's: agents may look at the id all the same."""
-    named, registry, viewer = request.message.session, agent.registry, client.viewer
-    if named is None or registry.find(viewer, agent.name, named) is not None:
+    named, registry, scope = request.message.session, agent.registry, client.scope
+    if named is None or registry.find(scope, agent.name, named) is not None:
         return None
-    if registry.may_exist(viewer, agent.name, named):
+    if registry.may_exist(scope, agent.name, named):
         return None
     return agent.unknown_session(request, named)
 
@@ -33,11 +33,11 @@ def room(agent: AgentState, request: Request) -> Refusal | None:
     assert request.client is not None
     # Pending openings count as well: a client need not wait for one before it requests the next.
     coming = Counter(
-        asked.client.viewer.identity
+        asked.client.scope.identity
         for asked in agent.asked.values()
         if asked.client is not None and asked.message.method in (methods.NEW, methods.FORK)
     )
-    identity = request.client.viewer.identity
+    identity = request.client.scope.identity
     if registry.count_live(identity) + coming[identity] >= policy.sessions_per_identity:
         why = f"sessions_per_identity ({policy.sessions_per_identity}) are open already; close some"
     elif registry.count_live() + coming.total() >= policy.max_sessions:

@@ -90,53 +90,53 @@ class Registry:
         of_each = self._live.values() if owner is None else [self._live.get(owner, {})]
         return sum(len(session.queue) for sessions in of_each for session in sessions)
 
-    def find(self, viewer: SessionScope, agent: str, session_id: str) -> Session | None:
+    def find(self, scope: SessionScope, agent: str, session_id: str) -> Session | None:
         """Return the session of that id in this scope, a live one first.
 
         Returns None as well if several match for a guest: a counted id must not open another owner's session.
         """
         same = self._sessions.get((agent, session_id), [])
         if len(same) == 1:
-            return same[0] if viewer.sees(same[0]) else None
+            return same[0] if scope.sees(same[0]) else None
         # Of several ended sessions, an agent that counts has only the last one still.
-        seen = [session for session in same if viewer.sees(session) and (session.live or session is same[-1])]
+        seen = [session for session in same if scope.sees(session) and (session.live or session is same[-1])]
         seen.sort(key=lambda session: not session.live)
-        if viewer.guest and len({session.owner for session in seen if session.live}) > 1:
+        if scope.guest and len({session.owner for session in seen if session.live}) > 1:
             return None
         return seen[0] if seen else None
 
-    def live(self, viewer: SessionScope) -> list[Session]:
+    def live(self, scope: SessionScope) -> list[Session]:
         """Return the live sessions in scope, in the order in which they became live.
 
         Takes no time for sessions of others or ended ones: observers may list often.
         """
-        return self._seen(viewer, self._live)
+        return self._seen(scope, self._live)
 
-    def past(self, viewer: SessionScope) -> list[Session]:
+    def past(self, scope: SessionScope) -> list[Session]:
         """Return the sessions in scope that are not live, in the order in which they ended."""
-        return self._seen(viewer, self._past)
+        return self._seen(scope, self._past)
 
-    def _seen(self, viewer: SessionScope, by_owner: Mapping[str, dict[Session, None]]) -> list[Session]:
-        if viewer.only is None:
-            return [session for session in by_owner.get(viewer.identity, ()) if viewer.sees(session)]
-        same_id = self._by_id.get(viewer.only, ())
-        return [it for it in same_id if it in by_owner.get(it.owner, ()) and viewer.sees(it)]
+    def _seen(self, scope: SessionScope, by_owner: Mapping[str, dict[Session, None]]) -> list[Session]:
+        if scope.only is None:
+            return [session for session in by_owner.get(scope.identity, ()) if scope.sees(session)]
+        same_id = self._by_id.get(scope.only, ())
+        return [it for it in same_id if it in by_owner.get(it.owner, ()) and scope.sees(it)]
 
     def known(self, agent: str, session_id: str) -> bool:
         """Return True if a session of that id was ever registered, for any owner."""
         return (agent, session_id) in self._sessions
 
-    def may_exist(self, viewer: SessionScope, agent: str, session_id: str) -> bool:
+    def may_exist(self, scope: SessionScope, agent: str, session_id: str) -> bool:
         """Return True if an unregistered session would be in scope, should the agent have it."""
-        if viewer.guest or (viewer.only is not None and viewer.only != session_id):
+        if scope.guest or (scope.only is not None and scope.only != session_id):
             return False
-        if viewer.workspaces is not None:
+        if scope.workspaces is not None:
             return False  # Its workspace is unknown here.
         # Two agents of the configuration may be one program, with one disk.
         elsewhere = self._by_id.get(session_id, ())
-        if any(session.live or session.owner != viewer.identity for session in elsewhere):
+        if any(session.live or session.owner != scope.identity for session in elsewhere):
             return False
-        return viewer.identity == self.own_identity and not self.known(agent, session_id)
+        return scope.identity == self.own_identity and not self.known(agent, session_id)
 
     def __iter__(self) -> Iterator[Session]:
         return (session for same in list(self._sessions.values()) for session in same)

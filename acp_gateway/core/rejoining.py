@@ -109,7 +109,7 @@ def reclaim_requests(agent: AgentState, session: Session, client: Client, return
             if former is None or not former.gone or returning.connection not in (former.link, *former.former_links):
                 continue
             key = jsonrpc.id_key(request.id)
-            if former.viewer.identity == client.viewer.identity and key in wanted and key not in client.requests:
+            if former.scope.identity == client.scope.identity and key in wanted and key not in client.requests:
                 request.client = client
                 client.take_on(request)
                 prompts.append(request.id)

@@ -138,8 +138,8 @@ class Routing:
             if len(candidates) > 1:
                 self._agent.out.log("dropped a notification of the agent that may be of more than one identity")
                 return
-            ready = [c for c in self._agent.clients if c.phase is Phase.READY and c.viewer.sees_all]
-            self._agent.out.clients((c for c in ready if c.viewer.identity in candidates), message.text)
+            ready = [c for c in self._agent.clients if c.phase is Phase.READY and c.scope.sees_all]
+            self._agent.out.clients((c for c in ready if c.scope.identity in candidates), message.text)
             return
         session = self._session_of(message.session)
         if session is None:
@@ -208,7 +208,7 @@ class Routing:
         """Return the identities that a message may belong to: the owners of running turns, or else all."""
         running = {session.owner for session in self._agent.live.values() if session.turns}
         owners = {session.owner for session in self._agent.live.values()}
-        return frozenset(running or owners | {client.viewer.identity for client in self._unbound()})
+        return frozenset(running or owners | {client.scope.identity for client in self._unbound()})
 
     def _only_running(self, candidates: frozenset[str]) -> Session | None:
         """Return the only session with a running turn, if its owner is the only candidate."""
@@ -217,7 +217,7 @@ class Routing:
 
     def _unbound(self) -> list[Client]:
         """Return the controllers that see all sessions of their identity."""
-        return [c for c in self._agent.clients if c.controls and c.viewer.sees_all and c.phase is not Phase.NEW]
+        return [c for c in self._agent.clients if c.controls and c.scope.sees_all and c.phase is not Phase.NEW]
 
     def _remember_child(self, message: Message, session: Session) -> None:
         child = lookup.text_param(message, "update", "sessionId")
@@ -300,7 +300,7 @@ class Routing:
     def _forward_to_identity(self, agent_request: AgentRequest) -> None:
         """Forward a request without a session to the controllers, if they are all of one identity."""
         clients = self._unbound()
-        if len({client.viewer.identity for client in clients} | agent_request.candidates) != 1:
+        if len({client.scope.identity for client in clients} | agent_request.candidates) != 1:
             clients = []
         if agent_request.audience is Audience.CONTROLLERS:
             self._forward(agent_request, clients)

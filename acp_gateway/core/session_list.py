@@ -98,21 +98,21 @@ def next_page(request: Message, cursor: bytes) -> bytes:
 
 
 def _seen(query: Query, registry: Registry, *, past: bool) -> list[Session]:
-    viewer = query.client.viewer
+    scope = query.client.scope
     return [
         session
-        for session in [*(list(registry.past(viewer))[-PAST:] if past else ()), *registry.live(viewer)]
+        for session in [*(list(registry.past(scope))[-PAST:] if past else ()), *registry.live(scope)]
         if session.agent == query.agent
         and (query.cwd is None or query.cwd == session.cwd)
         # Of several ended sessions with one id, only the last can be opened.
-        and (session.live or registry.find(viewer, query.agent, session.id) is session)
+        and (session.live or registry.find(scope, query.agent, session.id) is session)
     ]
 
 
 def _sees(query: Query, registry: Registry, session_id: str) -> bool:
-    viewer = query.client.viewer
-    return registry.find(viewer, query.agent, session_id) is not None or registry.may_exist(
-        viewer, query.agent, session_id
+    scope = query.client.scope
+    return registry.find(scope, query.agent, session_id) is not None or registry.may_exist(
+        scope, query.agent, session_id
     )
 
 
@@ -138,14 +138,14 @@ class SessionList:
     def list(self, client: Client, request: Request) -> None:
         """Answer from the registry, or forward to the agent."""
         query = Query.of(client, self._agent.name, request.message)
-        if self._agent.abilities.list and client.controls and client.viewer.only is None:
+        if self._agent.abilities.list and client.controls and client.scope.only is None:
             refusal = named_session(self._agent, client, request)
             if refusal is not None:
                 self._agent.refuse(request, *refusal)
                 return
             self._agent.forward(request, partial(self._listed, query=query, pages=1))
         else:
-            reopens = self._agent.abilities.reopens and client.controls and client.viewer.only is None
+            reopens = self._agent.abilities.reopens and client.controls and client.scope.only is None
             self._agent.answer(request, known(query, self._agent.registry, reopens=reopens))
 
     def _listed(self, request: Request, response: Message, *, query: Query, pages: int) -> None:

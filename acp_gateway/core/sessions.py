@@ -105,17 +105,17 @@ class Client:
         "replays",
         "requests",
         "role",
+        "scope",
         "sessions",
-        "viewer",
         "waiting_size",
         "wants_news",
     )
 
     def __init__(
-        self, name: str, viewer: SessionScope, role: Role = Role.CONTROLLER, *, link: str | None = None
+        self, name: str, scope: SessionScope, role: Role = Role.CONTROLLER, *, link: str | None = None
     ) -> None:
         self.name = name
-        self.viewer = viewer
+        self.scope = scope
         self.link = link
         """Name of the client's link, if it can be resumed; such a client counts the messages that it receives."""
         self.former_links: frozenset[str] = _NO_LINKS

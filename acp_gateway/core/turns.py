@@ -77,7 +77,7 @@ class Turns:
         for session in self._agent.live.values():
             for request in session.queue:
                 if request.client is not None and request.client.gone:
-                    sizes[request.client.viewer.identity] += len(request.message.text)
+                    sizes[request.client.scope.identity] += len(request.message.text)
         return sizes
 
     def forget_waiting(self, session: Session, identity: str, *, guest: bool = False) -> None:
@@ -85,9 +85,9 @@ class Turns:
 
         def stays(request: Request) -> bool:
             client = request.client
-            if client is None or not client.gone or client.viewer.identity != identity:
+            if client is None or not client.gone or client.scope.identity != identity:
                 return True
-            return guest and not client.viewer.guest
+            return guest and not client.scope.guest
 
         session.queue = deque(filter(stays, session.queue))
 

@@ -40,7 +40,7 @@ class Unopened:
 
         Only a controller of the owner may: the agent's words can name files, and were meant for that identity.
         """
-        if client is None or session_id is None or not client.controls or client.viewer.guest:
+        if client is None or session_id is None or not client.controls or client.scope.guest:
             return None
-        session, reason = self._reasons.get((client.viewer.identity, session_id), (None, None))
-        return reason if session is not None and client.viewer.sees(session) else None
+        session, reason = self._reasons.get((client.scope.identity, session_id), (None, None))
+        return reason if session is not None and client.scope.sees(session) else None

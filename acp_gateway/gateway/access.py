@@ -85,5 +85,5 @@ class Grant:
     connect_request: ConnectRequest
     agent: str
     """Empty for a control connection."""
-    viewer: SessionScope
+    scope: SessionScope
     role: Role

@@ -42,7 +42,7 @@ class Authorizer:
             self._storage.token_used(token.id)
         if bound is not None and connect_request.session not in (None, bound):
             raise _unknown_session(connect_request.session)
-        viewer = SessionScope(
+        scope = SessionScope(
             access.identity,
             connect_request.session if bound is None else bound,
             bound is not None,
@@ -56,32 +56,32 @@ class Authorizer:
                 # A list without any sessions would sound as if the agent had none.
                 self._choose_agent(access, connect_request.agent)
             agent = ""
-        elif viewer.only is None:
+        elif scope.only is None:
             agent = self._choose_agent(access, connect_request.agent)
         else:
-            agent = self._agent_of_session(access, connect_request, viewer)
-            viewer = self._bind(access, viewer, agent)
+            agent = self._agent_of_session(access, connect_request, scope)
+            scope = self._bind(access, scope, agent)
             if role is Role.OBSERVER and self._config.agents[agent].scope == "connection":
-                session = self.find_session(access, viewer, agent)
+                session = self.find_session(access, scope, agent)
                 if session is None or not session.live:
                     # Its own process would be another one than the session's, and would never open this session.
-                    raise _unknown_session(viewer.only)
-        return Grant(access, connect_request, agent, viewer, role)
+                    raise _unknown_session(scope.only)
+        return Grant(access, connect_request, agent, scope, role)
 
     def _granted_by(self, token: Token) -> str | None:
         """Return the owner of the session that a guest's token first led to: agents may use a session id again."""
         use = self._storage.token_uses().get(token.id)
         return None if use is None else use.granted_by
 
-    def _bind(self, access: Access, viewer: SessionScope, agent: str) -> SessionScope:
+    def _bind(self, access: Access, scope: SessionScope, agent: str) -> SessionScope:
         """A guest's token is for the session that it leads to first, and for no later one of the same id."""
-        if access.token is None or not viewer.guest or viewer.granted_by is not None:
-            return viewer
-        session = self.find_session(access, viewer, agent)
+        if access.token is None or not scope.guest or scope.granted_by is not None:
+            return scope
+        session = self.find_session(access, scope, agent)
         if session is None:
-            return viewer
+            return scope
         self._storage.token_used(access.token.id, session.owner)
-        return replace(viewer, granted_by=session.owner)
+        return replace(scope, granted_by=session.owner)
 
     def _choose_agent(self, access: Access, name: str | None) -> str:
         """The agent that a connection asks for, or the default one.
@@ -100,39 +100,39 @@ class Authorizer:
             raise Forbidden(f"this token does not allow the agent {name}")
         return name
 
-    def _agent_of_session(self, access: Access, connect_request: ConnectRequest, viewer: SessionScope) -> str:
+    def _agent_of_session(self, access: Access, connect_request: ConnectRequest, scope: SessionScope) -> str:
         """The agent whose session is to be joined: a live one, or one that the agent can open again.
 
         An agent that is unknown, or not allowed, must not reveal whether a session exists: the session is looked for
         before, and where the connection names none, such an agent's sessions do not exist for it.
         """
         agent = (
-            None if connect_request.agent is None or viewer.guest else self._choose_agent(access, connect_request.agent)
+            None if connect_request.agent is None or scope.guest else self._choose_agent(access, connect_request.agent)
         )
-        session = self.find_session(access, viewer, agent)
+        session = self.find_session(access, scope, agent)
         if session is not None:
             return session.agent
         try:
             agent = self._choose_agent(access, agent)
         except AccessError:
-            raise _unknown_session(viewer.only) from None
+            raise _unknown_session(scope.only) from None
         # What was never registered may be on the disk of the gateway's own user.
-        if viewer.only is None or not self._registry.may_exist(viewer, agent, viewer.only):
-            raise _unknown_session(viewer.only)
+        if scope.only is None or not self._registry.may_exist(scope, agent, scope.only):
+            raise _unknown_session(scope.only)
         return agent
 
-    def find_session(self, access: Access, viewer: SessionScope, agent: str | None) -> Session | None:
+    def find_session(self, access: Access, scope: SessionScope, agent: str | None) -> Session | None:
         """The session that a connection came for, if it is just one; a guest's has to be live.
 
         Ids are one agent's at the most: where several have one of the same, the connection has to name the agent.
         """
         seen = [
             session
-            for session in [*self._registry.past(viewer), *self._registry.live(viewer)]
+            for session in [*self._registry.past(scope), *self._registry.live(scope)]
             if access.may_use(session.agent) and agent in (None, session.agent)
         ]
         live = [session for session in seen if session.live]
-        found = live if live or viewer.guest else seen
+        found = live if live or scope.guest else seen
         return found[0] if len(found) == 1 else None
 
 

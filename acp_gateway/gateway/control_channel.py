@@ -54,11 +54,11 @@ class ControlContext:
 
 
 async def serve_control_channel(
-    stream: MessageStream, viewer: SessionScope, context: ControlContext, charge: Charge = free
+    stream: MessageStream, scope: SessionScope, context: ControlContext, charge: Charge = free
 ) -> Disconnect:
     """Answer what a control connection asks, until it is gone; how to close it then, which is the caller's to do.
 
-    `viewer` is who is told of the sessions that exist for this one. `charge` is called for each
+    `scope` is who is told of the sessions that exist for this one. `charge` is called for each
     question, and says for how many seconds no further one is answered.
     """
     disconnect = Disconnect(CloseReason.NORMAL, "")
@@ -68,7 +68,7 @@ async def serve_control_channel(
         try:
             async for batch in stream:
                 for text in batch:
-                    reply = _answer(text, viewer, context)
+                    reply = _answer(text, scope, context)
                     if reply is not None:
                         await stream.send(reply)
                     size, frames = stream.take_uncharged()
@@ -88,7 +88,7 @@ async def serve_control_channel(
     return disconnect
 
 
-def _answer(text: bytes, viewer: SessionScope, context: ControlContext) -> bytes | None:
+def _answer(text: bytes, scope: SessionScope, context: ControlContext) -> bytes | None:
     try:
         message: Message = jsonrpc.parse(text)
     except InvalidMessage as error:
@@ -97,41 +97,41 @@ def _answer(text: bytes, viewer: SessionScope, context: ControlContext) -> bytes
         return None
     if message.method != SESSIONS:
         return jsonrpc.error(message.id, jsonrpc.METHOD_NOT_FOUND, f"a control connection knows only {SESSIONS}")
-    return jsonrpc.result(message.id, list_sessions(viewer, context))
+    return jsonrpc.result(message.id, list_sessions(scope, context))
 
 
-def list_sessions(viewer: SessionScope, context: ControlContext) -> dict[str, Any]:
+def list_sessions(scope: SessionScope, context: ControlContext) -> dict[str, Any]:
     """The sessions that exist for a viewer, and what is wrong here, by the members of the answer; see `docs/wire.md`.
 
     First come those that are not live: in a terminal the live ones are what is seen without scrolling back.
     """
-    past = _past_sessions(viewer, context)
+    past = _past_sessions(scope, context)
     listed = [_describe(session) for session in past[-PAST:]]
-    answer: dict[str, Any] = {"sessions": listed + _live_sessions(viewer, context)}
+    answer: dict[str, Any] = {"sessions": listed + _live_sessions(scope, context)}
     if len(past) > PAST:
         answer["more"] = len(past) - PAST
     problem = context.problem()
     if problem is not None:
-        is_own = viewer.identity == context.registry.own_identity
+        is_own = scope.identity == context.registry.own_identity
         answer["problems"] = [problem if is_own else _UNSPECIFIED]
     return answer
 
 
-def _past_sessions(viewer: SessionScope, context: ControlContext) -> list[Session]:
+def _past_sessions(scope: SessionScope, context: ControlContext) -> list[Session]:
     """Those that are not live and that a viewer can have opened again."""
-    if viewer.guest:
+    if scope.guest:
         return []
     registry = context.registry
     return [
         session
-        for session in registry.past(viewer)
+        for session in registry.past(scope)
         if session.agent in context.agents
         # An agent that counts its sessions has only the last one of an id still.
-        and registry.find(viewer, session.agent, session.id) is session
+        and registry.find(scope, session.agent, session.id) is session
     ]
 
 
-def _live_sessions(viewer: SessionScope, context: ControlContext) -> list[dict[str, Any]]:
+def _live_sessions(scope: SessionScope, context: ControlContext) -> list[dict[str, Any]]:
     """Those that are live and exist for a viewer, and what waits in them; the oldest first.
 
     What an agent has asked and no session was found for stands under the session that the agent named, for the one
@@ -142,17 +142,17 @@ def _live_sessions(viewer: SessionScope, context: ControlContext) -> list[dict[s
     hubs = [hub for hub in context.hubs() if hub.name in context.agents]
     by_home = {hub.multiplexer.home: hub for hub in hubs}
     listed = []
-    for session in registry.live(viewer):
+    for session in registry.live(scope):
         hub = None if session.home is None else by_home.get(session.home)
         if hub is not None:
             listed.append(_describe(session, hub))
     for hub in hubs:
         owners = {session.owner for session in hub.multiplexer.sessions}
-        is_mine = owners == {viewer.identity}
-        is_anybodys = len(owners) != 1 and viewer.identity == registry.own_identity
-        if viewer.only is None and viewer.workspaces is None and (is_mine or is_anybodys):
+        is_mine = owners == {scope.identity}
+        is_anybodys = len(owners) != 1 and scope.identity == registry.own_identity
+        if scope.only is None and scope.workspaces is None and (is_mine or is_anybodys):
             unrouted = hub.multiplexer.waiting(None)
-            listed += [_describe_unrouted(agent_request, hub, viewer, titled=is_mine) for agent_request in unrouted]
+            listed += [_describe_unrouted(agent_request, hub, scope, titled=is_mine) for agent_request in unrouted]
     return listed
 
 
@@ -177,11 +177,11 @@ def _describe(session: Session, hub: Hub | None = None) -> dict[str, Any]:
     }
 
 
-def _describe_unrouted(agent_request: AgentRequest, hub: Hub, viewer: SessionScope, *, titled: bool) -> dict[str, Any]:
+def _describe_unrouted(agent_request: AgentRequest, hub: Hub, scope: SessionScope, *, titled: bool) -> dict[str, Any]:
     return {
         "sessionId": agent_request.message.session or "?",
         "agent": hub.name,
-        "owner": viewer.identity,
+        "owner": scope.identity,
         "live": True,
         "connected": 0,
         "away": 0,

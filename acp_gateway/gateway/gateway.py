@@ -192,7 +192,7 @@ class Gateway:
         if hub is None:
             await stream.aclose(CloseReason.POLICY, _SESSION_GONE)
             return
-        client = Client(name, admission.viewer, admission.role, link=link_id)
+        client = Client(name, admission.scope, admission.role, link=link_id)
         attached = ResumableLink(admission, hub, client, link_id) if link_id else AttachedClient(admission, hub, client)
         tape = self._begin(attached)
         disconnect = None
@@ -239,7 +239,7 @@ class Gateway:
         """
         link = self._links.find(link_id, access)
         before, now = link.admission, self._admissions.authorize(access, link.admission.connect_request)
-        if (before.agent, before.role, before.viewer) != (now.agent, now.role, now.viewer):
+        if (before.agent, before.role, before.scope) != (now.agent, now.role, now.scope):
             attachment = link.attachment
             if attachment is not None:
                 attachment.close(_CHANGED)
@@ -265,9 +265,9 @@ class Gateway:
         try:
             with connection.scope, self.connections.watched(connection):
                 limiter = self.connections.rate_limiter(
-                    access.identity, guest=admission.viewer.guest, observer=access.role == "observer"
+                    access.identity, guest=admission.scope.guest, observer=access.role == "observer"
                 )
-                connection.disconnect = await serve_control_channel(stream, admission.viewer, context, limiter.charge)
+                connection.disconnect = await serve_control_channel(stream, admission.scope, context, limiter.charge)
         except Exception:
             connection.disconnect = BUG
             raise
@@ -277,18 +277,18 @@ class Gateway:
 
     def _find_hub(self, admission: Grant) -> Hub | None:
         """The hub for a connection, a new one if need be; None where the session that it came for has gone."""
-        viewer, agent = admission.viewer, admission.agent
-        if viewer.only is not None:
-            session = self._admissions.find_session(admission.access, viewer, agent)
+        scope, agent = admission.scope, admission.agent
+        if scope.only is not None:
+            session = self._admissions.find_session(admission.access, scope, agent)
             hub = None if session is None or session.home is None else self._hubs.get(session.home)
             if hub is not None and not hub.over:
                 return hub
-            if viewer.guest:
+            if scope.guest:
                 return None
         section = self.config.agents[agent]
         if section.scope == "connection":
             return self._start_hub(agent, section)
-        key = agent, viewer.identity if section.scope == "identity" else None
+        key = agent, scope.identity if section.scope == "identity" else None
         shared = self._shared.get(key)
         if shared is None or shared.over:
             shared = self._shared[key] = self._start_hub(agent, section)

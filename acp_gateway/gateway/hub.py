@@ -231,7 +231,7 @@ class Hub:
             del self.attachments[attachment.client]
             self._wake()
             # Guests do not keep an agent that belongs to one connection.
-            if not self._shared and all(attachment.client.viewer.guest for attachment in self.attachments.values()):
+            if not self._shared and all(attachment.client.scope.guest for attachment in self.attachments.values()):
                 self.end()
             assert attachment.connection is not None
             with trio.CancelScope(shield=True):
@@ -279,7 +279,7 @@ class Hub:
             if len(present) != 1:
                 return
             (attachment,) = present
-            if not attachment.behind or attachment.client.viewer.guest or not attachment.client.controls:
+            if not attachment.behind or attachment.client.scope.guest or not attachment.client.controls:
                 return
             await self.supervisor.changed.park()
 

@@ -101,7 +101,7 @@ class GatewayServices:
     def audit(self, event: AuditEvent) -> None:
         """Record an event in the audit, with its client."""
         client = event.client
-        by = {} if client is None else {"connection": client.name, "identity": client.viewer.identity}
+        by = {} if client is None else {"connection": client.name, "identity": client.scope.identity}
         self._audit.record(event.name, **by, **event.details)
 
     def stop_unused(self, handle: AgentHandle) -> None:
@@ -116,8 +116,8 @@ class GatewayServices:
 
     def rate_limiter(self, client: Client) -> Charge:
         """Return the function that charges a client for what it sends."""
-        viewer = client.viewer
-        limiter = self._connections.rate_limiter(viewer.identity, guest=viewer.guest, observer=not client.controls)
+        scope = client.scope
+        limiter = self._connections.rate_limiter(scope.identity, guest=scope.guest, observer=not client.controls)
         return limiter.charge
 
     # Storage
@@ -154,7 +154,7 @@ class GatewayServices:
             directory_check,
             check.directories,
             self.workspaces(hub.name),
-            client.viewer.workspaces,
+            client.scope.workspaces,
             required=message.method == NEW,
         )
         result = DirectoryCheckResult(

@@ -76,7 +76,7 @@ class Memory:
         reached = f"memory_limit ({self._limit} bytes) is reached"
         incoming, waiting = _incoming(hubs), Counter[str]()
         for _, attachment in _attachments(hubs):
-            waiting[attachment.client.viewer.identity] += attachment.outbox.unconfirmed_bytes
+            waiting[attachment.client.scope.identity] += attachment.outbox.unconfirmed_bytes
         most = max(incoming, key=lambda identity: incoming[identity] + waiting[identity], default="")
         held, others = incoming[most], max(waiting.values(), default=0)
         busiest = max(hubs, key=lambda hub: hub.outgoing_bytes)
@@ -94,7 +94,7 @@ class Memory:
             mine = [
                 (hub, attachment)
                 for hub, attachment in _attachments(hubs)
-                if attachment.client.viewer.identity == most and not attachment.ended
+                if attachment.client.scope.identity == most and not attachment.ended
             ]
             hub, attachment = max(mine, key=lambda place: place[1].incoming_bytes)
             hub.detach(attachment, f"{reached}, and no client has sent more that is still kept")
@@ -114,9 +114,9 @@ class Memory:
             return False
         kept: Counter[str] = Counter()
         for *_, attachment in away:
-            kept[attachment.client.viewer.identity] += attachment.outbox.unconfirmed_bytes
+            kept[attachment.client.scope.identity] += attachment.outbox.unconfirmed_bytes
         ((identity, _),) = kept.most_common(1)
-        mine = [place for place in away if place[-1].client.viewer.identity == identity]
+        mine = [place for place in away if place[-1].client.scope.identity == identity]
         *_, hub, attachment = min(mine, key=lambda place: place[:2])
         hub.detach(attachment, f"memory_limit ({self._limit} bytes) is reached, and it has been away for long")
         return True
@@ -137,7 +137,7 @@ def _incoming(hubs: list[Hub]) -> Counter[str]:
     for _, attachment in _attachments(hubs):
         # Of a client that is about to leave all of it is about to be dropped.
         if not attachment.ended:
-            sizes[attachment.client.viewer.identity] += attachment.incoming_bytes
+            sizes[attachment.client.scope.identity] += attachment.incoming_bytes
     for hub in hubs:
         sizes.update(hub.multiplexer.left_behind())
     return sizes

@@ -196,7 +196,7 @@ def test_what_was_early_is_not_for_a_session_that_is_loaded_under_the_id_of_anot
     scene = Scene(agentCapabilities={"loadSession": True, "sessionCapabilities": {"close": {}}})
     ann = scene.join("ann")
     closed(scene, ann, ann.new_session("x"))
-    scene.registry.remove(scene.registry.find(ann.client.viewer, "agent", "x") or pytest.fail("it is known"))
+    scene.registry.remove(scene.registry.find(ann.client.scope, "agent", "x") or pytest.fail("it is known"))
     ann.request("session/new", cwd="/srv", mcpServers=[])
     asked = scene.agent.takes("session/new")
     scene.agent.update("of the former one", "x")

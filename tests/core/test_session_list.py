@@ -314,7 +314,7 @@ def test_of_several_of_one_name_the_one_is_shown_that_would_be_opened() -> None:
     ann = scene.join("ann")
     ann.request("session/list")
     assert [entry["title"] for entry in ann.hears()["result"]["sessions"]] == ["last"]
-    assert registry.find(ann.client.viewer, "agent", "s") is last
+    assert registry.find(ann.client.scope, "agent", "s") is last
 
 
 def test_of_very_many_that_are_not_live_the_last_are_told_and_all_that_are() -> None:

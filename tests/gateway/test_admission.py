@@ -147,14 +147,14 @@ def test_who_only_looks_finds_no_session_that_is_not_live_where_each_has_an_agen
         with pytest.raises(UnknownSession):
             door.admit(access, connect_request)
     else:
-        assert door.admit(access, connect_request).viewer.only == "s"
+        assert door.admit(access, connect_request).scope.only == "s"
     live(door, "t", "ann")
-    assert door.admit(access, ConnectRequest(session="t", observe=True)).viewer.only == "t"
+    assert door.admit(access, ConnectRequest(session="t", observe=True)).scope.only == "t"
 
 
 def test_who_wants_no_session_in_particular_may_see_all_of_its_identity(scene: Scene) -> None:
-    viewer = scene.door().admit(scene.access(), ConnectRequest()).viewer
-    assert (viewer.identity, viewer.only, viewer.guest) == ("ann", None, False)
+    scope = scene.door().admit(scene.access(), ConnectRequest()).scope
+    assert (scope.identity, scope.only, scope.guest) == ("ann", None, False)
 
 
 # Who may join which session
@@ -197,7 +197,7 @@ def test_an_own_session_is_joined_at_the_agent_that_it_is_of(scene: Scene) -> No
     for connect_request in (ConnectRequest(session="s"), ConnectRequest("fake", "s")):
         admission = door.admit(scene.access(), connect_request)
         assert admission.agent == "fake"
-        assert (admission.viewer.only, admission.viewer.guest) == ("s", False)
+        assert (admission.scope.only, admission.scope.guest) == ("s", False)
 
 
 def test_an_own_session_that_is_not_live_can_be_joined_as_well(scene: Scene) -> None:
@@ -296,8 +296,8 @@ def test_a_token_for_a_session_says_more_than_what_is_asked_for(scene: Scene) ->
     ):
         admission = door.admit(guest, connect_request)
         assert admission.agent == "fake"
-        assert (admission.viewer.only, admission.viewer.guest) == ("s", True)
-        assert admission.viewer.identity == guest.identity
+        assert (admission.scope.only, admission.scope.guest) == ("s", True)
+        assert admission.scope.identity == guest.identity
 
 
 def test_for_a_guest_there_is_no_session_but_its_own(scene: Scene) -> None:
@@ -328,14 +328,14 @@ def test_a_guests_token_stays_with_the_session_that_it_led_to_first(scene: Scene
     door = scene.door()
     guest = scene.guest("s")
     session = live(door, "s", "ann")
-    viewer = door.admit(guest, ConnectRequest()).viewer
-    assert viewer.sees(session)
+    scope = door.admit(guest, ConnectRequest()).scope
+    assert scope.sees(session)
     door.registry.end(session)
     # Agents that count their sessions give the same id to the next one.
     later = live(door, "s", "bob")
-    assert not viewer.sees(later)
+    assert not scope.sees(later)
     assert refusal(door, guest) == UNKNOWN
-    assert door.admit(scene.guest("s"), ConnectRequest()).viewer.sees(later)
+    assert door.admit(scene.guest("s"), ConnectRequest()).scope.sees(later)
 
 
 def test_a_guest_of_an_agent_that_the_token_does_not_allow_is_let_in_nowhere(scene: Scene) -> None:
@@ -349,7 +349,7 @@ def test_who_asks_the_gateway_itself_needs_no_agent(scene: Scene) -> None:
     for connect_request in (ConnectRequest(control=True), ConnectRequest("a", "nothing", control=True)):
         admission = door.admit(scene.access("ann", "a", "c"), connect_request)
         assert admission.agent == ""
-        assert admission.viewer.only == connect_request.session
+        assert admission.scope.only == connect_request.session
 
 
 def test_who_asks_the_gateway_itself_for_the_sessions_of_an_agent_that_there_is_not_is_told(scene: Scene) -> None:
@@ -368,8 +368,8 @@ def test_who_asks_the_gateway_itself_for_the_sessions_of_an_agent_that_there_is_
 
 def test_who_asks_the_gateway_itself_with_a_token_for_a_session_sees_that_one(scene: Scene) -> None:
     door = scene.door()
-    viewer = door.admit(scene.guest("s"), ConnectRequest(control=True)).viewer
-    assert (viewer.only, viewer.guest) == ("s", True)
+    scope = door.admit(scene.guest("s"), ConnectRequest(control=True)).scope
+    assert (scope.only, scope.guest) == ("s", True)
     assert refusal(door, scene.guest("g"), session="s", control=True) == UNKNOWN
 
 
@@ -378,9 +378,9 @@ def test_who_asks_the_gateway_itself_with_a_token_for_a_session_sees_that_one(sc
 
 def test_a_token_for_some_workspaces_sees_what_is_in_them(scene: Scene) -> None:
     door = scene.door()
-    viewer = door.admit(scene.access(workspaces=["a", "gone"]), ConnectRequest()).viewer
-    assert viewer.workspaces == ("a", "gone")
-    assert door.admit(scene.access(), ConnectRequest()).viewer.workspaces is None
+    scope = door.admit(scene.access(workspaces=["a", "gone"]), ConnectRequest()).scope
+    assert scope.workspaces == ("a", "gone")
+    assert door.admit(scene.access(), ConnectRequest()).scope.workspaces is None
 
 
 @pytest.mark.parametrize("make", [live, past])
@@ -421,4 +421,4 @@ def test_who_shows_a_certificate_has_what_that_is_bound_to(scene: Scene) -> None
     door = scene.door({"a": agent(), "fake": agent()}, default_agent="a")
     access = Access("ann", None, "laptop", role="observer", agents=("fake",), workspaces=("w",))
     admission = door.admit(access, ConnectRequest())
-    assert (admission.agent, admission.role, admission.viewer.workspaces) == ("fake", Role.OBSERVER, ("w",))
+    assert (admission.agent, admission.role, admission.scope.workspaces) == ("fake", Role.OBSERVER, ("w",))

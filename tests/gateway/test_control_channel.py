@@ -82,22 +82,22 @@ class ControlContext:
         )
         return scene
 
-    async def told(self, viewer: SessionScope = ME) -> dict[str, Any]:
+    async def told(self, scope: SessionScope = ME) -> dict[str, Any]:
         """All that this one is told."""
-        async with connection(self, viewer) as editor:
+        async with connection(self, scope) as editor:
             result: dict[str, Any] = (await editor.request(METHOD, {}))["result"]
         return result
 
-    async def sessions(self, viewer: SessionScope = ME) -> list[dict[str, Any]]:
+    async def sessions(self, scope: SessionScope = ME) -> list[dict[str, Any]]:
         """The sessions that this one is told of, and nothing else."""
-        result = await self.told(viewer)
+        result = await self.told(scope)
         assert list(result) == ["sessions"]
         sessions: list[dict[str, Any]] = result["sessions"]
         return sessions
 
-    async def ids(self, viewer: SessionScope = ME) -> list[str]:
+    async def ids(self, scope: SessionScope = ME) -> list[str]:
         """The ids of the sessions that this one is told of."""
-        return [session["sessionId"] for session in await self.sessions(viewer)]
+        return [session["sessionId"] for session in await self.sessions(scope)]
 
 
 @pytest.fixture
@@ -119,12 +119,12 @@ def now(monkeypatch: pytest.MonkeyPatch) -> float:
 
 
 @asynccontextmanager
-async def connection(context: ControlContext, viewer: SessionScope = ME) -> AsyncIterator[Editor]:
+async def connection(context: ControlContext, scope: SessionScope = ME) -> AsyncIterator[Editor]:
     """The other end of a control connection."""
     theirs, ours = memory_message_stream_pair()
     with trio.fail_after(TIMEOUT):
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(serve_control_channel, ours, viewer, context.desk())
+            nursery.start_soon(serve_control_channel, ours, scope, context.desk())
             yield Editor(theirs)
             await theirs.aclose()
 

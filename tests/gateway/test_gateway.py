@@ -308,7 +308,7 @@ async def running(gateway: Gateway) -> AsyncIterator[Enter]:
 def test_who_is_let_in_is_judged_by_what_its_token_is_bound_to(scene: Scene) -> None:
     gateway = scene.gateway({"a": agent(), "b": agent()}, default_agent="b")
     admission = gateway.admit(scene.access("ann", "a", role="observer"), ConnectRequest())
-    assert (admission.agent, admission.role, admission.viewer.identity) == ("a", Role.OBSERVER, "ann")
+    assert (admission.agent, admission.role, admission.scope.identity) == ("a", Role.OBSERVER, "ann")
     assert refusal(gateway, scene.access("ann", "a"), agent="b")[0] is Forbidden
 
 
