@@ -60,10 +60,10 @@ check: $(VENV)/has-dev
 	tools/check_wheel $(BIN)/python
 
 # What decides, without I/O.
-PURE := acp_gateway/core/*,acp_gateway/protocol/*,acp_gateway/client/recovery.py,acp_gateway/client/positions.py,acp_gateway/client/reopening.py
+PURE := acp_gateway/core/*,acp_gateway/protocol/*,acp_gateway/client/editor_state.py,acp_gateway/client/recovery.py,acp_gateway/client/positions.py,acp_gateway/client/reopening.py
 
 coverage: $(VENV)/has-dev
-	$(BIN)/coverage run --branch --include "$(PURE)" -m pytest -q tests/core tests/protocol tests/client/test_recovery.py \
+	$(BIN)/coverage run --branch --include "$(PURE)" -m pytest -q tests/core tests/protocol tests/client/test_editor_state.py tests/client/test_recovery.py \
 		tests/client/test_positions.py tests/client/test_reopening.py
 	$(BIN)/coverage report --show-missing --fail-under 100
 

@@ -5,8 +5,8 @@ restored, and its open requests answered. The editor should not notice. So its r
 messages pass.
 
 Outside of a recovery all messages pass unchanged. From the gateway, tens of thousands pass per second, most of them
-notifications, which are not parsed. Positions in sessions are computed lazily (`positions`). Pending requests of the
-agent, and the state of each session that is being restored, are in `reopening`.
+notifications, which are not parsed. `editor_state` has what the editor has open, `reopening` the state of each session
+that is being restored.
 
 A recovery has three steps, all driven by `from_gateway`:
 
@@ -21,15 +21,14 @@ continues the known epoch. Ids are kept as JSON text, spelled as they were recei
 
 import re
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
-from acp_gateway.client.positions import Positions, updated_session
-from acp_gateway.client.reopening import PendingRequests, SessionRestore, restore_method
+from acp_gateway.client.editor_state import EditorState, Outcome
+from acp_gateway.client.positions import updated_session
+from acp_gateway.client.reopening import SessionRestore, restore_method
 from acp_gateway.protocol.gaps import MAY_BE_MISSING, SESSION_LOST, gap
 from acp_gateway.protocol.json_text import (
     INTERNAL_ERROR,
-    METHOD_NOT_FOUND,
     NOTHING,
     elements_at,
     encode,
@@ -46,39 +45,22 @@ from acp_gateway.protocol.json_text import (
 )
 from acp_gateway.protocol.methods import (
     CANCEL_REQUEST,
-    CLOSE,
-    DELETE,
-    FORK,
-    INITIALIZE,
     LOAD,
     META,
-    NEW,
     PROMPT,
     RESERVED_PREFIX,
-    RESUME,
     SESSION_UPDATE,
 )
-from acp_gateway.protocol.outbox import Mark, read_control
+from acp_gateway.protocol.outbox import Mark
 
 _AGENT_ENDED: Final = frozenset({"agent_ended", "agent_not_started", "agent_silent", "agent_stalled"})
 """Error reasons that concern the agent, not the request."""
 
-_RESERVED: Final = RESERVED_PREFIX.encode()
 _CANCEL: Final = CANCEL_REQUEST.encode()
 # Twice as fast as `in`, which stops at each quote.
 _find_id: Final = re.compile(rb'"id"').search
 # Part of every escaped spelling of `"id"`: i and d are U+0069 and U+0064.
 _ESCAPED_ID: Final = b"\\u006"
-
-
-@dataclass(slots=True)
-class Outcome:
-    """Messages to send now, in order, and log messages."""
-
-    to_gateway: list[bytes] = field(default_factory=list)
-    to_editor: list[bytes] = field(default_factory=list)
-    log_messages: list[str] = field(default_factory=list)
-    """Log messages, without content of sessions."""
 
 
 class Failure(NamedTuple):
@@ -90,40 +72,17 @@ class Failure(NamedTuple):
     """The machine-readable `data.reason`."""
 
 
-@dataclass(slots=True)
-class _Request:
-    """An open request of the editor."""
-
-    method: str
-    session: str | None
-    params: bytes
-    """The params object; empty unless the request opens a session."""
-    repeats: int = 0
-    """Number of later requests with the same id, each of which the gateway answers with an error."""
-
-
 class RecoveryState:
-    """The open requests and sessions of one editor, and the state of a recovery.
+    """Passes messages between one editor and the gateway, and recovers the editor's state on a new link.
 
     Paths in messages are remote ones: path maps are applied between this and the editor. Messages from the editor must
     be UTF-8.
     """
 
     def __init__(self) -> None:
-        self.started = False
-        """True after the editor's `initialize` was answered with a result."""
         self.failure: Failure | None = None
         """The error response that ended the last recovery; None if it succeeded."""
-        # The editor's `initialize` that succeeded or is in flight, and its id.
-        self._initialize: bytes | None = None
-        self._initialize_id: bytes | None = None
-        # Open requests of the editor by id, oldest first.
-        self._open: dict[bytes, _Request] = {}
-        # Requests of the agent to the editor.
-        self._pending = PendingRequests()
-        # Open sessions of the editor, with the params object that opened each.
-        self._sessions: dict[str, bytes] = {}
-        self._positions = Positions()
+        self._editor = EditorState()
         # During a recovery: the id of the repeated `initialize`, the sessions not restored yet, the id of the lost
         # connection; and the number of all requests that restored a session, for their ids.
         self._initializing: bytes | None = None
@@ -132,63 +91,24 @@ class RecoveryState:
         self._reopened = 0
 
     @property
+    def started(self) -> bool:
+        """True after the editor's `initialize` was answered with a result."""
+        return self._editor.started
+
+    @property
     def recovering(self) -> bool:
         """True during a recovery: messages of the editor have to wait, except those that `may_go`."""
         return self._initializing is not None or bool(self._reopening)
 
     def waiting(self) -> list[str]:
         """Return the methods of the editor's open requests, oldest first."""
-        return [request.method for request in self._open.values()]
+        return [request.method for request in self._editor.requests.values()]
 
     # From the editor
 
     def from_editor(self, batch: Sequence[bytes]) -> Outcome:
         """Process messages of the editor. They pass unchanged, except reserved methods and responses that come late."""
-        outcome = Outcome()
-        for message in batch:
-            if self._passes_up(message, outcome):
-                outcome.to_gateway.append(message)
-        return outcome
-
-    def _passes_up(self, message: bytes, outcome: Outcome) -> bool:
-        if b'"id"' not in message and b"\\" not in message and _RESERVED not in message:
-            return True
-        envelope = read_envelope(message)
-        if envelope is None:
-            # The gateway answers invalid messages, but must not take one for a link message.
-            if read_control(message) is None:
-                return True
-            outcome.log_messages.append("dropped a message of the editor: link messages are reserved")
-            return False
-        raw_id, method, _ = envelope
-        if method is None:
-            if raw_id is None or self._pending.answer(raw_id):
-                return True
-            outcome.log_messages.append("dropped the editor's response to a request that was cancelled")
-            return False
-        if method.startswith(RESERVED_PREFIX):
-            if raw_id is None:
-                outcome.log_messages.append(f"dropped a notification of the editor: {method[:80]!r} is reserved")
-            else:
-                to = raw_id if may_be_id(raw_id) else b"null"
-                why = "methods that begin with _acp-gateway/ are reserved"
-                outcome.to_editor.append(error(to, METHOD_NOT_FOUND, why))
-            return False
-        if raw_id is not None and may_be_id(raw_id):
-            self._record_request(raw_id, method, message)
-        return True
-
-    def _record_request(self, raw_id: bytes, method: str, message: bytes) -> None:
-        if raw_id in self._open:
-            self._open[raw_id].repeats += 1
-            return
-        session_id = text_at(message, "params", "sessionId")
-        params = object_at(message, "params") if method in (NEW, LOAD, RESUME, FORK) else b"{}"
-        self._open[raw_id] = _Request(method, session_id, params)
-        if method == INITIALIZE and self._initialize is None:
-            self._initialize, self._initialize_id = message, raw_id
-        elif method in (LOAD, RESUME) and session_id is not None:
-            self._positions.loads(session_id)
+        return self._editor.from_editor(batch)
 
     # From the gateway
 
@@ -213,7 +133,7 @@ class RecoveryState:
     def _go_down(self, run: Sequence[bytes], outcome: Outcome) -> None:
         """Process messages of the gateway that contain no mark."""
         if not self.recovering and not self._worth_reading(run):
-            self._positions.passed(run)
+            self._editor.positions.passed(run)
             outcome.to_editor += run
             return
         for message in run:
@@ -226,11 +146,11 @@ class RecoveryState:
         return (
             _find_id(text) is not None
             or (b"\\" in text and _ESCAPED_ID in text)
-            or (bool(self._pending) and b"$" in text and _CANCEL in text)
+            or (bool(self._editor.pending) and b"$" in text and _CANCEL in text)
         )
 
     def _mark(self, mark: Mark) -> None:
-        for session_id, (epoch, _) in self._positions.marked(mark).items():
+        for session_id, (epoch, _) in self._editor.positions.marked(mark).items():
             if session_id in self._reopening:
                 self._reopening[session_id].mark(epoch)
 
@@ -241,66 +161,33 @@ class RecoveryState:
             if method is not None and self._discards(method, message):
                 return False
             if method == CANCEL_REQUEST:
-                self._pending.cancel(raw_at(message, "params", "requestId") or b"")
-            self._positions.passed([message])
+                self._editor.pending.cancel(raw_at(message, "params", "requestId") or b"")
+            self._editor.positions.passed([message])
         elif method is None:
             return self._is_answered(raw_id, message, outcome, failed=failed)
         elif may_be_id(raw_id):
-            self._pending.ask(raw_id, text_at(message, "params", "sessionId"))
+            self._editor.pending.ask(raw_id, text_at(message, "params", "sessionId"))
         return True
 
     def _is_answered(self, raw_id: bytes, message: bytes, outcome: Outcome, *, failed: bool) -> bool:
         """Process a response; return whether it is for the editor."""
         if raw_id == self._initializing:
             self._initializing = None
-            if raw_id not in self._open:
+            if raw_id not in self._editor.requests:
                 self._initialized(message, outcome, failed=failed)
                 return False
         for session_id, reopening in self._reopening.items():
             if raw_id == reopening.raw_id:
                 self._restored(session_id, message, outcome, failed=failed)
                 return False
-        request = self._open.get(raw_id)
-        if request is None:
-            return True
-        if failed and request.repeats:
-            request.repeats -= 1
-            return True
-        self._close(raw_id)
-        if request.method == INITIALIZE and raw_id == self._initialize_id and not self.started:
-            self.started = not failed
-            if failed:
-                self._initialize = None
-        elif failed and request.method == PROMPT:
+        request = self._editor.answered(raw_id, message, failed=failed)
+        if failed and request is not None and request.method == PROMPT:
             reason = _failure(message).reason
             if reason in _AGENT_ENDED and request.session is not None:
                 outcome.log_messages.append(
                     f"the agent has ended ({reason}): the turn in session {request.session:.80} was ended"
                 )
-        elif not failed:
-            self._succeeded(request, message)
         return True
-
-    def _close(self, raw_id: bytes) -> None:
-        """Remove a request that was answered or given up."""
-        request = self._open.pop(raw_id)
-        if request.method in (LOAD, RESUME) and request.session is not None:
-            self._positions.loaded(request.session)
-
-    def _succeeded(self, request: _Request, response: bytes) -> None:
-        session_id = request.session
-        if request.method in (NEW, FORK):
-            session_id = text_at(response, "result", "sessionId")
-        if session_id is None:
-            return
-        if request.method in (NEW, FORK, LOAD, RESUME):
-            self._sessions[session_id] = request.params
-        elif request.method in (CLOSE, DELETE):
-            self._forget(session_id)
-
-    def _forget(self, session_id: str) -> None:
-        self._sessions.pop(session_id, None)
-        self._positions.forget(session_id)
 
     # Recovery
 
@@ -320,28 +207,30 @@ class RecoveryState:
         self._initializing = self.failure = None
         self._abandon()
         self._reopening = {
-            session_id: SessionRestore(session_id, self._positions.at(session_id))
-            for session_id in (self._sessions if self.started else ())
+            session_id: SessionRestore(session_id, self._editor.positions.at(session_id))
+            for session_id in (self._editor.sessions if self.started else ())
         }
         requests, answers = ids_in(unsent)
         self._settle_requests(requests, why, outcome)
-        for raw_id, session_id in self._pending.unsettled(answers).items():
+        for raw_id, session_id in self._editor.pending.unsettled(answers).items():
             if session_id in self._reopening:
                 self._reopening[session_id].agent_requests.append(raw_id)
             else:
                 self._withdraw(raw_id, outcome)
         if self.started:
-            assert self._initialize is not None
-            self._initializing = self._own_id("initialize")
-            params = with_own_meta(object_at(self._initialize, "params"), encode({"lastId": self._pending.last_id}))
-            text = with_member(self._initialize, "params", params)
+            assert self._editor.initialize is not None
+            self._initializing = self._editor.unused_id("initialize")
+            params = with_own_meta(
+                object_at(self._editor.initialize, "params"), encode({"lastId": self._editor.pending.last_id})
+            )
+            text = with_member(self._editor.initialize, "params", params)
             outcome.to_gateway.append(with_member(text, "id", self._initializing))
         return outcome
 
     def _settle_requests(self, unsent: Collection[bytes], why: str, outcome: Outcome) -> None:
         """Answer requests in flight with an error, but send `initialize` again and keep prompts that may continue."""
         text = f"the link to the gateway was lost ({why}): it is unknown whether this request was carried out"
-        for raw_id, request in list(self._open.items()):
+        for raw_id, request in list(self._editor.requests.items()):
             if raw_id in unsent:
                 continue
             if request.method == PROMPT:
@@ -349,12 +238,12 @@ class RecoveryState:
                     self._reopening[request.session].prompts.append(raw_id)
                 else:
                     self._cancel(raw_id, outcome)
-            elif request.method == INITIALIZE and raw_id == self._initialize_id and not self.started:
-                assert self._initialize is not None
+            elif self._editor.is_initializing(raw_id):
+                assert self._editor.initialize is not None
                 self._initializing = raw_id
-                outcome.to_gateway.append(self._initialize)
+                outcome.to_gateway.append(self._editor.initialize)
             else:
-                self._close(raw_id)
+                self._editor.close(raw_id)
                 outcome.to_editor.append(error(raw_id, INTERNAL_ERROR, text, "outage"))
                 outcome.log_messages.append(f"{request.method[:80]!r} was in flight and is answered with an error")
 
@@ -375,29 +264,26 @@ class RecoveryState:
         raw_id, method, _ = read_envelope(message) or NOTHING
         if method is None:
             waits = any(raw_id in one.agent_requests for one in self._reopening.values())
-            return raw_id is not None and raw_id in self._pending and not waits
+            return raw_id is not None and raw_id in self._editor.pending and not waits
         if self._initializing is not None or method == CANCEL_REQUEST:
             return False
         session_id = text_at(message, "params", "sessionId")
-        return session_id in self._sessions and session_id not in self._reopening
+        return session_id in self._editor.sessions and session_id not in self._reopening
 
     def give_up(self, message: str, reason: str) -> list[bytes]:
         """Return an error response for each open request of the editor, also prompts and unsent ones, and forget them.
 
         Sessions are kept: a recovery may start later.
         """
-        errors = [error(raw_id, INTERNAL_ERROR, message, reason) for raw_id in self._open]
-        for raw_id in list(self._open):
-            self._close(raw_id)
         if not self.started:
-            self._initialize = self._initializing = None
-        return errors
+            self._initializing = None
+        return self._editor.close_all(message, reason)
 
     def _abandon(self) -> None:
         """End a recovery early; the editor keeps its position in sessions of which nothing has passed."""
         for session_id, reopening in self._reopening.items():
             if not reopening.goes_on:
-                self._positions.put(session_id, reopening.seen)
+                self._editor.positions.put(session_id, reopening.seen)
         self._reopening.clear()
 
     def _initialized(self, response: bytes, outcome: Outcome, *, failed: bool) -> None:
@@ -408,13 +294,13 @@ class RecoveryState:
             return
         method = restore_method(response)
         for session_id, reopening in list(self._reopening.items()):
-            if method is None or session_id not in self._sessions:
+            if method is None or session_id not in self._editor.sessions:
                 outcome.log_messages.append(f"session {session_id:.80} is lost: the agent can't restore sessions")
                 self._lose(session_id, outcome)
                 continue
             self._reopened += 1
-            raw_id = self._own_id(f"attach:{self._reopened}")
-            opening = reopening.request(raw_id, method, self._sessions[session_id], self._lost_connection)
+            raw_id = self._editor.unused_id(f"attach:{self._reopened}")
+            opening = reopening.request(raw_id, method, self._editor.sessions[session_id], self._lost_connection)
             outcome.to_gateway.append(opening)
 
     def _restored(self, session_id: str, response: bytes, outcome: Outcome, *, failed: bool) -> None:
@@ -446,7 +332,7 @@ class RecoveryState:
                 # The replay was discarded. After session/resume, the gateway itself reports the gap.
                 outcome.to_editor.append(gap(session_id, MAY_BE_MISSING))
         if not reopening.marked:
-            self._positions.forget(session_id)
+            self._editor.positions.forget(session_id)
         cut = text_at(response, "result", "_meta", META, "cut")
         if cut is not None:
             what = "the gateway was restarted" if cut == "gateway_restarted" else f"{cut[:80]!r}"
@@ -456,7 +342,7 @@ class RecoveryState:
         self._settle(session_id, prompts, agent_requests, outcome)
 
     def _lose(self, session_id: str, outcome: Outcome) -> None:
-        self._forget(session_id)
+        self._editor.forget(session_id)
         # An observer sends no requests, so no error would report the loss.
         outcome.to_editor.append(gap(session_id, SESSION_LOST))
         self._settle(session_id, (), (), outcome)
@@ -466,13 +352,13 @@ class RecoveryState:
     ) -> None:
         """End a session's prompts and agent requests, except these, which are still open."""
         reopening = self._reopening.pop(session_id)
-        over = [raw_id for raw_id in reopening.prompts if raw_id not in prompts and raw_id in self._open]
+        over = [raw_id for raw_id in reopening.prompts if raw_id not in prompts and raw_id in self._editor.requests]
         gone = [raw_id for raw_id in reopening.agent_requests if raw_id not in agent_requests]
         for raw_id in over:
             self._cancel(raw_id, outcome)
         for raw_id in gone:
             self._withdraw(raw_id, outcome)
-        if session_id in self._sessions:
+        if session_id in self._editor.sessions:
             outcome.log_messages.append(
                 f"session {session_id:.80} is restored: {len(over)} of {len(reopening.prompts)} prompts and "
                 f"{len(gone)} of {len(reopening.agent_requests)} agent requests cancelled"
@@ -483,27 +369,23 @@ class RecoveryState:
         if not self.recovering:
             return False
         if method != SESSION_UPDATE:
-            return method.startswith(RESERVED_PREFIX) and not self._wants_extensions()
+            return method.startswith(RESERVED_PREFIX) and not self._editor.wants_extensions()
         reopening = self._reopening.get(updated_session(message) or "")
         if reopening is None or not reopening.discard():
             return False
         if reopening.marked:
             # Counted, because the gateway counts it too.
-            self._positions.passed([message])
+            self._editor.positions.passed([message])
         return True
-
-    def _wants_extensions(self) -> bool:
-        asked = raw_at(self._initialize or b"", "params", "clientCapabilities", "_meta", META)
-        return asked not in (None, b"null", b"false")
 
     def _cancel(self, raw_id: bytes, outcome: Outcome) -> None:
         """Answer a prompt as cancelled."""
-        del self._open[raw_id]
+        del self._editor.requests[raw_id]
         outcome.to_editor.append(b'{"jsonrpc":"2.0","id":%b,"result":{"stopReason":"cancelled"}}' % raw_id)
 
     def _withdraw(self, raw_id: bytes, outcome: Outcome) -> None:
         """Cancel an agent request, or drop the response to it that was not sent."""
-        if self._pending.withdraw(raw_id):
+        if self._editor.pending.withdraw(raw_id):
             outcome.to_editor.append(
                 b'{"jsonrpc":"2.0","method":%b,"params":{"requestId":%b}}' % (encode(CANCEL_REQUEST), raw_id)
             )
@@ -511,17 +393,10 @@ class RecoveryState:
     def _is_valid(self, message: bytes) -> bool:
         raw_id, method, _ = read_envelope(message) or NOTHING
         if raw_id is None:
-            return method != CANCEL_REQUEST or raw_at(message, "params", "requestId") in self._open
+            return method != CANCEL_REQUEST or raw_at(message, "params", "requestId") in self._editor.requests
         if method is None:
-            return raw_id in self._pending
-        return raw_id in self._open or not may_be_id(raw_id)
-
-    def _own_id(self, purpose: str) -> bytes:
-        """Return an id for a request of the shim's own, different from the editor's open ones."""
-        raw_id = b'"acp-gateway:%b"' % purpose.encode()
-        while raw_id in self._open:
-            raw_id = raw_id[:-1] + b'+"'
-        return raw_id
+            return raw_id in self._editor.pending
+        return raw_id in self._editor.requests or not may_be_id(raw_id)
 
 
 def _failure(response: bytes) -> Failure:

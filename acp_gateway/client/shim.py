@@ -21,8 +21,9 @@ from typing import Final, NamedTuple
 import trio
 
 from acp_gateway.client.dialing import Destination
+from acp_gateway.client.editor_state import Outcome
 from acp_gateway.client.reconnect_policy import ReconnectSettings
-from acp_gateway.client.recovery import Outcome, RecoveryState
+from acp_gateway.client.recovery import RecoveryState
 from acp_gateway.client.uplink import Uplink
 from acp_gateway.errors import GatewayError, ProtocolError
 from acp_gateway.protocol import json_text, spans

@@ -5,128 +5,25 @@ from typing import Any
 
 import pytest
 
-from acp_gateway.client.recovery import Failure, Outcome, RecoveryState
+from acp_gateway.client.recovery import Failure
 from acp_gateway.protocol.gaps import MAY_BE_MISSING, SESSION_LOST, gap
-from acp_gateway.protocol.outbox import Mark, acknowledgement
-
-CWD = {"cwd": "/srv/x", "mcpServers": []}
-RESUMES: dict[str, Any] = {"agentCapabilities": {"loadSession": True, "sessionCapabilities": {"resume": {}}}}
-LOADS: dict[str, Any] = {"agentCapabilities": {"loadSession": True}}
-NEITHER: dict[str, Any] = {"agentCapabilities": {"loadSession": False, "sessionCapabilities": {"resume": None}}}
-
-
-def encode(value: Any) -> bytes:
-    return json.dumps(value, separators=(",", ":")).encode()
-
-
-def request(message_id: Any, method: str, **params: Any) -> bytes:
-    return encode({"jsonrpc": "2.0", "id": message_id, "method": method, "params": params})
-
-
-def notification(method: str, **params: Any) -> bytes:
-    return encode({"jsonrpc": "2.0", "method": method, "params": params})
-
-
-def result(message_id: Any, **members: Any) -> bytes:
-    return encode({"jsonrpc": "2.0", "id": message_id, "result": members})
-
-
-def error(message_id: Any, code: int = -32603, message: str = "no", **data: Any) -> bytes:
-    return encode({"jsonrpc": "2.0", "id": message_id, "error": {"code": code, "message": message, "data": data}})
-
-
-def update(session: str = "s", text: str = "t") -> bytes:
-    return notification("session/update", sessionId=session, update={"sessionUpdate": "plan", "text": text})
-
-
-def mark(**positions: tuple[str, int]) -> Mark:
-    return Mark(acknowledgement(7, positions))
-
-
-def cancelled(message_id: Any) -> bytes:
-    return result(message_id, stopReason="cancelled")
-
-
-def withdrawn(message_id: Any) -> bytes:
-    return notification("$/cancel_request", requestId=message_id)
-
-
-def adopting(message_id: str, prompts: list[Any] | None = None, questions: list[Any] | None = None) -> bytes:
-    return result(message_id, _meta={"acp-gateway": {"prompts": prompts or [], "questions": questions or []}})
-
-
-class Dialogue:
-    """An editor and a gateway with the conversation between them."""
-
-    def __init__(self) -> None:
-        self.conversation = RecoveryState()
-        self.log_messages: list[str] = []
-
-    def editor_says(self, *messages: bytes) -> list[bytes]:
-        """Returns what goes up; nothing comes back."""
-        outcome = self._noted(self.conversation.from_editor(list(messages)))
-        assert outcome.to_editor == []
-        return outcome.to_gateway
-
-    def gateway_says(self, *messages: bytes) -> list[bytes]:
-        """Returns what comes down; nothing goes back."""
-        outcome = self._noted(self.conversation.from_gateway(list(messages)))
-        assert outcome.to_gateway == []
-        return outcome.to_editor
-
-    def introduces(self, **params: Any) -> None:
-        self.editor_says(request(0, "initialize", **params))
-        self.gateway_says(result(0))
-
-    def opens(self, *sessions: str) -> None:
-        for session in sessions:
-            self.editor_says(request(f"new {session}", "session/new", **CWD))
-            self.gateway_says(result(f"new {session}", sessionId=session))
-
-    def prompts(self, message_id: Any, session: str = "s") -> bytes:
-        message = request(message_id, "session/prompt", sessionId=session, prompt=[])
-        assert self.editor_says(message) == [message]
-        return message
-
-    def is_asked(self, message_id: Any, session: str = "s") -> bytes:
-        message = request(message_id, "session/request_permission", sessionId=session)
-        assert self.gateway_says(message) == [message]
-        return message
-
-    def loses_link(self, *unsent: bytes, why: str = "gone") -> list[bytes]:
-        """Begins a recovery; returns what the editor is told at once."""
-        outcome = self._noted(self.conversation.begin_recovery("c1", list(unsent), why))
-        self.sent = outcome.to_gateway
-        return outcome.to_editor
-
-    def is_introduced_again(self, **answer: Any) -> Outcome:
-        (again,) = self.sent
-        outcome = self._noted(self.conversation.from_gateway([result(json.loads(again)["id"], **(answer or RESUMES))]))
-        self.sent = outcome.to_gateway
-        return outcome
-
-    def reattached(self, *unsent: bytes) -> list[Any]:
-        """The requests that open the sessions again, after a link was lost."""
-        self.loses_link(*unsent)
-        assert self.is_introduced_again().to_editor == []
-        return [json.loads(message) for message in self.sent]
-
-    def seen(self, *unsent: bytes) -> dict[str, Any]:
-        """Return the own `_meta` of each restore request."""
-        return {
-            message["params"]["sessionId"]: message["params"]["_meta"]["acp-gateway"]
-            for message in self.reattached(*unsent)
-        }
-
-    def positions(self) -> dict[str, Any]:
-        return {
-            session: (ours["epoch"], ours["position"]) if "epoch" in ours else None
-            for session, ours in self.seen().items()
-        }
-
-    def _noted(self, outcome: Outcome) -> Outcome:
-        self.log_messages += outcome.log_messages
-        return outcome
+from acp_gateway.protocol.outbox import Mark
+from tests.client.dialogue import (
+    CWD,
+    LOADS,
+    NEITHER,
+    Dialogue,
+    adopting,
+    cancelled,
+    encode,
+    error,
+    mark,
+    notification,
+    request,
+    result,
+    update,
+    withdrawn,
+)
 
 
 @pytest.fixture
@@ -142,120 +39,6 @@ def talk() -> Dialogue:
 def new() -> Dialogue:
     """An editor that has said nothing yet."""
     return Dialogue()
-
-
-# What waits for an answer
-
-
-def test_a_request_waits_until_its_answer_has_passed(new: Dialogue) -> None:
-    new.editor_says(b'{"id":1,"method":"a"}', b'{"method":"b","id":"1"}')
-    assert new.conversation.waiting() == ["a", "b"]
-    assert new.gateway_says(b'{"result":{},"id":1}') == [b'{"result":{},"id":1}']
-    assert new.conversation.waiting() == ["b"]
-
-
-@pytest.mark.parametrize(
-    "message",
-    [
-        b'{"method":"n"}',
-        b'{"id":1,"result":{}}',
-        b'{"id":1',
-        b"[]",
-        b'"id"',
-        b"\xff",
-        b'"id"\xff',
-        b'{"id":1,"\xff":2}',
-        b"",
-        b'{"id":1,"method":7}',
-        b'{"id":{},"method":"m"}',
-        b'{"id":true,"method":"m"}',
-        b'{"id":[1],"method":"m"}',
-        b'{"error":{}, "x":"\\n"}',
-    ],
-)
-def test_what_is_no_request_goes_up_and_does_not_wait(new: Dialogue, message: bytes) -> None:
-    assert new.editor_says(message) == [message]
-    assert new.conversation.waiting() == []
-
-
-@pytest.mark.parametrize("raw_id", [b"null", b'""', b"0", b"1.0", b"1e2", b"9223372036854775808", b'"\\u0061"'])
-def test_whatever_can_be_an_id_is_one(new: Dialogue, raw_id: bytes) -> None:
-    new.editor_says(b'{"id":%b,"method":"m"}' % raw_id)
-    assert new.conversation.waiting() == ["m"]
-    new.gateway_says(b'{"id":%b,"result":null}' % raw_id)
-    assert new.conversation.waiting() == []
-
-
-@pytest.mark.parametrize(
-    "message",
-    [b'{"id":1,"method":"m"}', b'{"method":"n","params":{"id":1}}', b'{"id":1.0,"result":1}', b'{"id":2,"error":1}'],
-)
-def test_what_is_no_answer_to_it_leaves_a_request_open(new: Dialogue, message: bytes) -> None:
-    new.editor_says(b'{"id":1,"method":"m"}')
-    assert new.gateway_says(message) == [message]
-    assert new.conversation.waiting() == ["m"]
-
-
-def test_an_id_member_with_escapes_is_found(new: Dialogue) -> None:
-    new.editor_says(b'{"\\u0069d":1,"\\u006dethod":"m"}')
-    assert new.conversation.waiting() == ["m"]
-    new.gateway_says(b'{"i\\u0064":1,"result":null}')
-    assert new.conversation.waiting() == []
-
-
-def test_an_answer_when_nothing_waits_passes(new: Dialogue) -> None:
-    assert new.gateway_says(result(1)) == [result(1)]
-
-
-def test_the_refusal_of_an_id_that_is_used_twice_leaves_the_first_request_open(new: Dialogue) -> None:
-    new.editor_says(request(1, "a"), request(1, "b"))
-    new.gateway_says(error(1, -32600))
-    assert new.conversation.waiting() == ["a"]
-    new.gateway_says(error(1))
-    assert new.conversation.waiting() == []
-
-
-def test_a_result_beside_an_error_that_is_null_is_a_result(new: Dialogue) -> None:
-    new.editor_says(request(0, "initialize"))
-    new.gateway_says(b'{"id":0,"result":{},"error":null}')
-    assert new.conversation.started
-
-
-# Who may say what
-
-
-@pytest.mark.parametrize("method", ["_acp-gateway/ack", "_acp-gateway/", "_\\u0061cp-gateway/x", "_acp-gateway\\/x"])
-def test_a_request_for_a_method_of_the_gateways_own_is_refused(new: Dialogue, method: str) -> None:
-    outcome = new.conversation.from_editor([b'{"id": "7","method":"%b"}' % method.encode()])
-    (answer,) = map(json.loads, outcome.to_editor)
-    assert (answer["id"], answer["error"]["code"]) == ("7", -32601)
-    assert outcome.to_gateway == []
-    assert new.conversation.waiting() == []
-
-
-def test_a_refusal_that_has_no_id_is_under_null(new: Dialogue) -> None:
-    outcome = new.conversation.from_editor([b'{"id":{},"method":"_acp-gateway/x"}'])
-    assert json.loads(outcome.to_editor[0])["id"] is None
-
-
-@pytest.mark.parametrize("method", [b"_acp-gateway/ack", b"_acp-gatewa\\u0079/goodbye", b"\\u005facp-gateway/news"])
-def test_a_notification_of_the_gateways_own_is_dropped(new: Dialogue, method: bytes) -> None:
-    assert new.editor_says(b'{"method":"a"}', b'{"method":"%b"}' % method, b'{"method":"b"}') == [
-        b'{"method":"a"}',
-        b'{"method":"b"}',
-    ]
-    assert len(new.log_messages) == 1
-
-
-def test_what_the_other_end_might_take_for_its_own_is_dropped_though_it_is_no_json(new: Dialogue) -> None:
-    assert new.editor_says(b'{"method":"_acp-gateway/goodbye","params":NaN}') == []
-    assert len(new.log_messages) == 1
-
-
-def test_a_text_about_the_gateways_methods_is_no_such_method(new: Dialogue) -> None:
-    message = request(1, "session/prompt", prompt=[{"text": "what is _acp-gateway/ack?"}])
-    assert new.editor_says(message) == [message]
-    assert new.editor_says(b"_acp-gateway/ack") == [b"_acp-gateway/ack"]
 
 
 def test_marks_never_reach_the_editor(new: Dialogue) -> None:

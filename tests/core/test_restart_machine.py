@@ -15,7 +15,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
-from acp_gateway.client.recovery import Outcome, RecoveryState
+from acp_gateway.client.editor_state import Outcome
+from acp_gateway.client.recovery import RecoveryState
 from acp_gateway.core.journal import Journal
 from acp_gateway.core.multiplexer import Multiplexer
 from acp_gateway.core.registry import Registry
