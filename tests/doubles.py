@@ -16,7 +16,9 @@ from acp_gateway.gateway.agent.process import Agent, Launch, Spawner
 from acp_gateway.gateway.gateway import DATABASE
 from acp_gateway.gateway.storage.database import Database
 from acp_gateway.gateway.storage.records import StoredSession
-from acp_gateway.transports.streams import CloseReason, MessageStream, memory_message_stream_pair
+from acp_gateway.transports.maintained import MaintainedStream
+from acp_gateway.transports.memory import memory_message_stream_pair
+from acp_gateway.transports.streams import CloseReason, MessageStream
 from acp_gateway.transports.timers import TaskSpawner
 
 TIMEOUT = 30.0
@@ -103,10 +105,10 @@ class Editor:
 FAIL = b"the stream raises an error in place of this message"
 
 
-class FragileStream(MessageStream):
+class FragileStream(MaintainedStream):
     """A stream that fails when it is told to, and knows how it was closed."""
 
-    def __init__(self, stream: MessageStream) -> None:
+    def __init__(self, stream: MaintainedStream) -> None:
         super().__init__()
         self._stream = stream
         self.receive_error: Exception = trio.EndOfChannel()

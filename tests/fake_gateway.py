@@ -12,7 +12,8 @@ from acp_gateway.client.reconnect_policy import ReconnectSettings
 from acp_gateway.config.addresses import Address
 from acp_gateway.errors import GatewayError, LinkGone, Unreachable
 from acp_gateway.transports.link import WINDOW, Link
-from acp_gateway.transports.streams import MessageStream, memory_message_stream_pair
+from acp_gateway.transports.maintained import MaintainedStream
+from acp_gateway.transports.memory import memory_message_stream_pair
 from acp_gateway.transports.websocket import Timing
 from tests.doubles import FAIL, FragileStream
 
@@ -38,7 +39,7 @@ class Connection:
     """Both ends of a connection."""
 
     near: FragileStream
-    far: MessageStream
+    far: MaintainedStream
     link: Link
     scope: trio.CancelScope
 

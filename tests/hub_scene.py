@@ -30,7 +30,10 @@ from acp_gateway.gateway.hub import Hub, Limits
 from acp_gateway.gateway.resumption import ResumableLink, ResumeClaim, claim, serve_resumed
 from acp_gateway.protocol.outbox import Mark
 from acp_gateway.transports.link import Link
-from acp_gateway.transports.streams import Charge, CloseReason, MessageStream, memory_message_stream_pair
+from acp_gateway.transports.maintained import MaintainedStream
+from acp_gateway.transports.memory import memory_message_stream_pair
+from acp_gateway.transports.metering import Charge
+from acp_gateway.transports.streams import CloseReason, MessageStream
 from tests.core.scene import make_policy
 from tests.doubles import FAIL, INITIALIZE, TIMEOUT, Editor, FakeAgent, FakeAgents, FragileStream, encode
 
@@ -57,6 +60,8 @@ OPEN: dict[str, Any] = {"cwd": "/srv", "mcpServers": []}
 
 class Peer(Editor):
     """A client of a hub, from the outside; `ours` is the hub's end of its connection."""
+
+    stream: MaintainedStream
 
     def __init__(self, client: Client) -> None:
         stream, ours = memory_message_stream_pair()
@@ -152,7 +157,7 @@ class Traveller(Peer):
             self.stream.send_nowait([FAIL])
         await wait_all_tasks_blocked()
 
-    async def resume(self, ours: Callable[[MessageStream], FragileStream] = FragileStream) -> None:
+    async def resume(self, ours: Callable[[MaintainedStream], FragileStream] = FragileStream) -> None:
         """Take the link up again over another connection; the hub may take the old one for a good one still."""
         resumption = claim(self.ticket, self.link.received)
         self.stream, end = memory_message_stream_pair()
@@ -164,7 +169,7 @@ class Traveller(Peer):
         self._scene.nursery.start_soon(self._resumed, self.ours, resumption, self.doors[-1])
         await wait_all_tasks_blocked()
 
-    async def _resumed(self, stream: MessageStream, resumption: ResumeClaim, over: trio.Event) -> None:
+    async def _resumed(self, stream: MaintainedStream, resumption: ResumeClaim, over: trio.Event) -> None:
         try:
             await serve_resumed(stream, resumption)
         finally:

@@ -34,6 +34,7 @@ from acp_gateway.errors import (
 )
 from acp_gateway.printable import printable
 from acp_gateway.security.tls import check_pin, client_context
+from acp_gateway.transports.maintained import MaintainedStream
 from acp_gateway.transports.ndjson import LineStream
 from acp_gateway.transports.sockets import (
     CERTIFICATE_REQUIRED,
@@ -42,7 +43,7 @@ from acp_gateway.transports.sockets import (
     connect_tcp,
     connect_unix,
 )
-from acp_gateway.transports.streams import ByteStream, MessageStream
+from acp_gateway.transports.streams import ByteStream
 from acp_gateway.transports.websocket import CONNECTION_ID, RESUME, Timing
 from acp_gateway.transports.websocket_client import UpgradeRefused, connect_websocket
 
@@ -158,7 +159,7 @@ class Resume(NamedTuple):
 class Dialed(NamedTuple):
     """A connection to a gateway, and the state of its link there."""
 
-    stream: MessageStream
+    stream: MaintainedStream
     """Ready for `initialize`, or for the messages that a resumed link has missed."""
     connection_id: str | None
     """The id that resumes the link. If `received` is None, it is only a name or None."""
@@ -166,7 +167,7 @@ class Dialed(NamedTuple):
     """Number of messages of the link that the gateway has received; None if it does not resume links."""
 
 
-async def dial(destination: Destination, timing: Timing) -> MessageStream:
+async def dial(destination: Destination, timing: Timing) -> MaintainedStream:
     """Connect, authenticate, and return a stream that is ready for `initialize`.
 
     Raises:
@@ -354,7 +355,7 @@ async def _say_hello(stream: ByteStream, destination: Destination, resume: Resum
 
 
 def _dialed(
-    stream: MessageStream, destination: Destination, resume: Resume | None, connection_id: object, received: object
+    stream: MaintainedStream, destination: Destination, resume: Resume | None, connection_id: object, received: object
 ) -> Dialed:
     """Validate the connection id and message count of a gateway's response; either may be absent.
 

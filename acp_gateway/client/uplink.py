@@ -36,6 +36,7 @@ from acp_gateway.protocol.json_text import NOTHING, read_envelope
 from acp_gateway.protocol.methods import SESSION_CANCEL
 from acp_gateway.protocol.outbox import goodbye
 from acp_gateway.transports.link import LOST, WINDOW, Link
+from acp_gateway.transports.maintained import MaintainedStream
 from acp_gateway.transports.streams import CloseReason, MessageStream, MessageTooLarge
 from acp_gateway.transports.websocket import WebSocketStream
 
@@ -179,7 +180,7 @@ class Uplink:
 
     # Connecting
 
-    async def _reach(self) -> MessageStream:
+    async def _reach(self) -> MaintainedStream:
         """Attempt to connect until it succeeds. Raises the `GatewayError` that is final."""
         started = self._handler.started
         failure: GatewayError | None = None
@@ -193,7 +194,7 @@ class Uplink:
                     await self._rest.wait()
                 await self._back_off(BACKOFF_MAX if started else BACKOFF_MAX_AT_START)
                 outcome = await self._try(started=started)
-                if isinstance(outcome, MessageStream):
+                if isinstance(outcome, MaintainedStream):
                     return outcome
                 self._failures += 1
                 log.info("no connection: %s", outcome)
@@ -213,7 +214,7 @@ class Uplink:
         self._wanted = trio.Event()
         self._attempted_at = trio.current_time()
 
-    async def _try(self, *, started: bool) -> MessageStream | GatewayError:
+    async def _try(self, *, started: bool) -> MaintainedStream | GatewayError:
         """Make one attempt. Return its error if it is to be retried; raise it if it is final."""
         try:
             target = self._destination()
@@ -253,7 +254,7 @@ class Uplink:
     def _silence(self) -> str:
         return explain_silence(self._address)
 
-    async def _connect(self, dialed: Dialed) -> MessageStream | GatewayError:
+    async def _connect(self, dialed: Dialed) -> MaintainedStream | GatewayError:
         """Attach the link to a new connection. Return the error if the gateway's count does not match."""
         if self._connection_id is None:
             if dialed.received is None:
@@ -290,7 +291,7 @@ class Uplink:
 
     # Connected
 
-    async def _serve(self, link: Link, stream: MessageStream) -> Loss:
+    async def _serve(self, link: Link, stream: MaintainedStream) -> Loss:
         """Use a connection until it is lost, and close it. Cancelling sends a goodbye first."""
         loss: Loss | None = None
         try:

@@ -18,7 +18,9 @@ from acp_gateway.core.sessions import Client
 from acp_gateway.gateway.events.recording import Direction, Tape
 from acp_gateway.protocol.outbox import Mark, Outbox, acknowledgement
 from acp_gateway.transports.link import WINDOW, Link
-from acp_gateway.transports.streams import Charge, CloseReason, MessageStream, free
+from acp_gateway.transports.maintained import MaintainedStream
+from acp_gateway.transports.metering import Charge, free
+from acp_gateway.transports.streams import CloseReason
 from acp_gateway.transports.timers import Args, Signal, TaskSpawner
 
 MARK_MESSAGES: Final = 1024
@@ -65,7 +67,7 @@ class Connection:
 
     __slots__ = ("_ends", "given_up", "over", "served", "spawner", "stream")
 
-    def __init__(self, stream: MessageStream) -> None:
+    def __init__(self, stream: MaintainedStream) -> None:
         self.stream = stream
         self.served = False
         """True once a task serves it, which will close it."""
@@ -286,9 +288,9 @@ class Attachment:
 
     # Connections
 
-    def connect(self, stream: MessageStream, peer_received: int = 0) -> Connection:
+    def connect(self, stream: MaintainedStream, peer_received: int = 0) -> Connection:
         """The client is there, or there again; as `Link.connect`. `over` says when the connection is used no more."""
-        stream.charge = self._charge_unfinished
+        stream.meter.charge = self._charge_unfinished
         self.link.connect(stream, peer_received)
         self.returning = self.returning and self.behind
         self.connection = Connection(stream)

@@ -170,7 +170,7 @@ class ClientPump:
                 count = len(batch) + surcharge
                 # Freed now, because it may be large and the next batch may be long in coming.
                 del batch
-                uncharged, frames = stream.take_uncharged()
+                uncharged, frames = stream.meter.take()
                 pause = attachment.charge(count, uncharged, seconds, frames)
                 if pause:
                     await trio.sleep(pause)

@@ -16,15 +16,9 @@ from acp_gateway.gateway.hub import Hub
 from acp_gateway.protocol import jsonrpc
 from acp_gateway.protocol.jsonrpc import InvalidMessage, Kind, Message
 from acp_gateway.protocol.methods import SESSIONS
-from acp_gateway.transports.streams import (
-    Charge,
-    CloseReason,
-    Flooded,
-    MessageStream,
-    MessageTooLarge,
-    Unfinished,
-    free,
-)
+from acp_gateway.transports.maintained import MaintainedStream
+from acp_gateway.transports.metering import Charge, free
+from acp_gateway.transports.streams import CloseReason, Flooded, MessageTooLarge, Unfinished
 
 PAST: Final = 200
 """Sessions that are not live, of which one is told at most: some screens full, of the thousands that are remembered."""
@@ -54,7 +48,7 @@ class ControlContext:
 
 
 async def serve_control_channel(
-    stream: MessageStream, scope: SessionScope, context: ControlContext, charge: Charge = free
+    stream: MaintainedStream, scope: SessionScope, context: ControlContext, charge: Charge = free
 ) -> Disconnect:
     """Answer what a control connection asks, until it is gone; how to close it then, which is the caller's to do.
 
@@ -62,7 +56,7 @@ async def serve_control_channel(
     question, and says for how many seconds no further one is answered.
     """
     disconnect = Disconnect(CloseReason.NORMAL, "")
-    stream.charge = charge
+    stream.meter.charge = charge
     async with trio.open_nursery() as nursery:
         nursery.start_soon(stream.run)
         try:
@@ -71,7 +65,7 @@ async def serve_control_channel(
                     reply = _answer(text, scope, context)
                     if reply is not None:
                         await stream.send(reply)
-                    size, frames = stream.take_uncharged()
+                    size, frames = stream.meter.take()
                     # What one read brings may be a thousand questions: others get their turn after each.
                     await trio.sleep(charge(WEIGHT, size, frames=frames))
         except MessageTooLarge as error:

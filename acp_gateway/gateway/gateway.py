@@ -41,7 +41,8 @@ from acp_gateway.protocol.methods import Capability
 from acp_gateway.security.revocations import Revocations
 from acp_gateway.security.token_store import TokenStore, default_identity
 from acp_gateway.transports.link import HEARTBEAT
-from acp_gateway.transports.streams import CloseReason, MessageStream
+from acp_gateway.transports.maintained import MaintainedStream
+from acp_gateway.transports.streams import CloseReason
 
 log = logging.getLogger(__name__)
 
@@ -177,7 +178,7 @@ class Gateway:
 
     # Serving
 
-    async def serve(self, stream: MessageStream, admission: Grant, name: str, link_id: str | None = None) -> None:
+    async def serve(self, stream: MaintainedStream, admission: Grant, name: str, link_id: str | None = None) -> None:
         """Serve a connection that was admitted until it is gone; the stream is closed then.
 
         With `link_id` it may be lost and come back under that id, by `resume`.
@@ -202,7 +203,7 @@ class Gateway:
         finally:
             self._end(attached, tape, disconnect)
 
-    def _bound(self, stream: MessageStream, role: Role) -> None:
+    def _bound(self, stream: MaintainedStream, role: Role) -> None:
         """Limit the messages of a connection to what its client may need."""
         size = self.config.limits.observer_message_size
         stream.message_timeout = self.config.limits.message_timeout
@@ -249,13 +250,13 @@ class Gateway:
         link.admission = replace(before, access=access)
         return resumption
 
-    async def serve_resumed(self, stream: MessageStream, resumption: ResumeClaim, name: str) -> None:
+    async def serve_resumed(self, stream: MaintainedStream, resumption: ResumeClaim, name: str) -> None:
         """Serve a link over this connection until that is lost or the client has gone; the stream is closed then."""
         log.info("%s: resumes the link of %s", name, resumption.link.client.name)
         self._bound(stream, resumption.link.client.role)
         await serve_resumed(stream, resumption)
 
-    async def _serve_control(self, stream: MessageStream, admission: Grant) -> None:
+    async def _serve_control(self, stream: MaintainedStream, admission: Grant) -> None:
         """Serve a connection that asks the gateway itself, about what its token may join."""
         access = admission.access
         connection = _ControlConnection(access)

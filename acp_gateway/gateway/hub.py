@@ -39,7 +39,9 @@ from acp_gateway.gateway.attachment import BLANK, BUG, EXPIRED, STOPPING, TOO_SL
 from acp_gateway.gateway.client_pump import ClientPump
 from acp_gateway.gateway.events.recording import Tape
 from acp_gateway.transports.link import WINDOW
-from acp_gateway.transports.streams import Charge, CloseReason, MessageStream
+from acp_gateway.transports.maintained import MaintainedStream
+from acp_gateway.transports.metering import Charge
+from acp_gateway.transports.streams import CloseReason
 from acp_gateway.transports.timers import TimerQueue
 
 log = logging.getLogger(__name__)
@@ -182,7 +184,7 @@ class Hub:
 
     # Clients
 
-    async def serve(self, stream: MessageStream, client: Client, tape: Tape = BLANK) -> Disconnect:
+    async def serve(self, stream: MaintainedStream, client: Client, tape: Tape = BLANK) -> Disconnect:
         """Relay for a client until it is gone; then close its stream, and return the reason. `run` must be running.
 
         Messages are recorded on the tape. A client that counts messages may resume its link after its connection was

@@ -23,7 +23,7 @@ from acp_gateway.gateway.memory_limit import Memory
 from acp_gateway.gateway.storage.archive import StoredArchive
 from acp_gateway.gateway.workspaces import Workspace, directory_check, workspaces_of
 from acp_gateway.protocol.methods import NEW
-from acp_gateway.transports.streams import Charge
+from acp_gateway.transports.metering import Charge
 
 log = logging.getLogger(__name__)
 

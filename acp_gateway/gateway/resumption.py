@@ -10,7 +10,8 @@ from acp_gateway.errors import AccessError, LinkExpired, LinkGone, TooFarBehind
 from acp_gateway.gateway.access import Access, Grant
 from acp_gateway.gateway.attachment import EXPIRED, TOO_SLOW, Attachment, Disconnect
 from acp_gateway.gateway.hub import Hub
-from acp_gateway.transports.streams import CloseReason, MessageStream
+from acp_gateway.transports.maintained import MaintainedStream
+from acp_gateway.transports.streams import CloseReason
 
 REMEMBERED: Final = 10_000
 """Links that have ended and of which is known why: their clients come back within days, or never."""
@@ -147,7 +148,7 @@ def claim(link: ResumableLink, peer_received: int) -> ResumeClaim:
     return ResumeClaim(link, link.claims, peer_received, attachment.link.received)
 
 
-async def serve_resumed(stream: MessageStream, resumption: ResumeClaim) -> None:
+async def serve_resumed(stream: MaintainedStream, resumption: ResumeClaim) -> None:
     """Have a link served over this connection until it is lost or the client has gone; the stream is closed then."""
     attachment = resumption.link.attachment
     if attachment is None or resumption.claim != resumption.link.claims:

@@ -40,9 +40,10 @@ from acp_gateway.server.hello import (
 )
 from acp_gateway.server.pending import Accepted, PendingConnection
 from acp_gateway.server.refusals import Refusal
+from acp_gateway.transports.maintained import MaintainedStream
 from acp_gateway.transports.ndjson import LineStream
 from acp_gateway.transports.sockets import describe
-from acp_gateway.transports.streams import MessageStream, MessageTooLarge
+from acp_gateway.transports.streams import MessageTooLarge
 from acp_gateway.transports.websocket import CONNECTION_ID, MARK, RESUME, Timing
 from acp_gateway.transports.websocket_server import Accept, Respond, accept_websocket
 
@@ -77,7 +78,7 @@ class Handshakes:
 
     async def shake_hands(
         self, sock: socket.socket, connection: PendingConnection, context: ssl.SSLContext | None
-    ) -> tuple[MessageStream, Accepted] | None:
+    ) -> tuple[MaintainedStream, Accepted] | None:
         """Do TLS, with a `context`, and authentication. None if the connection was refused or ended, and is closed.
 
         Cancelling it closes the connection.
@@ -137,7 +138,7 @@ class Handshakes:
 
     async def _accept_websocket(
         self, connection: PendingConnection, sock: socket.socket, stream: ThrottledStream
-    ) -> tuple[MessageStream, Accepted] | None:
+    ) -> tuple[MaintainedStream, Accepted] | None:
         accepted: list[Accepted] = []
 
         def decide(request: Request) -> Accept | Respond:
@@ -191,7 +192,7 @@ class Handshakes:
 
     async def _accept_lines(
         self, connection: PendingConnection, sock: socket.socket, stream: ThrottledStream
-    ) -> tuple[MessageStream, Accepted] | None:
+    ) -> tuple[MaintainedStream, Accepted] | None:
         lines = LineStream(
             stream,
             max_message_size=self._settings.max_message_size,

@@ -19,8 +19,8 @@ from acp_gateway.server.handshakes import Handshakes
 from acp_gateway.server.hello import is_trusted
 from acp_gateway.server.pending import Accepted, PendingConnection
 from acp_gateway.server.sockets import BoundSockets, bind
+from acp_gateway.transports.maintained import MaintainedStream
 from acp_gateway.transports.sockets import keep_alive, take_socket
-from acp_gateway.transports.streams import MessageStream
 
 log = logging.getLogger(__name__)
 
@@ -119,7 +119,7 @@ class Listener:
 
     async def _authenticate(
         self, sock: socket.socket, connection: PendingConnection
-    ) -> tuple[MessageStream, Accepted] | None:
+    ) -> tuple[MaintainedStream, Accepted] | None:
         """Do the handshake within its limits; None if the connection was not authenticated."""
         if self._section.address.scheme != "unix":
             keep_alive(sock, self._settings.ping_interval, self._settings.ping_timeout)
@@ -135,7 +135,7 @@ class Listener:
             self._limiter.release(connection.cost, trio.current_time())
         return accepted
 
-    def _serve(self, stream: MessageStream, accepted: Accepted, name: str) -> Awaitable[None]:
+    def _serve(self, stream: MaintainedStream, accepted: Accepted, name: str) -> Awaitable[None]:
         if isinstance(accepted.purpose, Grant):
             return self._gateway.serve(stream, accepted.purpose, name, accepted.link_id)
         return self._gateway.serve_resumed(stream, accepted.purpose, name)

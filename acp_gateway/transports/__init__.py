@@ -1,11 +1,12 @@
 """Streams of whole messages over sockets, pipes and stdio. Only I/O lives here: no JSON, no ACP.
 
-MessageStream         the interface to the rest of the program: whole messages as bytes, in batches
+MessageStream         the interface: whole messages as bytes, in batches, with five verbs   (streams.py)
+MaintainedStream      one over a connection: its upkeep, limits and accounting   (maintained.py, metering.py)
   LineStream          one message a line           (ndjson.py)
   WebSocketStream     one message a text message   (websocket.py, with websocket_client.py and websocket_server.py)
-  memory pair         for tests and for callers in the same process (streams.py)
+  memory pair         for tests and for callers in the same process (memory.py)
 FramedStream          the base of the first two (framing.py)
-ByteStream            the interface below them
+ByteStream            the interface below them     (streams.py)
   SocketBytes         TCP, unix and TLS sockets    (sockets.py)
   FileBytes           pipes, this process's stdio  (pipes.py)
   TrioBytes           any other `trio.abc.Stream`  (streams.py)

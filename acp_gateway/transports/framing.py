@@ -14,15 +14,8 @@ from typing import Final, TypeAlias
 
 import trio
 
-from acp_gateway.transports.streams import (
-    SLOWEST_PEER,
-    WRITE_SIZE,
-    ByteStream,
-    CloseReason,
-    MessageStream,
-    Stalled,
-    Unfinished,
-)
+from acp_gateway.transports.maintained import SLOWEST_PEER, MaintainedStream
+from acp_gateway.transports.streams import WRITE_SIZE, ByteStream, CloseReason, Stalled, Unfinished
 from acp_gateway.transports.timers import Signal, TaskSpawner
 
 CLOSE_TIMEOUT: Final = 5.0
@@ -251,7 +244,7 @@ class ByteWriter:
         return chunk
 
 
-class FramedStream(MessageStream):
+class FramedStream(MaintainedStream):
     """A `MessageStream` over a `ByteStream`, which is closed with it."""
 
     __slots__ = (
@@ -295,7 +288,7 @@ class FramedStream(MessageStream):
         try:
             data = await self.bytes.receive_some()
             self.last_received_at = trio.current_time()
-            self.uncharged_bytes += len(data)
+            self.meter.size += len(data)
             if self._abandoned:
                 raise trio.ClosedResourceError
             return data

@@ -22,7 +22,7 @@ from typing import Final
 import trio
 
 from acp_gateway.protocol.outbox import CONTROL_WORD, Mark, Outbox, acknowledgement, read_control
-from acp_gateway.transports.streams import MessageStream
+from acp_gateway.transports.maintained import MaintainedStream
 from acp_gateway.transports.timers import Signal
 
 CHUNK: Final = 256 * 1024
@@ -96,7 +96,7 @@ class Link:
         enforces_window: bool = False,
     ) -> None:
         self.outbox = Outbox(window)
-        self.stream: MessageStream | None = None
+        self.stream: MaintainedStream | None = None
         """The connection, None while there is none."""
         self.received = 0
         """Number of messages received, over all connections."""
@@ -141,7 +141,7 @@ class Link:
 
     # Connections
 
-    def connect(self, stream: MessageStream, peer_received: int = 0) -> None:
+    def connect(self, stream: MaintainedStream, peer_received: int = 0) -> None:
         """Go on over a fresh connection, and send what the peer has not received: it says that it has so many messages.
 
         The peer must know `received`.
@@ -290,10 +290,10 @@ class Link:
                 raise trio.BrokenResourceError("there is a newer connection")
             self._last_received_at = trio.current_time()
             messages = self._count(batch)
-            stream.uncharged_frames += len(batch) - len(messages)
+            stream.meter.frames += len(batch) - len(messages)
             if messages:
                 return messages
-            await stream.pay()
+            await stream.meter.pay()
 
     def acknowledge(self) -> None:
         """All that was received has been passed on: it may be confirmed, and is, where it is much."""

@@ -73,11 +73,11 @@ class LineStream(FramedStream):
                 raise trio.EndOfChannel
             messages = self._within_limit(lines)
             if len(messages) < len(lines):
-                self.uncharged_frames += len(lines) - len(messages)
+                self.meter.frames += len(lines) - len(messages)
             if messages:
                 return messages
-            if data and self.charge is not None:
-                await self.pay()
+            if data and self.meter.charge is not None:
+                await self.meter.pay()
 
     @property
     def unfinished_bytes(self) -> int:

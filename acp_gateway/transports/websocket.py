@@ -182,15 +182,15 @@ class WebSocketStream(FramedStream):
                 self._fed = False
                 texts = self._text_messages(protocol.events_received())
                 messages += texts
-                self.uncharged_frames += max(self._counter.small - len(texts), 0)
+                self.meter.frames += max(self._counter.small - len(texts), 0)
                 self._counter.small = 0
                 self._reply()
             if messages:
                 return messages
             if protocol.state is not State.OPEN:
                 self._raise_end()
-            if self.uncharged_bytes or self.uncharged_frames:
-                await self.pay()
+            if self.meter.size or self.meter.frames:
+                await self.meter.pay()
             data = self._ahead or await self._read_on()
             self._ahead = b""
             if protocol.idle and data:

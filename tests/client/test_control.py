@@ -32,8 +32,9 @@ from acp_gateway.gateway.gateway import Gateway
 from acp_gateway.protocol.methods import SESSIONS
 from acp_gateway.security.token_store import TokenStore
 from acp_gateway.server.listener import open_listener
+from acp_gateway.transports.memory import memory_message_stream_pair
 from acp_gateway.transports.sockets import SocketBytes, take_socket
-from acp_gateway.transports.streams import CloseReason, memory_message_stream_pair
+from acp_gateway.transports.streams import CloseReason
 from acp_gateway.transports.websocket import Timing
 from acp_gateway.transports.websocket_server import Accept, accept_websocket
 from tests.doubles import TIMEOUT, Editor, ServingAgents, make_config

@@ -31,7 +31,8 @@ from acp_gateway.errors import (
     UsageError,
 )
 from acp_gateway.protocol.methods import GOODBYE
-from acp_gateway.transports.streams import CloseReason, MessageStream, MessageTooLarge, TrioBytes
+from acp_gateway.transports.maintained import MaintainedStream
+from acp_gateway.transports.streams import CloseReason, MessageTooLarge, TrioBytes
 from acp_gateway.transports.websocket import Timing
 from acp_gateway.transports.websocket_client import connect_websocket
 from acp_gateway.transports.websocket_server import Accept, accept_websocket
@@ -375,7 +376,7 @@ async def test_after_the_end_of_its_agent_there_is_no_link_before_one_is_wanted(
 async def test_what_is_said_while_a_lost_connection_is_being_closed_has_not_left(
     gateway: FakeGateway, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def close(stream: MessageStream) -> None:
+    async def close(stream: MaintainedStream) -> None:
         uplink.link.send([b"said meanwhile"])
         await close_at_once(stream)
 

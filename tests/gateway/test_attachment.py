@@ -13,8 +13,9 @@ from acp_gateway.core.sessions import SESSION_ID_SIZE, Client, Session, SessionS
 from acp_gateway.gateway.attachment import MARK_BYTES, MARK_MESSAGES, SESSIONS_PER_MARK, Attachment, Disconnect
 from acp_gateway.protocol.outbox import Mark
 from acp_gateway.transports.link import CHUNK
+from acp_gateway.transports.memory import memory_message_stream_pair
 from acp_gateway.transports.ndjson import LineStream
-from acp_gateway.transports.streams import CloseReason, memory_message_stream_pair
+from acp_gateway.transports.streams import CloseReason
 from acp_gateway.transports.timers import TaskSpawner
 from tests.doubles import TIMEOUT, FragileStream
 from tests.transports.wires import Script

@@ -67,7 +67,7 @@ async def test_a_client_is_charged_for_bytes_and_for_the_time_that_its_messages_
     async with sharing() as (scene, ann):
         scene.services.charged.clear()
         scene.tick = 0.0001
-        ann.ours.uncharged_bytes, ann.ours.uncharged_frames = 500, 3
+        ann.ours.meter.size, ann.ours.meter.frames = 500, 3
         await ann.send_request(1, "x/y")
         await wait_all_tasks_blocked()
         (name, size, seconds, frames) = scene.services.charged[-1]
@@ -90,8 +90,8 @@ async def test_after_each_message_that_takes_long_others_get_their_turn() -> Non
 async def test_what_comes_without_a_message_is_charged_and_counts_as_kept() -> None:
     async with sharing() as (scene, ann):
         before = scene.services.grown
-        assert ann.ours.charge is not None
-        ann.ours.charge(size=1000, frames=2)
+        assert ann.ours.meter.charge is not None
+        ann.ours.meter.charge(size=1000, frames=2)
         assert scene.services.charged[-1] == ("ann", 1000, 0.0, 2)
         assert scene.services.grown == before + 1000
 

@@ -16,8 +16,10 @@ from acp_gateway.gateway.agent.process import Agent
 from acp_gateway.gateway.attachment import Disconnect
 from acp_gateway.gateway.control_channel import PAST, TEXT, WEIGHT, serve_control_channel
 from acp_gateway.gateway.hub import Hub, Limits
+from acp_gateway.transports.maintained import MaintainedStream
+from acp_gateway.transports.memory import memory_message_stream_pair
 from acp_gateway.transports.ndjson import LineStream
-from acp_gateway.transports.streams import CloseReason, MessageStream, TrioBytes, memory_message_stream_pair
+from acp_gateway.transports.streams import CloseReason, TrioBytes
 from tests.core.scene import Scene, encode, make_policy
 from tests.doubles import TIMEOUT, Editor
 from tests.hub_scene import FakeServices
@@ -129,7 +131,7 @@ async def connection(context: ControlContext, scope: SessionScope = ME) -> Async
             await theirs.aclose()
 
 
-async def farewell_of(stream: MessageStream) -> Disconnect:
+async def farewell_of(stream: MaintainedStream) -> Disconnect:
     """Return the close reason of a control connection."""
     with trio.fail_after(TIMEOUT):
         return await serve_control_channel(stream, ME, ControlContext().desk())

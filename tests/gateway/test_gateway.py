@@ -43,7 +43,9 @@ from acp_gateway.protocol.methods import Capability
 from acp_gateway.protocol.outbox import Mark, acknowledgement
 from acp_gateway.security.token_store import TokenStore
 from acp_gateway.transports.link import HEARTBEAT, Link
-from acp_gateway.transports.streams import CloseReason, MessageStream, memory_message_stream_pair
+from acp_gateway.transports.maintained import MaintainedStream
+from acp_gateway.transports.memory import memory_message_stream_pair
+from acp_gateway.transports.streams import CloseReason
 from acp_gateway.transports.timers import TaskSpawner
 from tests.doubles import (
     INITIALIZE,
@@ -203,10 +205,10 @@ def no_bug_showed(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
     assert not [record for record in caplog.get_records("call") if record.exc_info]
 
 
-class Overheard(MessageStream):
+class Overheard(MaintainedStream):
     """The gateway's end of a connection in memory; what it was closed with is noted."""
 
-    def __init__(self, stream: MessageStream) -> None:
+    def __init__(self, stream: MaintainedStream) -> None:
         super().__init__()
         self._stream = stream
         self.closed_with: list[tuple[CloseReason, str]] = []
@@ -754,7 +756,7 @@ class Trip:
         self.ended = trio.Event()
         nursery.start_soon(self._serve, ours, gateway.admit(access, ConnectRequest(**connect_request)))
 
-    async def _serve(self, ours: MessageStream, admission: Grant) -> None:
+    async def _serve(self, ours: MaintainedStream, admission: Grant) -> None:
         try:
             await self._gateway.serve(ours, admission, "ann", "the link")
         finally:
@@ -1040,7 +1042,7 @@ async def test_who_comes_back_after_a_restart_gets_what_it_has_not_seen_from_the
 REVOKED = CloseReason.POLICY, "the token is not valid any more"
 
 
-class SlowToClose(MessageStream):
+class SlowToClose(MaintainedStream):
     """A client that takes its time to go, in a time that jumps."""
 
     def __init__(self, *, gone: bool = False) -> None:

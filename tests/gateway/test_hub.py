@@ -20,7 +20,8 @@ from acp_gateway.gateway.agent_supervisor import LONGEST_BACKOFF, WINDOW
 from acp_gateway.gateway.attachment import Disconnect
 from acp_gateway.gateway.hub import LOGGED_AS_WARNINGS
 from acp_gateway.transports.link import CHUNK
-from acp_gateway.transports.streams import CloseReason, MessageStream, MessageTooLarge
+from acp_gateway.transports.maintained import MaintainedStream
+from acp_gateway.transports.streams import CloseReason, MessageTooLarge
 from tests.core.scene import HINT
 from tests.doubles import FAIL, INITIALIZE, TIMEOUT, FakeAgent, FakeAgents, FragileStream, encode
 from tests.hub_scene import (
@@ -610,7 +611,7 @@ async def test_stall_timeout_stops_an_agent_that_reads_nothing_and_answers_open_
 class SlowPipe(FragileStream):
     """The hub's end of a pipe whose reader takes as many bytes as it is told to."""
 
-    def __init__(self, stream: MessageStream) -> None:
+    def __init__(self, stream: MaintainedStream) -> None:
         super().__init__(stream)
         self._pending = 0
         self._taken = trio.lowlevel.ParkingLot()

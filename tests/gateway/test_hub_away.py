@@ -18,7 +18,9 @@ from acp_gateway.gateway.hub import STRANGER_GRACE, TICK
 from acp_gateway.gateway.resumption import claim, serve_resumed
 from acp_gateway.protocol.outbox import acknowledgement, goodbye
 from acp_gateway.transports.link import CONFIRM_MESSAGES, HEARTBEAT
-from acp_gateway.transports.streams import CloseReason, MessageStream, MessageTooLarge, memory_message_stream_pair
+from acp_gateway.transports.maintained import MaintainedStream
+from acp_gateway.transports.memory import memory_message_stream_pair
+from acp_gateway.transports.streams import CloseReason, MessageTooLarge
 from acp_gateway.transports.timers import TaskSpawner
 from tests.doubles import FAIL, FakeAgent, FragileStream, encode
 from tests.hub_scene import (
@@ -147,7 +149,7 @@ async def test_losses_and_returns_are_logged_with_what_was_not_confirmed(caplog:
 class Fleeting(FragileStream):
     """A stream over which only so many messages come: it is cut then, and what was on its way is lost."""
 
-    def __init__(self, stream: MessageStream, lifetime: int) -> None:
+    def __init__(self, stream: MaintainedStream, lifetime: int) -> None:
         super().__init__(stream)
         self.lifetime = lifetime
 
@@ -288,7 +290,7 @@ async def test_a_history_that_is_on_its_way_comes_once_when_a_newer_connection_t
 class Lingering(FragileStream):
     """A stream that takes its time to end."""
 
-    def __init__(self, stream: MessageStream) -> None:
+    def __init__(self, stream: MaintainedStream) -> None:
         super().__init__(stream)
         self.may_end = trio.Event()
 

@@ -10,7 +10,8 @@ from acp_gateway.core.sessions import Session, State
 from acp_gateway.gateway.attachment import Attachment
 from acp_gateway.gateway.hub import Hub
 from acp_gateway.gateway.memory_limit import LOOKS, Memory
-from acp_gateway.transports.streams import CloseReason, memory_message_stream_pair
+from acp_gateway.transports.memory import memory_message_stream_pair
+from acp_gateway.transports.streams import CloseReason
 from tests.core import scene as core
 from tests.core.scene import Peer, make_policy
 from tests.hub_scene import FakeServices, make_limits

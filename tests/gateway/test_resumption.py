@@ -14,7 +14,8 @@ from acp_gateway.gateway.access import Access
 from acp_gateway.gateway.attachment import EXPIRED, STOPPING, TOO_SLOW, Disconnect
 from acp_gateway.gateway.resumption import LinkRegistry, ResumableLink, claim, serve_resumed
 from acp_gateway.security.token_store import Token, TokenStore
-from acp_gateway.transports.streams import CloseReason, memory_message_stream_pair
+from acp_gateway.transports.memory import memory_message_stream_pair
+from acp_gateway.transports.streams import CloseReason
 from tests.doubles import FragileStream
 from tests.hub_scene import ADMISSION, Scene, Traveller, resuming, update
 

@@ -29,9 +29,9 @@ from acp_gateway.gateway.gateway import Gateway
 from acp_gateway.security.token_store import TokenStore
 from acp_gateway.server.hello import CONNECTION_ID_SIZE
 from acp_gateway.server.listener import Listener, open_listener
+from acp_gateway.transports.maintained import MaintainedStream
 from acp_gateway.transports.ndjson import LineStream
 from acp_gateway.transports.sockets import connect_tcp, connect_unix
-from acp_gateway.transports.streams import MessageStream
 from acp_gateway.transports.websocket import Timing
 from acp_gateway.transports.websocket_client import connect_websocket
 from tests.doubles import TIMEOUT, Editor, make_config, python
@@ -101,17 +101,17 @@ class EchoingGateway(Gateway):
         self.resumed.append(Resumed(access, link_id, received, link))
         return self.resumed[-1]
 
-    async def serve_resumed(self, client: MessageStream, resumption: Any, name: str) -> None:
+    async def serve_resumed(self, client: MaintainedStream, resumption: Any, name: str) -> None:
         resumption.name = name
         await self._echo(client)
 
-    async def serve(self, client: MessageStream, admission: Grant, name: str, link_id: str | None = None) -> None:
+    async def serve(self, client: MaintainedStream, admission: Grant, name: str, link_id: str | None = None) -> None:
         self.served.append(Served(admission.access, admission.agent, name, link_id))
         if link_id is not None:
             self.links[link_id] = 0
         await self._echo(client)
 
-    async def _echo(self, client: MessageStream) -> None:
+    async def _echo(self, client: MaintainedStream) -> None:
         try:
             if self.bug is not None:
                 raise self.bug
@@ -276,7 +276,7 @@ def destination(door: Listener, token: str | None, **connect_request: Any) -> De
 
 
 @asynccontextmanager
-async def running(link: Dialed) -> AsyncIterator[MessageStream]:
+async def running(link: Dialed) -> AsyncIterator[MaintainedStream]:
     """The stream of a link in use."""
     async with trio.open_nursery() as nursery:
         nursery.start_soon(link.stream.run)

@@ -20,7 +20,8 @@ from acp_gateway.transports.link import (
     Miscounted,
     Overrun,
 )
-from acp_gateway.transports.streams import MessageStream, memory_message_stream_pair
+from acp_gateway.transports.maintained import MaintainedStream
+from acp_gateway.transports.memory import memory_message_stream_pair
 from tests.doubles import FAIL, TIMEOUT, FragileStream
 
 SMALL = b"x" * 10
@@ -43,14 +44,14 @@ def mark(position: int) -> Mark:
     return Mark(acknowledgement(0, {"s": ("e", position)}))
 
 
-def connect(link: Link, peer_received: int = 0) -> MessageStream:
+def connect(link: Link, peer_received: int = 0) -> MaintainedStream:
     """Give a link a connection, and return the other end of it."""
     ours, peer = memory_message_stream_pair()
     link.connect(ours, peer_received)
     return peer
 
 
-def connect_fragile(link: Link, peer_received: int = 0) -> tuple[FragileStream, MessageStream]:
+def connect_fragile(link: Link, peer_received: int = 0) -> tuple[FragileStream, MaintainedStream]:
     """Give a link a connection that can fail, and return both ends of it."""
     ours, peer = memory_message_stream_pair()
     fragile = FragileStream(ours)
@@ -58,7 +59,7 @@ def connect_fragile(link: Link, peer_received: int = 0) -> tuple[FragileStream, 
     return fragile, peer
 
 
-def connect_both(left: Link, right: Link) -> tuple[MessageStream, MessageStream]:
+def connect_both(left: Link, right: Link) -> tuple[MaintainedStream, MaintainedStream]:
     """Connect two links with each other, as after the exchange of counts."""
     streams = memory_message_stream_pair()
     left.disconnect()
@@ -68,7 +69,7 @@ def connect_both(left: Link, right: Link) -> tuple[MessageStream, MessageStream]
     return streams
 
 
-async def arrived(peer: MessageStream) -> list[bytes]:
+async def arrived(peer: MaintainedStream) -> list[bytes]:
     """Return the messages that have arrived there and were not read yet."""
     messages: list[bytes] = []
 
@@ -83,7 +84,7 @@ async def arrived(peer: MessageStream) -> list[bytes]:
     return messages
 
 
-async def deliver(peer: MessageStream, link: Link, *messages: bytes) -> list[bytes]:
+async def deliver(peer: MaintainedStream, link: Link, *messages: bytes) -> list[bytes]:
     """Have the peer send messages in one write, and return what the link makes of them."""
     peer.send_nowait(messages)
     return await link.receive_batch()
@@ -593,7 +594,7 @@ async def test_confirmations_alone_are_charged_like_messages(autojump_clock: Moc
         charged.append(frames)
         return 7.0 if len(charged) == 1 else 0.0
 
-    ours.charge = charge
+    ours.meter.charge = charge
     link.connect(ours)
     peer.send_nowait([acknowledgement(0)] * 100)
     async with trio.open_nursery() as nursery:
@@ -607,7 +608,7 @@ async def test_confirmations_alone_are_charged_like_messages(autojump_clock: Moc
     assert charged == [100]
     assert trio.current_time() == pytest.approx(7)
     # With a message, its receiver does it.
-    assert ours.take_uncharged()[1] == 1
+    assert ours.meter.take()[1] == 1
 
 
 async def test_a_confirmation_with_positions_confirms_as_well() -> None:
@@ -1002,7 +1003,7 @@ async def test_a_connection_that_is_not_read_is_not_given_up_for_silence(autojum
 class Unreliable(FragileStream):
     """A stream over which only so many messages come: it is cut, and what was on its way is lost."""
 
-    def __init__(self, stream: MessageStream, lifetime: int) -> None:
+    def __init__(self, stream: MaintainedStream, lifetime: int) -> None:
         super().__init__(stream)
         self.lifetime = lifetime
 

@@ -9,9 +9,10 @@ from hypothesis import strategies as st
 from trio.testing import MockClock
 
 from acp_gateway.transports import framing
+from acp_gateway.transports.maintained import SLOWEST_PEER
 from acp_gateway.transports.ndjson import LARGEST_SCRAP, LineStream
-from acp_gateway.transports.streams import SLOWEST_PEER, MessageTooLarge, Unfinished
-from tests.transports.wires import MIB, Script, collect, memory_wire
+from acp_gateway.transports.streams import MessageTooLarge, Unfinished
+from tests.transports.wires import MIB, Charged, Script, collect, memory_wire
 
 
 async def received(*chunks: bytes, limit: int = MIB) -> list[bytes]:
@@ -197,34 +198,20 @@ async def test_blank_lines_without_end_deliver_nothing_and_keep_nothing() -> Non
 # What is charged
 
 
-class Charged:
-    """Adds up what is charged; pauses for so many seconds, once."""
-
-    def __init__(self, pause: float = 0.0) -> None:
-        self.size = self.frames = 0
-        self._pause = pause
-
-    def __call__(self, messages: int = 0, size: int = 0, seconds: float = 0.0, frames: int = 0) -> float:
-        self.size += size
-        self.frames += frames
-        pause, self._pause = self._pause, 0.0
-        return pause
-
-
 async def test_blank_lines_are_counted_as_frames_without_a_message() -> None:
     stream = LineStream(Script([b"\n" * 1000, b" \r\n{}\n\n"]), max_message_size=MIB)
-    stream.charge = charged = Charged()
+    stream.meter.charge = charged = Charged()
     assert await stream.receive_batch() == [b"{}"]
     assert (charged.frames, charged.size) == (1000, 1000)
-    assert stream.take_uncharged() == (7, 2)
+    assert stream.meter.take() == (7, 2)
 
 
 async def test_of_a_line_that_has_begun_each_piece_is_charged_as_it_comes(autojump_clock: MockClock) -> None:
     stream = LineStream(Script([b"x" * 500, b"x" * 500, b"\n"]), max_message_size=MIB)
-    stream.charge = charged = Charged(pause=10.0)
+    stream.meter.charge = charged = Charged(pause=10.0)
     assert await stream.receive() == b"x" * 1000
     assert trio.current_time() == pytest.approx(10)
-    assert (charged.size, stream.uncharged_bytes) == (1000, 1)
+    assert (charged.size, stream.meter.size) == (1000, 1)
 
 
 async def test_a_line_that_is_not_finished_in_time_ends_the_stream(autojump_clock: MockClock) -> None:

@@ -8,8 +8,10 @@ import pytest
 import trio
 import trio.testing
 
+from acp_gateway.transports.maintained import MaintainedStream
+from acp_gateway.transports.memory import memory_message_stream_pair
 from acp_gateway.transports.ndjson import LineStream
-from acp_gateway.transports.streams import ByteStream, MessageStream, TrioBytes, memory_message_stream_pair
+from acp_gateway.transports.streams import ByteStream, TrioBytes
 from tests.transports.conftest import Tls
 from tests.transports.wires import (
     MIB,
@@ -30,8 +32,8 @@ from tests.transports.wires import (
 class Link:
     """Two connected streams."""
 
-    here: MessageStream
-    there: MessageStream
+    here: MaintainedStream
+    there: MaintainedStream
     counts_unread: bool = False
     """True if what the other end has not received yet counts as pending."""
 
@@ -169,7 +171,7 @@ MESSAGES = [
 ]
 
 
-async def send_and_receive(sender: MessageStream, receiver: MessageStream, messages: list[bytes]) -> list[bytes]:
+async def send_and_receive(sender: MaintainedStream, receiver: MaintainedStream, messages: list[bytes]) -> list[bytes]:
     received: list[bytes] = []
 
     async def receive() -> None:
@@ -182,7 +184,7 @@ async def send_and_receive(sender: MessageStream, receiver: MessageStream, messa
 
 
 @asynccontextmanager
-async def sending(stream: MessageStream, *messages: bytes) -> AsyncIterator[None]:
+async def sending(stream: MaintainedStream, *messages: bytes) -> AsyncIterator[None]:
     """Send these while the block runs: who sends may have to wait for who receives."""
     async with trio.open_nursery() as nursery:
         nursery.start_soon(stream.send_batch, messages)
@@ -218,7 +220,7 @@ async def test_both_ends_can_send_more_than_the_transport_holds_at_the_same_time
     there_and_back = [b"a" * MIB, b"b" * 10, b"c" * MIB]
     results: list[list[bytes]] = []
 
-    async def send(sender: MessageStream, receiver: MessageStream) -> None:
+    async def send(sender: MaintainedStream, receiver: MaintainedStream) -> None:
         results.append(await send_and_receive(sender, receiver, there_and_back))
 
     async with trio.open_nursery() as nursery:
@@ -428,7 +430,7 @@ async def test_a_task_that_receives_learns_that_its_stream_is_closed(link: Link)
 
 
 async def test_both_ends_can_be_closed_at_once_while_both_receive(link: Link) -> None:
-    async def receive(stream: MessageStream) -> None:
+    async def receive(stream: MaintainedStream) -> None:
         with pytest.raises((trio.ClosedResourceError, trio.EndOfChannel)):
             await stream.receive()
 

@@ -1,43 +1,71 @@
-"""The stream of messages in memory, and any Trio stream as a stream of bytes."""
+"""The methods that follow from the five verbs of a message stream, and any Trio stream as a stream of bytes."""
+
+from collections.abc import Sequence
 
 import pytest
 import trio
 import trio.testing
 
-from acp_gateway.transports.streams import CloseReason, TrioBytes, is_utf8, memory_message_stream_pair
+from acp_gateway.transports.streams import CloseReason, MessageStream, TrioBytes, is_utf8
 
 
-async def test_what_the_other_end_has_not_received_is_pending_in_memory() -> None:
-    here, there = memory_message_stream_pair()
-    here.send_nowait([b"123", b"45"])
-    assert here.pending_bytes == 5
-    assert there.pending_bytes == 0
-    await there.receive()
-    assert here.pending_bytes == 0
+class FiveVerbs(MessageStream):
+    """A stream of two batches, with the five verbs alone."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.batches = [[b"1", b"2", b"3"], [b"4"]]
+        self.sent: list[bytes] = []
+        self.drained = 0
+        self.cancelled_while_closing = False
+
+    async def _receive_batch(self) -> list[bytes]:
+        await trio.lowlevel.checkpoint()
+        if not self.batches:
+            raise trio.EndOfChannel
+        return self.batches.pop(0)
+
+    def send_nowait(self, messages: Sequence[bytes]) -> None:
+        self.sent += messages
+
+    @property
+    def pending_bytes(self) -> int:
+        return 0
+
+    async def drain(self, below: int = 0) -> None:
+        self.drained += 1
+
+    async def aclose(self, reason: CloseReason = CloseReason.NORMAL, text: str = "") -> None:
+        try:
+            await trio.lowlevel.checkpoint()
+        except trio.Cancelled:
+            self.cancelled_while_closing = True
+            raise
 
 
-async def test_what_was_sent_in_memory_before_the_end_is_received() -> None:
-    here, there = memory_message_stream_pair()
-    here.send_nowait([b"1"])
-    await here.aclose(CloseReason.GOING_AWAY, "bye")
-    assert await there.receive_batch() == [b"1"]
-    with pytest.raises(trio.EndOfChannel):
-        await there.receive_batch()
+async def test_receive_leaves_the_rest_of_its_batch_to_receive_batch() -> None:
+    stream = FiveVerbs()
+    assert await stream.receive() == b"1"
+    assert await stream.receive() == b"2"
+    assert await stream.receive_batch() == [b"3"]
+    assert await stream.receive_batch() == [b"4"]
 
 
-async def test_a_stream_in_memory_tells_why_it_was_closed_first() -> None:
-    here, _ = memory_message_stream_pair()
-    await here.aclose(CloseReason.AGENT_GONE)
-    await here.aclose(CloseReason.NORMAL)
-    assert getattr(here, "close_reason") is CloseReason.AGENT_GONE  # noqa: B009 - what tests look at is no API.
+async def test_iteration_yields_batches_until_the_end() -> None:
+    assert [batch async for batch in FiveVerbs()] == [[b"1", b"2", b"3"], [b"4"]]
 
 
-async def test_run_in_memory_ends_with_the_peer() -> None:
-    here, there = memory_message_stream_pair()
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(here.run)
-        await trio.testing.wait_all_tasks_blocked()
-        await there.aclose()
+async def test_send_and_send_batch_wait_until_the_messages_are_written() -> None:
+    stream = FiveVerbs()
+    await stream.send(b"a")
+    await stream.send_batch([b"b", b"c"])
+    assert (stream.sent, stream.drained) == ([b"a", b"b", b"c"], 2)
+
+
+async def test_abort_closes_without_waiting() -> None:
+    stream = FiveVerbs()
+    await stream.abort()
+    assert stream.cancelled_while_closing
 
 
 async def test_a_trio_stream_is_half_closed_where_it_can_be() -> None:

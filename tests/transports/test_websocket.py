@@ -14,7 +14,8 @@ from websockets.frames import Frame
 from websockets.protocol import CLIENT, SERVER, Side
 
 from acp_gateway.transports.framing import CLOSE_TIMEOUT
-from acp_gateway.transports.streams import READ_SIZE, SLOWEST_PEER, CloseReason, MessageTooLarge, Stalled, Unfinished
+from acp_gateway.transports.maintained import SLOWEST_PEER
+from acp_gateway.transports.streams import READ_SIZE, CloseReason, MessageTooLarge, Stalled, Unfinished
 from acp_gateway.transports.websocket import PONG_BACKLOG, LibraryProtocol, Timing, WebSocketStream, library_log
 from acp_gateway.transports.websocket_frames import FRAME_SIZE, MOST_FRAMES
 from tests.transports.conftest import Tls
@@ -33,7 +34,7 @@ from tests.transports.frames import (
     frame,
     take_frames,
 )
-from tests.transports.wires import MIB, NEVER, Script, close_at_once, fill, tls_wire, upgrade
+from tests.transports.wires import MIB, NEVER, Charged, Script, close_at_once, fill, tls_wire, upgrade
 
 Clock = trio.testing.MockClock
 Open = Callable[..., Awaitable[Peer]]
@@ -162,7 +163,7 @@ async def test_frames_without_a_message_are_charged_a_few_at_a_time(kind: str) -
         charged.append(frames)
         return 0.0
 
-    peer.stream.charge = charge
+    peer.stream.meter.charge = charge
     async with trio.open_nursery() as nursery:
         nursery.start_soon(peer.stream.receive)
         peer.send(*NO_MESSAGES[kind])
@@ -179,36 +180,24 @@ async def test_who_is_charged_too_much_is_not_read_meanwhile_and_loses_nothing(a
     def charge(messages: int = 0, size: int = 0, seconds: float = 0.0, frames: int = 0) -> float:
         return pauses.pop() if frames and pauses else 0.0
 
-    peer.stream.charge = charge
+    peer.stream.meter.charge = charge
     peer.send(*[peer.frame(PING)] * (MOST_FRAMES + 1), peer.frame(TEXT, b"{}"))
     assert await peer.stream.receive_batch() == [b"{}"]
     assert trio.current_time() == pytest.approx(30)
     # What came along with a message is for its receiver to charge.
-    assert peer.stream.take_uncharged() == (0, 1)
+    assert peer.stream.meter.take() == (0, 1)
 
 
 async def test_fragments_that_carry_something_are_no_frames_without_a_message() -> None:
     peer = await accept_by_hand()
-    peer.stream.charge = Charged()
+    peer.stream.meter.charge = Charged()
     text = b"x" * 2000
     peer.send(peer.frame(TEXT, text, fin=False), *[peer.frame(CONT, text, fin=False)] * 200, peer.frame(CONT))
     assert await peer.stream.receive() == text * 201
-    size, frames = peer.stream.charge.size + peer.stream.uncharged_bytes, peer.stream.charge.frames
+    size, frames = peer.stream.meter.charge.size + peer.stream.meter.size, peer.stream.meter.charge.frames
     assert size > len(text) * 201
     # The last one ends a message.
-    assert frames + peer.stream.uncharged_frames == 0
-
-
-class Charged:
-    """Adds up what is charged."""
-
-    def __init__(self) -> None:
-        self.size = self.frames = 0
-
-    def __call__(self, messages: int = 0, size: int = 0, seconds: float = 0.0, frames: int = 0) -> float:
-        self.size += size
-        self.frames += frames
-        return 0.0
+    assert frames + peer.stream.meter.frames == 0
 
 
 async def test_what_is_unfinished_is_known_whatever_way_it_comes() -> None:

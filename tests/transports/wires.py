@@ -224,6 +224,20 @@ async def upgrade(
     return connected, accepted
 
 
+class Charged:
+    """Adds up what is charged; pauses for so many seconds, once."""
+
+    def __init__(self, pause: float = 0.0) -> None:
+        self.size = self.frames = 0
+        self._pause = pause
+
+    def __call__(self, messages: int = 0, size: int = 0, seconds: float = 0.0, frames: int = 0) -> float:
+        self.size += size
+        self.frames += frames
+        pause, self._pause = self._pause, 0.0
+        return pause
+
+
 async def close_at_once(*streams: MessageStream | ByteStream) -> None:
     """Close without any goodbye, as a cancelled task does."""
     for stream in streams:

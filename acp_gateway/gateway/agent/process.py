@@ -32,9 +32,10 @@ from acp_gateway.gateway.agent.hardening import inherited_limits
 from acp_gateway.gateway.agent.orphans import ProcessRegistry, kill_session, process_start_time
 from acp_gateway.printable import printable
 from acp_gateway.protocol.redaction import HIDDEN, LONGEST_SECRET, redact_text
+from acp_gateway.transports.maintained import MaintainedStream
 from acp_gateway.transports.ndjson import LineStream
 from acp_gateway.transports.pipes import FileBytes
-from acp_gateway.transports.streams import READ_SIZE, MessageStream
+from acp_gateway.transports.streams import READ_SIZE
 
 log = logging.getLogger(__name__)
 
@@ -140,7 +141,7 @@ class Spawner:
 class Agent:
     """A running agent as its hub sees it: its messages, and how it ended."""
 
-    def __init__(self, name: str, pid: int, messages: MessageStream, command: Sequence[str] = ()) -> None:
+    def __init__(self, name: str, pid: int, messages: MaintainedStream, command: Sequence[str] = ()) -> None:
         self.name = name
         self.command = command
         """As the configuration has it. It may hold secrets."""

@@ -1,0 +1,82 @@
+"""`MaintainedStream`: a stream of messages over a connection, with what its owner does besides moving messages.
+
+Upkeep: what cannot be written at once is written by `run`, which the owner of a stream runs beside its pump; it also
+keeps the link alive where the transport has a way to. A stream owns no task of its own. An owner of many streams gives
+each a `TaskSpawner` instead (`use_spawner`), to start a task when there is something to write, and calls `tick` when
+due.
+
+Limits: on the size of a message, on the time that it takes, and on what else a peer sends.
+"""
+
+from abc import abstractmethod
+from math import inf
+from typing import Final
+
+from acp_gateway.transports.metering import Meter
+from acp_gateway.transports.streams import MessageStream
+from acp_gateway.transports.timers import TaskSpawner
+
+SLOWEST_PEER: Final = 4096
+"""Bytes a second at which a message may come for as long as it takes, whatever `message_timeout` is."""
+
+
+class MaintainedStream(MessageStream):
+    """A `MessageStream` over a connection. Transports override what they can do; the rest does nothing."""
+
+    __slots__ = ("accepts_unterminated_line", "last_received_at", "message_timeout", "meter")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.meter = Meter()
+        """Counts what comes, to charge the peer for it."""
+        self.last_received_at = 0.0
+        """Time of the last bytes, in seconds of Trio's clock, where the transport can tell: also parts of a message."""
+        self.message_timeout = inf
+        """Seconds within which a message that has begun must be complete, but see `SLOWEST_PEER`."""
+        self.accepts_unterminated_line = True
+        """True if a last line without its end counts as a message. It must not where the peer would send it again."""
+
+    # Upkeep
+
+    @abstractmethod
+    async def run(self) -> None:
+        """Write what could not be written at once and keep the link alive, until cancelled, lost or closed.
+
+        Never raises because of the peer: a loss shows in the task that receives, once what came before it is read.
+        """
+
+    @abstractmethod
+    def use_spawner(self, spawner: TaskSpawner | None) -> None:
+        """Do the work of `run` in spawned tasks whenever there is some, until this is called with None.
+
+        `tick` is to be called meanwhile.
+        """
+
+    def tick(self, now: float) -> float:
+        """Keep the link alive, where the transport has a way to; return the time of the next call.
+
+        Called first when a spawner was given, with the current time.
+        """
+        return inf
+
+    # Limits and ends
+
+    def limit(self, max_message_size: int, size_setting: str) -> None:  # Not all have one.
+        """Set another limit for the messages that come from now on; its error names `size_setting`."""
+
+    @property
+    def unfinished_bytes(self) -> int:
+        """Bytes of a message that has begun and is not complete, and of what was read behind the last one."""
+        return 0
+
+    def begun(self, size: int) -> bytes:
+        """Return the first bytes of the message that has begun, at most `size`."""
+        return b""
+
+    def abandon(self) -> None:  # Not all have messages that begin.
+        """Drop the message that has begun, and receive no more: the stream is about to be closed."""
+
+    @property
+    def ended_politely(self) -> bool:
+        """True if the peer has ended the stream because it wants nothing more, where the transport can tell."""
+        return False

@@ -1,0 +1,78 @@
+"""A pair of connected streams in memory: for callers in the same process, and for tests."""
+
+from collections.abc import Sequence
+
+import trio
+
+from acp_gateway.transports.maintained import MaintainedStream
+from acp_gateway.transports.streams import CloseReason
+from acp_gateway.transports.timers import TaskSpawner
+
+
+def memory_message_stream_pair() -> tuple[MaintainedStream, MaintainedStream]:
+    """Return two connected streams in memory. `pending_bytes` of one is what the other has not received."""
+    here, there = _MemoryStream(), _MemoryStream()
+    here.peer, there.peer = there, here
+    return here, there
+
+
+class _MemoryStream(MaintainedStream):
+    peer: "_MemoryStream"
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inbox: list[bytes] = []
+        self.size = 0
+        self.changed = trio.lowlevel.ParkingLot()
+        self.closed = False
+        self.close_reason: CloseReason | None = None
+
+    async def _receive_batch(self) -> list[bytes]:
+        await trio.lowlevel.checkpoint()
+        while not self.inbox and not self.closed:
+            if self.peer.closed:
+                raise trio.EndOfChannel
+            await self.changed.park()
+        if self.closed:
+            raise trio.ClosedResourceError
+        self.meter.size += self.size
+        batch, self.inbox, self.size = self.inbox, [], 0
+        self.peer.changed.unpark_all()
+        return batch
+
+    def send_nowait(self, messages: Sequence[bytes]) -> None:
+        if self.closed:
+            raise trio.ClosedResourceError
+        if self.peer.closed:
+            raise trio.BrokenResourceError("the peer has closed")
+        self.peer.inbox.extend(messages)
+        self.peer.size += sum(map(len, messages))
+        self.peer.changed.unpark_all()
+
+    @property
+    def pending_bytes(self) -> int:
+        return self.peer.size
+
+    async def drain(self, below: int = 0) -> None:
+        await trio.lowlevel.checkpoint()
+        while self.pending_bytes > below:
+            if self.closed:
+                raise trio.ClosedResourceError
+            if self.peer.closed:
+                raise trio.BrokenResourceError("the peer has closed")
+            await self.changed.park()
+
+    async def run(self) -> None:
+        while not (self.closed or self.peer.closed):
+            await self.changed.park()
+
+    def use_spawner(self, spawner: TaskSpawner | None) -> None:
+        pass  # What is pending only waits for the peer to receive it.
+
+    async def aclose(self, reason: CloseReason = CloseReason.NORMAL, text: str = "") -> None:
+        if not self.closed:
+            self.closed = True
+            self.close_reason = reason
+            self.changed.unpark_all()
+            self.peer.changed.unpark_all()
+        await trio.lowlevel.checkpoint()
