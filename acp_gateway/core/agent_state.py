@@ -5,7 +5,6 @@ The modules that decide (`initialization`, `opening`, `turns`, `routing`) share 
 `answer`, `respond` and `refuse` settle a request for its client, once.
 """
 
-import enum
 import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -19,7 +18,8 @@ from acp_gateway.core.journal import Journal
 from acp_gateway.core.mcp_servers import McpPolicy
 from acp_gateway.core.output import HookEvent, Outgoing
 from acp_gateway.core.registry import Registry
-from acp_gateway.core.sessions import SESSION_ID_SIZE, Client, DirectoryCheck, Request, Session, State
+from acp_gateway.core.sessions import SESSION_ID_SIZE, Client, DirectoryCheck, Request, Session
+from acp_gateway.core.states import AGENT_TRANSITIONS, AgentPhase, SessionState, moved
 from acp_gateway.core.terminals import Terminals
 from acp_gateway.core.unopened import Unopened
 from acp_gateway.protocol import jsonrpc, lookup, methods, spans
@@ -38,17 +38,6 @@ Refusal: TypeAlias = tuple[int, str, dict[str, Any] | None]
 
 Then: TypeAlias = Callable[[Request, Message], None]
 """Handler of the agent's response to a request."""
-
-
-class AgentPhase(enum.Enum):
-    """Phase of the agent process."""
-
-    ABSENT = enum.auto()
-    STARTING = enum.auto()
-    """`initialize` is pending."""
-    READY = enum.auto()
-    LOST = enum.auto()
-    """The process has ended and will not be started again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +98,7 @@ class AgentState:
         """The earliest first."""
         self.live: dict[str, Session] = {}
         """Sessions that live in the process, by id."""
-        self.phase = AgentPhase.ABSENT
+        self._phase = AgentPhase.ABSENT
         self.lost: tuple[Refusal, Refusal] | None = None
         """Errors once there will not be another process: for all clients, and for those that may see its output."""
         self.abilities = Abilities()
@@ -133,6 +122,15 @@ class AgentState:
         self.now = 0.0
         """Seconds of the driver's clock."""
         self._last_id = 0
+
+    @property
+    def phase(self) -> AgentPhase:
+        """Phase of the process."""
+        return self._phase
+
+    def move_to(self, phase: AgentPhase) -> None:
+        """Change the phase of the process."""
+        self._phase = moved(AGENT_TRANSITIONS, self._phase, phase)
 
     @property
     def abandoned(self) -> bool:
@@ -195,8 +193,9 @@ class AgentState:
         """Return a new session of this agent."""
         return Session(self.name, session_id, owner, self.new_journal())
 
-    def enter(self, session: Session) -> None:
-        """Add a session to this process."""
+    def enter(self, session: Session, state: SessionState) -> None:
+        """Add a session to this process, in this state."""
+        session.move_to(state)
         self.unopened.forget(session)
         self.live[session.id] = session
         self.registry.add(session, self)
@@ -209,6 +208,7 @@ class AgentState:
         session.turns.clear()
         session.forget_content()
         del self.live[session.id]
+        session.move_to(SessionState.PAST)
         self.registry.end(session)
 
     def take_part(self, session: Session, client: Client, *, hosts: bool, returning: "Rejoin | None" = None) -> None:
@@ -386,7 +386,7 @@ class AgentState:
         """Fan out a choice of one client to the other clients of the session."""
         session = request.session
         assert session is not None
-        if self.live.get(session.id) is not session or session.state is State.OPENING:
+        if self.live.get(session.id) is not session or session.state is SessionState.OPENING:
             return  # It was closed before the agent had answered.
         session.write(update, kind)
         self.out.clients((client for client in session.attached if client is not request.client), update)

@@ -5,7 +5,8 @@ from functools import partial
 
 from acp_gateway.core.agent_state import AgentState
 from acp_gateway.core.opening import SessionOpening
-from acp_gateway.core.sessions import Client, Request, Session, State
+from acp_gateway.core.sessions import Client, Request, Session
+from acp_gateway.core.states import SessionState
 from acp_gateway.core.turns import Turns
 from acp_gateway.protocol import jsonrpc, methods
 from acp_gateway.protocol.jsonrpc import Message
@@ -52,9 +53,10 @@ class SessionClosing:
         """Have the agent close or delete a session; one that was not live enters this process meanwhile."""
         request.session = session
         then = partial(self._closed, first=self._opening.is_first(session))
-        session.state = State.CLOSING if session.live else State.DELETING
-        if not session.live:
-            self._agent.enter(session)
+        if session.live:
+            session.move_to(SessionState.CLOSING)
+        else:
+            self._agent.enter(session, SessionState.DELETING)
         self._agent.forward(request, then)
 
     def _closed(self, request: Request, response: Message, *, first: bool) -> None:
@@ -67,10 +69,10 @@ class SessionClosing:
             self._agent.tell(session, "deleted" if deleted else "closed")
             self._turns.cancel_waiting(session)
             self._opening.leave(session, forgotten=deleted)
-        elif session.state is State.DELETING:
+        elif session.state is SessionState.DELETING:
             self._opening.leave(session, forgotten=first)
         else:
-            session.state = State.OPEN
+            session.move_to(SessionState.OPEN)
         self._agent.respond(request, response)
         for waiting in held:
             self._dispatch(waiting)

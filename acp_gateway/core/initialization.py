@@ -4,11 +4,12 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from acp_gateway.core import access_rules, capabilities
-from acp_gateway.core.agent_state import AgentPhase, AgentState
+from acp_gateway.core.agent_state import AgentState
 from acp_gateway.core.opening import SessionOpening
 from acp_gateway.core.rejoining import last_id, without_own_meta
 from acp_gateway.core.routing import Routing
-from acp_gateway.core.sessions import Client, Phase, Request, State
+from acp_gateway.core.sessions import Client, Request
+from acp_gateway.core.states import AgentPhase, ClientPhase, SessionState
 from acp_gateway.protocol import jsonrpc
 from acp_gateway.protocol.jsonrpc import Message
 
@@ -32,14 +33,14 @@ class Initialization:
         self._waiters: list[Request] = []
 
     def initialize(self, client: Client, request: Request) -> None:
-        if client.phase is not Phase.NEW:
+        if client.phase is not ClientPhase.NEW:
             self._agent.refuse(request, jsonrpc.INVALID_REQUEST, "initialize has been called already")
         elif self._agent.lost is not None:
             self._agent.refuse(request, *self._agent.lost[self._agent.may_see_output(client)])
         elif flaw := access_rules.flaw_of_params(request.message) or capabilities.flaw_of_offer(request.message.text):
             self._agent.refuse(request, jsonrpc.INVALID_PARAMS, flaw)
         else:
-            client.phase = Phase.WAITING
+            client.move_to(ClientPhase.WAITING)
             client.wants_news = capabilities.wants_news(request.message.text)
             client.mint_above(last_id(request.message))
             if self._welcome is not None:
@@ -57,7 +58,7 @@ class Initialization:
             else:
                 self._proposal, serves = proposal, self._agent.policy.serves
                 self._first = jsonrpc.parse(capabilities.mask_capabilities(without_own_meta(proposal.text), serves))
-        self._agent.phase = AgentPhase.STARTING
+        self._agent.move_to(AgentPhase.STARTING)
         self._agent.forward(Request(None, self._first), self._initialized)
 
     def clear(self, reason: str | None = None) -> None:
@@ -79,7 +80,8 @@ class Initialization:
         agent.checking_directories.clear()
         agent.agent_requests.agent_lost()
         agent.terminals.clear()
-        agent.phase = AgentPhase.ABSENT
+        if agent.phase in (AgentPhase.STARTING, AgentPhase.READY):
+            agent.move_to(AgentPhase.ABSENT)
         self._waiters.clear()
         self._routing.clear()
         if self._welcome is None:
@@ -94,7 +96,8 @@ class Initialization:
             session.queue.clear()
             session.held.clear()
             if session.attached and agent.abilities.reopens:
-                session.state = State.DORMANT
+                if session.state is not SessionState.DORMANT:
+                    session.move_to(SessionState.DORMANT)
                 session.recorded = session.replay_to = None
             else:
                 agent.drop(session)
@@ -111,15 +114,15 @@ class Initialization:
         held, self._agent.held = self._agent.held, []
         self._agent.auth_methods = capabilities.auth_methods(response.text)
         if response.error:
-            self._agent.phase = AgentPhase.ABSENT
+            self._agent.move_to(AgentPhase.ABSENT)
             if self._welcome is None:
                 self._first = None
             for request in [*waiters, *held]:
                 if request in waiters and request.client is not None:
-                    request.client.phase = Phase.NEW
+                    request.client.move_to(ClientPhase.NEW)
                 self._agent.respond(request, response)
             return
-        self._agent.phase = AgentPhase.READY
+        self._agent.move_to(AgentPhase.READY)
         self._agent.abilities = capabilities.abilities(response.text)
         text = capabilities.strip_terminal_logins(response.text)
         self._welcome = jsonrpc.parse(capabilities.advertise(text) if self._agent.policy.shared else text)
@@ -140,12 +143,12 @@ class Initialization:
         assert self._welcome is not None
         wanted = capabilities.requested_version(request.message.text)
         if request.message is not self._proposal and agreed is not None and (wanted is None or wanted < agreed):
-            client.phase = Phase.NEW
+            client.move_to(ClientPhase.NEW)
             what = "no number" if wanted is None else f"version {wanted}"
             why = f"the agent speaks version {agreed} of the protocol with its clients; {what} was asked for"
             self._agent.refuse(request, jsonrpc.INVALID_PARAMS, why, {"requested": wanted, "negotiated": agreed})
             return
-        client.phase = Phase.READY
+        client.move_to(ClientPhase.READY)
         self._agent.respond(request, self._welcome)
         self._routing.route_again()
 

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from acp_gateway.core import access_rules, updates
 from acp_gateway.core.agent_requests import AgentRequest, decision_of, selected_option
-from acp_gateway.core.agent_state import AgentPhase, AgentState, Policy
+from acp_gateway.core.agent_state import AgentState, Policy
 from acp_gateway.core.capabilities import Abilities
 from acp_gateway.core.closing import SessionClosing
 from acp_gateway.core.cut_turns import AGENT_ENDED, AGENT_STOPPED
@@ -24,11 +24,10 @@ from acp_gateway.core.sessions import (
     Client,
     DirectoryCheck,
     DirectoryCheckResult,
-    Phase,
-    Presence,
     Request,
     Session,
 )
+from acp_gateway.core.states import AgentPhase, ClientPhase, Presence
 from acp_gateway.core.turns import Turns
 from acp_gateway.protocol import jsonrpc, methods, spans, strict_parsing
 from acp_gateway.protocol.jsonrpc import InvalidMessage, Kind, Message, RawId
@@ -191,18 +190,18 @@ class Multiplexer:
 
     def client_away(self, client: Client) -> None:
         """Mark a client as disconnected but resumable: it keeps its attachments and the agent's requests."""
-        client.presence = Presence.AWAY
+        client.become(Presence.AWAY)
         client.away_since = self._agent.now
 
     def client_back(self, client: Client) -> None:
         """Mark a client as connected again, and forward it the agent's unrouted requests."""
-        client.presence = Presence.CONNECTED
+        client.become(Presence.CONNECTED)
         self._agent.agent_requests.client_back(client)
         self._routing.route_again()
 
     def client_gone(self, client: Client) -> None:
         """Remove a client. Its turns go on; the agent's requests stay open for other clients."""
-        client.presence = Presence.GONE
+        client.become(Presence.GONE)
         self._agent.clients.pop(client, None)
         # Before detaching, which drops the ids that another link of this client may ask for.
         self._agent.agent_requests.client_gone(client)
@@ -257,12 +256,14 @@ class Multiplexer:
             reason = reasons[self._agent.may_see_output(client)]
             for request in list(client.requests.values()):
                 self._agent.refuse(request, *reason)
-            if client.phase is Phase.WAITING:
-                client.phase = Phase.NEW
+            if client.phase is ClientPhase.WAITING:
+                client.move_to(ClientPhase.NEW)
         self._initialization.clear(data.get("reason", AGENT_ENDED))
         if not self._agent.policy.shared:
             self.retire()
-            self._agent.phase, self._agent.lost = AgentPhase.LOST, reasons
+            if self._agent.lost is None:
+                self._agent.move_to(AgentPhase.LOST)
+            self._agent.lost = reasons
 
     def agent_stopped(self) -> None:
         """Clear all state after the unused agent was stopped: like `agent_lost`, with nothing open."""
@@ -343,7 +344,7 @@ class Multiplexer:
         client.take_on(request)
         if message.method == methods.INITIALIZE:
             self._initialization.initialize(client, request)
-        elif client.phase is Phase.WAITING:
+        elif client.phase is ClientPhase.WAITING:
             # A script may send requests before its `initialize` is answered.
             self._agent.held.append(request)
         else:
@@ -353,7 +354,7 @@ class Multiplexer:
         """Handle a request of an initialized client now, or queue it until the agent is ready."""
         client, message = request.client, request.message
         assert client is not None
-        if client.phase is not Phase.READY:
+        if client.phase is not ClientPhase.READY:
             self._agent.refuse(request, jsonrpc.INVALID_REQUEST, "the first request must be initialize")
         elif objection := access_rules.objection_to_request(client, message):
             self._agent.refuse(request, *objection)
@@ -377,7 +378,7 @@ class Multiplexer:
     def _notification_from_client(self, client: Client, message: Message) -> None:
         if message.method == methods.CANCEL_REQUEST:
             self._cancel_request(client, message)
-        elif client.phase is not Phase.READY or message.method == methods.INITIALIZE:
+        elif client.phase is not ClientPhase.READY or message.method == methods.INITIALIZE:
             self._agent.out.log(f"dropped a notification of {client.name}: the first request must be initialize")
         elif objection := access_rules.objection_to_notification(client, message):
             self._agent.out.log(f"dropped a notification of {client.name}: {objection}")

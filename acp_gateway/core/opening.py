@@ -15,7 +15,8 @@ from acp_gateway.core.cut_turns import note_cut, told_cut
 from acp_gateway.core.output import CheckDirectories, LoadJournal
 from acp_gateway.core.rejoining import Rejoin, missed_messages, reclaim_requests, with_own_meta, without_own_meta
 from acp_gateway.core.routing import Routing
-from acp_gateway.core.sessions import Client, DirectoryCheck, Request, Session, State
+from acp_gateway.core.sessions import Client, DirectoryCheck, Request, Session
+from acp_gateway.core.states import SessionState
 from acp_gateway.protocol import jsonrpc, lookup, methods, spans
 from acp_gateway.protocol.gaps import MAY_BE_MISSING, gap
 from acp_gateway.protocol.jsonrpc import Message
@@ -137,7 +138,7 @@ class SessionOpening:
 
     def reopen(self, session: Session) -> None:
         """Re-open a session in a new process; its clients have its history already."""
-        session.state = State.OPENING
+        session.move_to(SessionState.OPENING)
         session.recorded, session.replay_to = self._agent.new_journal(), None
         method = methods.RESUME if self._agent.abilities.resume else methods.LOAD
         self._agent.forward(Request(None, session.opening_request(method), session), self._reopened)
@@ -162,10 +163,9 @@ class SessionOpening:
             if session.workspace is None and request.session is not None:
                 session.workspace = request.session.workspace
             if not known:
-                self._agent.enter(session)
+                self._agent.enter(session, SessionState.OPEN)
                 self._routing.entered(session)
             session.keep_result(response)
-            session.state = State.OPEN
             if request.session is not None and request.session.journal.epoch:
                 rewrite = partial(updates.under_session, old=request.session.id, new=session_id)
                 session.take_journal(request.session.journal.copy(rewrite, self._agent.registry.new_epoch()))
@@ -325,9 +325,8 @@ class SessionOpening:
     ) -> None:
         """Have the agent open a session, and record its replay."""
         first = self.is_first(session)
-        self._agent.enter(session)
+        self._agent.enter(session, SessionState.OPENING)
         self._routing.entered(session)
-        session.state = State.OPENING
         session.replay_to = replay_to
         session.recorded = self._agent.new_journal()
         if request.message.method == methods.RESUME and not as_load:
@@ -406,7 +405,7 @@ class SessionOpening:
             self._agent.registry.remove(session)
 
     def _set_open(self, session: Session) -> None:
-        session.state = State.OPEN
+        session.move_to(SessionState.OPEN)
         self._routing.route_again()
         held, session.held = [*session.held, *self._agent.returned.pop(session.id, ())], []
         for request in held:

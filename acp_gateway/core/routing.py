@@ -14,7 +14,8 @@ from acp_gateway.core import access_rules, updates
 from acp_gateway.core.agent_requests import AgentRequest
 from acp_gateway.core.agent_state import AgentState
 from acp_gateway.core.journal import Journal
-from acp_gateway.core.sessions import Client, Phase, Session, State
+from acp_gateway.core.sessions import Client, Session
+from acp_gateway.core.states import ClientPhase, SessionState
 from acp_gateway.protocol import jsonrpc, lookup, methods, spans
 from acp_gateway.protocol.jsonrpc import Kind, Message, RawId
 from acp_gateway.protocol.methods import Audience
@@ -26,6 +27,7 @@ STRANGERS: Final = 10_000
 """Maximum number of remembered session ids of sub-agents, and of elicitations."""
 
 _USER_CHUNK: Final = methods.USER_CHUNK.encode()
+_NOT_PASSING: Final = SessionState.OPENING, SessionState.DELETING
 
 
 class Routing:
@@ -77,7 +79,7 @@ class Routing:
         """Fan out updates that `session_of_passthrough` found in one session; return False if each needs a closer
         look."""
         session = self._agent.live.get(session_id)
-        if session is None or session.state in (State.OPENING, State.DELETING) or len(self._agent.terminals):
+        if session is None or session.state in _NOT_PASSING or len(self._agent.terminals):
             return False
         if session.echo is not None:
             if _USER_CHUNK in lines[0]:
@@ -90,13 +92,13 @@ class Routing:
     def update(self, message: Message) -> None:
         """Route a `session/update`."""
         session = None if message.session is None else self._session_of(message.session)
-        if session is None or session.state is State.DELETING:
+        if session is None or session.state is SessionState.DELETING:
             self._keep_early(message)
             return
         # A sub-agent's mode is not the session's.
         own = message.session == session.id
         state = message.update if own and message.update in methods.STATE_UPDATES else None
-        if session.state is State.OPENING:
+        if session.state is SessionState.OPENING:
             assert session.recorded is not None
             _record(session, session.recorded, message, state)
             if session.replay_to is not None:
@@ -138,7 +140,7 @@ class Routing:
             if len(candidates) > 1:
                 self._agent.out.log("dropped a notification of the agent that may be of more than one identity")
                 return
-            ready = [c for c in self._agent.clients if c.phase is Phase.READY and c.scope.sees_all]
+            ready = [c for c in self._agent.clients if c.phase is ClientPhase.READY and c.scope.sees_all]
             self._agent.out.clients((c for c in ready if c.scope.identity in candidates), message.text)
             return
         session = self._session_of(message.session)
@@ -217,7 +219,7 @@ class Routing:
 
     def _unbound(self) -> list[Client]:
         """Return the controllers that see all sessions of their identity."""
-        return [c for c in self._agent.clients if c.controls and c.scope.sees_all and c.phase is not Phase.NEW]
+        return [c for c in self._agent.clients if c.controls and c.scope.sees_all and c.phase is not ClientPhase.NEW]
 
     def _remember_child(self, message: Message, session: Session) -> None:
         child = lookup.text_param(message, "update", "sessionId")

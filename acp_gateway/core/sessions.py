@@ -13,6 +13,15 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from acp_gateway.core.archive import NO_ARCHIVE, Archive
 from acp_gateway.core.journal import Journal
+from acp_gateway.core.states import (
+    CLIENT_TRANSITIONS,
+    PRESENCE_TRANSITIONS,
+    SESSION_TRANSITIONS,
+    ClientPhase,
+    Presence,
+    SessionState,
+    moved,
+)
 from acp_gateway.protocol import jsonrpc, lookup
 from acp_gateway.protocol.jsonrpc import IdKey, Message, RawId
 
@@ -35,23 +44,6 @@ class Role(enum.Enum):
 
     CONTROLLER = "controller"
     OBSERVER = "observer"
-
-
-class Presence(enum.Enum):
-    """State of a client's connection."""
-
-    CONNECTED = enum.auto()
-    AWAY = enum.auto()
-    """Disconnected but resumable: keeps its attachments and the agent's requests."""
-    GONE = enum.auto()
-
-
-class Phase(enum.Enum):
-    """Progress of a client with `initialize`."""
-
-    NEW = enum.auto()
-    WAITING = enum.auto()
-    READY = enum.auto()
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,14 +86,14 @@ class Client:
     __slots__ = (
         "__weakref__",
         "_last_id",
+        "_phase",
+        "_presence",
         "agent_requests",
         "away_since",
         "former_links",
         "joined",
         "link",
         "name",
-        "phase",
-        "presence",
         "replays",
         "requests",
         "role",
@@ -121,10 +113,10 @@ class Client:
         self.former_links: frozenset[str] = _NO_LINKS
         """Names of earlier links, not resumed, from which this client has taken over prompts."""
         self.role = role
-        self.presence = Presence.CONNECTED
+        self._presence = Presence.CONNECTED
         self.away_since = -math.inf
         """Time of the last loss of the connection, in seconds of the driver's clock."""
-        self.phase = Phase.NEW
+        self._phase = ClientPhase.NEW
         self.wants_news = False
         """True if the client asked for the gateway's own notifications."""
         self.joined = False
@@ -163,14 +155,32 @@ class Client:
         }
 
     @property
+    def phase(self) -> ClientPhase:
+        """Progress with `initialize`."""
+        return self._phase
+
+    def move_to(self, phase: ClientPhase) -> None:
+        """Change the progress with `initialize`."""
+        self._phase = moved(CLIENT_TRANSITIONS, self._phase, phase)
+
+    @property
+    def presence(self) -> Presence:
+        """State of the connection."""
+        return self._presence
+
+    def become(self, presence: Presence) -> None:
+        """Change the state of the connection."""
+        self._presence = moved(PRESENCE_TRANSITIONS, self._presence, presence)
+
+    @property
     def connected(self) -> bool:
         """True while the connection is open."""
-        return self.presence is Presence.CONNECTED
+        return self._presence is Presence.CONNECTED
 
     @property
     def gone(self) -> bool:
         """True if nothing can be sent to the client any more."""
-        return self.presence is Presence.GONE
+        return self._presence is Presence.GONE
 
     def take_on(self, request: "Request") -> None:
         """Register a request of the client."""
@@ -277,27 +287,15 @@ class DirectoryCheck:
         """Later requests of the same client, waiting for the check."""
 
 
-class State(enum.Enum):
-    """State of a session at its agent process."""
-
-    OPENING = enum.auto()
-    """A load or resume is pending; other requests wait."""
-    OPEN = enum.auto()
-    CLOSING = enum.auto()
-    """A close or delete is pending; other requests wait."""
-    DELETING = enum.auto()
-    """A delete of a session that was not live is pending. Updates are dropped: the agent may have given its id to
-    another session."""
-    DORMANT = enum.auto()
-    """The process has ended and clients are still attached: the next request re-opens it in a new process."""
-
-
 class AgentHandle(Protocol):
     """The multiplexer of the process that a session lives in."""
 
     @property
     def abandoned(self) -> bool:
         """True if none of its clients is connected."""
+
+
+_IN_TRANSIT: Final = SessionState.OPENING, SessionState.CLOSING, SessionState.DELETING
 
 
 class Session:
@@ -313,7 +311,7 @@ class Session:
         self.archive: Archive = NO_ARCHIVE
         """Archive of the registry, once registered."""
         self.home: AgentHandle | None = None
-        self.state = State.OPENING
+        self._state = SessionState.PAST
         self.host: Client | None = None
         """The owner's connection that created or last loaded the session: it serves files and terminals."""
         self.attached: dict[Client, None] = {}
@@ -354,6 +352,15 @@ class Session:
         return f"Session({self.agent} {self.id!r:.80})"
 
     @property
+    def state(self) -> SessionState:
+        """State at the agent process."""
+        return self._state
+
+    def move_to(self, state: SessionState) -> None:
+        """Change the state at the agent process."""
+        self._state = moved(SESSION_TRANSITIONS, self._state, state)
+
+    @property
     def live(self) -> bool:
         """True if an agent process has the session or re-opens it."""
         return self.home is not None
@@ -361,7 +368,7 @@ class Session:
     @property
     def in_transit(self) -> bool:
         """True if requests have to wait until the session is open or gone."""
-        return self.state in (State.OPENING, State.CLOSING, State.DELETING)
+        return self._state in _IN_TRANSIT
 
     def controllers(self) -> Iterator[Client]:
         """Yield the attached controllers."""

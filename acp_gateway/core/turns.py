@@ -3,11 +3,12 @@
 from collections import Counter, deque
 
 from acp_gateway.core import updates
-from acp_gateway.core.agent_state import AgentPhase, AgentState, Then, who
+from acp_gateway.core.agent_state import AgentState, Then, who
 from acp_gateway.core.cut_turns import turn_begins
 from acp_gateway.core.echoes import Echo
 from acp_gateway.core.routing import Routing
 from acp_gateway.core.sessions import Client, Request, Session
+from acp_gateway.core.states import AgentPhase
 from acp_gateway.protocol import jsonrpc, lookup, methods
 from acp_gateway.protocol.jsonrpc import Message
 

@@ -10,7 +10,8 @@ import trio
 
 from acp_gateway.core.agent_requests import AgentRequest
 from acp_gateway.core.registry import Registry
-from acp_gateway.core.sessions import Presence, Session, SessionScope
+from acp_gateway.core.sessions import Session, SessionScope
+from acp_gateway.core.states import Presence
 from acp_gateway.gateway.attachment import Disconnect
 from acp_gateway.gateway.hub import Hub
 from acp_gateway.protocol import jsonrpc

@@ -32,7 +32,8 @@ from acp_gateway.core.output import (
     LogMessage,
     StopUnused,
 )
-from acp_gateway.core.sessions import AgentHandle, Client, DirectoryCheck, DirectoryCheckResult, Phase, Session
+from acp_gateway.core.sessions import AgentHandle, Client, DirectoryCheck, DirectoryCheckResult, Session
+from acp_gateway.core.states import ClientPhase
 from acp_gateway.gateway.agent.startup import Written
 from acp_gateway.gateway.agent_supervisor import AgentSupervisor, RunAgent
 from acp_gateway.gateway.attachment import BLANK, BUG, EXPIRED, STOPPING, TOO_SLOW, Attachment, Disconnect
@@ -294,7 +295,7 @@ class Hub:
         leaving = [
             attachment
             for attachment in self.attachments.values()
-            if not self._shared or attachment.client.phase is Phase.WAITING
+            if not self._shared or attachment.client.phase is ClientPhase.WAITING
         ]
         self.multiplexer.agent_lost(why, data, written, details)
         self.deliver()

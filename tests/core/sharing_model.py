@@ -22,8 +22,8 @@ from acp_gateway.core.sessions import (
     Request,
     Role,
     Session,
-    State,
 )
+from acp_gateway.core.states import SessionState
 from acp_gateway.protocol import jsonrpc, lookup
 from acp_gateway.protocol.gaps import GAP, MAY_BE_MISSING
 from acp_gateway.protocol.outbox import Mark
@@ -1026,7 +1026,7 @@ class SharingModel:
 
     def the_archive_has_the_same(self) -> None:
         for session in self.scene.multiplexer.sessions:
-            if session.state in (State.OPEN, State.DORMANT):
+            if session.state in (SessionState.OPEN, SessionState.DORMANT):
                 kept, journal = self.world.shelf.journals[session], session.journal
                 assert (kept.epoch, kept.position) == (journal.epoch, journal.position)
                 assert kept.replay() == journal.replay()

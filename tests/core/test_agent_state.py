@@ -2,10 +2,11 @@
 
 import pytest
 
-from acp_gateway.core.agent_state import JUST_LOST, AgentPhase, AgentState, who
+from acp_gateway.core.agent_state import JUST_LOST, AgentState, who
 from acp_gateway.core.output import LogMessage
 from acp_gateway.core.registry import Registry
 from acp_gateway.core.sessions import SESSION_ID_SIZE, Client, Request, Role, SessionScope
+from acp_gateway.core.states import AgentPhase
 from acp_gateway.protocol import jsonrpc
 from acp_gateway.protocol.jsonrpc import ID_SIZE, Message
 from tests.core.scene import Scene, make_policy, news_params

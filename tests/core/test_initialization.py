@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 
 from acp_gateway.core.registry import Registry
-from acp_gateway.core.sessions import Request, Role, State
+from acp_gateway.core.sessions import Request, Role
+from acp_gateway.core.states import SessionState
 from acp_gateway.protocol.jsonrpc import parse
 from acp_gateway.protocol.methods import Capability
 from tests.core.scene import HINT, Peer, Scene, make_policy, news_params
@@ -357,6 +358,15 @@ def test_when_the_agent_is_lost_everything_that_is_open_is_answered_once() -> No
     assert (ann.inbox, bob.inbox, scene.agent.inbox) == ([], [], [])
 
 
+def test_an_agent_of_one_connection_may_be_lost_twice_and_the_last_reason_counts() -> None:
+    scene = Scene(make_policy(shared=False))
+    ann = scene.join("ann")
+    scene.lose_agent("it ended")
+    scene.lose_agent("it was stopped")
+    ann.request("session/new", cwd="/srv", mcpServers=[])
+    assert ann.hears()["error"]["message"] == "it was stopped"
+
+
 def test_when_the_agent_is_lost_its_questions_are_taken_back() -> None:
     scene = reopening()
     ann = scene.join("ann")
@@ -499,7 +509,7 @@ def test_a_session_keeps_its_clients_and_its_journal_and_has_the_new_process_s_m
     ann.new_session(modes={"currentModeId": "a"})
     bob.load()
     scene.lose_agent()
-    assert scene.multiplexer.sessions[0].state is State.DORMANT
+    assert scene.multiplexer.sessions[0].state is SessionState.DORMANT
     bob.prompt("go on")
     scene.agent.answers("initialize", **scene.welcome)
     scene.agent.answers("session/load", modes={"currentModeId": "b"}, configOptions=[{"id": "x"}])
@@ -628,7 +638,7 @@ def test_an_idle_agent_that_was_stopped_costs_its_clients_nothing() -> None:
     scene.stop_agent()
     assert (ann.inbox, scene.agent.inbox) == ([], [])
     assert not scene.multiplexer.wants_agent
-    assert scene.multiplexer.sessions[0].state is State.DORMANT
+    assert scene.multiplexer.sessions[0].state is SessionState.DORMANT
     own = ann.prompt()
     scene.agent.answers("initialize", **scene.welcome)
     scene.agent.answers("session/load")

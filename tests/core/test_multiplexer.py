@@ -1114,7 +1114,8 @@ def happens(scene: Scene, what: str) -> None:
     name, _, verb = what.partition(" ")
     if verb:
         peer = next((peer for peer in scene.peers.values() if peer.client.name == name and not peer.client.gone), None)
-        if peer is not None:
+        # A driver loses a connection only once.
+        if peer is not None and (verb != "away" or peer.client.connected):
             getattr(peer, verb)()
     else:
         getattr(scene, what)()

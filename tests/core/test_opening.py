@@ -9,7 +9,8 @@ from acp_gateway.core.agent_state import Policy
 from acp_gateway.core.journal import Journal
 from acp_gateway.core.output import AuditEvent, StopUnused
 from acp_gateway.core.registry import Registry
-from acp_gateway.core.sessions import DirectoryCheckResult, Problem, Role, Session, State
+from acp_gateway.core.sessions import DirectoryCheckResult, Problem, Role, Session
+from acp_gateway.core.states import SessionState
 from acp_gateway.protocol.gaps import GAP
 from acp_gateway.protocol.jsonrpc import parse
 from tests.core.opened import LOADS, chunk, close, texts, the_session
@@ -36,7 +37,7 @@ def test_a_new_session_is_its_clients_from_the_response_on(scene: Scene, ann: Pe
     scene.agent.answers("session/new", sessionId="s", modes={"currentModeId": "m"})
     assert ann.hears()["result"] == {"sessionId": "s", "modes": {"currentModeId": "m"}}
     session = the_session(scene)
-    assert (session.owner, session.host, session.cwd, session.state) == ("me", ann.client, "/srv/x", State.OPEN)
+    assert (session.owner, session.host, session.cwd, session.state) == ("me", ann.client, "/srv/x", SessionState.OPEN)
     assert list(session.attached) == [ann.client]
     assert list(scene.registry) == [session]
 

@@ -12,7 +12,8 @@ from acp_gateway.core.output import (
     Output,
     StopUnused,
 )
-from acp_gateway.core.sessions import Client, DirectoryCheck, Presence, Request, Session, SessionScope
+from acp_gateway.core.sessions import Client, DirectoryCheck, Request, Session, SessionScope
+from acp_gateway.core.states import Presence
 from acp_gateway.protocol.jsonrpc import parse
 from acp_gateway.protocol.outbox import Batch
 
@@ -27,7 +28,7 @@ def client(name: str = "ann") -> Client:
 
 def gone() -> Client:
     it = client("gone")
-    it.presence = Presence.GONE
+    it.become(Presence.GONE)
     return it
 
 
@@ -83,7 +84,7 @@ def test_nothing_is_sent_to_who_is_gone() -> None:
 
 def test_who_is_away_gets_everything_when_it_is_back() -> None:
     out, ann = Outgoing(), client()
-    ann.presence = Presence.AWAY
+    ann.become(Presence.AWAY)
     out.client(ann, b"1")
     assert out.take().to_clients == {ann: [b"1"]}
 

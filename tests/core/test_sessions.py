@@ -6,7 +6,8 @@ import pytest
 
 from acp_gateway.core import sessions
 from acp_gateway.core.journal import Journal
-from acp_gateway.core.sessions import Client, Presence, Request, Role, Session, SessionScope
+from acp_gateway.core.sessions import Client, Request, Role, Session, SessionScope
+from acp_gateway.core.states import Presence
 from acp_gateway.protocol import jsonrpc, lookup
 from acp_gateway.protocol.jsonrpc import parse
 from tests.core.scene import Scene
@@ -53,7 +54,7 @@ def test_who_sees_a_session(viewer: SessionScope, session_id: str, owner: str, *
 )
 def test_a_client_is_connected_away_or_gone(presence: Presence, *, connected: bool, gone: bool) -> None:
     client = Client("ann", ME)
-    client.presence = presence
+    client.become(presence)
     assert (client.connected, client.gone) == (connected, gone)
 
 

@@ -7,6 +7,7 @@ from acp_gateway.core.multiplexer import Multiplexer
 from acp_gateway.core.registry import Registry
 from acp_gateway.core.routing import EARLY_SIZE, STRANGERS
 from acp_gateway.core.sessions import Client
+from acp_gateway.core.states import SessionState
 
 
 def nothing_is_too_much(multiplexer: Multiplexer, registry: Registry) -> None:
@@ -23,6 +24,7 @@ def nothing_is_too_much(multiplexer: Multiplexer, registry: Registry) -> None:
     live = [session for session in registry if session.live]
     assert registry.count_live() == len(live) <= policy.max_sessions
     for session in registry:
+        assert session.live == (session.state is not SessionState.PAST)
         assert session.journal.size <= policy.journal_limit + sum(map(len, session.journal.states()))
         assert len(session.queue) <= policy.queued_prompts_per_session
         assert registry.count_live(session.owner) <= policy.sessions_per_identity

@@ -11,7 +11,7 @@ import pytest
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from acp_gateway.core.sessions import Presence
+from acp_gateway.core.states import Presence
 from acp_gateway.errors import LinkGone
 from acp_gateway.gateway.attachment import EXPIRED, MARK_BYTES, MARK_MESSAGES, TOO_SLOW
 from acp_gateway.gateway.hub import STRANGER_GRACE, TICK

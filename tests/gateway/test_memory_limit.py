@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 
 from acp_gateway.core.journal import Journal
-from acp_gateway.core.sessions import Session, State
+from acp_gateway.core.sessions import Session
+from acp_gateway.core.states import SessionState
 from acp_gateway.gateway.attachment import Attachment
 from acp_gateway.gateway.hub import Hub
 from acp_gateway.gateway.memory_limit import LOOKS, Memory
@@ -266,7 +267,9 @@ async def test_histories_are_cut_after_the_clients_are_detached_and_as_often_as_
 async def test_a_history_that_is_being_recorded_counts_and_is_cut() -> None:
     place = Place("ann")
     place.peers[0].request("session/load", sessionId="other", cwd="/srv", mcpServers=[])
-    recorded = next(session for session in place.core.multiplexer.sessions if session.state is State.OPENING).recorded
+    recorded = next(
+        session for session in place.core.multiplexer.sessions if session.state is SessionState.OPENING
+    ).recorded
     assert recorded is not None
     for _ in range(100):
         recorded.append(bytes(LIMIT // 50))
