@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 from acp_gateway.core import capabilities
 from acp_gateway.core.agent_requests import AgentRequest, AgentRequests
 from acp_gateway.core.capabilities import Abilities
-from acp_gateway.core.cut_turns import cut_turn
+from acp_gateway.core.cut_turns import cut_reason
 from acp_gateway.core.journal import Journal
 from acp_gateway.core.mcp_servers import McpPolicy
 from acp_gateway.core.output import HookEvent, Outgoing
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 JUST_LOST: Final = 5.0
 """Seconds after a disconnection before a `permission_waiting` hook fires: most networks are back by then."""
 
-Refusal: TypeAlias = tuple[int, str, dict[str, Any] | None]
+ErrorObject: TypeAlias = tuple[int, str, dict[str, Any] | None]
 """Code, message and data of an error."""
 
 Then: TypeAlias = Callable[[Request, Message], None]
@@ -99,19 +99,19 @@ class AgentState:
         self.live: dict[str, Session] = {}
         """Sessions that live in the process, by id."""
         self._phase = AgentPhase.ABSENT
-        self.lost: tuple[Refusal, Refusal] | None = None
+        self.lost: tuple[ErrorObject, ErrorObject] | None = None
         """Errors once there will not be another process: for all clients, and for those that may see its output."""
         self.abilities = Abilities()
         """Capabilities from the last `initialize`."""
         self.auth_methods: list[dict[str, Any]] = []
         """All authentication methods of the agent, including those hidden from clients."""
-        self.asked: dict[int, Request] = {}
+        self.open_requests: dict[int, Request] = {}
         """Requests that the agent has not answered, by the id at the agent."""
         self.held: list[Request] = []
         """Requests that wait until the agent is ready."""
         self.loading_journals: dict[Session, list[Request]] = {}
         """Requests that wait until the journal of a session is read from the archive."""
-        self.returned: dict[str, list[Request]] = {}
+        self.waiting_for_owner: dict[str, list[Request]] = {}
         """Requests that wait until a permitted client has re-opened a session, by its id."""
         self.checking_directories: dict[Request, DirectoryCheck] = {}
         """Requests that wait until their directories are checked."""
@@ -152,12 +152,12 @@ class AgentState:
     def _left(self, session: Session) -> bool:
         return all(client.gone for client in session.attached)
 
-    def seen(self, client: Client, session_id: str | None) -> Session | None:
+    def session_in_scope(self, client: Client, session_id: str | None) -> Session | None:
         """Return the session of this process that is in a client's scope."""
         session = None if session_id is None else self.live.get(session_id)
         return session if session is not None and client.scope.sees(session) else None
 
-    def attached(self, client: Client, session_id: str | None) -> Session | None:
+    def attached_session(self, client: Client, session_id: str | None) -> Session | None:
         """Return the session of this process that a client is attached to."""
         session = None if session_id is None else self.live.get(session_id)
         return session if session is not None and session in client.sessions else None
@@ -174,12 +174,12 @@ class AgentState:
         for session, waiting in self.loading_journals.items():
             if session.id == session_id and any(other.client is client for other in waiting):
                 return waiting
-        seen = self.seen(client, session_id)
+        seen = self.session_in_scope(client, session_id)
         return seen.held if seen is not None and seen.in_transit else None
 
-    def of_request(self, client: Client, request: Request) -> Session | None:
+    def session_of_request(self, client: Client, request: Request) -> Session | None:
         """Return the session of a request if its client is attached; else refuse the request."""
-        session = self.attached(client, request.message.session)
+        session = self.attached_session(client, request.message.session)
         if session is None:
             self.refuse_unknown(request, request.message.session)
         request.session = session
@@ -193,14 +193,14 @@ class AgentState:
         """Return a new session of this agent."""
         return Session(self.name, session_id, owner, self.new_journal())
 
-    def enter(self, session: Session, state: SessionState) -> None:
+    def add_session(self, session: Session, state: SessionState) -> None:
         """Add a session to this process, in this state."""
         session.move_to(state)
         self.unopened.forget(session)
         self.live[session.id] = session
         self.registry.add(session, self)
 
-    def drop(self, session: Session) -> None:
+    def remove_session(self, session: Session) -> None:
         """Remove a session from this process."""
         self.end_echo(session)
         for client in list(session.attached):
@@ -211,7 +211,7 @@ class AgentState:
         session.move_to(SessionState.PAST)
         self.registry.end(session)
 
-    def take_part(self, session: Session, client: Client, *, hosts: bool, returning: "Rejoin | None" = None) -> None:
+    def attach(self, session: Session, client: Client, *, hosts: bool, rejoin: "Rejoin | None" = None) -> None:
         """Attach a client to a session.
 
         Args:
@@ -221,31 +221,31 @@ class AgentState:
             returning: the client's state from another link.
         """
         if client not in session.attached:
-            self.tell(session, "attached", **who(client))
-            cut = cut_turn(session, returning)
+            self.notify(session, "attached", **describe_client(client))
+            cut = cut_reason(session, rejoin)
             if cut is not None and client.wants_news:
-                self._tell([client], session, "turn_ended", {"stopReason": None, "reason": cut})
+                self._notify_clients([client], session, "turn_ended", {"stopReason": None, "reason": cut})
             self.out.audit("session_joined", client, session=session.id, agent=self.name, owner=session.owner)
             session.attached[client] = None
             client.sessions[session] = None
         if hosts and client.controls and not client.scope.guest and client.scope.identity == session.owner:
             session.host = client
-        self.mark(session, [client])
+        self.send_position(session, [client])
 
-    def mark(self, session: Session, clients: Iterable[Client]) -> None:
+    def send_position(self, session: Session, clients: Iterable[Client]) -> None:
         """Send the session's position to clients that count: counting alone would not lead them there."""
         for client in clients:
             if client.counts and len(session.id) <= SESSION_ID_SIZE:
                 position = session.journal.epoch, session.journal.position
                 self.out.client(client, Mark(acknowledgement(0, {session.id: position})))
 
-    def tell_echo(self, session: Session, chunk: bytes) -> None:
+    def send_echo(self, session: Session, chunk: bytes) -> None:
         """Send the agent's echo of a prompt to its sender: the others have the prompt already."""
         assert session.echo is not None
         sender = session.echo.request.client
         if sender in session.attached:
             self.out.client(sender, chunk)
-            self.mark(session, [sender])
+            self.send_position(session, [sender])
         if session.echo.over:
             session.echo = None
 
@@ -258,7 +258,7 @@ class AgentState:
         for chunk in echo.withheld:
             session.write(chunk)
             self.out.clients((client for client in session.attached if client is not sender), chunk)
-        self.mark(session, (client for client in session.attached if client is sender))
+        self.send_position(session, (client for client in session.attached if client is sender))
 
     def detach(self, session: Session, client: Client) -> None:
         self.out.audit("session_left", client, session=session.id, agent=self.name)
@@ -269,14 +269,14 @@ class AgentState:
         if session.host is client:
             session.host = None
         self.agent_requests.detached(client, session)
-        self.tell(session, "left", **who(client))
+        self.notify(session, "left", **describe_client(client))
 
     def forward(self, request: Request, then: Then, text: bytes | None = None) -> None:
         """Forward a request to the agent under an id of the gateway, with `text` in place of its own, if given."""
         self._last_id += 1
         request.agent_id = self._last_id
         request.then = then
-        self.asked[self._last_id] = request
+        self.open_requests[self._last_id] = request
         message = request.message if text is None else jsonrpc.parse(text)
         self.out.agent(jsonrpc.with_id(message, RawId(b"%d" % self._last_id), unique=True))
         if not methods.client_method(request.message.method).kept:
@@ -284,7 +284,7 @@ class AgentState:
 
     def receive_response(self, response: Message) -> None:
         number = jsonrpc.id_number(response.id)
-        request = None if number is None else self.asked.pop(number, None)
+        request = None if number is None else self.open_requests.pop(number, None)
         if request is None or request.then is None:
             self.out.log("dropped a response of the agent to no open request")
             return
@@ -323,14 +323,14 @@ class AgentState:
     def _deliver_answer(self, request: Request, text: bytes) -> None:
         client = request.client
         if client is not None:
-            client.settle(request)
+            client.remove_request(request)
             self.out.client(client, text)
 
     def refuse_unknown(self, request: Request, session_id: str | None) -> None:
         """Refuse a request for a session that does not exist for its client."""
         self.refuse(request, *self.unknown_session(request, session_id))
 
-    def unknown_session(self, request: Request, session_id: str | None) -> Refusal:
+    def unknown_session(self, request: Request, session_id: str | None) -> ErrorObject:
         """Return the refusal for an unknown session, in the same words whether it exists or not.
 
         Only its owner learns why the agent could not open it.
@@ -341,7 +341,7 @@ class AgentState:
             why += f"; the agent could not open it: {reason}"
         return jsonrpc.SESSION_NOT_FOUND, why, {"sessionId": session_id}
 
-    def too_much(self, message: Message, pending: int, size: int) -> str | None:
+    def limit_exceeded(self, message: Message, pending: int, size: int) -> str | None:
         """Return why a request exceeds the limits, given the number and bytes of open ones; None if it does not."""
         if len(message.id) > ID_SIZE:
             return f"has an id of more than {ID_SIZE} bytes"
@@ -351,23 +351,23 @@ class AgentState:
             return f"comes while {size} bytes of others wait already (outbox_limit is {self.policy.max_waiting_size})"
         return None
 
-    def tell(self, session: Session, event: str, **details: Any) -> None:
+    def notify(self, session: Session, event: str, **details: Any) -> None:
         """Notify the attached clients that asked for news of an event in a session."""
-        self._tell([client for client in session.attached if client.wants_news], session, event, details)
+        self._notify_clients([client for client in session.attached if client.wants_news], session, event, details)
 
-    def _tell(self, listeners: list[Client], session: Session, event: str, details: dict[str, Any]) -> None:
+    def _notify_clients(self, listeners: list[Client], session: Session, event: str, details: dict[str, Any]) -> None:
         if listeners:
             params = {"sessionId": session.id, "event": event, **details}
             self.out.clients(listeners, jsonrpc.notification(methods.NEWS, params))
 
-    def tell_decision(
+    def report_decision(
         self, agent_request: AgentRequest, client: Client | None, decision: str | None, *, chosen: str | None = None
     ) -> None:
         """Notify and audit a decision; `chosen` is the id of the selected option, if one was."""
         call = lookup.text_param(agent_request.message, "toolCall", "toolCallId")
         if agent_request.session is not None:
             about = {"method": agent_request.method, "toolCallId": call, "decision": decision}
-            self.tell(agent_request.session, "decided", **about, **who(client))
+            self.notify(agent_request.session, "decided", **about, **describe_client(client))
         name = "permission_decided" if agent_request.method == methods.REQUEST_PERMISSION else "elicitation_decided"
         kind = lookup.text_param(agent_request.message, "toolCall", "kind")
         session = agent_request.message.session if agent_request.session is None else agent_request.session.id
@@ -382,7 +382,7 @@ class AgentState:
             optionKind=None if chosen is None else agent_request.kind_of(chosen),
         )
 
-    def tell_others(self, request: Request, kind: str, update: bytes) -> None:
+    def fan_out_choice(self, request: Request, kind: str, update: bytes) -> None:
         """Fan out a choice of one client to the other clients of the session."""
         session = request.session
         assert session is not None
@@ -390,7 +390,7 @@ class AgentState:
             return  # It was closed before the agent had answered.
         session.write(update, kind)
         self.out.clients((client for client in session.attached if client is not request.client), update)
-        self.mark(session, (client for client in session.attached if client is request.client))
+        self.send_position(session, (client for client in session.attached if client is request.client))
 
     def turn_ended(self, session: Session, began: float, reason: str | None, why: str | None = None) -> None:
         """Notify subscribers that a turn ended, and queue the `turn_end` hook.
@@ -401,7 +401,7 @@ class AgentState:
             reason: the agent's stop reason.
             why: the reason why the turn was ended in the agent's place.
         """
-        self.tell(session, "turn_ended", stopReason=reason, **({} if why is None else {"reason": why}))
+        self.notify(session, "turn_ended", stopReason=reason, **({} if why is None else {"reason": why}))
         connected = sum(client.connected for client in session.controllers())
         self.out.effect(
             HookEvent("turn_end", session, {"stopReason": reason, "seconds": self.now - began, "connected": connected})
@@ -413,7 +413,7 @@ class AgentState:
             session = agent_request.session
             if session is None or agent_request.announced or not agent_request.is_decision:
                 continue
-            if not any(self._may_look(client) for client in session.controllers()):
+            if not any(self._is_present(client) for client in session.controllers()):
                 agent_request.announced = True
                 self.out.effect(
                     HookEvent(
@@ -421,12 +421,12 @@ class AgentState:
                     )
                 )
 
-    def _may_look(self, client: Client) -> bool:
+    def _is_present(self, client: Client) -> bool:
         """Return True if a client is connected, or was within `JUST_LOST`: most links are resumed in a moment."""
         return client.connected or self.now - client.away_since < JUST_LOST
 
 
-def who(client: Client | None) -> dict[str, Any]:
+def describe_client(client: Client | None) -> dict[str, Any]:
     """Return a client as other clients may see it."""
     if client is None:
         return {"by": None}

@@ -26,7 +26,7 @@ class SessionClosing:
 
     def close(self, client: Client, request: Request) -> None:
         """Close a session at the agent, or detach the client while other controllers are connected."""
-        session = self._agent.of_request(client, request)
+        session = self._agent.session_of_request(client, request)
         if session is None:
             return
         controllers = (other for other in session.controllers() if other is not client and not other.scope.guest)
@@ -45,7 +45,7 @@ class SessionClosing:
         if session_id is None:
             self._agent.refuse(request, jsonrpc.INVALID_PARAMS, "sessionId must be a string")
             return
-        session = self._agent.seen(client, session_id) or self._opening.to_open(client, session_id, request)
+        session = self._agent.session_in_scope(client, session_id) or self._opening.to_open(client, session_id, request)
         if session is not None:
             self._end(session, request)
 
@@ -56,7 +56,7 @@ class SessionClosing:
         if session.live:
             session.move_to(SessionState.CLOSING)
         else:
-            self._agent.enter(session, SessionState.DELETING)
+            self._agent.add_session(session, SessionState.DELETING)
         self._agent.forward(request, then)
 
     def _closed(self, request: Request, response: Message, *, first: bool) -> None:
@@ -66,7 +66,7 @@ class SessionClosing:
         held, session.held = session.held, []
         if not response.error:
             deleted = request.message.method == methods.DELETE
-            self._agent.tell(session, "deleted" if deleted else "closed")
+            self._agent.notify(session, "deleted" if deleted else "closed")
             self._turns.cancel_waiting(session)
             self._opening.leave(session, forgotten=deleted)
         elif session.state is SessionState.DELETING:

@@ -23,7 +23,7 @@ GATEWAY_RESTARTED: Final = "gateway_restarted"
 _USER_CHUNK: Final = USER_CHUNK.encode()
 
 
-def note_cut(session: Session) -> None:
+def record_cut_turn(session: Session) -> None:
     """Record why the last turn of a re-opened session was cut off, while its former journal is there."""
     journal = session.journal
     session.cut = None
@@ -40,22 +40,22 @@ def turn_begins(session: Session) -> None:
     session.restored = False
 
 
-def cut_turn(session: Session, returning: "Rejoin | None") -> str | None:
+def cut_reason(session: Session, rejoin: "Rejoin | None") -> str | None:
     """Return why the last turn was cut off, for a client that joins the session; None if it was not.
 
     A client in the present epoch was told when the session was re-opened, or has joined later. Where the history is
     unknown here, the client's unanswered prompts prove that there was a turn.
     """
-    if returning is None:
+    if rejoin is None:
         return session.cut
-    if returning.epoch is not None and returning.epoch == session.journal.epoch:
+    if rejoin.epoch is not None and rejoin.epoch == session.journal.epoch:
         return None
-    return GATEWAY_RESTARTED if session.restored and returning.prompts else session.cut
+    return GATEWAY_RESTARTED if session.restored and rejoin.prompts else session.cut
 
 
-def told_cut(session: Session, returning: "Rejoin") -> bytes:
+def cut_turn_meta(session: Session, rejoin: "Rejoin") -> bytes:
     """Return the reason as members of a result's `_meta`, which are JSON text."""
-    cut = cut_turn(session, returning)
+    cut = cut_reason(session, rejoin)
     return b"{}" if cut is None else jsonrpc.encode({"cut": cut})
 
 

@@ -69,11 +69,11 @@ class Initialization:
                 as if these turns went on, and a later process finds them cut off.
         """
         agent = self._agent
-        agent.asked.clear()
+        agent.open_requests.clear()
         agent.held.clear()
         agent.loading_journals.clear()
         # Requests for a session to be re-opened keep waiting, unless they were answered with the end of the process.
-        for waiting in agent.returned.values():
+        for waiting in agent.waiting_for_owner.values():
             waiting[:] = [
                 request for request in waiting if request.client and request in request.client.requests.values()
             ]
@@ -100,7 +100,7 @@ class Initialization:
                     session.move_to(SessionState.DORMANT)
                 session.recorded = session.replay_to = None
             else:
-                agent.drop(session)
+                agent.remove_session(session)
 
     def client_gone(self, client: Client) -> None:
         """Drop the `initialize` requests of a client that has gone."""
@@ -132,7 +132,7 @@ class Initialization:
             if session.attached:
                 self._opening.reopen(session)
             else:
-                self._agent.drop(session)
+                self._agent.remove_session(session)
         for request in held:
             self._dispatch(request)
 

@@ -225,10 +225,10 @@ class Journal:
             else:
                 # A message with a state is set aside, or replaces another: stop there, as the size after that is
                 # unknown.
-                talk = self._states[0][0] - self.start if self._states else len(self._messages)
-                gone = accumulate(map(len, islice(self._messages, talk)))
+                passthrough = self._states[0][0] - self.start if self._states else len(self._messages)
+                gone = accumulate(map(len, islice(self._messages, passthrough)))
                 excess = self._size - limit
-                count = next((number for number, size in enumerate(gone, 1) if size >= excess), talk) or 1
+                count = next((number for number, size in enumerate(gone, 1) if size >= excess), passthrough) or 1
                 self._running -= count
             self._cut_first(count)
 

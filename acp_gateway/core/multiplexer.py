@@ -113,7 +113,7 @@ class Multiplexer:
         """True if a request of either side, a turn or a queued prompt is open."""
         agent = self._agent
         # Requests of clients that have gone do not count, except for turns: those go on.
-        asked = any(request.client is None or not request.client.gone for request in agent.asked.values())
+        asked = any(request.client is None or not request.client.gone for request in agent.open_requests.values())
         return bool(asked or agent.held or agent.checking_directories or len(agent.agent_requests)) or any(
             session.turns or session.queue or session.held for session in agent.live.values()
         )
@@ -165,9 +165,9 @@ class Multiplexer:
     def receive_from_agent(self, lines: Iterable[bytes]) -> None:
         """Handle lines of the agent. Consecutive lines about one session are taken together."""
         for session_id, group in groupby(lines, updates.session_of_passthrough):
-            talk = list(group)
-            if session_id is None or not self._routing.talk(session_id, talk):
-                for line in talk:
+            passthrough = list(group)
+            if session_id is None or not self._routing.passthrough(session_id, passthrough):
+                for line in passthrough:
                     self._receive_line(line)
 
     def _receive_line(self, text: bytes) -> None:
@@ -210,11 +210,11 @@ class Multiplexer:
         self._agent.terminals.client_gone(client)
         self._initialization.client_gone(client)
         self._agent.held = [request for request in self._agent.held if request.client is not client]
-        for waiting in (*self._agent.loading_journals.values(), *self._agent.returned.values()):
+        for waiting in (*self._agent.loading_journals.values(), *self._agent.waiting_for_owner.values()):
             waiting[:] = [request for request in waiting if request.client is not client]
         for request in [request for request in self._agent.checking_directories if request.client is client]:
             del self._agent.checking_directories[request]
-        for request in self._agent.asked.values():
+        for request in self._agent.open_requests.values():
             if request.client is client:
                 request.forget_most()
         for session in self._agent.live.values():
@@ -282,7 +282,7 @@ class Multiplexer:
         """End all sessions here; no other call follows."""
         self._initialization.clear()
         for session in list(self._agent.live.values()):
-            self._agent.drop(session)
+            self._agent.remove_session(session)
 
     def pass_time(self, now: float) -> None:
         """Set the time to `now`, in seconds of a monotonic clock."""
@@ -292,7 +292,7 @@ class Multiplexer:
         self._agent.announce_waiting()
         for agent_request in self._agent.agent_requests.overdue(now, self._agent.policy.permission_timeout):
             self._agent.out.log(f"{agent_request.method} was not decided within permission_timeout: cancelled")
-            self._agent.tell_decision(agent_request, None, "timeout")
+            self._agent.report_decision(agent_request, None, "timeout")
             self._agent.agent_requests.settle_undecided(agent_request)
 
     def sessions_freed(self) -> None:
@@ -337,11 +337,11 @@ class Multiplexer:
         if flaw is not None:
             self._agent.refuse(request, jsonrpc.INVALID_PARAMS, flaw)
             return
-        too_much = self._agent.too_much(message, len(client.requests), client.waiting_size)
-        if too_much is not None:
-            self._agent.refuse(request, jsonrpc.INVALID_REQUEST, too_much)
+        limit_exceeded = self._agent.limit_exceeded(message, len(client.requests), client.waiting_size)
+        if limit_exceeded is not None:
+            self._agent.refuse(request, jsonrpc.INVALID_REQUEST, limit_exceeded)
             return
-        client.take_on(request)
+        client.add_request(request)
         if message.method == methods.INITIALIZE:
             self._initialization.initialize(client, request)
         elif client.phase is ClientPhase.WAITING:
@@ -372,7 +372,7 @@ class Multiplexer:
     def _other(self, client: Client, request: Request) -> None:
         """Forward a request of a method that the gateway does not know."""
         agent = self._agent
-        if request.message.session is None or agent.of_request(client, request) is not None:
+        if request.message.session is None or agent.session_of_request(client, request) is not None:
             agent.forward(request, agent.respond)
 
     def _notification_from_client(self, client: Client, message: Message) -> None:
@@ -382,7 +382,7 @@ class Multiplexer:
             self._agent.out.log(f"dropped a notification of {client.name}: the first request must be initialize")
         elif objection := access_rules.objection_to_notification(client, message):
             self._agent.out.log(f"dropped a notification of {client.name}: {objection}")
-        elif message.session is not None and self._agent.attached(client, message.session) is None:
+        elif message.session is not None and self._agent.attached_session(client, message.session) is None:
             self._agent.out.log(f"dropped a notification of {client.name} for a session that it is not attached to")
         elif message.method == methods.SESSION_CANCEL:
             self._turns.cancel(client, message)
@@ -412,7 +412,7 @@ class Multiplexer:
                 self._dispatch(behind)
             return True
         queues: list[Any] = [self._agent.held, *self._agent.loading_journals.values()]
-        queues += self._agent.returned.values()
+        queues += self._agent.waiting_for_owner.values()
         queues += [directory_check.behind for directory_check in self._agent.checking_directories.values()]
         for session in self._agent.live.values():
             queues += [session.held, session.queue]
@@ -428,7 +428,7 @@ class Multiplexer:
             return
         agent_request = self._agent.agent_requests.receive_response(client, response)
         if agent_request is not None and agent_request.is_decision:
-            self._agent.tell_decision(agent_request, client, decision_of(response), chosen=selected_option(response))
+            self._agent.report_decision(agent_request, client, decision_of(response), chosen=selected_option(response))
 
     def _refuse_message(self, client: Client, message: Message, code: int, why: str) -> None:
         """Refuse a request; a notification gets no response."""

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from functools import partial
 
 from acp_gateway.core import access_rules, preconditions, updates
-from acp_gateway.core.agent_state import AgentState, Refusal
-from acp_gateway.core.cut_turns import note_cut, told_cut
+from acp_gateway.core.agent_state import AgentState, ErrorObject
+from acp_gateway.core.cut_turns import record_cut_turn, cut_turn_meta
 from acp_gateway.core.output import CheckDirectories, LoadJournal
 from acp_gateway.core.rejoining import Rejoin, missed_messages, reclaim_requests, with_own_meta, without_own_meta
 from acp_gateway.core.routing import Routing
@@ -23,10 +23,10 @@ from acp_gateway.protocol.jsonrpc import Message
 
 
 @dataclass(frozen=True, slots=True)
-class _GoingOn:
+class _Continuation:
     """History to continue when a session is re-opened."""
 
-    told: Sequence[bytes]
+    messages: Sequence[bytes]
     """Messages for the requesting client, before the response."""
     proven: bool
     """True if that is exactly what the client has not seen."""
@@ -64,12 +64,12 @@ class SessionOpening:
         if message.session is None:
             self._agent.refuse(request, jsonrpc.INVALID_PARAMS, "sessionId must be a string")
             return
-        session = self._agent.seen(client, message.session)
+        session = self._agent.session_in_scope(client, message.session)
         if session is not None:
-            self._take_up(session, client, request)
+            self._open_live(session, client, request)
             return
-        returning = Rejoin.read(message)
-        if returning is not None and self._waits_for_owner(client, message.session, request):
+        rejoin = Rejoin.read(message)
+        if rejoin is not None and self._waits_for_owner(client, message.session, request):
             return
         session = self.to_open(client, message.session, request)
         if (
@@ -78,7 +78,7 @@ class SessionOpening:
             or not self._may_open(client, request, session)
         ):
             return
-        if returning is not None and not session.journal_loaded and session.archive.holds(session):
+        if rejoin is not None and not session.journal_loaded and session.archive.holds(session):
             if session not in self._agent.loading_journals:
                 self._agent.out.effect(LoadJournal(session))
             self._agent.loading_journals.setdefault(session, []).append(request)
@@ -89,37 +89,37 @@ class SessionOpening:
         request.session = session
         resumes = message.method == methods.RESUME
         withheld = resumes and self._agent.abilities.load
-        going_on = None
-        if returning is not None and client.counts and session.journal_loaded and session.journal.epoch:
+        continuation = None
+        if rejoin is not None and client.counts and session.journal_loaded and session.journal.epoch:
             # The history continues for all clients that have seen a part of it, even if this one can't prove its
             # position. The new epoch has to come before any message: others may have seen more than reached the disk.
             session.journal.rename(self._agent.registry.new_epoch())
-            tail = missed_messages(session, client, returning)
+            tail = missed_messages(session, client, rejoin)
             history = () if resumes else self._translated(client, updates.history(session))
-            going_on = _GoingOn(history if tail is None else tail, proven=tail is not None)
-        replay_to = None if resumes or going_on is not None else client
-        self._open(session, request, replay_to=replay_to, as_load=withheld, returning=returning, going_on=going_on)
+            continuation = _Continuation(history if tail is None else tail, proven=tail is not None)
+        replay_to = None if resumes or continuation is not None else client
+        self._open(session, request, replay_to=replay_to, as_load=withheld, rejoin=rejoin, continuation=continuation)
 
-    def _take_up(self, session: Session, client: Client, request: Request) -> None:
+    def _open_live(self, session: Session, client: Client, request: Request) -> None:
         """Load or resume a session that is live here."""
         client.joined = True
         resumes = request.message.method == methods.RESUME
         result = updates.opening_result(session, with_id=False)
-        returning = Rejoin.read(request.message)
-        tail = missed_messages(session, client, returning)
-        if returning is not None:
-            result = with_own_meta(result, reclaim_requests(self._agent, session, client, returning))
-            result = with_own_meta(result, told_cut(session, returning))
+        rejoin = Rejoin.read(request.message)
+        tail = missed_messages(session, client, rejoin)
+        if rejoin is not None:
+            result = with_own_meta(result, reclaim_requests(self._agent, session, client, rejoin))
+            result = with_own_meta(result, cut_turn_meta(session, rejoin))
         if tail is not None:
             self._replay(session, client, tail)
         elif not resumes:
             self._replay(session, client, updates.history(session))
         self._agent.answer(request, result)
         if resumes and tail is None:
-            self._tell_how_it_is(session, client, returning)
+            self._send_state(session, client, rejoin)
         # Resuming does not take over the host role: another client may hold it by now.
         hosts = not resumes or session.host is None
-        self._agent.take_part(session, client, hosts=hosts, returning=returning)
+        self._agent.attach(session, client, hosts=hosts, rejoin=rejoin)
         self._agent.agent_requests.forward_open(session, client)
 
     def fork(self, client: Client, request: Request) -> None:
@@ -127,7 +127,7 @@ class SessionOpening:
         if session_id is None:
             self._agent.refuse(request, jsonrpc.INVALID_PARAMS, "sessionId must be a string")
             return
-        session = self._agent.seen(client, session_id)
+        session = self._agent.session_in_scope(client, session_id)
         past = None if session is not None else self.to_open(client, session_id, request)
         if session is None and past is None:
             return
@@ -163,25 +163,25 @@ class SessionOpening:
             if session.workspace is None and request.session is not None:
                 session.workspace = request.session.workspace
             if not known:
-                self._agent.enter(session, SessionState.OPEN)
-                self._routing.entered(session)
+                self._agent.add_session(session, SessionState.OPEN)
+                self._routing.session_added(session)
             session.keep_result(response)
             if request.session is not None and request.session.journal.epoch:
                 rewrite = partial(updates.under_session, old=request.session.id, new=session_id)
                 session.take_journal(request.session.journal.copy(rewrite, self._agent.registry.new_epoch()))
-                self._agent.mark(session, session.attached)
+                self._agent.send_position(session, session.attached)
             elif request.message.method == methods.FORK:
                 # The journal of an ended session is cleared, so the beginning of the fork is unknown.
                 session.journal.begin_truncated()
                 session.archive.replace(session)
             if not client.gone:
-                self._agent.take_part(session, client, hosts=True)
+                self._agent.attach(session, client, hosts=True)
             for update in self._routing.take_early(session_id):
                 self._routing.update(update)
             self._agent.respond(request, response)
             if not client.gone:
                 self._agent.agent_requests.forward_open(session, client)
-            for waiting in self._agent.returned.pop(session_id, ()):
+            for waiting in self._agent.waiting_for_owner.pop(session_id, ()):
                 self._dispatch(waiting)
         else:
             self._agent.respond(request, response)
@@ -189,14 +189,14 @@ class SessionOpening:
 
     def _join(self, client: Client, session_id: str, request: Request) -> None:
         """Answer the first `session/new` of a connection that is bound to a session."""
-        session = self._agent.seen(client, session_id)
+        session = self._agent.session_in_scope(client, session_id)
         if session is not None and session.in_transit:
             session.held.append(request)
         elif session is not None:
             client.joined = True
             self._agent.answer(request, updates.opening_result(session, with_id=True))
             self._replay(session, client, updates.history(session))
-            self._agent.take_part(session, client, hosts=session.host is None)
+            self._agent.attach(session, client, hosts=session.host is None)
             self._agent.agent_requests.forward_open(session, client)
         else:
             session = self.to_open(client, session_id, request)
@@ -234,7 +234,7 @@ class SessionOpening:
             request, preconditions.directories(self._agent, client, request)
         )
 
-    def _passes(self, request: Request, refusal: Refusal | None) -> bool:
+    def _passes(self, request: Request, refusal: ErrorObject | None) -> bool:
         """Refuse a request whose precondition fails; return True if it holds."""
         if refusal is not None:
             self._agent.refuse(request, *refusal)
@@ -265,12 +265,12 @@ class SessionOpening:
         translations = self._agent.terminals.translations
         return [translations(update).get(client, update) for update in history]
 
-    def _tell_how_it_is(self, session: Session, client: Client, returning: Rejoin | None) -> None:
+    def _send_state(self, session: Session, client: Client, rejoin: Rejoin | None) -> None:
         """Send the states of a session after a resume, and a gap if a returning client may have missed something.
 
         They follow the response, where no client takes them for history.
         """
-        missing = [] if returning is None else [gap(session.id, MAY_BE_MISSING)]
+        missing = [] if rejoin is None else [gap(session.id, MAY_BE_MISSING)]
         self._agent.out.replay(client, [*missing, *session.journal.states()])
 
     def _waits_for_owner(self, client: Client, session_id: str, request: Request) -> bool:
@@ -283,7 +283,7 @@ class SessionOpening:
         session = self._agent.registry.find(client.scope, self._agent.name, session_id)
         waits = session is not None and not session.live and session_id not in self._agent.live
         if waits:
-            self._agent.returned.setdefault(session_id, []).append(request)
+            self._agent.waiting_for_owner.setdefault(session_id, []).append(request)
         return waits
 
     def to_open(self, client: Client, session_id: str, request: Request) -> Session | None:
@@ -320,19 +320,19 @@ class SessionOpening:
         *,
         replay_to: Client | None,
         as_load: bool = False,
-        returning: Rejoin | None = None,
-        going_on: _GoingOn | None = None,
+        rejoin: Rejoin | None = None,
+        continuation: _Continuation | None = None,
     ) -> None:
         """Have the agent open a session, and record its replay."""
         first = self.is_first(session)
-        self._agent.enter(session, SessionState.OPENING)
-        self._routing.entered(session)
+        self._agent.add_session(session, SessionState.OPENING)
+        self._routing.session_added(session)
         session.replay_to = replay_to
         session.recorded = self._agent.new_journal()
         if request.message.method == methods.RESUME and not as_load:
             session.recorded.begin_truncated()
         text = _as_load(request.message) if as_load else request.message.text
-        then = partial(self._loaded, first=first, returning=returning, going_on=going_on)
+        then = partial(self._loaded, first=first, rejoin=rejoin, continuation=continuation)
         self._agent.forward(request, then, without_own_meta(text))
 
     def is_first(self, session: Session) -> bool:
@@ -346,8 +346,8 @@ class SessionOpening:
         response: Message,
         *,
         first: bool,
-        returning: Rejoin | None,
-        going_on: _GoingOn | None,
+        rejoin: Rejoin | None,
+        continuation: _Continuation | None,
     ) -> None:
         """Handle the response to opening a session that was not live."""
         session, client = request.session, request.client
@@ -365,9 +365,9 @@ class SessionOpening:
                 self._dispatch(waiting)
             return
         assert recorded is not None
-        note_cut(session)
-        proven = going_on is not None and going_on.proven
-        if going_on is None:
+        record_cut_turn(session)
+        proven = continuation is not None and continuation.proven
+        if continuation is None:
             recorded.turn_ended()
             session.take_journal(recorded)
         else:
@@ -380,34 +380,34 @@ class SessionOpening:
         session.keep_result(response)
         if client is not None:
             client.joined = True
-            if going_on is not None:
+            if continuation is not None:
                 states = recorded.states() if proven or request.message.method == methods.LOAD else []
-                self._agent.out.replay(client, [*going_on.told, *states])
-            if returning is None:
+                self._agent.out.replay(client, [*continuation.messages, *states])
+            if rejoin is None:
                 self._agent.respond(request, response)
             else:
                 result = lookup.raw_at(response.text, "result") or b"{}"
-                result = with_own_meta(result, reclaim_requests(self._agent, session, client, returning))
-                self._agent.answer(request, with_own_meta(result, told_cut(session, returning)))
+                result = with_own_meta(result, reclaim_requests(self._agent, session, client, rejoin))
+                self._agent.answer(request, with_own_meta(result, cut_turn_meta(session, rejoin)))
             if not client.gone:
                 if request.message.method == methods.RESUME and not proven:
-                    self._tell_how_it_is(session, client, returning)
-                self._agent.take_part(session, client, hosts=True, returning=returning)
+                    self._send_state(session, client, rejoin)
+                self._agent.attach(session, client, hosts=True, rejoin=rejoin)
                 self._agent.agent_requests.forward_open(session, client)
         self._set_open(session)
 
     def leave(self, session: Session, *, forgotten: bool) -> None:
         """Remove a session from this process; `forgotten` also removes its owner."""
         self._agent.agent_requests.session_ended(session)
-        self._agent.drop(session)
-        self._routing.ended(session)
+        self._agent.remove_session(session)
+        self._routing.session_ended(session)
         if forgotten:
             self._agent.registry.remove(session)
 
     def _set_open(self, session: Session) -> None:
         session.move_to(SessionState.OPEN)
         self._routing.route_again()
-        held, session.held = [*session.held, *self._agent.returned.pop(session.id, ())], []
+        held, session.held = [*session.held, *self._agent.waiting_for_owner.pop(session.id, ())], []
         for request in held:
             self._dispatch(request)
 

@@ -4,7 +4,7 @@ from collections import Counter
 from typing import Final
 
 from acp_gateway.core import access_rules
-from acp_gateway.core.agent_state import AgentState, Refusal
+from acp_gateway.core.agent_state import AgentState, ErrorObject
 from acp_gateway.core.mcp_servers import NotUnderstood, screen
 from acp_gateway.core.sessions import Client, Request, Session
 from acp_gateway.protocol import jsonrpc, lookup, methods
@@ -17,7 +17,7 @@ PATH_LENGTH: Final = 256
 """Maximum length of a refused directory in the log and the audit, in characters; paths are shorter."""
 
 
-def named_session(agent: AgentState, client: Client, request: Request) -> Refusal | None:
+def named_session(agent: AgentState, client: Client, request: Request) -> ErrorObject | None:
     """Refuse a request without a session that names another owner's: agents may look at the id all the same."""
     named, registry, scope = request.message.session, agent.registry, client.scope
     if named is None or registry.find(scope, agent.name, named) is not None:
@@ -27,14 +27,14 @@ def named_session(agent: AgentState, client: Client, request: Request) -> Refusa
     return agent.unknown_session(request, named)
 
 
-def room(agent: AgentState, request: Request) -> Refusal | None:
+def room(agent: AgentState, request: Request) -> ErrorObject | None:
     """Refuse a request for a session beyond the limits of live sessions."""
     policy, registry = agent.policy, agent.registry
     assert request.client is not None
     # Pending openings count as well: a client need not wait for one before it requests the next.
     coming = Counter(
         asked.client.scope.identity
-        for asked in agent.asked.values()
+        for asked in agent.open_requests.values()
         if asked.client is not None and asked.message.method in (methods.NEW, methods.FORK)
     )
     identity = request.client.scope.identity
@@ -47,7 +47,7 @@ def room(agent: AgentState, request: Request) -> Refusal | None:
     return jsonrpc.INVALID_REQUEST, why, {"reason": "too_many_sessions"}
 
 
-def directories(agent: AgentState, client: Client, request: Request) -> Refusal | None:
+def directories(agent: AgentState, client: Client, request: Request) -> ErrorObject | None:
     """Refuse and audit a request whose directory check has found a problem."""
     assert request.directory_check is not None
     assert request.directory_check.findings is not None
@@ -61,7 +61,7 @@ def directories(agent: AgentState, client: Client, request: Request) -> Refusal 
     return jsonrpc.INVALID_PARAMS, problem.message, problem.data
 
 
-def joined_directory(agent: AgentState, session: Session, client: Client, request: Request) -> Refusal | None:
+def joined_directory(agent: AgentState, session: Session, client: Client, request: Request) -> ErrorObject | None:
     """Refuse to join a session without a permitted directory; set the directory of one never opened here."""
     if session.setup:
         return directories(agent, client, request)
@@ -73,7 +73,7 @@ def joined_directory(agent: AgentState, session: Session, client: Client, reques
     return None
 
 
-def mcp_servers(agent: AgentState, client: Client, request: Request) -> Refusal | None:
+def mcp_servers(agent: AgentState, client: Client, request: Request) -> ErrorObject | None:
     """Remove the MCP servers that the policy does not pass on, or refuse the request; audit either."""
     flaw = access_rules.flaw_of_opening(request.message)
     screened = None

@@ -63,24 +63,24 @@ def last_id(initialize: Message) -> int:
     return _number(lookup.param(initialize, "_meta", META, "lastId") if _may_have_own_meta(initialize.text) else None)
 
 
-def missed_messages(session: Session, client: Client, returning: Rejoin | None) -> list[bytes] | None:
+def missed_messages(session: Session, client: Client, rejoin: Rejoin | None) -> list[bytes] | None:
     """Return the messages that a client has not seen, with marks of their positions; None if its position proves
     nothing.
 
     A gap stands for messages that are not held any more: none is missing silently.
     """
-    if returning is None or not client.counts or returning.epoch is None:
+    if rejoin is None or not client.counts or rejoin.epoch is None:
         return None
     journal = session.journal
-    begin = journal.shared_with(returning.epoch, returning.position)
+    begin = journal.shared_with(rejoin.epoch, rejoin.position)
     if begin is None:
         return None
 
     def mark(position: int, epoch: str = journal.epoch) -> Mark:
         return Mark(acknowledgement(0, {session.id: (epoch, position)}))
 
-    marked: list[bytes] = [mark(returning.position, returning.epoch)]
-    if (journal.epoch, begin) != (returning.epoch, returning.position):
+    marked: list[bytes] = [mark(rejoin.position, rejoin.epoch)]
+    if (journal.epoch, begin) != (rejoin.epoch, rejoin.position):
         # Count in the present epoch from here on: in the former one, a position past its end has no meaning.
         marked.append(mark(begin))
     if begin < journal.start:
@@ -98,26 +98,26 @@ def missed_messages(session: Session, client: Client, returning: Rejoin | None) 
     return marked
 
 
-def reclaim_requests(agent: AgentState, session: Session, client: Client, returning: Rejoin) -> bytes:
+def reclaim_requests(agent: AgentState, session: Session, client: Client, rejoin: Rejoin) -> bytes:
     """Return a session's prompts and the agent's requests to a client; compose their ids for the response's `_meta`."""
     prompts: list[RawId] = []
     agent_requests: list[int] = []
-    if client.controls and returning.connection:
-        wanted = {jsonrpc.id_key(raw_id) for raw_id in returning.prompts}
+    if client.controls and rejoin.connection:
+        wanted = {jsonrpc.id_key(raw_id) for raw_id in rejoin.prompts}
         for request in [*session.turns, *session.queue]:
             former = request.client
-            if former is None or not former.gone or returning.connection not in (former.link, *former.former_links):
+            if former is None or not former.gone or rejoin.connection not in (former.link, *former.former_links):
                 continue
             key = jsonrpc.id_key(request.id)
             if former.scope.identity == client.scope.identity and key in wanted and key not in client.requests:
                 request.client = client
-                client.take_on(request)
+                client.add_request(request)
                 prompts.append(request.id)
         if prompts:
             # If this link is lost before the response has arrived, the client will name the old one again.
-            client.former_links |= {returning.connection}
-        client.mint_above(min(max(returning.agent_requests, default=0), LARGEST_ID))
-        agent_requests = agent.agent_requests.reclaim(session, client, returning.connection, returning.agent_requests)
+            client.former_links |= {rejoin.connection}
+        client.mint_above(min(max(rejoin.agent_requests, default=0), LARGEST_ID))
+        agent_requests = agent.agent_requests.reclaim(session, client, rejoin.connection, rejoin.agent_requests)
     listed = b",".join(prompts), b",".join(b"%d" % number for number in agent_requests)
     return b'{"prompts":[%b],"questions":[%b]}' % listed
 

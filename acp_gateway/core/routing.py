@@ -60,7 +60,7 @@ class Routing:
         """Return and forget the updates that came before their session."""
         return self._early.pop(session_id, [])
 
-    def entered(self, session: Session) -> None:
+    def session_added(self, session: Session) -> None:
         """Route a session's id to it from now on. Held messages under its id belong to an earlier session."""
         former = self._parents.pop(session.id, session)
         if former is session:
@@ -70,12 +70,12 @@ class Routing:
             if agent_request.message.session == session.id:
                 self._agent.agent_requests.settle_undecided(agent_request)
 
-    def ended(self, session: Session) -> None:
+    def session_ended(self, session: Session) -> None:
         """Drop later updates of a session that has ended, and of its children."""
         _remember(self._parents, session.id, session)
         self.route_again()
 
-    def talk(self, session_id: str, lines: Sequence[bytes]) -> bool:
+    def passthrough(self, session_id: str, lines: Sequence[bytes]) -> bool:
         """Fan out updates that `session_of_passthrough` found in one session; return False if each needs a closer
         look."""
         session = self._agent.live.get(session_id)
@@ -106,7 +106,7 @@ class Routing:
             return
         if session.echo is not None and own and state is None:
             if message.update == methods.USER_CHUNK and session.echo.take(message.text):
-                self._agent.tell_echo(session, message.text)
+                self._agent.send_echo(session, message.text)
                 return
             self._agent.end_echo(session)
         session.write(message.text, state)
@@ -118,7 +118,7 @@ class Routing:
             self._agent.out.clients(session.attached, message.text)
         if not own:
             # It counts in this session's journal, and under another name at the clients.
-            self._agent.mark(session, session.attached)
+            self._agent.send_position(session, session.attached)
         if state is not None:
             updates.read_state(session, message)
         elif message.update == methods.SUBAGENT_UPDATE:
@@ -153,7 +153,9 @@ class Routing:
         rules = methods.agent_method(message.method)
         if rules.needs is not None and rules.needs not in self._agent.policy.serves:
             self.refuse(message, "was not offered: the client works on another machine")
-        elif why := self._agent.too_much(message, len(self._agent.agent_requests), self._agent.agent_requests.size):
+        elif why := self._agent.limit_exceeded(
+            message, len(self._agent.agent_requests), self._agent.agent_requests.size
+        ):
             self.refuse(message, why, jsonrpc.INVALID_REQUEST)
         elif flaw := access_rules.flaw_of_question(message):
             self.refuse(message, f"can't be understood: {flaw}", jsonrpc.INVALID_PARAMS)
@@ -291,7 +293,7 @@ class Routing:
         text = agent_request.message.text
         at = spans.find(text, "params", "requestId")
         number = None if at is None else jsonrpc.id_number(RawId(text[at[0] : at[1]]))
-        request = None if number is None else self._agent.asked.get(number)
+        request = None if number is None else self._agent.open_requests.get(number)
         if at is None or request is None or request.client is None or request.client.gone:
             self._agent.agent_requests.settle_undecided(agent_request)
             return

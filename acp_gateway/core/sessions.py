@@ -182,12 +182,12 @@ class Client:
         """True if nothing can be sent to the client any more."""
         return self._presence is Presence.GONE
 
-    def take_on(self, request: "Request") -> None:
+    def add_request(self, request: "Request") -> None:
         """Register a request of the client."""
         self.requests[jsonrpc.id_key(request.id)] = request
         self.waiting_size += len(request.message.text)
 
-    def settle(self, request: "Request") -> None:
+    def remove_request(self, request: "Request") -> None:
         """Unregister a request that gets its response."""
         if self.requests.pop(jsonrpc.id_key(request.id), None) is not None:
             self.waiting_size -= len(request.message.text)

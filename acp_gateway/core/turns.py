@@ -3,7 +3,7 @@
 from collections import Counter, deque
 
 from acp_gateway.core import updates
-from acp_gateway.core.agent_state import AgentState, Then, who
+from acp_gateway.core.agent_state import AgentState, Then, describe_client
 from acp_gateway.core.cut_turns import turn_begins
 from acp_gateway.core.echoes import Echo
 from acp_gateway.core.routing import Routing
@@ -21,7 +21,7 @@ class Turns:
         self._routing = routing
 
     def prompt(self, client: Client, request: Request) -> None:
-        session = self._agent.of_request(client, request)
+        session = self._agent.session_of_request(client, request)
         if session is None:
             return
         alone = not self._agent.policy.shared and len(self._agent.clients) == 1
@@ -51,7 +51,7 @@ class Turns:
         if self._agent.phase is AgentPhase.READY:
             self._agent.out.agent(message.text)
         for agent_request in self._agent.agent_requests.turn_cancelled(session):
-            self._agent.tell_decision(agent_request, client, "cancelled")
+            self._agent.report_decision(agent_request, client, "cancelled")
         self.cancel_waiting(session)
 
     def cancel_waiting(self, session: Session) -> None:
@@ -105,8 +105,8 @@ class Turns:
             for chunk in chunks:
                 session.write(chunk)
                 self._agent.out.clients((other for other in session.attached if other is not request.client), chunk)
-            self._agent.mark(session, (client for client in session.attached if client is request.client))
-        self._agent.tell(session, "turn_started", **who(request.client))
+            self._agent.send_position(session, (client for client in session.attached if client is request.client))
+        self._agent.notify(session, "turn_started", **describe_client(request.client))
         self._agent.forward(request, self._turn_ended)
         self._routing.route_again()
 
@@ -141,14 +141,14 @@ class Turns:
 
     def _set(self, client: Client, request: Request, then: Then) -> None:
         """Forward a choice for the whole session; its response is fanned out."""
-        if self._agent.of_request(client, request) is not None:
+        if self._agent.session_of_request(client, request) is not None:
             self._agent.forward(request, then)
 
     def _mode_set(self, request: Request, response: Message) -> None:
         session = request.session
         mode = lookup.text_param(request.message, "modeId")
         if session is not None and mode is not None and not response.error:
-            self._agent.tell_others(request, methods.MODE_UPDATE, updates.mode_update(session, mode))
+            self._agent.fan_out_choice(request, methods.MODE_UPDATE, updates.mode_update(session, mode))
         self._agent.respond(request, response)
 
     def _model_set(self, request: Request, response: Message) -> None:
@@ -161,5 +161,5 @@ class Turns:
         session = request.session
         options = lookup.raw_at(response.text, "result", "configOptions")
         if session is not None and options is not None:
-            self._agent.tell_others(request, methods.CONFIG_UPDATE, updates.config_update(session, options))
+            self._agent.fan_out_choice(request, methods.CONFIG_UPDATE, updates.config_update(session, options))
         self._agent.respond(request, response)

@@ -10,7 +10,7 @@ from acp_gateway.protocol.gaps import gap
 from acp_gateway.protocol.jsonrpc import Message
 from acp_gateway.protocol.methods import CONFIG_UPDATE, META, MODE_UPDATE, SESSION_UPDATE, USER_CHUNK
 
-_NO_TALK: Final = methods.STATE_UPDATES | {methods.SUBAGENT_UPDATE}
+_NO_PASSTHROUGH: Final = methods.STATE_UPDATES | {methods.SUBAGENT_UPDATE}
 
 
 def session_of_passthrough(text: bytes) -> str | None:
@@ -34,7 +34,7 @@ def session_of_passthrough(text: bytes) -> str | None:
         return None
     if envelope.result is not msgspec.UNSET or envelope.error is not msgspec.UNSET:
         return None
-    if params.update is not None and params.update.kind in _NO_TALK:
+    if params.update is not None and params.update.kind in _NO_PASSTHROUGH:
         return None
     return params.session
 

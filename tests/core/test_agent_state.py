@@ -2,7 +2,7 @@
 
 import pytest
 
-from acp_gateway.core.agent_state import JUST_LOST, AgentState, who
+from acp_gateway.core.agent_state import JUST_LOST, AgentState, describe_client
 from acp_gateway.core.output import LogMessage
 from acp_gateway.core.registry import Registry
 from acp_gateway.core.sessions import SESSION_ID_SIZE, Client, Request, Role, SessionScope
@@ -45,7 +45,7 @@ def alone() -> Alone:
 
 def test_a_process_begins_with_nothing(alone: Alone) -> None:
     agent = alone.agent
-    assert (agent.phase, agent.lost, agent.asked, agent.live) == (AgentPhase.ABSENT, None, {}, {})
+    assert (agent.phase, agent.lost, agent.open_requests, agent.live) == (AgentPhase.ABSENT, None, {}, {})
     assert agent.abandoned
 
 
@@ -109,22 +109,22 @@ def test_a_request_of_the_gateway_itself_is_answered_to_no_client(alone: Alone) 
 
 
 def test_an_id_of_reasonable_size_is_taken_while_there_is_room(alone: Alone) -> None:
-    def too_much(id_size: int, pending: int) -> str | None:
+    def limit_exceeded(id_size: int, pending: int) -> str | None:
         message = alone.asks(b'"%b"' % (b"x" * (id_size - 2))).message
-        return alone.agent.too_much(message, pending, 0)
+        return alone.agent.limit_exceeded(message, pending, 0)
 
-    assert too_much(ID_SIZE, 2) is None
-    assert too_much(ID_SIZE + 1, 0) == "has an id of more than 1024 bytes"
-    assert too_much(ID_SIZE, 3) == "comes while max_open_requests (3) are not answered"
+    assert limit_exceeded(ID_SIZE, 2) is None
+    assert limit_exceeded(ID_SIZE + 1, 0) == "has an id of more than 1024 bytes"
+    assert limit_exceeded(ID_SIZE, 3) == "comes while max_open_requests (3) are not answered"
 
 
 def test_what_waits_is_bounded_in_bytes_but_for_a_single_message(alone: Alone) -> None:
     message = alone.asks(b"1", b',"params":"%b"' % (b"x" * LIMIT)).message
-    assert alone.agent.too_much(message, 0, 0) is None
+    assert alone.agent.limit_exceeded(message, 0, 0) is None
     small = alone.asks(b"2").message
-    assert alone.agent.too_much(small, 1, LIMIT - len(small.text)) is None
+    assert alone.agent.limit_exceeded(small, 1, LIMIT - len(small.text)) is None
     assert (
-        alone.agent.too_much(small, 1, LIMIT - len(small.text) + 1)
+        alone.agent.limit_exceeded(small, 1, LIMIT - len(small.text) + 1)
         == "comes while 978 bytes of others wait already (outbox_limit is 1000)"
     )
 
@@ -180,7 +180,7 @@ def test_news_are_for_those_who_asked_for_them_and_name_who_did_it() -> None:
         }
         for name, role in (("bob", "observer"), ("cem", "controller"))
     ]
-    assert who(None) == {"by": None}
+    assert describe_client(None) == {"by": None}
 
 
 @pytest.mark.parametrize("value", [None, False])

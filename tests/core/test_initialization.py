@@ -709,7 +709,7 @@ def whom_a_loss_shows_output(scene: Scene, *peers: Peer) -> list[bool]:
     for peer in peers:
         peer.request("x/y")
         peer.heard()
-        peer.client.take_on(Request(peer.client, parse(b'{"id":"open","method":"x/y"}')))
+        peer.client.add_request(Request(peer.client, parse(b'{"id":"open","method":"x/y"}')))
     scene.agent.heard()
     scene.multiplexer.agent_lost("it has ended", {"exitCode": 1}, WRITTEN)
     scene.deliver()

@@ -75,15 +75,15 @@ def test_a_client_knows_what_it_has_asked_and_how_much_of_that_is_kept_here() ->
     client = Client("ann", ME)
     first = Request(client, message('{"id":"a","method":"x","params":{"sessionId":"s"}}'))
     second = Request(client, message('{"id":1,"method":"y"}'))
-    client.take_on(first)
-    client.take_on(second)
+    client.add_request(first)
+    client.add_request(second)
     assert client.requests == {"a": first, b"1": second}
     assert client.waiting_size == len(first.message.text) + len(second.message.text)
     first.forget_text()
     assert client.waiting_size == len(second.message.text)
     assert (first.id, first.message.method, first.message.session) == (b'"a"', "x", "s")
     for request in (first, second, second):
-        client.settle(request)
+        client.remove_request(request)
     assert (client.requests, client.waiting_size) == ({}, 0)
 
 
@@ -184,11 +184,11 @@ def test_who_sees_all_there_is(viewer: SessionScope, *, all_of_them: bool) -> No
 def test_a_request_that_is_replaced_counts_with_what_it_says_now() -> None:
     client = Client("ann", ME)
     request = Request(client, message('{"id":1.0,"method":"session/new","params":{"mcpServers":[1]}}'))
-    client.take_on(request)
+    client.add_request(request)
     replaced = b'{"id":1.0,"method":"session/new","params":{"mcpServers":[]}}'
     request.replace(replaced)
     assert (request.message.text, request.id, client.waiting_size) == (replaced, b"1.0", len(replaced))
-    client.settle(request)
+    client.remove_request(request)
     assert (client.waiting_size, client.requests) == (0, {})
 
 

@@ -55,7 +55,7 @@ def nothing_is_left(multiplexer: Multiplexer, registry: Registry) -> None:
     """Assert that nothing is kept for an ended process."""
     agent, routing = multiplexer._agent, multiplexer._routing
     tables: list[Sized] = [
-        agent.asked,
+        agent.open_requests,
         agent.held,
         agent.loading_journals,
         agent.checking_directories,
