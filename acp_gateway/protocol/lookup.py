@@ -4,21 +4,48 @@ Objects with more than `spans.MEMBERS` members are not looked into.
 """
 
 from collections.abc import Mapping
+from typing import Final
 
 import msgspec
 
 from acp_gateway.protocol import methods, spans
 from acp_gateway.protocol.jsonrpc import Message
-from acp_gateway.protocol.spans import TooMany
+from acp_gateway.protocol.spans import MalformedJson, TooMany
+
+_ABSENT: Final = msgspec.Raw(b"")
 
 
-class _Top(msgspec.Struct, gc=False):
-    params: msgspec.Raw = msgspec.Raw(b"")
+class _Params(msgspec.Struct, gc=False):
+    params: msgspec.Raw = _ABSENT
+
+
+class _Method(msgspec.Struct, gc=False):
+    method: msgspec.Raw = _ABSENT
 
 
 _decode_elements = msgspec.json.Decoder(list[msgspec.Raw]).decode
 _decode_members = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
-_decode_top = msgspec.json.Decoder(_Top).decode
+_decode_params = msgspec.json.Decoder(_Params).decode
+_decode_method = msgspec.json.Decoder(_Method).decode
+_decode_string = msgspec.json.Decoder(str).decode
+_check = msgspec.json.Decoder(msgspec.Raw).decode
+
+
+def method_of(text: bytes) -> str:
+    """Return the method of a text that may be no message, the last of several; empty if it has none.
+
+    UTF-8 is not checked. Raises `MalformedJson` if the text is not JSON, or is nested hundreds of levels deep.
+    """
+    plain = spans.structure(text)
+    try:
+        _check(plain)
+    except (msgspec.DecodeError, RecursionError):
+        raise MalformedJson("not JSON, or nested too deep") from None
+    try:
+        method = _decode_method(plain).method
+        return _decode_string(method) if method else ""
+    except msgspec.DecodeError:
+        return ""  # Not an object, or not a string.
 
 
 def text_at(message: bytes | msgspec.Raw, *path: str) -> str | None:
@@ -113,7 +140,7 @@ def params_of(message: Message) -> Mapping[str, bytes | msgspec.Raw]:
 def raw_params(message: Message) -> bytes:
     """Return the JSON text of a message's `params`, empty where there are none."""
     try:
-        return bytes(_decode_top(message.text).params)
+        return bytes(_decode_params(message.text).params)
     except (msgspec.DecodeError, RecursionError):
         at = spans.find(message.text, "params")
         return b"" if at is None else message.text[at[0] : at[1]]

@@ -226,7 +226,7 @@ def describe(message: bytes) -> str:
 def redact_json(message: bytes, limit: int) -> bytes | None:
     """As `redact`; None where the message is no JSON, is nested hundreds of levels deep, or larger than `LARGEST`."""
     # Here, because the client's end needs `redact_text` and must start quickly.
-    from acp_gateway.protocol.checking import method_of
+    from acp_gateway.protocol.lookup import method_of
 
     if len(message) > LARGEST:
         return None

@@ -7,6 +7,34 @@ from acp_gateway.protocol.jsonrpc import parse
 
 
 @pytest.mark.parametrize(
+    ("text", "method"),
+    [
+        (b'{"method":"a/b"}', "a/b"),
+        (rb' {"m\u0065thod" : "\u0061"} ', "a"),
+        (b'{"method":"a","method":"b"}', "b"),
+        (rb'{"a":"\ud83d","\uD83D":"\\\\ud","method":"x"}', "x"),
+        (b'{"Method":"a"}', ""),
+        (b'{"method":7}', ""),
+        (b"{}", ""),
+        (b'["method"]', ""),
+        (b'"method"', ""),
+    ],
+)
+def test_the_method_is_that_which_a_parser_finds(text: bytes, method: str) -> None:
+    assert lookup.method_of(text) == method
+
+
+@pytest.mark.parametrize(
+    "text",
+    [b"", b"x", b'{"a":', b"{} {}", b'{"a":"\\q"}', b'{"a":"\\ud8"}', b'{"a":NaN}', b"[" * 100_000, b'{"a":"\n"}'],
+    ids=lambda text: text[:10],
+)
+def test_what_is_no_json_or_too_deep_is_refused(text: bytes) -> None:
+    with pytest.raises(ValueError, match="not JSON"):
+        lookup.method_of(text)
+
+
+@pytest.mark.parametrize(
     ("text", "members"),
     [
         (b'{"params":{"a":"x", "b" : 1.0}}', {"a": b'"x"', "b": b"1.0"}),

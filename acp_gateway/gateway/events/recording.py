@@ -22,7 +22,7 @@ from typing import Any, Final, Literal, Protocol
 from acp_gateway import __version__
 from acp_gateway.config.options import GatewaySection
 from acp_gateway.protocol import jsonrpc
-from acp_gateway.protocol.checking import method_of
+from acp_gateway.protocol.lookup import method_of
 from acp_gateway.protocol.methods import RESERVED_PREFIX
 from acp_gateway.protocol.redaction import LARGEST, describe, redact, redact_json, redact_text
 
