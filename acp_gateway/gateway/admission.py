@@ -10,7 +10,7 @@ from acp_gateway.core.sessions import Role, Session, SessionScope
 from acp_gateway.errors import AccessError, Forbidden, UnknownAgent, UnknownSession
 from acp_gateway.gateway.access import Access, ConnectRequest, Grant
 from acp_gateway.gateway.storage.store import Storage
-from acp_gateway.protocol.redaction import redact_text
+from acp_gateway.protocol.secret_patterns import redact_text
 from acp_gateway.security.token_store import Token
 
 _AGENTS_TOLD: Final = 20

@@ -10,7 +10,7 @@ from typing import Final
 
 from acp_gateway.printable import printable
 from acp_gateway.protocol.json_text import text_at
-from acp_gateway.protocol.redaction import beginning_without_secrets
+from acp_gateway.protocol.secret_patterns import beginning_without_secrets
 
 LONGEST_REASON: Final = 300
 """Characters of a reason: two lines of a dialog."""

@@ -18,16 +18,24 @@ import json
 import re
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Final, TypeAlias
+from typing import Final
 
-HIDDEN: Final = "…"
-"""Text that replaces a secret."""
+from acp_gateway.protocol.lookup import method_of
+from acp_gateway.protocol.secret_patterns import (
+    HIDDEN,
+    LONGEST_SECRET,
+    OPTION,
+    SHAPES,
+    SHORTEST_SECRET,
+    Shape,
+    fold,
+    hide,
+    is_secret_name,
+    likely_shapes,
+)
 
 SMALLEST_LIMIT: Final = 128
 """Bytes that a result may always have: room for a note."""
-
-LONGEST_SECRET: Final = 4096
-"""Characters behind those of a long string that may be shown, which say whether the last of these are of a secret."""
 
 # Bytes of a note in a result, at most, with the name before it and the comma.
 _NOTE: Final = 64
@@ -46,104 +54,7 @@ _PATTERN_CHARACTERS: Final = 8
 _LONGEST_KNOWN_NAME: Final = 64
 _KNOWN_NAMES: Final = 4096
 
-# All names are compared folded: see `_folded`.
-_NAMES: Final = frozenset({"tokens", "accesstokens", "refreshtokens", "apitokens", "authtokens"})
-_NAME_ENDS: Final = (
-    *("token", "secret", "secrets", "password", "passwords", "passwd", "passphrase", "passphrases", "passcode", "pass"),
-    *("pwd", "authorization", "cookie", "cookies", "apikey", "apikeys", "accesskey", "accesskeys", "privatekey"),
-    *("privatekeys", "secretkey", "signingkey", "encryptionkey", "authkey", "masterkey", "accountkey", "authheader"),
-    *("credential", "credentials", "creds", "bearer", "jwt", "connectionstring"),
-)
-# What may stand behind such a name.
-_SUFFIXES: Final = ("pem", "value", "string", "plaintext", "base", "hex")
-# Names that end like a secret's and are none's: a number of MCP's own, and words.
-_HARMLESS_ENDS: Final = ("progresstoken", "compass", "bypass", "trespass", "surpass", "overpass", "underpass")
 _ENVIRONMENTS: Final = frozenset({"env", "envs", "environment", "envvars", "environmentvariables", "extraenv"})
-
-_SECRETS_NAME: Final = (
-    r"(?:token|secret|passw(?:or)?d|passphrase|passcode|(?<![a-z])pass|pwd|api[_ -]?key|access[_ -]?key"
-    r"|private[_ -]?key(?:[_-]?pem)?|(?:secret|account|signing|master|auth)[_-]?key|credentials?)(?:[_-]?[0-9]+)?"
-)
-_NAME_HINTS: Final = ("token", "secret", "pass", "pwd", "key", "credential")
-
-_Shape: TypeAlias = tuple[tuple[str, ...], re.Pattern[str]]
-
-# What secrets look like in a text: what is found in lower case wherever there is one, and the pattern, of which the
-# first group stays. Each pattern takes time in proportion to the text, whatever is in it.
-_SHAPES: Final[tuple[_Shape, ...]] = (
-    (("acpgw",), re.compile(r"(acpgw[a-z]?_)[A-Za-z0-9]+")),
-    (
-        ("bearer",),
-        re.compile(r"(?<![A-Za-z0-9])(Bearer[ \t]+|bearer[ \t]+(?=[A-Za-z0-9._~+/-]{16}))[A-Za-z0-9._~+/-]+=*"),
-    ),
-    (("authorization", "cookie"), re.compile(r"""((?i:authorization|cookie)["']?[ \t]*[:=][ \t]*["']?)[^\r\n"']+""")),
-    (("://",), re.compile(r"(://[^\s/@:]*:)[^\s/@]+(?=@)")),
-    # A token in place of the user: no user's name is that long.
-    (("://",), re.compile(r"(://)[^\s/@:.]{16,}(?=@)")),
-    (
-        ("x-",),
-        re.compile(r"""(?<![A-Za-z0-9-])((?i:x-[a-z0-9-]*(?:key|token|secret))["']?[ \t]*:[ \t]*["']?)[^\s"']+"""),
-    ),
-    # A part of an address, an argument of a program; JSON in a text; a line of an env file.
-    (_NAME_HINTS, re.compile(rf"((?:[?&#]|(?<!\S)--?)[A-Za-z0-9_.-]*(?i:{_SECRETS_NAME})=)[^\s&#]+")),
-    (("key=", "sig=", "signature="), re.compile(r"([?&](?i:key|sig|[a-z0-9-]*signature)=)[^\s&#]+")),
-    # Shorter ones are words of a sentence about the option.
-    (
-        _NAME_HINTS,
-        re.compile(rf"""((?<!\S)--[A-Za-z0-9_-]*(?i:{_SECRETS_NAME})[ \t]+["']?)(?![-"'])[^\s"']{{8,}}"""),
-    ),
-    # The quotes of JSON in a string of JSON have a backslash, and those of others end the value only where it began so.
-    (
-        _NAME_HINTS,
-        re.compile(
-            rf"""(["'][A-Za-z0-9_. -]*(?i:{_SECRETS_NAME})\\?["'][ \t]*:[ \t]*\\?["'])"""
-            r"""(?:(?<=\\["'])[^"'\\\r\n]+|(?<=")(?:[^"\\\r\n]|\\.)+|(?<=')(?:[^'\\\r\n]|\\.)+)"""
-        ),
-    ),
-    # What a program says of its settings: a value with letters and digits, for others are words. It is not so in a
-    # report of tests (`PASS: test_1`), in a parser's complaint, and where code gets the value from elsewhere.
-    (
-        _NAME_HINTS,
-        re.compile(
-            rf"""(?<![A-Za-z0-9_.-])(?<!nexpected )(?!(?i:pass)[ \t]*:)"""
-            rf"""([A-Za-z0-9_.-]*(?i:{_SECRETS_NAME})[ \t]*[:=][ \t]*["']?)"""
-            r"""(?!\$|[a-z]+\.[A-Za-z])(?=[^\s"';,&()\[\]]{0,64}[0-9])(?=[^\s"';,&()\[\]]{0,64}[A-Za-z])"""
-            r"""[^\s"';,&()\[\]]{6,}+(?![(\[])"""
-        ),
-    ),
-    (
-        _NAME_HINTS,
-        re.compile(
-            r"\b([A-Z0-9_]*(?:TOKEN|SECRET|PASSWORD|PASSWD|PASSPHRASE|PASSCODE|(?<![A-Z])PASS|(?<=(?<!OLD)_)PWD|_KEY"
-            r"|APIKEY|CREDENTIALS?)(?:_PEM)?(?:_?[0-9]+)?=)(?:\"[^\"\r\n]+\"?|'[^'\r\n]+'?|[^\s\"']\S*)"
-        ),
-    ),
-    # OpenAI, Anthropic and others; GitHub, GitLab, AWS, Google, Slack, Hugging Face, npm.
-    (("sk-",), re.compile(r"(?<![A-Za-z0-9])()sk-[A-Za-z0-9_-]{16,}")),
-    (("k_live_", "k_test_"), re.compile(r"(?<![A-Za-z0-9])()[rs]k_(?:live|test)_[A-Za-z0-9]{16,}")),
-    (("ghp_", "gho_", "ghu_", "ghs_", "ghr_"), re.compile(r"(?<![A-Za-z0-9])()gh[pousr]_[A-Za-z0-9]{16,}")),
-    (("github_pat_",), re.compile(r"(?<![A-Za-z0-9])()github_pat_[A-Za-z0-9_]{16,}")),
-    (("glpat-",), re.compile(r"(?<![A-Za-z0-9])()glpat-[A-Za-z0-9_-]{16,}")),
-    (("akia", "asia"), re.compile(r"(?<![A-Za-z0-9])()A[KS]IA[A-Z0-9]{16}")),
-    (("aiza",), re.compile(r"(?<![A-Za-z0-9])()AIza[A-Za-z0-9_-]{30,}")),
-    (("xox",), re.compile(r"(?<![A-Za-z0-9])()xox[a-z]-[A-Za-z0-9-]{10,}")),
-    (("hf_", "npm_", "gsk_"), re.compile(r"(?<![A-Za-z0-9])()(?:hf|npm|gsk)_[A-Za-z0-9]{20,}")),
-    (("xai-",), re.compile(r"(?<![A-Za-z0-9])()xai-[A-Za-z0-9]{20,}")),
-    (("pypi-",), re.compile(r"(?<![A-Za-z0-9])()pypi-[A-Za-z0-9_-]{16,}")),
-    (("ya29.",), re.compile(r"(?<![A-Za-z0-9])()ya29\.[A-Za-z0-9_-]{16,}")),
-    (("age-secret-key-1",), re.compile(r"(?<![A-Za-z0-9])()AGE-SECRET-KEY-1[A-Z0-9]{16,}")),
-    # A JSON Web Token. It does not begin behind what may be in it, or a text of such beginnings would take for ever.
-    (("eyj",), re.compile(r"(?<![A-Za-z0-9_-])()eyJ[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]*")),
-    (
-        ("private key-----",),
-        re.compile(r"()-----BEGIN [A-Z ]*PRIVATE KEY-----.*?(?:-----END [A-Z ]*PRIVATE KEY-----|\Z)", re.DOTALL),
-    ),
-)
-# Characters that the least of these matches.
-_SHORTEST_SECRET: Final = 6
-# An argument that says that the next one is a secret.
-_OPTION: Final = re.compile(rf"--?[A-Za-z0-9_-]*(?i:{_SECRETS_NAME})")
-
 _TOKEN: Final = re.compile(r'"[^"\\\x00-\x1f]*+(?:\\[^\x00-\x1f][^"\\\x00-\x1f]*+)*+"|[{}\[\],]|[^\s{}\[\]:,"]++')
 
 
@@ -225,9 +136,6 @@ def describe(message: bytes) -> str:
 
 def redact_json(message: bytes, limit: int) -> bytes | None:
     """As `redact`; None where the message is no JSON, is nested hundreds of levels deep, or larger than `LARGEST`."""
-    # Here, because the client's end needs `redact_text` and must start quickly.
-    from acp_gateway.protocol.lookup import method_of
-
     if len(message) > LARGEST:
         return None
     try:
@@ -235,15 +143,6 @@ def redact_json(message: bytes, limit: int) -> bytes | None:
         return _Walk(text, limit, logs_in=_logs_in(method_of(message))).result().encode()
     except ValueError:
         return None
-
-
-def redact_text(text: str, limit: int) -> str:
-    """A text that is no JSON without what looks like a secret, at most `limit` characters of it."""
-    plain, is_part = beginning_without_secrets(text, limit)
-    if not is_part and len(plain) <= limit:
-        return plain
-    kept = plain[:limit]
-    return f"{kept}{HIDDEN} {len(text) - len(kept)} characters left out"
 
 
 class _Walk:
@@ -260,7 +159,7 @@ class _Walk:
         self._size = 0
         self._steps = MOST_STEPS
         # A letter may hide behind an escape, then each of them may be there.
-        self._shapes = _SHAPES if "\\u00" in text else _hinted(text.lower(), _SHAPES)
+        self._shapes = SHAPES if "\\u00" in text else likely_shapes(text.lower(), SHAPES)
 
     def result(self) -> str:
         """The message, redacted. Raises `ValueError` for a string with a wrong escape."""
@@ -390,19 +289,19 @@ class _Walk:
             looked_at = min(looked_at, self._steps * _PATTERN_CHARACTERS // len(shapes))
             begins = begins[:looked_at]
             self._steps -= len(shapes) * len(begins) // _PATTERN_CHARACTERS
-        plain = _hidden(begins, shapes)
+        plain = hide(begins, shapes)
         return (plain, False) if len(string) <= looked_at else (plain[:-LONGEST_SECRET], True)
 
-    def _shapes_of(self, text: str) -> tuple[_Shape, ...]:
-        if not self._shapes or len(text) < _SHORTEST_SECRET:
+    def _shapes_of(self, text: str) -> tuple[Shape, ...]:
+        if not self._shapes or len(text) < SHORTEST_SECRET:
             return ()
         self._steps -= 1 + len(self._shapes) // 8
-        return _hinted(text.lower(), self._shapes)
+        return likely_shapes(text.lower(), self._shapes)
 
     def _names_secret(self, argument: str) -> bool:
         """Return True if the argument after this one is a secret."""
         self._steps -= len(argument[:LONGEST_SECRET]) // _PATTERN_CHARACTERS
-        return _OPTION.fullmatch(argument[:LONGEST_SECRET]) is not None
+        return OPTION.fullmatch(argument[:LONGEST_SECRET]) is not None
 
     def _add(self, piece: str, reserve: int = 0) -> None:
         # What closes the open containers has to fit as well.
@@ -424,18 +323,6 @@ class _Walk:
         self._pieces += [container.closing for container in reversed(self._open)]
 
 
-def _hinted(lower: str, shapes: tuple[_Shape, ...]) -> tuple[_Shape, ...]:
-    """The shapes that a text may have, going by what is in it in lower case."""
-    return tuple(shape for shape in shapes if any(hint in lower for hint in shape[0]))
-
-
-def beginning_without_secrets(text: str, limit: int) -> tuple[str, bool]:
-    """The first characters of a text, `limit` or a little more, and whether there are others behind them."""
-    looked_at = limit + LONGEST_SECRET
-    plain = _without_secrets(text[:looked_at])
-    return (plain, False) if len(text) <= looked_at else (plain[:-LONGEST_SECRET], True)
-
-
 def _encode(text: str) -> str:
     # JSON itself leaves this one control character as it is.
     return json.dumps(text).replace("\x7f", "\\u007f")
@@ -451,10 +338,10 @@ def _beginning(text: str, room: int) -> str:
 
 def _meaning_of(name: str) -> _Meaning:
     """Return the kind of value that a member's name announces."""
-    folded = _folded(name)
+    folded = fold(name)
     if folded == "tokens":
         return _Meaning.COUNT_OR_SECRET
-    if _is_secret(folded):
+    if is_secret_name(folded):
         return _Meaning.SECRET
     if folded in _ENVIRONMENTS or folded.endswith("headers"):
         return _Meaning.VALUES
@@ -470,34 +357,6 @@ _MEANINGS: Final = {
 }
 
 
-def _folded(name: str) -> str:
-    """A name without case, separators and a number at its end: `Api Key`, `api_key_2` and `API-KEY` are one."""
-    return name.casefold().translate(_SEPARATORS).rstrip("0123456789")
-
-
-_SEPARATORS: Final = dict.fromkeys(map(ord, " _-."))
-
-
-def _is_secret(name: str) -> bool:
-    if name.endswith(_SUFFIXES):
-        suffix = next(suffix for suffix in _SUFFIXES if name.endswith(suffix))
-        if _is_secret(name[: -len(suffix)]):
-            return True
-    return name in _NAMES or (name.endswith(_NAME_ENDS) and not name.endswith(_HARMLESS_ENDS))
-
-
 def _logs_in(method: str) -> bool:
     """Return True for `authenticate` and the variants of it that agents have."""
     return method.lstrip("_").casefold().startswith("auth")
-
-
-def _without_secrets(text: str) -> str:
-    if len(text) < _SHORTEST_SECRET:
-        return text
-    return _hidden(text, _hinted(text.lower(), _SHAPES))
-
-
-def _hidden(text: str, shapes: tuple[_Shape, ...]) -> str:
-    for _, pattern in shapes:
-        text = pattern.sub(rf"\g<1>{HIDDEN}", text)
-    return text

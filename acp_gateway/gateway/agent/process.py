@@ -31,7 +31,7 @@ from acp_gateway.errors import AgentError
 from acp_gateway.gateway.agent.hardening import inherited_limits
 from acp_gateway.gateway.agent.orphans import ProcessRegistry, kill_session, process_start_time
 from acp_gateway.printable import printable
-from acp_gateway.protocol.redaction import HIDDEN, LONGEST_SECRET, redact_text
+from acp_gateway.protocol.secret_patterns import HIDDEN, LONGEST_SECRET, redact_text
 from acp_gateway.transports.maintained import MaintainedStream
 from acp_gateway.transports.ndjson import LineStream
 from acp_gateway.transports.pipes import FileBytes

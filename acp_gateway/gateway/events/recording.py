@@ -24,7 +24,8 @@ from acp_gateway.config.options import GatewaySection
 from acp_gateway.protocol import jsonrpc
 from acp_gateway.protocol.lookup import method_of
 from acp_gateway.protocol.methods import RESERVED_PREFIX
-from acp_gateway.protocol.redaction import LARGEST, describe, redact, redact_json, redact_text
+from acp_gateway.protocol.redaction import LARGEST, describe, redact, redact_json
+from acp_gateway.protocol.secret_patterns import redact_text
 
 Direction = Literal["from_client", "to_client"]
 
