@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Final
 
 import trio
 
-from acp_gateway.client.ssh import RemoteCommand, Way, start_command
+from acp_gateway.client.ssh import RemoteCommand, Way, open_command
 from acp_gateway.config.addresses import Address, parse_address, parse_target
 from acp_gateway.errors import ConfigError, ProtocolError, TrustError, Unreachable, UsageError
 from acp_gateway.security.tls import parse_pin, spki_pin
@@ -193,8 +193,7 @@ async def open_pairing(way: Way, *, label: str, agents: Sequence[str], time_limi
     arguments = ["pair-here", "--label", label]
     for agent in agents:
         arguments += ["--agent", agent]
-    command = await start_command(way, WHAT, arguments)
-    try:
+    async with open_command(way, WHAT, arguments) as command:
         offer = None
         with trio.move_on_after(time_limit):
             offer = parse_offer(await command.read_answer())
@@ -204,8 +203,6 @@ async def open_pairing(way: Way, *, label: str, agents: Sequence[str], time_limi
                 f"{way.login} acp-gateway --version; --connect-timeout gives it longer"
             )
         yield Pairing(command, offer)
-    finally:
-        await command.aclose()
 
 
 def _check_done(said: bytes) -> bool:

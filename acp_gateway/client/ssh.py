@@ -14,7 +14,8 @@ import shlex
 import shutil
 import signal
 import subprocess
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
@@ -141,7 +142,7 @@ async def open_relay(way: Way) -> "SshBytes":
     """
     nonce = secrets.token_hex(16)
     path = way.address.path
-    stream = await _start(way, ["relay", "--nonce", nonce, *(["--socket", path] if path else [])])
+    stream = await _open(way, ["relay", "--nonce", nonce, *(["--socket", path] if path else [])])
     try:
         await stream.read_past(mark("relay", "BEGIN", nonce))
     except BaseException:
@@ -176,15 +177,16 @@ class RemoteCommand:
             pass  # Reading raises the cause.
         return await self.read_answer()
 
-    async def aclose(self) -> None:
-        """End ssh, and with it the remote program."""
-        await self._stream.aclose()
 
-
-async def start_command(way: Way, what: str, arguments: Sequence[str]) -> RemoteCommand:
-    """Start a command of this program on the remote machine, with `--nonce` added. Raises `ConfigError`."""
+@asynccontextmanager
+async def open_command(way: Way, what: str, arguments: Sequence[str]) -> AsyncIterator[RemoteCommand]:
+    """Run a command of this program on the remote machine, with `--nonce` added, until exit. Raises `ConfigError`."""
     nonce = secrets.token_hex(16)
-    return RemoteCommand(await _start(way, [*arguments, "--nonce", nonce]), what, nonce)
+    stream = await _open(way, [*arguments, "--nonce", nonce])
+    try:
+        yield RemoteCommand(stream, what, nonce)
+    finally:
+        await stream.aclose()
 
 
 async def find_host_name(way: Way) -> str:
@@ -220,8 +222,6 @@ class SshBytes(ByteStream):
         self._stderr_read = trio.Event()
         # Bytes read past the begin line and not returned yet.
         self._unread = b""
-        # stderr is read all the time: a full pipe would block ssh.
-        trio.lowlevel.spawn_system_task(self._read_stderr)
 
     async def read_past(self, line: str) -> bytes:
         """Read until after this line, and return the bytes before it.
@@ -281,7 +281,8 @@ class SshBytes(ByteStream):
                 await self._process.wait()
             await self._stderr.aclose()
 
-    async def _read_stderr(self) -> None:
+    async def read_stderr(self) -> None:
+        """Read stderr until its end or until the stream is closed, and keep the last bytes of it."""
         try:
             while data := await self._stderr.receive_some(READ_SIZE):
                 self._stderr_tail += data
@@ -380,7 +381,7 @@ def _environment() -> dict[str, str]:
     return {name: value for name, value in os.environ.items() if not name.startswith("ACP_GATEWAY_TOKEN")}
 
 
-async def _start(way: Way, arguments: Sequence[str]) -> SshBytes:
+async def _open(way: Way, arguments: Sequence[str]) -> SshBytes:
     command = [_program(), *way.arguments(), remote_command(way.command, arguments)]
     try:
         process = await trio.lowlevel.open_process(
@@ -393,4 +394,7 @@ async def _start(way: Way, arguments: Sequence[str]) -> SshBytes:
         )
     except OSError as error:
         raise ConfigError(f"ssh cannot be started: {error.strerror}", file=command[0]) from error
-    return SshBytes(process, way)
+    stream = SshBytes(process, way)
+    # A full pipe would block ssh, so stderr is read also while no task reads the stream. The task ends with the stream.
+    trio.lowlevel.spawn_system_task(stream.read_stderr)
+    return stream

@@ -2,9 +2,10 @@
 
 import logging
 import secrets
-from collections.abc import Container, Mapping
+from collections.abc import Awaitable, Callable, Container, Mapping
 from dataclasses import replace
 from functools import partial
+from typing import Unpack
 
 import trio
 
@@ -43,6 +44,7 @@ from acp_gateway.security.token_store import TokenStore, default_identity
 from acp_gateway.transports.link import HEARTBEAT
 from acp_gateway.transports.maintained import MaintainedStream
 from acp_gateway.transports.streams import CloseReason
+from acp_gateway.transports.timers import Args
 
 log = logging.getLogger(__name__)
 
@@ -119,10 +121,16 @@ class Gateway:
         self._shared: dict[tuple[str, str | None], Hub] = {}
         self._links = LinkRegistry()
         self.services = GatewayServices(
-            config, self._hubs, connections=self.connections, archive=self._archive, audit=self._book, hooks=self._hooks
+            config,
+            self._hubs,
+            start_task=self._start_task,
+            connections=self.connections,
+            archive=self._archive,
+            audit=self._book,
+            hooks=self._hooks,
         )
         self._admissions = Authorizer(config, self.registry, self.storage)
-        # Where the hubs run.
+        # The nursery of `run`, while that runs.
         self._nursery: trio.Nursery | None = None
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
@@ -141,14 +149,18 @@ class Gateway:
             await writers.start(self._write, writing)
             try:
                 async with trio.open_nursery() as self._nursery:
-                    self.services.start(self._nursery)
-                    self._nursery.start_soon(self._enforce)
-                    self._nursery.start_soon(self._book.run)
-                    self._nursery.start_soon(self._forget_expired)
-                    self._nursery.start_soon(self._hooks.run)
+                    self._start_task(self._enforce)
+                    self._start_task(self._book.run)
+                    self._start_task(self._forget_expired)
+                    self._start_task(self._hooks.run)
                     task_status.started()
             finally:
+                self._nursery = None
                 writing.cancel()
+
+    def _start_task(self, work: Callable[[Unpack[Args]], Awaitable[None]], /, *args: *Args) -> None:
+        assert self._nursery is not None, "the gateway is not running"
+        self._nursery.start_soon(work, *args)
 
     async def _write(self, until: trio.CancelScope, *, task_status: trio.TaskStatus[None]) -> None:
         with until:
@@ -322,8 +334,7 @@ class Gateway:
             services=self.services,
         )
         self._hubs[multiplexer.home] = hub
-        assert self._nursery is not None, "the gateway is not running"
-        self._nursery.start_soon(self._run_hub, hub)
+        self._start_task(self._run_hub, hub)
         return hub
 
     async def _run_hub(self, hub: Hub) -> None:

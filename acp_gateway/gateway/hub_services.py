@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, Protocol, Unpack
 
 import trio
 
@@ -24,6 +24,7 @@ from acp_gateway.gateway.storage.archive import StoredArchive
 from acp_gateway.gateway.workspaces import Workspace, directory_check, workspaces_of
 from acp_gateway.protocol.methods import NEW
 from acp_gateway.transports.metering import Charge
+from acp_gateway.transports.timers import Args
 
 log = logging.getLogger(__name__)
 
@@ -50,12 +51,20 @@ def contained(hub: Hub) -> Iterator[None]:
         hub.end()
 
 
+class StartTask(Protocol):
+    """Starts a task of the gateway, which runs beside its hubs."""
+
+    def __call__(self, work: Callable[[Unpack[Args]], Awaitable[None]], /, *args: *Args) -> None:
+        """Run `work(*args)`."""
+
+
 class GatewayServices:
-    """The services of a gateway's hubs. `start` must be called before hubs use them.
+    """The services of a gateway's hubs.
 
     Args:
         config: of the gateway.
         hubs: the running hubs, by the handle of their agent.
+        start_task: starts the tasks that read the disk.
         connections: of clients, for their rate limits.
         archive: the histories of sessions.
         audit: records audit events.
@@ -67,6 +76,7 @@ class GatewayServices:
         config: Config,
         hubs: Mapping[AgentHandle, Hub],
         *,
+        start_task: StartTask,
         connections: Connections,
         archive: StoredArchive,
         audit: AuditThrottle,
@@ -83,12 +93,7 @@ class GatewayServices:
         self._audit = audit
         self._hooks = hooks
         self._memory = Memory(config.gateway.memory_limit, lambda: list(hubs.values()))
-        # Runs the tasks that read the disk; None before `start`.
-        self._nursery: trio.Nursery | None = None
-
-    def start(self, nursery: trio.Nursery) -> None:
-        """Run tasks in this nursery from now on."""
-        self._nursery = nursery
+        self._start_task = start_task
 
     def notify(self, event: HookEvent) -> None:
         """Run the hook for an event, if it is configured."""
@@ -124,8 +129,7 @@ class GatewayServices:
 
     def load_journal(self, hub: Hub, session: Session) -> None:
         """Read the journal of a session, and pass it to the hub."""
-        assert self._nursery is not None, "the gateway is not running"
-        self._nursery.start_soon(self._load_journal, hub, session)
+        self._start_task(self._load_journal, hub, session)
 
     async def _load_journal(self, hub: Hub, session: Session) -> None:
         with contained(hub):
@@ -144,8 +148,7 @@ class GatewayServices:
 
     def check_directories(self, hub: Hub, check: DirectoryCheck) -> None:
         """Check the directories of a session that is to be opened, and pass the result to the hub."""
-        assert self._nursery is not None, "the gateway is not running"
-        self._nursery.start_soon(self._check_directories, hub, check)
+        self._start_task(self._check_directories, hub, check)
 
     async def _check_directories(self, hub: Hub, check: DirectoryCheck) -> None:
         message, client = check.request.message, check.request.client

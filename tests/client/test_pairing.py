@@ -1,6 +1,8 @@
 """Pairing: the gateway's offer, and its use by the paired machine."""
 
 import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -196,9 +198,13 @@ class Far:
         self.closed = False
         self._answers = [*answers]
 
-    async def start(self, way: Way, what: str, arguments: list[str]) -> "Far":
+    @asynccontextmanager
+    async def open(self, way: Way, what: str, arguments: list[str]) -> AsyncIterator["Far"]:
         self.started.append((way, what, arguments))
-        return self
+        try:
+            yield self
+        finally:
+            self.closed = True
 
     async def read_answer(self) -> bytes:
         if not self._answers:
@@ -209,15 +215,12 @@ class Far:
         self.asked.append(line)
         return await self.read_answer()
 
-    async def aclose(self) -> None:
-        self.closed = True
-
 
 async def test_a_pairing_is_asked_for_with_its_options_and_told_what_becomes_of_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     far = Far(offer().encode(), '{"done":true}', '\r\n{"done":false}\r\n', '{"done":true}')
-    monkeypatch.setattr("acp_gateway.client.pairing.start_command", far.start)
+    monkeypatch.setattr("acp_gateway.client.pairing.open_command", far.open)
     async with open_pairing(BOX, label="laptop", agents=("a", "b"), time_limit=1) as pairing:
         assert pairing.offer == offer()
         await pairing.keep()
@@ -233,7 +236,7 @@ async def test_a_machine_that_makes_no_offer_is_not_waited_for_for_ever(
     monkeypatch: pytest.MonkeyPatch, autojump_clock: MockClock
 ) -> None:
     far = Far()
-    monkeypatch.setattr("acp_gateway.client.pairing.start_command", far.start)
+    monkeypatch.setattr("acp_gateway.client.pairing.open_command", far.open)
     with pytest.raises(Unreachable, match=r"no answer within 30 s; does a profile there .* ssh ann@Box acp-gateway"):
         async with open_pairing(BOX, label="laptop", agents=(), time_limit=30):
             raise AssertionError
@@ -243,7 +246,7 @@ async def test_a_machine_that_makes_no_offer_is_not_waited_for_for_ever(
 @pytest.mark.parametrize("answer", ["", "x", "[]", "{}", '{"done":1}', "[" * 100_000])
 async def test_an_answer_that_is_none_is_an_error(monkeypatch: pytest.MonkeyPatch, answer: str) -> None:
     far = Far(offer().encode(), answer)
-    monkeypatch.setattr("acp_gateway.client.pairing.start_command", far.start)
+    monkeypatch.setattr("acp_gateway.client.pairing.open_command", far.open)
     async with open_pairing(BOX, label="laptop", agents=(), time_limit=1) as pairing:
         with pytest.raises(ProtocolError, match="does `acp-gateway --version` print the same"):
             await pairing.keep()

@@ -9,7 +9,7 @@ import pytest
 import trio
 
 from acp_gateway.client import ssh
-from acp_gateway.client.ssh import Way, find_host_name, mark, open_relay, remote_command, start_command
+from acp_gateway.client.ssh import Way, find_host_name, mark, open_command, open_relay, remote_command
 from acp_gateway.config.addresses import parse_target
 from acp_gateway.errors import (
     AccessError,
@@ -325,11 +325,8 @@ async def test_an_ssh_that_cannot_be_started_is_an_error_in_words(stand_in: Stan
 async def answer(*lines: str) -> list[bytes]:
     """Return a command's first output, and its response to each line."""
     with trio.fail_after(TIMEOUT):
-        command = await start_command(BOX, "pairing", ["pair-here"])
-        try:
+        async with open_command(BOX, "pairing", ["pair-here"]) as command:
             return [(await command.read_answer()).strip(), *[(await command.ask(line)).strip() for line in lines]]
-        finally:
-            await command.aclose()
 
 
 async def test_an_answer_is_what_stands_between_the_marks(stand_in: StandIn) -> None:

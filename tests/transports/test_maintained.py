@@ -1,4 +1,4 @@
-"""What a stream does where its transport can do no more."""
+"""Defaults of a maintained stream, for transports that can do no more."""
 
 from collections.abc import Sequence
 from math import inf
