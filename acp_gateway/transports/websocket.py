@@ -6,6 +6,10 @@ comes (`websocket_frames`); from its first byte on the library parses again. A s
 no extension is negotiated and a server does not mask, so a frame is a short header before the message's own bytes. What
 the protocol object sends by itself (pong, close) takes the same way out.
 
+Some internals of the library are used, so `pyproject.toml` bounds its version: `reader.buffer`, `reader.discard` and
+`current_size` here, to know what has begun, and `events` in `websocket_client`. A new major version needs a look at
+these.
+
 Rules kept here, from RFC 6455 and the remote transport of the Agent Client Protocol: text messages only, binary ones
 are ignored; outgoing frames of at most 16 MiB, because clients written in Rust cap a frame there; 1009 for a message
 that is too large; 1008 for a peer that stops reading; a ping every so often, with a deadline for the pong.
