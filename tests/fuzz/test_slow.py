@@ -6,21 +6,54 @@ from itertools import islice
 import pytest
 
 from acp_gateway.protocol import spans
-from tests.fuzz.slow import FRAMES, Plan, mutated, random_plan, steps
+from tests.fuzz import slow
+from tests.fuzz.slow_plans import FRAMES, HEADS, HELLOS, SIDES, Plan, mutated, random_plan
+from tests.fuzz.slow_sides import steps
 
 
 def plan(frame: int, side: int = 0, spice: int = 0) -> Plan:
     return Plan(frame, 0, (1,), (1,), 0, spice, 3000, side)
 
 
-@pytest.mark.parametrize("frame", range(len(FRAMES)))
-@pytest.mark.parametrize("side", [0, 1])
+READ = [
+    *((side, frame) for side in ("core", "shim") for frame in range(len(FRAMES))),
+    *((side, frame) for side in ("history", "link", "recording") for frame in range(0, len(FRAMES), 7)),
+    *(("hello", frame) for frame in range(len(HELLOS))),
+]
+
+
+@pytest.mark.parametrize(("side", "frame"), READ)
 @pytest.mark.parametrize("spice", [0, 2])
-def test_what_fills_a_message_is_taken_wherever_it_stands(frame: int, side: int, spice: int) -> None:
-    text = plan(frame, spice=spice).text().replace(b"#", b"1")
+def test_what_fills_a_message_is_taken_wherever_it_stands(side: str, frame: int, spice: int) -> None:
+    message = plan(frame, side=SIDES.index(side), spice=spice)
+    text = message.text().replace(b"#", b"1")
     assert spans.value_end(spans.structure(text), 0) == len(text)
-    for step in steps(plan(frame, side=side, spice=spice)):
+    for step in steps(message):
         step()
+
+
+@pytest.mark.parametrize("frame", range(len(HEADS)))
+def test_requests_of_strangers_are_as_long_as_is_read_and_no_longer(frame: int) -> None:
+    message = plan(frame, side=SIDES.index("http"))
+    lines = message.text().split(b"\r\n")
+    assert 1000 < max(map(len, lines)) < 8192
+    for step in steps(message):
+        step()
+
+
+def test_a_message_is_measured_by_its_own_size_and_again_where_it_seems_slow(monkeypatch: pytest.MonkeyPatch) -> None:
+    message = plan(0)
+    size = len(message.text())
+    measured: list[int] = []
+
+    def seconds(measured_plan: Plan, times: int = 1) -> float:
+        measured.append(times)
+        return 3 * slow.allowed(size) if times == 1 else slow.allowed(size)
+
+    monkeypatch.setattr(slow, "seconds", seconds)
+    monkeypatch.setattr(slow, "slowness", lambda: 2.0)
+    assert slow.rate(message) == pytest.approx(0.5)
+    assert measured == [1, slow.REPEATS]
 
 
 def test_the_same_seed_makes_the_same_plans() -> None:

@@ -1,0 +1,181 @@
+"""What reads a message in the search for slow ones, step by step: the loop does nothing else during one step."""
+
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from functools import partial
+from ipaddress import ip_network
+from pathlib import Path
+from typing import Any
+
+from websockets.exceptions import InvalidHandshake
+from websockets.http11 import Request
+from websockets.server import ServerProtocol
+
+from acp_gateway.client.recovery import RecoveryState
+from acp_gateway.config.options import GatewaySection
+from acp_gateway.core.registry import Registry
+from acp_gateway.core.sessions import DirectoryCheck, DirectoryCheckResult, Role
+from acp_gateway.errors import Forbidden
+from acp_gateway.gateway.events.recording import recording_of
+from acp_gateway.protocol import jsonrpc
+from acp_gateway.protocol.methods import Capability
+from acp_gateway.protocol.outbox import read_control
+from acp_gateway.protocol.path_maps import PathMaps
+from acp_gateway.server import hello
+from tests.core.scene import Peer, Scene, Shelf, checks_of, encode, make_policy
+from tests.fuzz.slow_plans import Plan
+
+Step = Callable[[], object]
+
+MAPS = PathMaps([("/home/a", "/srv/a"), *((f"/home/b/{number}", f"/srv/b/{number}") for number in range(19))])
+HISTORY = 16 * 2**20
+
+
+def steps(plan: Plan) -> Iterator[Step]:
+    """Yield the calls to measure: taking a message in, and answering it."""
+    text = plan.text()
+    match plan.reader:
+        case "core":
+            yield from _core(plan.who, text)
+        case "shim":
+            yield from _shim(plan.who, text.replace(b'"id":#', b'"id":1'))
+        case "history":
+            yield from _history(text.replace(b'"id":#', b'"id":1'))
+        case "link":
+            yield partial(read_control, text)
+        case "recording":
+            yield from _recording(text.replace(b'"id":#', b'"id":1'))
+        case "hello":
+            yield partial(_try, partial(hello.read_hello, text), hello.BadHello)
+        case "http":
+            yield partial(_try, partial(_http, text), (hello.BadRequest, Forbidden, InvalidHandshake))
+
+
+def _try(step: Step, refusal: type[Exception] | tuple[type[Exception], ...]) -> None:
+    try:
+        step()
+    except refusal:
+        pass
+
+
+def _shim(who: str, text: bytes) -> Iterator[Step]:
+    conversation = RecoveryState()
+    conversation.from_editor([b'{"id":1,"method":"session/new","params":{}}'])
+    if who in ("client", "observer", "guest", "newcomer"):
+        yield lambda: conversation.from_editor([MAPS.to_remote(text)])
+    else:
+        yield lambda: conversation.from_gateway([MAPS.to_local(text)])
+    yield lambda: conversation.begin_recovery("c", [], "it is lost")
+
+
+def _core(who: str, text: bytes) -> Iterator[Step]:
+    scene, peer = _scene(who)
+    if who == "agent":
+        yield lambda: scene.multiplexer.receive_from_agent([text])
+    elif who.startswith("answer "):
+        raw_id = _ask(scene, peer, who.removeprefix("answer "))
+        yield lambda: scene.multiplexer.receive_from_agent([text.replace(b'"id":#', b'"id":%b' % raw_id)])
+    else:
+        yield lambda: scene.multiplexer.receive_from_client(peer.client, text)
+        # A session that is to be opened: its directories have been looked at.
+        for directory_check in checks_of(scene.multiplexer.take_output()):
+            yield partial(scene.multiplexer.directories_checked, directory_check, DirectoryCheckResult())
+
+
+def _history(text: bytes) -> Iterator[Step]:
+    """A message of the agent that stands in a history, and those who come for it: a late joiner, one that comes back,
+    one that forks the session, and one after a restart."""
+    shelf = Shelf(HISTORY)
+    able = {"loadSession": True, "sessionCapabilities": {"fork": {}, "resume": {}}}
+    policy = make_policy(max_waiting_size=2**30, journal_limit=HISTORY)
+    scene = Scene(policy, Registry("me", shelf), agentCapabilities=able)
+    ann = scene.join("ann", link="first")
+    ann.new_session()
+    yield partial(scene.multiplexer.receive_from_agent, [text])
+    _take(scene)
+    yield from _asked(scene, scene.join("bob", link="second"), "session/load")
+    session = scene.session()
+    meta = {"acp-gateway": {"epoch": session.journal.epoch, "position": 0, "connection": "first", "prompts": [1]}}
+    yield from _asked(scene, scene.join("cat", link="third"), "session/resume", _meta=meta)
+    yield from _asked(scene, ann, "session/fork")
+    asked = jsonrpc.parse(scene.agent.heard_text()[-1])
+    yield partial(scene.multiplexer.receive_from_agent, [b'{"id":%b,"result":{"sessionId":"f"}}' % asked.id])
+    stored = shelf.read(session)
+    assert stored is not None
+    yield from (stored.states, stored.replay, stored.aside, stored.runs, partial(stored.shrink, 100))
+
+
+def _asked(scene: Scene, peer: Peer, method: str, **params: Any) -> Iterator[Step]:
+    params |= {"sessionId": "s", "cwd": "/srv", "mcpServers": []}
+    yield partial(scene.multiplexer.receive_from_client, peer.client, encode(id=77, method=method, params=params))
+    for check in _take(scene):
+        yield partial(scene.multiplexer.directories_checked, check, DirectoryCheckResult())
+    _take(scene)
+
+
+def _take(scene: Scene) -> list[DirectoryCheck]:
+    """Give the agent what it is sent, and clients nothing; return what is to be checked."""
+    output = scene.multiplexer.take_output()
+    scene.agent.inbox += output.to_agent
+    return checks_of(output)
+
+
+def _recording(text: bytes) -> Iterator[Step]:
+    with tempfile.TemporaryDirectory() as directory, ExitStack() as stack:
+        section = GatewaySection(record_dir=Path(directory))
+        recording = recording_of(section, log_bodies=True)
+        assert recording is not None
+        tape = recording.open("c", {})
+        stack.callback(tape.close)
+        yield lambda: tape.write("from_client", [text])
+
+
+def _http(text: bytes) -> None:
+    """Read a request as a listener does, each of its checks included."""
+    protocol = ServerProtocol()
+    protocol.receive_data(text)
+    for request in protocol.events_received():
+        assert isinstance(request, Request)
+        _, _, query = request.path.partition("?")
+        headers = request.headers
+        for check in (
+            partial(hello.check_host, headers, ("a",), loopback=True),
+            partial(hello.check_origin, headers, ("https://a",)),
+            partial(hello.read_bearer, headers),
+            partial(hello.read_query, query),
+            partial(hello.read_link, query, headers),
+            partial(hello.client_address, "127.0.0.1", headers, (ip_network("127.0.0.1"),)),
+        ):
+            _try(check, (hello.BadRequest, Forbidden))
+        protocol.send_response(protocol.accept(request))
+
+
+def _scene(who: str) -> tuple[Scene, Peer]:
+    """Return a core, and a client in a session with an open permission."""
+    shared = who != "answer initialize"
+    policy = make_policy(shared=shared, serves=frozenset(Capability), mcp_servers="drop", max_waiting_size=2**30)
+    able = {"loadSession": True, "sessionCapabilities": {"list": {}, "resume": {}, "close": {}}}
+    scene = Scene(policy, agentCapabilities=able)
+    ann = scene.join("ann") if who != "newcomer" and shared else scene.join("ann", initialize=False)
+    if who == "newcomer" or not shared:
+        return scene, ann
+    ann.new_session()
+    scene.agent.ask_permission("q")
+    ann.heard()
+    if who == "observer":
+        return scene, scene.join("bob", role=Role.OBSERVER)
+    if who == "guest":
+        bob = scene.join("bob", "bob", only="s", guest=True)
+        bob.load()
+        return scene, bob
+    return scene, ann
+
+
+def _ask(scene: Scene, peer: Peer, method: str) -> bytes:
+    if method == "initialize":
+        peer.send(id=1, method=method, params={"protocolVersion": 1})
+    else:
+        peer.request(method, sessionId="s" if method != "session/new" else None, cwd="/srv", mcpServers=[])
+    heard = scene.agent.heard_text()
+    return jsonrpc.parse(heard[-1]).id if heard else b"0"
