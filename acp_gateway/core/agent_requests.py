@@ -45,8 +45,8 @@ class AgentRequest:
         """Arrival, in seconds of the driver's clock."""
         self.forwarded_ids: dict[Client, int] = {}
         """Ids that the request was forwarded under, by client."""
-        self.rejected: Message | None = None
-        """The last response that did not count."""
+        self.refusal: bytes | None = None
+        """Response for the agent where no client decides: the last error, if there was one."""
         self.forwarded_message = message
         """The message as forwarded, except for its id."""
         self.translate: Callable[[Client, bytes], bytes] | None = None
@@ -189,7 +189,12 @@ class AgentRequests:
                 text = jsonrpc.with_id(response, request.id, unique=True)
             self.settle(request, text if request.translate is None else request.translate(client, text))
             return request
-        request.rejected = response
+        if response.error and not too_large:
+            request.refusal = jsonrpc.with_id(response, request.id)
+        else:
+            # The response itself may be as large as any message, and is not kept.
+            why = "no client gave a valid answer"
+            request.refusal = jsonrpc.error(request.id, jsonrpc.INTERNAL_ERROR, why)
         why = f", as its response is larger than decision_size ({self._decision_size})" if too_large else ""
         self._out.log(
             f"{client.name} did not answer {request.method:.80} with a decision{why}: "
@@ -289,14 +294,9 @@ class AgentRequests:
 
     def _give_up_without_recipient(self, request: AgentRequest) -> None:
         """Send the agent the last error once no recipient can decide."""
-        assert request.rejected is not None
-        if request.forwarded_ids:
-            return
-        if request.rejected.error:
-            self.settle(request, jsonrpc.with_id(request.rejected, request.id))
-        else:
-            why = "no client gave a valid answer"
-            self.settle(request, jsonrpc.error(request.id, jsonrpc.INTERNAL_ERROR, why))
+        assert request.refusal is not None
+        if not request.forwarded_ids:
+            self.settle(request, request.refusal)
 
     def _close(self, request: AgentRequest) -> None:
         self._open.pop(request, None)

@@ -32,15 +32,16 @@ class Echo:
         chunks: the updates that the other clients got.
     """
 
-    __slots__ = ("_at", "_blocks", "_chunks", "_size", "_text", "request", "withheld")
+    __slots__ = ("_at", "_blocks", "_chunks", "_text", "_withheld_size", "request", "size", "withheld")
 
     def __init__(self, request: "Request", chunks: list[bytes]) -> None:
         self.request = request
         self.withheld: list[bytes] = []
         """Chunks of the unfinished echo."""
         self._chunks = chunks
-        # Bytes of the withheld chunks.
-        self._size = 0
+        self.size = 0
+        """Bytes kept until the echo is complete: the withheld chunks, and what they are compared with."""
+        self._withheld_size = 0
         # Read at the first comparison: the text, the position in it, and the other blocks.
         self._text: bytes | None = None
         self._at = 0
@@ -66,8 +67,9 @@ class Echo:
         if self._at == len(self._text) and (self._text or not self._blocks):
             self.withheld.clear()
             return True
-        self._size += len(chunk)
-        if self._size > MOST_WITHHELD:
+        self._withheld_size += len(chunk)
+        self.size += len(chunk)
+        if self._withheld_size > MOST_WITHHELD:
             return False
         self.withheld.append(chunk)
         return True
@@ -76,7 +78,9 @@ class Echo:
         essences = list(map(_essence, self._chunks))
         self._chunks = []
         self._blocks = [essence for essence in essences if essence[0] != "text"]
-        return b"".join(_plain(essence[1] or "") for essence in essences if essence[0] == "text")
+        text = b"".join(_plain(essence[1] or "") for essence in essences if essence[0] == "text")
+        self.size = len(text) + sum(len(part or "") for essence in self._blocks for part in essence)
+        return text
 
     def _goes_on(self, text: bytes) -> bool:
         assert self._text is not None

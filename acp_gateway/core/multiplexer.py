@@ -1,6 +1,5 @@
 """Multiplexes the clients of one agent process: routes, masks and answers messages."""
 
-from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import groupby
 from types import MappingProxyType
@@ -14,6 +13,7 @@ from acp_gateway.core.closing import SessionClosing
 from acp_gateway.core.cut_turns import AGENT_ENDED, AGENT_STOPPED
 from acp_gateway.core.initialization import Initialization, with_output
 from acp_gateway.core.journal import Journal
+from acp_gateway.core.memory_use import MemoryUse
 from acp_gateway.core.opening import SessionOpening
 from acp_gateway.core.output import Output
 from acp_gateway.core.registry import Registry
@@ -42,6 +42,7 @@ class Multiplexer:
         self._agent = AgentState(agent, policy, registry)
         self._routing = Routing(self._agent)
         self._turns = Turns(self._agent, self._routing)
+        self.memory = MemoryUse(self._agent, self._routing)
         self._opening = SessionOpening(self._agent, self._routing, self._dispatch)
         self._closing = SessionClosing(self._agent, self._turns, self._opening, self._dispatch)
         self._initialization = Initialization(self._agent, self._routing, self._opening, self._dispatch)
@@ -122,20 +123,6 @@ class Multiplexer:
         """Return the agent's unanswered requests in a session; for None those that no session was found for."""
         agent_requests = self._agent.agent_requests
         return agent_requests.unrouted() if session is None else agent_requests.of(session)
-
-    @property
-    def asked_bytes(self) -> int:
-        """Bytes of the agent's unanswered requests."""
-        return self._agent.agent_requests.size
-
-    def left_behind(self) -> Counter[str]:
-        """Count the bytes of queued prompts whose clients have gone, by identity."""
-        return self._turns.left_behind()
-
-    def forget_left_behind(self, identity: str) -> None:
-        """Drop the queued prompts of an identity whose clients have gone."""
-        for session in self._agent.live.values():
-            self._turns.forget_waiting(session, identity)
 
     def attach(self, client: Client) -> None:
         """Add a client; `initialize` follows."""
@@ -221,7 +208,7 @@ class Multiplexer:
             session.held = [request for request in session.held if request.client is not client]
             if client.scope.guest:
                 # A departed guest must not act in another owner's session.
-                self._turns.forget_waiting(session, client.scope.identity, guest=True)
+                self.memory.forget_queued(session, client.scope.identity, guest=True)
         client.requests.clear()
         self._agent.announce_waiting()
 

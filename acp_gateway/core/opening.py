@@ -11,7 +11,7 @@ from functools import partial
 
 from acp_gateway.core import access_rules, preconditions, updates
 from acp_gateway.core.agent_state import AgentState, ErrorObject
-from acp_gateway.core.cut_turns import record_cut_turn, cut_turn_meta
+from acp_gateway.core.cut_turns import cut_turn_meta, record_cut_turn
 from acp_gateway.core.output import CheckDirectories, LoadJournal
 from acp_gateway.core.rejoining import Rejoin, missed_messages, reclaim_requests, with_own_meta, without_own_meta
 from acp_gateway.core.routing import Routing
@@ -68,7 +68,7 @@ class SessionOpening:
         if session is not None:
             self._open_live(session, client, request)
             return
-        rejoin = Rejoin.read(message)
+        rejoin = Rejoin.of(request)
         if rejoin is not None and self._waits_for_owner(client, message.session, request):
             return
         session = self.to_open(client, message.session, request)
@@ -105,7 +105,7 @@ class SessionOpening:
         client.joined = True
         resumes = request.message.method == methods.RESUME
         result = updates.opening_result(session, with_id=False)
-        rejoin = Rejoin.read(request.message)
+        rejoin = Rejoin.of(request)
         tail = missed_messages(session, client, rejoin)
         if rejoin is not None:
             result = with_own_meta(result, reclaim_requests(self._agent, session, client, rejoin))

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Final, Self
 
 from acp_gateway.core.agent_state import AgentState
-from acp_gateway.core.sessions import Client, Session
+from acp_gateway.core.sessions import Client, Request, Session
 from acp_gateway.protocol import jsonrpc, lookup, spans
 from acp_gateway.protocol.gaps import PART_MISSING, gap
 from acp_gateway.protocol.jsonrpc import Message, RawId
@@ -40,6 +40,13 @@ class Rejoin:
     connection: str | None = None
     prompts: tuple[RawId, ...] = ()
     agent_requests: tuple[int, ...] = ()
+
+    @classmethod
+    def of(cls, request: Request) -> "Rejoin | None":
+        """Return the state from a request to open a session, read once however often the request has to wait."""
+        if request.rejoin is False:
+            request.rejoin = cls.read(request.message)
+        return request.rejoin
 
     @classmethod
     def read(cls, message: Message) -> Self | None:

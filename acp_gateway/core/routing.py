@@ -39,7 +39,8 @@ class Routing:
         """Number of pending requests whose response will name a new session."""
         # Updates that may belong to these sessions, by session id.
         self._early: dict[str, list[Message]] = {}
-        self._early_size = 0
+        self.early_size = 0
+        """Bytes of these updates."""
         # Parents of the sessions that no client opened. An ended session counts as its own parent.
         self._parents: dict[str, Session] = {}
         # Candidate identities of the sessions whose parent is unknown.
@@ -51,7 +52,7 @@ class Routing:
         """Forget the messages of a process that has ended."""
         self.openings = 0
         self._early.clear()
-        self._early_size = 0
+        self.early_size = 0
         self._parents.clear()
         self._unclear.clear()
         self._elicitations.clear()
@@ -173,7 +174,7 @@ class Routing:
         """Route the early updates once no response can name their session any more."""
         if self.openings:
             return
-        early, self._early, self._early_size = self._early, {}, 0
+        early, self._early, self.early_size = self._early, {}, 0
         for messages in early.values():
             for message in messages:
                 self.update(message)
@@ -233,12 +234,12 @@ class Routing:
         """Keep an update whose session may be named by a pending response; else drop it."""
         if message.session is None or not self.openings or message.session in self._parents:
             self._agent.out.log("dropped an update of the agent for no session that is open")
-        elif self._early_size + len(message.text) > EARLY_SIZE:
+        elif self.early_size + len(message.text) > EARLY_SIZE:
             self._agent.out.log(
                 f"dropped an update of the agent: more than {EARLY_SIZE} bytes came before their session"
             )
         else:
-            self._early_size += len(message.text)
+            self.early_size += len(message.text)
             self._early.setdefault(message.session, []).append(message)
 
     def _route(self, agent_request: AgentRequest) -> None:

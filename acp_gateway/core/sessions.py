@@ -9,7 +9,7 @@ import math
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Literal, Protocol
 
 from acp_gateway.core.archive import NO_ARCHIVE, Archive
 from acp_gateway.core.journal import Journal
@@ -28,6 +28,7 @@ from acp_gateway.protocol.jsonrpc import IdKey, Message, RawId
 if TYPE_CHECKING:
     from acp_gateway.core.agent_requests import AgentRequest
     from acp_gateway.core.echoes import Echo
+    from acp_gateway.core.rejoining import Rejoin
 
 SETUP_SIZE: Final = 1024 * 1024
 """Maximum size of the parameters kept for re-opening a session, in bytes; a list of MCP servers has a few thousand."""
@@ -205,7 +206,7 @@ class Client:
 class Request:
     """A request of a client, or of the gateway itself, from its arrival until its response."""
 
-    __slots__ = ("agent_id", "client", "directory_check", "message", "session", "then")
+    __slots__ = ("agent_id", "client", "directory_check", "message", "rejoin", "session", "then")
 
     def __init__(self, client: Client | None, message: Message, session: "Session | None" = None) -> None:
         self.client = client
@@ -219,6 +220,8 @@ class Request:
         """Handler of the agent's response."""
         self.directory_check: DirectoryCheck | None = None
         """Check of the directories that the request names, pending or done."""
+        self.rejoin: Rejoin | Literal[False] | None = False
+        """State of the client from another link; False until it is read, which is once for all waits."""
 
     @property
     def id(self) -> RawId:

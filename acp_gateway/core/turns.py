@@ -1,7 +1,5 @@
 """Prompt turns, one at a time per session; session-wide mode, model and options."""
 
-from collections import Counter, deque
-
 from acp_gateway.core import updates
 from acp_gateway.core.agent_state import AgentState, Then, describe_client
 from acp_gateway.core.cut_turns import turn_begins
@@ -71,26 +69,6 @@ class Turns:
             held[:] = [request for request in held if request not in waiting]
         for request in waiting:
             self._agent.answer(request, b'{"stopReason":"cancelled"}')
-
-    def left_behind(self) -> Counter[str]:
-        """Count the bytes of queued prompts whose clients have gone, by identity."""
-        sizes: Counter[str] = Counter()
-        for session in self._agent.live.values():
-            for request in session.queue:
-                if request.client is not None and request.client.gone:
-                    sizes[request.client.scope.identity] += len(request.message.text)
-        return sizes
-
-    def forget_waiting(self, session: Session, identity: str, *, guest: bool = False) -> None:
-        """Drop the queued prompts of an identity's departed clients, or of its departed guests alone."""
-
-        def stays(request: Request) -> bool:
-            client = request.client
-            if client is None or not client.gone or client.scope.identity != identity:
-                return True
-            return guest and not client.scope.guest
-
-        session.queue = deque(filter(stays, session.queue))
 
     def _start_turn(self, session: Session, request: Request) -> None:
         self._agent.end_echo(session)

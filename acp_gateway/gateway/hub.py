@@ -306,8 +306,8 @@ class Hub:
 
     @property
     def outgoing_bytes(self) -> int:
-        """Bytes that the agent has not read yet, and of its own requests that are not answered."""
-        return self.supervisor.pending_bytes + self.multiplexer.asked_bytes
+        """Bytes that the agent has not read yet, and bytes of its own that no client has."""
+        return self.supervisor.pending_bytes + self.multiplexer.memory.agent_bytes
 
     def stop_agent(self, why: str) -> None:
         """Stop the agent because it does not read, and refuse the requests that wait for it."""

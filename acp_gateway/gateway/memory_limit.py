@@ -1,7 +1,8 @@
 """The memory limit of all hubs: messages for slow clients and agents, histories of sessions, and received messages.
 
 What clients have sent and the agents don't have yet counts in full: unfinished messages, what is handled at the moment,
-requests and prompts that wait, also those of clients that have gone.
+requests and prompts that wait, also those of clients that have gone. What agents have sent counts until clients have
+it: unanswered requests, updates before their session is named, unfinished echoes of prompts.
 
 One message that waits for a hundred clients and stands in a journal as well is in memory once, so adding up sizes
 overstates. To look at each message takes time, so that is done only where the sum is too much and the histories alone
@@ -11,6 +12,7 @@ are not, at none but what waits and the histories it may stand in, and then not 
 import logging
 from collections import Counter
 from collections.abc import Callable, Iterator
+from typing import Final
 
 from acp_gateway.core.journal import Journal
 from acp_gateway.gateway.attachment import Attachment
@@ -20,6 +22,10 @@ log = logging.getLogger(__name__)
 
 LOOKS = 32
 """Checks while as many bytes as the limit are added: the fraction by which the limit may be exceeded."""
+
+
+ECHO_SHARE: Final = 1 / 64
+"""Share of the limit that the echoes of one hub have at least where they are given up: less is not worth it."""
 
 
 class Memory:
@@ -57,7 +63,7 @@ class Memory:
 
     def _make_room(self, hubs: list[Hub]) -> bool:
         """Take one step towards the limit; False where there is nothing left to give up."""
-        if self._give_up_incoming(hubs) or self._give_up_one_away(hubs):
+        if self._give_up_echoes(hubs) or self._give_up_incoming(hubs) or self._give_up_one_away(hubs):
             return True
         longest = max((journal.size for journal in _journals(hubs)), default=0)
         waiting = [(hub, attachment) for hub, attachment in _attachments(hubs) if attachment.outbox.unconfirmed_bytes]
@@ -69,6 +75,20 @@ class Memory:
         if hub is None or attachment is None:
             return False
         hub.detach(attachment, f"memory_limit ({self._limit} bytes) is reached, and no client has more waiting")
+        return True
+
+    def _give_up_echoes(self, hubs: list[Hub]) -> bool:
+        """End the echoes of the hub that keeps most for them, where that is at least `ECHO_SHARE` of the limit.
+
+        It costs least: clients may see a prompt twice.
+        """
+        hub = max(hubs, key=lambda hub: hub.multiplexer.memory.echo_bytes)
+        size = hub.multiplexer.memory.echo_bytes
+        if size < self._limit * ECHO_SHARE:
+            return False
+        log.warning("%s: memory_limit (%d bytes) is reached: echoes are not told apart", hub.name, self._limit)
+        hub.multiplexer.memory.end_echoes()
+        hub.deliver()
         return True
 
     def _give_up_incoming(self, hubs: list[Hub]) -> bool:
@@ -86,10 +106,10 @@ class Memory:
             return busiest.outgoing_bytes < size
         if not held or held < others:
             return False
-        behind = [hub for hub in hubs if hub.multiplexer.left_behind()[most]]
+        behind = [hub for hub in hubs if hub.multiplexer.memory.left_behind()[most]]
         for hub in behind:
             log.warning("%s: %s: prompts that %s has left behind are dropped", hub.name, reached, most)
-            hub.multiplexer.forget_left_behind(most)
+            hub.multiplexer.memory.forget_left_behind(most)
         if not behind:
             mine = [
                 (hub, attachment)
@@ -139,13 +159,13 @@ def _incoming(hubs: list[Hub]) -> Counter[str]:
         if not attachment.ended:
             sizes[attachment.client.scope.identity] += attachment.incoming_bytes
     for hub in hubs:
-        sizes.update(hub.multiplexer.left_behind())
+        sizes.update(hub.multiplexer.memory.left_behind())
     return sizes
 
 
 def _sent(hubs: list[Hub]) -> int:
     """Bytes of all that was sent to agents or by them, and is kept."""
-    return _incoming(hubs).total() + sum(hub.outgoing_bytes for hub in hubs)
+    return _incoming(hubs).total() + sum(hub.outgoing_bytes + hub.multiplexer.memory.echo_bytes for hub in hubs)
 
 
 def _attachments(hubs: list[Hub]) -> Iterator[tuple[Hub, Attachment]]:

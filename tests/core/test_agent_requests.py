@@ -146,6 +146,18 @@ def test_a_permission_request_with_more_options_than_the_limit_is_refused() -> N
     assert scene.agent.hears() == answered("r", selected("255"))
 
 
+@pytest.mark.parametrize("body", [{"error": {"code": 1, "message": "x" * 300}}, {"result": {"outcome": "x" * 300}}])
+def test_a_large_response_that_is_no_decision_is_not_kept(body: dict[str, Any]) -> None:
+    scene, ann, bob = together(Scene(make_policy(decision_size=300)))
+    scene.agent.ask_permission("q")
+    ann.send(id=ann.hears()["id"], **body)
+    (question,) = scene.multiplexer.waiting(scene.session())
+    assert question.refusal is not None
+    assert len(question.refusal) < 200
+    bob.send(id=bob.hears()["id"], **body)
+    assert scene.agent.hears()["error"]["message"] == "no client gave a valid answer"
+
+
 def test_a_response_larger_than_decision_size_is_no_decision_and_the_note_names_the_option() -> None:
     scene, ann, bob = together(Scene(make_policy(decision_size=300)))
     scene.agent.ask_permission("q")

@@ -9,7 +9,7 @@ from acp_gateway.core.registry import Registry
 from acp_gateway.core.rejoining import LARGEST_ID, Rejoin, last_id, with_own_meta, without_own_meta
 from acp_gateway.core.sessions import Role
 from acp_gateway.protocol.gaps import MAY_BE_MISSING, PART_MISSING
-from acp_gateway.protocol.jsonrpc import parse
+from acp_gateway.protocol.jsonrpc import Message, parse
 from tests.core.scene import Peer, Place, Scene, Shelf, encode, make_policy
 
 LOADS: dict[str, Any] = {"loadSession": True, "sessionCapabilities": {"close": {}}}
@@ -538,6 +538,26 @@ def test_who_returns_to_one_that_is_over_gets_what_it_has_missed_from_the_archiv
     kept = next(iter(shelf.journals.values()))
     assert (kept.epoch, kept.position) == scene.place()
     assert kept.replay() == scene.session().journal.replay()
+
+
+def test_the_state_of_a_client_is_read_once_however_often_its_request_waits(
+    shelf: Shelf, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scene, (epoch, position) = over(shelf)
+    read: list[Message] = []
+    original = Rejoin.read
+
+    def reading(message: Message) -> Rejoin | None:
+        read.append(message)
+        return original(message)
+
+    monkeypatch.setattr(Rejoin, "read", reading)
+    back = scene.join("ann", link="second")
+    back.comes_back(epoch=epoch, position=position, connection="first")
+    scene.load_journal(shelf.read(scene.wanted[0]))
+    scene.agent.answers("session/load")
+    assert back.seen["s"] == scene.place()
+    assert len(read) == 1
 
 
 def test_of_a_session_that_is_not_opened_after_all_no_history_stays_in_memory(shelf: Shelf) -> None:

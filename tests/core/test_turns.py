@@ -566,32 +566,6 @@ def test_only_so_many_prompts_wait_of_all_whichever_agent_they_are_for() -> None
     assert you.heard() == []
 
 
-def test_prompts_of_a_guest_that_has_left_are_dropped_and_those_of_an_owner_wait_on() -> None:
-    scene, ann, bob = together()
-    guest = scene.join("guest", "me", only="s", guest=True)
-    guest.load()
-    ann.prompt("first")
-    for peer in (guest, bob, guest):
-        peer.prompt(f"of {peer.client.name}")
-    guest.gone()
-    bob.gone()
-    assert [request.client for request in scene.session().queue] == [bob.client]
-    assert scene.multiplexer.left_behind()["me"] > len("of bob")
-    scene.multiplexer.forget_left_behind("me")
-    assert not scene.session().queue
-    assert scene.multiplexer.left_behind().total() == 0
-
-
-def test_prompts_of_those_who_are_there_are_not_left_behind() -> None:
-    scene, ann, bob = together()
-    for peer in (ann, bob, bob):
-        peer.prompt()
-    bob.away()
-    assert scene.multiplexer.left_behind().total() == 0
-    scene.multiplexer.forget_left_behind("me")
-    assert len(scene.session().queue) == 2
-
-
 def test_max_prompt_blocks_may_exceed_what_other_arrays_may_have() -> None:
     scene = Scene(make_policy(max_prompt_blocks=3000))
     ann = scene.join("ann")

@@ -236,7 +236,7 @@ WORDS: Final = (
 """Pieces that the fields of a request are filled with."""
 
 SIDES: Final = ("core", "shim", "history", "link", "recording", "hello", "http")
-"""What reads a message: the core, the client beside the editor, who joins a session later, a link that resumes, the
+"""Readers of messages: the core, the client beside the editor, who joins a session later, a link that resumes, the
 recording and the log of bodies, and a listener before the token."""
 
 HEAD: Final = 7000
@@ -267,7 +267,7 @@ class Plan(NamedTuple):
 
     @property
     def reader(self) -> str:
-        """What reads the message, one of `SIDES`."""
+        """Reader of the message, one of `SIDES`."""
         return SIDES[self.side]
 
     def __str__(self) -> str:

@@ -1,4 +1,4 @@
-"""What reads a message in the search for slow ones, step by step: the loop does nothing else during one step."""
+"""Readers of messages in the search for slow ones, step by step: the loop does nothing else during one step."""
 
 import tempfile
 from collections.abc import Callable, Iterator
@@ -144,7 +144,7 @@ def _http(text: bytes) -> None:
             partial(hello.check_origin, headers, ("https://a",)),
             partial(hello.read_bearer, headers),
             partial(hello.read_query, query),
-            partial(hello.read_link, query, headers),
+            partial(hello.read_resume_request, query, headers),
             partial(hello.client_address, "127.0.0.1", headers, (ip_network("127.0.0.1"),)),
         ):
             _try(check, (hello.BadRequest, Forbidden))

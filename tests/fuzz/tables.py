@@ -28,7 +28,7 @@ def nothing_is_too_much(multiplexer: Multiplexer, registry: Registry) -> None:
         assert session.journal.size <= policy.journal_limit + sum(map(len, session.journal.states()))
         assert len(session.queue) <= policy.queued_prompts_per_session
         assert registry.count_live(session.owner) <= policy.sessions_per_identity
-    assert routing._early_size <= EARLY_SIZE
+    assert routing.early_size <= EARLY_SIZE
     remembered: list[Sized] = [routing._parents, routing._unclear, routing._elicitations]
     assert max(map(len, remembered)) <= STRANGERS
 

@@ -364,6 +364,46 @@ async def test_the_memory_limit_drops_prompts_of_gone_clients_before_it_detaches
     ]
 
 
+async def test_unfinished_echoes_count_and_are_given_up_before_anything_else(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    place, other = Place("ann", "bob"), Place("carol")
+    place.session.journal.shrink(0)
+    ann, bob = place.peers
+    ann.prompt("x" * LIMIT)
+    bob.heard()
+    update = {"sessionUpdate": "user_message_chunk", "content": {"type": "text", "text": "x" * 1000}}
+    place.agent.send(method="session/update", params={"sessionId": "s", "update": update})
+    assert bob.heard() == []
+    place.session.journal.shrink(0)
+    other.say(LIMIT // 10)
+    look(place, other)
+    assert place.core.multiplexer.memory.echo_bytes == 0
+    assert (place.detached(), other.detached()) == ([], [])
+    attachment = place.hub.attachments[bob.client]
+    assert [b"x" * 1000 in message for message in attachment.outbox.messages()] == [True]
+    assert caplog.messages == [f"agent: memory_limit ({LIMIT} bytes) is reached: echoes are not told apart"]
+
+
+@pytest.mark.parametrize("kept", ["request", "update", "result"])
+async def test_what_an_agent_has_sent_and_no_client_has_counts(kept: str, caplog: pytest.LogCaptureFixture) -> None:
+    place = Place("ann")
+    (ann,) = place.peers
+    words = "x" * 2 * LIMIT
+    if kept == "request":
+        place.leaves(ann)
+        place.agent.send(id=1, method="session/request_permission", params={"sessionId": "s", "toolCall": words})
+    else:
+        ann.request("session/new", cwd="/srv", mcpServers=[])
+        if kept == "update":
+            place.agent.state("plan", "early", entries=[words])
+        else:
+            place.agent.answers("session/new", sessionId="t", modes={"x": words})
+    assert place.hub.outgoing_bytes > 2 * LIMIT
+    look(place)
+    assert "most of it waits for the agent" in caplog.text
+
+
 async def test_an_agent_for_which_most_waits_is_stopped(caplog: pytest.LogCaptureFixture) -> None:
     place, other = Place("ann"), Place("bob")
     other.hub.supervisor._early.append(b"x" * 2 * LIMIT)

@@ -1,0 +1,60 @@
+"""Memory of one agent process for messages that their receivers do not have yet, in bytes, and how it is given up.
+
+The memory limit of the gateway counts these bytes beside journals and outboxes, which have counts of their own.
+"""
+
+from collections import Counter, deque
+
+from acp_gateway.core.agent_state import AgentState
+from acp_gateway.core.routing import Routing
+from acp_gateway.core.sessions import Request, Session
+
+
+class MemoryUse:
+    """Memory of one agent process."""
+
+    def __init__(self, agent: AgentState, routing: Routing) -> None:
+        self._agent = agent
+        self._routing = routing
+
+    @property
+    def agent_bytes(self) -> int:
+        """Bytes that the agent has sent for clients that do not have them: unanswered requests, updates that came
+        before their session, and results of opening sessions."""
+        results = sum(sum(map(len, session.result.values())) for session in self._agent.live.values())
+        return self._agent.agent_requests.size + self._routing.early_size + results
+
+    @property
+    def echo_bytes(self) -> int:
+        """Bytes kept to recognize the echoes of prompts."""
+        return sum(session.echo.size for session in self._agent.live.values() if session.echo is not None)
+
+    def end_echoes(self) -> None:
+        """Take no further update for the echo of a prompt, and fan out what was withheld."""
+        for session in self._agent.live.values():
+            self._agent.end_echo(session)
+
+    def left_behind(self) -> Counter[str]:
+        """Count the bytes of queued prompts whose clients have gone, by identity."""
+        sizes: Counter[str] = Counter()
+        for session in self._agent.live.values():
+            for request in session.queue:
+                if request.client is not None and request.client.gone:
+                    sizes[request.client.scope.identity] += len(request.message.text)
+        return sizes
+
+    def forget_left_behind(self, identity: str) -> None:
+        """Drop the queued prompts of an identity whose clients have gone."""
+        for session in self._agent.live.values():
+            self.forget_queued(session, identity)
+
+    def forget_queued(self, session: Session, identity: str, *, guest: bool = False) -> None:
+        """Drop the queued prompts of an identity's departed clients, or of its departed guests alone."""
+
+        def stays(request: Request) -> bool:
+            client = request.client
+            if client is None or not client.gone or client.scope.identity != identity:
+                return True
+            return guest and not client.scope.guest
+
+        session.queue = deque(filter(stays, session.queue))
