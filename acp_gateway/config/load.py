@@ -17,12 +17,12 @@ from acp_gateway.config.addresses import Address, overlap
 from acp_gateway.config.directories import config_home
 from acp_gateway.config.environment import RESERVED_PREFIX, read_env_file
 from acp_gateway.config.known_agents import advise
+from acp_gateway.config.limits import LimitsSection
 from acp_gateway.config.options import (
     AgentSection,
     CertificateSection,
     GatewaySection,
     HooksSection,
-    LimitsSection,
     ListenSection,
     WorkspaceSection,
 )

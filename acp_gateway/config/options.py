@@ -1,7 +1,7 @@
 """Every option of the gateway's configuration file: its type, its default, and the reason for it.
 
 A field is an option, its default is the option's default, and the text below it says what it does and, for a limit,
-where the number comes from. `load` checks options against each other.
+where the number comes from. The options of `[limits]` are in `limits`. `load` checks options against each other.
 """
 
 import ipaddress
@@ -23,7 +23,6 @@ from acp_gateway.config.schema import (
     Name,
     Seconds,
     SecondsOrNever,
-    Share,
     Size,
     StringsByName,
     Text,
@@ -225,116 +224,6 @@ class GatewaySection:
     record_limit: LargeSize = 1024 * 1024 * 1024
     """Maximum bytes of all recordings together, beyond which recording stops. A long day of a chatty agent; a forgotten
     recording must not fill the disk."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LimitsSection:
-    """`[limits]`: maximum numbers and rates, before authentication and for each identity."""
-
-    RENAMED: ClassVar[Mapping[str, str]] = {
-        "max_waiting_prompts": "max_queued_prompts",
-        "waiting_prompts_per_identity": "queued_prompts_per_identity",
-    }
-
-    max_handshakes: Count = 256
-    """Maximum unauthenticated connections. Beyond it, the oldest idle one is closed, from the address that holds the
-    most. A fleet of laptops that reconnect after an outage; each connection costs some 40 KB and a descriptor."""
-
-    handshakes_per_address: Count = 32
-    """The same for one address, which may be an office behind NAT; beyond it, the oldest idle one of that address is
-    closed. Connections of trusted proxies and through unix sockets don't count."""
-
-    failed_attempts: Count = 20
-    """Refusals of one address, or of one token, within `failed_attempts_window`, after which further ones are delayed.
-    A person's devices with an expired token make a handful; a valid token is accepted whatever the count."""
-
-    failed_attempts_window: Seconds = 60.0
-    """Seconds for which a refusal counts. Long enough to slow down guessing, short enough that a corrected
-    configuration works soon."""
-
-    max_connections: Count = 4096
-    """Maximum authenticated connections, including those that are away. At some 25 KB each, 100 MB; half of the
-    descriptors of one process on most systems with a raised limit."""
-
-    connections_per_identity: Count = 2048
-    """The same for one identity: half of all, so that no identity can keep the others out. Its observers have half of
-    that at most."""
-
-    connections_per_guest: Count = 16
-    """The same for one guest's token. A person watches from two or three devices."""
-
-    reserved_connections: Count = 64
-    """Part of `max_connections` that is kept for identities without any connection: a team's worth. Before a connection
-    is refused, one that is away is given up: of the identity or guest that has most, and more than the newcomer has."""
-
-    messages_per_second: Count = 5000
-    """Sustained rate of the messages of all clients of one identity (a token bucket). Beyond it, clients that send more
-    than an equal share are throttled. Editors send a few messages a second, programs that drive an agent some hundred;
-    a flood at this rate costs a tenth of a processor."""
-
-    message_burst: Count = 20_000
-    """Messages of one identity that may exceed `messages_per_second` at once. The queue of a laptop after a long time
-    away passes without a wait. Divided by `messages_per_second`, it is also the number of seconds for which
-    `bytes_per_second` and `loop_share` may be exceeded."""
-
-    bytes_per_second: Size = 64 * 1024 * 1024
-    """Sustained rate of the bytes of all clients of one identity, unfinished messages included. A line of 500 Mbit/s,
-    more than a person's laptop has; receiving that much costs a tenth to a fifth of a processor."""
-
-    loop_share: Share = 0.25
-    """Share of the event loop's time that the messages of one identity may take in the long run. It is measured,
-    because messages differ in cost. A quarter: more than a very busy person needs, with room for three others."""
-
-    frames_without_message: Count = 10_000
-    """Burst of WebSocket frames without a message (pings, binary and empty ones, pieces below 1 KiB), blank lines and
-    confirmations on one connection; the sustained rate is a hundredth of it in a second. Beyond it the connection is
-    closed. A message of 64 MiB in pieces of 1 KiB counts for none; a healthy client sends one in ten seconds."""
-
-    observer_message_size: Size = 64 * 1024
-    """Maximum bytes of one message of an observer. It asks for a list or a session: some hundred bytes."""
-
-    message_timeout: SecondsOrNever = 60.0
-    """Seconds for one message, from its first byte to its last, plus a second for each 4 KiB received. A modem of
-    56 kbit/s is fast enough; an unfinished message that does not grow occupies memory for this long at most."""
-
-    max_sessions: Count = 4096
-    """Maximum open sessions; a further `session/new` is refused. Each has a history in memory, which `memory_limit`
-    bounds, and a few kilobytes besides."""
-
-    sessions_per_identity: Count = 1024
-    """The same for one identity. Editors leave sessions open; a thousand is many months of that."""
-
-    max_open_requests: Count = 1000
-    """Maximum requests of one side of a connection that wait for the other's response. An editor has a handful open, an
-    agent one for each question; each is remembered, so a peer that never stops asking would fill the memory."""
-
-    max_queued_prompts: Count = 1000
-    """Maximum prompts that wait for the end of a turn, in all sessions together; a further one is refused. Each is held
-    in memory with all its content."""
-
-    queued_prompts_per_identity: Count = 200
-    """The same for one identity: ten sessions with a full queue each, which is more than a person can look after."""
-
-    queued_prompts_per_session: Count = 20
-    """The same for one session. A person queues a few, and several people a few each; a program that never stops
-    sending would fill the memory."""
-
-    session_request_size: Size = 256 * 1024
-    """Maximum bytes of a request that the gateway reads and that is no prompt: `initialize`, `authenticate` and those
-    of `session/`. They have a few kilobytes, MCP servers with their environment included. A larger one is refused;
-    reading one takes up to 100 ms per MiB, during which the gateway does nothing else."""
-
-    decision_size: Size = 64 * 1024
-    """Maximum bytes of a response to a permission or an elicitation: some ten pages of text in a form. A larger one
-    does not count as a decision; reading one takes up to 100 ms per MiB, as above."""
-
-    max_prompt_blocks: Count = 1000
-    """Maximum content blocks of one prompt; a prompt with more is refused. Editors send some dozens. Each becomes a
-    message for the session's other clients, at some 10 µs."""
-
-    max_listed_sessions: Count = 2000
-    """Maximum sessions on one page of an agent's response to `session/list`; the request fails beyond it. Agents have
-    pages for more. Each is looked up, at some 10 µs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

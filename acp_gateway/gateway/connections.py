@@ -9,7 +9,7 @@ from typing import NamedTuple, Protocol, TypeVar
 
 import trio
 
-from acp_gateway.config.options import LimitsSection
+from acp_gateway.config.limits import LimitsSection
 from acp_gateway.errors import Busy
 from acp_gateway.gateway.access import Access
 from acp_gateway.gateway.attachment import Disconnect

@@ -15,7 +15,8 @@ from typing import Any, Final
 
 import trio
 
-from acp_gateway.config.options import GatewaySection, LimitsSection
+from acp_gateway.config.limits import LimitsSection
+from acp_gateway.config.options import GatewaySection
 from acp_gateway.errors import (
     AccessError,
     Forbidden,

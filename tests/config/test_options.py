@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 
 from acp_gateway.config.hosts import HostSection, load_hosts
+from acp_gateway.config.limits import LimitsSection
 from acp_gateway.config.load import load_config
 from acp_gateway.config.options import (
     AgentSection,
     CertificateSection,
     GatewaySection,
     HooksSection,
-    LimitsSection,
     ListenSection,
     WorkspaceSection,
 )
@@ -187,7 +187,6 @@ def test_every_option_says_in_the_code_what_it_is_for() -> None:
             "options.py",
             [
                 GatewaySection,
-                LimitsSection,
                 ListenSection,
                 AgentSection,
                 WorkspaceSection,
@@ -195,6 +194,7 @@ def test_every_option_says_in_the_code_what_it_is_for() -> None:
                 HooksSection,
             ],
         ),
+        ("limits.py", [LimitsSection]),
         ("hosts.py", [HostSection]),
     ]
     for path, names in sections:

@@ -395,7 +395,7 @@ def test_up_to_the_first_reply_it_imports_click_trio_websockets_client_json_and_
         *("cli.certs", "cli.editor_settings", "cli.pair", "cli.serve", "cli.sessions", "cli.share", "cli.support"),
         *("cli.tokens", "protocol.lookup", "protocol.secret_patterns"),
         *("client.control", "client.pairing", "client.relay", "client.ssh"),
-        *("config.hosts", "config.load", "config.options", "config.schema", "config.toml_file"),
+        *("config.hosts", "config.limits", "config.load", "config.options", "config.schema", "config.toml_file"),
         *("protocol.jsonrpc", "protocol.redaction", "security.certificates", "security.token_store"),
         "transports.websocket_server",
     }

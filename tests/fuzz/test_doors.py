@@ -20,8 +20,8 @@ import trio.testing
 from hypothesis import given
 from hypothesis import strategies as st
 
+from acp_gateway.config.limits import LimitsSection
 from acp_gateway.config.load import AgentSection, Config, GatewaySection, ListenSection
-from acp_gateway.config.options import LimitsSection
 from acp_gateway.gateway import gateway as gateway_module
 from acp_gateway.gateway.agent.orphans import ProcessRegistry
 from acp_gateway.gateway.agent.process import Spawner

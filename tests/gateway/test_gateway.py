@@ -16,8 +16,8 @@ import pytest
 import trio
 
 from acp_gateway import __version__
+from acp_gateway.config.limits import LimitsSection
 from acp_gateway.config.load import AgentSection, WorkspaceSection
-from acp_gateway.config.options import LimitsSection
 from acp_gateway.core.sessions import DirectoryCheckResult, Role
 from acp_gateway.errors import (
     AccessError,

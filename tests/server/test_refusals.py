@@ -9,7 +9,8 @@ import pytest
 import trio
 import trio.testing
 
-from acp_gateway.config.options import GatewaySection, LimitsSection
+from acp_gateway.config.limits import LimitsSection
+from acp_gateway.config.options import GatewaySection
 from acp_gateway.errors import (
     AccessError,
     Busy,
