@@ -8,11 +8,11 @@ text uses this one function.
 
 from typing import Final
 
-LONGEST: Final = 300
+MAX_LENGTH: Final = 300
 """Characters of one text that are shown: a sentence or two."""
 
 
-def printable(text: str, size: int = LONGEST) -> str:
+def printable(text: str, size: int = MAX_LENGTH) -> str:
     """Escape what is not printable, in the first `size` characters; white space of all kinds becomes a space."""
     text = text[:size]
     if not text.isprintable():

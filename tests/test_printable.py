@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from acp_gateway.printable import LONGEST, printable
+from acp_gateway.printable import MAX_LENGTH, printable
 
 
 @pytest.mark.parametrize(
@@ -33,7 +33,7 @@ def test_text_in_all_languages_stays() -> None:
 
 
 def test_what_is_too_long_is_cut() -> None:
-    assert printable("x" * 1000) == "x" * LONGEST
+    assert printable("x" * 1000) == "x" * MAX_LENGTH
     assert printable("\x1b" * 1000, size=2) == "\\x1b\\x1b"
 
 

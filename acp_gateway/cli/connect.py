@@ -140,7 +140,7 @@ def connect(
             find_destination,
             find_host,
         )
-        from acp_gateway.client.reached_hosts import own_reached
+        from acp_gateway.client.reached_hosts import own_reached_hosts
         from acp_gateway.client.reconnect_policy import ReconnectSettings
         from acp_gateway.logs import log_to_file
         from acp_gateway.protocol.path_maps import PathMaps, parse_map
@@ -196,7 +196,7 @@ def connect(
     try:
         log_to_file(log_file, logging.INFO)
         host = find_host(target)
-        reached = own_reached()
+        reached = own_reached_hosts()
         settings = shim.Settings(
             maps=PathMaps([*map(parse_map, maps), *(host.maps if host else ())]),
             max_message_size=max_message_size,

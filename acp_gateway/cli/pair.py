@@ -37,7 +37,7 @@ ANSWER_TIMEOUT = 15.0
 TYPING_TIMEOUT = 120.0
 """Seconds until the offer if ssh may prompt for a password, which the user may have to look up."""
 
-_LONGEST_LINE = 256
+_MAX_LINE_LENGTH = 256
 """Maximum characters of a command of the paired machine."""
 
 _WRITTEN = ("url", "token_file", "token_id", "pin", "command", "ssh_options", "ca", "cert", "key")
@@ -327,7 +327,7 @@ def pair_here(config: Path | None, label: str, agents: tuple[str, ...], nonce: s
     decisions = _Decisions(settings, store, made)
     try:
         say(Offer(listeners, is_relayed(settings), _own_path(), secret, made.id).encode())
-        while not decisions.withdrawn and (line := sys.stdin.readline(_LONGEST_LINE)):
+        while not decisions.withdrawn and (line := sys.stdin.readline(_MAX_LINE_LENGTH)):
             say(json.dumps({"done": decisions.take(line)}))
     finally:
         decisions.finish()

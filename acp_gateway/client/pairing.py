@@ -54,7 +54,7 @@ _ID: Final = re.compile("[0-9a-f]{8}")
 _PEM: Final = re.compile("-----BEGIN CERTIFICATE-----.+?-----END CERTIFICATE-----", re.DOTALL)
 
 
-MOST_PLACES: Final = 16
+MAX_CANDIDATES: Final = 16
 """Maximum addresses of one gateway that are tried, for some seconds each: more than a gateway has."""
 
 
@@ -255,7 +255,7 @@ def places(offer: Offer, way: Way, host_name: str) -> list[Place]:
             address = Address(address.scheme, host_name.lower(), address.port, address.path)
         if (here or not address.loopback) and _is_target(address):
             found.append(Place(address, listener.pin))
-    del found[MOST_PLACES:]
+    del found[MAX_CANDIDATES:]
     if offer.relayed:
         found.append(Place(Address("ssh", way.address.host, way.address.port, "", way.address.user), None))
     return found

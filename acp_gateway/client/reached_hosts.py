@@ -17,14 +17,14 @@ from acp_gateway.errors import ConfigError
 
 log = logging.getLogger(__name__)
 
-REMEMBERED: Final = 30 * 86400.0
+REMEMBER_TIME: Final = 30 * 86400.0
 """Seconds after which a gateway counts as new: longer than a holiday."""
 
-RENEWED: Final = 86400.0
+RENEWAL_INTERVAL: Final = 86400.0
 """Seconds between two updates of the same file, so that frequent resumes don't write each time."""
 
 
-class Reached:
+class ReachedHosts:
     """The gateways that were reached.
 
     Args:
@@ -37,14 +37,14 @@ class Reached:
         self._now = now
 
     def knows(self, address: str) -> bool:
-        """Return whether the gateway was reached in the last `REMEMBERED` seconds."""
+        """Return whether the gateway was reached in the last `REMEMBER_TIME` seconds."""
         age = self._age(address)
-        return age is not None and age < REMEMBERED
+        return age is not None and age < REMEMBER_TIME
 
     def record(self, address: str) -> None:
         """Record that the gateway has been reached."""
         age = self._age(address)
-        if self._folder is None or (age is not None and 0 <= age < RENEWED):
+        if self._folder is None or (age is not None and 0 <= age < RENEWAL_INTERVAL):
             return
         try:
             self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -65,9 +65,9 @@ class Reached:
         return folder / hashlib.sha256(address.encode(errors="replace")).hexdigest()[:32]
 
 
-def own_reached() -> Reached:
+def own_reached_hosts() -> ReachedHosts:
     """Return the gateways that this user has reached."""
     try:
-        return Reached(state_home() / "reached")
+        return ReachedHosts(state_home() / "reached")
     except ConfigError:
-        return Reached(None)  # Without a home directory nothing is remembered.
+        return ReachedHosts(None)  # Without a home directory nothing is remembered.

@@ -9,7 +9,7 @@ DURATION = re.compile(r"([0-9]+)([smhd])")
 
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 
-_LONGEST_DAYS = 3650
+_MAX_DAYS = 3650
 """Ten years. A longer duration is a typo or means "for ever"; within it every date can be represented."""
 
 
@@ -25,6 +25,6 @@ def parse_duration(text: str) -> float:
     seconds = float(match[1]) * _SECONDS[match[2]]
     if seconds == 0:
         raise UsageError("a duration has to be longer than nothing, such as 90s, 15m, 2h or 7d")
-    if seconds > _LONGEST_DAYS * _SECONDS["d"]:
-        raise UsageError(f"a duration is at most ten years, {_LONGEST_DAYS}d")
+    if seconds > _MAX_DAYS * _SECONDS["d"]:
+        raise UsageError(f"a duration is at most ten years, {_MAX_DAYS}d")
     return seconds

@@ -32,7 +32,7 @@ CREDENTIAL: Final = "credential:"
 
 _NONE_RENAMED: Final[Mapping[str, str]] = {}
 
-_LONGEST_WORD: Final = 24
+_MAX_WORD_LENGTH: Final = 24
 """Characters of a wrong word that an error repeats. A token that was pasted into the wrong place is longer."""
 
 
@@ -60,7 +60,7 @@ class Entry:
         """Make an error that repeats a wrong word and suggests the closest of `words`. Not for secrets."""
         if not isinstance(self.value, str):
             return self.expected(what)
-        if len(self.value) > _LONGEST_WORD or not self.value.isprintable():
+        if len(self.value) > _MAX_WORD_LENGTH or not self.value.isprintable():
             return self.expected(what)
         return self.error(f'expected {what}, found "{self.value}"{suggestion(self.value, words)}')
 

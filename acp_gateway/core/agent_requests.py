@@ -23,7 +23,7 @@ LONG: Final = 24 * 3600.0
 """Seconds before an open request is logged: a day, in which a user should have noticed it."""
 
 
-REMEMBERED: Final = 16
+MAX_REMEMBERED: Final = 16
 """Maximum number of expired links per request from which a client may reclaim it; devices are a handful."""
 
 _TOOL_CALL: Final = ("toolCallId", "title", "kind")
@@ -55,7 +55,7 @@ class AgentRequest:
         """True if the log has mentioned the long wait."""
         self.announced = False
         """True if the `permission_waiting` hook has fired."""
-        self.former_recipients: deque[tuple[str, str, int]] = deque(maxlen=REMEMBERED)
+        self.former_recipients: deque[tuple[str, str, int]] = deque(maxlen=MAX_REMEMBERED)
         """Clients that have gone and had the request: identity, name of the link, and the id on it."""
 
     @property

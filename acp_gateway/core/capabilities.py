@@ -18,7 +18,7 @@ from typing import Any, Final
 from acp_gateway.protocol import jsonrpc, lookup, methods, spans
 from acp_gateway.protocol.jsonrpc import Message
 from acp_gateway.protocol.methods import INITIALIZE, META, Capability
-from acp_gateway.protocol.reasons import LARGEST_ERROR
+from acp_gateway.protocol.reasons import MAX_ERROR_SIZE
 from acp_gateway.protocol.spans import TooMany
 
 VERSION: Final = 1
@@ -28,7 +28,7 @@ VERSION: Final = 1
 ANSWER_SIZE: Final = 64 * 1024
 """Maximum size of an agent's response to `initialize`, in bytes; it has a few thousand, and is searched many times."""
 
-LOGINS: Final = 64
+MAX_AUTH_METHODS: Final = 64
 """Maximum number of authentication methods of an agent; further ones are left out."""
 
 
@@ -160,7 +160,7 @@ def strip_terminal_logins(response: bytes) -> bytes:
     """Remove the authentication methods that would run a command from the result of `initialize`."""
     spellings = _auth_method_texts(response)
     kept = [spelling for spelling in spellings if not _runs_in_terminal(spelling)]
-    if len(kept) == len(spellings) < LOGINS:
+    if len(kept) == len(spellings) < MAX_AUTH_METHODS:
         return response
     offered = spans.find(response, "result", "authMethods")
     assert offered is not None
@@ -169,7 +169,7 @@ def strip_terminal_logins(response: bytes) -> bytes:
 
 def explain_login(response: bytes, methods: list[dict[str, Any]], hint: Callable[[list[dict[str, Any]]], str]) -> bytes:
     """Add instructions for logging in to an agent's authentication error."""
-    if len(response) > LARGEST_ERROR or lookup.raw_at(response, "error", "code") != b"%d" % jsonrpc.AUTH_REQUIRED:
+    if len(response) > MAX_ERROR_SIZE or lookup.raw_at(response, "error", "code") != b"%d" % jsonrpc.AUTH_REQUIRED:
         return response
     said = spans.find(response, "error", "message")
     if said is None or response[said[0]] != ord('"'):
@@ -185,7 +185,7 @@ def _auth_method_texts(response: bytes) -> list[bytes]:
     offered = spans.find(response, "result", "authMethods")
     if offered is None or response[offered[0]] != ord("["):
         return []
-    return [response[start:end] for start, end in islice(spans.elements(response, offered[0]), LOGINS)]
+    return [response[start:end] for start, end in islice(spans.elements(response, offered[0]), MAX_AUTH_METHODS)]
 
 
 def _runs_in_terminal(auth_method: bytes) -> bool:

@@ -17,7 +17,7 @@ from acp_gateway.protocol import lookup
 if TYPE_CHECKING:
     from acp_gateway.core.sessions import Request
 
-MOST_WITHHELD: Final = 1024 * 1024
+MAX_WITHHELD: Final = 1024 * 1024
 """Maximum size of a withheld, unfinished echo, in bytes: a page of prompt repeated letter by letter. Longer prompts
 come in larger pieces."""
 
@@ -69,7 +69,7 @@ class Echo:
             return True
         self._withheld_size += len(chunk)
         self.size += len(chunk)
-        if self._withheld_size > MOST_WITHHELD:
+        if self._withheld_size > MAX_WITHHELD:
             return False
         self.withheld.append(chunk)
         return True

@@ -11,7 +11,7 @@ from typing import Final
 from acp_gateway.core.archive import NO_ARCHIVE, Archive
 from acp_gateway.core.sessions import AgentHandle, Session, SessionScope
 
-REMEMBERED: Final = 10_000
+MAX_REMEMBERED: Final = 10_000
 """Maximum number of sessions that are not live and whose owner is remembered: a year of a busy gateway, in a few
 megabytes. A forgotten session belongs to the gateway's own user again, like a session that was never registered."""
 
@@ -71,7 +71,7 @@ class Registry:
         self._leave(session)
         self._archive.keep(session)
         self._put_by(session)
-        while self._past_count > REMEMBERED:
+        while self._past_count > MAX_REMEMBERED:
             # Evict from the owner with the most entries, so that no owner can push out another's.
             most = max(self._past, key=lambda owner: len(self._past[owner]))
             self._forget(next(iter(self._past[most])))

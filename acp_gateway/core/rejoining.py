@@ -24,10 +24,10 @@ from acp_gateway.protocol.methods import META
 from acp_gateway.protocol.outbox import Mark, acknowledgement
 from acp_gateway.protocol.spans import TooMany
 
-LARGEST_RETURN: Final = 64 * 1024
+MAX_STATE_SIZE: Final = 64 * 1024
 """Maximum size of a client's state in a session, in bytes: the ids of a thousand prompts. Each is searched for."""
 
-LARGEST_ID: Final = 10**15
+MAX_ID: Final = 10**15
 """Maximum of the ids minted for a client; a larger number is none of them."""
 
 
@@ -52,7 +52,7 @@ class Rejoin:
     def read(cls, message: Message) -> Self | None:
         """Read the state from a `session/load` or `session/resume`; None if it has none."""
         raw = lookup.param(message, "_meta", META) if _may_have_own_meta(message.text) else None
-        said = {} if raw is None or len(raw) > LARGEST_RETURN else lookup.members_at(raw)
+        said = {} if raw is None or len(raw) > MAX_STATE_SIZE else lookup.members_at(raw)
         if not said:
             return None
         asked = (jsonrpc.id_number(RawId(raw)) for raw in _elements(said.get("questions")))
@@ -123,7 +123,7 @@ def reclaim_requests(agent: AgentState, session: Session, client: Client, rejoin
         if prompts:
             # If this link is lost before the response has arrived, the client will name the old one again.
             client.former_links |= {rejoin.connection}
-        client.mint_above(min(max(rejoin.agent_requests, default=0), LARGEST_ID))
+        client.mint_above(min(max(rejoin.agent_requests, default=0), MAX_ID))
         agent_requests = agent.agent_requests.reclaim(session, client, rejoin.connection, rejoin.agent_requests)
     listed = b",".join(prompts), b",".join(b"%d" % number for number in agent_requests)
     return b'{"prompts":[%b],"questions":[%b]}' % listed
@@ -169,4 +169,4 @@ def _string(raw: bytes | None) -> str | None:
 
 def _number(raw: bytes | None) -> int:
     number = jsonrpc.id_number(RawId(raw)) if raw is not None and raw[:1].isdigit() else None
-    return number if number is not None and number <= LARGEST_ID else 0
+    return number if number is not None and number <= MAX_ID else 0

@@ -23,7 +23,7 @@ from acp_gateway.protocol.methods import Audience
 EARLY_SIZE: Final = 4 * 1024 * 1024
 """Maximum size of updates before the response that names their session, in bytes; agents send a list of commands."""
 
-STRANGERS: Final = 10_000
+MAX_REMEMBERED: Final = 10_000
 """Maximum number of remembered session ids of sub-agents, and of elicitations."""
 
 _USER_CHUNK: Final = methods.USER_CHUNK.encode()
@@ -341,5 +341,5 @@ def _record(session: Session, recorded: Journal, message: Message, state: str | 
 
 def _remember(memory: dict[str, Any], key: str, value: Any) -> None:
     memory[key] = value
-    while len(memory) > STRANGERS:
+    while len(memory) > MAX_REMEMBERED:
         del memory[next(iter(memory))]

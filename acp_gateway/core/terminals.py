@@ -13,7 +13,7 @@ from acp_gateway.core.sessions import Client
 from acp_gateway.protocol import jsonrpc, lookup, spans
 from acp_gateway.protocol.jsonrpc import Message
 
-REMEMBERED: Final = 10_000
+MAX_REMEMBERED: Final = 10_000
 """Maximum number of remembered terminals of one agent. A released one is still shown in the tool call that it was
 started for."""
 
@@ -66,7 +66,7 @@ class Terminals:
         self._last += 1
         minted = f"acp-gateway-terminal-{self._last}"
         self._terminals[minted] = Terminal(client, name)
-        if len(self._terminals) > REMEMBERED:
+        if len(self._terminals) > MAX_REMEMBERED:
             del self._terminals[next(iter(self._terminals))]
         return spans.splice(response, [(*at, jsonrpc.encode(minted))])
 

@@ -11,7 +11,7 @@ from acp_gateway.core.sessions import Client, Session
 from acp_gateway.protocol.jsonrpc import Message
 from acp_gateway.protocol.reasons import reason_of
 
-REMEMBERED: Final = 1000
+MAX_REMEMBERED: Final = 1000
 """Maximum number of remembered sessions of one agent; more than its clients request after a restart."""
 
 
@@ -27,7 +27,7 @@ class Unopened:
         reason = reason_of(response.text)
         self.forget(session)
         self._reasons[session.owner, session.id] = session, reason
-        while len(self._reasons) > REMEMBERED:
+        while len(self._reasons) > MAX_REMEMBERED:
             del self._reasons[next(iter(self._reasons))]
         return reason
 

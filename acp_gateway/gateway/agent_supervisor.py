@@ -30,7 +30,7 @@ log = logging.getLogger(__name__)
 WINDOW: Final = 600.0
 """Seconds in which an agent may end `max_restarts` times: one that crashes once a day is worth a restart each time."""
 
-LONGEST_BACKOFF: Final = 30.0
+MAX_BACKOFF: Final = 30.0
 """Maximum seconds that a request waits for the restart of an agent that keeps ending."""
 
 NOTHING_WRITTEN: Final[Written] = MappingProxyType({})
@@ -114,7 +114,7 @@ class RestartBackoff:
                 f"(max_restarts is {self._limit}) and may be started again in {pause} s",
                 pause,
             )
-        return self._ends[-1] + min(2.0 ** (len(self._ends) - 1), LONGEST_BACKOFF)
+        return self._ends[-1] + min(2.0 ** (len(self._ends) - 1), MAX_BACKOFF)
 
 
 class AgentSupervisor:

@@ -21,7 +21,7 @@ from typing import Final, Generic, TypeVar
 
 from acp_gateway.transports.streams import Flooded
 
-LONGEST_PAUSE: Final = 5.0
+MAX_PAUSE: Final = 5.0
 """Maximum seconds of one pause in reading a connection, so that a healthy link does not count as lost."""
 
 REFILL_TIME: Final = 100.0
@@ -132,7 +132,7 @@ class RateLimiter:
                 cost = seconds / rates.share
         together = self._together.take(cost, now)
         own = self._own.take(cost, now, self._parts())
-        return min(own, together, LONGEST_PAUSE)
+        return min(own, together, MAX_PAUSE)
 
     def _charge_frames(self, count: int, now: float) -> None:
         most = self._rates.frames

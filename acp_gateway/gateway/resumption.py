@@ -13,7 +13,7 @@ from acp_gateway.gateway.hub import Hub
 from acp_gateway.transports.maintained import MaintainedStream
 from acp_gateway.transports.streams import CloseReason
 
-REMEMBERED: Final = 10_000
+MAX_REMEMBERED: Final = 10_000
 """Links that have ended and of which is known why: their clients come back within days, or never."""
 
 _MISCOUNTED: Final = Disconnect(CloseReason.POLICY, "the client has counted otherwise", "miscounted")
@@ -106,7 +106,7 @@ class LinkRegistry:
         del self._links[link.id]
         reason = _REASONS.get(disconnect.reason if disconnect else None, LinkGone)
         self._ended[link.id] = _Ended(link.admission.access, reason)
-        while len(self._ended) > REMEMBERED:
+        while len(self._ended) > MAX_REMEMBERED:
             del self._ended[next(iter(self._ended))]
 
     def find(self, link_id: str, access: Access) -> ResumableLink:

@@ -19,7 +19,7 @@ METHOD_NOT_FOUND: Final = -32601
 INTERNAL_ERROR: Final = -32603
 
 # Digits that a whole number may have here: more than any id or code that means something, and quickly converted.
-_LONGEST_NUMBER: Final = 18
+_MAX_NUMBER_LENGTH: Final = 18
 
 
 class Envelope(NamedTuple):
@@ -106,7 +106,7 @@ def elements_at(text: bytes, *path: str) -> set[bytes]:
 
 def whole_number(raw: bytes | None) -> int | None:
     """Return the number that a text is, None for other values and for numbers that are absurdly long."""
-    if raw is None or len(raw) > _LONGEST_NUMBER or not raw.removeprefix(b"-").isdigit():
+    if raw is None or len(raw) > _MAX_NUMBER_LENGTH or not raw.removeprefix(b"-").isdigit():
         return None
     return int(raw)
 

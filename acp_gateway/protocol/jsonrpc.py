@@ -120,7 +120,7 @@ _HIDDEN_NAME = rb"\u006"
 _FEW_BRACKETS = 200
 _RESERVE = 150
 # Characters of a number that was minted here, at most, in whatever spelling.
-_LONGEST_NUMBER = 30
+_MAX_NUMBER_LENGTH = 30
 
 
 def parse(text: bytes) -> Message:
@@ -313,8 +313,8 @@ def id_number(raw: RawId) -> int | None:
     For ids that were minted here: a peer may echo one in a spelling of its own.
     """
     if raw.isdigit():
-        return int(raw) if len(raw) <= _LONGEST_NUMBER else None
-    if raw[0] not in b"-0123456789" or len(raw) > _LONGEST_NUMBER:
+        return int(raw) if len(raw) <= _MAX_NUMBER_LENGTH else None
+    if raw[0] not in b"-0123456789" or len(raw) > _MAX_NUMBER_LENGTH:
         return None
     number = float(raw)
     return int(number) if number.is_integer() else None

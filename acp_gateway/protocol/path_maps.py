@@ -111,7 +111,7 @@ _COST_OF_SKIPPING = 5
 _COST_OF_STRING = 5
 
 # Tails of a path to look for under a home: few projects are deeper, and each one is a look at the disk.
-_MOST_TAILS = 16
+_MAX_TAILS = 16
 
 
 def parse_map(text: str) -> tuple[str, str]:
@@ -143,7 +143,7 @@ def suggest_map(path: str, *, home: str, agent_cwd: str | None, is_directory: Ca
     if agent_cwd is not None and names and root.fold(names[-1]) == root.fold(agent_cwd.rstrip("/").split("/")[-1]):
         return f"{root.path()}={Root.parse(agent_cwd).path()}"
     below_home = Root.parse(home)
-    for start in range(max(0, len(names) - _MOST_TAILS), len(names)):
+    for start in range(max(0, len(names) - _MAX_TAILS), len(names)):
         tail = names[start:]
         candidate = below_home.path("/".join(tail))
         # `..` would lead out of the home, and tell a stranger what is there.

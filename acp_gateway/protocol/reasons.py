@@ -12,10 +12,10 @@ from acp_gateway.printable import printable
 from acp_gateway.protocol.json_text import text_at
 from acp_gateway.protocol.secret_patterns import beginning_without_secrets
 
-LONGEST_REASON: Final = 300
+MAX_REASON_LENGTH: Final = 300
 """Characters of a reason: two lines of a dialog."""
 
-LARGEST_ERROR: Final = 64 * 1024
+MAX_ERROR_SIZE: Final = 64 * 1024
 """Bytes of an error that is read for its reason; what an agent has to say of a failure takes a hundred."""
 
 _DETAILS: Final = (("data",), ("data", "details"), ("data", "message"), ("data", "error"))
@@ -23,7 +23,7 @@ _DETAILS: Final = (("data",), ("data", "details"), ("data", "message"), ("data",
 
 def reason_of(response: bytes) -> str:
     """Return what an error says, in one printable line without secrets; "it said nothing" where it says nothing."""
-    if len(response) > LARGEST_ERROR:
+    if len(response) > MAX_ERROR_SIZE:
         return f"it said {len(response)} bytes"
     words = [text_at(response, "error", "message"), *(text_at(response, "error", *path) for path in _DETAILS)]
     said: list[str] = []
@@ -33,7 +33,7 @@ def reason_of(response: bytes) -> str:
     return in_one_line(": ".join(said[:2])) if said else "it said nothing"
 
 
-def in_one_line(text: str, limit: int = LONGEST_REASON) -> str:
+def in_one_line(text: str, limit: int = MAX_REASON_LENGTH) -> str:
     """Return a text without secrets, with escapes for what is not printable, and cut at `limit` characters."""
     plain, is_part = beginning_without_secrets(text, limit)
     line = printable(" ".join(plain.split()), limit + 1)

@@ -9,8 +9,8 @@ A message is walked through token by token, with a stack and no recursion. It is
 their spelling and repeated members stay. What does not fit is left out at the place where it would have been, with a
 note of how much that was, and what is still open is closed: the result is JSON, and never longer than asked for.
 
-Nothing else happens while a message is looked through, so the work on one is bounded: `MOST_STEPS`, each about a
-microsecond, and `LARGEST` bytes. What is beyond that was not looked at, and is left out as what does not fit is.
+Nothing else happens while a message is looked through, so the work on one is bounded: `MAX_STEPS`, each about a
+microsecond, and `MAX_SIZE` bytes. What is beyond that was not looked at, and is left out as what does not fit is.
 """
 
 import enum
@@ -23,10 +23,10 @@ from typing import Final
 from acp_gateway.protocol.lookup import method_of
 from acp_gateway.protocol.secret_patterns import (
     HIDDEN,
-    LONGEST_SECRET,
+    MAX_SECRET_LENGTH,
+    MIN_SECRET_LENGTH,
     OPTION,
     SHAPES,
-    SHORTEST_SECRET,
     Shape,
     fold,
     hide,
@@ -34,15 +34,15 @@ from acp_gateway.protocol.secret_patterns import (
     likely_shapes,
 )
 
-SMALLEST_LIMIT: Final = 128
+MIN_LIMIT: Final = 128
 """Bytes that a result may always have: room for a note."""
 
 # Bytes of a note in a result, at most, with the name before it and the comma.
 _NOTE: Final = 64
-LARGEST: Final = 256 * 1024
+MAX_SIZE: Final = 256 * 1024
 """Bytes of a message that is looked through at all: conversation, code and tool results are smaller."""
 
-MOST_STEPS: Final = 10_000
+MAX_STEPS: Final = 10_000
 """Steps that one message may cost, of about a microsecond each: some thousand members, or 20 KB of text in which the
 words for secrets are frequent."""
 
@@ -51,7 +51,7 @@ _BRACKET_STEPS: Final = 5
 # Characters that one pattern looks at within a step, in the worst case.
 _PATTERN_CHARACTERS: Final = 8
 # Longer names are not remembered, and so many of the others are.
-_LONGEST_KNOWN_NAME: Final = 64
+_MAX_KNOWN_NAME: Final = 64
 _KNOWN_NAMES: Final = 4096
 
 _ENVIRONMENTS: Final = frozenset({"env", "envs", "environment", "envvars", "environmentvariables", "extraenv"})
@@ -119,7 +119,7 @@ def redact(message: bytes, limit: int) -> bytes:
 
     Args:
         message: what a peer sent, whatever it is.
-        limit: bytes of the result at most, at least `SMALLEST_LIMIT`.
+        limit: bytes of the result at most, at least `MIN_LIMIT`.
     """
     redacted = redact_json(message, limit)
     return _encode(describe(message)).encode() if redacted is None else redacted
@@ -127,7 +127,7 @@ def redact(message: bytes, limit: int) -> bytes:
 
 def describe(message: bytes) -> str:
     """Return the description of a message for which `redact_json` returns None."""
-    if len(message) <= LARGEST:
+    if len(message) <= MAX_SIZE:
         return f"{len(message)} bytes that are no JSON"
     # Anything else than such a name is not looked through for secrets either.
     method = _METHOD.search(message, 0, _BEGINNING)
@@ -135,8 +135,8 @@ def describe(message: bytes) -> str:
 
 
 def redact_json(message: bytes, limit: int) -> bytes | None:
-    """As `redact`; None where the message is no JSON, is nested hundreds of levels deep, or larger than `LARGEST`."""
-    if len(message) > LARGEST:
+    """As `redact`; None where the message is no JSON, is nested hundreds of levels deep, or larger than `MAX_SIZE`."""
+    if len(message) > MAX_SIZE:
         return None
     try:
         text = message.decode()
@@ -157,7 +157,7 @@ class _Walk:
         self._open: list[_Container] = []
         self._pieces: list[str] = []
         self._size = 0
-        self._steps = MOST_STEPS
+        self._steps = MAX_STEPS
         # A letter may hide behind an escape, then each of them may be there.
         self._shapes = SHAPES if "\\u00" in text else likely_shapes(text.lower(), SHAPES)
 
@@ -249,7 +249,7 @@ class _Walk:
         return True
 
     def _add_name(self, within: _Container, name: str) -> None:
-        known = len(name) <= _LONGEST_KNOWN_NAME
+        known = len(name) <= _MAX_KNOWN_NAME
         if not known:
             self._steps -= len(name) // _PATTERN_CHARACTERS
         plain, is_part = self._beginning(name)
@@ -282,7 +282,7 @@ class _Walk:
 
     def _beginning(self, string: str) -> tuple[str, bool]:
         """As much of a string without secrets as may be shown, and there are steps for; and whether that is a part."""
-        looked_at = self._limit + LONGEST_SECRET
+        looked_at = self._limit + MAX_SECRET_LENGTH
         begins = string[:looked_at]
         shapes = self._shapes_of(begins)
         if shapes:
@@ -290,18 +290,18 @@ class _Walk:
             begins = begins[:looked_at]
             self._steps -= len(shapes) * len(begins) // _PATTERN_CHARACTERS
         plain = hide(begins, shapes)
-        return (plain, False) if len(string) <= looked_at else (plain[:-LONGEST_SECRET], True)
+        return (plain, False) if len(string) <= looked_at else (plain[:-MAX_SECRET_LENGTH], True)
 
     def _shapes_of(self, text: str) -> tuple[Shape, ...]:
-        if not self._shapes or len(text) < SHORTEST_SECRET:
+        if not self._shapes or len(text) < MIN_SECRET_LENGTH:
             return ()
         self._steps -= 1 + len(self._shapes) // 8
         return likely_shapes(text.lower(), self._shapes)
 
     def _names_secret(self, argument: str) -> bool:
         """Return True if the argument after this one is a secret."""
-        self._steps -= len(argument[:LONGEST_SECRET]) // _PATTERN_CHARACTERS
-        return OPTION.fullmatch(argument[:LONGEST_SECRET]) is not None
+        self._steps -= len(argument[:MAX_SECRET_LENGTH]) // _PATTERN_CHARACTERS
+        return OPTION.fullmatch(argument[:MAX_SECRET_LENGTH]) is not None
 
     def _add(self, piece: str, reserve: int = 0) -> None:
         # What closes the open containers has to fit as well.

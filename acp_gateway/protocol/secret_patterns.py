@@ -13,7 +13,7 @@ from typing import Final, TypeAlias
 HIDDEN: Final = "…"
 """Text that replaces a secret."""
 
-LONGEST_SECRET: Final = 4096
+MAX_SECRET_LENGTH: Final = 4096
 """Characters behind those of a long string that may be shown, which say whether the last of these are of a secret."""
 
 # All names are compared folded: see `fold`.
@@ -110,7 +110,7 @@ SHAPES: Final[tuple[Shape, ...]] = (
     ),
 )
 # Characters that the least of these matches.
-SHORTEST_SECRET: Final = 6
+MIN_SECRET_LENGTH: Final = 6
 # An argument that says that the next one is a secret.
 OPTION: Final = re.compile(rf"--?[A-Za-z0-9_-]*(?i:{_SECRETS_NAME})")
 
@@ -126,9 +126,9 @@ def redact_text(text: str, limit: int) -> str:
 
 def beginning_without_secrets(text: str, limit: int) -> tuple[str, bool]:
     """The first characters of a text, `limit` or a little more, and whether there are others behind them."""
-    looked_at = limit + LONGEST_SECRET
+    looked_at = limit + MAX_SECRET_LENGTH
     plain = _without_secrets(text[:looked_at])
-    return (plain, False) if len(text) <= looked_at else (plain[:-LONGEST_SECRET], True)
+    return (plain, False) if len(text) <= looked_at else (plain[:-MAX_SECRET_LENGTH], True)
 
 
 def likely_shapes(lower: str, shapes: tuple[Shape, ...]) -> tuple[Shape, ...]:
@@ -137,7 +137,7 @@ def likely_shapes(lower: str, shapes: tuple[Shape, ...]) -> tuple[Shape, ...]:
 
 
 def _without_secrets(text: str) -> str:
-    if len(text) < SHORTEST_SECRET:
+    if len(text) < MIN_SECRET_LENGTH:
         return text
     return hide(text, likely_shapes(text.lower(), SHAPES))
 

@@ -41,7 +41,7 @@ _CHECKSUM_LENGTH = 6  # ... and above 2**32.
 _PREFIX = re.compile("acpgw[og]?_")
 _SHAPE = re.compile(f"acpgw([og]?)_([0-9A-Za-z]{{{_SECRET_LENGTH}}})([0-9A-Za-z]{{{_CHECKSUM_LENGTH}}})")
 
-LONGEST_FOREIGN: Final = 4096
+MAX_FOREIGN_LENGTH: Final = 4096
 """Characters of another server's token: the longest are JSON Web Tokens, and most servers take headers of 8 KiB."""
 
 # Texts that users mistake for a token.
@@ -79,8 +79,8 @@ def explain_foreign_flaw(text: str) -> str | None:
     """
     if not text or _PIN.fullmatch(text) or _PREFIX.match(text):
         return explain_flaw(text)
-    if len(text) > LONGEST_FOREIGN:
-        return f"has more than {LONGEST_FOREIGN} characters"
+    if len(text) > MAX_FOREIGN_LENGTH:
+        return f"has more than {MAX_FOREIGN_LENGTH} characters"
     if re.fullmatch(r"[\x21-\x7e]+", text) is None:
         return "holds a space, or a character that is not ASCII"
     return None

@@ -29,7 +29,7 @@ __all__ = ["Role", "Token", "TokenStore", "default_identity"]
 
 _log = logging.getLogger(__name__)
 
-_LONGEST_SESSION_ID = 1024
+_MAX_SESSION_ID_LENGTH = 1024
 """Characters. Agents use UUIDs and paths; the handshake accepts no longer id of a session either."""
 
 
@@ -292,8 +292,8 @@ def _check_line(name: str, text: str) -> None:
 
 def _check_session(session: str) -> None:
     _check_line("session", session)
-    if len(session) > _LONGEST_SESSION_ID:
-        raise UsageError(f"a token's session has to be the id of one, at most {_LONGEST_SESSION_ID} characters")
+    if len(session) > _MAX_SESSION_ID_LENGTH:
+        raise UsageError(f"a token's session has to be the id of one, at most {_MAX_SESSION_ID_LENGTH} characters")
 
 
 def _end(now: float, lifetime: float | None) -> str | None:

@@ -30,7 +30,7 @@ WRITES_PER_CHECKPOINT: Final = 16
 SMALL_PIECE: Final = 1024
 """Bytes below which a piece of a message is put together with its neighbours at once."""
 
-REMEMBERED: Final = 1024 * 1024
+MAX_REMEMBERED: Final = 1024 * 1024
 """Bytes of an encoded batch at most that is remembered for others that get the same: nothing large is kept for ever."""
 
 Failure: TypeAlias = trio.BrokenResourceError | trio.ClosedResourceError
@@ -92,7 +92,7 @@ class CachedEncoder:
         if messages is self._messages or messages == self._messages:
             return self._encoded
         encoded = self._encode(messages)
-        if len(encoded) <= REMEMBERED:
+        if len(encoded) <= MAX_REMEMBERED:
             # The caller may change its own list.
             self._messages = messages if isinstance(messages, tuple) else list(messages)
             self._encoded = encoded

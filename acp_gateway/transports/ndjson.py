@@ -13,7 +13,7 @@ import trio
 from acp_gateway.transports.framing import CachedEncoder, ChunkBuffer, FramedStream
 from acp_gateway.transports.streams import ByteStream, CloseReason, MessageTooLarge
 
-LARGEST_SCRAP: Final = 65536
+MAX_SCRAP: Final = 65536
 """Bytes of a last line without its newline that is handed on whatever it is, so that a typing error has an answer."""
 
 
@@ -68,7 +68,7 @@ class LineStream(FramedStream):
             elif self._rest.size:
                 line = self._rest.take().removesuffix(b"\r")
                 # What was cut off in the middle is no message, and to find that out may take long if it is large.
-                lines = [line] if len(line) <= LARGEST_SCRAP or line[-64:].rstrip().endswith(b"}") else []
+                lines = [line] if len(line) <= MAX_SCRAP or line[-64:].rstrip().endswith(b"}") else []
             else:
                 raise trio.EndOfChannel
             messages = self._within_limit(lines)

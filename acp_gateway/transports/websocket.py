@@ -31,7 +31,7 @@ from acp_gateway.transports.streams import ByteStream, CloseReason, MessageTooLa
 from acp_gateway.transports.websocket_frames import (
     FIN,
     FRAME_SIZE,
-    MOST_MESSAGES,
+    MAX_MESSAGES,
     BegunFrame,
     FrameCounter,
     encode_once,
@@ -201,7 +201,7 @@ class WebSocketStream(FramedStream):
                 messages, data = self._past_library(data)
                 if not data:
                     continue
-                if len(messages) >= MOST_MESSAGES:
+                if len(messages) >= MAX_MESSAGES:
                     self._ahead = data
                     return messages
             end = self._counter.cut(data) if self._is_server else len(data)

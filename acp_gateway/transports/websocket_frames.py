@@ -23,10 +23,10 @@ WHOLE_TEXT: Final = FIN | Opcode.TEXT
 FRAME_SIZE: Final = 16 * 1024 * 1024
 """Bytes in one outgoing frame at most; larger messages are fragmented."""
 
-MOST_MESSAGES: Final = 1024
+MAX_MESSAGES: Final = 1024
 """Messages that are taken at once: a read may hold ten thousand that are empty, and others wait meanwhile."""
 
-MOST_FRAMES: Final = 16
+MAX_FRAMES: Final = 16
 """Frames that the library is given at once, which takes it a quarter of a millisecond."""
 
 SMALL_FRAME: Final = 1024
@@ -51,7 +51,7 @@ class FrameCounter:
         """
         at = min(self._left, len(data))
         self._left -= at
-        for _ in range(MOST_FRAMES):
+        for _ in range(MAX_FRAMES):
             if self._left or at + 2 > len(data):
                 break
             size, head = data[at + 1] & 0x7F, 2
@@ -94,7 +94,7 @@ class BegunFrame:
 def whole_texts(data: bytes | bytearray, max_size: int | None, *, masked: bool) -> tuple[list[bytes], int, int]:
     """Return the messages that `data` begins with, each a whole text frame, and how many bytes these are.
 
-    Ends after `MOST_MESSAGES`, and before whatever is not this: another frame, one that is wrong or not complete, text
+    Ends after `MAX_MESSAGES`, and before whatever is not this: another frame, one that is wrong or not complete, text
     that is not UTF-8 or too large. What is missing of one that is not complete, and nothing else, is the third; 0 where
     even its header is not.
     """
@@ -102,7 +102,7 @@ def whole_texts(data: bytes | bytearray, max_size: int | None, *, masked: bool) 
     view = memoryview(data)
     mask_bit, mask_size = (0x80, 4) if masked else (0, 0)
     start = missing = 0
-    for _ in range(MOST_MESSAGES):
+    for _ in range(MAX_MESSAGES):
         if start + 1 >= len(data) or data[start] != WHOLE_TEXT:
             break
         size = data[start + 1] - mask_bit

@@ -25,7 +25,7 @@ DELIVERED: Final = {"ours": (800_000, 400_000), "naive": (8_000, 4_000)}
 """Updates to all viewers together in a full and in a quick run, a third of a second's on two processors; at least one
 write. Constants instead of calibration, because the gateway pauses `accept` after a hundred clients left at once."""
 
-MOST_WRITES: Final = {1: 100_000, 50: 4_000}
+MAX_WRITES: Final = {1: 100_000, 50: 4_000}
 """Maximum writes by updates per write, for few viewers, which receive fewer updates in the same time."""
 
 PACE: Final = 2_000
@@ -39,7 +39,7 @@ PACED_VIEWERS: Final = (1, 10, 100)
 AT_LEAST: Final = 50.0
 """Minimum throughput as a multiple of the naive relay's, with many updates per write."""
 
-MOST_COST: Final = 4.0
+MAX_COST: Final = 4.0
 """Maximum microseconds per write of a further viewer."""
 
 ROUNDS: Final = 3
@@ -86,7 +86,7 @@ def fan_out(
 def _count(bench: Bench, name: str, viewers: int, batch: int) -> int:
     """Return the number of updates that the agent sends."""
     writes = bench.pick(*DELIVERED[name]) // (viewers + 1) // batch
-    return batch * max(min(writes, MOST_WRITES[batch]), 1)
+    return batch * max(min(writes, MAX_WRITES[batch]), 1)
 
 
 def _viewers(bench: Bench) -> Section:
@@ -125,7 +125,7 @@ def _viewers(bench: Bench) -> Section:
         if batch > 1:
             targets.append(Target(f"against the naive relay, {MANY} viewers, {title}", AT_LEAST, "≥", ratio))
         cost = _cost(measured[batch], MANY, "write_us")
-        targets.append(Target(f"a further viewer, for each write, {title}", MOST_COST, "≤", cost, "µs"))
+        targets.append(Target(f"a further viewer, for each write, {title}", MAX_COST, "≤", cost, "µs"))
     return Section(
         "Fan-out to viewers of one session",
         ("viewers", *(f"{title}: {column}" for title in writes.values() for column in columns)),
@@ -192,7 +192,7 @@ def _paced(bench: Bench) -> Section:
         targets=[
             Target(
                 "a further viewer, for a single update, processor",
-                MOST_COST,
+                MAX_COST,
                 "≤",
                 _cost(measured, numbers[-1], "processor_us"),
                 unit="µs",

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from trio.testing import MockClock
 
 from acp_gateway.client.pairing import (
-    MOST_PLACES,
+    MAX_CANDIDATES,
     Listener,
     Offer,
     Place,
@@ -260,5 +260,5 @@ def test_what_hosts_toml_could_not_say_is_no_place(url: str) -> None:
 def test_an_offer_of_very_many_addresses_is_not_tried_to_its_end() -> None:
     many = [f"wss://10.0.0.{number}:7443" for number in range(100)]
     found = urls_of(places(offer(*many), BOX, "box"))
-    assert len(found) == MOST_PLACES + 1
+    assert len(found) == MAX_CANDIDATES + 1
     assert found[-1] == "ssh://ann@Box:2222"

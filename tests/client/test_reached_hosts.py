@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from acp_gateway.client.reached_hosts import REMEMBERED, RENEWED, Reached, own_reached
+from acp_gateway.client.reached_hosts import REMEMBER_TIME, RENEWAL_INTERVAL, ReachedHosts, own_reached_hosts
 
 BOX, OTHER = "wss://box.example:7443/acp", "ssh://ann@box"
 
@@ -22,10 +22,10 @@ class Clock:
 def test_a_gateway_that_was_reached_is_known_to_the_next_process_for_a_month(tmp_path: Path) -> None:
     clock = Clock()
     folder = tmp_path / "state" / "reached"
-    Reached(folder, clock).record(BOX)
-    reached = Reached(folder, clock)
+    ReachedHosts(folder, clock).record(BOX)
+    reached = ReachedHosts(folder, clock)
     assert (reached.knows(BOX), reached.knows(OTHER)) == (True, False)
-    clock.now += REMEMBERED - 1
+    clock.now += REMEMBER_TIME - 1
     assert reached.knows(BOX)
     clock.now += 1
     assert not reached.knows(BOX)
@@ -33,10 +33,10 @@ def test_a_gateway_that_was_reached_is_known_to_the_next_process_for_a_month(tmp
 
 def test_a_gateway_is_noted_once_a_day(tmp_path: Path) -> None:
     clock = Clock()
-    reached = Reached(tmp_path, clock)
+    reached = ReachedHosts(tmp_path, clock)
     reached.record(BOX)
     (path,) = tmp_path.iterdir()
-    for seconds, renewed in ((RENEWED - 1, False), (2, True)):
+    for seconds, renewed in ((RENEWAL_INTERVAL - 1, False), (2, True)):
         clock.now += seconds
         reached.record(BOX)
         assert (path.stat().st_mtime == clock.now) == renewed
@@ -44,7 +44,7 @@ def test_a_gateway_is_noted_once_a_day(tmp_path: Path) -> None:
 
 def test_what_is_noted_is_for_its_owner_and_does_not_name_the_machine(tmp_path: Path) -> None:
     folder = tmp_path / "reached"
-    Reached(folder).record(BOX)
+    ReachedHosts(folder).record(BOX)
     (path,) = folder.iterdir()
     assert stat.S_IMODE(folder.stat().st_mode) == 0o700
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
@@ -54,12 +54,12 @@ def test_what_is_noted_is_for_its_owner_and_does_not_name_the_machine(tmp_path: 
 
 def test_a_folder_that_cannot_be_used_is_as_if_nothing_was_ever_reached(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    for reached in (Reached(None), Reached(tmp_path / "file" / "reached")):
+    for reached in (ReachedHosts(None), ReachedHosts(tmp_path / "file" / "reached")):
         reached.record(BOX)
         assert not reached.knows(BOX)
 
 
 def test_the_folder_is_in_the_users_state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
-    own_reached().record(BOX)
+    own_reached_hosts().record(BOX)
     assert len([*(tmp_path / "acp-gateway" / "reached").iterdir()]) == 1

@@ -120,7 +120,7 @@ def test_nothing_of_mcp_servers_is_stored(shelf: Shelf) -> None:
 def test_who_takes_the_place_of_another_and_who_is_forgotten_are_not_kept(
     shelf: Shelf, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(registry_module, "REMEMBERED", 1)
+    monkeypatch.setattr(registry_module, "MAX_REMEMBERED", 1)
     registry = Registry("me", shelf)
     first = past(registry)
     again = past(registry)

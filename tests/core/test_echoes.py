@@ -7,7 +7,7 @@ import pytest
 from hypothesis import event, given
 from hypothesis import strategies as st
 
-from acp_gateway.core.echoes import MOST_WITHHELD
+from acp_gateway.core.echoes import MAX_WITHHELD
 from acp_gateway.core.registry import Registry
 from acp_gateway.core.sessions import Role
 from tests.core.scene import Peer, Scene, Shelf, encode, make_policy, news_params
@@ -301,7 +301,7 @@ def test_a_prompt_that_the_history_cannot_hold_is_not_kept_to_be_compared() -> N
 def test_no_more_than_so_much_is_withheld() -> None:
     turn = Turn()
     turn.begins(text("fix it"))
-    padded = says(text(" ", padding="x" * (MOST_WITHHELD // 4)))
+    padded = says(text(" ", padding="x" * (MAX_WITHHELD // 4)))
     for _ in range(4):
         turn.says(padded)
     assert turn.bob.heard_text() == [padded] * 4

@@ -142,7 +142,7 @@ def test_removing_one_leaves_another_of_its_name() -> None:
 
 
 def test_only_so_many_that_have_ended_are_remembered_and_live_ones_always(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(registry_module, "REMEMBERED", 2)
+    monkeypatch.setattr(registry_module, "MAX_REMEMBERED", 2)
     registry = Registry("me")
     kept = live(registry, "live", "you")
     for name in ("a", "b", "c"):
@@ -157,7 +157,7 @@ def test_only_so_many_that_have_ended_are_remembered_and_live_ones_always(monkey
 
 
 def test_past_sessions_of_one_identity_do_not_evict_those_of_another(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(registry_module, "REMEMBERED", 4)
+    monkeypatch.setattr(registry_module, "MAX_REMEMBERED", 4)
     registry = Registry("me")
     past(registry, "old", "me")
     for number in range(10):

@@ -6,7 +6,7 @@ import pytest
 
 from acp_gateway.core.agent_state import Policy
 from acp_gateway.core.registry import Registry
-from acp_gateway.core.rejoining import LARGEST_ID, Rejoin, last_id, with_own_meta, without_own_meta
+from acp_gateway.core.rejoining import MAX_ID, Rejoin, last_id, with_own_meta, without_own_meta
 from acp_gateway.core.sessions import Role
 from acp_gateway.protocol.gaps import MAY_BE_MISSING, PART_MISSING
 from acp_gateway.protocol.jsonrpc import Message, parse
@@ -68,7 +68,7 @@ def test_who_says_nothing_of_another_link_does_not_return(meta: Any) -> None:
     assert Rejoin.read(parse(encode(id=1, method="session/load"))) is None
 
 
-@pytest.mark.parametrize("value", [None, True, -1, 1.5, "7", [], {}, [[]], LARGEST_ID + 1, 10**30, 1e300, "\ud83d"])
+@pytest.mark.parametrize("value", [None, True, -1, 1.5, "7", [], {}, [[]], MAX_ID + 1, 10**30, 1e300, "\ud83d"])
 def test_what_makes_no_sense_says_nothing(value: Any) -> None:
     returned = said(position=value, connection="c")
     assert returned is not None
@@ -90,7 +90,7 @@ def test_of_a_list_of_questions_the_numbers_count() -> None:
 
 @pytest.mark.parametrize(
     ("value", "expected"),
-    [(7, 7), (7.0, 7), (0, 0), (-7, 0), (7.5, 0), ("7", 0), (None, 0), ([7], 0), (LARGEST_ID, LARGEST_ID), (10**18, 0)],
+    [(7, 7), (7.0, 7), (0, 0), (-7, 0), (7.5, 0), ("7", 0), (None, 0), ([7], 0), (MAX_ID, MAX_ID), (10**18, 0)],
 )
 def test_only_a_number_that_can_have_been_minted_is_a_last_id(value: Any, expected: int) -> None:
     assert last_id(parse(encode(id=1, method="initialize", params={"_meta": {"acp-gateway": {"lastId": value}}}))) == (

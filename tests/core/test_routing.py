@@ -530,7 +530,7 @@ def test_a_sub_agents_state_is_not_its_parents() -> None:
 
 
 def test_only_so_many_sub_agents_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(routing, "STRANGERS", 2)
+    monkeypatch.setattr(routing, "MAX_REMEMBERED", 2)
     scene, xena, _ = strangers()
     for child in ("one", "two", "three"):
         subagent(scene, "x", child)

@@ -196,7 +196,7 @@ def test_the_end_of_the_agent_is_the_end_of_its_terminals() -> None:
 
 
 def test_only_so_many_terminals_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(terminals, "REMEMBERED", 2)
+    monkeypatch.setattr(terminals, "MAX_REMEMBERED", 2)
     scene = serving()
     ann = scene.join("ann")
     ann.new_session()

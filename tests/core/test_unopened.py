@@ -7,7 +7,7 @@ import pytest
 from acp_gateway.core.journal import Journal
 from acp_gateway.core.registry import Registry
 from acp_gateway.core.sessions import Client, Role, Session, SessionScope
-from acp_gateway.core.unopened import REMEMBERED, Unopened
+from acp_gateway.core.unopened import MAX_REMEMBERED, Unopened
 from acp_gateway.protocol.jsonrpc import parse
 from tests.core.scene import Scene, Shelf
 
@@ -68,7 +68,7 @@ def test_what_the_agent_says_last_counts_and_only_while_the_session_is_not_open(
 
 def test_the_oldest_are_forgotten_when_there_are_too_many() -> None:
     unopened = Unopened()
-    for number in range(REMEMBERED + 1):
+    for number in range(MAX_REMEMBERED + 1):
         refuse(unopened, make_session(f"s{number}"))
     assert unopened.reason(asker(), "s0") is None
     assert unopened.reason(asker(), "s1") == "no"

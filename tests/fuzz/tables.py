@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sized
 
 from acp_gateway.core.multiplexer import Multiplexer
 from acp_gateway.core.registry import Registry
-from acp_gateway.core.routing import EARLY_SIZE, STRANGERS
+from acp_gateway.core.routing import EARLY_SIZE, MAX_REMEMBERED
 from acp_gateway.core.sessions import Client
 from acp_gateway.core.states import SessionState
 
@@ -30,7 +30,7 @@ def nothing_is_too_much(multiplexer: Multiplexer, registry: Registry) -> None:
         assert registry.count_live(session.owner) <= policy.sessions_per_identity
     assert routing.early_size <= EARLY_SIZE
     remembered: list[Sized] = [routing._parents, routing._unclear, routing._elicitations]
-    assert max(map(len, remembered)) <= STRANGERS
+    assert max(map(len, remembered)) <= MAX_REMEMBERED
 
 
 def nothing_is_left_of(clients: Iterable[Client], multiplexer: Multiplexer, registry: Registry) -> None:

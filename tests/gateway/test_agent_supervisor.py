@@ -2,7 +2,7 @@
 
 import pytest
 
-from acp_gateway.gateway.agent_supervisor import LONGEST_BACKOFF, WINDOW, RestartBackoff, TooManyRestarts
+from acp_gateway.gateway.agent_supervisor import MAX_BACKOFF, WINDOW, RestartBackoff, TooManyRestarts
 
 
 def test_restart_backoff_is_zero_before_the_first_end() -> None:
@@ -15,7 +15,7 @@ def test_each_end_doubles_the_pause_up_to_a_bound() -> None:
     for _ in range(8):
         restarts.ended(10.0, "it ended")
         pauses.append(restarts.next_start(10.0) - 10.0)
-    assert pauses == [1.0, 2.0, 4.0, 8.0, 16.0, LONGEST_BACKOFF, LONGEST_BACKOFF, LONGEST_BACKOFF]
+    assert pauses == [1.0, 2.0, 4.0, 8.0, 16.0, MAX_BACKOFF, MAX_BACKOFF, MAX_BACKOFF]
 
 
 def test_a_pause_counts_from_the_end_and_not_from_the_next_request() -> None:

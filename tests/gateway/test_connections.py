@@ -16,7 +16,7 @@ from acp_gateway.errors import Busy
 from acp_gateway.gateway.access import Access
 from acp_gateway.gateway.attachment import Disconnect
 from acp_gateway.gateway.connections import CROWDED, ENDED, REVOKED, ROTATED, Connections
-from acp_gateway.gateway.rate_limits import LONGEST_PAUSE
+from acp_gateway.gateway.rate_limits import MAX_PAUSE
 from acp_gateway.security.token_store import Token, TokenStore
 from acp_gateway.transports.streams import Flooded
 
@@ -256,7 +256,7 @@ async def test_who_speaks_slowly_is_read_on_while_others_of_the_identity_are_too
         for _ in range(10):
             Guarded(Access("ann", None)).watched(connections, stack)
         *floods, editor = [connections.rate_limiter("ann").charge for _ in range(10)]
-        assert {flood(10_000) for flood in floods} == {LONGEST_PAUSE}
+        assert {flood(10_000) for flood in floods} == {MAX_PAUSE}
         assert [editor(1) for _ in range(5)] == [0] * 5
         # Not for as long as the others: only until it has kept to its part again.
         assert editor(1) == pytest.approx(1)
@@ -273,7 +273,7 @@ async def test_a_clients_part_is_one_of_as_many_as_are_there_now(
             for _ in range(9):
                 Guarded(Access("ann", None)).watched(connections, others)
             flood = connections.rate_limiter("ann").charge
-            assert flood(10_000) == LONGEST_PAUSE
+            assert flood(10_000) == MAX_PAUSE
             # A tenth of the burst, though it was here before the others.
             assert [editor(5), editor(1)] == [0, pytest.approx(1)]
         # All of the rate again, and in a second as much as that gives.
@@ -291,11 +291,11 @@ async def test_however_many_observers_flood_the_controllers_of_their_identity_ha
             Guarded(access).watched(connections, stack)
         *floods, onlooker = [connections.rate_limiter("ann", observer=True).charge for _ in range(20)]
         editor = connections.rate_limiter("ann").charge
-        assert {flood(10_000) for flood in floods} == {LONGEST_PAUSE}
+        assert {flood(10_000) for flood in floods} == {MAX_PAUSE}
         # A third, beside the other controller and all observers.
         assert [editor(20), editor(1)] == [0, pytest.approx(0.3)]
         # A twentieth of a third, of a burst of 60 messages.
-        assert [onlooker(1), onlooker(1)] == [0, LONGEST_PAUSE]
+        assert [onlooker(1), onlooker(1)] == [0, MAX_PAUSE]
 
 
 def test_observers_take_half_of_the_room_of_their_identity_at_most(scene: Scene, stack: ExitStack) -> None:
@@ -316,7 +316,7 @@ async def test_guests_have_a_rate_of_their_own(scene: Scene, autojump_clock: tri
     connections = scene.limited(messages_per_second=10, message_burst=50)
     guest = connections.rate_limiter("ann", guest=True)
     owner = connections.rate_limiter("ann")
-    assert guest.charge(10_000) == LONGEST_PAUSE
+    assert guest.charge(10_000) == MAX_PAUSE
     assert owner.charge(50) == 0
 
 
@@ -356,7 +356,7 @@ async def test_bytes_and_time_of_the_only_account_are_not_limited(
             Guarded(Access("ann", None)).watched(connections, stack)
         assert ann.charge(1, 10**9, 600.0) == 0
         Guarded(Access("bob", None)).watched(connections, stack)
-        assert ann.charge(1, 10**9, 600.0) == LONGEST_PAUSE
+        assert ann.charge(1, 10**9, 600.0) == MAX_PAUSE
 
 
 async def test_bytes_and_time_of_observers_are_limited_beside_the_controllers_of_their_identity(
@@ -368,7 +368,7 @@ async def test_bytes_and_time_of_observers_are_limited_beside_the_controllers_of
         Guarded(scene.access("ann", role="observer")).watched(connections, stack)
         assert observer.charge(1, 10**9, 600.0) == 0
         Guarded(Access("ann", None)).watched(connections, stack)
-        assert observer.charge(1, 10**9, 600.0) == LONGEST_PAUSE
+        assert observer.charge(1, 10**9, 600.0) == MAX_PAUSE
 
 
 # For how long

@@ -16,7 +16,7 @@ from acp_gateway.core.registry import Registry
 from acp_gateway.core.sessions import Client, DirectoryCheckResult, Problem, Role, SessionScope
 from acp_gateway.errors import AgentError
 from acp_gateway.gateway.agent.process import LAST_WORDS, Agent
-from acp_gateway.gateway.agent_supervisor import LONGEST_BACKOFF, WINDOW
+from acp_gateway.gateway.agent_supervisor import MAX_BACKOFF, WINDOW
 from acp_gateway.gateway.attachment import Disconnect
 from acp_gateway.gateway.hub import LOGGED_AS_WARNINGS
 from acp_gateway.transports.link import CHUNK
@@ -971,7 +971,7 @@ async def test_an_agent_that_keeps_ending_is_started_again_more_and_more_slowly(
             await second.answer_initialize(**LOADS)
             pauses.append(trio.current_time() - ended)
             agent = second
-    assert pauses == pytest.approx([1.0, 2.0, 4.0, 8.0, 16.0, LONGEST_BACKOFF, LONGEST_BACKOFF, LONGEST_BACKOFF])
+    assert pauses == pytest.approx([1.0, 2.0, 4.0, 8.0, 16.0, MAX_BACKOFF, MAX_BACKOFF, MAX_BACKOFF])
 
 
 async def test_an_agent_that_ended_long_ago_is_started_again_at_once(autojump_clock: MockClock) -> None:

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from acp_gateway.gateway.rate_limits import (
-    LONGEST_PAUSE,
+    MAX_PAUSE,
     REFILL_TIME,
     EventAggregator,
     FailureCounter,
@@ -103,19 +103,19 @@ def test_the_largest_of_messages_bytes_and_time_is_charged(charged: dict[str, fl
 
 def test_one_pause_is_shorter_than_the_silence_that_a_link_may_have() -> None:
     client = Identity().client()
-    assert client.charge(seconds=60) == LONGEST_PAUSE
+    assert client.charge(seconds=60) == MAX_PAUSE
 
 
 def test_a_client_that_keeps_to_its_share_is_read_on_while_another_uses_up_the_time() -> None:
     identity = Identity()
     editor, flood = identity.client(), identity.client()
-    assert flood.charge(seconds=100) == LONGEST_PAUSE
+    assert flood.charge(seconds=100) == MAX_PAUSE
     assert editor.charge(messages=10, seconds=0.001) == 0
 
 
 def test_reconnecting_gives_no_new_burst() -> None:
     identity = Identity()
-    assert identity.client().charge(size=60_000_000) == LONGEST_PAUSE
+    assert identity.client().charge(size=60_000_000) == MAX_PAUSE
     again = identity.client()
     # Only until it has kept to its own part, which is one of two, whatever the debt of all.
     assert again.charge(size=100) == pytest.approx(0.2)
@@ -127,7 +127,7 @@ def test_bytes_and_time_are_free_while_no_other_account_is_connected() -> None:
     del identity.clients["bob"]
     assert client.charge(messages=1, size=10**9, seconds=600.0) == 0
     # Messages cost the agent's time, too.
-    assert client.charge(messages=10_000) == LONGEST_PAUSE
+    assert client.charge(messages=10_000) == MAX_PAUSE
 
 
 def test_bytes_and_time_are_charged_from_the_moment_at_which_another_account_connects() -> None:

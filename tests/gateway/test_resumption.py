@@ -48,7 +48,7 @@ def tokens(tmp_path: Path) -> TokenStore:
 
 @pytest.fixture
 def few_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(links_module, "REMEMBERED", 3)
+    monkeypatch.setattr(links_module, "MAX_REMEMBERED", 3)
 
 
 def refusal(keeper: Doorkeeper, access: Access | None = None) -> type[AccessError]:

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from acp_gateway.protocol.reasons import LARGEST_ERROR, LONGEST_REASON, in_one_line, reason_of
+from acp_gateway.protocol.reasons import MAX_ERROR_SIZE, MAX_REASON_LENGTH, in_one_line, reason_of
 
 
 def refusal(**error: Any) -> bytes:
@@ -37,7 +37,7 @@ def test_secrets_are_left_out() -> None:
 
 
 def test_a_secret_at_the_cut_is_left_out_as_well() -> None:
-    assert "sk-" not in in_one_line("x" * (LONGEST_REASON - 8) + " sk-abcdefghijklmnopqrstuvwx")
+    assert "sk-" not in in_one_line("x" * (MAX_REASON_LENGTH - 8) + " sk-abcdefghijklmnopqrstuvwx")
 
 
 def test_it_stays_in_one_line_and_sends_nothing_to_a_terminal() -> None:
@@ -47,9 +47,9 @@ def test_it_stays_in_one_line_and_sends_nothing_to_a_terminal() -> None:
 
 
 def test_it_is_cut() -> None:
-    assert len(reason_of(refusal(message="x" * 10_000))) == LONGEST_REASON + 2
+    assert len(reason_of(refusal(message="x" * 10_000))) == MAX_REASON_LENGTH + 2
 
 
 def test_a_huge_error_is_not_read() -> None:
-    text = refusal(message="x" * LARGEST_ERROR)
+    text = refusal(message="x" * MAX_ERROR_SIZE)
     assert reason_of(text) == f"it said {len(text)} bytes"

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from acp_gateway.protocol import redaction
-from acp_gateway.protocol.redaction import LARGEST, SMALLEST_LIMIT, redact, redact_json
+from acp_gateway.protocol.redaction import MAX_SIZE, MIN_LIMIT, redact, redact_json
 from acp_gateway.protocol.secret_patterns import HIDDEN, OPTION, SHAPES, is_secret_name
 
 LIMIT = 1_000_000
@@ -178,7 +178,7 @@ def test_what_has_no_room_is_left_out_with_a_note_and_the_rest_is_closed() -> No
     assert text[len(text) - left_out :].startswith(b"123456,")
 
 
-@pytest.mark.parametrize("limit", range(SMALLEST_LIMIT, 500))
+@pytest.mark.parametrize("limit", range(MIN_LIMIT, 500))
 def test_wherever_it_is_cut_the_result_is_json_within_the_limit(limit: int) -> None:
     text = b'{"jsonrpc":"2.0","id":%b,"params":{"%b":[[[[1,2,"%b"]]],{}],"b":"%b","c":{"d":{}}},"e":"%b"}' % (
         *(b"1" * 60, b"n" * 30, b"x" * 300),
@@ -191,7 +191,7 @@ def test_wherever_it_is_cut_the_result_is_json_within_the_limit(limit: int) -> N
 
 @pytest.mark.parametrize("name", ["a", "token"])
 def test_redaction_cuts_a_message_of_very_many_parts(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(redaction, "MOST_STEPS", 100)
+    monkeypatch.setattr(redaction, "MAX_STEPS", 100)
     result = redact(b'{"%b":[[%b1]],"b":2}' % (name.encode(), b"1," * 100), LIMIT)
     assert b" bytes left out" in result
     assert "b" not in json.loads(result)
@@ -249,7 +249,7 @@ def planted(draw: st.DrawFn) -> tuple[str, Any]:
     return secret, node
 
 
-@given(planted(), st.integers(SMALLEST_LIMIT, 2000), st.booleans())
+@given(planted(), st.integers(MIN_LIMIT, 2000), st.booleans())
 def test_no_planted_secret_comes_through(found: tuple[str, Any], limit: int, ascii_only: bool) -> None:
     secret, message = found
     result = redact(json.dumps(message, ensure_ascii=ascii_only).encode(), limit)
@@ -267,8 +267,8 @@ def test_a_message_without_secrets_keeps_its_values(message: Any, indent: int | 
 
 @given(st.binary(max_size=200))
 def test_whatever_comes_the_result_is_one_line_of_json(text: bytes) -> None:
-    result = redact(text, SMALLEST_LIMIT)
-    assert len(result) <= SMALLEST_LIMIT
+    result = redact(text, MIN_LIMIT)
+    assert len(result) <= MIN_LIMIT
     assert result.isascii()
     assert b"\n" not in result
     json.loads(result)
@@ -286,8 +286,8 @@ def test_whatever_comes_the_result_is_one_line_of_json(text: bytes) -> None:
     ids=lambda part: part[:20],
 )
 def test_a_message_of_any_parts_costs_no_more_than_so_many_steps(part: str) -> None:
-    text = "[" + part * ((LARGEST - 10) // len(part)) + "0]"
-    walk = redaction._Walk(text, 4 * LARGEST, logs_in=False)
+    text = "[" + part * ((MAX_SIZE - 10) // len(part)) + "0]"
+    walk = redaction._Walk(text, 4 * MAX_SIZE, logs_in=False)
     assert " bytes left out" in walk.result() or walk._steps > 0
     assert walk._steps > -1000
 
@@ -298,21 +298,21 @@ def test_a_message_of_any_parts_costs_no_more_than_so_many_steps(part: str) -> N
     ids=str,
 )
 def test_a_long_text_is_looked_through_as_far_as_there_are_steps(part: str) -> None:
-    text = "api_key " + part * (LARGEST // len(part) // 2)
-    shown = json.loads(redact(json.dumps([text, "acpgw_hunter2", "end"]).encode(), 4 * LARGEST))
+    text = "api_key " + part * (MAX_SIZE // len(part) // 2)
+    shown = json.loads(redact(json.dumps([text, "acpgw_hunter2", "end"]).encode(), 4 * MAX_SIZE))
     assert "characters left out" in shown[0]
     assert "hunter2" not in str(shown)
 
 
 def test_the_largest_message_is_looked_through_and_a_larger_one_is_told_by_method_and_size() -> None:
     message = b'{"jsonrpc":"2.0","method":"session/update","params":{"a":"%b"}}'
-    largest = message % (b"x" * (LARGEST - len(message) + 2))
-    assert len(largest) == LARGEST
-    assert redact(largest, 2 * LARGEST) == largest
-    more = message % (b"x" * LARGEST)
+    largest = message % (b"x" * (MAX_SIZE - len(message) + 2))
+    assert len(largest) == MAX_SIZE
+    assert redact(largest, 2 * MAX_SIZE) == largest
+    more = message % (b"x" * MAX_SIZE)
     assert redact_json(more, LIMIT) is None
     assert redact(more, LIMIT) == b'"%d bytes of session/update, which is too large to record"' % len(more)
-    odd = b'{"method":"acpgw_hunter2","a":"' + b"x" * LARGEST + b'"}'
+    odd = b'{"method":"acpgw_hunter2","a":"' + b"x" * MAX_SIZE + b'"}'
     assert b"hunter2" not in redact(odd, LIMIT)
 
 
@@ -326,7 +326,7 @@ FILLERS = [
 
 
 @pytest.mark.parametrize("filler", FILLERS, ids=lambda filler: filler[:12])
-@pytest.mark.parametrize("limit", [4096, 4 * LARGEST])
+@pytest.mark.parametrize("limit", [4096, 4 * MAX_SIZE])
 @pytest.mark.parametrize(
     "secret",
     [
@@ -418,6 +418,6 @@ MESSAGES = st.recursive(
 @given(MESSAGES, st.booleans())
 def test_the_result_is_that_of_the_reference(message: Any, ascii_only: bool) -> None:
     text = json.dumps(message, ensure_ascii=ascii_only)
-    result = redact(text.encode(errors="surrogatepass"), 4 * LARGEST)
+    result = redact(text.encode(errors="surrogatepass"), 4 * MAX_SIZE)
     if b"no JSON" not in result:
         assert json.loads(result, object_pairs_hook=Pairs) == reference(json.loads(text, object_pairs_hook=Pairs))

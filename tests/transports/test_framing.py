@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from acp_gateway.transports.framing import (
     CLOSE_TIMEOUT,
     LAST_READ_TIMEOUT,
-    REMEMBERED,
+    MAX_REMEMBERED,
     ByteWriter,
     CachedEncoder,
     ChunkBuffer,
@@ -74,7 +74,7 @@ def test_the_same_messages_are_encoded_once_and_others_anew() -> None:
 
 
 def test_a_large_batch_is_not_kept() -> None:
-    large = [b"x" * REMEMBERED, b"y"]
+    large = [b"x" * MAX_REMEMBERED, b"y"]
     encode_once = CachedEncoder(b"".join)
     assert encode_once(large) == b"".join(large)
     assert not any(held is large[0] for held in gc.get_referents(encode_once._messages))

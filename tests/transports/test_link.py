@@ -1021,7 +1021,7 @@ class Transfer:
 
     MESSAGES: Final = 3000
     WINDOW: Final = 20_000
-    LARGEST: Final = 400
+    MAX_SIZE: Final = 400
     LIFETIME: Final = 150
     """Messages and confirmations that come over one connection, at most."""
 
@@ -1029,7 +1029,7 @@ class Transfer:
         self.chance = random.Random(seed)  # noqa: S311 (the same each time is what is wanted)
         self.links = [Link(window=self.WINDOW, high_water=2000) for _ in range(2)]
         self.said = [
-            [b"%d:" % number + b"x" * self.chance.randrange(self.LARGEST - 9) for number in range(self.MESSAGES)]
+            [b"%d:" % number + b"x" * self.chance.randrange(self.MAX_SIZE - 9) for number in range(self.MESSAGES)]
             for _ in self.links
         ]
         self.heard: list[list[bytes]] = [[] for _ in self.links]
@@ -1073,7 +1073,7 @@ class Transfer:
                 heard += await link.receive_batch()
                 assert link.received == len(heard)
                 on_its_way = link.outbox.unconfirmed_bytes - link.outbox.unwritten_bytes
-                assert on_its_way < self.WINDOW + self.LARGEST
+                assert on_its_way < self.WINDOW + self.MAX_SIZE
         except trio.BrokenResourceError:
             pass
         connection.cancel()

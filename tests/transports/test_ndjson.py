@@ -10,7 +10,7 @@ from trio.testing import MockClock
 
 from acp_gateway.transports import framing
 from acp_gateway.transports.maintained import SLOWEST_PEER
-from acp_gateway.transports.ndjson import LARGEST_SCRAP, LineStream
+from acp_gateway.transports.ndjson import MAX_SCRAP, LineStream
 from acp_gateway.transports.streams import MessageTooLarge, Unfinished
 from tests.transports.wires import MIB, Charged, Script, collect, memory_wire
 
@@ -262,9 +262,9 @@ async def test_message_timeout_does_not_count_time_in_which_no_task_reads(autoju
     assert await stream.receive() == b"x"
 
 
-@pytest.mark.parametrize("size", [LARGEST_SCRAP, LARGEST_SCRAP + 1])
+@pytest.mark.parametrize("size", [MAX_SCRAP, MAX_SCRAP + 1])
 async def test_a_large_message_that_was_cut_off_in_the_middle_is_none(size: int) -> None:
-    assert await received(b"{}\n" + b"[" * size) == [b"{}", *([b"[" * size] if size <= LARGEST_SCRAP else [])]
+    assert await received(b"{}\n" + b"[" * size) == [b"{}", *([b"[" * size] if size <= MAX_SCRAP else [])]
     assert await received(b"{}\n" + b"[" * size + b"} \r") == [b"{}", b"[" * size + b"} "]
 
 

@@ -17,7 +17,7 @@ from acp_gateway.transports.framing import CLOSE_TIMEOUT
 from acp_gateway.transports.maintained import SLOWEST_PEER
 from acp_gateway.transports.streams import READ_SIZE, CloseReason, MessageTooLarge, Stalled, Unfinished
 from acp_gateway.transports.websocket import PONG_BACKLOG, LibraryProtocol, Timing, WebSocketStream, library_log
-from acp_gateway.transports.websocket_frames import FRAME_SIZE, MOST_FRAMES
+from acp_gateway.transports.websocket_frames import FRAME_SIZE, MAX_FRAMES
 from tests.transports.conftest import Tls
 from tests.transports.frames import (
     BINARY,
@@ -170,7 +170,7 @@ async def test_frames_without_a_message_are_charged_a_few_at_a_time(kind: str) -
         await trio.testing.wait_all_tasks_blocked()
         nursery.cancel_scope.cancel()
     assert sum(charged) == 1000
-    assert max(charged) <= MOST_FRAMES
+    assert max(charged) <= MAX_FRAMES
 
 
 async def test_who_is_charged_too_much_is_not_read_meanwhile_and_loses_nothing(autojump_clock: Clock) -> None:
@@ -181,7 +181,7 @@ async def test_who_is_charged_too_much_is_not_read_meanwhile_and_loses_nothing(a
         return pauses.pop() if frames and pauses else 0.0
 
     peer.stream.meter.charge = charge
-    peer.send(*[peer.frame(PING)] * (MOST_FRAMES + 1), peer.frame(TEXT, b"{}"))
+    peer.send(*[peer.frame(PING)] * (MAX_FRAMES + 1), peer.frame(TEXT, b"{}"))
     assert await peer.stream.receive_batch() == [b"{}"]
     assert trio.current_time() == pytest.approx(30)
     # What came along with a message is for its receiver to charge.

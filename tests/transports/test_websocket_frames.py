@@ -5,8 +5,8 @@ from websockets.frames import Frame, Opcode
 
 from acp_gateway.transports.websocket_frames import (
     FRAME_SIZE,
-    MOST_FRAMES,
-    MOST_MESSAGES,
+    MAX_FRAMES,
+    MAX_MESSAGES,
     SMALL_FRAME,
     BegunFrame,
     FrameCounter,
@@ -76,8 +76,8 @@ def test_a_frame_is_complete_with_its_last_byte_and_what_is_behind_that_comes_al
 
 def test_only_so_many_messages_are_taken_at_once() -> None:
     empty = frame(TEXT, masked=True)
-    messages, end, missing = whole_texts(empty * (MOST_MESSAGES + 5), MIB, masked=True)
-    assert (len(messages), end, missing) == (MOST_MESSAGES, MOST_MESSAGES * len(empty), 0)
+    messages, end, missing = whole_texts(empty * (MAX_MESSAGES + 5), MIB, masked=True)
+    assert (len(messages), end, missing) == (MAX_MESSAGES, MAX_MESSAGES * len(empty), 0)
 
 
 # What the library is given
@@ -87,9 +87,9 @@ def test_only_so_many_messages_are_taken_at_once() -> None:
 def test_the_library_is_given_so_many_frames_at_once_and_small_ones_are_counted(masked: bool) -> None:
     counter = FrameCounter()
     ping, large = frame(PING, masked=masked), frame(CONT, b"x" * SMALL_FRAME, masked=masked)
-    data = ping * MOST_FRAMES + large
+    data = ping * MAX_FRAMES + large
     end = counter.cut(data)
-    assert (end, counter.small) == (len(ping) * MOST_FRAMES, MOST_FRAMES)
+    assert (end, counter.small) == (len(ping) * MAX_FRAMES, MAX_FRAMES)
     counter.small = 0
     assert counter.cut(data[end:]) == len(large)
     assert counter.small == 0

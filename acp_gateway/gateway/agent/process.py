@@ -31,7 +31,7 @@ from acp_gateway.errors import AgentError
 from acp_gateway.gateway.agent.hardening import inherited_limits
 from acp_gateway.gateway.agent.orphans import ProcessRegistry, kill_session, process_start_time
 from acp_gateway.printable import printable
-from acp_gateway.protocol.secret_patterns import HIDDEN, LONGEST_SECRET, redact_text
+from acp_gateway.protocol.secret_patterns import HIDDEN, MAX_SECRET_LENGTH, redact_text
 from acp_gateway.transports.maintained import MaintainedStream
 from acp_gateway.transports.ndjson import LineStream
 from acp_gateway.transports.pipes import FileBytes
@@ -47,7 +47,7 @@ STDERR_TAIL_LINES = 20
 STDERR_LINE_SIZE = 400
 """Characters of one such line that are shown and logged; longer ones are cut."""
 
-STDERR_KEPT_SIZE = STDERR_LINE_SIZE + LONGEST_SECRET + 1
+STDERR_KEPT_SIZE = STDERR_LINE_SIZE + MAX_SECRET_LENGTH + 1
 """Bytes of one such line that are kept: enough to recognize a secret of which only the beginning would be shown."""
 
 STDERR_LOG_SIZE = 256 * 1024
@@ -183,7 +183,7 @@ def readable_lines(lines: Iterable[bytes]) -> list[str]:
 def _decoded(line: bytes) -> str:
     text = _COLOURS.sub("", line[:STDERR_KEPT_SIZE].decode(errors="replace"))
     # A line that was cut may end within a secret.
-    return text if len(line) < STDERR_KEPT_SIZE else redact_text(text, len(text))[:-LONGEST_SECRET]
+    return text if len(line) < STDERR_KEPT_SIZE else redact_text(text, len(text))[:-MAX_SECRET_LENGTH]
 
 
 def _cut(line: str) -> str:

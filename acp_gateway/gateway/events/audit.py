@@ -45,12 +45,12 @@ EVENTS: Final = frozenset(
 )
 """The names of all events, as docs/support.md has them."""
 
-LONGEST_TEXT: Final = 1024
+MAX_TEXT_LENGTH: Final = 1024
 """Characters of one value that are kept. Paths and names are shorter; what is longer was made up to fill the disk."""
 
-_MOST_ELEMENTS: Final = 64
+_MAX_ELEMENTS: Final = 64
 """Elements of a value that has several, and how many levels they may have."""
-_DEEPEST: Final = 3
+_MAX_DEPTH: Final = 3
 
 WINDOW: Final = 60.0
 """Seconds in which `SINGLE` counts."""
@@ -89,7 +89,7 @@ class Audit:
     def record(self, event: str, **details: Any) -> None:
         """Add an entry; details that are None are left out. Never raises: what goes wrong is logged."""
         entry = {"time": _iso(self._now()), "event": event}
-        entry |= {name: _plain(value, _DEEPEST) for name, value in details.items() if value is not None}
+        entry |= {name: _plain(value, _MAX_DEPTH) for name, value in details.items() if value is not None}
         lines = [entry_line(entry)]
         if self._lost:
             lines.insert(0, entry_line({"time": entry["time"], "event": "entries_lost", "count": self._lost}))
@@ -313,9 +313,9 @@ def _plain(value: Any, depth: int) -> Any:
     if isinstance(value, dict | list | tuple) and not depth:
         return "…"
     if isinstance(value, dict):
-        return {_text(name): _plain(element, depth - 1) for name, element in [*value.items()][:_MOST_ELEMENTS]}
+        return {_text(name): _plain(element, depth - 1) for name, element in [*value.items()][:_MAX_ELEMENTS]}
     if isinstance(value, list | tuple):
-        return [_plain(element, depth - 1) for element in [*value][:_MOST_ELEMENTS]]
+        return [_plain(element, depth - 1) for element in [*value][:_MAX_ELEMENTS]]
     if value is None:
         return None
     return "a large number" if isinstance(value, int) else _text(value)
@@ -323,7 +323,7 @@ def _plain(value: Any, depth: int) -> Any:
 
 def _text(value: object) -> str:
     text = str(value)
-    return text if len(text) <= LONGEST_TEXT else text[:LONGEST_TEXT] + "…"
+    return text if len(text) <= MAX_TEXT_LENGTH else text[:MAX_TEXT_LENGTH] + "…"
 
 
 def _iso(seconds: float) -> str:

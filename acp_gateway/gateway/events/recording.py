@@ -24,7 +24,7 @@ from acp_gateway.config.options import GatewaySection
 from acp_gateway.protocol import jsonrpc
 from acp_gateway.protocol.lookup import method_of
 from acp_gateway.protocol.methods import RESERVED_PREFIX
-from acp_gateway.protocol.redaction import LARGEST, describe, redact, redact_json
+from acp_gateway.protocol.redaction import MAX_SIZE, describe, redact, redact_json
 from acp_gateway.protocol.secret_patterns import redact_text
 
 Direction = Literal["from_client", "to_client"]
@@ -34,7 +34,7 @@ MARK: Final = "acp-gateway-recording"
 
 VERSION: Final = 1
 
-LONGEST_MESSAGE: Final = 4 * LARGEST
+MAX_MESSAGE_LENGTH: Final = 4 * MAX_SIZE
 """Bytes of one message in a recording: characters become escapes there."""
 
 SHARE: Final = 0.25
@@ -46,10 +46,10 @@ BURST: Final = 0.5
 LINK_SIZE: Final = 64 * 1024
 """Bytes of a message about a link at most: positions of some sessions."""
 
-LONGEST_BODY: Final = 4096
+MAX_BODY_LENGTH: Final = 4096
 """Bytes of one message that are logged: what a person still reads."""
 
-LONGEST_TEXT: Final = 4096
+MAX_TEXT_LENGTH: Final = 4096
 """Characters that are recorded of what is no message."""
 
 _log = logging.getLogger(__name__)
@@ -131,7 +131,7 @@ class Recorder:
         header = {MARK: VERSION, "version": __version__, "connection": connection, "started": started, **about}
         tape = _FileTape(self, self._clock)
         try:
-            tape.begin(path, redact(jsonrpc.encode(header), LONGEST_BODY))
+            tape.begin(path, redact(jsonrpc.encode(header), MAX_BODY_LENGTH))
         except OSError as error:
             self.complain(error)
         return tape
@@ -205,12 +205,12 @@ def _content(message: bytes) -> bytes:
     """The member of a line that says what was said; empty for what is about the link."""
     if _is_about_link(message):
         return b""
-    redacted = redact_json(message, LONGEST_MESSAGE)
+    redacted = redact_json(message, MAX_MESSAGE_LENGTH)
     if redacted is not None:
         return b'"message":%b' % redacted
     # A message that was cut or misspelled has its secrets in places that can't be found.
-    is_broken = len(message) > LARGEST or message.lstrip()[:1] in (b"{", b"[")
-    text = describe(message) if is_broken else redact_text(message.decode(errors="replace"), LONGEST_TEXT)
+    is_broken = len(message) > MAX_SIZE or message.lstrip()[:1] in (b"{", b"[")
+    text = describe(message) if is_broken else redact_text(message.decode(errors="replace"), MAX_TEXT_LENGTH)
     return _text(text)
 
 
@@ -278,7 +278,7 @@ class _LogTape:
 
 
 def _body(message: bytes) -> bytes:
-    return b"" if _is_about_link(message) else redact(message, LONGEST_BODY)
+    return b"" if _is_about_link(message) else redact(message, MAX_BODY_LENGTH)
 
 
 def _omitted_body(message: bytes) -> bytes:

@@ -7,7 +7,7 @@ from itertools import count
 from pathlib import Path
 from typing import Final
 
-_LARGEST: Final = 2**62
+_MAX_NUMBER: Final = 2**62
 """Upper bound of numbers in the file: keys are microseconds since 1970, and sums still fit a column."""
 
 _LATEST: Final = 253_402_300_800.0
@@ -92,7 +92,7 @@ def _parts(path: Path) -> list[Path]:
 
 def is_number(value: object) -> bool:
     """Return True if the value is a number that the gateway may have written."""
-    return isinstance(value, int) and 0 <= value < _LARGEST
+    return isinstance(value, int) and 0 <= value < _MAX_NUMBER
 
 
 def as_number(value: object) -> int:

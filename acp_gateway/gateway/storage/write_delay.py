@@ -10,7 +10,7 @@ GATHERING: Final = 0.05
 """Seconds between the first that is queued and writing. A stream of messages costs some twenty transactions a second
 then, each of which takes a millisecond."""
 
-LONGEST_GATHERING: Final = 0.25
+MAX_GATHERING: Final = 0.25
 """The same after a batch that took long: as long as that took, up to this."""
 
 
@@ -45,7 +45,7 @@ class WriteDelay:
         """Return how long to gather more: after a batch that took so long, with so many bytes queued."""
         if self.is_full(size):
             return 0.0
-        gathering = min(max(GATHERING, took), LONGEST_GATHERING)
+        gathering = min(max(GATHERING, took), MAX_GATHERING)
         if self._oldest is None:
             return min(gathering, self._max_age)
         return max(0.0, min(gathering, self._oldest + self._max_age - now))

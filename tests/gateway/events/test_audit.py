@@ -17,7 +17,7 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 
 from acp_gateway.errors import ConfigError
 from acp_gateway.gateway.events.audit import (
-    LONGEST_TEXT,
+    MAX_TEXT_LENGTH,
     NO_AUDIT,
     SINGLE,
     WINDOW,
@@ -86,12 +86,12 @@ def test_what_a_terminal_obeys_is_escaped(path: Path) -> None:
 @pytest.mark.parametrize(
     ("given", "kept"),
     [
-        ("x" * (LONGEST_TEXT + 1), "x" * LONGEST_TEXT + "…"),
-        ("x" * LONGEST_TEXT, "x" * LONGEST_TEXT),
+        ("x" * (MAX_TEXT_LENGTH + 1), "x" * MAX_TEXT_LENGTH + "…"),
+        ("x" * MAX_TEXT_LENGTH, "x" * MAX_TEXT_LENGTH),
         (Path("/srv"), "/srv"),
         ([1, "a", None], [1, "a", None]),
         ((True, 2.5), [True, 2.5]),
-        ({"k" * 2000: ["v" * 2000]}, {"k" * LONGEST_TEXT + "…": ["v" * LONGEST_TEXT + "…"]}),
+        ({"k" * 2000: ["v" * 2000]}, {"k" * MAX_TEXT_LENGTH + "…": ["v" * MAX_TEXT_LENGTH + "…"]}),
         (list(range(1000)), list(range(64))),
         ([[[["deep"]]]], [[["…"]]]),
         (float("nan"), "nan"),

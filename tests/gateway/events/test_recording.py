@@ -15,8 +15,8 @@ from acp_gateway import __version__
 from acp_gateway.config.options import GatewaySection
 from acp_gateway.gateway.events.recording import (
     BURST,
-    LONGEST_BODY,
-    LONGEST_TEXT,
+    MAX_BODY_LENGTH,
+    MAX_TEXT_LENGTH,
     SHARE,
     LogRecorder,
     Recorder,
@@ -102,7 +102,7 @@ def test_secrets_are_left_out(directory: Path) -> None:
     ("message", "text"),
     [
         (b"npm banner \xff\x7f", "npm banner \ufffd\x7f"),
-        (b"x" * (LONGEST_TEXT + 1), "x" * LONGEST_TEXT + "… 1 characters left out"),
+        (b"x" * (MAX_TEXT_LENGTH + 1), "x" * MAX_TEXT_LENGTH + "… 1 characters left out"),
         (b' {"password":"hunter2"', "22 bytes that are no JSON"),
         (b'{"method":"_acp-gateway', "23 bytes that are no JSON"),
         (b'["acp-gateway"', "14 bytes that are no JSON"),
@@ -203,7 +203,7 @@ def test_bodies_are_logged_redacted_and_cut(caplog: pytest.LogCaptureFixture) ->
     first, second, third = [record.message for record in caplog.records]
     assert first == r'c1: <- {"method":"x","token":"\u2026"}'
     assert second == f"c1: -> {DONE.decode()}"
-    assert len(third) <= LONGEST_BODY + 20
+    assert len(third) <= MAX_BODY_LENGTH + 20
 
 
 def test_several_ways_of_recording_get_the_same(directory: Path, caplog: pytest.LogCaptureFixture) -> None:

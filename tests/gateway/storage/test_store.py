@@ -28,7 +28,7 @@ from acp_gateway.gateway.storage.database import Database, read_token_uses
 from acp_gateway.gateway.storage.histories import HistoryTables
 from acp_gateway.gateway.storage.records import Run, StoredJournal, StoredSession, TokenUse
 from acp_gateway.gateway.storage.store import READINGS, RETRY, Storage
-from acp_gateway.gateway.storage.write_delay import GATHERING, LONGEST_GATHERING
+from acp_gateway.gateway.storage.write_delay import GATHERING, MAX_GATHERING
 from acp_gateway.gateway.storage.write_queue import Batch, Change
 from acp_gateway.gateway.storage.writer import write
 from tests.doubles import TIMEOUT
@@ -2012,7 +2012,7 @@ async def test_the_write_delay_grows_with_the_time_of_the_batch_before(
             while len(pauses.seconds) <= number:
                 storage.append(1, b"x")
                 await trio.lowlevel.checkpoint()
-        assert pauses.seconds[:4] == pytest.approx([GATHERING, 0.1, LONGEST_GATHERING, GATHERING])
+        assert pauses.seconds[:4] == pytest.approx([GATHERING, 0.1, MAX_GATHERING, GATHERING])
 
 
 async def test_past_write_behind_limit_what_is_queued_is_written_at_once(

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from acp_gateway.gateway.storage.write_delay import GATHERING, LONGEST_GATHERING, WriteDelay
+from acp_gateway.gateway.storage.write_delay import GATHERING, MAX_GATHERING, WriteDelay
 
 
 @pytest.fixture
@@ -12,7 +12,7 @@ def delay() -> WriteDelay:
     return WriteDelay(max_age=0.5, max_bytes=1000)
 
 
-@pytest.mark.parametrize(("took", "seconds"), [(0.0, GATHERING), (0.1, 0.1), (7.0, LONGEST_GATHERING)])
+@pytest.mark.parametrize(("took", "seconds"), [(0.0, GATHERING), (0.1, 0.1), (7.0, MAX_GATHERING)])
 def test_the_write_delay_is_the_time_of_the_batch_before_within_bounds(
     delay: WriteDelay, took: float, seconds: float
 ) -> None:
@@ -28,7 +28,7 @@ def test_the_oldest_that_is_queued_waits_no_longer_than_write_delay(delay: Write
     assert delay.seconds(12.0, 7.0, 1) == 0.0
     delay.taken()
     delay.queued(12.0)
-    assert delay.seconds(12.0, 7.0, 1) == LONGEST_GATHERING
+    assert delay.seconds(12.0, 7.0, 1) == MAX_GATHERING
 
 
 def test_write_behind_limit_bytes_are_written_at_once(delay: WriteDelay) -> None:
