@@ -45,7 +45,7 @@ def check_configuration(config: Path | None) -> None:
     from acp_gateway.config.load import check_config, load_config
     from acp_gateway.errors import ConfigError
     from acp_gateway.security.token_store import TokenStore
-    from acp_gateway.server.serve import problems_with_files
+    from acp_gateway.server.config_check import problems_with_files
 
     findings = check_config(config)
     for finding in findings:

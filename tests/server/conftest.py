@@ -1,4 +1,4 @@
-"""Fixtures of the tests of listeners."""
+"""Fixtures of the tests of the server."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,10 +9,21 @@ from acp_gateway.gateway import gateway as gateway_module
 from acp_gateway.gateway.agent.orphans import ProcessRegistry
 from acp_gateway.gateway.agent.process import Spawner
 from acp_gateway.security.tls import create_certificate
+from acp_gateway.security.token_store import TokenStore
 from tests.doubles import ServingAgents
 from tests.server.echoing import (
     EchoingGateway,
 )
+
+
+@pytest.fixture
+def state_dir(tmp_path: Path) -> Path:
+    return tmp_path / "state"
+
+
+@pytest.fixture
+def token(state_dir: Path) -> str:
+    return TokenStore(state_dir).create("laptop", "ann", None)[1]
 
 
 @pytest.fixture
