@@ -9,7 +9,7 @@ help:
 	@echo 'make demo          the main job, on this machine, in under a minute'
 	@echo 'make test          run all tests but the slow ones; ARGS="tests/test_errors.py -k exit" runs a few'
 	@echo 'make test-slow     run the tests that need many seconds of real time'
-	@echo 'make fuzz          send random input to every parser and listener for ten minutes, or FUZZ_MINUTES'
+	@echo 'make fuzz          send random input to parsers, listeners and the core for ten minutes, or FUZZ_MINUTES'
 	@echo 'make soak          cut connections and kill gateways at random for a minute, or SOAK_SECONDS'
 	@echo 'make check         check format, lint, types and layers; run the wheel in an empty environment'
 	@echo 'make coverage      check that the tests of the core reach each of its branches'
@@ -36,8 +36,9 @@ demo: $(VENV)/has-run
 	@$(BIN)/python examples/demo.py
 
 # ARGS are pytest's: files, names of tests, options. Without them two processes share the files of the whole suite.
+# The bytecode of the tests is kept, whatever the environment says: compiling them takes longer than many of them run.
 test: $(VENV)/has-test
-	$(BIN)/python -m pytest -q $(if $(ARGS),$(ARGS),-n 2 --dist loadfile)
+	PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -q $(if $(ARGS),$(ARGS),-n 2 --dist loadfile)
 
 test-slow: $(VENV)/has-test
 	$(BIN)/python -m pytest -q -m slow

@@ -3,11 +3,11 @@
 from collections.abc import Iterable
 
 import pytest
-from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from acp_gateway.core.journal import FORMER_EPOCHS, Journal, Run
+from tests.fuzz.effort import effort
 
 
 def journal(limit: int, *turns: Iterable[bytes], running: Iterable[bytes] = ()) -> Journal:
@@ -342,7 +342,7 @@ class History(RuleBasedStateMachine):
 
 
 TestHistory = History.TestCase
-TestHistory.settings = settings(max_examples=100, stateful_step_count=40)
+TestHistory.settings = effort(50, steps=40)
 
 
 # Positions, and journals that another process of the gateway has written.

@@ -6,7 +6,7 @@ import time
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from acp_gateway.core.mcp_servers import (
@@ -20,6 +20,7 @@ from acp_gateway.core.mcp_servers import (
     screen,
 )
 from acp_gateway.protocol.jsonrpc import parse
+from tests.fuzz.effort import effort
 
 PROGRAM = '{"name" : "files","command":"/usr/bin/mcp-files","args":[],"env":[{"name":"KEY","value":"s3cret"}]}'
 OTHER_PROGRAM = '{"name":"git", "type":"stdio","command":"git-mcp"}'
@@ -451,7 +452,7 @@ def passes_through(before: Any, after: Any) -> bool:
     return bool(before == after)
 
 
-@settings(max_examples=400)
+@effort(100)
 @given(PARAMS, st.sampled_from([None, 1]), st.booleans())
 def test_no_request_has_a_local_server_left_in_it(params: dict[str, Any], indent: int | None, ascii_only: bool) -> None:
     message = {"id": 1, "method": "session/new", "params": params, "mcpServers": "beside"}

@@ -4,7 +4,7 @@ import json
 from typing import Any
 
 import pytest
-from hypothesis import event, given, settings
+from hypothesis import event, given
 from hypothesis import strategies as st
 
 from acp_gateway.core.output import AuditEvent
@@ -12,6 +12,7 @@ from acp_gateway.core.sessions import Role
 from acp_gateway.protocol.jsonrpc import parse
 from acp_gateway.protocol.methods import Capability
 from tests.core.scene import Peer, Scene, make_policy, news_params
+from tests.fuzz.effort import effort
 
 
 @pytest.fixture
@@ -1121,7 +1122,7 @@ def happens(scene: Scene, what: str) -> None:
         getattr(scene, what)()
 
 
-@settings(max_examples=400, deadline=None)
+@effort(150)
 @given(
     st.booleans(),
     st.booleans(),

@@ -11,7 +11,6 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import Any
 
-from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
@@ -22,6 +21,7 @@ from acp_gateway.core.multiplexer import Multiplexer
 from acp_gateway.core.registry import Registry
 from acp_gateway.core.sessions import Client, Role, Session, SessionScope
 from tests.core.scene import Shelf, checks_of, encode, journals_of, look, make_policy
+from tests.fuzz.effort import effort
 
 PLENTY = 1_000_000
 ABILITIES: list[dict[str, Any]] = [
@@ -272,4 +272,4 @@ class Restarting(RuleBasedStateMachine):
 
 
 TestRestarting = Restarting.TestCase
-TestRestarting.settings = settings(max_examples=300, stateful_step_count=60)
+TestRestarting.settings = effort(100, steps=60)

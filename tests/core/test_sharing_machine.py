@@ -7,7 +7,6 @@ with a connection each and one registry. The agent and its disk are part of the 
 from collections.abc import Iterator
 from typing import ClassVar
 
-from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
@@ -15,6 +14,7 @@ from acp_gateway.core.sessions import Role
 from acp_gateway.protocol import jsonrpc
 from acp_gateway.protocol.jsonrpc import RawId
 from tests.core.sharing_model import IDS, OPENINGS, OPTIONS, Body, Member, Record, SharingModel, World
+from tests.fuzz.effort import effort
 
 MANY = st.integers(0, 2**16)
 """Draw one of those present."""
@@ -374,6 +374,6 @@ class AnAgentForEach(Sharing):
 
 
 TestOneAgentForAll = OneAgentForAll.TestCase
-TestOneAgentForAll.settings = settings(max_examples=200, stateful_step_count=150)
+TestOneAgentForAll.settings = effort(50, steps=150)
 TestAnAgentForEach = AnAgentForEach.TestCase
-TestAnAgentForEach.settings = settings(max_examples=200, stateful_step_count=150)
+TestAnAgentForEach.settings = effort(50, steps=150)

@@ -60,7 +60,7 @@ def verdict(text: bytes) -> Envelope | int:
     return Envelope(message.kind, message.id, message.method, message.error, message.session, message.update)
 
 
-@effort(400)
+@effort(150)
 @given(texts.nearly_messages)
 @example(rb'{"id":1,"method":"a","x":["\ud83d",{"\ud83d":1e999}]}')
 @example(b'{"id":1,"method":"x"}\x0b')
@@ -68,7 +68,7 @@ def test_a_text_is_a_message_if_a_slow_parser_says_so(text: bytes) -> None:
     assert verdict(text) == reference.envelope(text)
 
 
-@effort(400)
+@effort(150)
 @given(texts.messages, st.sampled_from(texts.IDS), st.sampled_from(PATHS))
 @example(b'{"id":1,"PARAMS":{"a":1,"a":2},"x":2}', b"1", ())
 @example('{"params":{"a":1,"b":2},"param\u017f":1}'.encode(), b"1", ())
@@ -90,7 +90,7 @@ def test_what_is_read_in_a_message_is_what_a_slow_parser_reads(text: bytes, new:
         the_editors_side_reads_the_same(text, envelope)
 
 
-@effort(400)
+@effort(150)
 @given(texts.nearly_messages | said_in_sessions)
 @example(b'{"method":"session/update","params":{"sessionId":"s","update":{}}}')
 @example(b'{"method":"session/update","params":{"sessionId":"s"},"result":1}')
@@ -177,14 +177,14 @@ def test_however_deep_a_message_is_it_is_taken_or_refused(text: bytes, levels: i
         assert strict_parsing.repeated_member(deep) == reference.repeated_member(text[:-1] + b"}")
 
 
-@effort(300)
+@effort(150)
 @given(st.sampled_from(texts.IDS), st.sampled_from(texts.IDS))
 def test_two_ids_are_the_same_if_a_slow_parser_says_so(one: bytes, other: bytes) -> None:
     same = reference.id_key(one) == reference.id_key(other)
     assert (jsonrpc.id_key(RawId(one)) == jsonrpc.id_key(RawId(other))) is same
 
 
-@effort(200)
+@effort(150)
 @given(st.sampled_from(texts.IDS) | numbers)
 def test_the_whole_number_that_an_id_is_is_exact_where_it_could_be_one_of_ours(raw: bytes) -> None:
     number = jsonrpc.id_number(RawId(raw))
@@ -221,7 +221,7 @@ FORGIVING: tuple[Callable[[bytes], Any], ...] = (
 """Functions that read an unchecked text and never raise."""
 
 
-@effort(300)
+@effort(150)
 @given(texts.nearly_messages)
 @example(b'{"method":"_acp-gateway/ack","params":{"received":' + b"1" * 5000 + b"}}")
 def test_of_a_broken_text_nothing_is_said_but_that_it_is_broken(text: bytes) -> None:

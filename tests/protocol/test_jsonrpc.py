@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from acp_gateway.core import updates
@@ -20,6 +20,7 @@ from acp_gateway.protocol.jsonrpc import (
     RawId,
     parse,
 )
+from tests.fuzz.effort import effort
 from tests.protocol.json_documents import documents, mutated, pieces
 
 
@@ -390,7 +391,7 @@ def seen(text: bytes) -> Any:
     return message.kind, message_id, message.method, message.error
 
 
-@settings(max_examples=1000)
+@effort(300)
 @given(documents | mutated() | st.lists(pieces, max_size=12).map(b"".join) | st.binary(max_size=20))
 @example(rb'{"id":1,"method":"a","x":["\ud83d",{"\ud83d":1e999}]}')
 @example(rb'{"id":1,"\ud83d":1,"id":"\ud83d","method":"\ud83d"}')

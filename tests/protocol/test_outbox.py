@@ -4,7 +4,7 @@ import json
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
@@ -19,6 +19,7 @@ from acp_gateway.protocol.outbox import (
     goodbye,
     read_control,
 )
+from tests.fuzz.effort import effort
 
 MESSAGES = [b"1", b"22", b"333", b"4444"]
 ALL = 1_000_000
@@ -441,7 +442,7 @@ VALUES = [
 @given(
     st.lists(st.tuples(st.sampled_from(NAMES), st.sampled_from(VALUES)), max_size=4), st.sampled_from([b"", b"\xff"])
 )
-@settings(max_examples=300)
+@effort(100)
 def test_an_agent_cannot_print_a_control_message(members: list[tuple[bytes, bytes]], rest: bytes) -> None:
     # A gateway passes on no notification whose method is reserved, by its own reading of it: the other end must not
     # read the same text, with members repeated or spelled oddly, as something that it would not count.
@@ -638,4 +639,4 @@ class Talk(RuleBasedStateMachine):
 
 
 TestTalk = Talk.TestCase
-TestTalk.settings = settings(max_examples=100, stateful_step_count=40)
+TestTalk.settings = effort(50, steps=40)

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from acp_gateway.protocol import redaction
 from acp_gateway.protocol.redaction import MAX_SIZE, MIN_LIMIT, redact, redact_json
 from acp_gateway.protocol.secret_patterns import HIDDEN, OPTION, SHAPES, is_secret_name
+from tests.fuzz.effort import effort
 
 LIMIT = 1_000_000
 KEY = "-----BEGIN OPENSSH PRIVATE KEY-----\nb3BlbnNzaC1rZXktdjEAAAAA\n"
@@ -249,6 +250,7 @@ def planted(draw: st.DrawFn) -> tuple[str, Any]:
     return secret, node
 
 
+@effort(40)
 @given(planted(), st.integers(MIN_LIMIT, 2000), st.booleans())
 def test_no_planted_secret_comes_through(found: tuple[str, Any], limit: int, ascii_only: bool) -> None:
     secret, message = found

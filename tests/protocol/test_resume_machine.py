@@ -7,11 +7,11 @@ the connection was lost, and may still get what was on its way; and its answer t
 
 import json
 
-from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from acp_gateway.protocol.outbox import Mark, Outbox, acknowledgement, read_control
+from tests.fuzz.effort import effort
 
 PLENTY = 100_000
 
@@ -222,4 +222,4 @@ class Resuming(RuleBasedStateMachine):
 
 
 TestResuming = Resuming.TestCase
-TestResuming.settings = settings(max_examples=250, stateful_step_count=40)
+TestResuming.settings = effort(100, steps=40)

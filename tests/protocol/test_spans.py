@@ -19,6 +19,7 @@ from acp_gateway.protocol.spans import (
     string_value,
     value_end,
 )
+from tests.fuzz.effort import effort
 
 texts = st.text(st.characters(codec="utf-8") | st.sampled_from('\\"/\n\t{}[],:\u2028\x00'), max_size=8)
 numbers = st.integers() | st.floats(allow_nan=False, allow_infinity=False)
@@ -46,6 +47,7 @@ def test_a_value_ends_where_a_parser_says(value: Any, style: dict[str, Any]) -> 
     assert skip_space(text, end) == len(text)
 
 
+@effort(40)
 @given(st.dictionaries(texts, json_values), st.fixed_dictionaries(around))
 def test_members_are_those_that_a_parser_sees(value: dict[str, Any], style: dict[str, Any]) -> None:
     text = dump(value, **style)
@@ -53,6 +55,7 @@ def test_members_are_those_that_a_parser_sees(value: dict[str, Any], style: dict
     assert seen == list(value.items())
 
 
+@effort(40)
 @given(st.lists(json_values), st.fixed_dictionaries(around))
 def test_elements_are_those_that_a_parser_sees(value: list[Any], style: dict[str, Any]) -> None:
     text = dump(value, **style)

@@ -4,11 +4,12 @@ from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from acp_gateway.protocol import lookup, strict_parsing
 from acp_gateway.protocol.jsonrpc import InvalidMessage, parse
+from tests.fuzz.effort import effort
 from tests.protocol.json_documents import SCALARS, STRINGS, documents, mutated
 
 
@@ -135,7 +136,7 @@ compact = st.lists(
 ).map(lambda pairs: b"{%b}" % b",".join(b"%b:%b" % pair for pair in pairs))
 
 
-@settings(max_examples=500)
+@effort(200)
 @given(compact | documents | mutated())
 def test_the_strict_way_of_reading_any_text_says_what_two_looks_say(text: bytes) -> None:
     assert read_strictly(text) == read_twice(text)

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 import pytest
 import trio
 import trio.testing
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from websockets.frames import Frame
 from websockets.protocol import CLIENT, SERVER, Side
@@ -18,6 +18,7 @@ from acp_gateway.transports.maintained import SLOWEST_PEER
 from acp_gateway.transports.streams import READ_SIZE, CloseReason, MessageTooLarge, Stalled, Unfinished
 from acp_gateway.transports.websocket import PONG_BACKLOG, LibraryProtocol, Timing, WebSocketStream, library_log
 from acp_gateway.transports.websocket_frames import FRAME_SIZE, MAX_FRAMES
+from tests.fuzz.effort import effort
 from tests.transports.conftest import Tls
 from tests.transports.frames import (
     BINARY,
@@ -385,7 +386,7 @@ def frames_of(*, masked: bool) -> st.SearchStrategy[bytes]:
     return whole | whole | whole | others
 
 
-@settings(max_examples=300)
+@effort(100)
 @given(st.data())
 def test_messages_that_go_past_the_library_are_those_that_it_would_have_told_of(data: st.DataObject) -> None:
     side = data.draw(st.sampled_from([SERVER, CLIENT]))
