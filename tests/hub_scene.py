@@ -24,7 +24,7 @@ from acp_gateway.core.sessions import (
 )
 from acp_gateway.gateway.access import Access, ConnectRequest, Grant
 from acp_gateway.gateway.agent_supervisor import RunAgent
-from acp_gateway.gateway.attachment import BLANK, Disconnect
+from acp_gateway.gateway.attachment import NO_TAPE, Disconnect
 from acp_gateway.gateway.events.recording import Tape
 from acp_gateway.gateway.hub import Hub, Limits
 from acp_gateway.gateway.resumption import ResumableLink, ResumeClaim, claim, serve_resumed
@@ -67,7 +67,7 @@ class Peer(Editor):
         stream, ours = memory_message_stream_pair()
         super().__init__(stream)
         self.client = client
-        self.tape: Tape = BLANK
+        self.tape: Tape = NO_TAPE
         """Its recording."""
         self.ours = FragileStream(ours)
         self.scope = trio.CancelScope()

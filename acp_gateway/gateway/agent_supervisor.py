@@ -64,7 +64,7 @@ class AgentOwner(Protocol):
     def agent_lost(self, why: str, data: dict[str, Any], written: Written, details: str | None) -> None:
         """Notify clients that wait for the agent."""
 
-    async def wait_for_lone_client(self) -> None:
+    async def wait_for_only_client(self) -> None:
         """Wait until the agent's output may be read."""
 
 
@@ -151,9 +151,9 @@ class AgentSupervisor:
         self._high_water = high_water
         self._stall_timeout = stall_timeout
         # The last agent that was started, until its end has been recorded.
-        self._unended: Agent | None = None
+        self._unrecorded: Agent | None = None
         # Messages for an agent that is not started yet.
-        self._early: list[bytes] = []
+        self._queued: list[bytes] = []
         # Bytes sent to all agents so far.
         self._sent = 0
         # Shields the agent when `run` is cancelled: clients' last messages must reach it before it is stopped.
@@ -172,22 +172,22 @@ class AgentSupervisor:
     def send(self, messages: list[bytes]) -> None:
         """Send messages to the agent, or keep them until it is started."""
         if self.agent is None:
-            self._early += messages
+            self._queued += messages
             if self._owner.multiplexer.wants_agent:
                 self.changed.unpark_all()
-        elif self._early or messages:
-            messages, self._early = self._early + messages, []
+        elif self._queued or messages:
+            messages, self._queued = self._queued + messages, []
             try:
                 self.agent.messages.send_nowait(messages)
                 self._sent += sum(map(len, messages))
             except LOST:
                 pass
-        self._startup.look(self.agent if self._owner.multiplexer.initializing else None)
+        self._startup.watch(self.agent if self._owner.multiplexer.initializing else None)
 
     @property
     def pending_bytes(self) -> int:
         """Bytes that the agent has not read yet."""
-        early = sum(map(len, self._early))
+        early = sum(map(len, self._queued))
         return early + (0 if self.agent is None else self.agent.messages.pending_bytes)
 
     @property
@@ -239,13 +239,13 @@ class AgentSupervisor:
             start = self._backoff.next_start(trio.current_time())
         except TooManyRestarts as error:
             data = {"reason": "agent_ended", "agent": self._owner.name, "retryAfter": error.retry_after}
-            self._lose(str(error), data, self._last_written)
+            self._handle_loss(str(error), data, self._last_written)
             return False
         await trio.sleep_until(start)
         if not self._owner.attachments:
             # The clients that needed it have left meanwhile.
             self._owner.multiplexer.agent_stopped()
-            self._early.clear()
+            self._queued.clear()
         return bool(self._owner.attachments)
 
     async def _start(self, agents: trio.Nursery) -> Agent | None:
@@ -255,20 +255,20 @@ class AgentSupervisor:
             # Shielded, because Trio would leave a half-started task in this nursery, and wait for it forever.
             with trio.CancelScope(shield=True):
                 self._agent_life = trio.CancelScope(shield=True)
-                agent: Agent = await agents.start(self._hold_agent, self._agent_life)
+                agent: Agent = await agents.start(self._keep_running, self._agent_life)
         except AgentError as error:
             log.error("agent %s: %s", name, error)
             # The error quotes the configuration, which is only for clients that may see it.
             why = f"the agent {name} cannot be started"
-            self._lose(why, {"reason": "agent_not_started"}, details=str(error))
+            self._handle_loss(why, {"reason": "agent_not_started"}, details=str(error))
             return None
-        self.agent = self._unended = agent
+        self.agent = self._unrecorded = agent
         self._needed = trio.CancelScope()
         self._audit(AuditEvent("agent_started", None, {"agent": name, "pid": agent.pid}))
         self._owner.deliver()
         return agent
 
-    async def _hold_agent(self, life: trio.CancelScope, *, task_status: trio.TaskStatus[Agent]) -> None:
+    async def _keep_running(self, life: trio.CancelScope, *, task_status: trio.TaskStatus[Agent]) -> None:
         with life:
             await self._run_agent(task_status=task_status)
 
@@ -303,9 +303,9 @@ class AgentSupervisor:
                 self._awaits_output = False
                 if self.agent is not agent:
                     break  # It was given up in this very tick: its output would count as its successor's.
-                self._startup.hear(batch)
+                self._startup.receive_output(batch)
                 self._owner.receive_from_agent(batch)
-                await self._owner.wait_for_lone_client()
+                await self._owner.wait_for_only_client()
             nursery.cancel_scope.cancel()
         return too_large
 
@@ -342,11 +342,11 @@ class AgentSupervisor:
             self._needed.cancel()
         else:
             # It is not started yet.
-            self._lose(why, data)
+            self._handle_loss(why, data)
 
     def record_end(self) -> None:
         """Audit the end of the agent, once."""
-        agent, self._unended = self._unended, None
+        agent, self._unrecorded = self._unrecorded, None
         if agent is not None and agent.ended.is_set():
             _, data = agent.describe_end()
             ended = {name: data.get(name) for name in ("exitCode", "signal")}
@@ -357,11 +357,11 @@ class AgentSupervisor:
         if self.agent is agent:
             self._backoff.ended(trio.current_time(), why)
             self._last_written = written
-            self._lose(why, data, written)
+            self._handle_loss(why, data, written)
 
-    def _lose(
+    def _handle_loss(
         self, why: str, data: dict[str, Any], written: Written = NOTHING_WRITTEN, details: str | None = None
     ) -> None:
-        self._early.clear()
+        self._queued.clear()
         self.agent = None
         self._owner.agent_lost(why, data, written, details)

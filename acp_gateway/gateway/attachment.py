@@ -23,8 +23,8 @@ from acp_gateway.transports.metering import Charge, free
 from acp_gateway.transports.streams import CloseReason
 from acp_gateway.transports.timers import Args, Signal, TaskSpawner
 
-MARK_MESSAGES: Final = 1024
-MARK_BYTES: Final = 1024 * 1024
+MESSAGES_PER_MARK: Final = 1024
+BYTES_PER_MARK: Final = 1024 * 1024
 """After how much a client that counts is told anew where it is: until then it keeps what it has counted."""
 
 SESSIONS_PER_MARK: Final = 32
@@ -52,47 +52,47 @@ STOPPING: Final = Disconnect(CloseReason.GOING_AWAY, "the gateway is stopping", 
 BUG: Final = Disconnect(CloseReason.AGENT_GONE, "internal error", "internal")
 
 
-class _Blank:
+class _NoTape:
     """A tape on which nothing is written down."""
 
     def write(self, direction: Direction, messages: Sequence[bytes]) -> None: ...
     def close(self) -> None: ...
 
 
-BLANK: Final = _Blank()
+NO_TAPE: Final = _NoTape()
 
 
-class Connection:
+class ClientConnection:
     """One connection of a client, from its first message to its last."""
 
-    __slots__ = ("_ends", "given_up", "over", "served", "spawner", "stream")
+    __slots__ = ("_end_signal", "cancelled", "ended", "served", "spawner", "stream")
 
     def __init__(self, stream: MaintainedStream) -> None:
         self.stream = stream
         self.served = False
         """True once a task serves it, which will close it."""
-        self.given_up = False
-        self.over = False
+        self.cancelled = False
+        self.ended = False
         """True once the stream is not used any more."""
         self.spawner: TaskSpawner | None = None
         """Spawner of the task that serves it; None before and afterwards."""
-        self._ends = Signal()
+        self._end_signal = Signal()
 
     def use_spawner(self, spawner: TaskSpawner) -> None:
-        """Serve it with this spawner until `leave_alone`; cancelling the spawner ends that soon."""
+        """Serve it with this spawner until `drop_spawner`; cancelling the spawner ends that soon."""
         self.spawner = spawner
         self.stream.use_spawner(spawner)
 
-    def leave_alone(self) -> None:
+    def drop_spawner(self) -> None:
         """It is served no more."""
         if self.spawner is not None:
             self.spawner.cancel()
             self.spawner = None
             self.stream.use_spawner(None)
 
-    def give_up(self) -> None:
+    def cancel(self) -> None:
         """Stop the task that serves it at once."""
-        self.given_up = True
+        self.cancelled = True
         if self.spawner is not None:
             self.spawner.cancel()
 
@@ -104,13 +104,13 @@ class Connection:
 
     def end(self) -> None:
         """Mark the stream as not used any more."""
-        self.over = True
-        self._ends.notify()
+        self.ended = True
+        self._end_signal.notify()
 
-    async def wait_over(self) -> None:
+    async def wait_ended(self) -> None:
         """Wait until the stream is not used any more."""
-        while not self.over:
-            await self._ends.wait()
+        while not self.ended:
+            await self._end_signal.wait()
 
 
 class Attachment:
@@ -128,14 +128,14 @@ class Attachment:
     """
 
     __slots__ = (
-        "_grown",
+        "_connected",
         "_largest",
         "_marked_bytes",
+        "_memory_grew",
         "_progressed",
-        "_returns",
         "_unmarked",
-        "ahead",
         "away_since",
+        "catching_up",
         "charge",
         "client",
         "connection",
@@ -144,9 +144,9 @@ class Attachment:
         "disconnect_due",
         "ended",
         "link",
-        "returning",
+        "sent_while_congested",
         "tape",
-        "unhandled",
+        "unhandled_bytes",
     )
 
     def __init__(
@@ -158,18 +158,18 @@ class Attachment:
         receive_window: int = WINDOW,
         progressed: Callable[[], None],
         charge: Charge = free,
-        grown: Callable[[int], None] = lambda _: None,
-        tape: Tape = BLANK,
+        memory_grew: Callable[[int], None] = lambda _: None,
+        tape: Tape = NO_TAPE,
     ) -> None:
         self.client = client
         self.link = Link(
             window=window,
             high_water=high_water,
-            caught_up=self._catch_up,
+            caught_up=self._caught_up,
             receive_window=receive_window,
             enforces_window=True,
         )
-        self.connection: Connection | None = None
+        self.connection: ClientConnection | None = None
         """The last one; whether it is still there, the link knows."""
         self.ended = False
         """True once the client is only told the close reason."""
@@ -178,19 +178,19 @@ class Attachment:
         """When it is gone though it has not taken its last words, in seconds of Trio's clock, there or away."""
         self.away_since: float | None = None
         """When its connection was lost, in seconds of Trio's clock; None while it has one."""
-        self.returning = False
+        self.catching_up = False
         """True from a disconnection until the peer has everything that waited for it meanwhile."""
-        self.ahead = 0
+        self.sent_while_congested = 0
         """Bytes that were passed on to the agent while too much was pending for it."""
         self.discarding = False
         """True while messages to the client are dropped, because earlier ones were."""
         self.charge = charge
-        self.unhandled = 0
+        self.unhandled_bytes = 0
         """Bytes that have come and that nothing was done about yet."""
-        self._grown = grown
+        self._memory_grew = memory_grew
         self.tape = tape
         self._progressed = progressed
-        self._returns = Signal()
+        self._connected = Signal()
         # Bytes of the largest message that was sent since the peer was last up to date.
         self._largest = 0
         # How many messages were sent since the client was last told where it is, and how many bytes until then.
@@ -237,22 +237,22 @@ class Attachment:
             return True
         self.client.replays.clear()
         if waited:
-            self._catch_up()
+            self._caught_up()
         return False
 
     def _marks(self, messages: Sequence[bytes]) -> list[Mark]:
         """From time to time, where the client is when it has these messages, the last that were decided for it."""
         self._unmarked += len(messages)
-        if self._unmarked < MARK_MESSAGES and self.outbox.put_bytes - self._marked_bytes < MARK_BYTES:
+        if self._unmarked < MESSAGES_PER_MARK and self.outbox.put_bytes - self._marked_bytes < BYTES_PER_MARK:
             return []
         self._unmarked, self._marked_bytes = 0, self.outbox.put_bytes
         positions = list(self.client.positions().items())
         groups = range(0, len(positions), SESSIONS_PER_MARK)
         return [Mark(acknowledgement(0, dict(positions[start : start + SESSIONS_PER_MARK]))) for start in groups]
 
-    def _catch_up(self) -> None:
+    def _caught_up(self) -> None:
         """The peer has taken all that had to wait."""
-        self.returning = False
+        self.catching_up = False
         self._largest = 0
         self.client.replays.clear()
         self._progressed()
@@ -265,11 +265,11 @@ class Attachment:
     def end(self) -> None:
         """Stop the task that serves the client at once."""
         self.ended = True
-        self._returns.notify()
+        self._connected.notify()
         if self.connection is not None:
-            self.connection.give_up()
+            self.connection.cancel()
 
-    def cut_off(self, disconnect: Disconnect) -> None:
+    def discard_and_close(self, disconnect: Disconnect) -> None:
         """End the connection at once, and forget what waits for the peer and what still comes: it has no place for it.
 
         To have the end of all that told, take away `discarding`.
@@ -280,7 +280,7 @@ class Attachment:
         self.discarding = True
         self.close(disconnect)
 
-    def close_after_last_words(self, disconnect: Disconnect) -> None:
+    def close_after_sending(self, disconnect: Disconnect) -> None:
         """End the connection when the peer has taken what is there for it."""
         self.disconnect = self.disconnect or disconnect
         self.link.finish()
@@ -288,38 +288,38 @@ class Attachment:
 
     # Connections
 
-    def connect(self, stream: MaintainedStream, peer_received: int = 0) -> Connection:
+    def connect(self, stream: MaintainedStream, peer_received: int = 0) -> ClientConnection:
         """The client is there, or there again; as `Link.connect`. `over` says when the connection is used no more."""
         stream.meter.charge = self._charge_unfinished
         self.link.connect(stream, peer_received)
-        self.returning = self.returning and self.behind
-        self.connection = Connection(stream)
-        self._returns.notify()
+        self.catching_up = self.catching_up and self.behind
+        self.connection = ClientConnection(stream)
+        self._connected.notify()
         return self.connection
 
     def _charge_unfinished(self, messages: int = 0, size: int = 0, seconds: float = 0.0, frames: int = 0) -> float:
         """Charge the client for what has come and is no message, or none yet."""
-        self._grown(size)
+        self._memory_grew(size)
         return self.charge(messages, size, seconds, frames)
 
     @property
     def incoming_bytes(self) -> int:
         """Bytes of what the client has sent that are kept: unfinished messages, and what waits to be passed on."""
-        stream = None if self.connection is None or self.connection.over else self.connection.stream
+        stream = None if self.connection is None or self.connection.ended else self.connection.stream
         unfinished = 0 if stream is None else stream.unfinished_bytes
-        return unfinished + self.unhandled + self.client.waiting_size
+        return unfinished + self.unhandled_bytes + self.client.waiting_size
 
-    async def returns(self) -> bool:
+    async def wait_connected(self) -> bool:
         """Wait until there is a connection; False where the client was given up instead."""
         while self.link.stream is None and not self.ended:
-            await self._returns.wait()
+            await self._connected.wait()
         return not self.ended
 
     def use_spawner(self, spawner: TaskSpawner) -> None:
-        """Serve the connection with this spawner, also to send what has to wait, until `Connection.leave_alone`."""
+        """Serve the connection with this spawner, also to send what has to wait, until `drop_spawner`."""
         assert self.connection is not None
         self.connection.use_spawner(spawner)
-        if self.ended or self.connection.given_up:
+        if self.ended or self.connection.cancelled:
             spawner.cancel()
         if self.behind or self.disconnect is not None:
             self.spawn(self._send_waiting)
@@ -334,17 +334,17 @@ class Attachment:
         if await self.link.catch_up():
             self.end()
 
-    def evict(self) -> None:
+    def drop_connection(self) -> None:
         """Give up the connection that there is, for a newer one that is about to come: it may long be dead."""
         self.link.disconnect()
         if self.connection is not None:
-            self.connection.give_up()
+            self.connection.cancel()
             if not self.connection.served:
                 self.connection.end()
 
-    def lose(self, now: float) -> None:
+    def connection_lost(self, now: float) -> None:
         """The connection is lost; the client may come back."""
         self.away_since = now
-        self.returning = True
+        self.catching_up = True
         self.link.disconnect()
         self._progressed()

@@ -16,7 +16,7 @@ import trio
 
 from acp_gateway.core.multiplexer import Multiplexer
 from acp_gateway.gateway.agent_supervisor import AgentSupervisor
-from acp_gateway.gateway.attachment import Attachment, Connection, Disconnect
+from acp_gateway.gateway.attachment import Attachment, ClientConnection, Disconnect
 from acp_gateway.protocol import jsonrpc
 from acp_gateway.transports.link import Miscounted, Overrun
 from acp_gateway.transports.streams import CloseReason, Flooded, MessageTooLarge, Unfinished
@@ -81,8 +81,8 @@ class ClientPump:
 
     async def serve(self, attachment: Attachment) -> None:
         """Relay for a client until it is gone, over all connections that its link has."""
-        while await self._serve_connection(attachment) and await attachment.returns():
-            self._take_back(attachment)
+        while await self._serve_connection(attachment) and await attachment.wait_connected():
+            self._reconnected(attachment)
 
     async def _serve_connection(self, attachment: Attachment) -> bool:
         """Relay over the current connection of a client; return whether the client may resume over another one."""
@@ -95,8 +95,8 @@ class ClientPump:
                     self._start_upkeep(attachment, connection, TaskSpawner(nursery))
                     left = await self._relay(attachment)
                 finally:
-                    attachment.unhandled = 0
-                    connection.leave_alone()
+                    attachment.unhandled_bytes = 0
+                    connection.drop_spawner()
         finally:
             # The close reason is sent over the newest connection; a replaced one is only released.
             if attachment.connection is not connection:
@@ -107,14 +107,14 @@ class ClientPump:
         await connection.abort()
         # A newer connection may exist by now, or may have been lost already.
         if attachment.away_since is None and (attachment.connection is connection or attachment.link.stream is None):
-            attachment.lose(trio.current_time())
+            attachment.connection_lost(trio.current_time())
             self._multiplexer.pass_time(trio.current_time())
             self._multiplexer.client_away(attachment.client)
             self._owner.deliver()
             log.info("%s: disconnected, keeping its link", attachment.client.name)
         return True
 
-    def _start_upkeep(self, attachment: Attachment, connection: Connection, spawner: TaskSpawner) -> None:
+    def _start_upkeep(self, attachment: Attachment, connection: ClientConnection, spawner: TaskSpawner) -> None:
         """Start everything that a connection needs besides being read."""
         attachment.use_spawner(spawner)
         self._timers.schedule(connection.stream.tick, spawner)
@@ -125,7 +125,7 @@ class ClientPump:
         if attachment.disconnect is not None:
             self.bound_last_messages(attachment)
 
-    def _take_back(self, attachment: Attachment) -> None:
+    def _reconnected(self, attachment: Attachment) -> None:
         """Handle the return of a client."""
         since, attachment.away_since = attachment.away_since, None
         away = 0.0 if since is None else trio.current_time() - since
@@ -148,7 +148,7 @@ class ClientPump:
         try:
             while True:
                 batch = await attachment.link.receive_batch()
-                size = attachment.unhandled = sum(map(len, batch))
+                size = attachment.unhandled_bytes = sum(map(len, batch))
                 attachment.tape.write("from_client", batch)
                 if not resumable:
                     await self._hold_back(attachment, size)
@@ -163,7 +163,7 @@ class ClientPump:
                     surcharge += self._multiplexer.take_surcharge()
                     if handled < 0:
                         return True  # The client was cut off: its further requests are dropped.
-                attachment.unhandled = 0
+                attachment.unhandled_bytes = 0
                 self._memory_grew(size)
                 if resumable:
                     self._acknowledge(attachment)
@@ -218,14 +218,14 @@ class ClientPump:
 
     # Flow control
 
-    def _watch_link(self, attachment: Attachment, connection: Connection, now: float) -> float:
+    def _watch_link(self, attachment: Attachment, connection: ClientConnection, now: float) -> float:
         """Acknowledge messages, and give up a silent connection; return the time of the next call."""
         due = attachment.link.tick(now, self._link_timeout)
         if due is None:
             log.info(
                 "%s: the connection was lost: nothing was heard for %g s", attachment.client.name, self._link_timeout
             )
-            connection.give_up()
+            connection.cancel()
             return inf
         return due
 
@@ -247,11 +247,11 @@ class ClientPump:
         cancellation, or a response. The delay is bounded, because the end of the client would go unnoticed in it.
         """
         if not self._supervisor.congested:
-            attachment.ahead = 0
+            attachment.sent_while_congested = 0
             return
-        attachment.ahead += size
-        if attachment.ahead > self._high_water:
-            attachment.ahead = 0
+        attachment.sent_while_congested += size
+        if attachment.sent_while_congested > self._high_water:
+            attachment.sent_while_congested = 0
             await self._supervisor.wait_or_stop()
 
     def bound_last_messages(self, attachment: Attachment) -> None:

@@ -22,12 +22,12 @@ log = logging.getLogger(__name__)
 
 REVOKED = Disconnect(CloseReason.POLICY, "the token is not valid any more", "unauthorized")
 ROTATED = Disconnect(CloseReason.POLICY, "the token was rotated: show the new one", "unauthorized")
-CROWDED = Disconnect(CloseReason.POLICY, "others needed the room", "evicted")
+EVICTED = Disconnect(CloseReason.POLICY, "others needed the room", "evicted")
 REVOKED_CERTIFICATE = Disconnect(CloseReason.POLICY, "the client certificate was revoked", "unauthorized")
-ENDED = Disconnect(CloseReason.POLICY, "the client certificate has expired", "unauthorized")
+CERTIFICATE_EXPIRED = Disconnect(CloseReason.POLICY, "the client certificate has expired", "unauthorized")
 
 
-class Connection(Protocol):
+class ManagedConnection(Protocol):
     """A connection whose credential has to stay valid."""
 
     @property
@@ -41,7 +41,7 @@ class Connection(Protocol):
     def close(self, disconnect: Disconnect) -> None:
         """End it for good."""
 
-    def lose(self) -> bool:
+    def drop(self) -> bool:
         """Take its connection away so that it may come back with another token; False where it can't."""
 
 
@@ -76,7 +76,7 @@ class _Watch:
 
     __slots__ = ("_connections", "account", "connection", "ended", "shares")
 
-    def __init__(self, connection: Connection, connections: "Connections") -> None:
+    def __init__(self, connection: ManagedConnection, connections: "Connections") -> None:
         self.connection = connection
         self.ended = False
         """True while it is being closed, which may take a while."""
@@ -139,7 +139,7 @@ class Connections:
         if access.session is not None:
             name, most = "connections_per_guest", limits.connections_per_guest
         # What an identity has away is its own to come back to; a guest's next visit is as good as its last one.
-        if has >= most and not (access.session is not None and self._give_up_one_away(account)):
+        if has >= most and not (access.session is not None and self._evict_one_away(account)):
             raise Busy(f"{name} ({most}) are there already; try later")
         if access.session is None and access.role == "observer" and self._sharing[_sharing(access)] >= (most + 1) // 2:
             # Observers do not keep the controllers of their identity out.
@@ -150,7 +150,7 @@ class Connections:
             # If both are small, half of all are for every identity.
             most -= min(limits.reserved_connections, most // 2)
             why = f"max_connections ({limits.max_connections}) but for reserved_connections are there already"
-        if len(self._watches) >= most and not self._give_up_one_away(account, more_than=has):
+        if len(self._watches) >= most and not self._evict_one_away(account, more_than=has):
             raise Busy(f"{why}; try later")
 
     def rate_limiter(self, identity: str, *, guest: bool = False, observer: bool = False) -> RateLimiter:
@@ -170,7 +170,7 @@ class Connections:
             together = self._buckets[account] = TokenBucket(1.0, burst, trio.current_time())
         return RateLimiter(self._rates, together, self._sharing, parts, trio.current_time)
 
-    def watched(self, connection: Connection) -> AbstractContextManager[None]:
+    def watched(self, connection: ManagedConnection) -> AbstractContextManager[None]:
         """Count what is in this block, and end it when its credential is not valid any more."""
         return _Watch(connection, self)
 
@@ -188,7 +188,7 @@ class Connections:
         _count_down(self._counts, watch.account)
         _count_down(self._sharing, watch.shares)
 
-    def _give_up_one_away(self, account: Hashable, *, more_than: int | None = None) -> bool:
+    def _evict_one_away(self, account: Hashable, *, more_than: int | None = None) -> bool:
         """Give up the connection that has been away for longest; False without any.
 
         It is one of the given account. With `more_than`, it is of the account that has most connections, of those that
@@ -207,29 +207,29 @@ class Connections:
         watch.ended = True
         # At once: to say goodbye may take its time, and more may come before that.
         self.discard(watch)
-        watch.connection.close(CROWDED)
+        watch.connection.close(EVICTED)
         return True
 
     def enforce(self) -> None:
         """End the connections whose token or certificate is not valid any more."""
         # One look for each credential: right after a change, each reads the file of tokens again.
-        objections: dict[Access, Disconnect | None] = {}
+        reasons: dict[Access, Disconnect | None] = {}
         for watch in list(self._watches):
             access = watch.connection.access
-            if access not in objections:
-                objections[access] = self._objection(access)
-            disconnect = objections[access]
+            if access not in reasons:
+                reasons[access] = self._closing_reason(access)
+            disconnect = reasons[access]
             if disconnect is None or watch.ended:
                 continue
-            if disconnect is ROTATED and watch.connection.lose():
+            if disconnect is ROTATED and watch.connection.drop():
                 continue
             log.warning("%s is not valid any more: closing its connection", access.credential)
             watch.ended = True
             watch.connection.close(disconnect)
 
-    def _objection(self, access: Access) -> Disconnect | None:
+    def _closing_reason(self, access: Access) -> Disconnect | None:
         if access.expires is not None and self._now() >= access.expires:
-            return ENDED
+            return CERTIFICATE_EXPIRED
         if access.certificate_id is not None and access.certificate_id in self._revoked:
             return REVOKED_CERTIFICATE
         token = access.token

@@ -19,7 +19,7 @@ from acp_gateway.errors import AgentError, ConfigError, LinkGone
 from acp_gateway.gateway.access import Access, ConnectRequest, Grant
 from acp_gateway.gateway.admission import Authorizer
 from acp_gateway.gateway.agent.process import Agent, Launch, Spawner, run_agent
-from acp_gateway.gateway.attachment import BLANK, BUG, STOPPING, Disconnect
+from acp_gateway.gateway.attachment import BUG, NO_TAPE, STOPPING, Disconnect
 from acp_gateway.gateway.connections import Connections
 from acp_gateway.gateway.control_channel import ControlContext, serve_control_channel
 from acp_gateway.gateway.events.audit import NO_AUDIT, Audit, AuditThrottle
@@ -74,7 +74,7 @@ class _ControlConnection:
         self.disconnect = disconnect
         self.scope.cancel()
 
-    def lose(self) -> bool:
+    def drop(self) -> bool:
         return False
 
 
@@ -94,7 +94,7 @@ class Gateway:
         self.config = config
         self.tokens = tokens
         self.audit = audit
-        self._book = AuditThrottle(audit)
+        self._throttle = AuditThrottle(audit)
         self.revocations = Revocations()
         """Revoked client certificates."""
         self.connections = Connections(config.limits, tokens, revocations=self.revocations)
@@ -126,7 +126,7 @@ class Gateway:
             start_task=self._start_task,
             connections=self.connections,
             archive=self._archive,
-            audit=self._book,
+            audit=self._throttle,
             hooks=self._hooks,
         )
         self._admissions = Authorizer(config, self.registry, self.storage)
@@ -150,7 +150,7 @@ class Gateway:
             try:
                 async with trio.open_nursery() as self._nursery:
                     self._start_task(self._enforce)
-                    self._start_task(self._book.run)
+                    self._start_task(self._throttle.run)
                     self._start_task(self._forget_expired)
                     self._start_task(self._hooks.run)
                     task_status.started()
@@ -226,8 +226,8 @@ class Gateway:
         """Record the start of a connection, and return its recording."""
         name, admission = attached.client.name, attached.admission
         about = {"connection": name, "agent": admission.agent, "identity": admission.access.identity}
-        self._book.record("attached", **about, credential=admission.access.credential, role=admission.role.value)
-        tape = BLANK if self._recorder is None else self._recorder.open(name, about)
+        self._throttle.record("attached", **about, credential=admission.access.credential, role=admission.role.value)
+        tape = NO_TAPE if self._recorder is None else self._recorder.open(name, about)
         observes = "" if attached.client.controls else ", to observe"
         log.info("%s: attached to agent %s as %s%s", name, admission.agent, admission.access.identity, observes)
         if isinstance(attached, ResumableLink):
@@ -241,7 +241,7 @@ class Gateway:
             self._links.end(attached, disconnect)
         tape.close()
         why = disconnect.text or "left" if disconnect else "stopped"
-        self._book.record("detached", connection=name, identity=attached.access.identity, why=why)
+        self._throttle.record("detached", connection=name, identity=attached.access.identity, why=why)
         log.info("%s: detached", name)
 
     def resume(self, access: Access, link_id: str, received: int) -> ResumeClaim:

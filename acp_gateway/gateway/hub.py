@@ -36,7 +36,7 @@ from acp_gateway.core.sessions import AgentHandle, Client, DirectoryCheck, Direc
 from acp_gateway.core.states import ClientPhase
 from acp_gateway.gateway.agent.startup import Written
 from acp_gateway.gateway.agent_supervisor import AgentSupervisor, RunAgent
-from acp_gateway.gateway.attachment import BLANK, BUG, EXPIRED, STOPPING, TOO_SLOW, Attachment, Disconnect
+from acp_gateway.gateway.attachment import BUG, EXPIRED, NO_TAPE, STOPPING, TOO_SLOW, Attachment, Disconnect
 from acp_gateway.gateway.client_pump import ClientPump
 from acp_gateway.gateway.events.recording import Tape
 from acp_gateway.transports.link import WINDOW
@@ -53,7 +53,7 @@ LOGGED_AS_WARNINGS: Final = 20
 TICK: Final = 10.0
 """Seconds between two checks of timeouts, or a quarter of the shortest timeout if that is less."""
 
-STRANGER_GRACE: Final = 60.0
+UNUSED_LINK_GRACE: Final = 60.0
 """Seconds that a client without sessions and open requests may be away: it loses nothing by a new link. It may not even
 know its link, if the lost message was the answer to its handshake."""
 
@@ -185,7 +185,7 @@ class Hub:
 
     # Clients
 
-    async def serve(self, stream: MaintainedStream, client: Client, tape: Tape = BLANK) -> Disconnect:
+    async def serve(self, stream: MaintainedStream, client: Client, tape: Tape = NO_TAPE) -> Disconnect:
         """Relay for a client until it is gone; then close its stream, and return the reason. `run` must be running.
 
         Messages are recorded on the tape. A client that counts messages may resume its link after its connection was
@@ -200,7 +200,7 @@ class Hub:
             receive_window=self._limits.receive_window,
             progressed=self._wake,
             charge=self._services.rate_limiter(client),
-            grown=self._services.memory_grew,
+            memory_grew=self._services.memory_grew,
             tape=tape,
         )
         attachment.connect(stream)
@@ -250,7 +250,7 @@ class Hub:
         """Detach a client for which too much is waiting, unless it is about to leave anyway."""
         name, limit = "outbox_limit", self._limits.outbox_limit
         # A client that has just returned is not slow because of what waited for it meanwhile.
-        if attachment.away_since is not None or (attachment.returning and self._limits.away_limit > limit):
+        if attachment.away_since is not None or (attachment.catching_up and self._limits.away_limit > limit):
             name, limit = "away_limit", self._limits.away_limit
         # Messages in flight on a resumable link have a limit of their own, and may be the whole of a replayed history.
         in_flight = self._limits.window if attachment.link.resumable and attachment.away_since is None else 0
@@ -260,7 +260,7 @@ class Hub:
     def detach(self, attachment: Attachment, why: str) -> None:
         """End the connection of a client that is too slow."""
         log.warning("%s: detached: %s", attachment.client.name, why)
-        attachment.cut_off(Disconnect(CloseReason.POLICY, why, TOO_SLOW))
+        attachment.discard_and_close(Disconnect(CloseReason.POLICY, why, TOO_SLOW))
 
     # The agent
 
@@ -272,7 +272,7 @@ class Hub:
         # Journals grow even without clients.
         self._services.memory_grew(sum(map(len, batch)))
 
-    async def wait_for_lone_client(self) -> None:
+    async def wait_for_only_client(self) -> None:
         """Wait until a client that is the only one has read what there is for it, which delays no other client.
 
         A slow observer must not slow down another user's agent, nor one session another one.
@@ -300,7 +300,7 @@ class Hub:
         self.multiplexer.agent_lost(why, data, written, details)
         self.deliver()
         for attachment in leaving:
-            attachment.close_after_last_words(Disconnect(CloseReason.AGENT_GONE, why))
+            attachment.close_after_sending(Disconnect(CloseReason.AGENT_GONE, why))
             if attachment.away_since is None:
                 self._pump.bound_last_messages(attachment)
 
@@ -346,11 +346,11 @@ class Hub:
             now = trio.current_time()
             self.multiplexer.pass_time(now)
             self.deliver()
-            self._end_absences(now)
+            self._expire_away_clients(now)
             if self._shared and now - self._last_activity >= limits.idle_timeout and not self.multiplexer.busy:
                 self._stop_idle()
 
-    def _end_absences(self, now: float) -> None:
+    def _expire_away_clients(self, now: float) -> None:
         """Close the links of clients that have been away for too long."""
         limits = self._limits
         idle = not self._shared and not self.multiplexer.busy
@@ -364,8 +364,8 @@ class Hub:
             quiet = now - max(attachment.away_since, self._last_activity)
             client = attachment.client
             wants = client.sessions or client.requests or client.agent_requests or attachment.disconnect is not None
-            stranger = away >= STRANGER_GRACE and not wants
-            if stranger or away >= limits.away_grace or (idle and quiet >= limits.away_grace_idle):
+            unused = away >= UNUSED_LINK_GRACE and not wants
+            if unused or away >= limits.away_grace or (idle and quiet >= limits.away_grace_idle):
                 log.info("%s: gone: it was away for %.0f s", attachment.client.name, away)
                 attachment.close(Disconnect(CloseReason.POLICY, "it was away for too long", EXPIRED))
 

@@ -28,13 +28,13 @@ from acp_gateway.transports.timers import Args
 
 log = logging.getLogger(__name__)
 
-READING_TIMEOUT: Final = 10.0
+LOAD_TIMEOUT: Final = 10.0
 """Seconds to wait for a history from the disk; its session is opened without it then."""
 
-LOOKING_TIMEOUT: Final = 10.0
+CHECK_TIMEOUT: Final = 10.0
 """Seconds to wait for a directory check; a lost network file system may never answer."""
 
-LOOKERS: Final = 8
+CHECK_THREADS: Final = 8
 """Maximum number of concurrent directory checks."""
 
 InThread = Callable[[Callable[[], DirectoryCheckResult]], Awaitable[DirectoryCheckResult]]
@@ -84,7 +84,7 @@ class GatewayServices:
     ) -> None:
         # A disk that does not answer occupies these threads and no others.
         self.in_thread: InThread = partial(
-            trio.to_thread.run_sync, abandon_on_cancel=True, limiter=trio.CapacityLimiter(LOOKERS)
+            trio.to_thread.run_sync, abandon_on_cancel=True, limiter=trio.CapacityLimiter(CHECK_THREADS)
         )
         self._config = config
         self._hubs = hubs
@@ -134,7 +134,7 @@ class GatewayServices:
     async def _load_journal(self, hub: Hub, session: Session) -> None:
         with contained(hub):
             journal = None
-            with trio.move_on_after(READING_TIMEOUT) as timeout:
+            with trio.move_on_after(LOAD_TIMEOUT) as timeout:
                 journal = await self._archive.read(session, self._config.gateway.journal_limit)
             if timeout.cancelled_caught:
                 log.error("session %.80r of agent %s: its history could not be read in time", session.id, session.agent)
@@ -164,7 +164,7 @@ class GatewayServices:
             Problem("the disk did not say in time whether that directory is there", {"reason": "slow"})
         )
         with contained(hub):
-            with trio.move_on_after(LOOKING_TIMEOUT):
+            with trio.move_on_after(CHECK_TIMEOUT):
                 result = await self.in_thread(look)
             hub.directories_checked(check, result)
 

@@ -51,7 +51,7 @@ class AttachedClient:
         if self.client in self.hub.attachments:
             self.hub.attachments[self.client].close(disconnect)
 
-    def lose(self) -> bool:
+    def drop(self) -> bool:
         """Take its connection away so that it may come back; False where it can't."""
         return False
 
@@ -65,10 +65,10 @@ class ResumableLink(AttachedClient):
     claims: int = 0
     """Number of attempts to resume it: only the last one succeeds."""
 
-    def lose(self) -> bool:
+    def drop(self) -> bool:
         if self.client not in self.hub.attachments:
             return False
-        self.hub.attachments[self.client].evict()
+        self.hub.attachments[self.client].drop_connection()
         return True
 
 
@@ -115,10 +115,10 @@ class LinkRegistry:
         Raises `TooFarBehind`, `LinkExpired`, or `LinkGone` if there is none, or one of another principal.
         """
         link = self._links.get(link_id)
-        if link is not None and link.attachment is not None and _same(link.admission.access, access):
+        if link is not None and link.attachment is not None and _is_same_principal(link.admission.access, access):
             return link
         ended = self._ended.get(link_id)
-        if ended is None or not _same(ended.access, access):
+        if ended is None or not _is_same_principal(ended.access, access):
             raise LinkGone("this link is not known here; begin a new one")
         if ended.reason is TooFarBehind:
             raise TooFarBehind("more came for this link than could be kept; begin a new one")
@@ -127,7 +127,7 @@ class LinkRegistry:
         raise LinkGone("this link is not known here; begin a new one")
 
 
-def _same(one: Access, other: Access) -> bool:
+def _is_same_principal(one: Access, other: Access) -> bool:
     """Check whether two connections have the same token or certificate, or the same user by the kernel."""
     return (one.identity, one.credential) == (other.identity, other.credential)
 
@@ -143,7 +143,7 @@ def claim(link: ResumableLink, peer_received: int) -> ResumeClaim:
             # No connection has it: its client will begin a new link, and reopen its sessions there.
             attachment.close(_MISCOUNTED)
         raise LinkGone("this link can't be resumed from there; begin a new one")
-    attachment.evict()
+    attachment.drop_connection()
     link.claims += 1
     return ResumeClaim(link, link.claims, peer_received, attachment.link.received)
 
@@ -158,6 +158,6 @@ async def serve_resumed(stream: MaintainedStream, resumption: ResumeClaim) -> No
     try:
         # The task that serves the link closes it when all are cancelled, in bounded time.
         with trio.CancelScope(shield=True):
-            await connection.wait_over()
+            await connection.wait_ended()
     finally:
         await stream.abort()

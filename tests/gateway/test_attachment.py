@@ -10,7 +10,7 @@ from trio.testing import wait_all_tasks_blocked
 
 from acp_gateway.core.journal import Journal
 from acp_gateway.core.sessions import SESSION_ID_SIZE, Client, Session, SessionScope
-from acp_gateway.gateway.attachment import MARK_BYTES, MARK_MESSAGES, SESSIONS_PER_MARK, Attachment, Disconnect
+from acp_gateway.gateway.attachment import BYTES_PER_MARK, MESSAGES_PER_MARK, SESSIONS_PER_MARK, Attachment, Disconnect
 from acp_gateway.protocol.outbox import Mark
 from acp_gateway.transports.link import CHUNK
 from acp_gateway.transports.memory import memory_message_stream_pair
@@ -58,7 +58,7 @@ class Scene:
         async with trio.open_nursery() as nursery:
             self.attachment.use_spawner(TaskSpawner(nursery))
             await trio.sleep_forever()
-        self.attachment.connection.leave_alone()
+        self.attachment.connection.drop_spawner()
         self.done.set()
 
 
@@ -215,8 +215,8 @@ async def test_what_is_said_first_about_the_end_counts() -> None:
     attachment = Scene().attachment
     attachment.close(Disconnect(CloseReason.POLICY, "revoked"))
     attachment.close(BYE)
-    attachment.close_after_last_words(BYE)
-    attachment.cut_off(BYE)
+    attachment.close_after_sending(BYE)
+    attachment.discard_and_close(BYE)
     assert attachment.disconnect is not None
     assert attachment.disconnect.text == "revoked"
 
@@ -234,7 +234,7 @@ async def test_a_connection_that_is_closed_at_once_keeps_what_there_still_is_for
 async def test_a_peer_that_is_cut_off_gets_nothing_more_until_its_last_answers() -> None:
     async with serving(Scene()) as scene:
         scene.fall_behind()
-        scene.attachment.cut_off(BYE)
+        scene.attachment.discard_and_close(BYE)
         scene.attachment.send([b"behind the gap"])
         assert not scene.attachment.behind
         scene.attachment.discarding = False
@@ -255,7 +255,7 @@ async def test_giving_up_on_a_stream_that_is_lost_leaves_nothing(error: Exceptio
 async def test_last_words_are_waited_for_until_the_peer_has_taken_them() -> None:
     async with serving(Scene()) as scene:
         scene.fall_behind()
-        scene.attachment.close_after_last_words(BYE)
+        scene.attachment.close_after_sending(BYE)
         await wait_all_tasks_blocked()
         assert not scene.attachment.ended
         assert await scene.peer.receive_batch() == [b"y" * HIGH_WATER]
@@ -268,7 +268,7 @@ async def test_last_words_are_waited_for_until_the_peer_has_taken_them() -> None
 
 async def test_a_connection_with_nothing_on_its_way_ends_at_once() -> None:
     async with serving(Scene()) as scene:
-        scene.attachment.close_after_last_words(BYE)
+        scene.attachment.close_after_sending(BYE)
     assert scene.attachment.ended
 
 
@@ -280,7 +280,7 @@ async def test_last_words_for_a_peer_that_is_lost_are_not_waited_for(behind: boo
             scene.fall_behind()
             await wait_all_tasks_blocked()
         scene.stream.drain_error = error
-        scene.attachment.close_after_last_words(BYE)
+        scene.attachment.close_after_sending(BYE)
         await wait_all_tasks_blocked()
         await scene.peer.aclose()
     assert scene.attachment.ended
@@ -292,7 +292,7 @@ async def test_the_loss_of_a_stream_does_not_keep_its_connection_from_ending_lat
         scene.stream.drain_error = error
         scene.fall_behind()
         await wait_all_tasks_blocked()
-        scene.attachment.close_after_last_words(BYE)
+        scene.attachment.close_after_sending(BYE)
     assert scene.attachment.ended
 
 
@@ -304,7 +304,7 @@ async def test_who_takes_part_in_many_sessions_is_told_of_them_in_small_marks() 
     for number in range(SESSIONS_PER_MARK + 1):
         client.sessions[Session("agent", f"s{number}", "me", Journal(1000, f"e{number}"))] = None
     attachment = Attachment(client, high_water=1 << 20, window=1 << 20, progressed=lambda: None)
-    attachment.send([SMALL] * MARK_MESSAGES)
+    attachment.send([SMALL] * MESSAGES_PER_MARK)
     marks = [json.loads(message) for message in attachment.outbox.messages() if type(message) is Mark]
     assert [len(mark["params"]["positions"]) for mark in marks] == [SESSIONS_PER_MARK, 1]
     assert {name for mark in marks for name in mark["params"]["positions"]} == {s.id for s in client.sessions}
@@ -312,12 +312,12 @@ async def test_who_takes_part_in_many_sessions_is_told_of_them_in_small_marks() 
 
 async def test_marks_that_are_large_themselves_do_not_call_for_others() -> None:
     client = Client("test", SessionScope("me"), link="L")
-    for number in range(MARK_BYTES // SESSION_ID_SIZE):
+    for number in range(BYTES_PER_MARK // SESSION_ID_SIZE):
         client.sessions[Session("agent", f"{number:0{SESSION_ID_SIZE}}", "me", Journal(1000, "e"))] = None
     attachment = Attachment(client, high_water=1 << 20, window=1 << 20, progressed=lambda: None)
-    attachment.send([SMALL] * MARK_MESSAGES)
+    attachment.send([SMALL] * MESSAGES_PER_MARK)
     told = attachment.outbox.unconfirmed_bytes
-    assert told > MARK_BYTES
+    assert told > BYTES_PER_MARK
     attachment.send([SMALL])
     assert attachment.outbox.unconfirmed_bytes == told + len(SMALL)
 
@@ -326,8 +326,8 @@ async def test_a_client_that_counts_and_is_in_no_session_is_told_nothing() -> No
     attachment = Attachment(
         Client("test", SessionScope("me"), link="L"), high_water=100, window=1 << 20, progressed=lambda: None
     )
-    attachment.send([SMALL] * MARK_MESSAGES)
-    assert list(attachment.outbox.messages()) == [SMALL] * MARK_MESSAGES
+    attachment.send([SMALL] * MESSAGES_PER_MARK)
+    assert list(attachment.outbox.messages()) == [SMALL] * MESSAGES_PER_MARK
 
 
 # What is written down
@@ -365,7 +365,7 @@ async def test_everything_that_is_sent_is_on_the_tape_also_what_has_to_wait() ->
 
 async def test_what_a_client_is_not_sent_any_more_is_not_on_the_tape() -> None:
     attachment, roll = taped()
-    attachment.cut_off(BYE)
+    attachment.discard_and_close(BYE)
     attachment.send([SMALL])
     assert roll.written == []
     attachment.discarding = False
@@ -375,12 +375,15 @@ async def test_what_a_client_is_not_sent_any_more_is_not_on_the_tape() -> None:
 
 async def test_what_keeps_a_link_together_is_not_on_the_tape() -> None:
     attachment, roll = taped(link="a link")
-    for _ in range(MARK_MESSAGES):
+    for _ in range(MESSAGES_PER_MARK):
         attachment.send([SMALL])
-    attachment.lose(0.0)
+    attachment.connection_lost(0.0)
     attachment.send([b"missed"])
     attachment.connect(FragileStream(memory_message_stream_pair()[1]))
-    assert [message for _, messages in roll.written for message in messages] == [*[SMALL] * MARK_MESSAGES, b"missed"]
+    assert [message for _, messages in roll.written for message in messages] == [
+        *[SMALL] * MESSAGES_PER_MARK,
+        b"missed",
+    ]
 
 
 # Connections
@@ -388,11 +391,11 @@ async def test_what_keeps_a_link_together_is_not_on_the_tape() -> None:
 
 async def test_a_client_that_is_away_is_waited_for() -> None:
     scene = Scene()
-    scene.attachment.lose(0.0)
+    scene.attachment.connection_lost(0.0)
     returned: list[bool] = []
 
     async def wait() -> None:
-        returned.append(await scene.attachment.returns())
+        returned.append(await scene.attachment.wait_connected())
 
     async with trio.open_nursery() as nursery:
         nursery.start_soon(wait)
@@ -400,20 +403,20 @@ async def test_a_client_that_is_away_is_waited_for() -> None:
         assert returned == []
         scene.attachment.connect(scene.stream)
     assert returned == [True]
-    assert await scene.attachment.returns()
+    assert await scene.attachment.wait_connected()
 
 
 @pytest.mark.parametrize("away", [False, True])
 async def test_a_client_that_is_given_up_is_not_waited_for_any_more(away: bool) -> None:
     scene = Scene()
     if away:
-        scene.attachment.lose(0.0)
+        scene.attachment.connection_lost(0.0)
     async with trio.open_nursery() as nursery:
         if away:
-            nursery.start_soon(scene.attachment.returns)
+            nursery.start_soon(scene.attachment.wait_connected)
             await wait_all_tasks_blocked()
         scene.attachment.close(BYE)
-    assert not await scene.attachment.returns()
+    assert not await scene.attachment.wait_connected()
     assert scene.attachment.disconnect is BYE
 
 
@@ -430,7 +433,7 @@ async def test_a_connection_has_helpers_only_while_it_is_served() -> None:
     scene.attachment.spawn(trio.sleep_forever)
     async with serving(scene):
         assert scene.stream.runs
-        scene.attachment.evict()
+        scene.attachment.drop_connection()
     assert not scene.stream.runs
     scene.attachment.spawn(trio.sleep_forever)
 
@@ -440,13 +443,13 @@ async def test_what_a_client_has_sent_and_nothing_was_done_about_is_known_and_le
     lines = LineStream(Script([b"x" * 500, b"y"]), max_message_size=1000)
     lines.accepts_unterminated_line = False
     scene.attachment.connect(lines)
-    grown: list[int] = []
-    scene.attachment._grown = grown.append
+    memory_grew: list[int] = []
+    scene.attachment._memory_grew = memory_grew.append
     with pytest.raises(trio.BrokenResourceError):
         await lines.receive_batch()
-    assert sum(grown) == 501
-    scene.attachment.unhandled = 20
+    assert sum(memory_grew) == 501
+    scene.attachment.unhandled_bytes = 20
     scene.attachment.client.waiting_size = 3
     assert scene.attachment.incoming_bytes == 524
-    scene.attachment.cut_off(BYE)
+    scene.attachment.discard_and_close(BYE)
     assert scene.attachment.incoming_bytes == 23

@@ -33,7 +33,7 @@ async def test_nothing_is_lost_of_what_had_come_when_a_connection_is_cut() -> No
     async with resuming() as (scene, ann):
         ann.link.send([encode({"id": number, "method": "x/y"}) for number in range(4 * AT_ONCE)])
         # As soon as something of it has arrived.
-        scene.hub.attachments[ann.client].evict()
+        scene.hub.attachments[ann.client].drop_connection()
         await wait_all_tasks_blocked()
         await ann.resume()
         await wait_all_tasks_blocked()
@@ -51,7 +51,7 @@ async def test_nothing_is_lost_of_what_is_seen_to_when_a_connection_is_cut(monke
             receive(client, text)
             seen.append(text)
             if len(seen) == AT_ONCE // 2:
-                scene.hub.attachments[client].evict()
+                scene.hub.attachments[client].drop_connection()
 
         monkeypatch.setattr(scene.hub.multiplexer, "receive_from_client", cut)
         ann.link.send([encode({"id": number, "method": "x/y"}) for number in range(4 * AT_ONCE)])

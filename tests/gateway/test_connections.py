@@ -15,7 +15,7 @@ from acp_gateway.config.limits import LimitsSection
 from acp_gateway.errors import Busy
 from acp_gateway.gateway.access import Access
 from acp_gateway.gateway.attachment import Disconnect
-from acp_gateway.gateway.connections import CROWDED, ENDED, REVOKED, ROTATED, Connections
+from acp_gateway.gateway.connections import CERTIFICATE_EXPIRED, EVICTED, REVOKED, ROTATED, Connections
 from acp_gateway.gateway.rate_limits import MAX_PAUSE
 from acp_gateway.security.token_store import Token, TokenStore
 from acp_gateway.transports.streams import Flooded
@@ -65,7 +65,7 @@ class Guarded:
     def close(self, disconnect: Disconnect) -> None:
         self.farewells.append(disconnect)
 
-    def lose(self) -> bool:
+    def drop(self) -> bool:
         self.losses += self._resumes
         return self._resumes
 
@@ -184,13 +184,13 @@ def test_where_it_is_full_the_one_that_has_most_gives_up_what_is_away_for_longes
     his[0].away_since = 1.0
     hers[1].away_since, hers[3].away_since = 3.0, 2.0
     connections.make_room(scene.access("carol"))
-    assert [each.farewells for each in hers] == [[], [], [], [CROWDED]]
+    assert [each.farewells for each in hers] == [[], [], [], [EVICTED]]
     assert [each.farewells for each in his] == [[], []]
     # It counts no more, though it may still be about to leave.
     connections.make_room(scene.access("carol"))
     assert len(connections) == 5
     connections.make_room(bob)
-    assert hers[1].farewells == [CROWDED]
+    assert hers[1].farewells == [EVICTED]
     connections.make_room(bob)
     assert len(connections) == 4
 
@@ -207,7 +207,7 @@ def test_max_connections_evicts_no_link_of_an_identity_with_as_few_connections(s
     # What it has away itself goes first, however long the other one has been away.
     hers[0].away_since = 2.0
     connections.make_room(ann)
-    assert (his.farewells, hers[0].farewells) == ([], [CROWDED])
+    assert (his.farewells, hers[0].farewells) == ([], [EVICTED])
 
 
 def test_a_guest_that_has_its_part_gives_up_what_it_has_away_and_an_identity_does_not(
@@ -221,7 +221,7 @@ def test_a_guest_that_has_its_part_gives_up_what_it_has_away_and_an_identity_doe
     with pytest.raises(Busy, match="connections_per_identity"):
         connections.make_room(bob)
     connections.make_room(ann)
-    assert (his.farewells, hers[0].farewells, hers[1].farewells) == ([], [], [CROWDED])
+    assert (his.farewells, hers[0].farewells, hers[1].farewells) == ([], [], [EVICTED])
     assert len(connections) == 2
 
 
@@ -419,7 +419,7 @@ def test_an_expired_certificate_closes_what_it_let_in(
     scene.now += 0.5
     scene.connections.enforce()
     scene.connections.enforce()
-    assert (guarded.farewells, guarded.losses) == ([ENDED], 0)
+    assert (guarded.farewells, guarded.losses) == ([CERTIFICATE_EXPIRED], 0)
     assert caplog.messages == ["certificate laptop is not valid any more: closing its connection"]
 
 

@@ -38,7 +38,7 @@ from acp_gateway.gateway.events.audit import NO_AUDIT, Audit
 from acp_gateway.gateway.events.hooks import Hooks
 from acp_gateway.gateway.gateway import REVOCATION_INTERVAL, Gateway
 from acp_gateway.gateway.hub import Hub
-from acp_gateway.gateway.hub_services import LOOKING_TIMEOUT
+from acp_gateway.gateway.hub_services import CHECK_TIMEOUT
 from acp_gateway.protocol.methods import Capability
 from acp_gateway.protocol.outbox import Mark, acknowledgement
 from acp_gateway.security.token_store import TokenStore
@@ -1584,11 +1584,11 @@ async def test_a_directory_check_without_an_answer_times_out_and_does_not_hold_u
         gateway.services.in_thread = at_once
         began = trio.current_time()
         assert "result" in await open_in(quick, folders / "a")
-        assert trio.current_time() - began < LOOKING_TIMEOUT
+        assert trio.current_time() - began < CHECK_TIMEOUT
         answer = await slow.editor.receive()
         assert (answer["id"], answer["error"]["data"]) == (7, {"reason": "slow"})
         assert "did not say in time" in answer["error"]["message"]
-        assert trio.current_time() - began == pytest.approx(LOOKING_TIMEOUT)
+        assert trio.current_time() - began == pytest.approx(CHECK_TIMEOUT)
 
 
 async def test_directories_are_looked_at_in_threads_of_their_own(

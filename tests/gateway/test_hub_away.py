@@ -13,8 +13,8 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 
 from acp_gateway.core.states import Presence
 from acp_gateway.errors import LinkGone
-from acp_gateway.gateway.attachment import EXPIRED, MARK_BYTES, MARK_MESSAGES, TOO_SLOW
-from acp_gateway.gateway.hub import STRANGER_GRACE, TICK
+from acp_gateway.gateway.attachment import BYTES_PER_MARK, EXPIRED, MESSAGES_PER_MARK, TOO_SLOW
+from acp_gateway.gateway.hub import TICK, UNUSED_LINK_GRACE
 from acp_gateway.gateway.resumption import claim, serve_resumed
 from acp_gateway.protocol.outbox import acknowledgement, goodbye
 from acp_gateway.transports.link import CONFIRM_MESSAGES, HEARTBEAT
@@ -445,7 +445,7 @@ async def test_a_client_that_is_back_is_not_slow_because_of_what_waited_for_it()
         assert not ann.gone.is_set()
         assert numbers_of(await ann.waiting()) == list(range(95))
         # From here on it is like the others.
-        assert not scene.hub.attachments[ann.client].returning
+        assert not scene.hub.attachments[ann.client].catching_up
 
 
 async def test_a_client_that_is_back_may_have_what_one_that_is_there_may_have() -> None:
@@ -530,7 +530,7 @@ async def test_a_client_that_was_never_initialized_is_not_waited_for_for_long(au
         bob = scene.travel("bob")
         await wait_all_tasks_blocked()
         await bob.lose()
-        await trio.sleep(STRANGER_GRACE - 1)
+        await trio.sleep(UNUSED_LINK_GRACE - 1)
         assert not bob.gone.is_set()
         await trio.sleep(1 + TICK)
         assert bob.gone.is_set()
@@ -544,7 +544,7 @@ async def test_a_client_without_a_session_is_not_waited_for_for_long(autojump_cl
         await bob.send_request(1, "initialize", protocolVersion=1)
         await bob.receive()
         await bob.lose()
-        await trio.sleep(STRANGER_GRACE + TICK)
+        await trio.sleep(UNUSED_LINK_GRACE + TICK)
         assert bob.gone.is_set()
 
 
@@ -764,7 +764,7 @@ async def test_the_end_of_an_agent_that_does_not_read_releases_the_throttled_cli
 # Where a client is
 
 
-@pytest.mark.parametrize(("count", "size"), [(MARK_MESSAGES, 0), (17, MARK_BYTES // 16)])
+@pytest.mark.parametrize(("count", "size"), [(MESSAGES_PER_MARK, 0), (17, BYTES_PER_MARK // 16)])
 async def test_who_counts_is_told_from_time_to_time_where_it_is(count: int, size: int) -> None:
     async with resuming(outbox_limit=10**8, window=10**8) as (scene, ann):
         await ann.waiting()
@@ -783,7 +783,7 @@ async def test_who_counts_is_told_from_time_to_time_where_it_is(count: int, size
 
 async def test_a_mark_says_where_a_client_is_that_has_read_up_to_it() -> None:
     async with resuming(outbox_limit=10**8, window=10**8, write_high_water=10**8) as (scene, ann):
-        scene.agent.stream.send_nowait([update(number) for number in range(MARK_MESSAGES)])
+        scene.agent.stream.send_nowait([update(number) for number in range(MESSAGES_PER_MARK)])
         await wait_all_tasks_blocked()
         messages = peek(ann.stream)
         (at,) = [place for place, message in enumerate(messages[1:], 1) if b"positions" in message]
@@ -793,7 +793,7 @@ async def test_a_mark_says_where_a_client_is_that_has_read_up_to_it() -> None:
 
 async def test_a_stock_client_sees_nothing_of_links() -> None:
     async with sharing(outbox_limit=10**8) as (scene, ann):
-        scene.agent.stream.send_nowait([update(number) for number in range(2 * MARK_MESSAGES)])
+        scene.agent.stream.send_nowait([update(number) for number in range(2 * MESSAGES_PER_MARK)])
         heard = [message for message in await ann.waiting() if message.get("method") != "session/update"]
         assert heard == []
         ann.stream.send_nowait([flood()] * 3 * CONFIRM_MESSAGES)

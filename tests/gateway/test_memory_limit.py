@@ -45,7 +45,7 @@ class Place:
 
     def sends(self, peer: Peer, size: int) -> None:
         """Have a client have sent so much that nothing was done about yet."""
-        self.hub.attachments[peer.client].unhandled = size
+        self.hub.attachments[peer.client].unhandled_bytes = size
 
     def leaves(self, peer: Peer) -> None:
         """A client is gone for good."""
@@ -161,7 +161,7 @@ async def test_who_is_away_and_holds_what_it_has_not_confirmed_is_detached_as_we
     attachment.connect(memory_message_stream_pair()[0])
     place.send(bob, LIMIT)
     assert not attachment.behind
-    attachment.lose(1.0)
+    attachment.connection_lost(1.0)
     look(place, limit=2 * LIMIT)
     assert place.detached() == ["bob"]
 
@@ -406,7 +406,7 @@ async def test_what_an_agent_has_sent_and_no_client_has_counts(kept: str, caplog
 
 async def test_an_agent_for_which_most_waits_is_stopped(caplog: pytest.LogCaptureFixture) -> None:
     place, other = Place("ann"), Place("bob")
-    other.hub.supervisor._early.append(b"x" * 2 * LIMIT)
+    other.hub.supervisor._queued.append(b"x" * 2 * LIMIT)
     place.sends(place.peers[0], LIMIT // 10)
     look(place, other)
     assert other.hub.outgoing_bytes == 0

@@ -683,10 +683,10 @@ async def test_a_revoked_certificate_opens_nothing_and_a_reload_ends_what_it_has
     async with listening(section, gateway) as door:
         assert (await ask_over_tls(door, certificate, "/acp", *upgrade(), shown=ann)).startswith("HTTP/1.1 101 ")
         (served,) = gateway.served
-        assert gateway.connections._objection(served.access) is None
+        assert gateway.connections._closing_reason(served.access) is None
         authority.revoke(crl, ann[0])
         door.reload()
-        assert gateway.connections._objection(served.access) is REVOKED_CERTIFICATE
+        assert gateway.connections._closing_reason(served.access) is REVOKED_CERTIFICATE
         refused = await ask_over_tls(door, certificate, "/acp", *upgrade(), shown=ann)
         assert refused.startswith("HTTP/1.1 401 ")
         assert "this client certificate was revoked" in refused
@@ -699,7 +699,7 @@ async def test_a_revoked_certificate_opens_nothing_and_a_reload_ends_what_it_has
         crl.write_bytes(b"")
         with pytest.raises(ConfigError, match="holds no certificate revocation list"):
             door.reload()
-        assert gateway.connections._objection(served.access) is REVOKED_CERTIFICATE
+        assert gateway.connections._closing_reason(served.access) is REVOKED_CERTIFICATE
 
 
 async def test_a_reload_reads_the_revocations_whatever_is_wrong_with_its_own_certificate_and_the_other_way_round(

@@ -44,21 +44,21 @@ class Startup:
         self._timeout = timeout
         self._give_up = give_up
         # Which agent has to answer; another object each time.
-        self._awaited: tuple[Agent] | None = None
+        self._watched: tuple[Agent] | None = None
         self._changed = trio.lowlevel.ParkingLot()
         self._stdout: deque[bytes] = deque(maxlen=STDERR_TAIL_LINES)
 
-    def look(self, agent: Agent | None) -> None:
+    def watch(self, agent: Agent | None) -> None:
         """Take note of the agent that has been asked and has not answered; None where there is none."""
-        if agent is (None if self._awaited is None else self._awaited[0]):
+        if agent is (None if self._watched is None else self._watched[0]):
             return
-        self._awaited = None if agent is None else (agent,)
+        self._watched = None if agent is None else (agent,)
         self._stdout.clear()
         self._changed.unpark_all()
 
-    def hear(self, batch: Sequence[bytes]) -> None:
+    def receive_output(self, batch: Sequence[bytes]) -> None:
         """Keep what an agent that has not answered writes and is no message."""
-        if self._awaited is None:
+        if self._watched is None:
             return
         for line in batch[-STDERR_TAIL_LINES:]:
             try:
@@ -69,11 +69,11 @@ class Startup:
     async def run(self) -> NoReturn:
         """Warn of agents that have not answered, and give them up, until cancelled."""
         while True:
-            awaited = self._awaited
-            if awaited is None:
+            watched = self._watched
+            if watched is None:
                 await self._changed.park()
-            elif not await self._answers(awaited, min(WARN_AFTER, self._timeout)):
-                (agent,) = awaited
+            elif not await self._wait_for_answer(watched, min(WARN_AFTER, self._timeout)):
+                (agent,) = watched
                 if self._timeout > WARN_AFTER:
                     log.warning(
                         "agent %s (%d) has not answered initialize for %g s: %s",
@@ -82,22 +82,22 @@ class Startup:
                         WARN_AFTER,
                         guess(agent.command),
                     )
-                    if await self._answers(awaited, self._timeout - WARN_AFTER):
+                    if await self._wait_for_answer(watched, self._timeout - WARN_AFTER):
                         continue
                 self._end(agent)
 
-    async def _answers(self, awaited: tuple[Agent], seconds: float) -> bool:
+    async def _wait_for_answer(self, watched: tuple[Agent], seconds: float) -> bool:
         """Wait so long at most; returns whether that agent need not be waited for any more."""
         with trio.move_on_after(seconds):
-            while self._awaited is awaited:
+            while self._watched is watched:
                 await self._changed.park()
-        return self._awaited is not awaited
+        return self._watched is not watched
 
     def _end(self, agent: Agent) -> None:
         # A prompt for a person, or a picture for a terminal, has no end of its line.
         stdout = [*self._stdout, agent.messages.begun(STDERR_KEPT_SIZE)]
         written = {"stdout": readable_lines(stdout), "stderr": agent.last_lines()}
-        self._awaited = None
+        self._watched = None
         why = (
             f"the agent {agent.name} has not answered initialize within {self._timeout:g} s (initialize_timeout) and "
             f"was stopped: {guess(agent.command)}"

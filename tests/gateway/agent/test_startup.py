@@ -53,7 +53,7 @@ async def test_an_agent_that_does_not_answer_is_warned_of_and_then_given_up(
     agent = make_agent("opencode")
     async with watching(60.0) as watched:
         began = trio.current_time()
-        watched.startup.look(agent)
+        watched.startup.watch(agent)
         await trio.sleep(WARN_AFTER - 1)
         assert caplog.messages == []
         await trio.sleep(2)
@@ -73,18 +73,18 @@ async def test_an_agent_that_does_not_answer_is_warned_of_and_then_given_up(
 
 async def test_one_that_answers_is_left_alone(autojump_clock: MockClock, caplog: pytest.LogCaptureFixture) -> None:
     async with watching(60.0) as watched:
-        watched.startup.look(make_agent("cat"))
+        watched.startup.watch(make_agent("cat"))
         await trio.sleep(WARN_AFTER / 2)
-        watched.startup.look(None)
+        watched.startup.watch(None)
         await trio.sleep(HOUR)
     assert (watched.given_up, caplog.messages) == ([], [])
 
 
 async def test_one_that_answers_after_the_warning_is_left_alone_as_well(autojump_clock: MockClock) -> None:
     async with watching(60.0) as watched:
-        watched.startup.look(make_agent("cat"))
+        watched.startup.watch(make_agent("cat"))
         await trio.sleep(WARN_AFTER + 1)
-        watched.startup.look(None)
+        watched.startup.watch(None)
         await trio.sleep(HOUR)
     assert watched.given_up == []
 
@@ -92,11 +92,11 @@ async def test_one_that_answers_after_the_warning_is_left_alone_as_well(autojump
 async def test_one_that_is_asked_again_has_all_of_its_time_again(autojump_clock: MockClock) -> None:
     agent = make_agent("cat")
     async with watching(60.0) as watched:
-        watched.startup.look(agent)
+        watched.startup.watch(agent)
         await trio.sleep(50)
         # It has answered with an error, and the next client asks in the same moment.
-        watched.startup.look(None)
-        watched.startup.look(agent)
+        watched.startup.watch(None)
+        watched.startup.watch(agent)
         began = trio.current_time()
         await trio.sleep(HOUR)
     assert watched.given_up == [(began + 60.0, agent)]
@@ -107,7 +107,7 @@ async def test_to_look_at_the_same_one_again_does_not_give_it_more_time(autojump
     async with watching(60.0) as watched:
         began = trio.current_time()
         for _ in range(100):
-            watched.startup.look(agent)
+            watched.startup.watch(agent)
             await trio.sleep(1)
     assert watched.given_up[0] == (began + 60.0, agent)
 
@@ -116,7 +116,7 @@ async def test_a_short_time_ends_without_a_warning_before(
     autojump_clock: MockClock, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with watching(5.0) as watched:
-        watched.startup.look(make_agent("bash"))
+        watched.startup.watch(make_agent("bash"))
         await trio.sleep(HOUR)
     assert len(watched.given_up) == 1
     assert caplog.messages == []
@@ -126,7 +126,7 @@ async def test_without_a_limit_it_is_only_warned_of(
     autojump_clock: MockClock, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with watching(math.inf) as watched:
-        watched.startup.look(make_agent("bash"))
+        watched.startup.watch(make_agent("bash"))
         await trio.sleep(HOUR)
     assert watched.given_up == []
     assert len(caplog.messages) == 1
@@ -137,12 +137,12 @@ async def test_what_it_wrote_is_kept_but_for_messages_and_without_secrets_and_co
 ) -> None:
     agent = make_agent("cat")
     async with watching(60.0) as watched:
-        watched.startup.hear([b"before it was asked"])
-        watched.startup.look(agent)
-        watched.startup.hear(
+        watched.startup.receive_output([b"before it was asked"])
+        watched.startup.watch(agent)
+        watched.startup.receive_output(
             [b"\x1b[1mWelcome\x1b[0m to \xe2\x80\xaethis!", b"", b'{"jsonrpc":"2.0","method":"x"}', b"{}"]
         )
-        watched.startup.hear([b"password=hunter2hunter2 TOKEN=abcdefgh", b"[1]", b"x" * 1000])
+        watched.startup.receive_output([b"password=hunter2hunter2 TOKEN=abcdefgh", b"[1]", b"x" * 1000])
         agent.stderr_tail.append(b"API_TOKEN=abcdefgh is set")
         await trio.sleep(HOUR)
     stdout = watched.written["stdout"]
@@ -155,8 +155,8 @@ async def test_what_it_wrote_is_kept_but_for_messages_and_without_secrets_and_co
 
 async def test_of_a_flood_only_the_last_lines_are_kept(autojump_clock: MockClock) -> None:
     async with watching(60.0) as watched:
-        watched.startup.look(make_agent("cat"))
-        watched.startup.hear([b"line %d" % number for number in range(1000)])
+        watched.startup.watch(make_agent("cat"))
+        watched.startup.receive_output([b"line %d" % number for number in range(1000)])
         await trio.sleep(HOUR)
     assert watched.written["stdout"] == [f"line {number}" for number in range(1000 - STDERR_TAIL_LINES, 1000)]
 
