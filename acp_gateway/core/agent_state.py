@@ -6,7 +6,7 @@ The modules that decide (`initialization`, `opening`, `turns`, `routing`) share 
 """
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
@@ -18,10 +18,11 @@ from acp_gateway.core.journal import Journal
 from acp_gateway.core.mcp_servers import McpPolicy
 from acp_gateway.core.output import HookEvent, Outgoing
 from acp_gateway.core.registry import Registry
-from acp_gateway.core.sessions import SESSION_ID_SIZE, Client, DirectoryCheck, Request, Session
+from acp_gateway.core.sessions import SESSION_ID_SIZE, Client, Request, Session
 from acp_gateway.core.states import AGENT_TRANSITIONS, AgentPhase, SessionState, moved
 from acp_gateway.core.terminals import Terminals
 from acp_gateway.core.unopened import Unopened
+from acp_gateway.core.waiting import Until, Waiting
 from acp_gateway.protocol import jsonrpc, lookup, methods, spans
 from acp_gateway.protocol.jsonrpc import ID_SIZE, Message, RawId
 from acp_gateway.protocol.methods import Capability
@@ -107,14 +108,10 @@ class AgentState:
         """All authentication methods of the agent, including those hidden from clients."""
         self.open_requests: dict[int, Request] = {}
         """Requests that the agent has not answered, by the id at the agent."""
-        self.held: list[Request] = []
-        """Requests that wait until the agent is ready."""
-        self.loading_journals: dict[Session, list[Request]] = {}
-        """Requests that wait until the journal of a session is read from the archive."""
-        self.waiting_for_owner: dict[str, list[Request]] = {}
-        """Requests that wait until a permitted client has re-opened a session, by its id."""
-        self.checking_directories: dict[Request, DirectoryCheck] = {}
-        """Requests that wait until their directories are checked."""
+        self.waiting = Waiting()
+        """Requests that the agent has not got yet."""
+        self.loading_journals: dict[Session, None] = {}
+        """Sessions whose journal is being read from the archive."""
         self.unopened = Unopened()
         """Sessions that the agent could not open."""
         self.surcharge = 0
@@ -162,20 +159,9 @@ class AgentState:
         session = None if session_id is None else self.live.get(session_id)
         return session if session is not None and session in client.sessions else None
 
-    def queue_for(self, client: Client, request: Request) -> list[Request] | None:
-        """Return the queue that a request has to wait in, if any: a client's requests reach the agent in order."""
-        session_id = request.message.session
-        # Later requests don't count: this one may have waited already, for something else.
-        for earlier in client.requests.values() if self.checking_directories else ():
-            if earlier is request:
-                break
-            if earlier in self.checking_directories:
-                return self.checking_directories[earlier].behind
-        for session, waiting in self.loading_journals.items():
-            if session.id == session_id and any(other.client is client for other in waiting):
-                return waiting
-        seen = self.session_in_scope(client, session_id)
-        return seen.held if seen is not None and seen.in_transit else None
+    def queued(self, session: Session) -> Sequence[Request]:
+        """Return the prompts that wait for the end of a session's running turns."""
+        return self.waiting.of(Until.TURN_FREE, session)
 
     def session_of_request(self, client: Client, request: Request) -> Session | None:
         """Return the session of a request if its client is attached; else refuse the request."""

@@ -8,6 +8,7 @@ from acp_gateway.core.opening import SessionOpening
 from acp_gateway.core.sessions import Client, Request, Session
 from acp_gateway.core.states import SessionState
 from acp_gateway.core.turns import Turns
+from acp_gateway.core.waiting import Until
 from acp_gateway.protocol import jsonrpc, methods
 from acp_gateway.protocol.jsonrpc import Message
 
@@ -63,7 +64,7 @@ class SessionClosing:
         """Handle the response to closing or deleting a session."""
         session = request.session
         assert session is not None
-        held, session.held = session.held, []
+        held = self._agent.waiting.release(Until.SESSION_OPEN, session)
         if not response.error:
             deleted = request.message.method == methods.DELETE
             self._agent.notify(session, "deleted" if deleted else "closed")

@@ -10,6 +10,7 @@ from acp_gateway.core.rejoining import last_id, without_own_meta
 from acp_gateway.core.routing import Routing
 from acp_gateway.core.sessions import Client, Request
 from acp_gateway.core.states import AgentPhase, ClientPhase, SessionState
+from acp_gateway.core.waiting import Until
 from acp_gateway.protocol import jsonrpc
 from acp_gateway.protocol.jsonrpc import Message
 
@@ -29,8 +30,6 @@ class Initialization:
         self._first: Message | None = None
         self._proposal: Message | None = None
         self._welcome: Message | None = None
-        # `initialize` requests that wait for the agent's response.
-        self._waiters: list[Request] = []
 
     def initialize(self, client: Client, request: Request) -> None:
         if client.phase is not ClientPhase.NEW:
@@ -46,7 +45,7 @@ class Initialization:
             if self._welcome is not None:
                 self._greet(request)
                 return
-            self._waiters.append(request)
+            self._agent.waiting.add(request, Until.INITIALIZED)
             if self._agent.phase is AgentPhase.ABSENT:
                 self.begin(request.message if client.controls else None)
 
@@ -70,19 +69,12 @@ class Initialization:
         """
         agent = self._agent
         agent.open_requests.clear()
-        agent.held.clear()
+        agent.waiting.agent_ended()
         agent.loading_journals.clear()
-        # Requests for a session to be re-opened keep waiting, unless they were answered with the end of the process.
-        for waiting in agent.waiting_for_owner.values():
-            waiting[:] = [
-                request for request in waiting if request.client and request in request.client.requests.values()
-            ]
-        agent.checking_directories.clear()
         agent.agent_requests.agent_lost()
         agent.terminals.clear()
         if agent.phase in (AgentPhase.STARTING, AgentPhase.READY):
             agent.move_to(AgentPhase.ABSENT)
-        self._waiters.clear()
         self._routing.clear()
         if self._welcome is None:
             self._first = None
@@ -93,8 +85,6 @@ class Initialization:
                     session.end_turn()
                 agent.turn_ended(session, min(session.turns.values()), None, reason)
             session.turns.clear()
-            session.queue.clear()
-            session.held.clear()
             if session.attached and agent.abilities.reopens:
                 if session.state is not SessionState.DORMANT:
                     session.move_to(SessionState.DORMANT)
@@ -102,16 +92,12 @@ class Initialization:
             else:
                 agent.remove_session(session)
 
-    def client_gone(self, client: Client) -> None:
-        """Drop the `initialize` requests of a client that has gone."""
-        self._waiters = [request for request in self._waiters if request.client is not client]
-
     def _initialized(self, _request: Request, response: Message) -> None:
         if len(response.text) > capabilities.ANSWER_SIZE:
             why = f"the agent's answer to initialize has more than {capabilities.ANSWER_SIZE} bytes"
             response = jsonrpc.parse(jsonrpc.error(response.id, jsonrpc.INTERNAL_ERROR, why))
-        waiters, self._waiters = self._waiters, []
-        held, self._agent.held = self._agent.held, []
+        waiters = self._agent.waiting.release(Until.INITIALIZED)
+        held = self._agent.waiting.release(Until.AGENT_READY)
         self._agent.auth_methods = capabilities.auth_methods(response.text)
         if response.error:
             self._agent.move_to(AgentPhase.ABSENT)

@@ -3,11 +3,10 @@
 The memory limit of the gateway counts these bytes beside journals and outboxes, which have counts of their own.
 """
 
-from collections import Counter, deque
+from collections import Counter
 
 from acp_gateway.core.agent_state import AgentState
 from acp_gateway.core.routing import Routing
-from acp_gateway.core.sessions import Request, Session
 
 
 class MemoryUse:
@@ -36,25 +35,8 @@ class MemoryUse:
 
     def left_behind(self) -> Counter[str]:
         """Count the bytes of queued prompts whose clients have gone, by identity."""
-        sizes: Counter[str] = Counter()
-        for session in self._agent.live.values():
-            for request in session.queue:
-                if request.client is not None and request.client.gone:
-                    sizes[request.client.scope.identity] += len(request.message.text)
-        return sizes
+        return self._agent.waiting.left_behind()
 
     def forget_left_behind(self, identity: str) -> None:
         """Drop the queued prompts of an identity whose clients have gone."""
-        for session in self._agent.live.values():
-            self.forget_queued(session, identity)
-
-    def forget_queued(self, session: Session, identity: str, *, guest: bool = False) -> None:
-        """Drop the queued prompts of an identity's departed clients, or of its departed guests alone."""
-
-        def stays(request: Request) -> bool:
-            client = request.client
-            if client is None or not client.gone or client.scope.identity != identity:
-                return True
-            return guest and not client.scope.guest
-
-        session.queue = deque(filter(stays, session.queue))
+        self._agent.waiting.forget_left_behind(identity)

@@ -29,6 +29,7 @@ from acp_gateway.core.sessions import (
 )
 from acp_gateway.core.states import AgentPhase, ClientPhase, Presence
 from acp_gateway.core.turns import Turns
+from acp_gateway.core.waiting import Until
 from acp_gateway.protocol import jsonrpc, methods, spans, strict_parsing
 from acp_gateway.protocol.jsonrpc import InvalidMessage, Kind, Message, RawId
 
@@ -115,9 +116,8 @@ class Multiplexer:
         agent = self._agent
         # Requests of clients that have gone do not count, except for turns: those go on.
         asked = any(request.client is None or not request.client.gone for request in agent.open_requests.values())
-        return bool(asked or agent.held or agent.checking_directories or len(agent.agent_requests)) or any(
-            session.turns or session.queue or session.held for session in agent.live.values()
-        )
+        turns = any(session.turns for session in agent.live.values())
+        return asked or turns or agent.waiting.busy or len(agent.agent_requests) > 0
 
     def waiting(self, session: Session | None) -> list[AgentRequest]:
         """Return the agent's unanswered requests in a session; for None those that no session was found for."""
@@ -195,20 +195,10 @@ class Multiplexer:
         for session in list(client.sessions):
             self._agent.detach(session, client)
         self._agent.terminals.client_gone(client)
-        self._initialization.client_gone(client)
-        self._agent.held = [request for request in self._agent.held if request.client is not client]
-        for waiting in (*self._agent.loading_journals.values(), *self._agent.waiting_for_owner.values()):
-            waiting[:] = [request for request in waiting if request.client is not client]
-        for request in [request for request in self._agent.checking_directories if request.client is client]:
-            del self._agent.checking_directories[request]
+        self._agent.waiting.client_gone(client)
         for request in self._agent.open_requests.values():
             if request.client is client:
                 request.forget_most()
-        for session in self._agent.live.values():
-            session.held = [request for request in session.held if request.client is not client]
-            if client.scope.guest:
-                # A departed guest must not act in another owner's session.
-                self.memory.forget_queued(session, client.scope.identity, guest=True)
         client.requests.clear()
         self._agent.announce_waiting()
 
@@ -245,6 +235,7 @@ class Multiplexer:
                 self._agent.refuse(request, *reason)
             if client.phase is ClientPhase.WAITING:
                 client.move_to(ClientPhase.NEW)
+        self._agent.waiting.clear()
         self._initialization.clear(data.get("reason", AGENT_ENDED))
         if not self._agent.policy.shared:
             self.retire()
@@ -284,15 +275,13 @@ class Multiplexer:
 
     def sessions_freed(self) -> None:
         """Retry requests for sessions of another process, which has ended."""
-        if self._agent.phase is not AgentPhase.READY:
-            return  # What is held waits for this process, which sees to it then.
-        held, self._agent.held = self._agent.held, []
-        for request in held:
+        for request in self._agent.waiting.release(Until.SESSIONS_FREED):
             self._dispatch(request)
 
     def journal_loaded(self, session: Session, journal: Journal | None) -> None:
         """Take the journal that the archive has read, and resume the requests that waited for it."""
-        waiting = self._agent.loading_journals.pop(session, [])
+        self._agent.loading_journals.pop(session, None)
+        waiting = self._agent.waiting.release(Until.JOURNAL_LOADED, session)
         # Without a waiting client the journal would stay in memory unused.
         if not session.live and waiting:
             session.journal_loaded = True
@@ -307,9 +296,8 @@ class Multiplexer:
     def directories_checked(self, directory_check: DirectoryCheck, findings: DirectoryCheckResult) -> None:
         """Resume a request whose directories were checked, if it is still waiting."""
         directory_check.findings = findings
-        if self._agent.checking_directories.pop(directory_check.request, None) is not None:
-            for request in (directory_check.request, *directory_check.behind):
-                self._dispatch(request)
+        for request in self._agent.waiting.release(Until.DIRECTORIES_CHECKED, directory_check):
+            self._dispatch(request)
 
     def _request_from_client(self, client: Client, message: Message) -> None:
         request = Request(client, message)
@@ -333,7 +321,7 @@ class Multiplexer:
             self._initialization.initialize(client, request)
         elif client.phase is ClientPhase.WAITING:
             # A script may send requests before its `initialize` is answered.
-            self._agent.held.append(request)
+            self._agent.waiting.add(request, Until.AGENT_READY)
         else:
             self._dispatch(request)
 
@@ -348,11 +336,11 @@ class Multiplexer:
         elif self._agent.lost is not None:
             self._agent.refuse(request, *self._agent.lost[self._agent.may_see_output(client)])
         elif client.controls and self._agent.phase is not AgentPhase.READY:
-            self._agent.held.append(request)
+            self._agent.waiting.add(request, Until.AGENT_READY)
             if self._agent.phase is AgentPhase.ABSENT:
                 self._initialization.begin()
-        elif (queue := self._agent.queue_for(client, request)) is not None:
-            queue.append(request)
+        elif event := self._agent.waiting.must_follow(request, self._agent.session_in_scope(client, message.session)):
+            self._agent.waiting.add(request, *event)
         else:
             self._handlers.get(message.method, self._other)(client, request)
 
@@ -388,26 +376,15 @@ class Multiplexer:
             self._agent.out.log(f"dropped a $/cancel_request of {client.name} to no open request")
         elif request.agent_id is not None:
             self._agent.out.agent(spans.splice(message.text, [(*at, b"%d" % request.agent_id)]))
-        elif self._withdraw(request):
+        elif request.message.method != methods.INITIALIZE and self._withdraw(request):
             self._agent.refuse(request, jsonrpc.REQUEST_CANCELLED, "cancelled before the agent had it")
 
     def _withdraw(self, request: Request) -> bool:
         """Take back a request that the agent does not have yet; return False if it has."""
-        directory_check = self._agent.checking_directories.pop(request, None)
-        if directory_check is not None:
-            for behind in directory_check.behind:
-                self._dispatch(behind)
-            return True
-        queues: list[Any] = [self._agent.held, *self._agent.loading_journals.values()]
-        queues += self._agent.waiting_for_owner.values()
-        queues += [directory_check.behind for directory_check in self._agent.checking_directories.values()]
-        for session in self._agent.live.values():
-            queues += [session.held, session.queue]
-        for queue in queues:
-            if request in queue:
-                queue.remove(request)
-                return True
-        return False
+        freed = self._agent.waiting.withdraw(request)
+        for other in freed or ():
+            self._dispatch(other)
+        return freed is not None
 
     def _answer_from_client(self, client: Client, response: Message) -> None:
         if not client.controls:

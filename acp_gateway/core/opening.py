@@ -17,6 +17,7 @@ from acp_gateway.core.rejoining import Rejoin, missed_messages, reclaim_requests
 from acp_gateway.core.routing import Routing
 from acp_gateway.core.sessions import Client, DirectoryCheck, Request, Session
 from acp_gateway.core.states import SessionState
+from acp_gateway.core.waiting import Until
 from acp_gateway.protocol import jsonrpc, lookup, methods, spans
 from acp_gateway.protocol.gaps import MAY_BE_MISSING, gap
 from acp_gateway.protocol.jsonrpc import Message
@@ -80,8 +81,9 @@ class SessionOpening:
             return
         if rejoin is not None and not session.journal_loaded and session.archive.holds(session):
             if session not in self._agent.loading_journals:
+                self._agent.loading_journals[session] = None
                 self._agent.out.effect(LoadJournal(session))
-            self._agent.loading_journals.setdefault(session, []).append(request)
+            self._agent.waiting.add(request, Until.JOURNAL_LOADED, session)
             return
         message = request.message
         session.keep_setup(jsonrpc.parse(without_own_meta(message.text)))
@@ -141,7 +143,9 @@ class SessionOpening:
         session.move_to(SessionState.OPENING)
         session.recorded, session.replay_to = self._agent.new_journal(), None
         method = methods.RESUME if self._agent.abilities.resume else methods.LOAD
-        self._agent.forward(Request(None, session.opening_request(method), session), self._reopened)
+        self._agent.forward(
+            Request(None, session.opening_request(method), session), partial(self._reopened, session=session)
+        )
 
     def _opened(self, request: Request, response: Message) -> None:
         """Handle the response to `session/new` or `session/fork`."""
@@ -181,7 +185,7 @@ class SessionOpening:
             self._agent.respond(request, response)
             if not client.gone:
                 self._agent.agent_requests.forward_open(session, client)
-            for waiting in self._agent.waiting_for_owner.pop(session_id, ()):
+            for waiting in self._agent.waiting.release(Until.SESSION_REOPENED, session_id):
                 self._dispatch(waiting)
         else:
             self._agent.respond(request, response)
@@ -191,7 +195,7 @@ class SessionOpening:
         """Answer the first `session/new` of a connection that is bound to a session."""
         session = self._agent.session_in_scope(client, session_id)
         if session is not None and session.in_transit:
-            session.held.append(request)
+            self._agent.waiting.add(request, Until.SESSION_OPEN, session)
         elif session is not None:
             client.joined = True
             self._agent.answer(request, updates.opening_result(session, with_id=True))
@@ -209,7 +213,7 @@ class SessionOpening:
             if self._is_checked(request) and self._passes(
                 request, preconditions.joined_directory(self._agent, session, client, request)
             ):
-                session.held.append(request)
+                self._agent.waiting.add(request, Until.SESSION_OPEN, session)
                 method = methods.LOAD if self._agent.abilities.load else methods.RESUME
                 self._open(session, Request(None, session.opening_request(method), session), replay_to=None)
 
@@ -245,7 +249,7 @@ class SessionOpening:
         if request.directory_check is None:
             request.directory_check = DirectoryCheck(request, access_rules.directories_of(request.message))
         if request.directory_check.findings is None:
-            self._agent.checking_directories[request] = request.directory_check
+            self._agent.waiting.add(request, Until.DIRECTORIES_CHECKED, request.directory_check)
             self._agent.out.effect(CheckDirectories(request.directory_check))
         return request.directory_check.findings is not None
 
@@ -283,7 +287,7 @@ class SessionOpening:
         session = self._agent.registry.find(client.scope, self._agent.name, session_id)
         waits = session is not None and not session.live and session_id not in self._agent.live
         if waits:
-            self._agent.waiting_for_owner.setdefault(session_id, []).append(request)
+            self._agent.waiting.add(request, Until.SESSION_REOPENED, session_id)
         return waits
 
     def to_open(self, client: Client, session_id: str, request: Request) -> Session | None:
@@ -292,7 +296,7 @@ class SessionOpening:
         if session is not None and session.home is not None:
             if session.home.abandoned and client.controls and not client.scope.guest:
                 self._agent.out.stop_unused(session.home)
-                self._agent.held.append(request)
+                self._agent.waiting.add(request, Until.SESSIONS_FREED)
             else:
                 why = (
                     f"session {session_id:.80} is open in another connection, which has an agent of its own: join it "
@@ -332,12 +336,11 @@ class SessionOpening:
         if request.message.method == methods.RESUME and not as_load:
             session.recorded.begin_truncated()
         text = _as_load(request.message) if as_load else request.message.text
-        then = partial(self._loaded, first=first, rejoin=rejoin, continuation=continuation)
+        then = partial(self._loaded, session=session, first=first, rejoin=rejoin, continuation=continuation)
         self._agent.forward(request, then, without_own_meta(text))
 
     def is_first(self, session: Session) -> bool:
-        """Return True if no session of that id is known: a failed request for an id does not make its client the
-        owner."""
+        """Return True if the session's id is not known: a failed request for it does not make its client the owner."""
         return not self._agent.registry.known(session.agent, session.id)
 
     def _loaded(
@@ -345,17 +348,17 @@ class SessionOpening:
         request: Request,
         response: Message,
         *,
+        session: Session,
         first: bool,
         rejoin: Rejoin | None,
         continuation: _Continuation | None,
     ) -> None:
         """Handle the response to opening a session that was not live."""
-        session, client = request.session, request.client
-        assert session is not None
+        client = request.client
         recorded, session.recorded, session.replay_to = session.recorded, None, None
         if response.error:
             self._agent.unopened.refused(session, response)
-            held, session.held = session.held, []
+            held = self._agent.waiting.release(Until.SESSION_OPEN, session)
             self.leave(session, forgotten=first)
             if client is None and held:
                 # The gateway itself asked, on behalf of the first of them.
@@ -407,19 +410,17 @@ class SessionOpening:
     def _set_open(self, session: Session) -> None:
         session.move_to(SessionState.OPEN)
         self._routing.route_again()
-        held, session.held = [*session.held, *self._agent.waiting_for_owner.pop(session.id, ())], []
-        for request in held:
-            self._dispatch(request)
+        for until, key in ((Until.SESSION_OPEN, session), (Until.SESSION_REOPENED, session.id)):
+            for request in self._agent.waiting.release(until, key):
+                self._dispatch(request)
 
-    def _reopened(self, request: Request, response: Message) -> None:
-        session = request.session
-        assert session is not None
+    def _reopened(self, _request: Request, response: Message, *, session: Session) -> None:
         recorded, session.recorded = session.recorded, None
         assert recorded is not None
         if response.error:
             self._agent.unopened.refused(session, response)
             self._agent.out.log(f"the agent cannot re-open session {session.id:.80}")
-            held, session.held = session.held, []
+            held = self._agent.waiting.release(Until.SESSION_OPEN, session)
             self.leave(session, forgotten=False)
             for waiting in held:
                 why = f"the agent has ended, and it cannot re-open session {session.id:.80}"

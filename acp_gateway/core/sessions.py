@@ -6,7 +6,6 @@ keeps its owner and its entry in a list.
 
 import enum
 import math
-from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Literal, Protocol
@@ -286,8 +285,6 @@ class DirectoryCheck:
         """`cwd` first, then the additional ones."""
         self.findings: DirectoryCheckResult | None = None
         """None until the check is done."""
-        self.behind: list[Request] = []
-        """Later requests of the same client, waiting for the check."""
 
 
 class AgentHandle(Protocol):
@@ -296,6 +293,9 @@ class AgentHandle(Protocol):
     @property
     def abandoned(self) -> bool:
         """True if none of its clients is connected."""
+
+    def queued(self, session: "Session") -> Sequence[Request]:
+        """Return the prompts that wait for the end of a session's running turns."""
 
 
 _IN_TRANSIT: Final = SessionState.OPENING, SessionState.CLOSING, SessionState.DELETING
@@ -323,10 +323,6 @@ class Session:
         """Prompts that the agent works on, with the start time of each turn."""
         self.echo: Echo | None = None
         """Expected echo of the latest prompt, until the agent sends something else in that turn."""
-        self.queue: deque[Request] = deque()
-        """Prompts that wait for the end of the running turns."""
-        self.held: list[Request] = []
-        """Requests that wait while the session is in transit."""
         self.cwd: str | None = None
         self.workspace: str | None = None
         """Name of the session's workspace, where known."""
@@ -367,6 +363,11 @@ class Session:
     def live(self) -> bool:
         """True if an agent process has the session or re-opens it."""
         return self.home is not None
+
+    @property
+    def queue(self) -> Sequence[Request]:
+        """Prompts that wait for the end of the running turns."""
+        return () if self.home is None else self.home.queued(self)
 
     @property
     def in_transit(self) -> bool:

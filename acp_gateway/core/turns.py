@@ -7,6 +7,7 @@ from acp_gateway.core.echoes import Echo
 from acp_gateway.core.routing import Routing
 from acp_gateway.core.sessions import Client, Request, Session
 from acp_gateway.core.states import AgentPhase
+from acp_gateway.core.waiting import Until
 from acp_gateway.protocol import jsonrpc, lookup, methods
 from acp_gateway.protocol.jsonrpc import Message
 
@@ -28,7 +29,7 @@ class Turns:
         elif why := self._too_many(session):
             self._agent.refuse(request, jsonrpc.INVALID_REQUEST, why)
         else:
-            session.queue.append(request)
+            self._agent.waiting.add(request, Until.TURN_FREE, session)
 
     def _too_many(self, session: Session) -> str | None:
         """Return why a prompt may not be queued in a session; None if it may."""
@@ -54,20 +55,14 @@ class Turns:
 
     def cancel_waiting(self, session: Session) -> None:
         """Answer the prompts that the agent does not have yet."""
-        waiting = list(session.queue)
-        session.queue.clear()
-        behind = (directory_check.behind for directory_check in self._agent.checking_directories.values())
-        for held in (session.held, self._agent.held, *behind):
-            waiting += [
-                request
-                for request in held
-                if request.message.method == methods.PROMPT
-                and request.message.session == session.id
-                # Prompts of other clients are not checked yet: their clients may not even see the session.
-                and request.client in session.attached
-            ]
-            held[:] = [request for request in held if request not in waiting]
-        for request in waiting:
+        waiting = self._agent.waiting
+
+        def prompts_in_it(request: Request) -> bool:
+            # Prompts of other clients are not checked yet: their clients may not even see the session.
+            message, attached = request.message, request.client in session.attached
+            return attached and message.method == methods.PROMPT and message.session == session.id
+
+        for request in [*waiting.release(Until.TURN_FREE, session), *waiting.take(prompts_in_it)]:
             self._agent.answer(request, b'{"stopReason":"cancelled"}')
 
     def _start_turn(self, session: Session, request: Request) -> None:
@@ -101,8 +96,9 @@ class Turns:
         if session.turns:
             return
         session.end_turn()
-        if session.queue:
-            self._start_turn(session, session.queue.popleft())
+        following = self._agent.waiting.release_first(Until.TURN_FREE, session)
+        if following is not None:
+            self._start_turn(session, following)
         self._routing.route_again()
 
     def set_mode(self, client: Client, request: Request) -> None:

@@ -1,14 +1,24 @@
 """Set-up shared by the tests of the registry and of its archive."""
 
+from collections.abc import Sequence
+
 from acp_gateway.core.journal import Journal
 from acp_gateway.core.registry import Registry
-from acp_gateway.core.sessions import Session, SessionScope
+from acp_gateway.core.sessions import Request, Session, SessionScope
 
 ME, YOU, GUEST = SessionScope("me"), SessionScope("you"), SessionScope("guest-1", only="s", guest=True)
 
 
-class AgentHandle:
-    abandoned = False
+class AgentDouble:
+    """An agent process of a test's own invention that sessions live in."""
+
+    def __init__(self, *, abandoned: bool = False) -> None:
+        self.abandoned = abandoned
+        self.prompts: list[Request] = []
+        """Prompts that wait in each of its sessions."""
+
+    def queued(self, session: Session) -> Sequence[Request]:
+        return self.prompts if session.home is self else ()
 
 
 def session(session_id: str = "s", owner: str = "me", agent: str = "agent") -> Session:
@@ -17,7 +27,7 @@ def session(session_id: str = "s", owner: str = "me", agent: str = "agent") -> S
 
 def live(registry: Registry, *args: str) -> Session:
     it = session(*args)
-    registry.add(it, AgentHandle())
+    registry.add(it, AgentDouble())
     return it
 
 

@@ -24,6 +24,7 @@ from acp_gateway.core.sessions import (
     Session,
 )
 from acp_gateway.core.states import SessionState
+from acp_gateway.core.waiting import Until
 from acp_gateway.protocol import jsonrpc, lookup
 from acp_gateway.protocol.gaps import GAP, MAY_BE_MISSING
 from acp_gateway.protocol.outbox import Mark
@@ -938,7 +939,8 @@ class SharingModel:
 
     def who_has_to_wait_for_a_look_has_come_later(self, directory_check: DirectoryCheck) -> None:
         """Forget waiting: the place of a request in order is then behind all present ones."""
-        for request in directory_check.behind:
+        waiting = self.scene.multiplexer._agent.waiting.of(Until.DIRECTORIES_CHECKED, directory_check)
+        for request in waiting[1:]:
             assert request.client is directory_check.request.client
             assert number_of(request) > number_of(directory_check.request)
             self.places[number_of(request)] = next(self.world.numbers)

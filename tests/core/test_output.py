@@ -16,10 +16,7 @@ from acp_gateway.core.sessions import Client, DirectoryCheck, Request, Session, 
 from acp_gateway.core.states import Presence
 from acp_gateway.protocol.jsonrpc import parse
 from acp_gateway.protocol.outbox import Batch
-
-
-class AgentHandle:
-    abandoned = True
+from tests.core.registered import AgentDouble
 
 
 def client(name: str = "ann") -> Client:
@@ -111,7 +108,7 @@ def test_what_can_be_answered_under_no_id_is_answered_under_the_id_null() -> Non
 
 
 def test_a_process_is_to_be_stopped_once_however_many_ask_for_it() -> None:
-    out, one, other = Outgoing(), AgentHandle(), AgentHandle()
+    out, one, other = Outgoing(), AgentDouble(abandoned=True), AgentDouble(abandoned=True)
     for handle in (one, other, one):
         out.stop_unused(handle)
     assert out.take().effects == [StopUnused(one), StopUnused(other)]

@@ -8,7 +8,7 @@ from acp_gateway.core import registry as registry_module
 from acp_gateway.core.registry import Registry
 from acp_gateway.core.sessions import Request, SessionScope
 from acp_gateway.protocol.jsonrpc import parse
-from tests.core.registered import GUEST, ME, YOU, AgentHandle, live, past, session
+from tests.core.registered import GUEST, ME, YOU, AgentDouble, live, past, session
 
 
 def message(text: str) -> Any:
@@ -109,8 +109,8 @@ def test_a_new_session_replaces_an_ended_one_of_the_same_id_and_owner_alone() ->
 def test_a_session_that_is_opened_again_is_the_same_one() -> None:
     registry = Registry("me")
     it = past(registry)
-    registry.add(it, AgentHandle())
-    registry.add(it, AgentHandle())
+    registry.add(it, AgentDouble())
+    registry.add(it, AgentDouble())
     assert it.live
     assert list(registry) == [it]
 
@@ -150,7 +150,7 @@ def test_only_so_many_that_have_ended_are_remembered_and_live_ones_always(monkey
     assert [it.id for it in registry] == ["live", "b", "c"]
     again = registry.find(YOU, "agent", "b")
     assert again is not None
-    registry.add(again, AgentHandle())
+    registry.add(again, AgentDouble())
     past(registry, "d", "you")
     assert [it.id for it in registry] == ["live", "b", "c", "d"]
     assert kept.live
@@ -248,7 +248,7 @@ def test_the_registry_finds_for_each_what_is_in_its_workspaces() -> None:
 def test_the_registry_knows_how_many_are_live_and_whose() -> None:
     registry = Registry("me")
     mine, yours = live(registry), live(registry, "t", "you")
-    registry.add(mine, AgentHandle())
+    registry.add(mine, AgentDouble())
     past(registry, "u")
     assert (registry.count_live(), registry.count_live("me"), registry.count_live("you")) == (2, 1, 1)
     registry.end(mine)
@@ -261,8 +261,9 @@ def test_the_registry_knows_how_many_are_live_and_whose() -> None:
 def test_the_registry_knows_how_many_prompts_wait_and_in_whose_sessions() -> None:
     registry = Registry("me")
     for number, owner in enumerate(("me", "me", "you")):
-        it = live(registry, str(number), owner)
-        it.queue.extend([Request(None, message('{"id":1,"method":"session/prompt"}'))] * (number + 1))
+        agent = AgentDouble()
+        agent.prompts += [Request(None, message('{"id":1,"method":"session/prompt"}'))] * (number + 1)
+        registry.add(session(str(number), owner), agent)
     assert (registry.count_waiting(), registry.count_waiting("me"), registry.count_waiting("other")) == (6, 3, 0)
     ended = next(iter(registry))
     registry.end(ended)

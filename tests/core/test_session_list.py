@@ -12,15 +12,12 @@ from acp_gateway.core.registry import Registry
 from acp_gateway.core.session_list import Query, next_page
 from acp_gateway.core.sessions import Client, Role, Session, SessionScope
 from acp_gateway.protocol.jsonrpc import parse
+from tests.core.registered import AgentDouble
 from tests.core.scene import Peer, Scene, make_policy
 
 filtered = partial(catalogue.filtered, most=1000)
 
 LISTS: dict[str, Any] = {"sessionCapabilities": {"list": {}}}
-
-
-class AgentHandle:
-    abandoned = False
 
 
 def registry(*live: tuple[str, str], past: tuple[tuple[str, str], ...] = ()) -> Registry:
@@ -29,7 +26,7 @@ def registry(*live: tuple[str, str], past: tuple[tuple[str, str], ...] = ()) -> 
     for session_id, owner in (*live, *past):
         session = Session("agent", session_id, owner, Journal(1000))
         session.cwd = f"/srv/{session_id}"
-        it.add(session, AgentHandle())
+        it.add(session, AgentDouble())
         if (session_id, owner) in past:
             it.end(session)
     return it
@@ -64,7 +61,7 @@ def test_session_list_has_ones_own_sessions_and_unregistered_ones_for_the_gatewa
 
 def test_session_list_omits_sessions_of_another_identity_on_another_agent() -> None:
     known = registry()
-    known.add(Session("another name for it", "yours", "you", Journal(1000)), AgentHandle())
+    known.add(Session("another name for it", "yours", "you", Journal(1000)), AgentDouble())
     text, _ = filtered(query(), known, page("yours", "unknown"))
     assert ids(text) == ["unknown"]
 
@@ -126,7 +123,7 @@ def test_what_is_live_is_listed_with_what_is_known_of_it() -> None:
 
 def test_other_identities_other_agents_and_what_is_past_are_not_live_here() -> None:
     known = registry(("yours", "you"), past=(("past", "me"),))
-    known.add(Session("other agent", "a", "me", Journal(1)), AgentHandle())
+    known.add(Session("other agent", "a", "me", Journal(1)), AgentDouble())
     assert catalogue.known(query(), known, reopens=False) == b'{"sessions":[]}'
 
 

@@ -1,6 +1,5 @@
 """Sizes of the core's tables: limits at any time, and emptiness in the end."""
 
-import itertools
 from collections.abc import Iterable, Sized
 
 from acp_gateway.core.multiplexer import Multiplexer
@@ -35,20 +34,13 @@ def nothing_is_too_much(multiplexer: Multiplexer, registry: Registry) -> None:
 
 def nothing_is_left_of(clients: Iterable[Client], multiplexer: Multiplexer, registry: Registry) -> None:
     """Assert that nothing is kept for departed clients except what goes on without them."""
-    agent, initialization = multiplexer._agent, multiplexer._initialization
-    assert not agent.clients
+    assert not multiplexer.clients
     for client in clients:
         assert not any((client.requests, client.agent_requests, client.sessions))
     for session in registry:
-        assert not any((session.attached, session.queue, session.held))
+        assert not session.attached
         assert session.host is None
-    held = [
-        *agent.held,
-        *initialization._waiters,
-        *itertools.chain(*agent.loading_journals.values()),
-        *agent.checking_directories,
-    ]
-    assert [request for request in held if request.client is not None] == []
+    assert not multiplexer._agent.waiting
 
 
 def nothing_is_left(multiplexer: Multiplexer, registry: Registry) -> None:
@@ -56,12 +48,11 @@ def nothing_is_left(multiplexer: Multiplexer, registry: Registry) -> None:
     agent, routing = multiplexer._agent, multiplexer._routing
     tables: list[Sized] = [
         agent.open_requests,
-        agent.held,
+        agent.waiting,
         agent.loading_journals,
-        agent.checking_directories,
         agent.agent_requests,
     ]
-    tables += [agent.terminals, agent.clients, agent.live, multiplexer._initialization._waiters]
+    tables += [agent.terminals, agent.clients, agent.live]
     tables += [routing._early, routing._parents, routing._unclear, routing._elicitations]
     assert [table for table in tables if len(table)] == []
     assert not registry.count_live()

@@ -16,18 +16,13 @@ from acp_gateway.gateway.admission import Authorizer
 from acp_gateway.gateway.storage.store import Storage
 from acp_gateway.security import token_format
 from acp_gateway.security.token_store import TokenStore, default_identity
+from tests.core.registered import AgentDouble
 from tests.doubles import OBLIGING_AGENT, make_config
 
 
 def agent() -> AgentSection:
     """An agent that is never started."""
     return AgentSection(command=OBLIGING_AGENT)
-
-
-class Elsewhere:
-    """An agent process of a test's own invention that sessions live in."""
-
-    abandoned = False
 
 
 class Listener:
@@ -163,7 +158,7 @@ def test_who_wants_no_session_in_particular_may_see_all_of_its_identity(scene: S
 def live(door: Listener, session_id: str, owner: str, agent: str = "fake") -> Session:
     """A session that some agent process has."""
     session = Session(agent, session_id, owner, Journal(1000))
-    door.registry.add(session, Elsewhere())
+    door.registry.add(session, AgentDouble())
     return session
 
 

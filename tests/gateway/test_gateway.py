@@ -47,6 +47,7 @@ from acp_gateway.transports.maintained import MaintainedStream
 from acp_gateway.transports.memory import memory_message_stream_pair
 from acp_gateway.transports.streams import CloseReason
 from acp_gateway.transports.timers import TaskSpawner
+from tests.core.registered import AgentDouble
 from tests.doubles import (
     INITIALIZE,
     OBLIGING_AGENT,
@@ -78,12 +79,6 @@ SESSION = {"cwd": "/", "mcpServers": []}
 def agent(scope: Scope = "identity", **options: Any) -> AgentSection:
     """An agent of the tests' own."""
     return AgentSection(command=OBLIGING_AGENT, scope=scope, **options)
-
-
-class Elsewhere:
-    """An agent process of a test's own invention that sessions live in."""
-
-    abandoned = False
 
 
 async def at_once(look: Callable[[], DirectoryCheckResult]) -> DirectoryCheckResult:
@@ -569,7 +564,7 @@ async def test_stop_unused_does_not_stop_an_agent_with_clients(scene: Scene, age
         await enter(scene.access()).new_session()
         (hub,) = gateway.hubs
         gateway.services.stop_unused(hub.multiplexer.home)
-        gateway.services.stop_unused(Elsewhere())
+        gateway.services.stop_unused(AgentDouble())
         assert not hub.over
 
 

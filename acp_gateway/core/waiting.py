@@ -1,0 +1,169 @@
+"""Requests of clients that wait, each for one event; an event releases its requests in the order in which they came.
+
+A client's requests reach the agent in their order, as far as it matters: `must_follow` holds that rule.
+"""
+
+import enum
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import NamedTuple, TypeAlias
+
+from acp_gateway.core.sessions import Client, DirectoryCheck, Request, Session
+
+
+class Until(enum.Enum):
+    """Kinds of events that requests wait for."""
+
+    INITIALIZED = enum.auto()
+    """The agent has answered `initialize`; only requests of that method wait for it."""
+    AGENT_READY = enum.auto()
+    """The agent is initialized, and its sessions are about to be re-opened."""
+    SESSIONS_FREED = enum.auto()
+    """Another process, which has the session, has ended."""
+    SESSION_OPEN = enum.auto()
+    """A session is not in transit any more."""
+    SESSION_REOPENED = enum.auto()
+    """A permitted client has re-opened the session of an id. It may never happen, nor need the agent."""
+    JOURNAL_LOADED = enum.auto()
+    """The journal of a session was read from the archive."""
+    DIRECTORIES_CHECKED = enum.auto()
+    """A directory check is done; the first of its requests is the one that names the directories."""
+    TURN_FREE = enum.auto()
+    """The running turns of a session have ended; only prompts wait for it, also without their clients."""
+
+
+Key: TypeAlias = Session | DirectoryCheck | str | None
+"""The object of an event, or the id of a session; None if there is one such event for each process."""
+
+
+class Event(NamedTuple):
+    """An event that requests wait for."""
+
+    until: Until
+    key: Key = None
+
+
+class Waiting:
+    """The waiting requests of one agent process."""
+
+    def __init__(self) -> None:
+        self._queues: dict[Until, dict[Key, dict[Request, None]]] = {until: {} for until in Until}
+        self._events: dict[Request, Event] = {}
+
+    def __len__(self) -> int:
+        return len(self._events)
+
+    @property
+    def busy(self) -> bool:
+        """True if a request waits for an event that comes without a further client."""
+        return any(queues for until, queues in self._queues.items() if until is not Until.SESSION_REOPENED)
+
+    def of(self, until: Until, key: Key = None) -> Sequence[Request]:
+        """Return the requests that wait for an event, the earliest first."""
+        return tuple(self._queues[until].get(key, ()))
+
+    def add(self, request: Request, until: Until, key: Key = None) -> None:
+        """Have a request wait for an event, behind those that wait already. It waits for no other one."""
+        assert request not in self._events
+        self._events[request] = Event(until, key)
+        self._queues[until].setdefault(key, {})[request] = None
+
+    def release(self, until: Until, key: Key = None) -> list[Request]:
+        """Return the requests that waited for an event, in order."""
+        released = list(self._queues[until].pop(key, ()))
+        for request in released:
+            del self._events[request]
+        return released
+
+    def release_first(self, until: Until, key: Key = None) -> Request | None:
+        """Return the earliest request that waited for an event; the others go on waiting."""
+        request = next(iter(self._queues[until].get(key, ())), None)
+        if request is not None:
+            self._drop(request)
+        return request
+
+    def withdraw(self, request: Request) -> list[Request] | None:
+        """Drop a request; return the requests that waited only for it, or None if it does not wait."""
+        event = self._events.get(request)
+        if event is None:
+            return None
+        self._drop(request)
+        # The result of a directory check is only for the request that names the directories.
+        alone = isinstance(event.key, DirectoryCheck) and event.key.request is request
+        return self.release(*event) if alone else []
+
+    def take(self, condition: Callable[[Request], bool]) -> list[Request]:
+        """Drop and return the requests that meet a condition, in the order in which they began to wait."""
+        taken = [request for request in self._events if condition(request)]
+        for request in taken:
+            self._drop(request)
+        return taken
+
+    def client_gone(self, client: Client) -> None:
+        """Drop a client's requests, except prompts that wait for their turn.
+
+        A departed guest must not act in another owner's session: its prompts are dropped as well.
+        """
+        for request in client.requests.values():
+            event = self._events.get(request)
+            if event is not None and (event.until is not Until.TURN_FREE or client.scope.guest):
+                self._drop(request)
+
+    def left_behind(self) -> Counter[str]:
+        """Count the bytes of prompts whose clients have gone, by identity."""
+        sizes: Counter[str] = Counter()
+        for queue in self._queues[Until.TURN_FREE].values():
+            for request in queue:
+                if request.client is not None and request.client.gone:
+                    sizes[request.client.scope.identity] += len(request.message.text)
+        return sizes
+
+    def forget_left_behind(self, identity: str) -> None:
+        """Drop the prompts of an identity whose clients have gone."""
+        for queue in list(self._queues[Until.TURN_FREE].values()):
+            for request in list(queue):
+                client = request.client
+                if client is not None and client.gone and client.scope.identity == identity:
+                    self._drop(request)
+
+    def agent_ended(self) -> None:
+        """Drop the requests that wait for an event of the process."""
+        for until, queues in self._queues.items():
+            for key in list(queues) if until is not Until.SESSION_REOPENED else ():
+                self.release(until, key)
+
+    def clear(self) -> None:
+        """Drop all requests: each was answered."""
+        self._events.clear()
+        for queues in self._queues.values():
+            queues.clear()
+
+    def must_follow(self, request: Request, session: Session | None) -> Event | None:
+        """Return the event that a request has to wait for, so that it overtakes no earlier one of its client.
+
+        Args:
+            request: does not wait now; it may have waited already, for something else.
+            session: the session that it names, if that is live and in the client's scope.
+        """
+        client = request.client
+        assert client is not None
+        for earlier in client.requests.values() if self._queues[Until.DIRECTORIES_CHECKED] else ():
+            if earlier is request:
+                break
+            event = self._events.get(earlier)
+            if event is not None and event.until is Until.DIRECTORIES_CHECKED:
+                return event
+        for loading, queue in self._queues[Until.JOURNAL_LOADED].items():
+            named = isinstance(loading, Session) and loading.id == request.message.session
+            if named and any(other.client is client for other in queue):
+                return Event(Until.JOURNAL_LOADED, loading)
+        if session is not None and session.in_transit:
+            return Event(Until.SESSION_OPEN, session)
+        return None
+
+    def _drop(self, request: Request) -> None:
+        until, key = self._events.pop(request)
+        queue = self._queues[until][key]
+        del queue[request]
+        if not queue:
+            del self._queues[until][key]
