@@ -19,7 +19,8 @@ from acp_gateway.gateway.storage.database import Connect, Database
 from acp_gateway.gateway.storage.history_limits import Kept, Reduction, reduce
 from acp_gateway.gateway.storage.records import StoredJournal, StoredSession, TokenUse
 from acp_gateway.gateway.storage.write_delay import WriteDelay
-from acp_gateway.gateway.storage.write_queue import Memory, WriteQueue
+from acp_gateway.gateway.storage.write_queue import LiveHistories, WriteQueue
+from acp_gateway.gateway.storage.write_schedule import WriteSchedule
 from acp_gateway.gateway.storage.writer import Writer, cut, write
 
 _log = logging.getLogger(__name__)
@@ -27,7 +28,7 @@ _log = logging.getLogger(__name__)
 RETRY: Final = 10.0
 """Seconds until a failed write is retried."""
 
-FAREWELL: Final = 5.0
+CLOSE_TIMEOUT: Final = 5.0
 """Seconds to write the rest at the end. A disk that takes longer hangs, and must not delay the gateway's end."""
 
 READINGS: Final = 3
@@ -89,7 +90,6 @@ class Storage:
         self._retention = retention_days * _DAY
         self._now = now
         self._writer = Writer(path, journal_limit, now, connect)
-        self._pause = pause
         # Changes that are not on disk yet.
         self._queue = WriteQueue(journal_limit)
         self._history_limits = history_limit, history_limit_per_identity
@@ -97,7 +97,7 @@ class Storage:
         self._truncated: set[int] = set()
         # Bytes that may be written before all histories are added up again.
         self._until_added_up = 0.0
-        self._delay = WriteDelay(write_delay, write_behind_limit)
+        self._schedule = WriteSchedule(WriteDelay(write_delay, write_behind_limit), pause)
         # The last uses of tokens, and the same as last written.
         self._uses: dict[str, TokenUse] = {}
         self._written_uses: dict[str, TokenUse] = {}
@@ -106,19 +106,11 @@ class Storage:
         self._readings: dict[int, _Reading] = {}
         # True while erased data may still be in the write-ahead log.
         self._erased = False
-        self._wake = trio.Event()
-        # True while the writing task waits for `_wake`; the scope in which it waits otherwise.
-        self._asleep = False
-        self._rest: trio.CancelScope | None = None
-        # The same, while it gathers changes for a batch.
-        self._gathering: trio.CancelScope | None = None
-        # Seconds that the last batch took.
-        self._took = 0.0
         self._stopping = False
 
-    def rely_on(self, memory: Memory) -> None:
+    def rely_on(self, histories: LiveHistories) -> None:
         """Set the source of the histories of live sessions."""
-        self._queue.memory = memory
+        self._queue.live_histories = histories
 
     @property
     def problem(self) -> str | None:
@@ -154,7 +146,7 @@ class Storage:
         return list(self._queue.sessions.values())
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Write what is queued, until cancelled; then write the rest, within `FAREWELL` seconds, and close the file."""
+        """Write what is queued until cancelled; then write the rest, within `CLOSE_TIMEOUT` seconds; close the file."""
         disconnect = trio.CancelScope(shield=True)
         try:
             async with trio.open_nursery() as nursery:
@@ -167,12 +159,12 @@ class Storage:
                     for reading in self._readings.values():
                         reading.done.set()
                     self._readings.clear()
-                    disconnect.deadline = trio.current_time() + FAREWELL
-                    self._hurry()
+                    disconnect.deadline = trio.current_time() + CLOSE_TIMEOUT
+                    self._schedule.hurry()
         finally:
             self._queue.close()
             if disconnect.cancelled_caught:
-                _log.error("%s: not all could be written within %d seconds", self._path, FAREWELL)
+                _log.error("%s: not all could be written within %d seconds", self._path, CLOSE_TIMEOUT)
 
     def new_key(self) -> int:
         """Return a key that no other session has or had.
@@ -297,7 +289,7 @@ class Storage:
             if not self._queue.keeps(key) or self._stopping:
                 break
             reading = self._readings.setdefault(key, _Reading())
-            self._hurry()
+            self._schedule.hurry()
             await reading.done.wait()
             if reading.revision == self._queue.revision(key):
                 return reading.journal
@@ -312,23 +304,8 @@ class Storage:
             text = "more is to be written than can be; the histories of sessions that have ended are given up"
             self._writer.report("slow", f"{self._path}: {text}")
         # Without histories, messages arrive all the time and nothing is queued.
-        if not self._queue:
-            return
-        if self._asleep:
-            self._delay.queued(trio.current_time())
-            self._wake_up()
-        elif self._gathering is not None and self._delay.is_full(self._queue.size):
-            self._gathering.cancel()
-
-    def _hurry(self) -> None:
-        """Make the writing task begin at once."""
-        if self._rest is not None:
-            self._rest.cancel()
-        self._wake_up()
-
-    def _wake_up(self) -> None:
-        self._asleep = False
-        self._wake.set()
+        if self._queue:
+            self._schedule.queued(self._queue.size)
 
     # The writing task
 
@@ -338,40 +315,25 @@ class Storage:
                 if self._queue or self._readings or self._erased:
                     # Without gathering, a fast stream would keep a second processor busy with writing, and be slower,
                     # though most of it is soon cut off again.
-                    await self._gather()
-                    began = trio.current_time()
-                    # Changes during this write are the oldest of the next batch.
-                    self._delay.taken()
-                    self._delay.queued(began)
-                    written = await self._work()
-                    self._took = trio.current_time() - began
+                    if not self._is_urgent:
+                        await self._schedule.gather(self._queue.size)
+                    with self._schedule.working():
+                        written = await self._work()
                     if not written:
                         if self._stopping:
                             break
-                        await self._rest_for(RETRY)
+                        if not self._is_urgent:
+                            await self._schedule.rest(RETRY)
                 elif self._stopping:
                     break
                 else:
-                    self._delay.taken()
-                    self._wake = trio.Event()
-                    self._asleep = True
-                    await self._wake.wait()
+                    await self._schedule.sleep()
             await self._writer.close()
 
-    async def _gather(self) -> None:
-        """Wait for more changes to write in the same batch."""
-        seconds = self._delay.seconds(trio.current_time(), self._took, self._queue.size)
-        if seconds:
-            with trio.CancelScope() as self._gathering:
-                await self._rest_for(seconds)
-            self._gathering = None
-
-    async def _rest_for(self, seconds: float) -> None:
-        """Sleep, unless a caller waits for a history or the storage is stopping."""
-        if not self._readings and not self._stopping:
-            with trio.CancelScope() as self._rest:
-                await self._pause(seconds)
-            self._rest = None
+    @property
+    def _is_urgent(self) -> bool:
+        """True while a caller waits for a history, or the storage is stopping."""
+        return bool(self._readings) or self._stopping
 
     async def _work(self) -> bool:
         """Write what is queued, then read one requested history; return False if the write failed.

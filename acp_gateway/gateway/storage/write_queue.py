@@ -178,8 +178,8 @@ class Batch:
         return Batch(self.sessions | later.sessions, self.uses | later.uses, changes, size)
 
 
-class Memory(Protocol):
-    """The histories in memory, by the keys of their sessions; they contain everything that was queued."""
+class LiveHistories(Protocol):
+    """The histories of live sessions, by the keys of their sessions; they contain everything that was queued."""
 
     def has(self, key: int) -> bool:
         """Return True if this history is in memory."""
@@ -196,7 +196,7 @@ class WriteQueue:
     """
 
     def __init__(self, journal_limit: int) -> None:
-        self.memory: Memory | None = None
+        self.live_histories: LiveHistories | None = None
         """The histories of live sessions, if there are any."""
         self.sessions: dict[int, StoredSession] = {}
         """All known sessions, by their keys."""
@@ -241,7 +241,7 @@ class WriteQueue:
 
     def is_in_memory(self, key: int) -> bool:
         """Return True if a session's history is in memory."""
-        return self.memory is not None and self.memory.has(key)
+        return self.live_histories is not None and self.live_histories.has(key)
 
     def waits(self, key: int) -> bool:
         """Return True if a change of a session's history is queued."""
@@ -397,8 +397,8 @@ class WriteQueue:
             self._queue.put(key, self._queue.change(key).renewed())
 
     def _take_from_memory(self, key: int) -> None:
-        assert self.memory is not None
-        self._replace(key, *self.memory.snapshot(key), anew=False)
+        assert self.live_histories is not None
+        self._replace(key, *self.live_histories.snapshot(key), anew=False)
 
     def _replace(self, key: int, journal: StoredJournal, size: int, *, anew: bool) -> None:
         session = self.sessions[key]

@@ -2177,7 +2177,7 @@ async def test_with_a_full_disk_it_ends_all_the_same(storage: Storage, disk: Dis
 async def test_a_disk_that_hangs_delays_the_end_for_a_bounded_time(
     storage: Storage, disk: Disk, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(storage_module, "FAREWELL", 0)
+    monkeypatch.setattr(storage_module, "CLOSE_TIMEOUT", 0)
     read: list[StoredJournal | None] = []
 
     async def ask() -> None:

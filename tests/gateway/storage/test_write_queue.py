@@ -72,7 +72,7 @@ def tell(backlog: WriteQueue, histories: Histories, key: int, *messages: bytes) 
 
 def in_memory(backlog: WriteQueue, *keys: int) -> Histories:
     """These histories are in memory."""
-    backlog.memory = histories = Histories(*keys)
+    backlog.live_histories = histories = Histories(*keys)
     return histories
 
 
