@@ -287,9 +287,9 @@ async def _upgrade(stream: ByteStream, destination: Destination, timing: Timing,
             timing=timing,
         )
     except UpgradeRefused as error:
-        if error.mark is None:
+        if error.refusal is None:
             raise _foreign_answer(address, error) from error
-        raise _refusal(destination, error.status, error.text, error.mark) from error
+        raise _refusal(destination, error.status, error.text, error.refusal) from error
     except ProtocolError as error:
         raise ProtocolError(f"{address}: {error}") from error
     answer = {name.lower(): value for name, value in websocket.headers.items()}

@@ -44,7 +44,7 @@ from acp_gateway.transports.maintained import MaintainedStream
 from acp_gateway.transports.ndjson import LineStream
 from acp_gateway.transports.sockets import describe
 from acp_gateway.transports.streams import MessageTooLarge
-from acp_gateway.transports.websocket import CONNECTION_ID, MARK, RESUME, Timing
+from acp_gateway.transports.websocket import CONNECTION_ID, REFUSAL_HEADER, RESUME, Timing
 from acp_gateway.transports.websocket_server import Accept, Respond, accept_websocket
 
 ENDPOINT: Final = "/acp"
@@ -148,7 +148,7 @@ class Handshakes:
                 except AccessError as error:
                     return _respond(self._limiter.refuse(connection, error))
                 except BadRequest as error:
-                    return Respond(400, str(error), {MARK: ProtocolError.reason})
+                    return Respond(400, str(error), {REFUSAL_HEADER: ProtocolError.reason})
             if isinstance(answer, Respond):
                 return answer
             accepted.append(answer)
@@ -242,7 +242,7 @@ def _decline(target: str) -> Respond:
 
 def _respond(refusal: Refusal) -> Respond:
     # The first header distinguishes the gateway's own refusal from that of a proxy.
-    headers = {MARK: refusal.error.reason}
+    headers = {REFUSAL_HEADER: refusal.error.reason}
     if isinstance(refusal.error, Unauthorized):
         headers["WWW-Authenticate"] = "Bearer"
     return Respond(refusal.error.http_status, str(refusal.error), headers, refusal.delay)

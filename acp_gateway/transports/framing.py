@@ -1,10 +1,10 @@
 """Messages framed in a stream of bytes: the sending and closing that lines and WebSockets share.
 
-`ByteWriter` writes. A write that the kernel takes at once is done at once, in the task that sends; the rest is kept
-and written by one task at a time: a spawned task while the stream is run, else the task that drains. So a stalled peer
-is noticed by the spawned task alone, which can send a close frame before other tasks see the error, and closes.
+`ByteWriter` writes. What the kernel takes at once is written at once, in the task that sends; the rest is kept and
+written by one task at a time: a spawned task while the stream has a spawner, else the task that drains. So the spawned
+task alone notices a stalled peer, and can send a close frame before other tasks get the error.
 
-A stream ends once, with one error: the writer keeps it, and every task that waits or comes later gets it.
+A stream ends once, with one error: the writer keeps it and raises it in each task that waits or comes later.
 """
 
 from abc import abstractmethod
@@ -19,16 +19,16 @@ from acp_gateway.transports.streams import WRITE_SIZE, ByteStream, CloseReason, 
 from acp_gateway.transports.timers import Signal, TaskSpawner
 
 CLOSE_TIMEOUT: Final = 5.0
-"""Seconds that closing waits for the peer to take what is pending and to end its own side."""
+"""Seconds in which a closing stream waits for the peer to read pending bytes and to close its own side."""
 
 LAST_READ_TIMEOUT: Final = 1.0
-"""Seconds without a byte after which a peer that takes nothing any more has nothing more to say either."""
+"""Seconds without a byte after which a stream that can't be written to is not read any more either."""
 
 WRITES_PER_CHECKPOINT: Final = 16
-"""Writes in a row that are taken at once before other tasks get their turn."""
+"""Maximum writes in a row before other tasks get their turn."""
 
 SMALL_PIECE: Final = 1024
-"""Bytes below which a piece of a message is put together with its neighbours at once."""
+"""Bytes below which a piece of a message is joined with its neighbours at once."""
 
 MAX_REMEMBERED: Final = 1024 * 1024
 """Bytes of an encoded batch at most that is remembered for others that get the same: nothing large is kept for ever."""
@@ -55,7 +55,7 @@ class ChunkBuffer:
         elif self._pieces and isinstance(self._pieces[-1], bytearray):
             self._pieces[-1] += piece
         else:
-            # An object costs 40 bytes: a message that trickles in must not take forty times its size.
+            # An object costs 40 bytes: a message that comes byte by byte must not take forty times its size.
             self._pieces.append(bytearray(piece))
 
     def begun(self, size: int) -> bytes:
@@ -76,7 +76,7 @@ class ChunkBuffer:
 
 
 class CachedEncoder:
-    """Encodes batches of messages, and the same one for many peers, one after the other, only once.
+    """Encodes batches of messages, and the same batch for many peers in a row only once.
 
     For a single message, encoding it again is as fast.
     """
@@ -88,7 +88,7 @@ class CachedEncoder:
 
     def __call__(self, messages: Sequence[bytes]) -> bytes:
         """Return the messages, encoded."""
-        # Mostly this is the same object, or the messages are, or the first differs: there is little to compare.
+        # The comparison is fast: mostly it is the same object, or it holds the same objects, or the first one differs.
         if messages is self._messages or messages == self._messages:
             return self._encoded
         encoded = self._encode(messages)
@@ -100,7 +100,7 @@ class CachedEncoder:
 
 
 class ByteWriter:
-    """The bytes on their way to one peer: written at once where the kernel takes them, else kept, in order."""
+    """Writes bytes to one peer: at once where the kernel takes them; the rest is kept, in order."""
 
     __slots__ = (
         "_chunks",
@@ -109,8 +109,8 @@ class ByteWriter:
         "_sent",
         "_stall_timeout",
         "_stream",
-        "_taken",
         "_writes",
+        "_writing",
         "failure",
         "in_background",
         "pending",
@@ -120,24 +120,24 @@ class ByteWriter:
         self._stream = stream
         # Seconds without progress after which the peer counts as stalled.
         self._stall_timeout = stall_timeout
-        # What is being written: a chunk as it was handed over, and how much of it is gone.
+        # The chunk that is being written, and the number of its bytes that are written.
         self._head: bytes = b""
         self._sent = 0
-        # What comes after it.
+        # The chunks after it.
         self._chunks: list[bytes] = []
-        # Bytes not written yet, of the head and the rest together.
+        # Bytes not written yet.
         self.pending = 0
-        # Whether a spawned task calls `write_kept` whenever there is something to write, so that `drain` only waits.
+        # True if a spawned task calls `write_kept` whenever there is something to write, so that `drain` only waits.
         self.in_background = False
-        # Whether there is a task that writes; the others wait for its progress.
-        self._taken = False
+        # True while a task writes; other tasks wait for its progress.
+        self._writing = False
         self._progress = Signal()
         self._writes = 0
-        # Why nothing can be written any more.
+        # Error for all further writes.
         self.failure: Failure | None = None
 
     def write(self, data: bytes) -> None:
-        """Write, or keep what can't be written now. Raises `BrokenResourceError` or `ClosedResourceError`."""
+        """Write, and keep what the kernel does not take. Raises `BrokenResourceError` or `ClosedResourceError`."""
         if self.failure is not None:
             self.raise_failure()
         if self.pending:
@@ -153,31 +153,31 @@ class ByteWriter:
             self.pending = len(data) - sent
 
     async def drain(self, below: int = 0) -> None:
-        """Wait until at most `below` bytes are left, writing them if no other task does.
+        """Wait until at most `below` bytes are pending; write them if no other task does.
 
-        Raises `Stalled` where the peer takes nothing for too long, else as `write`. Cancelling loses nothing.
+        Raises `Stalled` if the peer takes nothing for too long, else as `write`. Cancelling loses nothing.
         """
         while self.pending > below:
             self.raise_failure()
-            if self._taken or self.in_background:
+            if self._writing or self.in_background:
                 await self._progress.wait()
                 continue
-            self._taken = True
+            self._writing = True
             try:
                 await self._write_some()
             except Stalled as error:
                 raise self.fail(error) from error
             finally:
-                self._give_back()
+                self._stop_writing()
 
     async def write_kept(self) -> None:
-        """Write all that `write` had to keep. Raises as `drain`, also where nothing was kept. Cancelling loses nothing.
+        """Write all that `write` has kept. Raises as `drain`, also if nothing was kept. Cancelling loses nothing.
 
-        After `Stalled` the stream is the caller's alone: all others go on waiting until it calls `fail`.
+        After `Stalled`, only the caller may write: all other tasks wait until it calls `fail`.
         """
-        while self._taken:
+        while self._writing:
             await self._progress.wait()
-        self._taken = True
+        self._writing = True
         try:
             while self.pending:
                 self.raise_failure()
@@ -186,9 +186,9 @@ class ByteWriter:
         except Stalled:
             raise
         except BaseException:
-            self._give_back()
+            self._stop_writing()
             raise
-        self._give_back()
+        self._stop_writing()
         self.raise_failure()
 
     def stop_background(self) -> None:
@@ -197,25 +197,25 @@ class ByteWriter:
         self._progress.notify()
 
     def fail(self, error: Failure) -> Failure:
-        """Give this error to every task that waits here or comes later. Only the first one counts; it is returned."""
+        """Raise this error in every task that waits here or comes later, and return it; only the first one counts."""
         if self.failure is None:
             self.failure = error
         self._progress.notify()
-        # A new one each time: an exception that is raised again and again collects tracebacks.
+        # A new object each time, because an exception collects a traceback each time it is raised.
         return type(self.failure)(*self.failure.args)
 
     def raise_failure(self) -> None:
-        """Raise what `fail` was called with, if it was."""
+        """Raise the error given to `fail`, if any."""
         if self.failure is not None:
             raise self.fail(self.failure)
 
     def begun(self, boundary: Callable[[bytes, int], int]) -> bytes:
-        """Return the rest of the frame that is partly sent; `boundary(chunk, sent)` finds its end in its chunk."""
+        """Return the rest of the frame that is partly written; `boundary(chunk, sent)` finds its end in the chunk."""
         committed = min(len(self._head), self._sent + self._stream.committed)
         return self._head[self._sent : boundary(self._head, committed)]
 
-    def _give_back(self) -> None:
-        self._taken = False
+    def _stop_writing(self) -> None:
+        self._writing = False
         self._progress.notify()
 
     async def _write_some(self) -> None:
@@ -264,18 +264,18 @@ class FramedStream(MaintainedStream):
         super().__init__()
         self.bytes = stream
         self._writer = ByteWriter(stream, stall_timeout=stall_timeout)
-        # Spawns the task that writes what can't be written at once; None: `drain` writes.
+        # Spawns the task that writes what can't be written at once; None: `drain` writes it.
         self._spawner: TaskSpawner | None = None
-        # Which read a task is waiting in, counted from 1; 0: no task reads at the moment.
+        # Number of the read in which a task waits, from 1; 0 if no task reads.
         self._reading = 0
         self._reads = 0
-        # Seconds that were spent with waiting for the rest of the message that has begun.
+        # Seconds spent waiting for the rest of the message that has begun.
         self._waited = 0.0
-        # Whether what comes is not read as messages any more: the beginning of one was dropped.
+        # True once the beginning of a message was dropped: further bytes are not read as messages.
         self._abandoned = False
-        # Closed by its owner, or on the way to it: nothing is sent or received any more but goodbyes.
+        # True once its owner closes it: only the close frame is still sent.
         self._closing = False
-        # Whether `bytes` has been closed; the signal by which `run` waits for that.
+        # True once `bytes` is closed, and the signal by which `run` waits for that.
         self._closed = False
         self._closes: Signal | None = None
 
@@ -299,13 +299,13 @@ class FramedStream(MaintainedStream):
             self._reading = 0
 
     async def _read_on(self) -> bytes:
-        """As `_read`, within the time that the message has which has begun. Raises `Unfinished`."""
+        """As `_read`, within the time limit of the message that has begun. Raises `Unfinished`."""
         unfinished = self.unfinished_bytes
         if not unfinished or self.message_timeout == inf:
             self._waited = 0.0
             return await self._read()
         began = trio.current_time()
-        # The time in which no task reads is not the peer's fault.
+        # Only the time in which a task reads counts.
         with trio.move_on_after(self.message_timeout + unfinished / SLOWEST_PEER - self._waited):
             data = await self._read()
             self._waited += trio.current_time() - began
@@ -357,7 +357,7 @@ class FramedStream(MaintainedStream):
             self._spawner.spawn(self._write_kept)
 
     async def _write_kept(self) -> None:
-        """Write what could not be written at once, and see to the end of a stream that nothing can be written to."""
+        """Write what could not be written at once, and close a stream that can't be written to."""
         try:
             await self._writer.write_kept()
             self._all_written()
@@ -369,17 +369,17 @@ class FramedStream(MaintainedStream):
             pass
 
     def _all_written(self) -> None:
-        """Nothing waits to be written any more."""
+        """Handle that nothing is pending any more."""
 
     async def _cut(self, error: Stalled) -> None:
-        """End the stream of a peer that takes nothing any more."""
+        """Close the stream of a peer that reads nothing."""
         await self._close(error)
 
     async def _close_when_read(self, error: trio.BrokenResourceError) -> None:
-        """Close once there is nothing left to read from a peer that can't be written to.
+        """Close a stream that can't be written to once there is nothing left to read.
 
-        It may have sent something before it went, which counts. And it may not have gone: a process that closes its
-        stdin can leave its stdout open, and the task that reads it must learn that no answer will come.
+        Messages that the peer sent before its end count. A process may also close its stdin and leave its stdout open;
+        then the task that reads it must learn that no response will come.
         """
         while not self._closed:
             reading = self._reading
@@ -394,7 +394,7 @@ class FramedStream(MaintainedStream):
                 with trio.move_on_after(CLOSE_TIMEOUT):
                     await self._send_end(reason, text)
         except (trio.BrokenResourceError, trio.ClosedResourceError):
-            pass  # The peer is gone already.
+            pass  # The peer has closed already.
         finally:
             await self._close(trio.ClosedResourceError())
 
@@ -408,14 +408,14 @@ class FramedStream(MaintainedStream):
 
     @abstractmethod
     async def _send_end(self, reason: CloseReason, text: str) -> None:
-        """Write what is pending, and the end. May raise what the stream raises."""
+        """Write pending bytes and the end of the stream. May raise what the stream raises."""
 
     @abstractmethod
     def _forget_unfinished(self) -> None:
-        """Drop the beginning of a message. It may be large, and the closed stream may be kept for a while."""
+        """Drop the beginning of a message: it may be large, and the closed stream may be kept for a while."""
 
     async def _close(self, error: Failure) -> None:
-        """Close at once; who waits or comes later gets this error, unless there was one before."""
+        """Close at once; tasks that wait or come later get this error, unless there was an earlier one."""
         self._closed = True
         if self._closes is not None:
             self._closes.notify()

@@ -1,18 +1,18 @@
 """One end of a link: messages sent to a peer and received from it, over one connection or several in a row.
 
 A stock peer has one connection, and a link to it is no more than a queue in front of a stream. A link that resumes
-outlives its connections. Both ends count the messages that they receive and keep those that they sent until the other
-has confirmed them; after a reconnect they exchange the counts, and what is missing goes out again, so that each message
-arrives once. In between the two ends talk to each other in messages that are not counted (`protocol.outbox`).
+outlives its connections. Each end counts the messages that it receives, and keeps sent messages until the other end has
+confirmed them. After a reconnect the ends exchange the counts and send the missing messages again, so that each message
+arrives once. Control messages between the two ends are not counted (`protocol.outbox`).
 
 A link that resumes is always read, or a confirmation could wait behind what it would make room for. What slows down a
 peer is that nothing is confirmed: it stops when its window is full. Its owner calls `acknowledge` when what came has
 been passed on. After a reconnect the peer's window is empty again, whatever was not acknowledged; so what came over an
 earlier connection has to be acknowledged before a full window of it is added to.
 
-There is no clock in the link but for `tick`: it tells the peer from time to time what has arrived, also when that is
-nothing, and notices a peer that does not. What has to wait is sent by `catch_up`, which is called when there is
-something; `keep_alive` and `pump` are the two as tasks for those who have one link.
+Only `tick` reads a clock: it confirms from time to time what has arrived, also when that is nothing, and notices a
+silent peer. Waiting messages are sent by `catch_up`. `keep_alive` and `pump` are the two as tasks, for an owner of one
+link.
 """
 
 from collections.abc import Callable, Sequence
@@ -29,39 +29,37 @@ CHUNK: Final = 256 * 1024
 """Bytes handed to a stream at once when there is more: as much as one write offers to the kernel."""
 
 WINDOW: Final = 8 * 1024 * 1024
-"""Bytes on their way and not confirmed, at most, unless something else is configured: what a link of 500 Mbit/s carries
-in the time of an answer from the other side of the world."""
+"""Default of the maximum bytes in flight: what a link of 500 Mbit/s carries in one round trip around the world."""
 
 HEARTBEAT: Final = 10.0
-"""Seconds after which what has arrived is confirmed, whether it is much or nothing."""
+"""Seconds between two confirmations, however little has arrived."""
 
 CONFIRM_MESSAGES: Final = 4096
 CONFIRM_BYTES: Final = 512 * 1024
-"""Messages and bytes after which a confirmation is sent at the latest: a small part of the window, and seldom enough to
-cost nothing. For bytes, at most a quarter of the peer's window."""
+"""Maximum messages and bytes between two confirmations: a small part of the window, and seldom enough to cost nothing.
+For bytes, at most a quarter of the peer's window."""
 
 LOST: Final = (trio.BrokenResourceError, trio.ClosedResourceError)
 """Errors that a lost stream raises."""
 
 
 class Miscounted(trio.BrokenResourceError):
-    """The peer confirms what it was never sent: nothing it says about the link can be relied on."""
+    """The peer confirms messages that it was never sent, so its counts cannot be relied on."""
 
 
 class Overrun(trio.BrokenResourceError):
-    """The peer sends on though its window is full: it would fill the memory."""
+    """The peer sends on though its window is full, which would fill the memory."""
 
 
 class Link:
     """One end of a link. It has no connection at first: see `connect`.
 
     Args:
-        window: bytes that may be on their way to the peer and not confirmed; None for a stock peer, which confirms
-            nothing and comes back as a new one.
+        window: maximum bytes in flight to the peer; None for a stock peer, which confirms nothing and cannot resume.
         high_water: bytes that may wait in the stream itself.
-        caught_up: called whenever the peer has been sent all that had to wait.
-        receive_window: bytes that may come and not be acknowledged, as the peer's window has it.
-        enforces_window: whether the peer is not trusted to keep to that: see `Overrun`.
+        caught_up: called whenever all waiting messages have been handed to the stream.
+        receive_window: maximum bytes that arrive without being acknowledged: the window of the peer.
+        enforces_window: raise `Overrun` if the peer exceeds its window.
     """
 
     __slots__ = (
@@ -100,20 +98,20 @@ class Link:
         """The connection, None while there is none."""
         self.received = 0
         """Number of messages received, over all connections."""
-        # Whether the peer has said that it leaves for good.
+        # True once the peer has ended the link for good.
         self._peer_left = False
         self._window = window
         self._high_water = high_water
         self._caught_up = caught_up
         self._receive_window = receive_window
         self._enforces_window = enforces_window
-        # Whether the stream is known to take nothing any more; that it has ended shows where it is read.
+        # True once sending has failed; the end of the connection shows where it is read.
         self._broken = False
         # Number of messages that were passed on, and of those among them that were confirmed to the peer.
         self._handled = 0
         self._acknowledged = 0
-        # Bytes that came and were not passed on, those of them that came over an earlier connection, and bytes that
-        # came since the last confirmation.
+        # Bytes that were received and not passed on, those among them from earlier connections, and bytes received
+        # since the last confirmation.
         self._unhandled_bytes = 0
         self._carried_bytes = 0
         self._unacknowledged_bytes = 0
@@ -125,7 +123,7 @@ class Link:
 
     @property
     def resumable(self) -> bool:
-        """True if it can outlive its connection."""
+        """True if the link can outlive its connection."""
         return self._window is not None
 
     @property
@@ -135,19 +133,21 @@ class Link:
 
     @property
     def left(self) -> bool:
-        """True if the peer will not come back when the connection ends: it can't, or it has said goodbye."""
-        politely = self.stream is not None and self.stream.ended_politely
-        return not self.resumable or self._peer_left or politely
+        """True if the peer will not resume the link: it can't, or it has ended the link or closed the stream."""
+        closed = self.stream is not None and self.stream.ended_normally
+        return not self.resumable or self._peer_left or closed
 
     # Connections
 
     def connect(self, stream: MaintainedStream, peer_received: int = 0) -> None:
-        """Go on over a fresh connection, and send what the peer has not received: it says that it has so many messages.
+        """Continue over a new connection, and send the messages that the peer has not received.
 
-        The peer must know `received`.
+        Args:
+            stream: the connection.
+            peer_received: number of messages that the peer has received. The peer must know `received` in turn.
 
         Raises:
-            ValueError: the peer can't have that many, or had more already; nothing is changed.
+            ValueError: the peer cannot have received this number; nothing is changed.
         """
         if peer_received < self.outbox.confirmed:
             raise ValueError(f"{peer_received} messages received, but {self.outbox.confirmed} were confirmed before")
@@ -165,9 +165,9 @@ class Link:
         self._changed.notify()
 
     def disconnect(self) -> None:
-        """Go without a connection from now on. Who receives then gets `BrokenResourceError`.
+        """Continue without a connection: a later `receive_batch` raises `BrokenResourceError`.
 
-        The stream is not closed: a task that already waits for it is to be cancelled, or the stream to be closed.
+        The stream is not closed: the caller closes it, or cancels the task that receives from it.
         """
         self.stream = None
         self._changed.notify()
@@ -175,18 +175,18 @@ class Link:
     # Sending
 
     def send(self, messages: Sequence[bytes], replayed: int = 0) -> None:
-        """Send messages, as soon as the peer takes them; so many of their bytes are history. Never waits or raises."""
+        """Send messages as soon as the peer takes them; `replayed` bytes of them are history. Never waits or raises."""
         if self._broken and not self.resumable:
-            return  # Nothing will take it any more.
+            return
         self.outbox.extend(messages, replayed)
         self.push()
         if self.behind:
             self._changed.notify()
 
     def pass_on(self, messages: Sequence[bytes]) -> bool:
-        """Send messages at once where nothing has to wait; False, and nothing is done, where something does.
+        """Send messages at once if no others wait; else do nothing and return False.
 
-        The caller must not change them from now on. Never waits or raises.
+        The caller must not change them afterwards. Never waits or raises.
         """
         stream = self.stream
         if stream is None or self._broken or stream.pending_bytes >= self._high_water:
@@ -200,7 +200,7 @@ class Link:
         return True
 
     def push(self) -> None:
-        """Hand the connection what it takes now."""
+        """Hand waiting messages to the connection, up to its high-water mark."""
         if self.stream is None or self._broken:
             return
         try:
@@ -210,7 +210,7 @@ class Link:
             self._lose()
 
     def flush(self) -> None:
-        """Hand the connection all that it may get: it is about to be closed, which bounds the rest."""
+        """Hand waiting messages to the connection beyond its high-water mark, because it is about to be closed."""
         try:
             while self.stream is not None and not self._broken and self.outbox.ready:
                 self.stream.send_nowait(self.outbox.take(CHUNK))
@@ -227,20 +227,20 @@ class Link:
                 self._lose()
 
     def finish(self) -> None:
-        """Have `pump` return when the peer has taken what is there for it."""
+        """Let `pump` return once the peer has taken all messages."""
         self._finishing = True
         self._changed.notify()
 
     async def pump(self) -> None:
-        """Send what has to wait, until everything is said where `finish` was called. Cancelling loses nothing.
+        """Send waiting messages, until all are sent after `finish`. Cancelling loses nothing.
 
-        A connection that is lost takes nothing: its end shows where it is read.
+        The loss of the connection shows where it is read.
         """
         while not await self.catch_up():
             await self._changed.wait()
 
     async def catch_up(self) -> bool:
-        """As `pump`, but it returns when nothing has to wait; True where everything is said after `finish`."""
+        """Send waiting messages; return True if the link is finished. Cancelling loses nothing."""
         while self.behind:
             if self.stream is None or self._broken or not self.outbox.ready:
                 await self._changed.wait()
@@ -271,11 +271,11 @@ class Link:
     # Receiving
 
     async def receive_batch(self) -> list[bytes]:
-        """Wait for messages and return those that are there, at least one; they count as received then.
+        """Wait for messages and return all that are there, at least one; from then on they count as received.
 
-        Confirmations are not among them, but for those with positions, each a `Mark` at its place. Raises what the
-        stream does, `BrokenResourceError` also when there is another connection by now, `Miscounted` and `Overrun`.
-        Cancelling loses nothing.
+        Confirmations are left out, except those with positions, each a `Mark` at its place. Raises what the stream
+        raises, `BrokenResourceError` also if there is a newer connection, `Miscounted` and `Overrun`. Cancelling loses
+        nothing.
         """
         while True:
             while self.resumable and self._blocked and self.stream is not None and not self._broken:
@@ -296,7 +296,7 @@ class Link:
             await stream.meter.pay()
 
     def acknowledge(self) -> None:
-        """All that was received has been passed on: it may be confirmed, and is, where it is much."""
+        """Count all received messages as passed on, and confirm them now if they are many."""
         self._handled = self.received
         self._unhandled_bytes = 0
         if self._carried_bytes:
@@ -314,10 +314,10 @@ class Link:
 
     def _count(self, batch: list[bytes]) -> list[bytes]:
         messages: list[bytes] = []
-        # One search through all is faster than one through each, and mostly enough.
+        # One search through the whole batch is faster than one for each message, and mostly enough.
         if CONTROL_WORD not in b"".join(batch):
             messages, batch = batch, []
-        # These count when all of the batch is handed out: what an error keeps back has to come again.
+        # Counted only when the whole batch is returned: after an error the peer has to send it again.
         marks = mark_bytes = 0
         for message in batch:
             control = read_control(message) if CONTROL_WORD in message else None
@@ -333,7 +333,7 @@ class Link:
                 marks += 1
                 mark_bytes += len(message)
         count = len(messages) - marks
-        # A sender stops as soon as that much is on its way, and what was carried over is on its way no more.
+        # A sender stops as soon as that much is in flight; bytes from earlier connections are not in flight any more.
         if count and self._enforces_window and self._unhandled_bytes - self._carried_bytes >= self._receive_window:
             raise Overrun(f"more than {self._receive_window} bytes were sent that were not confirmed")
         size = sum(map(len, messages)) - mark_bytes
@@ -356,16 +356,16 @@ class Link:
 
     def _send_acknowledgement(self) -> None:
         self._acknowledged = self._handled
-        # The peer has learned of what was carried over when it connected; of the rest not before it is passed on.
+        # Bytes from earlier connections were confirmed when this one began; the rest is once it is passed on.
         self._unacknowledged_bytes = self._unhandled_bytes - self._carried_bytes
         self.send_control(acknowledgement(self._handled))
 
     # Time
 
     async def keep_alive(self, timeout: float) -> None:
-        """Confirm every `HEARTBEAT` seconds what has arrived. Returns when nothing was heard for `timeout` seconds.
+        """Confirm what has arrived every `HEARTBEAT` seconds. Returns after `timeout` seconds of silence.
 
-        For a link that resumes and has a connection.
+        For a resumable link that has a connection.
         """
         due = self.tick(trio.current_time(), timeout)
         while due is not None:
@@ -373,11 +373,11 @@ class Link:
             due = self.tick(trio.current_time(), timeout)
 
     def tick(self, now: float, timeout: float) -> float | None:
-        """Confirm what has arrived, if it is time for that, and return when to call this again.
+        """Confirm what has arrived if it is due, and return the time of the next call.
 
-        None where nothing was heard for `timeout` seconds.
+        Returns None after `timeout` seconds of silence.
         """
-        # What takes its time to arrive as a whole is heard in parts.
+        # Parts of a large message count as well.
         last_received_at = max(self._last_received_at, 0.0 if self.stream is None else self.stream.last_received_at)
         deadline = inf if self._blocked else last_received_at + timeout
         if now >= deadline:

@@ -1,11 +1,11 @@
-"""`MaintainedStream`: a stream of messages over a connection, with what its owner does besides moving messages.
+"""`MaintainedStream`: a stream of messages over a connection, with the upkeep and the limits of the connection.
 
-Upkeep: what cannot be written at once is written by `run`, which the owner of a stream runs beside its pump; it also
-keeps the link alive where the transport has a way to. A stream owns no task of its own. An owner of many streams gives
+Upkeep: messages that cannot be written at once are written by `run`, which the owner of a stream runs beside its pump;
+`run` also keeps the connection alive where the transport can. A stream owns no task. An owner of many streams gives
 each a `TaskSpawner` instead (`use_spawner`), to start a task when there is something to write, and calls `tick` when
 due.
 
-Limits: on the size of a message, on the time that it takes, and on what else a peer sends.
+Limits: on the size of a message, on the time that it takes, and on bytes and frames without a message.
 """
 
 from abc import abstractmethod
@@ -17,7 +17,7 @@ from acp_gateway.transports.streams import MessageStream
 from acp_gateway.transports.timers import TaskSpawner
 
 SLOWEST_PEER: Final = 4096
-"""Bytes a second at which a message may come for as long as it takes, whatever `message_timeout` is."""
+"""Bytes per second at which a message may take longer than `message_timeout`."""
 
 
 class MaintainedStream(MessageStream):
@@ -28,21 +28,21 @@ class MaintainedStream(MessageStream):
     def __init__(self) -> None:
         super().__init__()
         self.meter = Meter()
-        """Counts what comes, to charge the peer for it."""
+        """Counts received bytes and frames, to charge the peer for them."""
         self.last_received_at = 0.0
         """Time of the last bytes, in seconds of Trio's clock, where the transport can tell: also parts of a message."""
         self.message_timeout = inf
         """Seconds within which a message that has begun must be complete, but see `SLOWEST_PEER`."""
         self.accepts_unterminated_line = True
-        """True if a last line without its end counts as a message. It must not where the peer would send it again."""
+        """True if a last line without its end counts as a message; False if the peer would send it again."""
 
     # Upkeep
 
     @abstractmethod
     async def run(self) -> None:
-        """Write what could not be written at once and keep the link alive, until cancelled, lost or closed.
+        """Write messages that could not be written at once and keep the connection alive, until cancelled or closed.
 
-        Never raises because of the peer: a loss shows in the task that receives, once what came before it is read.
+        Never raises because of the peer: a loss shows in the task that receives, after the last message.
         """
 
     @abstractmethod
@@ -53,9 +53,9 @@ class MaintainedStream(MessageStream):
         """
 
     def tick(self, now: float) -> float:
-        """Keep the link alive, where the transport has a way to; return the time of the next call.
+        """Keep the connection alive where the transport can, and return the time of the next call.
 
-        Called first when a spawner was given, with the current time.
+        The first call follows `use_spawner`; `now` is the current time.
         """
         return inf
 
@@ -66,7 +66,7 @@ class MaintainedStream(MessageStream):
 
     @property
     def unfinished_bytes(self) -> int:
-        """Bytes of a message that has begun and is not complete, and of what was read behind the last one."""
+        """Bytes that were read after the last complete message."""
         return 0
 
     def begun(self, size: int) -> bytes:
@@ -77,6 +77,6 @@ class MaintainedStream(MessageStream):
         """Drop the message that has begun, and receive no more: the stream is about to be closed."""
 
     @property
-    def ended_politely(self) -> bool:
+    def ended_normally(self) -> bool:
         """True if the peer has ended the stream because it wants nothing more, where the transport can tell."""
         return False

@@ -67,7 +67,7 @@ class _MemoryStream(MaintainedStream):
             await self.changed.park()
 
     def use_spawner(self, spawner: TaskSpawner | None) -> None:
-        pass  # What is pending only waits for the peer to receive it.
+        pass  # Pending messages wait for the peer alone.
 
     async def aclose(self, reason: CloseReason = CloseReason.NORMAL, text: str = "") -> None:
         if not self.closed:

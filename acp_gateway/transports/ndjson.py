@@ -1,7 +1,7 @@
 """One message a line: newline-delimited JSON over any stream of bytes.
 
-Lines end at `\\n` alone. Peers written in JavaScript put U+2028, U+2029 and U+0085 raw into strings, and those are no
-ends of a line here. One trailing `\\r`, blank lines and a last line without its newline are tolerated.
+Lines end at `\\n` alone. Peers written in JavaScript put U+2028, U+2029 and U+0085 raw into strings, which do not end
+a line here. One trailing `\\r`, blank lines and a last line without its newline are tolerated.
 """
 
 import itertools
@@ -18,12 +18,12 @@ MAX_SCRAP: Final = 65536
 
 
 class LineStream(FramedStream):
-    """Messages as lines. A message from outside that is pretty-printed over several lines is sent as one.
+    """Messages as lines. A message that is pretty-printed over several lines is sent as one line.
 
     Args:
-        stream: what carries the lines; closed with this stream.
-        max_message_size: bytes of the longest line that is read; past it `MessageTooLarge`, naming `size_setting`.
-        stall_timeout: seconds that the peer may take nothing while something is pending.
+        stream: carries the lines; closed with this stream.
+        max_message_size: maximum bytes of a received line; beyond it `MessageTooLarge`, which names `size_setting`.
+        stall_timeout: seconds in which the peer has to take something while bytes are pending.
     """
 
     __slots__ = ("_max_message_size", "_rest", "_size_setting", "_too_large")
@@ -41,7 +41,7 @@ class LineStream(FramedStream):
         self._size_setting = size_setting
         # The line that has begun.
         self._rest = ChunkBuffer()
-        # Why nothing behind the last message can be read.
+        # Text of the error after the last message that can be read.
         self._too_large: str | None = None
 
     def limit(self, max_message_size: int, size_setting: str) -> None:
@@ -67,7 +67,7 @@ class LineStream(FramedStream):
                 raise trio.BrokenResourceError("the connection was lost: it ended in the middle of a message")
             elif self._rest.size:
                 line = self._rest.take().removesuffix(b"\r")
-                # What was cut off in the middle is no message, and to find that out may take long if it is large.
+                # A line that was cut off is no message, and parsing a large one only to find that out may take long.
                 lines = [line] if len(line) <= MAX_SCRAP or line[-64:].rstrip().endswith(b"}") else []
             else:
                 raise trio.EndOfChannel
@@ -87,14 +87,14 @@ class LineStream(FramedStream):
         return self._rest.begun(size)
 
     def _take(self, end: bytes) -> bytes:
-        """Return the line that `end` completes."""
+        """Return the line that these bytes complete."""
         if not self._rest.size:
             return end
         self._rest.add(end)
         return self._rest.take()
 
     def _within_limit(self, lines: list[bytes]) -> list[bytes]:
-        """Return the messages of these lines, up to the first that is too large."""
+        """Return the messages in these lines, up to the first one that is too large."""
         messages = [line for line in lines if line and not line.isspace()]
         if max(map(len, messages), default=0) <= self._max_message_size >= self._rest.size:
             return messages
@@ -120,10 +120,10 @@ _ONE_LINE = bytes.maketrans(b"\r\n", b"  ")
 
 def encode_lines(messages: Sequence[bytes]) -> bytes:
     """Encode each message as a line."""
-    # Joined to one they are searched in no time, and one alone is not even copied for that.
+    # One search through all messages is fast, and joining a single one does not copy it.
     together = b"".join(messages)
     if b"\n" in together or b"\r" in together:
-        # Raw line ends can only be white space between tokens: inside a JSON string they would be escaped.
+        # Raw line ends can only be whitespace between tokens: inside a JSON string they are escaped.
         messages = [message.translate(_ONE_LINE) for message in messages]
     return b"\n".join((*messages, b""))
 

@@ -1,4 +1,4 @@
-"""Pipes: this process's own stdin and stdout, and those of a subprocess. Where platforms differ, they differ here."""
+"""Pipes: this process's own stdin and stdout, and those of a subprocess. All differences of platforms are here."""
 
 import os
 import stat
@@ -15,10 +15,9 @@ T = TypeVar("T")
 
 
 class FileBytes(ByteStream):
-    """A readable and another, writable descriptor that the system can wait for: pipes, terminals. Not on Windows.
+    """A readable and a writable descriptor that the system can wait for: pipes, terminals. Not on Windows.
 
-    Both are made non-blocking and closed with this stream; `keep_open` leaves them open and gives them back as they
-    were.
+    Both are made non-blocking and closed with this stream; `keep_open` leaves them open and restores their mode.
     """
 
     def __init__(self, read_fd: int, write_fd: int, *, keep_open: bool = False) -> None:
@@ -28,7 +27,7 @@ class FileBytes(ByteStream):
         self._keep_open = keep_open
         os.set_blocking(read_fd, False)
         os.set_blocking(write_fd, False)
-        # How much was read since others had their turn.
+        # Bytes read since other tasks had their turn.
         self._turn = 0
 
     async def receive_some(self) -> bytes:
@@ -66,14 +65,14 @@ class FileBytes(ByteStream):
             await trio.lowlevel.wait_writable(self._write_fd)
 
     async def send_eof(self) -> None:
-        """Close the writing side; the reader at the other end sees the end of its input."""
+        """Close the writing side, which ends the reader's input."""
         self._close_writing()
         await trio.lowlevel.checkpoint()
 
     async def aclose(self) -> None:
         self._close_writing()
         if self._read_fd >= 0:
-            self._let_go(self._read_fd)
+            self._close_descriptor(self._read_fd)
             self._read_fd = -1
         for fd, blocking in self._blocking:
             os.set_blocking(fd, blocking)
@@ -82,10 +81,10 @@ class FileBytes(ByteStream):
 
     def _close_writing(self) -> None:
         if self._write_fd >= 0:
-            self._let_go(self._write_fd)
+            self._close_descriptor(self._write_fd)
             self._write_fd = -1
 
-    def _let_go(self, fd: int) -> None:
+    def _close_descriptor(self, fd: int) -> None:
         trio.lowlevel.notify_closing(fd)
         if not self._keep_open:
             os.close(fd)
@@ -94,7 +93,7 @@ class FileBytes(ByteStream):
 class ThreadBytes(ByteStream):
     """Descriptors that cannot be waited for, read and written in threads: pipes on Windows, regular files anywhere.
 
-    They stay open when it is closed: a thread may still be waiting in one of them.
+    The descriptors stay open after `aclose`: a thread may still be waiting in one of them.
     """
 
     committed = READ_SIZE
@@ -133,17 +132,17 @@ class ThreadBytes(ByteStream):
 
 
 class _Calls(Generic[T]):
-    """Blocking calls in a thread, one after the other. A caller may be cancelled: the next one gets its result."""
+    """Blocking calls in a thread, one after the other. After a cancellation, the next caller gets the result."""
 
     def __init__(self) -> None:
         self.closed = False
         self._under_way = False
-        # Takes the result of the last call, until a caller does.
+        # Returns the result of the last call; None once a caller has taken it.
         self._take_result: Callable[[], T] | None = None
         self._changed = trio.lowlevel.ParkingLot()
 
     async def call(self, function: Callable[[], T]) -> T:
-        """Return the result of the call that was under way, or else of this one. Raises what the call does."""
+        """Return the result of the running call, or else of this one. Raises what the call raises."""
         await trio.lowlevel.checkpoint_if_cancelled()
         if self._take_result is None and not self._under_way and not self.closed:
             self._under_way = True
@@ -169,13 +168,13 @@ class _Calls(Generic[T]):
         try:
             token.run_sync_soon(deliver)
         except trio.RunFinishedError:
-            pass  # No task is left that could take it.
+            pass  # No task is left to take it.
 
 
 def open_stdio() -> ByteStream:
-    """Return this process's stdin and stdout as a stream of bytes; the descriptors stay open when it is closed.
+    """Return this process's stdin and stdout as a stream of bytes; closing it leaves the descriptors open.
 
-    Raises `UsageError` where it was started without them.
+    Raises `UsageError` if the process was started without them.
     """
     if sys.stdin is None or sys.stdout is None:
         raise UsageError("stdin or stdout is closed; this command is for editors, which start it with pipes")

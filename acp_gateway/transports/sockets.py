@@ -1,6 +1,6 @@
 """TCP, unix and TLS sockets as streams of bytes, driven directly.
 
-The kernel is asked first and waited for only when it says so: a non-blocking call costs far less than a task's wake-up.
+Each operation is tried first and waits only if the kernel says so: a non-blocking call costs far less than a wake-up.
 TLS is `ssl.SSLSocket` on the same descriptor, for the same reason. Works wherever Trio does, Windows included.
 """
 
@@ -16,32 +16,32 @@ from acp_gateway.errors import ProtocolError, TrustError, Unreachable
 from acp_gateway.transports.streams import READ_COST, READ_SIZE, TURN, WRITE_SIZE, ByteStream
 
 TLS_RECORD: Final = 16384
-"""Bytes given to OpenSSL at once: it tells of no progress before all that it was given is written. It is what a record
-holds at most; RFC 8446, 5.1."""
+"""Bytes given to OpenSSL at once, which reports no progress before all of them are written: the maximum size of a
+record (RFC 8446, 5.1)."""
 
 TLS_BURST: Final = 4 * TLS_RECORD
-"""Bytes written at once by who has waited for it: to encrypt them takes as long as to hand over `WRITE_SIZE` plain."""
+"""Bytes written at once after a wait: encrypting them takes as long as writing `WRITE_SIZE` bytes without TLS."""
 
 KEEPALIVE_IDLE = 20.0
 KEEPALIVE_TIMEOUT = 20.0
-"""Seconds of silence until a client's system probes the link, and until it gives it up; as the gateway's pings."""
+"""Seconds of silence until a client's system probes the connection, and until it gives up; as the gateway's pings."""
 
 _CERTIFICATE_ALERT: Final = re.compile(r"ALERT_(\w*CERTIFICATE\w*|UNKNOWN_CA|ACCESS_DENIED|DECRYPT_ERROR)")
-"""OpenSSL's names of the alerts by which a server says no to the certificate of its client (RFC 8446, 6.2); the last
-one is for a signature that is not of the authority."""
+"""OpenSSL's names of the alerts by which a server rejects its client's certificate (RFC 8446, 6.2); the last one is for
+a signature by another authority."""
 
 CERTIFICATE_REQUIRED: Final = "certificate required"
-"""Result of `certificate_alert` where a certificate is needed and none was shown."""
+"""Result of `certificate_alert` if the client has sent no certificate and needs one."""
 
 _NO_TLS: Final = frozenset(
     {"WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE", "PACKET_LENGTH_TOO_LONG", "UNEXPECTED_MESSAGE", "HTTP_REQUEST"}
 )
-"""OpenSSL's reasons where what answers is something else than TLS: the banner of sshd, an error of a web server."""
+"""OpenSSL's reasons for an answer that is not TLS: the banner of sshd, an error of a web server."""
 
 _NAME_MISMATCH: Final = (62, 64)
 _EXPIRED: Final = 10
 _NOT_YET_VALID: Final = 9
-"""OpenSSL's numbers of what may be wrong with a certificate (X509_V_ERR_...); 62 is of names, 64 of addresses."""
+"""OpenSSL's numbers of certificate errors (X509_V_ERR_...); 62 is for names, 64 for addresses."""
 
 
 class SocketBytes(ByteStream):
@@ -52,18 +52,18 @@ class SocketBytes(ByteStream):
     def __init__(self, sock: socket.socket) -> None:
         self._sock = sock
         self._tls = isinstance(sock, ssl.SSLSocket)
-        # A refused record is encrypted already, and on its way.
+        # A refused record is encrypted already and will be sent.
         self.committed = TLS_RECORD if self._tls else 0
-        # How much was read since others had their turn.
+        # Bytes read since other tasks had their turn.
         self._turn = 0
         self._eof_sent = False
         self._finishing = False
-        # What reading has come upon behind bytes that are handed out first.
+        # Error found behind bytes that are returned first.
         self._failure: OSError | None = None
 
     @property
     def peer_certificate(self) -> bytes | None:
-        """The certificate of a TLS peer in DER, None where there is none."""
+        """Certificate of a TLS peer in DER; None without one."""
         return self._sock.getpeercert(binary_form=True) if isinstance(self._sock, ssl.SSLSocket) else None
 
     async def receive_some(self) -> bytes:
@@ -89,12 +89,12 @@ class SocketBytes(ByteStream):
                 wait = trio.lowlevel.wait_writable
             except OSError as error:
                 raise self._broken(error) from error
-            # Not where it was caught: the exception would be kept all the while, with its traceback and its frames.
+            # Not in the except clause, where the exception would be kept during the wait, with its traceback.
             await wait(self._sock)
             self._turn = 0
 
     def _read_on(self, record: bytes) -> bytes:
-        """Return a full TLS record and the records that have come behind it."""
+        """Return a full TLS record and the records that have come after it."""
         records = [record]
         try:
             while len(record) == TLS_RECORD and len(records) < READ_SIZE // TLS_RECORD:
@@ -126,12 +126,12 @@ class SocketBytes(ByteStream):
                 raise self._broken(error) from error
 
     def _send(self, data: memoryview, most: int) -> int:
-        """Write what is taken now of the first `most` bytes, and return how many were: 1 or more. Raises as sockets."""
+        """Write from the first `most` bytes without waiting; return their number, 1 or more. Raises as sockets."""
         if self._eof_sent:
-            # Behind its end, a TLS socket would send in clear.
+            # After its end, a TLS socket would send plaintext.
             raise trio.ClosedResourceError
         if not self._tls:
-            # What it has room for it takes at once.
+            # The kernel takes all that it has room for.
             return self._sock.send(data[:most])
         sent = self._sock.send(data[:TLS_RECORD])
         try:
@@ -146,32 +146,32 @@ class SocketBytes(ByteStream):
         self._eof_sent = True
         if isinstance(self._sock, ssl.SSLSocket):
             try:
-                # Sends the close_notify. It also looks for the peer's own and throws away what comes before that,
-                # which is why reading ends here as well.
+                # Sends the close_notify. It also reads up to the peer's own and discards the data before it, so reading
+                # ends here as well.
                 self._sock.unwrap()
             except (OSError, ValueError):
-                pass  # There is none yet, or the connection is gone.
+                pass  # The peer has sent none yet, or the connection is lost.
         try:
             self._sock.shutdown(socket.SHUT_WR)
         except OSError:
-            pass  # The peer is gone.
+            pass  # The connection is lost.
 
     async def finish(self) -> None:
-        """As `ByteStream.finish`: a socket that is closed with unread bytes is reset, and what is in flight lost."""
+        """As `ByteStream.finish`: closing a socket with unread bytes resets it and loses data in flight."""
         await self.send_eof()
-        # A task that reads would be in the way, and what it could read does not count any more.
+        # A reading task would interfere, and what it reads does not count any more.
         self._finishing = True
         trio.lowlevel.notify_closing(self._sock)
         while True:
             try:
-                # Behind its end, a TLS socket is read as a plain one.
+                # After its end, a TLS socket is read as a plain one.
                 discarded = self._sock.recv(READ_SIZE)
                 if not discarded or not self._may_discard(len(discarded)):
                     return
             except BlockingIOError:
                 await trio.lowlevel.wait_readable(self._sock)
             except OSError:
-                return  # The peer is gone, or this side has been closed meanwhile.
+                return  # The connection is lost, or this side was closed meanwhile.
             else:
                 await trio.lowlevel.checkpoint()
 
@@ -192,17 +192,17 @@ class SocketBytes(ByteStream):
 
 
 def take_socket(stream: trio.SocketStream) -> socket.socket:
-    """The plain non-blocking socket inside a Trio stream, which must not be used any more."""
+    """Return the non-blocking socket inside a Trio stream, which must not be used afterwards."""
     sock = socket.socket(fileno=stream.socket.detach())
     sock.setblocking(False)
     return sock
 
 
 def keep_alive(sock: socket.socket, idle: float, timeout: float) -> None:
-    """Let the system find out that a TCP peer is gone: probe after `idle` seconds of silence, give up `timeout` later.
+    """Let the system detect a lost TCP peer: probe after `idle` seconds of silence, give up `timeout` seconds later.
 
-    For connections without pings of their own, and for the routers on the way, which forget an idle one. Where the
-    system can't set the times, its own count, often two hours.
+    For connections without pings, and for routers that forget idle connections. If the times can't be set, the
+    system's own apply, often two hours.
     """
     probes = 4
     options = {
@@ -218,7 +218,7 @@ def keep_alive(sock: socket.socket, idle: float, timeout: float) -> None:
             if hasattr(socket, name):
                 sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
     except OSError:
-        pass  # macOS says so of a connection that is gone already, which shows soon enough.
+        pass  # macOS raises this for a connection that is lost already, which shows soon enough.
 
 
 async def start_tls(
@@ -228,7 +228,7 @@ async def start_tls(
     server_side: bool = False,
     server_hostname: str | None = None,
 ) -> SocketBytes:
-    """Do the TLS handshake on a connected socket and return the encrypted stream; the socket is closed on failure.
+    """Do the TLS handshake on a connected socket, and return the encrypted stream; a failure closes the socket.
 
     Raises `ssl.SSLError` and `OSError` as the handshake does. Cancelling closes the socket.
     """
@@ -255,9 +255,10 @@ async def start_tls(
 
 
 async def connect_tcp(host: str, port: int, context: ssl.SSLContext | None = None) -> SocketBytes:
-    """Connect to a TCP port, with TLS where `context` is given.
+    """Connect to a TCP port, with TLS if `context` is given.
 
-    Raises `Unreachable` when no server answers, `TrustError` when the certificate is not trusted. Cancelling closes.
+    Raises `Unreachable` if no server answers, `TrustError` if the certificate is not trusted, and `ProtocolError` if
+    the server does not speak TLS. Cancelling closes the socket.
     """
     try:
         sock = take_socket(await trio.open_tcp_stream(host, port))
@@ -286,7 +287,7 @@ async def connect_tcp(host: str, port: int, context: ssl.SSLContext | None = Non
 
 
 async def connect_unix(path: str) -> SocketBytes:
-    """Connect to a unix socket. Raises `Unreachable`. Cancelling closes."""
+    """Connect to a unix socket. Raises `Unreachable`. Cancelling closes the socket."""
     if not hasattr(socket, "AF_UNIX"):
         raise Unreachable("this system's Python has no unix sockets; use wss:// or tcp+tls://")
     try:
@@ -310,9 +311,9 @@ def _what_to_do(verify_code: int) -> str:
 
 
 def certificate_alert(error: BaseException | None) -> str | None:
-    """Return the TLS alert about this side's certificate that is behind an error: "unknown ca", for example; else None.
+    """Return the TLS alert about this side's certificate that has caused an error, such as "unknown ca"; else None.
 
-    With TLS 1.3 a client learns of it only after its handshake, when it first reads.
+    With TLS 1.3 a client gets it only after its handshake, with its first read.
     """
     while error is not None:
         reason = getattr(error, "reason", None) if isinstance(error, ssl.SSLError) else None
@@ -329,13 +330,13 @@ _CONNECTION_ERRORS: dict[type[OSError], str] = {
     ConnectionRefusedError: "connection refused",
     ConnectionResetError: "connection reset by peer",
 }
-"""The system's texts for these, because on Windows `os.strerror` knows none of the numbers of sockets."""
+"""The system's texts for these errors, because on Windows `os.strerror` does not know the numbers of sockets."""
 
 
 def describe(error: OSError) -> str:
     """Return the system's text for an error, without its number and without Python's names."""
     if isinstance(error, ssl.SSLError):
-        # Only those that come from OpenSSL have a reason.
+        # Only errors of OpenSSL have a reason.
         return (getattr(error, "reason", None) or error.strerror or str(error)).replace("_", " ").lower()
     if type(error) in _CONNECTION_ERRORS:
         return _CONNECTION_ERRORS[type(error)]

@@ -1,12 +1,12 @@
 """The interface between messages and I/O: `MessageStream`, and the `ByteStream` below it.
 
-A `MessageStream` moves whole messages in batches, because what costs time is a task's wake-up and not a message: what
-one read brought is handed over as one list, and what one list holds is written at once. Sending is two steps.
-`send_nowait` never waits: it writes what the peer takes at this moment and keeps the rest, in order. `drain` waits
-until little enough is left. So the code that decides what to send needs no `await` and no lock, and backpressure is
-one line at the end of a batch.
+A `MessageStream` moves whole messages in batches, because waking up a task costs more than a message: all messages of
+one read are returned as one list, and all messages of one list are written at once. Sending has two steps.
+`send_nowait` never waits: it writes what the peer takes at once and keeps the rest, in order. `drain` waits until
+little enough is left. So the code that decides what to send needs no `await` and no lock, and backpressure is one line
+at the end of a batch.
 
-What the owner of a connection does besides moving messages is in `maintained`.
+The upkeep of a connection and its limits are in `maintained`.
 """
 
 import enum
@@ -24,8 +24,8 @@ WRITE_SIZE: Final = 262144
 
 TURN: Final = 65536
 READ_COST: Final = TURN // 16
-"""Bytes that may be read without a wait before other tasks get their turn, and how many a read counts for besides what
-it brings: one busy peer must not starve the rest, and what is done about that many takes a third of a millisecond."""
+"""Bytes that may be read without a wait before other tasks get their turn, and bytes that each read counts for besides
+its data: one busy peer must not starve the rest, and handling that many takes a third of a millisecond."""
 
 
 class CloseReason(enum.Enum):
@@ -39,19 +39,19 @@ class CloseReason(enum.Enum):
 
 
 class Stalled(trio.BrokenResourceError):
-    """The peer took no byte for longer than it may."""
+    """The peer took no byte within the stall timeout."""
 
 
 class MessageTooLarge(trio.BrokenResourceError):
-    """The peer sent more than a message may hold; the stream can't go on behind it."""
+    """The peer sent a message above the limit; the stream can't continue after it."""
 
 
 class Flooded(trio.BrokenResourceError):
-    """The peer keeps sending bytes or frames that hold no message."""
+    """The peer keeps sending bytes or frames without messages."""
 
 
 class Unfinished(trio.BrokenResourceError):
-    """The peer has begun a message and does not finish it in time."""
+    """The peer has not finished a message in time."""
 
 
 class ByteStream(ABC):
@@ -60,7 +60,7 @@ class ByteStream(ABC):
     __slots__ = ()
 
     committed: int = 0
-    """Bytes of a write, at most, that may be on their way though it was refused or cancelled: a TLS record."""
+    """Maximum bytes of a refused or cancelled write that may be sent all the same: a TLS record."""
 
     @abstractmethod
     async def receive_some(self) -> bytes:
@@ -68,31 +68,31 @@ class ByteStream(ABC):
 
     @abstractmethod
     def send_nowait(self, data: memoryview) -> int:
-        """Write what can be written without waiting and return how many bytes that was, 0 or more."""
+        """Write what can be written without waiting, and return the number of its bytes, 0 or more."""
 
     @abstractmethod
     async def send_some(self, data: memoryview) -> int:
-        """Wait until at least one byte is written and return how many were.
+        """Wait until at least one byte is written, and return the number of written bytes.
 
-        Bytes once refused are offered again, the same first and no fewer: TLS demands it. Cancelling loses nothing.
+        The caller offers refused bytes again, the same first and no fewer, as TLS demands. Cancelling loses nothing.
         """
 
     @abstractmethod
     async def send_eof(self) -> None:
-        """Tell the peer that nothing more comes, where the transport can. Reading goes on; over TLS it ends too."""
+        """Close the writing side, where the transport can. Reading goes on; over TLS it ends too."""
 
     async def finish(self) -> None:
-        """Tell the peer that nothing more comes, and where closing now could take back what it has not received yet,
-        wait until it has ended as well. What it still sends is discarded."""
+        """Close the writing side. If closing now could destroy data in flight, also wait until the peer has closed its
+        side, and discard what it still sends."""
         await self.send_eof()
 
     @abstractmethod
     async def aclose(self) -> None:
-        """Close at once and give every waiting task `ClosedResourceError`. May be repeated."""
+        """Close at once, and raise `ClosedResourceError` in every waiting task. May be repeated."""
 
 
 class TrioBytes(ByteStream):
-    """Any Trio stream as a `ByteStream`: for what is no socket of ours, and for tests."""
+    """Any Trio stream as a `ByteStream`, for pipes of subprocesses and for tests."""
 
     def __init__(self, stream: trio.abc.Stream) -> None:
         self._stream = stream
@@ -116,7 +116,7 @@ class TrioBytes(ByteStream):
         try:
             await self._stream.send_all(part)
         except trio.Cancelled:
-            # Trio doesn't tell how much of it has left.
+            # Trio doesn't tell how much of it was sent.
             self._cut_off = True
             raise
         return len(part)
@@ -148,8 +148,8 @@ class MessageStream(ABC):
         self._left: list[bytes] | None = None
 
     def receive_batch(self) -> Coroutine[Any, Any, list[bytes]]:
-        """Wait for messages and return those that are there, at least one. Cancelling loses nothing."""
-        # No coroutine of its own, which would be one more for each stream that is waited for.
+        """Wait for messages and return all that are there, at least one. Cancelling loses nothing."""
+        # Not a coroutine itself, which would be one more for each waiting stream.
         return self._receive_left() if self._left else self._receive_batch()
 
     @abstractmethod
@@ -158,12 +158,12 @@ class MessageStream(ABC):
 
     @abstractmethod
     def send_nowait(self, messages: Sequence[bytes]) -> None:
-        """Send messages without waiting: what the peer doesn't take now is kept and counts in `pending_bytes`."""
+        """Send messages without waiting: the rest that the peer does not take now is kept as `pending_bytes`."""
 
     @property
     @abstractmethod
     def pending_bytes(self) -> int:
-        """Bytes handed over and not yet taken by the peer."""
+        """Bytes that were sent and that the peer has not taken yet."""
 
     @abstractmethod
     async def drain(self, below: int = 0) -> None:
@@ -171,12 +171,12 @@ class MessageStream(ABC):
 
     @abstractmethod
     async def aclose(self, reason: CloseReason = CloseReason.NORMAL, text: str = "") -> None:
-        """Write what is pending, tell the peer the reason where the transport can, and close.
+        """Write pending messages, send the reason where the transport can, and close.
 
-        Tasks that wait get `ClosedResourceError`. Bounded in time; cancelled or repeated, it closes at once.
+        Waiting tasks get `ClosedResourceError`. Bounded in time; when cancelled or repeated, it closes at once.
         """
 
-    # What follows from these
+    # Derived from these
 
     async def _receive_left(self) -> list[bytes]:
         left, self._left = self._left or [], None
@@ -198,7 +198,7 @@ class MessageStream(ABC):
             raise StopAsyncIteration from None
 
     async def send_batch(self, messages: Sequence[bytes]) -> None:
-        """Send messages and wait until they are written. Cancelled, it leaves them pending."""
+        """Send messages and wait until they are written. Cancelling leaves them pending."""
         self.send_nowait(messages)
         await self.drain()
 

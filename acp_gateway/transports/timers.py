@@ -1,8 +1,8 @@
 """Timers and on-demand tasks for many connections, without a waiting task for each.
 
-A task that waits takes two kilobytes, and so does a nursery around it, almost: a few per connection would be most of
-what an idle one costs. So an idle connection has one task, which reads. `TaskSpawner` starts another one when there is
-something to do, and a `TimerQueue` holds the timers of all connections.
+A waiting task takes two kilobytes, and a nursery almost as much: a few per connection would be most of the memory of an
+idle one. So an idle connection has one task, which reads. `TaskSpawner` starts another one when there is work, and a
+`TimerQueue` holds the timers of all connections.
 """
 
 from collections.abc import Awaitable, Callable
@@ -15,7 +15,7 @@ import trio
 Args = TypeVarTuple("Args")
 
 TimerCallback: TypeAlias = Callable[[float], float]
-"""Callback of a timer: given the current time, it returns when it is due again; infinite is never."""
+"""Callback of a timer: takes the current time, and returns the time of the next call; infinite is never."""
 
 
 MANY: Final = 64
@@ -44,7 +44,7 @@ class Signal:
 
 
 class TaskSpawner:
-    """Starts tasks on demand; each ends when its work is done."""
+    """Starts tasks on demand; each ends with its work."""
 
     __slots__ = ("_at_work", "_nursery", "timers")
 
@@ -54,7 +54,7 @@ class TaskSpawner:
         # The calls that are running.
         self._at_work: tuple[tuple[object, ...], ...] = ()
         self.timers: tuple[Timer, ...] = ()
-        """Timers that end with it. Tuples: empty ones take no room."""
+        """Timers that end with it. A tuple, because empty ones take no memory."""
 
     def spawn(self, work: Callable[[Unpack[Args]], Awaitable[None]], *args: *Args) -> None:
         """Start `work(*args)` unless an identical call is running; that one sees the new work too."""
@@ -66,7 +66,7 @@ class TaskSpawner:
         try:
             await work(*args)
         finally:
-            # Nothing happens between its last look at what there is to do and this.
+            # There is no checkpoint between the last look for work and this, so no work is missed.
             self._at_work = tuple(job for job in self._at_work if job != (work, *args))
 
     @property
@@ -84,7 +84,7 @@ class TaskSpawner:
 
 
 class Timer:
-    """A callback and when it is due. Made by a `TimerQueue`."""
+    """A callback and the time of its next call. Made by a `TimerQueue`."""
 
     __slots__ = ("_number", "callback", "due", "spawner")
 
@@ -92,15 +92,15 @@ class Timer:
         self.callback: TimerCallback | None = callback
         self.due = due
         self.spawner: TaskSpawner | None = spawner
-        # Of two that are due at the same time, which goes first.
+        # Order of timers that are due at the same time.
         self._number = number
 
     def __lt__(self, other: "Timer") -> bool:
         return (self.due, self._number) < (other.due, other._number)
 
     def cancel(self) -> None:
-        """Call it no more. May be repeated."""
-        # The queue drops it only when it would have been due, but what the callback holds may be large.
+        """Stop the timer. May be repeated."""
+        # The queue keeps the timer until it would have been due, but the callback may hold large objects.
         self.callback = self.spawner = None
 
 
@@ -116,7 +116,10 @@ class TimerQueue:
         self._earlier = Signal()
 
     def schedule(self, callback: TimerCallback, spawner: TaskSpawner) -> None:
-        """Call `callback` now and whenever it says, until the spawner is cancelled. Its errors are raised in a task."""
+        """Call `callback` now and at each time that it returns, until the spawner is cancelled.
+
+        Its errors are raised in a task of the spawner.
+        """
         due = callback(trio.current_time())
         if due == inf or spawner.cancelled:
             return
@@ -155,7 +158,7 @@ def _call(timer: Timer, now: float) -> float:
     try:
         return callback(now)
     except Exception as error:
-        # A bug ends the connection that it shows in and no other.
+        # A bug ends its own connection and no other.
         spawner.spawn(_raise, error)
         return inf
 

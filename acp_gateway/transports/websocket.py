@@ -1,18 +1,18 @@
 """One message a WebSocket text message: a thin Trio driver over the `websockets` library's sans-I/O protocol.
 
-The library does the handshake and parses what comes in: frames, fragments, limits, pings, the closing handshake. Nearly
-all traffic bypasses it in two ways. Text messages of one frame each are cut out of what was read until anything else
-comes (`websocket_frames`); from its first byte on the library parses again. A server encodes its data frames itself:
-no extension is negotiated and a server does not mask, so a frame is a short header before the message's own bytes. What
-the protocol object sends by itself (pong, close) takes the same way out.
+The library does the handshake and parses incoming bytes: frames, fragments, limits, pings, the closing handshake. Most
+traffic bypasses it in two ways. Text messages of one frame each are cut out of the bytes that were read
+(`websocket_frames`); from the first byte of anything else the library parses again. A server encodes its data frames
+itself: no extension is negotiated and a server does not mask, so a frame is a short header before the message's own
+bytes. Frames of the protocol object itself (pong, close) are written in the same order.
 
 Some internals of the library are used, so `pyproject.toml` bounds its version: `reader.buffer`, `reader.discard` and
 `current_size` here, to know what has begun, and `events` in `websocket_client`. A new major version needs a look at
 these.
 
-Rules kept here, from RFC 6455 and the remote transport of the Agent Client Protocol: text messages only, binary ones
-are ignored; outgoing frames of at most 16 MiB, because clients written in Rust cap a frame there; 1009 for a message
-that is too large; 1008 for a peer that stops reading; a ping every so often, with a deadline for the pong.
+Rules from RFC 6455 and the remote transport of the Agent Client Protocol: text messages only, binary ones are ignored;
+outgoing frames of at most 16 MiB, the cap of clients written in Rust; 1009 for a message that is too large; 1008 for a
+peer that stops reading; regular pings, with a deadline for the pong.
 """
 
 import logging
@@ -42,7 +42,7 @@ from acp_gateway.transports.websocket_frames import (
 )
 
 PONG_BACKLOG: Final = 65536
-"""Bytes of pongs that wait for a peer at most: one that pings and takes nothing must not fill the memory."""
+"""Maximum bytes of pending pongs: a peer that pings and reads nothing must not fill the memory."""
 
 _CLOSE_CODES: Final = {
     CloseReason.NORMAL: CloseCode.NORMAL_CLOSURE,
@@ -54,38 +54,38 @@ _CLOSE_CODES: Final = {
 
 _PONG: Final = bytes((FIN | Opcode.PONG,))
 
-# The library logs requests with their headers, tokens among them, where DEBUG is on. It never is for this logger.
+# At DEBUG, the library would log requests with their headers, which hold tokens.
 library_log = logging.getLogger("acp_gateway.websockets")
 library_log.setLevel(logging.WARNING)
 
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """Seconds: between pings, until a pong counts as missing, until a peer that takes nothing is cut."""
+    """Seconds between pings, until a pong counts as missing, and until a peer that reads nothing is disconnected."""
 
     ping_interval: float = 20.0
     ping_timeout: float = 20.0
     stall_timeout: float = 60.0
 
 
-MARK: Final = "Acp-Gateway"
-"""A header that the gateway's own refusals have, with a word that says why."""
+REFUSAL_HEADER: Final = "Acp-Gateway"
+"""Header of the gateway's own refusals, with a machine-readable reason."""
 
 CONNECTION_ID: Final = "Acp-Connection-Id"
-"""The header that names a connection, and the link that it is the first connection of."""
+"""Header with the id of a connection, and of the link that begins with it."""
 
 RESUME: Final = "Acp-Gateway-Resume"
-"""The header that asks for a link that can be resumed, or resumes one: how many messages of it have been received."""
+"""Header that requests a resumable link or resumes one, with the number of messages received over it."""
 
 
 class LibraryProtocol(Protocol):
-    """The library's protocol, which says in the close frame which setting a message was too large for."""
+    """The library's protocol, with the limit's setting in the close frame for a message that is too large."""
 
     size_setting = "max_message_size"
 
     idle = False
-    """True if all input is parsed and nothing has begun: no frame, and no message in fragments. So a whole message may
-    bypass the library."""
+    """True if all input is parsed and neither a frame nor a fragmented message has begun: the next message may bypass
+    the library."""
 
     def receive_data(self, data: bytes | bytearray) -> None:
         self.idle = False
@@ -104,24 +104,24 @@ class LibraryProtocol(Protocol):
 class WebSocketStream(FramedStream):
     """An open WebSocket. Made by `accept_websocket` and `connect_websocket`.
 
-    `close_code` and `close_text` tell after `EndOfChannel` what the peer said when it closed. Messages must be UTF-8:
-    senders check it, since a text frame that is not would end the connection.
+    After `EndOfChannel`, `close_code` and `close_text` hold the peer's close reason. Messages must be UTF-8, which the
+    sender checks, since another text frame would end the connection.
     """
 
     __slots__ = (
-        "_ahead",
-        "_asked_at",
         "_begun",
         "_counter",
         "_fed",
         "_fragments",
         "_is_server",
-        "_left_at",
-        "_left_while",
         "_ping_due",
+        "_ping_read",
+        "_ping_written_at",
+        "_pinged_at",
         "_pongs",
         "_protocol",
         "_timing",
+        "_unread",
         "headers",
     )
 
@@ -136,44 +136,43 @@ class WebSocketStream(FramedStream):
     ) -> None:
         super().__init__(stream, stall_timeout=timing.stall_timeout)
         self.headers = headers
-        """Those of the server's answer, for its client."""
+        """Headers of the server's response, for its client."""
         self._protocol = protocol
         self._is_server = protocol.side is SERVER
-        # Whether there may be something that the protocol object has made of what it was given: at first, of what came
-        # along with the handshake.
+        # True if the protocol object may have events: at first, those that came along with the handshake.
         self._fed = True
         self._timing = timing
-        # What was read and not looked at yet, and where its frames end.
-        self._ahead: bytes | bytearray = behind
+        # Unread bytes, and the finder of the ends of frames in them.
+        self._unread: bytes | bytearray = behind
         self._counter = FrameCounter()
-        # A frame that goes past the protocol object, and of which more is to come.
+        # An incomplete frame that bypasses the protocol object.
         self._begun: BegunFrame | None = None
         # A text message that has begun; None between messages and in a binary one.
         self._fragments: ChunkBuffer | None = None
-        # Bytes of pongs handed over since something has been pending.
+        # Bytes of pongs written since anything has been pending.
         self._pongs = 0
-        # When the next ping is due; None before the first `tick`.
+        # Time of the next ping; None before the first `tick`.
         self._ping_due: float | None = None
-        # When the last one was sent, None once it was seen to that it was answered; when it left, which is later where
-        # it had to wait, and in which read a task was waiting then.
-        self._asked_at: float | None = None
-        self._left_at: float | None = None
-        self._left_while = 0
+        # Time of the last ping, None once its pong has come; the time when it was written, which is later if it had to
+        # wait; and the number of the read that was waiting then.
+        self._pinged_at: float | None = None
+        self._ping_written_at: float | None = None
+        self._ping_read = 0
 
     @property
     def close_code(self) -> int | None:
-        """The code of the peer's close frame, None before and where it sent none."""
+        """Code of the peer's close frame; None before it, and if it had none."""
         received = self._protocol.close_rcvd
         return None if received is None else int(received.code)
 
     @property
     def close_text(self) -> str:
-        """The reason in the peer's close frame."""
+        """Text of the peer's close frame."""
         received = self._protocol.close_rcvd
         return "" if received is None else received.reason
 
     @property
-    def ended_politely(self) -> bool:
+    def ended_normally(self) -> bool:
         return self.close_code == CloseCode.NORMAL_CLOSURE
 
     # Receiving
@@ -195,35 +194,35 @@ class WebSocketStream(FramedStream):
                 self._raise_end()
             if self.meter.size or self.meter.frames:
                 await self.meter.pay()
-            data = self._ahead or await self._read_on()
-            self._ahead = b""
+            data = self._unread or await self._read_on()
+            self._unread = b""
             if protocol.idle and data:
-                messages, data = self._past_library(data)
+                messages, data = self._bypass_library(data)
                 if not data:
                     continue
                 if len(messages) >= MAX_MESSAGES:
-                    self._ahead = data
+                    self._unread = data
                     return messages
             end = self._counter.cut(data) if self._is_server else len(data)
             if data and not end:
-                # Not even a header.
-                self._ahead = data
+                # The header is not complete.
+                self._unread = data
                 if messages:
                     return messages
                 more = await self._read_on()
                 if more:
-                    self._ahead = data + more
+                    self._unread = data + more
                     continue
                 end = len(data)
             self._fed = True
-            self._ahead = data[end:]
+            self._unread = data[end:]
             if data:
                 protocol.receive_data(data[:end])
             else:
                 protocol.receive_eof()
 
-    def _past_library(self, data: bytes | bytearray) -> tuple[list[bytes], bytes | bytearray]:
-        """Return the messages that are complete with these bytes, and the bytes behind them, for the library."""
+    def _bypass_library(self, data: bytes | bytearray) -> tuple[list[bytes], bytes | bytearray]:
+        """Return the messages that these bytes complete, and the bytes after them, for the library."""
         if self._begun is not None:
             data = self._begun.complete(data)
             if not data:
@@ -259,7 +258,7 @@ class WebSocketStream(FramedStream):
         return messages
 
     def _reply(self) -> None:
-        """Write what the protocol object answers by itself. If that fails, what has come counts all the same."""
+        """Write the replies of the protocol object. If that fails, the received messages count all the same."""
         replies = self._protocol.data_to_send()
         if not self._writer.pending:
             self._pongs = 0
@@ -272,7 +271,7 @@ class WebSocketStream(FramedStream):
             pass
 
     def _raise_end(self) -> None:
-        """Raise the error that says why no more messages come."""
+        """Raise the error for the end of the stream."""
         self._forget_unfinished()
         protocol = self._protocol
         if self._closing:
@@ -297,10 +296,10 @@ class WebSocketStream(FramedStream):
     def unfinished_bytes(self) -> int:
         begun = 0 if self._begun is None else self._begun.size
         fragments = 0 if self._fragments is None else self._fragments.size
-        return begun + fragments + len(self._protocol.reader.buffer) + len(self._ahead)
+        return begun + fragments + len(self._protocol.reader.buffer) + len(self._unread)
 
     def _forget_unfinished(self) -> None:
-        self._ahead = b""
+        self._unread = b""
         self._begun = None
         self._fragments = None
         self._protocol.reader.discard()
@@ -325,35 +324,35 @@ class WebSocketStream(FramedStream):
                 self._protocol.send_continuation(message[start:end], fin=end >= len(message))
         self._write(b"".join(self._protocol.data_to_send()))
 
-    # By itself
+    # Pings
 
     def tick(self, now: float) -> float:
         timing = self._timing
         if self._ping_due is None:
             self._ping_due = now + timing.ping_interval
-        elif self._asked_at is not None:
-            if self._left_at is None:
-                # A ping behind a large message has not left yet. Whether the peer takes that is `stall_timeout`'s.
+        elif self._pinged_at is not None:
+            if self._ping_written_at is None:
+                # The ping waits behind a large message; `stall_timeout` bounds that.
                 return now + timing.ping_timeout
-            deadline = self._left_at + timing.ping_timeout
+            deadline = self._ping_written_at + timing.ping_timeout
             if now < deadline:
                 return deadline
-            # A pong counts as missing only if a task was reading all the while: a peer whose messages are not read
-            # because the agent is busy has done nothing wrong.
-            if self.last_received_at < self._asked_at and self._left_while and self._reading == self._left_while:
+            # A pong counts as missing only if a task was reading all the time: messages may go unread because the agent
+            # is busy.
+            if self.last_received_at < self._pinged_at and self._ping_read and self._reading == self._ping_read:
                 self._lose(f"the connection was lost: no pong within {timing.ping_timeout:g} s")
                 return inf
-            self._asked_at = None
-            self._ping_due = max(now, self._left_at + timing.ping_interval)
+            self._pinged_at = None
+            self._ping_due = max(now, self._ping_written_at + timing.ping_interval)
         if now < self._ping_due:
             return self._ping_due
         return now + timing.ping_timeout if self._ping(now) else inf
 
     def _ping(self, now: float) -> bool:
-        """Ask for a sign of life; False where the connection has ended, which shows in the task that receives."""
+        """Send a ping; return False if the connection has ended, which shows in the task that receives."""
         if self._protocol.state is not State.OPEN:
             return False
-        self._asked_at, self._left_at = now, None
+        self._pinged_at, self._ping_written_at = now, None
         try:
             self._protocol.send_ping(b"")
             self._write(b"".join(self._protocol.data_to_send()))
@@ -364,16 +363,16 @@ class WebSocketStream(FramedStream):
         return True
 
     def _all_written(self) -> None:
-        if self._asked_at is not None and self._left_at is None:
-            self._left_at, self._left_while = trio.current_time(), self._reading
+        if self._pinged_at is not None and self._ping_written_at is None:
+            self._ping_written_at, self._ping_read = trio.current_time(), self._reading
 
     def _lose(self, why: str) -> None:
-        """Close at once, as what was lost."""
+        """Close at once, as a lost connection."""
         assert self._spawner is not None
         self._spawner.spawn(self._close, trio.BrokenResourceError(why))
 
     async def _cut(self, error: Stalled) -> None:
-        """Finish the frame that has begun to leave, say goodbye should the peer wake up, and close."""
+        """Finish the frame that is partly written, send a close frame in case the peer reads again, and close."""
         last = ByteWriter(self.bytes)
         try:
             with trio.move_on_after(CLOSE_TIMEOUT):
@@ -387,25 +386,25 @@ class WebSocketStream(FramedStream):
     # Closing
 
     async def _send_end(self, reason: CloseReason, text: str) -> None:
-        goodbye = self._close_frame(reason, text)
-        if goodbye:
-            self._writer.write(goodbye)
+        frame = self._close_frame(reason, text)
+        if frame:
+            self._writer.write(frame)
         await self._writer.drain()
         if self._protocol.close_rcvd is None:
             await self.bytes.finish()
         else:
-            # A peer that has said goodbye as well sends nothing more that would have to be waited for.
+            # The peer has sent its close frame, so nothing more has to be waited for.
             await self.bytes.send_eof()
 
     def _close_frame(self, reason: CloseReason, text: str) -> bytes:
-        """Return a close frame, where there was none yet, behind what the protocol object still wants to say."""
+        """Return what the protocol object still has to send, and a close frame if none was sent."""
         if self._protocol.state is State.OPEN:
             self._protocol.send_close(_CLOSE_CODES[reason], shortened(text))
         return b"".join(self._protocol.data_to_send())
 
 
 async def send_all(stream: ByteStream, data: bytes) -> None:
-    """Write bytes of a handshake, before there is a stream of messages that does it."""
+    """Write the bytes of a handshake, which has no message stream yet."""
     view = memoryview(data)
     while view:
         view = view[await stream.send_some(view) :]

@@ -1,4 +1,4 @@
-"""The client's side of the WebSocket handshake: one upgrade request, and the stream behind its answer."""
+"""The client's side of the WebSocket handshake: one upgrade request, and the stream after its response."""
 
 from collections.abc import Mapping
 
@@ -11,17 +11,24 @@ from websockets.uri import WebSocketURI
 from acp_gateway.errors import ProtocolError
 from acp_gateway.printable import printable
 from acp_gateway.transports.streams import ByteStream
-from acp_gateway.transports.websocket import MARK, LibraryProtocol, Timing, WebSocketStream, library_log, send_all
+from acp_gateway.transports.websocket import (
+    REFUSAL_HEADER,
+    LibraryProtocol,
+    Timing,
+    WebSocketStream,
+    library_log,
+    send_all,
+)
 
 
 class UpgradeRefused(ProtocolError):
-    """The server answered the upgrade with something else than 101."""
+    """The server answered the upgrade request with another status than 101."""
 
-    def __init__(self, status: int, text: str, mark: str | None) -> None:
+    def __init__(self, status: int, text: str, refusal: str | None) -> None:
         self.status = status
         self.text = text
-        self.mark = mark
-        """The reason in a word, where it was a gateway's own refusal; None from a proxy or another server."""
+        self.refusal = refusal
+        """Machine-readable reason of a gateway's own refusal; None from a proxy or another server."""
         super().__init__(f"the server answered HTTP {status} instead of opening a WebSocket: {text}")
 
 
@@ -40,10 +47,10 @@ async def connect_websocket(
 ) -> WebSocketStream:
     """Open a WebSocket over a connected stream, with these headers in the request.
 
-    Messages from the server of more than `max_message_size` bytes end it, with an error that names `size_setting`.
+    A message from the server of more than `max_message_size` bytes ends it, with an error that names `size_setting`.
 
-    Raises `UpgradeRefused` with the server's status, `ProtocolError` where the answer is no HTTP,
-    `BrokenResourceError` where the connection is lost. Cancelled or failed, it leaves the stream to the caller.
+    Raises `UpgradeRefused` with the server's status, `ProtocolError` if the response is no HTTP, and
+    `BrokenResourceError` if the connection is lost. When cancelled or failed, it leaves the stream to the caller.
     """
     protocol = _Client(uri, max_size=max_message_size, logger=library_log)
     protocol.size_setting = size_setting
@@ -58,7 +65,7 @@ async def connect_websocket(
             protocol.receive_data(data)
         else:
             protocol.receive_eof()
-        # What came along with it stays for the first `receive_batch`.
+        # Frames after the response stay for the first `receive_batch`.
         events = protocol.events_received()
         if events:
             response, *protocol.events = events
@@ -67,8 +74,8 @@ async def connect_websocket(
         assert isinstance(response, Response)
         return WebSocketStream(protocol, stream, timing, dict(response.headers.raw_items()))
     if isinstance(error, InvalidStatus):
-        mark = next(iter(error.response.headers.get_all(MARK)), None)
-        raise UpgradeRefused(error.response.status_code, _first_line(error.response), mark)
+        refusal = next(iter(error.response.headers.get_all(REFUSAL_HEADER)), None)
+        raise UpgradeRefused(error.response.status_code, _first_line(error.response), refusal)
     if isinstance(error.__cause__, EOFError):
         raise trio.BrokenResourceError("the server closed the connection during the handshake")
     raise ProtocolError(f"the server there does not speak WebSocket: {error}")

@@ -1,9 +1,8 @@
-"""Text messages of one frame each, read without the library: nearly all that comes over a WebSocket is such a message.
+"""Text messages of one frame each, read without the library: nearly all WebSocket traffic consists of these.
 
-Where a frame is known to begin, its header says where it ends, and up to there everything belongs to it: a control
-frame may come between two frames, and never within one. So there is no state but what has come of a frame that is not
-complete. What is anything else, or wrong, is left to the library from its first byte on: it tells what it is, and what
-follows from it.
+The header of a frame gives its end, and all bytes up to there belong to it: a control frame may come between two
+frames, but not within one. So the only state is an incomplete frame. Anything else, also an invalid frame, is left to
+the library from its first byte on.
 """
 
 import struct
@@ -18,36 +17,36 @@ from acp_gateway.transports.streams import is_utf8
 
 FIN: Final = 0x80
 WHOLE_TEXT: Final = FIN | Opcode.TEXT
-"""The first byte of a text message that is one frame."""
+"""First byte of a text message of one frame."""
 
 FRAME_SIZE: Final = 16 * 1024 * 1024
-"""Bytes in one outgoing frame at most; larger messages are fragmented."""
+"""Maximum bytes of an outgoing frame; larger messages are fragmented."""
 
 MAX_MESSAGES: Final = 1024
-"""Messages that are taken at once: a read may hold ten thousand that are empty, and others wait meanwhile."""
+"""Maximum messages of one batch: one read may hold ten thousand empty ones, while other tasks wait."""
 
 MAX_FRAMES: Final = 16
-"""Frames that the library is given at once, which takes it a quarter of a millisecond."""
+"""Maximum frames given to the library at once, which takes a quarter of a millisecond."""
 
 SMALL_FRAME: Final = 1024
-"""Bytes below which a frame costs more than what is in it."""
+"""Bytes below which a frame costs more than its content."""
 
 
 class FrameCounter:
-    """Finds where frames end in what the library is given, and counts those that are small."""
+    """Finds the ends of frames for the library, and counts small frames."""
 
     __slots__ = ("_left", "small")
 
     def __init__(self) -> None:
-        # Bytes of the frame that has begun that are to come.
+        # Missing bytes of the current frame.
         self._left = 0
         self.small = 0
-        """Frames that have begun since this was set to 0 and carry little."""
+        """Small frames since this was last set to 0."""
 
     def cut(self, data: bytes | bytearray) -> int:
-        """Return how many bytes to give to the library now: frames, of the last one as much as there is.
+        """Return the number of bytes to give to the library now: frames, the last one as far as it has come.
 
-        0 where not even a header is complete.
+        Returns 0 if not even a header is complete.
         """
         at = min(self._left, len(data))
         self._left -= at
@@ -69,15 +68,15 @@ class FrameCounter:
 
 
 class BegunFrame:
-    """A frame of which more is to come, as it was sent."""
+    """An incomplete frame, with its header and mask."""
 
     __slots__ = ("_data", "missing")
 
     def __init__(self, beginning: bytes | bytearray, missing: int) -> None:
-        # One that grows, and no list of pieces: each read can use the memory of the one before again then.
+        # One growing buffer instead of a list of pieces, so that each read can reuse the memory of the previous one.
         self._data = bytearray(beginning)
         self.missing = missing
-        """Bytes that are to come."""
+        """Bytes that have not come yet."""
 
     @property
     def size(self) -> int:
@@ -85,18 +84,18 @@ class BegunFrame:
         return len(self._data)
 
     def complete(self, data: bytes | bytearray) -> bytes | bytearray:
-        """Append data; return the frame and the bytes behind it once it is complete, and nothing before."""
+        """Append data; return the frame and the bytes after it once it is complete, and nothing before."""
         self._data += data
         self.missing -= len(data)
         return b"" if self.missing > 0 else self._data
 
 
 def whole_texts(data: bytes | bytearray, max_size: int | None, *, masked: bool) -> tuple[list[bytes], int, int]:
-    """Return the messages that `data` begins with, each a whole text frame, and how many bytes these are.
+    """Return the messages at the beginning of `data`, each a whole text frame, and the number of their bytes.
 
-    Ends after `MAX_MESSAGES`, and before whatever is not this: another frame, one that is wrong or not complete, text
-    that is not UTF-8 or too large. What is missing of one that is not complete, and nothing else, is the third; 0 where
-    even its header is not.
+    Stops after `MAX_MESSAGES`, and before anything else: another frame, an invalid or incomplete one, text that is not
+    UTF-8 or too large. The third value is the number of missing bytes of a valid frame after them; 0 if there is none,
+    or if its header is incomplete.
     """
     messages: list[bytes] = []
     view = memoryview(data)
@@ -107,7 +106,7 @@ def whole_texts(data: bytes | bytearray, max_size: int | None, *, masked: bool) 
             break
         size = data[start + 1] - mask_bit
         at = start + 2
-        # Of a length that is not complete, more is missing than what was read of it could say.
+        # An incomplete length reads as a smaller frame, which is still longer than the data.
         if size == 126:
             size = int.from_bytes(data[at : at + 2])
             at += 2
@@ -153,7 +152,7 @@ encode_once: Final = CachedEncoder(encode_text)
 
 @lru_cache(maxsize=1024)
 def _head(first: int, size: int) -> bytes:
-    """Return the header of an unmasked frame; RFC 6455, 5.2, wants its length in as few bytes as possible."""
+    """Return the header of an unmasked frame, with the shortest form of its length (RFC 6455, 5.2)."""
     if size < 126:
         return bytes((first, size))
     if size < 65536:
@@ -179,5 +178,5 @@ def frame_end(chunk: bytes, sent: int) -> int:
 
 
 def shortened(text: str) -> str:
-    """Return as much of a text as fits into a close frame: 123 bytes of UTF-8."""
+    """Return the beginning of a text that fits into a close frame: 123 bytes of UTF-8."""
     return text.encode(errors="replace")[:123].decode(errors="ignore")

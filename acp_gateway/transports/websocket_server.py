@@ -1,6 +1,6 @@
-"""The accepting side of a WebSocket: one HTTP request, answered with a WebSocket or with something else.
+"""The server's side of the WebSocket handshake: one HTTP request, answered with an upgrade or with another response.
 
-Apart from `websocket` because the client's start-up does without it.
+It is a module of its own because the client's start-up does not need it.
 """
 
 import re
@@ -21,11 +21,11 @@ from acp_gateway.transports.streams import ByteStream
 from acp_gateway.transports.websocket import LibraryProtocol, Timing, WebSocketStream, library_log, send_all
 
 SUBPROTOCOL: Final = Subprotocol("acp.v1")
-"""The subprotocol that clients offer which can't send headers; their token stands beside it."""
+"""The subprotocol that a client without own headers offers, beside its token."""
 
 HEAD_SIZE: Final = 65536
-"""Bytes of a request at most. The library has limits for a line and for their number, which together are a mebibyte; no
-client of this program's sends as much as one line may hold."""
+"""Maximum bytes of a request. The library limits one line and the number of lines, which together allow a mebibyte; no
+client of this program sends as much as one line may hold."""
 
 _END_OF_HEAD: Final = b"\r\n\r\n"
 
@@ -39,28 +39,28 @@ BAD_REQUEST: Final = b"HTTP/1.1 400 Bad Request\r\nConnection: close\r\nContent-
     b"Content-Type: text/plain; charset=utf-8\r\n",
     _WHAT_IS_ASKED_FOR,
 )
-"""The answer to bytes in which the library finds no HTTP request."""
+"""Response to bytes that the library does not parse as an HTTP request."""
 
 _REQUEST_LINE: Final = re.compile(rb"([A-Z]{1,20}) ([!-~]{1,8000}) HTTP/1\.[01]\r?\n")
-"""The beginning of a request. The library reads no other method than GET."""
+"""Beginning of a request. The library reads no other method than GET."""
 
 
 @dataclass(frozen=True, slots=True)
 class Accept:
-    """Go on with the upgrade, with these headers in the 101."""
+    """Accept the upgrade, with these headers in the response."""
 
     headers: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
 class Respond:
-    """Answer with this status and a line of text instead of upgrading."""
+    """Answer with this status and line of text instead of upgrading."""
 
     status: int
     text: str
     headers: Mapping[str, str] = field(default_factory=dict)
     delay: float = 0.0
-    """Seconds that the answer waits."""
+    """Seconds before the response is sent."""
 
 
 @dataclass(slots=True)
@@ -68,16 +68,16 @@ class _Asked:
     """The first request of a connection."""
 
     request: Request | None = None
-    """The request; None where the library finds none."""
+    """The request; None if the library cannot parse it."""
     behind: bytes = b""
-    """Bytes that came along behind it."""
+    """Bytes after the request."""
     declined: str | None = None
-    """The target of a request with another method than GET."""
+    """Target of a request with another method than GET."""
 
 
 class _Server(LibraryProtocol, ServerProtocol):
     def select_subprotocol(self, subprotocols: Sequence[Subprotocol]) -> Subprotocol | None:
-        # A token may stand among the subprotocols: none but ours is ever echoed.
+        # A token may be among the subprotocols, so no other subprotocol is ever echoed.
         if not subprotocols:
             return None
         if SUBPROTOCOL in subprotocols:
@@ -93,14 +93,14 @@ async def accept_websocket(
     timing: Timing,
     decline: Callable[[str], Respond] | None = None,
 ) -> WebSocketStream | None:
-    """Answer one HTTP request on a fresh connection: with a WebSocket where `decide` accepts and the request is sound.
+    """Answer one HTTP request on a new connection: upgrade if `decide` accepts and the request is valid.
 
     `decline` answers requests with another method than GET, by their target; without it, the library does.
 
-    Returns None when something else was answered; the stream is closed then. `decide` sees every HTTP request and
-    must check host, path, origin and token. Bytes are bounded (8 KiB a line, 128 headers, `HEAD_SIZE` in all), the time
-    is the caller's to bound. No extension is ever negotiated: what is compressed is a violation of the protocol. Raises
-    `BrokenResourceError`. Cancelled, it leaves the stream to the caller.
+    Returns None after another response; the stream is closed then. `decide` gets every HTTP request and must check
+    host, path, origin and token. Bytes are bounded (8 KiB a line, 128 headers, `HEAD_SIZE` in all); the caller bounds
+    the time. No extension is ever negotiated, so compressed frames violate the protocol. Raises `BrokenResourceError`.
+    When cancelled, it leaves the stream to the caller.
     """
     protocol = _Server(max_size=max_message_size, logger=library_log)
     asked = await _read_request(protocol, stream, only_get=decline is not None)
@@ -124,7 +124,7 @@ async def accept_websocket(
     if protocol.state is not State.OPEN:
         await _answer_and_close(protocol, stream)
         return None
-    # For what comes then, a protocol object of its own: the one of the handshake holds on to the request for ever.
+    # Another protocol object for the frames: that of the handshake would keep the request in memory.
     frames = LibraryProtocol(SERVER, max_size=max_message_size, logger=library_log)
     frames.idle = True
     await send_all(stream, b"".join(protocol.data_to_send()))
@@ -132,13 +132,12 @@ async def accept_websocket(
 
 
 async def _read_request(protocol: _Server, stream: ByteStream, *, only_get: bool) -> _Asked:
-    """Read up to the end of the request; with `only_get`, of one with another method no further than its first line.
+    """Read up to the end of the request; with `only_get` and another method, up to the end of its first line.
 
-    What came along behind it is kept back, because the library takes it for frames at once and answers them before the
-    request.
+    The bytes after it are kept back, because the library would parse them as frames and answer them before the request.
     """
     seen = b""
-    # The first line, as long as it may be the library's.
+    # The bytes up to the end of the first line.
     beginning = b""
     total = 0
     while protocol.handshake_exc is None:
@@ -167,7 +166,7 @@ async def _read_request(protocol: _Server, stream: ByteStream, *, only_get: bool
 
 
 async def _answer_and_close(protocol: _Server, stream: ByteStream) -> None:
-    """Send the last answer and close once the peer has read it, or does not."""
+    """Send the last response, and close once the peer has read it or `CLOSE_TIMEOUT` has passed."""
     answer = b"".join(protocol.data_to_send()) or BAD_REQUEST
     try:
         with trio.move_on_after(CLOSE_TIMEOUT):

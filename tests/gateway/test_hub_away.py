@@ -604,7 +604,7 @@ async def say_goodbye(ann: Traveller) -> None:
 
 async def end_politely(ann: Traveller) -> None:
     class Polite(FragileStream):
-        ended_politely = True
+        ended_normally = True
 
     await ann.resume(Polite)
     await ann.stream.aclose()

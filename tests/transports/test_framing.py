@@ -410,7 +410,7 @@ async def test_a_peer_that_only_stopped_to_read_is_noticed_where_it_is_read(
     # A process that closes its stdin and lives on: no answer will come, and its open stdout doesn't tell.
     here, there = pipe_wire()
     stream = LineStream(here, max_message_size=MIB)
-    there._let_go(there._read_fd)
+    there._close_descriptor(there._read_fd)
     there._read_fd = -1
 
     async def receive() -> None:

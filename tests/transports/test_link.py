@@ -637,9 +637,9 @@ async def test_a_goodbye_says_that_the_peer_does_not_come_back() -> None:
     assert link.received == 2
 
 
-async def test_a_stream_that_ended_politely_says_that_the_peer_does_not_come_back() -> None:
+async def test_left_is_true_after_a_stream_that_ended_normally() -> None:
     class Polite(FragileStream):
-        ended_politely = True
+        ended_normally = True
 
     link = Link(window=WINDOW, receive_window=WINDOW)
     link.connect(Polite(memory_message_stream_pair()[0]))

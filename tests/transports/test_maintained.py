@@ -38,8 +38,8 @@ def test_no_message_is_unfinished_where_messages_come_whole() -> None:
     assert (stream.unfinished_bytes, stream.begun(10)) == (0, b"")
 
 
-def test_a_transport_without_goodbyes_never_ends_politely() -> None:
-    assert not Plain().ended_politely
+def test_ended_normally_is_false_without_close_frames() -> None:
+    assert not Plain().ended_normally
 
 
 def test_a_stream_is_unlimited_and_free_at_first() -> None:

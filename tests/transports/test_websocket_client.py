@@ -6,7 +6,7 @@ import trio.testing
 from websockets.uri import WebSocketURI
 
 from acp_gateway.errors import ProtocolError
-from acp_gateway.transports.websocket import MARK, WebSocketStream
+from acp_gateway.transports.websocket import REFUSAL_HEADER, WebSocketStream
 from acp_gateway.transports.websocket_client import UpgradeRefused, connect_websocket
 from tests.transports.frames import (
     CLOSE,
@@ -127,19 +127,19 @@ async def test_an_upgrade_that_is_refused_tells_the_status_and_a_line_of_text(
 
 
 @pytest.mark.parametrize(
-    ("header", "mark"),
+    ("header", "refusal"),
     [
-        (f"{MARK}: unauthorized\r\n", "unauthorized"),
-        (f"{MARK.lower()}: unknown_session\r\n", "unknown_session"),
-        (f"{MARK}:\r\n", ""),
-        (f"{MARK}: one\r\n{MARK}: two\r\n", "one"),
+        (f"{REFUSAL_HEADER}: unauthorized\r\n", "unauthorized"),
+        (f"{REFUSAL_HEADER.lower()}: unknown_session\r\n", "unknown_session"),
+        (f"{REFUSAL_HEADER}:\r\n", ""),
+        (f"{REFUSAL_HEADER}: one\r\n{REFUSAL_HEADER}: two\r\n", "one"),
         ("", None),
     ],
 )
-async def test_a_gateways_own_refusal_is_told_from_that_of_a_proxy(header: str, mark: str | None) -> None:
-    with pytest.raises(UpgradeRefused) as refused:
+async def test_the_refusal_header_tells_a_gateway_from_a_proxy(header: str, refusal: str | None) -> None:
+    with pytest.raises(UpgradeRefused) as raised:
         await handshake(f"HTTP/1.1 401 Unauthorized\r\n{header}Content-Length: 0\r\n\r\n".encode())
-    assert refused.value.mark == mark
+    assert raised.value.refusal == refusal
 
 
 @pytest.mark.parametrize(
