@@ -3,12 +3,13 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: help demo test test-slow fuzz soak check coverage bench bench-quick bench-budget bench-attacks format clean
+.PHONY: help demo test test-slow test-hostile fuzz soak check coverage bench bench-quick bench-budget bench-attacks format clean
 
 help:
 	@echo 'make demo          the main job, on this machine, in under a minute'
 	@echo 'make test          run all tests but the slow ones; ARGS="tests/test_errors.py -k exit" runs a few'
 	@echo 'make test-slow     run the tests that need many seconds of real time'
+	@echo 'make test-hostile  run the tests in an unusual environment; ARGS as for make test'
 	@echo 'make fuzz          send random input to parsers, listeners and the core for ten minutes, or FUZZ_MINUTES'
 	@echo 'make soak          cut connections and kill gateways at random for a minute, or SOAK_SECONDS'
 	@echo 'make check         check format, lint, types and layers; run the wheel in an empty environment'
@@ -42,6 +43,9 @@ test: $(VENV)/has-test
 
 test-slow: $(VENV)/has-test
 	$(BIN)/python -m pytest -q -m slow
+
+test-hostile: $(VENV)/has-test
+	tools/hostile $(BIN)/python -q $(if $(ARGS),$(ARGS),-n 2 --dist loadfile)
 
 # Prints the seed of each failure, which repeats it.
 fuzz: $(VENV)/has-test

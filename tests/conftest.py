@@ -2,6 +2,7 @@
 
 import os
 import signal
+import time
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,16 @@ from tests.doubles import SMALLEST_CONFIG
 # A slow machine is no failure, and a failure must come back when the test is run again.
 settings.register_profile("repeatable", deadline=None, derandomize=True)
 settings.load_profile("repeatable")
+
+# Tests, and the programs that they start, have the same environment on every machine: no locale, token, proxy or
+# service manager of the caller's. A test that reads or writes settings below HOME by mistake fails.
+KEPT = {"PATH", "LD_LIBRARY_PATH", "TMPDIR", "TEST_SEED"}
+KEPT_PREFIXES = ("PYTEST_", "COVERAGE_", "FUZZ_")
+for variable in set(os.environ) - KEPT:
+    if not variable.startswith(KEPT_PREFIXES):
+        del os.environ[variable]
+os.environ["HOME"] = "/nonexistent"
+time.tzset()
 
 # What tests write is not for others: files that others may change are refused.
 os.umask(0o022)

@@ -809,10 +809,10 @@ async def test_a_gateway_is_said_hello_to_through_ssh(tmp_path: Path, monkeypatc
     ssh = tmp_path / "ssh"
     ssh.write_text(
         f"""#!/bin/sh
-        printf '%s\\n' "$@" > {tmp_path}/arguments
+        printf '%s\\n' "$@" > '{tmp_path}/arguments'
         for last; do :; done; nonce=${{last##*"--nonce "}}
         printf 'hello\\r\\n=== acp-gateway relay 1 BEGIN %s ===\\n' $nonce
-        read hello; echo "$hello" > {tmp_path}/hello
+        read hello; echo "$hello" > '{tmp_path}/hello'
         echo '{{"jsonrpc":"2.0","id":0,"result":{{"connectionId":"x","received":0}}}}'
         read line; echo "$line"; echo gone >&2; exit 255
         """

@@ -41,9 +41,9 @@ class StandIn:
         self.directory = directory
 
     def does(self, lines: str) -> None:
-        """Have it do this, in the shell's language; `$last` is the command, and `$nonce` the number in it."""
+        """Have it do this, in the shell's language; `$here` is its directory, `$last` the command with `$nonce`."""
         path = self.directory / "ssh"
-        path.write_text(f"#!/bin/sh\nfor last; do :; done; {NONCE}\n{lines}\n")
+        path.write_text(f"#!/bin/sh\nhere=${{0%/*}}; for last; do :; done; {NONCE}\n{lines}\n")
         path.chmod(0o755)
 
     async def failure(self, way: Way = BOX) -> GatewayError:
@@ -161,20 +161,22 @@ async def test_the_command_names_the_socket_and_no_variable_has_the_token(
 ) -> None:
     monkeypatch.setenv("ACP_GATEWAY_TOKEN", "acpgw_secret")
     monkeypatch.setenv("ACP_GATEWAY_TOKEN_FILE", "/secret")
-    stand_in.does(f'printf "%s\\n" "$@" > {stand_in.directory}/arguments; env > {stand_in.directory}/env; {RELAY}')
+    stand_in.does(f'printf "%s\\n" "$@" > "$here/arguments"; env > "$here/env"; {RELAY}')
     with trio.fail_after(TIMEOUT):
         stream = await open_relay(Way(parse_target("ssh://box/run/my socket"), "/opt/acp-gateway"))
         await stream.aclose()
     last = (stand_in.directory / "arguments").read_text().splitlines()[-1]
     assert re.search(r" acp-gateway /opt/acp-gateway relay --nonce [0-9a-f]{32} --socket '/run/my socket'$", last)
-    assert "secret" not in (stand_in.directory / "env").read_text()
+    variables = (stand_in.directory / "env").read_text()
+    assert "ACP_GATEWAY_TOKEN" not in variables
+    assert "acpgw_secret" not in variables
 
 
 async def test_closing_ends_ssh_even_if_it_does_not_mind_being_told(
     stand_in: StandIn, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(ssh, "TERM_GRACE", 0.01)
-    stand_in.does(f'trap "" TERM; echo $$ > {stand_in.directory}/pid; {RELAY} while :; do read x || sleep 0.01; done')
+    stand_in.does(f'trap "" TERM; echo $$ > "$here/pid"; {RELAY} while :; do read x || sleep 0.01; done')
     with trio.fail_after(TIMEOUT):
         stream = await open_relay(BOX)
         with trio.CancelScope() as scope:
@@ -186,7 +188,7 @@ async def test_closing_ends_ssh_even_if_it_does_not_mind_being_told(
 
 async def test_an_attempt_that_is_given_up_leaves_nothing_behind(stand_in: StandIn) -> None:
     os.mkfifo(stand_in.directory / "pid")
-    stand_in.does(f"echo $$ > {stand_in.directory}/pid; exec sleep 1000")
+    stand_in.does('echo $$ > "$here/pid"; exec sleep 1000')
     with trio.fail_after(TIMEOUT):
         async with trio.open_nursery() as nursery:
             nursery.start_soon(open_relay, BOX)
@@ -218,7 +220,7 @@ async def test_much_on_stderr_stops_nothing_and_its_end_is_kept(stand_in: StandI
 
 
 async def test_the_end_is_waited_for_when_everything_is_said(stand_in: StandIn) -> None:
-    stand_in.does(RELAY + f"sleep 0.05; cat > {stand_in.directory}/heard; echo too late")
+    stand_in.does(RELAY + 'sleep 0.05; cat > "$here/heard"; echo too late')
     with trio.fail_after(TIMEOUT):
         stream = await open_relay(BOX)
         await stream.send_some(memoryview(b"goodbye"))
@@ -275,7 +277,7 @@ async def test_a_failure_is_one_line_of_its_own_kind(
     stand_in: StandIn, words: str, code: int, kind: type[GatewayError], text: str
 ) -> None:
     (stand_in.directory / "words").write_text(words)
-    stand_in.does(f"echo a greeting; cat {stand_in.directory}/words >&2; exit {code}")
+    stand_in.does(f'echo a greeting; cat "$here/words" >&2; exit {code}')
     error = await stand_in.failure()
     assert type(error) is kind
     assert text in str(error)
@@ -366,7 +368,7 @@ async def test_an_error_of_usage_there_is_one_here(stand_in: StandIn) -> None:
 
 
 async def test_the_name_of_the_host_is_what_ssh_makes_of_it(stand_in: StandIn) -> None:
-    stand_in.does(f'printf "%s\\n" "$@" > {stand_in.directory}/arguments; printf "user ann\\nhostname 192.0.2.1\\n"')
+    stand_in.does('printf "%s\\n" "$@" > "$here/arguments"; printf "user ann\\nhostname 192.0.2.1\\n"')
     assert await find_host_name(BOX) == "192.0.2.1"
     arguments = (stand_in.directory / "arguments").read_text().splitlines()
     assert arguments == ["-G", *BOX.arguments()]

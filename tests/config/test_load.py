@@ -1,5 +1,6 @@
 import math
 import os
+import shlex
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -425,7 +426,7 @@ def test_an_unknown_option_is_told_before_the_one_that_is_missing_because_of_it(
     path = write(LISTEN + '[agents.demo]\ncomand = ["x"]\n')
     assert error_of(path) == (
         ':4: agents.demo.comand: unknown option; did you mean "command"? '
-        f"(`acp-gateway check-config --config {path}` lists all 2 problems)"
+        f"(`acp-gateway check-config --config {shlex.quote(str(path))}` lists all 2 problems)"
     )
 
 

@@ -608,7 +608,7 @@ def test_what_is_too_much_for_an_absent_editor_comes_from_the_journal_without_a_
 def test_a_permission_asked_while_the_editor_is_away_comes_when_it_is_back_and_a_hook_tells(place: Place) -> None:
     told = place.directory / "told"
     os.mkfifo(told)
-    hook = json.dumps(["sh", "-c", f"cat > {told}"])
+    hook = json.dumps(["sh", "-c", f"cat > '{told}'"])
     place.configure(hooks=f"on_permission_waiting = {hook}")
     gate = place.gate()
     with (

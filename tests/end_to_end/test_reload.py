@@ -255,7 +255,7 @@ def test_a_token_in_the_environment_of_the_gateway_reaches_neither_agents_nor_ho
     told = tmp_path / "told"
     os.mkfifo(told)
     descriptor = os.open(told, os.O_RDWR)
-    hook = ["sh", "-c", f"{{ env; echo the-end; }} > {told}"]
+    hook = ["sh", "-c", f"{{ env; echo the-end; }} > '{told}'"]
     code = """
 import json, sys
 for line in sys.stdin:

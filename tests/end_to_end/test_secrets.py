@@ -50,9 +50,10 @@ def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningGateway
     """A gateway that writes down as much as it can, with an agent that looks around."""
     directory = tmp_path_factory.mktemp("secrets")
     command = [sys.executable, str(AGENTS / "dumping_agent.py"), str(directory / "seen")]
+    hook = ["/bin/sh", "-c", f"env >> '{directory}/hooked'"]
     agents = (
         f'[agents.dumping]\ncommand = {json.dumps(command)}\nmcp_servers = "allow"\n'
-        f"[hooks]\non_turn_end = {json.dumps(['/bin/sh', '-c', f'env >> {directory}/hooked'])}\n"
+        f"[hooks]\non_turn_end = {json.dumps(hook)}\n"
     )
     pin = prepare(directory, agents, more=f'record_dir = "{directory}/recordings"')
     running = start_gateway(directory, pin, "--verbose", "--log-bodies")

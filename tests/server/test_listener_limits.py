@@ -54,6 +54,9 @@ from tests.server.echoing import (
 from tests.server.test_refusals import Book
 from tests.transports.frames import TEXT, frame
 
+MANY = 4096
+"""Descriptors for a thousand connections, both ends of them, and more."""
+
 WSS = "wss://127.0.0.1:0"
 TLS = "tcp+tls://127.0.0.1:0"
 
@@ -362,7 +365,9 @@ async def test_a_link_that_goes_on_is_known_to_the_audit_by_its_name(
 def many_descriptors() -> Iterator[None]:
     """Room for a thousand sockets and more."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, 4096), hard))
+    if hard != resource.RLIM_INFINITY and hard < MANY:
+        pytest.skip(f"fewer than {MANY} descriptors are allowed")
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, MANY), hard))
     try:
         yield
     finally:
