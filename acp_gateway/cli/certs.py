@@ -27,7 +27,7 @@ def certs() -> None:
 def create_certs(hosts: tuple[str, ...], out: Path | None) -> None:
     """Write a self-signed certificate and its key, and print the pin that clients verify it by."""
     from acp_gateway.config.directories import config_home
-    from acp_gateway.security.tls import create_certificate
+    from acp_gateway.security.certificates import create_certificate
 
     created = create_certificate(hosts, out or config_home())
     click.echo(f"Wrote {created.cert_path} and {created.key_path}. The pin for --pin and hosts.toml:", err=True)

@@ -1,20 +1,146 @@
-"""Reads and renews certificates in files, for `acp-gateway certs`; no connection needs this."""
+"""Creates, reads and renews certificates in files, for `acp-gateway certs`; no connection needs this."""
 
 import os
+import re
+import socket
 import stat
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
-from acp_gateway.errors import ConfigError, TrustError
+from acp_gateway.errors import ConfigError, TrustError, UsageError
 from acp_gateway.printable import printable
-from acp_gateway.security.tls import certificate_subject, self_signed, spki_pin, subject_alternative_names
+from acp_gateway.security.tls import certificate_subject, spki_pin
 
 if TYPE_CHECKING:
     from cryptography import x509
     from cryptography.hazmat.primitives.asymmetric.types import CertificateIssuerPrivateKeyTypes
+
+_HOST_NAME = re.compile(r"(\*\.)?[A-Za-z0-9_]([A-Za-z0-9_.-]{0,251}[A-Za-z0-9_])?")
+
+_VALID_DAYS = 3652
+"""Ten years. What makes the certificate trusted is that its key was copied by hand; a date adds only an outage."""
+
+
+class CreatedCertificate(NamedTuple):
+    """Paths of a new certificate and its key, and its pin."""
+
+    cert_path: Path
+    key_path: Path
+    pin: str
+
+
+def create_certificate(hosts: Sequence[str], out_dir: Path) -> CreatedCertificate:
+    """Write a self-signed certificate and its key as `cert.pem` and `key.pem` (0600) in `out_dir`.
+
+    `hosts` are the names and IP addresses that it is for; an empty list means this machine's own and loopback. It can
+    be used with its pin, and as its own authority (`--ca cert.pem`). Raises UsageError for a host that can't be in a
+    certificate, ConfigError if such a file exists already, or can't be written.
+    """
+    from cryptography import x509
+    from cryptography.hazmat.primitives import serialization
+    from cryptography.hazmat.primitives.asymmetric import ec
+    from cryptography.x509.oid import NameOID
+
+    names = subject_alternative_names(hosts or default_hosts())
+    cert_path, key_path = out_dir / "cert.pem", out_dir / "key.pem"
+    for path in (cert_path, key_path):
+        if path.exists():
+            raise _not_overwritten(path)
+
+    key = ec.generate_private_key(ec.SECP256R1())
+    certificate = self_signed(key, x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "acp-gateway")]), names)
+    try:
+        out_dir.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigError(f"cannot be created: {error.strerror}", file=str(out_dir)) from None
+    _write_new(
+        key_path,
+        key.private_bytes(
+            serialization.Encoding.PEM,
+            serialization.PrivateFormat.PKCS8,
+            serialization.NoEncryption(),
+        ),
+        mode=0o600,
+    )
+    _write_new(cert_path, certificate.public_bytes(serialization.Encoding.PEM), mode=0o644)
+    pin = spki_pin(certificate.public_bytes(serialization.Encoding.DER))
+    return CreatedCertificate(cert_path, key_path, pin)
+
+
+def self_signed(
+    key: "CertificateIssuerPrivateKeyTypes", subject: "x509.Name", names: "Sequence[x509.GeneralName]"
+) -> "x509.Certificate":
+    """Make a certificate of this key for these names, valid from now on, and as its own authority."""
+    # Imported here, because a client that starts must not wait for cryptography.
+    from datetime import UTC, datetime, timedelta
+
+    from cryptography import x509
+    from cryptography.hazmat.primitives import hashes
+    from cryptography.hazmat.primitives.asymmetric import ed448, ed25519
+    from cryptography.x509.oid import ExtendedKeyUsageOID
+
+    public_key = key.public_key()
+    now = datetime.now(UTC)
+    return (
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .issuer_name(subject)
+        .public_key(public_key)
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - timedelta(days=1))  # The client's clock may be behind.
+        .not_valid_after(now + timedelta(days=_VALID_DAYS))
+        .add_extension(x509.SubjectAlternativeName(names), critical=False)
+        # The rest is what Python 3.13 (VERIFY_X509_STRICT) wants of a certificate that is its own authority.
+        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+        .add_extension(
+            x509.KeyUsage(
+                digital_signature=True,
+                key_cert_sign=True,
+                content_commitment=False,
+                key_encipherment=False,
+                data_encipherment=False,
+                key_agreement=False,
+                crl_sign=False,
+                encipher_only=False,
+                decipher_only=False,
+            ),
+            critical=True,
+        )
+        .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
+        .add_extension(x509.SubjectKeyIdentifier.from_public_key(public_key), critical=False)
+        .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(public_key), critical=False)
+        # These two hash by themselves.
+        .sign(key, None if isinstance(key, ed25519.Ed25519PrivateKey | ed448.Ed448PrivateKey) else hashes.SHA256())
+    )
+
+
+def subject_alternative_names(hosts: Sequence[str]) -> "list[x509.GeneralName]":
+    """Convert host names and IP addresses for a certificate. Raises UsageError for a text that is neither."""
+    import ipaddress
+
+    from cryptography import x509
+
+    def name(host: str) -> x509.GeneralName:
+        try:
+            return x509.IPAddress(ipaddress.ip_address(host))
+        except ValueError:
+            pass
+        if _HOST_NAME.fullmatch(host) is None:
+            raise UsageError(
+                f"{host!r} is neither a host name (ASCII, without a port) nor an IP address (without brackets)"
+            )
+        return x509.DNSName(host)
+
+    return [name(host) for host in dict.fromkeys(hosts)]
+
+
+def default_hosts() -> list[str]:
+    """Return the names of this machine, and loopback. May ask the DNS, and wait for it."""
+    own = [name for name in (socket.gethostname(), socket.getfqdn()) if _HOST_NAME.fullmatch(name)]
+    return list(dict.fromkeys([*own, "localhost", "127.0.0.1", "::1"]))
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,3 +299,20 @@ def _replace(path: Path, certificate: "x509.Certificate") -> None:
 def _line(text: str) -> str:
     """Escape text of a certificate for a terminal."""
     return printable(text, size=len(text))
+
+
+def _not_overwritten(path: Path) -> ConfigError:
+    return ConfigError(
+        "exists and is not overwritten, because clients may rely on it; move it away, or choose another --out",
+        file=str(path),
+    )
+
+
+def _write_new(path: Path, content: bytes, *, mode: int) -> None:
+    try:
+        with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as file:
+            file.write(content)
+    except FileExistsError:
+        raise _not_overwritten(path) from None
+    except OSError as error:
+        raise ConfigError(f"cannot be written: {error.strerror}", file=str(path)) from None

@@ -24,7 +24,7 @@ from acp_gateway.config import host_writer
 from acp_gateway.config.addresses import parse_address
 from acp_gateway.config.hosts import load_hosts
 from acp_gateway.errors import ConfigError, Forbidden, GatewayError, TrustError, Unreachable
-from acp_gateway.security.tls import create_certificate
+from acp_gateway.security.certificates import create_certificate
 from acp_gateway.security.token_format import mint, read_token_file
 from acp_gateway.security.token_store import TokenStore
 from tests.doubles import run_command as run

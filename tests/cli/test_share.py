@@ -8,7 +8,7 @@ import pytest
 from click.testing import Result
 
 from acp_gateway.cli import tokens
-from acp_gateway.security.tls import create_certificate
+from acp_gateway.security.certificates import create_certificate
 from acp_gateway.security.token_format import explain_flaw
 from acp_gateway.security.token_store import TokenStore
 from tests.doubles import remember_session

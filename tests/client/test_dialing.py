@@ -39,8 +39,8 @@ from acp_gateway.errors import (
     UnknownSession,
     Unreachable,
 )
-from acp_gateway.security.certificates import renew_certificate
-from acp_gateway.security.tls import CreatedCertificate, certificate_subject, create_certificate, server_context
+from acp_gateway.security.certificates import CreatedCertificate, create_certificate, renew_certificate
+from acp_gateway.security.tls import certificate_subject, server_context
 from acp_gateway.server.handshakes import NOTHING_HERE
 from acp_gateway.transports.sockets import start_tls, take_socket
 from acp_gateway.transports.streams import ByteStream

@@ -29,7 +29,7 @@ from acp_gateway.client.ssh import Way
 from acp_gateway.config.addresses import parse_address, parse_target
 from acp_gateway.config.load import AgentSection, Config, GatewaySection, ListenSection
 from acp_gateway.errors import ConfigError, ProtocolError, Unreachable, UsageError
-from acp_gateway.security.tls import create_certificate
+from acp_gateway.security.certificates import create_certificate
 from acp_gateway.security.token_format import mint
 from acp_gateway.security.token_store import TokenStore
 

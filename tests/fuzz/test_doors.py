@@ -27,7 +27,7 @@ from acp_gateway.gateway.agent.orphans import ProcessRegistry
 from acp_gateway.gateway.agent.process import Spawner
 from acp_gateway.gateway.events.audit import Audit
 from acp_gateway.gateway.gateway import Gateway
-from acp_gateway.security.tls import create_certificate
+from acp_gateway.security.certificates import create_certificate
 from acp_gateway.security.token_store import TokenStore
 from acp_gateway.server.listener import Listener, open_listener
 from tests.doubles import INITIALIZE, TIMEOUT, ServingAgents, encode

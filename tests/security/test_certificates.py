@@ -1,8 +1,9 @@
-"""Tests reading and renewing a certificate."""
+"""Certificates that are created, read and renewed."""
 
 import datetime as dt
 import ipaddress
 import os
+import socket
 import ssl
 import stat
 from pathlib import Path
@@ -14,8 +15,14 @@ from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
 from cryptography.x509.oid import NameOID
 
 from acp_gateway.errors import ConfigError, UsageError
-from acp_gateway.security.certificates import read_certificate, renew_certificate
-from acp_gateway.security.tls import check_pin, client_context, create_certificate, server_context
+from acp_gateway.security.certificates import (
+    CreatedCertificate,
+    create_certificate,
+    default_hosts,
+    read_certificate,
+    renew_certificate,
+)
+from acp_gateway.security.tls import check_pin, client_context, server_context
 from tests.authority import ANN, BEGIN, END, Authority, name
 
 KEYS: dict[str, ec.EllipticCurvePrivateKey | rsa.RSAPrivateKey | ed25519.Ed25519PrivateKey] = {
@@ -271,3 +278,80 @@ def test_a_certificate_without_names_is_renewed_for_those_that_are_given(tmp_pat
     made_by_hand(tmp_path)
     assert error_of(tmp_path) == "cert.pem: names no host that a new one could be for: give --host"
     assert renew_certificate(tmp_path, ["box"]).names == ("box",)
+
+
+# Creating
+
+
+def test_a_certificate_is_for_the_hosts_that_were_named(certificate: x509.Certificate) -> None:
+    names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    assert names.get_values_for_type(x509.DNSName) == ["box.example.org", "*.box.example.org"]
+    assert names.get_values_for_type(x509.IPAddress) == [
+        ipaddress.ip_address("192.0.2.7"),
+        ipaddress.ip_address("2001:db8::7"),
+    ]
+
+
+def test_without_hosts_a_certificate_is_for_this_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(socket, "gethostname", lambda: "box")
+    monkeypatch.setattr(socket, "getfqdn", lambda: "box.example.org")
+    created = create_certificate([], tmp_path)
+    loaded = x509.load_pem_x509_certificate(created.cert_path.read_bytes())
+    names = loaded.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    assert names.get_values_for_type(x509.DNSName) == ["box", "box.example.org", "localhost"]
+    assert [str(each) for each in names.get_values_for_type(x509.IPAddress)] == ["127.0.0.1", "::1"]
+
+
+def test_a_machines_name_that_is_no_host_name_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(socket, "gethostname", lambda: "Ännchens Box")
+    monkeypatch.setattr(socket, "getfqdn", lambda: "localhost")
+    assert default_hosts() == ["localhost", "127.0.0.1", "::1"]
+
+
+@pytest.mark.parametrize("host", ["", "box:7443", "[::1]", "Ännchen", "a b", "https://box", "-", "a" * 260])
+def test_a_host_that_cannot_be_in_a_certificate_is_refused(tmp_path: Path, host: str) -> None:
+    with pytest.raises(UsageError, match="is neither a host name"):
+        create_certificate(["box", host], tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_certificate_outlasts_the_machine_that_it_is_made_for(certificate: x509.Certificate) -> None:
+    assert certificate.not_valid_after_utc - certificate.not_valid_before_utc > dt.timedelta(days=3650)
+    assert certificate.not_valid_before_utc < dt.datetime.now(dt.UTC) - dt.timedelta(hours=23)
+
+
+def test_a_created_key_is_readable_by_its_owner_alone(
+    created: CreatedCertificate,
+) -> None:
+    assert stat.S_IMODE(created.key_path.stat().st_mode) == 0o600
+    assert stat.S_IMODE(created.cert_path.stat().st_mode) & 0o400
+
+
+def test_the_files_are_called_cert_and_key_in_a_directory_that_is_made(tmp_path: Path) -> None:
+    created = create_certificate(["box"], tmp_path / "new" / "certs")
+    assert (created.cert_path, created.key_path) == (
+        tmp_path / "new" / "certs" / "cert.pem",
+        tmp_path / "new" / "certs" / "key.pem",
+    )
+
+
+@pytest.mark.parametrize("name", ["cert.pem", "key.pem"])
+def test_an_existing_file_is_never_overwritten(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).write_text("precious")
+    with pytest.raises(ConfigError, match="is not overwritten") as caught:
+        create_certificate(["box"], tmp_path)
+    assert caught.value.file == str(tmp_path / name)
+    assert [(path.name, path.read_text()) for path in tmp_path.iterdir()] == [(name, "precious")]
+
+
+def test_a_key_that_is_a_link_to_nowhere_is_not_followed(tmp_path: Path) -> None:
+    (tmp_path / "key.pem").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(ConfigError, match="is not overwritten"):
+        create_certificate(["box"], tmp_path)
+    assert not (tmp_path / "elsewhere").exists()
+
+
+def test_a_directory_that_cannot_be_made_is_told(tmp_path: Path) -> None:
+    (tmp_path / "occupied").write_text("")
+    with pytest.raises(ConfigError, match="cannot be created: "):
+        create_certificate(["box"], tmp_path / "occupied" / "certs")

@@ -2,12 +2,9 @@
 
 import datetime as dt
 import hashlib
-import ipaddress
 import re
 import shutil
-import socket
 import ssl
-import stat
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -22,6 +19,7 @@ from hypothesis import strategies as st
 
 from acp_gateway.errors import ConfigError, TrustError, UsageError
 from acp_gateway.security import tls
+from acp_gateway.security.certificates import CreatedCertificate, create_certificate
 from tests.authority import ANN, BEGIN, Authority, name
 
 PRIVATE_KEYS: dict[str, ec.EllipticCurvePrivateKey | rsa.RSAPrivateKey | ed25519.Ed25519PrivateKey] = {
@@ -62,17 +60,6 @@ def der_of(certificate: x509.Certificate) -> bytes:
 DER = der_of(certificate_of("ec"))
 
 
-@pytest.fixture(scope="module")
-def created(tmp_path_factory: pytest.TempPathFactory) -> tls.CreatedCertificate:
-    hosts = ["box.example.org", "*.box.example.org", "192.0.2.7", "2001:db8::7"]
-    return tls.create_certificate(hosts, tmp_path_factory.mktemp("certs"))
-
-
-@pytest.fixture(scope="module")
-def certificate(created: tls.CreatedCertificate) -> x509.Certificate:
-    return x509.load_pem_x509_certificate(created.cert_path.read_bytes())
-
-
 def handshake(
     client: ssl.SSLContext,
     server: ssl.SSLContext,
@@ -100,92 +87,15 @@ def handshake(
     raise AssertionError("the handshake did not finish")
 
 
-def server_of(created: tls.CreatedCertificate) -> ssl.SSLContext:
+def server_of(created: CreatedCertificate) -> ssl.SSLContext:
     return tls.server_context(created.cert_path, created.key_path)
-
-
-# Creating
-
-
-def test_a_certificate_is_for_the_hosts_that_were_named(certificate: x509.Certificate) -> None:
-    names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
-    assert names.get_values_for_type(x509.DNSName) == ["box.example.org", "*.box.example.org"]
-    assert names.get_values_for_type(x509.IPAddress) == [
-        ipaddress.ip_address("192.0.2.7"),
-        ipaddress.ip_address("2001:db8::7"),
-    ]
-
-
-def test_without_hosts_a_certificate_is_for_this_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(socket, "gethostname", lambda: "box")
-    monkeypatch.setattr(socket, "getfqdn", lambda: "box.example.org")
-    created = tls.create_certificate([], tmp_path)
-    loaded = x509.load_pem_x509_certificate(created.cert_path.read_bytes())
-    names = loaded.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
-    assert names.get_values_for_type(x509.DNSName) == ["box", "box.example.org", "localhost"]
-    assert [str(each) for each in names.get_values_for_type(x509.IPAddress)] == ["127.0.0.1", "::1"]
-
-
-def test_a_machines_name_that_is_no_host_name_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(socket, "gethostname", lambda: "Ännchens Box")
-    monkeypatch.setattr(socket, "getfqdn", lambda: "localhost")
-    assert tls.default_hosts() == ["localhost", "127.0.0.1", "::1"]
-
-
-@pytest.mark.parametrize("host", ["", "box:7443", "[::1]", "Ännchen", "a b", "https://box", "-", "a" * 260])
-def test_a_host_that_cannot_be_in_a_certificate_is_refused(tmp_path: Path, host: str) -> None:
-    with pytest.raises(UsageError, match="is neither a host name"):
-        tls.create_certificate(["box", host], tmp_path)
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_a_certificate_outlasts_the_machine_that_it_is_made_for(certificate: x509.Certificate) -> None:
-    assert certificate.not_valid_after_utc - certificate.not_valid_before_utc > dt.timedelta(days=3650)
-    assert certificate.not_valid_before_utc < dt.datetime.now(dt.UTC) - dt.timedelta(hours=23)
-
-
-def test_a_created_key_is_readable_by_its_owner_alone(
-    created: tls.CreatedCertificate,
-) -> None:
-    assert stat.S_IMODE(created.key_path.stat().st_mode) == 0o600
-    assert stat.S_IMODE(created.cert_path.stat().st_mode) & 0o400
-
-
-def test_the_files_are_called_cert_and_key_in_a_directory_that_is_made(tmp_path: Path) -> None:
-    created = tls.create_certificate(["box"], tmp_path / "new" / "certs")
-    assert (created.cert_path, created.key_path) == (
-        tmp_path / "new" / "certs" / "cert.pem",
-        tmp_path / "new" / "certs" / "key.pem",
-    )
-
-
-@pytest.mark.parametrize("name", ["cert.pem", "key.pem"])
-def test_an_existing_file_is_never_overwritten(tmp_path: Path, name: str) -> None:
-    (tmp_path / name).write_text("precious")
-    with pytest.raises(ConfigError, match="is not overwritten") as caught:
-        tls.create_certificate(["box"], tmp_path)
-    assert caught.value.file == str(tmp_path / name)
-    assert [(path.name, path.read_text()) for path in tmp_path.iterdir()] == [(name, "precious")]
-
-
-def test_a_key_that_is_a_link_to_nowhere_is_not_followed(tmp_path: Path) -> None:
-    (tmp_path / "key.pem").symlink_to(tmp_path / "elsewhere")
-    with pytest.raises(ConfigError, match="is not overwritten"):
-        tls.create_certificate(["box"], tmp_path)
-    assert not (tmp_path / "elsewhere").exists()
-
-
-def test_a_directory_that_cannot_be_made_is_told(tmp_path: Path) -> None:
-    (tmp_path / "occupied").write_text("")
-    with pytest.raises(ConfigError, match="cannot be created: "):
-        tls.create_certificate(["box"], tmp_path / "occupied" / "certs")
 
 
 # Pins
 
 
 def test_the_pin_that_is_told_is_the_one_of_the_public_key(
-    created: tls.CreatedCertificate, certificate: x509.Certificate
+    created: CreatedCertificate, certificate: x509.Certificate
 ) -> None:
     assert created.pin == pin_of(certificate)
 
@@ -286,57 +196,55 @@ def test_no_certificate_at_all_does_not_pass() -> None:
 
 
 @pytest.mark.parametrize("host", ["box.example.org", "a.box.example.org", "192.0.2.7", "2001:db8::7"])
-def test_a_client_with_the_certificate_as_its_authority_gets_through(
-    created: tls.CreatedCertificate, host: str
-) -> None:
+def test_a_client_with_the_certificate_as_its_authority_gets_through(created: CreatedCertificate, host: str) -> None:
     client, _ = handshake(tls.client_context(ca=created.cert_path, pin=None), server_of(created), host)
     assert client.version() == "TLSv1.3"
 
 
-def test_the_certificate_passes_the_strict_checks_of_newer_pythons(created: tls.CreatedCertificate) -> None:
+def test_the_certificate_passes_the_strict_checks_of_newer_pythons(created: CreatedCertificate) -> None:
     context = tls.client_context(ca=created.cert_path, pin=None)
     context.verify_flags |= ssl.VERIFY_X509_STRICT
     handshake(context, server_of(created))
 
 
-def test_both_ends_agree_on_http_1_1(created: tls.CreatedCertificate) -> None:
+def test_both_ends_agree_on_http_1_1(created: CreatedCertificate) -> None:
     client, server = handshake(tls.client_context(ca=None, pin=created.pin), server_of(created))
     assert (client.selected_alpn_protocol(), server.selected_alpn_protocol()) == ("http/1.1", "http/1.1")
 
 
-def test_another_authority_is_not_trusted(created: tls.CreatedCertificate, tmp_path: Path) -> None:
-    other = tls.create_certificate(["box.example.org"], tmp_path)
+def test_another_authority_is_not_trusted(created: CreatedCertificate, tmp_path: Path) -> None:
+    other = create_certificate(["box.example.org"], tmp_path)
     with pytest.raises(ssl.SSLCertVerificationError):
         handshake(tls.client_context(ca=other.cert_path, pin=None), server_of(created))
 
 
 def test_the_systems_authorities_do_not_know_a_certificate_of_ones_own(
-    created: tls.CreatedCertificate,
+    created: CreatedCertificate,
 ) -> None:
     with pytest.raises(ssl.SSLCertVerificationError):
         handshake(tls.client_context(ca=None, pin=None), server_of(created))
 
 
-def test_a_host_name_that_is_not_in_the_certificate_is_not_trusted(created: tls.CreatedCertificate) -> None:
+def test_a_host_name_that_is_not_in_the_certificate_is_not_trusted(created: CreatedCertificate) -> None:
     with pytest.raises(ssl.SSLCertVerificationError, match="Hostname mismatch"):
         handshake(tls.client_context(ca=created.cert_path, pin=None), server_of(created), "other.example.org")
 
 
 @pytest.mark.parametrize("host", ["other.example.org", None])
-def test_with_a_pin_neither_authority_nor_host_name_matter(created: tls.CreatedCertificate, host: str | None) -> None:
+def test_with_a_pin_neither_authority_nor_host_name_matter(created: CreatedCertificate, host: str | None) -> None:
     client, _ = handshake(tls.client_context(ca=None, pin=created.pin), server_of(created), host)
     tls.check_pin(client.getpeercert(binary_form=True), created.pin)
 
 
-def test_another_key_does_not_pass_the_pin(created: tls.CreatedCertificate, tmp_path: Path) -> None:
-    impostor = tls.create_certificate(["box.example.org"], tmp_path)
+def test_another_key_does_not_pass_the_pin(created: CreatedCertificate, tmp_path: Path) -> None:
+    impostor = create_certificate(["box.example.org"], tmp_path)
     client, _ = handshake(tls.client_context(ca=None, pin=created.pin), server_of(impostor))
     with pytest.raises(TrustError):
         tls.check_pin(client.getpeercert(binary_form=True), created.pin)
 
 
 @pytest.mark.filterwarnings("ignore:.*TLSVersion.TLSv1_1 is deprecated:DeprecationWarning")
-def test_tls_older_than_1_2_is_refused_by_either_end(created: tls.CreatedCertificate) -> None:
+def test_tls_older_than_1_2_is_refused_by_either_end(created: CreatedCertificate) -> None:
     old_client, old_server = tls.client_context(ca=None, pin=created.pin), server_of(created)
     for old in (old_client, old_server):
         old.set_ciphers("ALL:@SECLEVEL=0")
@@ -384,7 +292,7 @@ def only(cipher: str) -> ssl.SSLContext:
     ],
 )
 def test_a_client_that_knows_only_weak_ciphers_gets_an_alert_and_nothing_else(
-    created: tls.CreatedCertificate, cipher: str
+    created: CreatedCertificate, cipher: str
 ) -> None:
     lenient = server_of(created)
     lenient.set_ciphers("ALL:COMPLEMENTOFALL:@SECLEVEL=0")
@@ -393,13 +301,13 @@ def test_a_client_that_knows_only_weak_ciphers_gets_an_alert_and_nothing_else(
 
 
 @pytest.mark.parametrize("cipher", ["AES128-GCM-SHA256", "AES256-GCM-SHA384", "CHACHA20-POLY1305"])
-def test_tls_1_2_has_the_ciphers_that_are_left_of_it(created: tls.CreatedCertificate, cipher: str) -> None:
+def test_tls_1_2_has_the_ciphers_that_are_left_of_it(created: CreatedCertificate, cipher: str) -> None:
     client, _ = handshake(only(f"ECDHE-ECDSA-{cipher}"), server_of(created))
     assert client.version() == "TLSv1.2"
 
 
 def test_all_ciphers_of_the_server_make_keys_of_the_moment_and_check_what_they_decrypt(
-    created: tls.CreatedCertificate,
+    created: CreatedCertificate,
 ) -> None:
     old = [cipher for cipher in server_of(created).get_ciphers() if cipher["protocol"] != "TLSv1.3"]
     assert old
@@ -408,7 +316,7 @@ def test_all_ciphers_of_the_server_make_keys_of_the_moment_and_check_what_they_d
         assert cipher["aead"], cipher["name"]
 
 
-def test_the_server_neither_compresses_nor_starts_over_in_the_middle(created: tls.CreatedCertificate) -> None:
+def test_the_server_neither_compresses_nor_starts_over_in_the_middle(created: CreatedCertificate) -> None:
     context = server_of(created)
     assert context.options & ssl.OP_NO_COMPRESSION
     assert context.options & ssl.OP_NO_RENEGOTIATION
@@ -423,12 +331,12 @@ def authority() -> Authority:
 
 
 @pytest.fixture
-def asking(created: tls.CreatedCertificate, authority: Authority, tmp_path: Path) -> ssl.SSLContext:
+def asking(created: CreatedCertificate, authority: Authority, tmp_path: Path) -> ssl.SSLContext:
     """A server that lets clients of `authority` in."""
     return tls.server_context(created.cert_path, created.key_path, authority.write(tmp_path / "clients.pem"))
 
 
-def client_with(created: tls.CreatedCertificate, cert: Path, key: Path) -> ssl.SSLContext:
+def client_with(created: CreatedCertificate, cert: Path, key: Path) -> ssl.SSLContext:
     return tls.client_context(ca=created.cert_path, pin=None, cert=cert, key=key)
 
 
@@ -437,7 +345,7 @@ VERSIONS = [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3]
 
 @pytest.mark.parametrize("version", VERSIONS)
 def test_a_client_with_a_certificate_of_the_authority_shows_it(
-    created: tls.CreatedCertificate,
+    created: CreatedCertificate,
     authority: Authority,
     asking: ssl.SSLContext,
     tmp_path: Path,
@@ -453,7 +361,7 @@ def test_a_client_with_a_certificate_of_the_authority_shows_it(
 
 @pytest.mark.parametrize("version", VERSIONS)
 def test_a_certificate_is_shown_to_a_pinned_server_as_well(
-    created: tls.CreatedCertificate,
+    created: CreatedCertificate,
     authority: Authority,
     asking: ssl.SSLContext,
     tmp_path: Path,
@@ -469,7 +377,7 @@ def test_a_certificate_is_shown_to_a_pinned_server_as_well(
 
 @pytest.mark.parametrize("version", VERSIONS)
 def test_a_client_without_a_certificate_is_let_through_to_show_a_token(
-    created: tls.CreatedCertificate, asking: ssl.SSLContext, version: ssl.TLSVersion
+    created: CreatedCertificate, asking: ssl.SSLContext, version: ssl.TLSVersion
 ) -> None:
     context = tls.client_context(ca=created.cert_path, pin=None)
     context.maximum_version = version
@@ -478,7 +386,7 @@ def test_a_client_without_a_certificate_is_let_through_to_show_a_token(
 
 
 def test_a_server_without_client_ca_does_not_ask_for_a_certificate(
-    created: tls.CreatedCertificate, authority: Authority, tmp_path: Path
+    created: CreatedCertificate, authority: Authority, tmp_path: Path
 ) -> None:
     _, server = handshake(client_with(created, *authority.issue(tmp_path, ANN)), server_of(created))
     assert server.getpeercert(binary_form=True) is None
@@ -486,7 +394,7 @@ def test_a_server_without_client_ca_does_not_ask_for_a_certificate(
 
 @pytest.mark.parametrize("version", VERSIONS)
 def test_a_certificate_of_another_authority_of_the_same_name_ends_the_handshake(
-    created: tls.CreatedCertificate,
+    created: CreatedCertificate,
     authority: Authority,
     asking: ssl.SSLContext,
     tmp_path: Path,
@@ -503,7 +411,7 @@ def test_a_certificate_of_another_authority_of_the_same_name_ends_the_handshake(
 
 
 def test_a_certificate_that_signed_itself_ends_the_handshake(
-    created: tls.CreatedCertificate, asking: ssl.SSLContext
+    created: CreatedCertificate, asking: ssl.SSLContext
 ) -> None:
     with pytest.raises(ssl.SSLError):
         handshake(client_with(created, created.cert_path, created.key_path), asking)
@@ -517,7 +425,7 @@ def test_a_certificate_that_signed_itself_ends_the_handshake(
     ],
 )
 def test_a_certificate_that_is_not_for_this_or_not_for_now_ends_the_handshake(
-    created: tls.CreatedCertificate,
+    created: CreatedCertificate,
     authority: Authority,
     asking: ssl.SSLContext,
     tmp_path: Path,
@@ -529,7 +437,7 @@ def test_a_certificate_that_is_not_for_this_or_not_for_now_ends_the_handshake(
 
 
 def test_of_an_authority_below_another_only_its_own_clients_are_let_in(
-    created: tls.CreatedCertificate, authority: Authority, tmp_path: Path
+    created: CreatedCertificate, authority: Authority, tmp_path: Path
 ) -> None:
     team, neighbours = Authority("team", authority), Authority("neighbours", authority)
     asking = tls.server_context(created.cert_path, created.key_path, team.write(tmp_path / "clients.pem"))
@@ -542,7 +450,7 @@ def test_of_an_authority_below_another_only_its_own_clients_are_let_in(
 
 @pytest.mark.parametrize("version", VERSIONS)
 def test_a_session_that_is_taken_up_again_is_still_that_of_the_certificate(
-    created: tls.CreatedCertificate,
+    created: CreatedCertificate,
     authority: Authority,
     asking: ssl.SSLContext,
     tmp_path: Path,
@@ -624,7 +532,7 @@ def test_a_certificate_with_one_byte_changed_has_a_subject_and_an_end_or_is_none
 
 @pytest.mark.skipif(shutil.which("openssl") is None, reason="there is no openssl here")
 def test_the_commands_in_the_documentation_make_a_certificate_that_is_let_in(
-    created: tls.CreatedCertificate, tmp_path: Path
+    created: CreatedCertificate, tmp_path: Path
 ) -> None:
     text = (Path(__file__).parents[2] / "certs" / "README.md").read_text()
     section = text.partition("\n## Certificates of clients\n")[2]
@@ -644,21 +552,21 @@ def test_the_commands_in_the_documentation_make_a_certificate_that_is_let_in(
 
 
 @pytest.mark.parametrize("missing", ["cert", "key"])
-def test_a_missing_file_of_the_server_is_named(created: tls.CreatedCertificate, tmp_path: Path, missing: str) -> None:
+def test_a_missing_file_of_the_server_is_named(created: CreatedCertificate, tmp_path: Path, missing: str) -> None:
     files = {"cert": created.cert_path, "key": created.key_path} | {missing: tmp_path / "nowhere.pem"}
     with pytest.raises(ConfigError, match="cannot be read: No such file") as caught:
         tls.server_context(**files)
     assert caught.value.file == str(tmp_path / "nowhere.pem")
 
 
-def test_the_key_of_another_certificate_is_told(created: tls.CreatedCertificate, tmp_path: Path) -> None:
-    other = tls.create_certificate(["box"], tmp_path)
+def test_the_key_of_another_certificate_is_told(created: CreatedCertificate, tmp_path: Path) -> None:
+    other = create_certificate(["box"], tmp_path)
     with pytest.raises(ConfigError, match="is not the key of the certificate in") as caught:
         tls.server_context(created.cert_path, other.key_path)
     assert caught.value.file == str(other.key_path)
 
 
-def test_certificate_and_key_that_are_swapped_are_told(created: tls.CreatedCertificate) -> None:
+def test_certificate_and_key_that_are_swapped_are_told(created: CreatedCertificate) -> None:
     with pytest.raises(
         ConfigError, match=r"cert and key look swapped: key\.pem holds a private key, and cert\.pem none"
     ):
@@ -666,16 +574,14 @@ def test_certificate_and_key_that_are_swapped_are_told(created: tls.CreatedCerti
 
 
 @pytest.mark.parametrize("wrong", ["cert", "key"])
-def test_files_that_are_no_pem_are_told(created: tls.CreatedCertificate, tmp_path: Path, wrong: str) -> None:
+def test_files_that_are_no_pem_are_told(created: CreatedCertificate, tmp_path: Path, wrong: str) -> None:
     (tmp_path / "wrong.pem").write_text("hello")
     files = {"cert": created.cert_path, "key": created.key_path} | {wrong: tmp_path / "wrong.pem"}
     with pytest.raises(ConfigError, match=r"no certificate and key in PEM .*`acp-gateway certs create`"):
         tls.server_context(**files)
 
 
-def test_a_key_with_a_passphrase_is_refused_instead_of_asked_for(
-    created: tls.CreatedCertificate, tmp_path: Path
-) -> None:
+def test_a_key_with_a_passphrase_is_refused_instead_of_asked_for(created: CreatedCertificate, tmp_path: Path) -> None:
     key = serialization.load_pem_private_key(created.key_path.read_bytes(), None)
     protected = tmp_path / "protected.pem"
     protected.write_bytes(
@@ -690,7 +596,7 @@ def test_a_key_with_a_passphrase_is_refused_instead_of_asked_for(
     assert caught.value.file == str(protected)
 
 
-def test_what_is_wrong_with_client_ca_is_told_with_its_name(created: tls.CreatedCertificate, tmp_path: Path) -> None:
+def test_what_is_wrong_with_client_ca_is_told_with_its_name(created: CreatedCertificate, tmp_path: Path) -> None:
     path = tmp_path / "clients.pem"
     with pytest.raises(ConfigError, match="cannot be read: No such file") as caught:
         tls.server_context(created.cert_path, created.key_path, path)

@@ -8,7 +8,7 @@ import pytest
 from acp_gateway.gateway import gateway as gateway_module
 from acp_gateway.gateway.agent.orphans import ProcessRegistry
 from acp_gateway.gateway.agent.process import Spawner
-from acp_gateway.security.tls import create_certificate
+from acp_gateway.security.certificates import create_certificate
 from acp_gateway.security.token_store import TokenStore
 from tests.doubles import ServingAgents
 from tests.server.echoing import (

@@ -10,7 +10,7 @@ from pathlib import Path
 import trio
 
 from acp_gateway.config.load import Config
-from acp_gateway.security.tls import create_certificate
+from acp_gateway.security.certificates import create_certificate
 from acp_gateway.server.serve import serve
 from tests.doubles import TIMEOUT, make_config
 

@@ -10,7 +10,7 @@ import pytest
 
 from acp_gateway.config.load import Config, ListenSection
 from acp_gateway.errors import ConfigError
-from acp_gateway.security.tls import create_certificate
+from acp_gateway.security.certificates import create_certificate
 from acp_gateway.server.config_check import problems_with_files
 from acp_gateway.server.serve import serve
 from tests.doubles import make_config

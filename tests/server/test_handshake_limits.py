@@ -18,7 +18,8 @@ import trio.testing
 from acp_gateway.config.load import LimitsSection
 from acp_gateway.errors import Unauthorized
 from acp_gateway.gateway.events.audit import NO_AUDIT
-from acp_gateway.security.tls import client_context, create_certificate, server_context
+from acp_gateway.security.certificates import create_certificate
+from acp_gateway.security.tls import client_context, server_context
 from acp_gateway.server.handshake_limits import (
     BRIEF_CONNECTION,
     BURST,

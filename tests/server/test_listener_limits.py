@@ -25,7 +25,8 @@ from acp_gateway.errors import Busy, ConfigError
 from acp_gateway.gateway.agent.orphans import ProcessRegistry
 from acp_gateway.gateway.agent.process import Spawner
 from acp_gateway.gateway.connections import REVOKED_CERTIFICATE
-from acp_gateway.security.tls import certificate_end, client_context, create_certificate, spki_pin
+from acp_gateway.security.certificates import create_certificate
+from acp_gateway.security.tls import certificate_end, client_context, spki_pin
 from acp_gateway.security.token_format import mint
 from acp_gateway.server.listener import Listener, open_listener
 from acp_gateway.transports.ndjson import LineStream

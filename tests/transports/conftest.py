@@ -8,7 +8,8 @@ from dataclasses import dataclass
 
 import pytest
 
-from acp_gateway.security.tls import client_context, create_certificate, server_context
+from acp_gateway.security.certificates import create_certificate
+from acp_gateway.security.tls import client_context, server_context
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,8 @@ import trio.testing
 from cryptography import x509
 
 from acp_gateway.errors import ProtocolError, TrustError, Unreachable
-from acp_gateway.security.tls import client_context, create_certificate, server_context
+from acp_gateway.security.certificates import create_certificate
+from acp_gateway.security.tls import client_context, server_context
 from acp_gateway.transports.sockets import (
     CERTIFICATE_REQUIRED,
     TLS_RECORD,

@@ -11,7 +11,7 @@ from acp_gateway.gateway.storage.write_delay import WriteDelay
 class WriteSchedule:
     """The waiting of the writing task.
 
-    The task calls `sleep`, `gather`, `rest` and `working`; everybody else wakes it by `queued` and `hurry`.
+    The task calls `sleep`, `gather`, `rest` and `working`; `queued` and `hurry` wake it.
 
     Args:
         delay: how long changes may wait.
