@@ -85,7 +85,7 @@ def test_a_large_batch_is_not_kept() -> None:
 # ByteWriter
 
 
-async def test_what_the_peer_takes_is_written_at_once() -> None:
+async def test_write_writes_at_once_as_much_as_the_peer_takes() -> None:
     here, there = memory_wire()
     writer = ByteWriter(here)
     writer.write(b"12345")
@@ -230,7 +230,7 @@ async def test_only_one_task_writes_at_a_time() -> None:
     assert there.inbox == b"x" * 1000 + b"y" * 5000
 
 
-async def test_drain_waits_for_an_attending_task_and_writes_alone_without_one() -> None:
+async def test_drain_waits_for_the_background_task_and_writes_itself_without_one() -> None:
     here, there = memory_wire(room=10)
     writer = ByteWriter(here)
     writer.write(b"x" * 1000)
@@ -312,7 +312,7 @@ async def test_a_peer_that_takes_a_little_now_and_then_is_not_stalled(autojump_c
     assert trio.current_time() == 9 * 59
 
 
-async def test_after_a_stall_the_others_wait_until_the_attending_task_has_said_goodbye(
+async def test_after_a_stall_other_tasks_wait_until_the_background_task_has_closed(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     here, _ = memory_wire(room=10)
@@ -332,7 +332,7 @@ async def test_after_a_stall_the_others_wait_until_the_attending_task_has_said_g
     assert told == [65]
 
 
-async def test_a_stall_that_shows_before_a_task_attends_is_its_own_as_well(
+async def test_a_stall_noticed_before_use_spawner_is_handled_by_the_background_task(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     here, _ = memory_wire(room=10)
@@ -359,7 +359,7 @@ async def write_until_stalled(writer: ByteWriter) -> None:
         writer.fail(error)
 
 
-async def test_what_has_begun_to_leave_is_known_up_to_where_it_ends() -> None:
+async def test_begun_returns_the_rest_of_a_partly_written_frame() -> None:
     here, _ = memory_wire(room=4)
     writer = ByteWriter(here)
     asked: list[tuple[bytes, int]] = []
@@ -404,7 +404,7 @@ async def test_a_stalled_peer_ends_the_stream_for_every_task(autojump_clock: tri
         stream.send_nowait([b"{}"])
 
 
-async def test_a_peer_that_only_stopped_to_read_is_noticed_where_it_is_read(
+async def test_a_peer_that_only_closed_its_reading_side_ends_the_receiver(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     # A process that closes its stdin and lives on: no answer will come, and its open stdout doesn't tell.
@@ -427,7 +427,7 @@ async def test_a_peer_that_only_stopped_to_read_is_noticed_where_it_is_read(
     await close_at_once(stream, there)
 
 
-async def test_the_last_words_of_a_peer_wait_for_a_busy_reader(autojump_clock: trio.testing.MockClock) -> None:
+async def test_last_messages_of_a_lost_peer_wait_for_a_busy_receiver(autojump_clock: trio.testing.MockClock) -> None:
     here, there = memory_wire()
     stream = lines(here)
     there.send_nowait(memoryview(b"last\nwords\n"))
@@ -443,7 +443,7 @@ async def test_the_last_words_of_a_peer_wait_for_a_busy_reader(autojump_clock: t
         nursery.cancel_scope.cancel()
 
 
-async def test_closing_gives_up_on_a_peer_that_takes_nothing(autojump_clock: trio.testing.MockClock) -> None:
+async def test_aclose_does_not_wait_longer_than_close_timeout(autojump_clock: trio.testing.MockClock) -> None:
     here, _ = memory_wire()
     stream = lines(here)
     fill(stream)
@@ -461,7 +461,7 @@ async def test_closing_gives_up_on_a_peer_that_does_not_end_its_side(autojump_cl
     assert there.inbox == b"bye\n"
 
 
-async def test_closing_waits_for_nothing_where_the_peer_has_ended(autojump_clock: trio.testing.MockClock) -> None:
+async def test_aclose_does_not_wait_for_a_peer_that_has_ended(autojump_clock: trio.testing.MockClock) -> None:
     here, there = memory_wire()
     stream = lines(here)
     await there.send_eof()
@@ -471,7 +471,7 @@ async def test_closing_waits_for_nothing_where_the_peer_has_ended(autojump_clock
     assert trio.current_time() == 0
 
 
-async def test_closing_waits_for_nothing_where_the_peer_is_lost(autojump_clock: trio.testing.MockClock) -> None:
+async def test_aclose_does_not_wait_for_a_lost_peer(autojump_clock: trio.testing.MockClock) -> None:
     here, there = memory_wire()
     stream = lines(here)
     fill(stream)
@@ -493,7 +493,7 @@ async def test_closing_a_second_time_ends_the_first(autojump_clock: trio.testing
     assert trio.current_time() == 1
 
 
-async def test_a_line_that_is_too_large_does_not_cost_the_peer_its_goodbye(
+async def test_a_peer_whose_line_is_too_large_gets_the_pending_messages(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     # The peer is in the middle of sending when the error goes out: what it sends is discarded, so that it can read it.

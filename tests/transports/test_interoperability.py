@@ -380,7 +380,7 @@ async def test_their_client_learns_why_our_server_closes(contexts: Contexts, cli
 
 
 @their_client
-async def test_their_client_is_told_that_a_message_is_too_large(client: Client) -> None:
+async def test_their_client_gets_the_error_for_a_message_that_is_too_large(client: Client) -> None:
     async def serve(stream: WebSocketStream) -> None:
         with pytest.raises(trio.BrokenResourceError, match="max_message_size"):
             await echo(stream)
@@ -423,7 +423,7 @@ async def test_their_client_chooses_our_subprotocol(client: Client) -> None:
 
 
 @pytest.mark.parametrize("client", [client_with_trio, client_with_threads])
-async def test_their_client_learns_that_it_is_refused(client: Client) -> None:
+async def test_their_client_gets_the_status_of_a_refusal(client: Client) -> None:
     def decide(request: Request) -> Respond:
         return Respond(401, "a token is needed")
 
@@ -495,7 +495,7 @@ async def test_their_server_gets_its_pongs(server: Server) -> None:
         await ours.aclose()
 
 
-async def test_our_client_learns_that_it_is_refused() -> None:
+async def test_our_client_gets_the_status_of_a_refusal() -> None:
     async def refuse(connection: Any, request: Any) -> Any:
         return connection.respond(403, "not you\n")
 

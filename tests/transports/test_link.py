@@ -121,7 +121,7 @@ async def start(nursery: trio.Nursery, function: Callable[..., Coroutine[Any, An
 # Stock peers
 
 
-async def test_a_stock_peer_sees_nothing_but_the_messages() -> None:
+async def test_a_stock_peer_gets_no_control_messages() -> None:
     link = Link()
     assert not link.resumable
     peer = connect(link)
@@ -134,7 +134,7 @@ async def test_a_stock_peer_sees_nothing_but_the_messages() -> None:
     assert await arrived(peer) == [b"a", b"b"]
 
 
-async def test_what_a_stock_peer_sends_is_passed_on_whatever_it_looks_like() -> None:
+async def test_control_messages_of_a_stock_peer_are_passed_on() -> None:
     link = Link()
     peer = connect(link)
     sent = [SMALL, acknowledgement(99), goodbye(), mark(1), b"_acp-gateway/"]
@@ -155,7 +155,7 @@ async def test_a_stock_peer_is_not_counted_and_holds_nothing() -> None:
 
 
 @BOTH_KINDS
-async def test_what_is_sent_without_a_connection_waits_for_one(window: int | None) -> None:
+async def test_send_without_a_connection_keeps_the_messages(window: int | None) -> None:
     link = Link(window=window)
     link.send([b"a"])
     link.push()
@@ -197,7 +197,7 @@ async def test_much_is_handed_over_in_chunks() -> None:
 
 
 @BOTH_KINDS
-async def test_what_is_passed_on_goes_out_at_once_or_not_at_all(window: int | None) -> None:
+async def test_pass_on_sends_at_once_or_not_at_all(window: int | None) -> None:
     link = Link(window=window, high_water=HIGH_WATER)
     assert not link.pass_on([b"a"])
     peer = connect(link)
@@ -215,7 +215,7 @@ async def test_what_is_passed_on_goes_out_at_once_or_not_at_all(window: int | No
 
 @LOSSES
 @BOTH_KINDS
-async def test_what_a_broken_stream_is_passed_is_kept_by_a_link_that_resumes_alone(
+async def test_pass_on_over_a_broken_stream_keeps_messages_of_a_resumable_link_only(
     error: Exception, window: int | None
 ) -> None:
     link = Link(window=window)
@@ -251,7 +251,7 @@ async def test_the_pump_sends_the_rest_as_the_peer_takes_it(window: int | None) 
 
 
 @BOTH_KINDS
-async def test_the_pump_ends_when_all_is_said_and_not_before(window: int | None) -> None:
+async def test_pump_ends_after_finish_once_all_messages_are_sent(window: int | None) -> None:
     link = Link(window=window, high_water=HIGH_WATER)
     peer = connect(link)
     async with trio.open_nursery() as nursery:
@@ -270,7 +270,7 @@ async def test_the_pump_ends_when_all_is_said_and_not_before(window: int | None)
 
 
 @BOTH_KINDS
-async def test_a_pump_that_is_idle_ends_when_it_is_to(window: int | None) -> None:
+async def test_finish_ends_an_idle_pump(window: int | None) -> None:
     link = Link(window=window)
     connect(link)
     async with trio.open_nursery() as nursery:
@@ -280,7 +280,7 @@ async def test_a_pump_that_is_idle_ends_when_it_is_to(window: int | None) -> Non
         assert pump.done
 
 
-async def test_without_a_connection_a_pump_that_has_said_all_ends() -> None:
+async def test_finish_ends_a_pump_without_a_connection() -> None:
     link = Link()
     link.finish()
     with trio.fail_after(TIMEOUT):
@@ -300,7 +300,7 @@ async def test_a_cancelled_pump_loses_nothing() -> None:
     assert await arrived(peer) == [b"a", b"b"]
 
 
-async def test_flush_hands_over_everything_at_once() -> None:
+async def test_flush_sends_all_messages_beyond_the_high_water_mark() -> None:
     link = Link(high_water=HIGH_WATER)
     peer = connect(link)
     messages = [b"y" * HIGH_WATER] * 5
@@ -320,7 +320,7 @@ async def test_flush_keeps_to_the_window() -> None:
     assert link.outbox.unwritten_bytes == 10
 
 
-async def test_controls_go_past_everything_that_waits() -> None:
+async def test_send_control_overtakes_waiting_messages() -> None:
     link = Link(window=WINDOW, receive_window=WINDOW, high_water=HIGH_WATER)
     peer = connect(link)
     link.send([b"y" * HIGH_WATER])
@@ -343,7 +343,7 @@ SENDERS: dict[str, Callable[[Link], None]] = {
 
 @LOSSES
 @pytest.mark.parametrize("act", SENDERS.values(), ids=SENDERS)
-async def test_a_stock_link_whose_stream_breaks_takes_everything_and_sends_nothing(
+async def test_a_stock_link_drops_messages_after_its_stream_broke(
     error: Exception, act: Callable[[Link], None]
 ) -> None:
     link = Link(high_water=HIGH_WATER)
@@ -364,7 +364,7 @@ async def test_a_stock_link_whose_stream_breaks_takes_everything_and_sends_nothi
 
 @LOSSES
 @pytest.mark.parametrize("act", SENDERS.values(), ids=SENDERS)
-async def test_a_link_that_resumes_keeps_what_a_broken_stream_did_not_take(
+async def test_a_resumable_link_keeps_messages_that_a_broken_stream_did_not_take(
     error: Exception, act: Callable[[Link], None]
 ) -> None:
     link = Link(window=WINDOW, receive_window=WINDOW, high_water=HIGH_WATER)
@@ -386,9 +386,7 @@ async def test_a_link_that_resumes_keeps_what_a_broken_stream_did_not_take(
 
 @LOSSES
 @BOTH_KINDS
-async def test_a_pump_whose_stream_breaks_ends_when_it_is_to_or_waits_for_another(
-    error: Exception, window: int | None
-) -> None:
+async def test_pump_outlives_a_broken_stream_until_finish(error: Exception, window: int | None) -> None:
     link = Link(window=window, high_water=HIGH_WATER)
     stream, _ = connect_fragile(link)
     link.send([b"y" * HIGH_WATER])
@@ -407,7 +405,7 @@ async def test_a_pump_whose_stream_breaks_ends_when_it_is_to_or_waits_for_anothe
             assert pump.done
 
 
-async def test_what_becomes_of_an_older_connection_does_no_harm_to_the_newer_one() -> None:
+async def test_the_loss_of_an_older_connection_does_not_affect_the_newer_one() -> None:
     lost = trio.Event()
 
     class LostLater(FragileStream):
@@ -432,7 +430,7 @@ async def test_what_becomes_of_an_older_connection_does_no_harm_to_the_newer_one
 # Resuming
 
 
-async def test_what_is_missing_after_a_reconnect_goes_out_again_both_ways() -> None:
+async def test_connect_sends_missing_messages_again_in_both_directions() -> None:
     left, right = Link(window=WINDOW, receive_window=WINDOW), Link(window=WINDOW, receive_window=WINDOW)
     connect_both(left, right)
     left.send(numbered(0, 3))
@@ -451,7 +449,7 @@ async def test_what_is_missing_after_a_reconnect_goes_out_again_both_ways() -> N
     assert (left.received, right.received) == (5, 6)
 
 
-async def test_what_the_peer_has_is_not_sent_again_and_forgotten() -> None:
+async def test_connect_drops_messages_that_the_peer_has_received() -> None:
     link = Link(window=WINDOW, receive_window=WINDOW)
     connect(link)
     link.send(numbered(0, 5))
@@ -495,7 +493,7 @@ async def test_a_peer_that_has_lost_messages_or_claims_too_many_can_not_resume(p
     assert await arrived(connect(link, 2)) == [b"2"]
 
 
-async def test_who_has_caught_up_by_reconnecting_is_told_so() -> None:
+async def test_caught_up_is_called_after_a_reconnect() -> None:
     caught_up: list[bool] = []
     link = Link(window=WINDOW, receive_window=WINDOW, caught_up=lambda: caught_up.append(link.behind))
     connect(link)
@@ -525,7 +523,7 @@ async def test_a_pump_goes_on_over_the_next_connection() -> None:
 
 
 @pytest.mark.parametrize("window", [None, WINDOW], ids=["stock", "resumable"])
-async def test_the_end_of_a_stream_is_heard_after_what_came_before(window: int | None) -> None:
+async def test_receive_batch_raises_the_end_after_the_last_messages(window: int | None) -> None:
     link = Link(window=window)
     stream, peer = connect_fragile(link)
     assert await deliver(peer, link, SMALL) == [SMALL]
@@ -537,14 +535,14 @@ async def test_the_end_of_a_stream_is_heard_after_what_came_before(window: int |
         await link.receive_batch()
 
 
-async def test_without_a_connection_nothing_is_received() -> None:
+async def test_receive_batch_without_a_connection_is_an_error() -> None:
     link = Link(window=WINDOW, receive_window=WINDOW)
     with pytest.raises(trio.BrokenResourceError, match="given up"):
         await link.receive_batch()
 
 
 @pytest.mark.parametrize("newer", [True, False])
-async def test_what_still_comes_over_an_older_connection_does_not_count(newer: bool) -> None:
+async def test_messages_over_an_older_connection_do_not_count(newer: bool) -> None:
     link = Link(window=WINDOW, receive_window=WINDOW)
     old_peer = connect(link)
     async with trio.open_nursery() as nursery:
@@ -628,7 +626,7 @@ async def test_requests_that_look_like_controls_are_counted_and_passed_on() -> N
     assert link.received == 1
 
 
-async def test_a_goodbye_says_that_the_peer_does_not_come_back() -> None:
+async def test_left_is_true_after_a_goodbye() -> None:
     link = Link(window=WINDOW, receive_window=WINDOW)
     peer = connect(link)
     assert not link.left
@@ -646,7 +644,7 @@ async def test_left_is_true_after_a_stream_that_ended_normally() -> None:
     assert link.left
 
 
-async def test_a_peer_that_confirms_what_it_was_never_sent_is_not_believed() -> None:
+async def test_confirming_messages_that_were_never_sent_is_miscounted() -> None:
     link = Link(window=WINDOW, receive_window=WINDOW)
     peer = connect(link)
     link.send(numbered(0, 2))
@@ -655,7 +653,7 @@ async def test_a_peer_that_confirms_what_it_was_never_sent_is_not_believed() -> 
     assert link.outbox.confirmed == 0
 
 
-async def test_what_came_together_with_a_wrong_count_was_not_passed_on_and_does_not_count() -> None:
+async def test_messages_of_a_miscounted_batch_do_not_count() -> None:
     link = Link(window=WINDOW, receive_window=WINDOW)
     peer = connect(link)
     link.send(numbered(0, 2))
@@ -669,7 +667,7 @@ async def test_what_came_together_with_a_wrong_count_was_not_passed_on_and_does_
 # Confirming
 
 
-async def test_nothing_is_confirmed_before_it_is_settled() -> None:
+async def test_messages_are_confirmed_only_after_acknowledge() -> None:
     link = Link(window=WINDOW, receive_window=WINDOW)
     peer = connect(link)
     await deliver(peer, link, *[SMALL] * CONFIRM_MESSAGES)
@@ -703,7 +701,7 @@ async def test_many_bytes_are_confirmed_at_once() -> None:
     assert await arrived(peer) == [acknowledgement(2)]
 
 
-async def test_who_settles_when_caught_up_confirms_nothing_that_was_not_handed_out() -> None:
+async def test_acknowledge_in_caught_up_confirms_no_message_before_it_is_returned() -> None:
     link = Link(window=2 * len(SMALL), high_water=HIGH_WATER, caught_up=lambda: link.acknowledge())
     peer = connect(link)
     link.send([SMALL] * 3)
@@ -714,7 +712,7 @@ async def test_who_settles_when_caught_up_confirms_nothing_that_was_not_handed_o
     assert await arrived(peer) == [acknowledgement(CONFIRM_MESSAGES + 1)]
 
 
-async def test_a_full_window_stops_a_sender_until_the_peer_has_settled() -> None:
+async def test_a_full_window_stops_a_sender_until_the_peer_acknowledges() -> None:
     caught_up: list[bool] = []
     left = Link(window=CONFIRM_BYTES, high_water=CONFIRM_BYTES, caught_up=lambda: caught_up.append(True))
     right = Link(window=CONFIRM_BYTES, receive_window=CONFIRM_BYTES)
@@ -771,7 +769,7 @@ async def test_windows_that_are_full_both_ways_do_not_block_each_other() -> None
                 nursery.start_soon(read, link)
 
 
-async def test_what_came_earlier_has_to_be_settled_before_a_window_more_is_read() -> None:
+async def test_bytes_of_an_earlier_connection_are_acknowledged_before_a_window_more_is_read() -> None:
     link = Link(window=100, receive_window=100)
     peer = connect(link)
     await deliver(peer, link, SMALL * 10)
@@ -785,7 +783,7 @@ async def test_what_came_earlier_has_to_be_settled_before_a_window_more_is_read(
         assert receiving.result == [b"a"]
 
 
-async def test_what_came_earlier_and_is_less_than_a_window_holds_up_nothing() -> None:
+async def test_less_than_a_window_of_an_earlier_connection_does_not_block_reading() -> None:
     link = Link(window=100, receive_window=100)
     peer = connect(link)
     await deliver(peer, link, SMALL * 9)
@@ -795,7 +793,7 @@ async def test_what_came_earlier_and_is_less_than_a_window_holds_up_nothing() ->
 
 
 @pytest.mark.parametrize("newer", [True, False])
-async def test_who_does_not_read_learns_that_the_connection_was_given_up(newer: bool) -> None:
+async def test_a_blocked_receiver_gets_an_error_after_disconnect(newer: bool) -> None:
     link = Link(window=100, receive_window=100)
     peer = connect(link)
     await deliver(peer, link, SMALL * 10)
@@ -816,7 +814,7 @@ async def test_who_does_not_read_learns_that_the_connection_was_given_up(newer: 
             assert isinstance(receiving.error, trio.BrokenResourceError)
 
 
-async def test_what_the_peer_was_told_on_connecting_is_not_confirmed_again() -> None:
+async def test_messages_confirmed_by_connect_are_not_confirmed_again() -> None:
     link = Link(window=WINDOW, receive_window=WINDOW)
     peer = connect(link)
     await deliver(peer, link, *[SMALL] * (CONFIRM_MESSAGES - 1), b"y" * CONFIRM_BYTES)
@@ -828,12 +826,12 @@ async def test_what_the_peer_was_told_on_connecting_is_not_confirmed_again() -> 
     assert await arrived(peer) == [acknowledgement(2 * CONFIRM_MESSAGES)]
 
 
-@pytest.mark.parametrize("settled", [False, True])
-async def test_who_sends_on_with_a_full_window_is_cut_off(settled: bool) -> None:
+@pytest.mark.parametrize("acknowledged", [False, True])
+async def test_sending_beyond_a_full_window_is_an_overrun(acknowledged: bool) -> None:
     link = Link(window=WINDOW, receive_window=100, enforces_window=True)
     peer = connect(link)
     await deliver(peer, link, b"one message may be larger " * 10)
-    if settled:
+    if acknowledged:
         link.acknowledge()
         await deliver(peer, link, SMALL)
         return
@@ -844,7 +842,7 @@ async def test_who_sends_on_with_a_full_window_is_cut_off(settled: bool) -> None
     assert link.received == 1
 
 
-async def test_what_came_over_an_earlier_connection_fills_no_window() -> None:
+async def test_bytes_of_an_earlier_connection_do_not_fill_the_window() -> None:
     link = Link(window=WINDOW, receive_window=100, enforces_window=True)
     peer = connect(link)
     await deliver(peer, link, b"y" * 99)
@@ -855,14 +853,14 @@ async def test_what_came_over_an_earlier_connection_fills_no_window() -> None:
         await deliver(peer, link, SMALL)
 
 
-async def test_who_is_trusted_may_have_another_window() -> None:
+async def test_a_peer_may_exceed_a_window_that_is_not_enforced() -> None:
     link = Link(window=WINDOW, receive_window=100)
     peer = connect(link)
     await deliver(peer, link, b"y" * 100)
     await deliver(peer, link, b"y" * 100)
 
 
-async def test_half_a_message_does_not_count_where_it_comes_again() -> None:
+async def test_an_unterminated_line_counts_only_on_a_stock_link() -> None:
     links = Link(window=WINDOW), Link()
     for link, torn in zip(links, (False, True), strict=True):
         peer = connect(link)
@@ -875,13 +873,13 @@ async def test_half_a_message_does_not_count_where_it_comes_again() -> None:
 
 
 async def listen(link: Link) -> None:
-    """Receive and settle, until cancelled or lost."""
+    """Receive and acknowledge, until cancelled or lost."""
     while True:
         await link.receive_batch()
         link.acknowledge()
 
 
-async def test_what_has_arrived_is_confirmed_from_time_to_time(autojump_clock: MockClock) -> None:
+async def test_tick_confirms_at_each_heartbeat(autojump_clock: MockClock) -> None:
     link = Link(window=WINDOW, receive_window=WINDOW)
     peer = connect(link)
     begin = trio.current_time()
@@ -900,7 +898,7 @@ async def test_what_has_arrived_is_confirmed_from_time_to_time(autojump_clock: M
     ]
 
 
-async def test_a_heartbeat_confirms_only_what_is_settled(autojump_clock: MockClock) -> None:
+async def test_a_heartbeat_confirms_acknowledged_messages_only(autojump_clock: MockClock) -> None:
     link = Link(window=WINDOW, receive_window=WINDOW)
     peer = connect(link)
     await deliver(peer, link, SMALL)
@@ -912,7 +910,7 @@ async def test_a_heartbeat_confirms_only_what_is_settled(autojump_clock: MockClo
         nursery.cancel_scope.cancel()
 
 
-async def test_what_a_heartbeat_could_not_confirm_is_confirmed_when_it_is_settled(autojump_clock: MockClock) -> None:
+async def test_messages_after_a_heartbeat_are_confirmed_by_acknowledge(autojump_clock: MockClock) -> None:
     link = Link(window=WINDOW, receive_window=WINDOW)
     peer = connect(link)
     await deliver(peer, link, b"y" * CONFIRM_BYTES)
@@ -955,7 +953,7 @@ async def test_a_peer_that_is_silent_for_too_long_is_noticed(autojump_clock: Moc
         nursery.cancel_scope.cancel()
 
 
-async def test_two_links_that_have_nothing_to_say_keep_each_other_alive(autojump_clock: MockClock) -> None:
+async def test_two_idle_links_keep_each_other_alive(autojump_clock: MockClock) -> None:
     left, right = Link(window=WINDOW, receive_window=WINDOW), Link(window=WINDOW, receive_window=WINDOW)
     connect_both(left, right)
     async with trio.open_nursery() as nursery:
@@ -989,10 +987,10 @@ async def test_a_connection_that_is_not_read_is_not_given_up_for_silence(autojum
         await trio.sleep(1000)
         assert not alive.done
         link.acknowledge()
-        settled_at = trio.current_time()
+        acknowledged_at = trio.current_time()
         await trio.sleep(100)
-        assert alive.ended_at - settled_at == pytest.approx(PEER_TIMEOUT, abs=HEARTBEAT)
-        assert alive.ended_at - settled_at >= PEER_TIMEOUT
+        assert alive.ended_at - acknowledged_at == pytest.approx(PEER_TIMEOUT, abs=HEARTBEAT)
+        assert alive.ended_at - acknowledged_at >= PEER_TIMEOUT
         assert {json.loads(told)["params"]["received"] for told in await arrived(peer)} == {0, 1}
         nursery.cancel_scope.cancel()
 
@@ -1061,7 +1059,7 @@ class Transfer:
             for link, heard in zip(self.links, self.heard, strict=True):
                 nursery.start_soon(link.pump)
                 nursery.start_soon(link.keep_alive, PEER_TIMEOUT)
-                nursery.start_soon(self.settle, link)
+                nursery.start_soon(self.acknowledge, link)
                 nursery.start_soon(self.listen, link, heard, nursery.cancel_scope)
         for link, stream in zip(self.links, streams, strict=True):
             link.disconnect()
@@ -1078,7 +1076,7 @@ class Transfer:
             pass
         connection.cancel()
 
-    async def settle(self, link: Link) -> None:
+    async def acknowledge(self, link: Link) -> None:
         while True:
             await trio.sleep(self.chance.choice([0, 0.01, 0.1]))
             link.acknowledge()

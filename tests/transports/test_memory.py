@@ -8,7 +8,7 @@ from acp_gateway.transports.memory import memory_message_stream_pair
 from acp_gateway.transports.streams import CloseReason
 
 
-async def test_what_the_other_end_has_not_received_is_pending_in_memory() -> None:
+async def test_pending_bytes_in_memory_are_those_that_the_peer_has_not_received() -> None:
     here, there = memory_message_stream_pair()
     here.send_nowait([b"123", b"45"])
     assert here.pending_bytes == 5
@@ -17,7 +17,7 @@ async def test_what_the_other_end_has_not_received_is_pending_in_memory() -> Non
     assert here.pending_bytes == 0
 
 
-async def test_what_was_sent_in_memory_before_the_end_is_received() -> None:
+async def test_messages_sent_before_aclose_are_received_in_memory() -> None:
     here, there = memory_message_stream_pair()
     here.send_nowait([b"1"])
     await here.aclose(CloseReason.GOING_AWAY, "bye")
@@ -26,7 +26,7 @@ async def test_what_was_sent_in_memory_before_the_end_is_received() -> None:
         await there.receive_batch()
 
 
-async def test_a_stream_in_memory_tells_why_it_was_closed_first() -> None:
+async def test_a_stream_in_memory_keeps_its_first_close_reason() -> None:
     here, _ = memory_message_stream_pair()
     await here.aclose(CloseReason.AGENT_GONE)
     await here.aclose(CloseReason.NORMAL)

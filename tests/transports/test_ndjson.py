@@ -206,7 +206,7 @@ async def test_blank_lines_are_counted_as_frames_without_a_message() -> None:
     assert stream.meter.take() == (7, 2)
 
 
-async def test_of_a_line_that_has_begun_each_piece_is_charged_as_it_comes(autojump_clock: MockClock) -> None:
+async def test_each_piece_of_a_line_is_charged_as_it_comes(autojump_clock: MockClock) -> None:
     stream = LineStream(Script([b"x" * 500, b"x" * 500, b"\n"]), max_message_size=MIB)
     stream.meter.charge = charged = Charged(pause=10.0)
     assert await stream.receive() == b"x" * 1000
@@ -233,7 +233,7 @@ async def test_a_line_that_is_not_finished_in_time_ends_the_stream(autojump_cloc
         nursery.cancel_scope.cancel()
 
 
-async def test_a_line_that_comes_at_the_slowest_speed_takes_as_long_as_it_takes(autojump_clock: MockClock) -> None:
+async def test_message_timeout_allows_a_line_at_the_slowest_speed(autojump_clock: MockClock) -> None:
     here, there = memory_wire()
     stream = LineStream(here, max_message_size=MIB)
     stream.message_timeout = 1.5
@@ -268,7 +268,7 @@ async def test_a_large_message_that_was_cut_off_in_the_middle_is_none(size: int)
     assert await received(b"{}\n" + b"[" * size + b"} \r") == [b"{}", b"[" * size + b"} "]
 
 
-async def test_what_was_let_go_of_is_not_taken_up_in_the_middle() -> None:
+async def test_an_abandoned_line_is_not_continued() -> None:
     here, there = memory_wire()
     stream = LineStream(here, max_message_size=MIB)
     async with trio.open_nursery() as nursery:

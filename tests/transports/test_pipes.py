@@ -177,7 +177,7 @@ async def test_regular_files_are_read_and_written(tmp_path: Path) -> None:
     assert (tmp_path / "out").read_bytes() == b"y" * (READ_SIZE + 1)
 
 
-async def test_what_a_cancelled_read_brought_is_the_next_readers(threaded: Pipes) -> None:
+async def test_the_data_of_a_cancelled_read_goes_to_the_next_reader(threaded: Pipes) -> None:
     stream = threaded.stream
     async with trio.open_nursery() as nursery:
         nursery.start_soon(stream.receive_some)
@@ -226,7 +226,7 @@ async def test_a_cancelled_write_is_not_done_twice(threaded: Pipes) -> None:
     assert received == data
 
 
-async def test_closing_sends_those_who_wait_for_threads_away(threaded: Pipes) -> None:
+async def test_aclose_ends_tasks_that_wait_for_threads(threaded: Pipes) -> None:
     stream = threaded.stream
 
     async def read() -> None:
@@ -356,7 +356,7 @@ async def test_pipes_on_windows_need_threads(standard: Standard, monkeypatch: py
 
 
 @pytest.mark.parametrize("name", ["stdin", "stdout"])
-def test_a_program_started_without_pipes_says_so(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_open_stdio_without_pipes_is_a_usage_error(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, name, None)
     with pytest.raises(UsageError, match="stdin or stdout is closed"):
         open_stdio()

@@ -68,7 +68,7 @@ async def read_all(stream: ByteStream) -> bytes:
 # Reading and writing
 
 
-async def test_what_does_not_fit_is_left_to_the_caller(ends: tuple[SocketBytes, SocketBytes]) -> None:
+async def test_send_nowait_leaves_the_rest_to_the_caller(ends: tuple[SocketBytes, SocketBytes]) -> None:
     here, there = ends
     data = bytes(range(256)) * 8192
     sent = here.send_nowait(memoryview(data))
@@ -229,7 +229,7 @@ async def test_the_end_behind_a_tls_record_comes_after_it(tls: Tls) -> None:
 # The end
 
 
-async def test_a_tls_peer_is_told_of_the_end(tls: Tls) -> None:
+async def test_send_eof_sends_close_notify_to_a_tls_peer(tls: Tls) -> None:
     here, there = await tls_wire(tls)
     # Without that it could not tell the end from a connection that was cut.
     there._sock.suppress_ragged_eofs = False  # type: ignore[attr-defined]  # it is an ssl.SSLSocket
@@ -247,7 +247,7 @@ async def test_the_peers_end_is_empty_bytes_again_and_again(ends: tuple[SocketBy
     assert await here.receive_some() == b""
 
 
-async def test_nothing_is_sent_behind_the_end(ends: tuple[SocketBytes, SocketBytes]) -> None:
+async def test_nothing_is_sent_after_send_eof(ends: tuple[SocketBytes, SocketBytes]) -> None:
     # A TLS socket would send it in clear.
     here, there = ends
     await here.send_eof()
@@ -268,7 +268,7 @@ async def test_a_plain_socket_can_be_read_behind_its_own_end() -> None:
     await close_at_once(here, there)
 
 
-async def test_nothing_in_clear_is_read_behind_the_end_of_tls(tls: Tls) -> None:
+async def test_no_plaintext_is_read_after_the_end_of_tls(tls: Tls) -> None:
     here, there = await tls_wire(tls)
     with pytest.raises(ssl.SSLWantReadError):
         there._sock.unwrap()  # type: ignore[attr-defined]  # it is an ssl.SSLSocket
@@ -279,7 +279,7 @@ async def test_nothing_in_clear_is_read_behind_the_end_of_tls(tls: Tls) -> None:
     await close_at_once(here, there)
 
 
-async def test_a_tls_peer_that_ends_without_saying_so_has_ended(tls: Tls) -> None:
+async def test_a_tls_peer_that_ends_without_close_notify_has_ended(tls: Tls) -> None:
     here, there = await tls_wire(tls)
     there.send_nowait(memoryview(b"last"))
     await there.aclose()
@@ -301,7 +301,7 @@ async def test_finishing_lets_the_peer_read_to_the_end_although_its_own_bytes_ar
     await here.aclose()
 
 
-async def test_finishing_takes_what_still_comes_from_a_peer_that_has_not_noticed(
+async def test_finish_discards_what_the_peer_still_sends(
     ends: tuple[SocketBytes, SocketBytes],
 ) -> None:
     here, there = ends
@@ -368,7 +368,7 @@ async def test_a_closed_socket_has_nothing_to_finish(ends: tuple[SocketBytes, So
     await there.finish()
 
 
-async def test_a_closed_socket_says_so(ends: tuple[SocketBytes, SocketBytes]) -> None:
+async def test_a_closed_socket_raises_closed_resource_error(ends: tuple[SocketBytes, SocketBytes]) -> None:
     here, _ = ends
     await here.aclose()
     await here.aclose()
@@ -695,7 +695,7 @@ async def test_a_unix_socket_that_is_not_there_can_not_be_reached(tmp_path: Path
         await connect_unix(str(tmp_path / "socket"))
 
 
-async def test_a_system_without_unix_sockets_is_told_of_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_connect_unix_without_unix_sockets_names_the_other_schemes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr(socket, "AF_UNIX")
     with pytest.raises(Unreachable, match="no unix sockets; use wss://"):
         await connect_unix("/run/socket")
@@ -726,7 +726,7 @@ def chained(error: OSError, cause: BaseException) -> OSError:
         (OSError(), "oserror"),
     ],
 )
-def test_an_error_is_told_in_the_systems_words(error: OSError, words: str) -> None:
+def test_describe_returns_the_text_of_the_system(error: OSError, words: str) -> None:
     assert describe(error).startswith(words)
 
 

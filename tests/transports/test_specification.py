@@ -251,7 +251,7 @@ async def test_each_of_several_senders_keeps_its_order_and_no_message_is_torn(li
 # Backpressure
 
 
-async def test_what_is_not_taken_at_once_is_kept_and_written_by_run(link: Link) -> None:
+async def test_run_writes_what_send_nowait_has_kept(link: Link) -> None:
     sent = fill(link.here)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(link.here.run)
@@ -332,7 +332,7 @@ async def test_cancelling_a_receiver_loses_nothing(link: Link) -> None:
     assert received == [b"%d" % number for number in range(10)]
 
 
-async def test_cancelling_those_who_write_loses_nothing_and_repeats_nothing(link: Link) -> None:
+async def test_cancelling_a_writer_loses_and_repeats_nothing(link: Link) -> None:
     sent = fill(link.here, b"z" * 50_000)
     writers: list[Callable[[], Awaitable[None]]] = [link.here.drain, link.here.run, lambda: link.here.send(b"last")]
     for write in writers:
@@ -409,7 +409,7 @@ async def test_a_closed_stream_can_be_closed_again_and_nothing_else(link: Link) 
         await link.here.send(b"{}")
 
 
-async def test_what_comes_after_closing_is_not_received_any_more(link: Link) -> None:
+async def test_messages_after_aclose_are_not_received(link: Link) -> None:
     link.there.send_nowait([b"too late"])
     if not link.counts_unread:
         await link.there.drain()
@@ -515,7 +515,7 @@ async def test_a_task_that_drains_learns_that_the_peer_is_gone(bounded_link: Lin
         await close_at_once(bounded_link.there)
 
 
-async def test_what_a_peer_sent_before_it_went_away_is_received_though_writing_to_it_fails(link: Link) -> None:
+async def test_the_last_messages_of_a_lost_peer_are_received_after_a_failed_write(link: Link) -> None:
     link.there.send_nowait([b"last", b"words"])
     if not link.counts_unread:
         await link.there.drain()

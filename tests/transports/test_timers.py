@@ -36,7 +36,7 @@ async def test_a_signal_wakes_the_waiting_tasks_and_none_that_come_later() -> No
         nursery.cancel_scope.cancel()
 
 
-async def test_a_signal_is_not_lost_with_one_of_two_who_wait() -> None:
+async def test_a_signal_is_not_lost_when_one_of_two_waiting_tasks_is_cancelled() -> None:
     signal = Signal()
     async with trio.open_nursery() as nursery:
         with trio.CancelScope() as impatient:

@@ -174,7 +174,7 @@ async def test_frames_without_a_message_are_charged_a_few_at_a_time(kind: str) -
     assert max(charged) <= MAX_FRAMES
 
 
-async def test_who_is_charged_too_much_is_not_read_meanwhile_and_loses_nothing(autojump_clock: Clock) -> None:
+async def test_a_peer_is_not_read_during_the_pause_of_its_charge(autojump_clock: Clock) -> None:
     peer = await accept_by_hand()
     pauses = [30.0]
 
@@ -189,7 +189,7 @@ async def test_who_is_charged_too_much_is_not_read_meanwhile_and_loses_nothing(a
     assert peer.stream.meter.take() == (0, 1)
 
 
-async def test_fragments_that_carry_something_are_no_frames_without_a_message() -> None:
+async def test_large_fragments_are_not_charged_as_frames() -> None:
     peer = await accept_by_hand()
     peer.stream.meter.charge = Charged()
     text = b"x" * 2000
@@ -201,7 +201,7 @@ async def test_fragments_that_carry_something_are_no_frames_without_a_message() 
     assert frames + peer.stream.meter.frames == 0
 
 
-async def test_what_is_unfinished_is_known_whatever_way_it_comes() -> None:
+async def test_unfinished_bytes_counts_frames_and_fragments() -> None:
     peer = await accept_by_hand()
     steps = [
         (peer.frame(TEXT, b"x" * 500)[:300], 300),
@@ -277,7 +277,7 @@ async def test_a_ping_is_answered_with_its_payload(role: Open) -> None:
     assert peer.frames() == [Seen(PONG, b"abc")]
 
 
-async def test_a_peer_that_pings_and_takes_nothing_does_not_fill_the_memory(role: Open) -> None:
+async def test_pong_backlog_bounds_the_pongs_for_a_peer_that_reads_nothing(role: Open) -> None:
     peer = await role(room=4096)
     sent = fill(peer.stream, b"x" * 1000)
     before = peer.stream.pending_bytes
@@ -388,7 +388,7 @@ def frames_of(*, masked: bool) -> st.SearchStrategy[bytes]:
 
 @effort(100)
 @given(st.data())
-def test_messages_that_go_past_the_library_are_those_that_it_would_have_told_of(data: st.DataObject) -> None:
+def test_messages_that_bypass_the_library_are_those_that_it_would_return(data: st.DataObject) -> None:
     side = data.draw(st.sampled_from([SERVER, CLIENT]))
     frames = data.draw(st.lists(frames_of(masked=side is SERVER), max_size=12))
     # The library has to see the first one. Most cuts are between frames: anywhere else it goes on from there by itself.
@@ -405,7 +405,7 @@ def test_messages_that_go_past_the_library_are_those_that_it_would_have_told_of(
 
 
 @pytest.mark.parametrize("side", [SERVER, CLIENT])
-async def test_whole_messages_go_past_the_library_whenever_nothing_has_begun(side: Side) -> None:
+async def test_whole_messages_bypass_the_library_if_no_message_has_begun(side: Side) -> None:
     seen: list[bytes] = []
 
     class Watched(LibraryProtocol):
@@ -440,7 +440,7 @@ async def test_whole_messages_go_past_the_library_whenever_nothing_has_begun(sid
 
 @pytest.mark.parametrize("side", [SERVER, CLIENT])
 @pytest.mark.parametrize("before", [[], [TEXT], [PING]])
-async def test_what_looks_like_a_message_within_another_frame_is_none(side: Side, before: list[int]) -> None:
+async def test_a_message_inside_another_frame_is_payload(side: Side, before: list[int]) -> None:
     masked = side is SERVER
     first, *frames = [frame(opcode, b"{}", masked=masked) for opcode in [TEXT, *before]]
     payload = with_length(2, b"evil", masked=masked)
@@ -462,7 +462,7 @@ large_frame = functools.cache(frame)
 @pytest.mark.parametrize(
     "end", ["goodbye", "cut off", "too large", "no UTF-8", "reserved bit", "fragment", "wrong mask"]
 )
-async def test_large_messages_are_those_that_the_library_would_have_told_of(side: Side, shift: int, end: str) -> None:
+async def test_large_messages_are_those_that_the_library_would_return(side: Side, shift: int, end: str) -> None:
     masked = side is SERVER
     text = ("é" * (LARGE // 2)).encode()
     limit = LARGE + 100
@@ -534,7 +534,7 @@ async def test_a_message_that_has_begun_is_let_go_of_with_the_stream(role: Open,
 
 
 @pytest.mark.parametrize("end", [b"", b"\xc3"])
-async def test_text_that_is_no_utf8_ends_it_with_1007_behind_the_messages_before(role: Open, end: bytes) -> None:
+async def test_text_that_is_no_utf8_ends_the_stream_with_1007(role: Open, end: bytes) -> None:
     peer = await role()
     peer.send(
         peer.frame(TEXT, b"1"),
@@ -561,7 +561,7 @@ async def test_the_first_message_may_be_the_bad_one(role: Open, message: bytes) 
     assert [got.payload[:2] for got in peer.frames()] == [close_payload(1007)]
 
 
-async def test_a_message_that_is_too_large_ends_it_with_1009_and_the_settings_name(role: Open) -> None:
+async def test_a_message_that_is_too_large_ends_the_stream_with_1009_and_the_setting(role: Open) -> None:
     peer = await role(max_message_size=100)
     # The header alone is enough.
     peer.send(peer.frame(TEXT, b"1"), peer.frame(TEXT, b"x" * 101)[:4])
@@ -573,7 +573,7 @@ async def test_a_message_that_is_too_large_ends_it_with_1009_and_the_settings_na
             await peer.stream.receive()
 
 
-async def test_fragments_that_are_too_large_together_end_it_with_1009(role: Open) -> None:
+async def test_fragments_that_are_too_large_together_end_the_stream_with_1009(role: Open) -> None:
     peer = await role(max_message_size=100)
     peer.send(peer.frame(TEXT, b"x" * 60, fin=False), peer.frame(CONT, b"x" * 40, fin=False), peer.frame(CONT, b"x"))
     with pytest.raises(MessageTooLarge):
@@ -594,7 +594,7 @@ async def test_a_client_may_name_a_setting_of_its_own() -> None:
         await peer.stream.receive()
 
 
-async def test_bytes_that_are_no_frames_end_it_with_1002(role: Open) -> None:
+async def test_bytes_that_are_no_frames_end_the_stream_with_1002(role: Open) -> None:
     peer = await role()
     peer.send(peer.frame(TEXT, b"1"), peer.frame(TEXT, b"2", first=0x40))
     assert await peer.stream.receive_batch() == [b"1"]
@@ -603,14 +603,14 @@ async def test_bytes_that_are_no_frames_end_it_with_1002(role: Open) -> None:
         await peer.stream.receive()
 
 
-async def test_frames_that_are_masked_wrongly_end_it_with_1002(role: Open) -> None:
+async def test_frames_that_are_masked_wrongly_end_the_stream_with_1002(role: Open) -> None:
     peer = await role()
     peer.send(frame(TEXT, b"{}", masked=not peer.is_client))
     with pytest.raises(trio.BrokenResourceError, match="incorrect masking"):
         await peer.stream.receive()
 
 
-async def test_a_connection_that_ends_without_a_goodbye_is_lost(role: Open) -> None:
+async def test_a_connection_that_ends_without_a_close_frame_is_lost(role: Open) -> None:
     peer = await role()
     peer.send(peer.frame(TEXT, b"1"), peer.frame(TEXT, b"half")[:-1])
     await peer.wire.send_eof()
@@ -623,7 +623,7 @@ async def test_a_connection_that_ends_without_a_goodbye_is_lost(role: Open) -> N
 # The peer's goodbye
 
 
-async def test_the_peers_goodbye_ends_the_stream_and_tells_why(role: Open) -> None:
+async def test_close_code_and_close_text_are_those_of_the_peers_close_frame(role: Open) -> None:
     peer = await role()
     assert peer.stream.close_code is None
     assert peer.stream.close_text == ""
@@ -637,7 +637,7 @@ async def test_the_peers_goodbye_ends_the_stream_and_tells_why(role: Open) -> No
     assert peer.frames() == [Seen(CLOSE, close_payload(1011, "the agent is gone"))]
 
 
-async def test_a_goodbye_may_say_nothing(role: Open) -> None:
+async def test_a_close_frame_may_be_empty(role: Open) -> None:
     peer = await role()
     peer.send(peer.frame(CLOSE))
     with pytest.raises(trio.EndOfChannel):
@@ -646,7 +646,7 @@ async def test_a_goodbye_may_say_nothing(role: Open) -> None:
     assert peer.frames() == [Seen(CLOSE, b"")]
 
 
-async def test_nothing_is_sent_behind_the_peers_goodbye(role: Open) -> None:
+async def test_nothing_is_sent_after_the_peers_close_frame(role: Open) -> None:
     peer = await role()
     peer.send(peer.frame(CLOSE, close_payload(1000)))
     with pytest.raises(trio.EndOfChannel):
@@ -655,7 +655,7 @@ async def test_nothing_is_sent_behind_the_peers_goodbye(role: Open) -> None:
         peer.stream.send_nowait([b"{}"])
 
 
-async def test_the_last_messages_of_a_peer_that_has_gone_are_received_though_it_can_not_be_answered(
+async def test_the_last_messages_of_a_lost_peer_are_received_although_replies_fail(
     role: Open,
 ) -> None:
     peer = await role()
@@ -667,7 +667,7 @@ async def test_the_last_messages_of_a_peer_that_has_gone_are_received_though_it_
     assert peer.stream.close_code == 1001
 
 
-async def test_closing_behind_the_peers_goodbye_waits_for_nothing(role: Open, autojump_clock: Clock) -> None:
+async def test_aclose_after_the_peers_close_frame_does_not_wait(role: Open, autojump_clock: Clock) -> None:
     peer = await role()
     peer.send(peer.frame(CLOSE, close_payload(1000)))
     with pytest.raises(trio.EndOfChannel):
@@ -678,7 +678,7 @@ async def test_closing_behind_the_peers_goodbye_waits_for_nothing(role: Open, au
     assert await peer.wire.receive_some() == b""
 
 
-async def test_closing_behind_the_peers_goodbye_is_an_end_to_tls_as_well(tls: Tls) -> None:
+async def test_aclose_after_the_peers_close_frame_ends_tls(tls: Tls) -> None:
     here, there = await upgrade(*await tls_wire(tls))
     there._write(there._close_frame(CloseReason.NORMAL, ""))
     with pytest.raises(trio.EndOfChannel):
@@ -703,7 +703,7 @@ async def test_closing_behind_the_peers_goodbye_is_an_end_to_tls_as_well(tls: Tl
         (CloseReason.AGENT_GONE, 1011),
     ],
 )
-async def test_closing_says_why_behind_what_is_pending(
+async def test_aclose_sends_the_reason_after_pending_messages(
     role: Open, reason: CloseReason, code: int, autojump_clock: Clock
 ) -> None:
     peer = await role(room=1000)
@@ -722,7 +722,7 @@ async def test_closing_says_why_behind_what_is_pending(
     assert peer.stream.bytes.closed  # type: ignore[attr-defined]  # it is a MemoryBytes
 
 
-async def test_closing_does_not_wait_for_ever_for_the_peers_goodbye(role: Open, autojump_clock: Clock) -> None:
+async def test_aclose_waits_close_timeout_for_the_peers_close_frame(role: Open, autojump_clock: Clock) -> None:
     peer = await role()
     await peer.stream.aclose()
     assert trio.current_time() == CLOSE_TIMEOUT
@@ -739,7 +739,7 @@ async def test_a_long_reason_is_cut_between_characters(role: Open, text: str, au
     assert text.startswith(said)
 
 
-async def test_a_reason_that_is_no_text_does_not_prevent_the_goodbye(role: Open, autojump_clock: Clock) -> None:
+async def test_a_close_reason_that_is_no_utf8_is_replaced(role: Open, autojump_clock: Clock) -> None:
     # A path that isn't UTF-8 gets into error messages like this.
     peer = await role()
     await peer.stream.aclose(CloseReason.AGENT_GONE, "cannot start /tmp/\udcff")
@@ -828,7 +828,7 @@ async def test_a_stalled_reader_that_does_not_wake_up_is_cut(role: Open, autojum
         assert trio.current_time() == 60 + CLOSE_TIMEOUT
 
 
-async def test_a_stalled_reader_may_be_gone_when_the_goodbye_is_said(role: Open, autojump_clock: Clock) -> None:
+async def test_a_stalled_peer_may_be_lost_when_its_close_frame_is_sent(role: Open, autojump_clock: Clock) -> None:
     peer = await role(timing=STALL, room=1000)
     fill(peer.stream)
     async with trio.open_nursery() as nursery:
@@ -838,7 +838,7 @@ async def test_a_stalled_reader_may_be_gone_when_the_goodbye_is_said(role: Open,
     assert trio.current_time() == 61
 
 
-async def test_a_stalled_reader_that_wakes_up_and_says_goodbye_was_stalled_all_the_same(
+async def test_a_stalled_peer_that_sends_a_close_frame_was_stalled_all_the_same(
     role: Open, autojump_clock: Clock
 ) -> None:
     peer = await role(timing=STALL, room=1000)
@@ -855,7 +855,7 @@ async def test_a_stalled_reader_that_wakes_up_and_says_goodbye_was_stalled_all_t
             await peer.stream.receive()
 
 
-async def test_a_stall_after_the_peers_goodbye_needs_no_second_goodbye(role: Open, autojump_clock: Clock) -> None:
+async def test_a_stall_after_the_peers_close_frame_sends_no_second_one(role: Open, autojump_clock: Clock) -> None:
     peer = await role(timing=STALL, room=1000)
     peer.stream.send_nowait([b"a" * 2000])
     peer.send(peer.frame(CLOSE, close_payload(1000)))
@@ -866,7 +866,7 @@ async def test_a_stall_after_the_peers_goodbye_needs_no_second_goodbye(role: Ope
     assert trio.current_time() == 60 + CLOSE_TIMEOUT
 
 
-async def test_closing_a_stalled_stream_is_left_to_its_goodbye(role: Open, autojump_clock: Clock) -> None:
+async def test_aclose_of_a_stalled_stream_waits_for_its_close_frame(role: Open, autojump_clock: Clock) -> None:
     peer = await role(timing=STALL, room=1000)
     peer.stream.send_nowait([b"a" * 2000])
     async with trio.open_nursery() as nursery:
@@ -881,7 +881,7 @@ async def test_closing_a_stalled_stream_is_left_to_its_goodbye(role: Open, autoj
 
 
 @pytest.mark.parametrize("turned", [False, True])
-async def test_a_stalled_reader_over_tls_gets_whole_frames_and_1008(
+async def test_a_stalled_peer_over_tls_gets_whole_frames_and_1008(
     tls: Tls, turned: bool, autojump_clock: Clock
 ) -> None:
     # OpenSSL keeps a record that it could not write: what follows must begin with the very same bytes.
@@ -958,7 +958,7 @@ async def test_a_missing_pong_is_a_loss_for_every_task(role: Open, autojump_cloc
     assert trio.current_time() == 40
 
 
-async def test_whatever_a_peer_says_counts_as_a_sign_of_life(role: Open, autojump_clock: Clock) -> None:
+async def test_any_bytes_of_a_peer_count_as_a_pong(role: Open, autojump_clock: Clock) -> None:
     peer = await role(timing=PINGS)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(peer.stream.run)
@@ -1051,7 +1051,7 @@ async def test_a_closing_stream_is_not_pinged_any_more(role: Open, autojump_cloc
     assert trio.current_time() == 18 + CLOSE_TIMEOUT
 
 
-async def test_a_stream_whose_peer_has_said_goodbye_is_not_pinged(role: Open, autojump_clock: Clock) -> None:
+async def test_a_stream_is_not_pinged_after_the_peers_close_frame(role: Open, autojump_clock: Clock) -> None:
     peer = await role(timing=PINGS)
     peer.send(peer.frame(CLOSE, close_payload(1000)))
     async with trio.open_nursery() as nursery:

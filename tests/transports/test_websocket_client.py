@@ -98,7 +98,7 @@ async def test_messages_that_come_along_with_the_answer_are_not_lost() -> None:
     assert peer.frames() == [Seen(PONG, b"p")]
 
 
-async def test_a_goodbye_that_comes_along_with_the_answer_is_not_lost() -> None:
+async def test_a_close_frame_right_after_the_response_is_not_lost() -> None:
     peer = await connect_by_hand(behind=frame(CLOSE, close_payload(1001), masked=False))
     with pytest.raises(trio.EndOfChannel):
         await peer.stream.receive()

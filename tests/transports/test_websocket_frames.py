@@ -45,7 +45,7 @@ def test_messages_are_taken_up_to_the_first_that_is_not_complete(masked: bool, s
     ],
     ids=["ping", "fragment", "reserved bit", "too large", "much too large"],
 )
-def test_of_what_is_for_the_library_nothing_is_waited_for(masked: bool, behind: bytes) -> None:
+def test_whole_texts_waits_for_nothing_that_is_for_the_library(masked: bool, behind: bytes) -> None:
     whole = frame(TEXT, b"{}", masked=masked)
     for cut in (1, 2, 20, len(behind)):
         assert whole_texts(whole + behind[:cut], 1000, masked=masked) == ([b"{}"], len(whole), 0)
@@ -56,18 +56,18 @@ def test_the_mask_of_a_frame_is_its_sender_s_choice() -> None:
     assert whole_texts(masked[:50], 1000, masked=False) == whole_texts(plain[:50], 1000, masked=True) == ([], 0, 0)
 
 
-def test_without_a_limit_a_frame_may_be_as_large_as_it_says() -> None:
+def test_whole_texts_without_a_limit_takes_frames_of_any_size() -> None:
     assert whole_texts(b"\x81\x7f" + (2**40).to_bytes(8), None, masked=False) == ([], 0, 2**40)
 
 
 @pytest.mark.parametrize("kind", [bytes, bytearray])
 @pytest.mark.parametrize("masked", [True, False])
-def test_messages_are_bytes_whatever_they_were_read_from(masked: bool, kind: type[bytes | bytearray]) -> None:
+def test_whole_texts_returns_bytes_from_any_buffer(masked: bool, kind: type[bytes | bytearray]) -> None:
     messages, _, _ = whole_texts(kind(frame(TEXT, b"{}", masked=masked)), MIB, masked=masked)
     assert [type(message) for message in messages] == [bytes]
 
 
-def test_a_frame_is_complete_with_its_last_byte_and_what_is_behind_that_comes_along() -> None:
+def test_a_begun_frame_is_complete_with_its_last_byte() -> None:
     begun = BegunFrame(b"ab", 3)
     assert begun.complete(b"cd") == b""
     assert begun.missing == 1

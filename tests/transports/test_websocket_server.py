@@ -97,7 +97,7 @@ async def test_a_request_may_come_byte_by_byte() -> None:
     assert answer.status == 101
 
 
-async def test_who_decides_sees_the_whole_request() -> None:
+async def test_decide_gets_the_whole_request() -> None:
     seen: list[Request] = []
 
     def decide(request: Request) -> Accept:
@@ -151,7 +151,7 @@ async def test_messages_behind_the_request_are_not_lost() -> None:
 
 
 @pytest.mark.parametrize("cut", [-1, -2, -3, -4, -5, -20])
-async def test_a_request_may_be_cut_anywhere_before_what_is_behind_it(cut: int) -> None:
+async def test_a_request_may_be_cut_anywhere_before_the_frames_after_it(cut: int) -> None:
     data = request() + frame(TEXT, b"{}", masked=True)
     cut += len(request())
     answer = await ask(data[:cut], data[cut:])
@@ -165,7 +165,7 @@ async def test_a_ping_behind_the_request_is_answered_behind_the_answer() -> None
     assert peer.frames() == [Seen(PONG, b"p")]
 
 
-async def test_a_goodbye_behind_the_request_is_one() -> None:
+async def test_a_close_frame_right_after_the_request_closes_the_stream() -> None:
     peer = await accept_by_hand(behind=frame(CLOSE, close_payload(1000), masked=True))
     with pytest.raises(trio.EndOfChannel):
         await peer.stream.receive()
@@ -180,7 +180,7 @@ async def test_bytes_behind_the_request_that_are_no_frames_end_the_websocket() -
 
 
 @pytest.mark.parametrize("behind", [b"GET / HTTP/1.1\r\n\r\n", b"\x00" * 1000, frame(CLOSE, masked=True)])
-async def test_what_is_behind_a_request_that_is_refused_does_not_matter(behind: bytes) -> None:
+async def test_bytes_after_a_refused_request_are_ignored(behind: bytes) -> None:
     answer = await ask(request() + behind, decide=refuse(401, "no"))
     assert answer.status == 401
 
@@ -224,7 +224,7 @@ async def test_a_plain_request_can_be_answered() -> None:
         pytest.param(request(Sec_WebSocket_Key=None), 400, id="no key"),
     ],
 )
-async def test_a_request_that_is_no_upgrade_is_told_so(asked: bytes, status: int) -> None:
+async def test_an_invalid_upgrade_request_gets_its_http_status(asked: bytes, status: int) -> None:
     answer = await ask(asked)
     assert answer.status == status
     assert answer.header("Connection") == ["close"]
@@ -233,7 +233,7 @@ async def test_a_request_that_is_no_upgrade_is_told_so(asked: bytes, status: int
     assert answer.server.closed
 
 
-async def test_post_is_told_what_is_allowed() -> None:
+async def test_a_post_request_gets_the_allowed_methods() -> None:
     answer = await ask(request(method="POST"))
     assert answer.header("Allow") == ["GET"]
 
@@ -388,7 +388,7 @@ async def test_a_cancelled_handshake_leaves_the_stream_to_the_caller() -> None:
     assert not server.closed
 
 
-async def test_an_error_of_who_decides_is_the_callers() -> None:
+async def test_an_error_in_decide_is_raised_in_the_caller() -> None:
     client, server = memory_wire()
     client.send_nowait(memoryview(request()))
 
