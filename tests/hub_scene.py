@@ -28,7 +28,7 @@ from acp_gateway.gateway.attachment import NO_TAPE, Disconnect
 from acp_gateway.gateway.events.recording import Tape
 from acp_gateway.gateway.hub import Hub, Limits
 from acp_gateway.gateway.resumption import ResumableLink, ResumeClaim, claim, serve_resumed
-from acp_gateway.protocol.outbox import Mark
+from acp_gateway.protocol.link_messages import Mark
 from acp_gateway.transports.link import Link
 from acp_gateway.transports.maintained import MaintainedStream
 from acp_gateway.transports.memory import memory_message_stream_pair

@@ -19,8 +19,8 @@ from acp_gateway.protocol.json_text import (
     read_envelope,
     text_at,
 )
+from acp_gateway.protocol.link_messages import read_control
 from acp_gateway.protocol.methods import CLOSE, DELETE, FORK, INITIALIZE, LOAD, META, NEW, RESERVED_PREFIX, RESUME
-from acp_gateway.protocol.outbox import read_control
 
 _RESERVED: Final = RESERVED_PREFIX.encode()
 

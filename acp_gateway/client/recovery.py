@@ -43,6 +43,7 @@ from acp_gateway.protocol.json_text import (
     with_member,
     with_own_meta,
 )
+from acp_gateway.protocol.link_messages import Mark
 from acp_gateway.protocol.methods import (
     CANCEL_REQUEST,
     LOAD,
@@ -51,7 +52,6 @@ from acp_gateway.protocol.methods import (
     RESERVED_PREFIX,
     SESSION_UPDATE,
 )
-from acp_gateway.protocol.outbox import Mark
 
 _AGENT_ENDED: Final = frozenset({"agent_ended", "agent_not_started", "agent_silent", "agent_stalled"})
 """Error reasons that concern the agent, not the request."""

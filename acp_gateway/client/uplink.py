@@ -33,8 +33,8 @@ from acp_gateway.client.reconnect_policy import (
 from acp_gateway.errors import GatewayError, LinkGone, ProtocolError, TooFarBehind, UnknownSession, Unreachable
 from acp_gateway.printable import printable
 from acp_gateway.protocol.json_text import NOTHING, read_envelope
+from acp_gateway.protocol.link_messages import goodbye
 from acp_gateway.protocol.methods import SESSION_CANCEL
-from acp_gateway.protocol.outbox import goodbye
 from acp_gateway.transports.link import LOST, WINDOW, Link
 from acp_gateway.transports.maintained import MaintainedStream
 from acp_gateway.transports.streams import CloseReason, MessageStream, MessageTooLarge

@@ -25,8 +25,8 @@ from acp_gateway.core.unopened import Unopened
 from acp_gateway.core.waiting import Until, Waiting
 from acp_gateway.protocol import jsonrpc, lookup, methods, spans
 from acp_gateway.protocol.jsonrpc import ID_SIZE, Message, RawId
+from acp_gateway.protocol.link_messages import Mark, acknowledgement
 from acp_gateway.protocol.methods import Capability
-from acp_gateway.protocol.outbox import Mark, acknowledgement
 
 if TYPE_CHECKING:
     from acp_gateway.core.rejoining import Rejoin

@@ -20,8 +20,8 @@ from acp_gateway.core.sessions import Client, Request, Session
 from acp_gateway.protocol import jsonrpc, lookup, spans
 from acp_gateway.protocol.gaps import PART_MISSING, gap
 from acp_gateway.protocol.jsonrpc import Message, RawId
+from acp_gateway.protocol.link_messages import Mark, acknowledgement
 from acp_gateway.protocol.methods import META
-from acp_gateway.protocol.outbox import Mark, acknowledgement
 from acp_gateway.protocol.spans import TooMany
 
 MAX_STATE_SIZE: Final = 64 * 1024

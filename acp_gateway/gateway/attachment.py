@@ -16,7 +16,8 @@ import trio
 
 from acp_gateway.core.sessions import Client
 from acp_gateway.gateway.events.recording import Direction, Tape
-from acp_gateway.protocol.outbox import Mark, Outbox, acknowledgement
+from acp_gateway.protocol.link_messages import Mark, acknowledgement
+from acp_gateway.protocol.outbox import Outbox
 from acp_gateway.transports.link import WINDOW, Link
 from acp_gateway.transports.maintained import MaintainedStream
 from acp_gateway.transports.metering import Charge, free

@@ -5,10 +5,9 @@ where the peer is known to have them. What is confirmed is forgotten. For a stoc
 be sent to it again; on a link that resumes the peer's count does, and after a reconnect what it has not confirmed goes
 out once more. Messages carry no numbers: both ends count.
 
-Two kinds of messages are not counted, those by which the two ends of a link talk to each other: confirmations and the
-goodbye. A confirmation that tells a client where it is in its sessions has to come at its place among the others. It
-stands in line as a `Mark`, and after a reconnect it goes out again unless a later message is known to have arrived: it
-says how things are at this place, so that it may come twice.
+The control messages of a link (`link_messages`) are not counted. A confirmation that tells a client where it is in its
+sessions has to come at its place among the others. It stands in line as a `Mark`, and after a reconnect it goes out
+again unless a later message is known to have arrived: it says how things are at this place, so that it may come twice.
 
 What may be on its way at once has a limit, the window: a receiver that can't pass on what it gets confirms nothing,
 and so it is sent no more. Otherwise an outbox has no limit of its own. Its owner looks at `backlog` and decides. A
@@ -16,26 +15,12 @@ replay of history, which a peer gets in one piece and because it asked, is no si
 before it was written.
 """
 
-import json
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain, islice
-from typing import Any, Final, Self
+from typing import Self
 
-from acp_gateway.protocol.methods import ACK, GOODBYE, RESERVED_PREFIX
-
-CONTROL_SIZE: Final = 1024 * 1024
-"""Bytes of a message between the two ends of a link at most; what is larger is a message like any other."""
-
-CONTROL_WORD: Final = RESERVED_PREFIX.encode()
-"""Text in every control message of a link: a message without it need not be parsed."""
-
-
-class Mark(bytes):
-    """A confirmation that stands at its place among the messages, and is not counted."""
-
-    __slots__ = ()
+from acp_gateway.protocol.link_messages import Mark
 
 
 class Batch(tuple[bytes, ...]):  # noqa: SLOT001  # A tuple has no room for slots of its own.
@@ -47,57 +32,6 @@ class Batch(tuple[bytes, ...]):  # noqa: SLOT001  # A tuple has no room for slot
         batch = super().__new__(cls, messages)
         batch.size = sum(map(len, batch))
         return batch
-
-
-@dataclass(frozen=True, slots=True)
-class Control:
-    """Control message between the two ends of a link."""
-
-    received: int = 0
-    """Number of messages that the sender has received and passed on; 0 says nothing."""
-    has_positions: bool = False
-    """True if it holds its reader's positions in sessions."""
-    goodbye: bool = False
-    """True if the sender leaves for good."""
-
-
-def acknowledgement(received: int, positions: Mapping[str, tuple[str, int]] | None = None) -> bytes:
-    """The confirmation of so many messages, counted since the beginning of the link.
-
-    `positions`: of sessions, by id, the epoch and position that a reader of everything up to here has seen.
-    """
-    params: dict[str, Any] = {"received": received}
-    if positions is not None:
-        params["positions"] = {
-            session: {"epoch": epoch, "position": position} for session, (epoch, position) in positions.items()
-        }
-    return json.dumps({"jsonrpc": "2.0", "method": ACK, "params": params}, separators=(",", ":")).encode()
-
-
-def goodbye() -> bytes:
-    """Return the control message of a client that leaves for good."""
-    return b'{"jsonrpc":"2.0","method":"%b","params":{}}' % GOODBYE.encode()
-
-
-def read_control(message: bytes) -> Control | None:
-    """Return a control message of the other end, None for a message that is counted and passed on."""
-    if CONTROL_WORD not in message or len(message) > CONTROL_SIZE:
-        return None
-    try:
-        value = json.loads(message)
-    except (ValueError, RecursionError):
-        return None
-    if not isinstance(value, dict) or "id" in value:
-        return None
-    if value.get("method") == GOODBYE:
-        return Control(goodbye=True)
-    if value.get("method") != ACK:
-        return None
-    params = value.get("params")
-    received = params.get("received") if isinstance(params, dict) else None
-    if not isinstance(received, int) or isinstance(received, bool) or received < 0:
-        received = 0
-    return Control(received, isinstance(params, dict) and isinstance(params.get("positions"), dict))
 
 
 class _Write:

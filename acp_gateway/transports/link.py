@@ -3,7 +3,7 @@
 A stock peer has one connection, and a link to it is no more than a queue in front of a stream. A link that resumes
 outlives its connections. Each end counts the messages that it receives, and keeps sent messages until the other end has
 confirmed them. After a reconnect the ends exchange the counts and send the missing messages again, so that each message
-arrives once. Control messages between the two ends are not counted (`protocol.outbox`).
+arrives once. Control messages between the two ends are not counted (`protocol.link_messages`).
 
 A link that resumes is always read, or a confirmation could wait behind what it would make room for. What slows down a
 peer is that nothing is confirmed: it stops when its window is full. Its owner calls `acknowledge` when what came has
@@ -21,7 +21,8 @@ from typing import Final
 
 import trio
 
-from acp_gateway.protocol.outbox import CONTROL_WORD, Mark, Outbox, acknowledgement, read_control
+from acp_gateway.protocol.link_messages import CONTROL_WORD, Mark, acknowledgement, read_control
+from acp_gateway.protocol.outbox import Outbox
 from acp_gateway.transports.maintained import MaintainedStream
 from acp_gateway.transports.timers import Signal
 

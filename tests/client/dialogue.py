@@ -5,7 +5,7 @@ from typing import Any
 
 from acp_gateway.client.editor_state import Outcome
 from acp_gateway.client.recovery import RecoveryState
-from acp_gateway.protocol.outbox import Mark, acknowledgement
+from acp_gateway.protocol.link_messages import Mark, acknowledgement
 
 CWD = {"cwd": "/srv/x", "mcpServers": []}
 RESUMES: dict[str, Any] = {"agentCapabilities": {"loadSession": True, "sessionCapabilities": {"resume": {}}}}

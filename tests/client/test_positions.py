@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from acp_gateway.client.positions import Positions, updated_session
-from acp_gateway.protocol.outbox import acknowledgement
+from acp_gateway.protocol.link_messages import acknowledgement
 
 
 def notification(method: str, **params: Any) -> bytes:

@@ -7,7 +7,7 @@ import pytest
 
 from acp_gateway.client.recovery import Failure
 from acp_gateway.protocol.gaps import MAY_BE_MISSING, SESSION_LOST, gap
-from acp_gateway.protocol.outbox import Mark
+from acp_gateway.protocol.link_messages import Mark
 from tests.client.dialogue import (
     CWD,
     LOADS,

@@ -26,7 +26,7 @@ from acp_gateway.errors import (
     Unreachable,
 )
 from acp_gateway.protocol.gaps import MAY_BE_MISSING
-from acp_gateway.protocol.outbox import acknowledgement
+from acp_gateway.protocol.link_messages import acknowledgement
 from acp_gateway.protocol.path_maps import PathMaps
 from acp_gateway.transports.link import WINDOW
 from acp_gateway.transports.streams import TrioBytes

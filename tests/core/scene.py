@@ -28,7 +28,7 @@ from acp_gateway.core.sessions import (
     Session,
     SessionScope,
 )
-from acp_gateway.protocol.outbox import Mark
+from acp_gateway.protocol.link_messages import Mark
 
 Place = tuple[str, int]
 """An epoch and a position in it."""

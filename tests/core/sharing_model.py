@@ -27,7 +27,7 @@ from acp_gateway.core.states import SessionState
 from acp_gateway.core.waiting import Until
 from acp_gateway.protocol import jsonrpc, lookup
 from acp_gateway.protocol.gaps import GAP, MAY_BE_MISSING
-from acp_gateway.protocol.outbox import Mark
+from acp_gateway.protocol.link_messages import Mark
 from tests.core.scene import Peer, Place, Scene, Shelf, checks_of, journals_of, look, make_policy, places
 
 IDS = (

@@ -19,8 +19,8 @@ from acp_gateway.core.sessions import DirectoryCheck, DirectoryCheckResult, Role
 from acp_gateway.errors import Forbidden
 from acp_gateway.gateway.events.recording import recording_of
 from acp_gateway.protocol import jsonrpc
+from acp_gateway.protocol.link_messages import read_control
 from acp_gateway.protocol.methods import Capability
-from acp_gateway.protocol.outbox import read_control
 from acp_gateway.protocol.path_maps import PathMaps
 from acp_gateway.server import hello
 from tests.core.scene import Peer, Scene, Shelf, checks_of, encode, make_policy

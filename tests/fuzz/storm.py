@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from acp_gateway.protocol import lookup, methods
 from acp_gateway.protocol.jsonrpc import Kind
-from acp_gateway.protocol.outbox import read_control
+from acp_gateway.protocol.link_messages import read_control
 from tests.fuzz import texts
 from tests.fuzz.corpus import METHODS, Mutation, Raw, message, mutations
 from tests.fuzz.witness import FRUIT, Part, Party, Witness, Word

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from acp_gateway.core import updates
 from acp_gateway.protocol import json_text, jsonrpc, lookup, spans, strict_parsing
 from acp_gateway.protocol.jsonrpc import PARSE_ERROR, InvalidMessage, Kind, Message, RawId
+from acp_gateway.protocol.link_messages import read_control
 from acp_gateway.protocol.methods import AGENT_CHUNK, SESSION_UPDATE, STATE_UPDATES, SUBAGENT_UPDATE
-from acp_gateway.protocol.outbox import read_control
 from acp_gateway.protocol.spans import MalformedJson
 from tests.fuzz import reference, texts
 from tests.fuzz.effort import effort

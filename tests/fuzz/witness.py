@@ -14,7 +14,7 @@ from typing import Final, TypeAlias
 from acp_gateway.core.sessions import Client, Role, SessionScope
 from acp_gateway.protocol import jsonrpc, methods
 from acp_gateway.protocol.jsonrpc import Kind
-from acp_gateway.protocol.outbox import Mark
+from acp_gateway.protocol.link_messages import Mark
 from tests.fuzz import reference
 from tests.fuzz.reference import Envelope, Object
 

@@ -11,7 +11,7 @@ from trio.testing import wait_all_tasks_blocked
 from acp_gateway.core.journal import Journal
 from acp_gateway.core.sessions import SESSION_ID_SIZE, Client, Session, SessionScope
 from acp_gateway.gateway.attachment import BYTES_PER_MARK, MESSAGES_PER_MARK, SESSIONS_PER_MARK, Attachment, Disconnect
-from acp_gateway.protocol.outbox import Mark
+from acp_gateway.protocol.link_messages import Mark
 from acp_gateway.transports.link import CHUNK
 from acp_gateway.transports.memory import memory_message_stream_pair
 from acp_gateway.transports.ndjson import LineStream

@@ -39,8 +39,8 @@ from acp_gateway.gateway.events.hooks import Hooks
 from acp_gateway.gateway.gateway import REVOCATION_INTERVAL, Gateway
 from acp_gateway.gateway.hub import Hub
 from acp_gateway.gateway.hub_services import CHECK_TIMEOUT
+from acp_gateway.protocol.link_messages import Mark, acknowledgement
 from acp_gateway.protocol.methods import Capability
-from acp_gateway.protocol.outbox import Mark, acknowledgement
 from acp_gateway.security.token_store import TokenStore
 from acp_gateway.transports.link import HEARTBEAT, Link
 from acp_gateway.transports.maintained import MaintainedStream

@@ -16,7 +16,7 @@ from acp_gateway.errors import LinkGone
 from acp_gateway.gateway.attachment import BYTES_PER_MARK, EXPIRED, MESSAGES_PER_MARK, TOO_SLOW
 from acp_gateway.gateway.hub import TICK, UNUSED_LINK_GRACE
 from acp_gateway.gateway.resumption import claim, serve_resumed
-from acp_gateway.protocol.outbox import acknowledgement, goodbye
+from acp_gateway.protocol.link_messages import acknowledgement, goodbye
 from acp_gateway.transports.link import CONFIRM_MESSAGES, HEARTBEAT
 from acp_gateway.transports.maintained import MaintainedStream
 from acp_gateway.transports.memory import memory_message_stream_pair

@@ -10,7 +10,8 @@ import json
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from acp_gateway.protocol.outbox import Mark, Outbox, acknowledgement, read_control
+from acp_gateway.protocol.link_messages import Mark, acknowledgement, read_control
+from acp_gateway.protocol.outbox import Outbox
 from tests.fuzz.effort import effort
 
 PLENTY = 100_000

@@ -9,7 +9,7 @@ import pytest
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from acp_gateway.protocol.outbox import Mark, acknowledgement, goodbye
+from acp_gateway.protocol.link_messages import Mark, acknowledgement, goodbye
 from acp_gateway.transports.link import (
     CHUNK,
     CONFIRM_BYTES,

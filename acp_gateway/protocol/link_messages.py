@@ -1,0 +1,74 @@
+"""Control messages between the two ends of a link: confirmations, with or without positions, and the goodbye.
+
+Neither end counts them. Their methods are reserved, so that neither an agent nor an editor can send one.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from acp_gateway.protocol.methods import ACK, GOODBYE, RESERVED_PREFIX
+
+CONTROL_SIZE: Final = 1024 * 1024
+"""Bytes of a message between the two ends of a link at most; what is larger is a message like any other."""
+
+CONTROL_WORD: Final = RESERVED_PREFIX.encode()
+"""Text in every control message of a link: a message without it need not be parsed."""
+
+
+class Mark(bytes):
+    """A confirmation that stands at its place among the messages, and is not counted."""
+
+    __slots__ = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Control:
+    """Control message between the two ends of a link."""
+
+    received: int = 0
+    """Number of messages that the sender has received and passed on; 0 says nothing."""
+    has_positions: bool = False
+    """True if it holds its reader's positions in sessions."""
+    goodbye: bool = False
+    """True if the sender leaves for good."""
+
+
+def acknowledgement(received: int, positions: Mapping[str, tuple[str, int]] | None = None) -> bytes:
+    """The confirmation of so many messages, counted since the beginning of the link.
+
+    `positions`: of sessions, by id, the epoch and position that a reader of everything up to here has seen.
+    """
+    params: dict[str, Any] = {"received": received}
+    if positions is not None:
+        params["positions"] = {
+            session: {"epoch": epoch, "position": position} for session, (epoch, position) in positions.items()
+        }
+    return json.dumps({"jsonrpc": "2.0", "method": ACK, "params": params}, separators=(",", ":")).encode()
+
+
+def goodbye() -> bytes:
+    """Return the control message of a client that leaves for good."""
+    return b'{"jsonrpc":"2.0","method":"%b","params":{}}' % GOODBYE.encode()
+
+
+def read_control(message: bytes) -> Control | None:
+    """Return a control message of the other end, None for a message that is counted and passed on."""
+    if CONTROL_WORD not in message or len(message) > CONTROL_SIZE:
+        return None
+    try:
+        value = json.loads(message)
+    except (ValueError, RecursionError):
+        return None
+    if not isinstance(value, dict) or "id" in value:
+        return None
+    if value.get("method") == GOODBYE:
+        return Control(goodbye=True)
+    if value.get("method") != ACK:
+        return None
+    params = value.get("params")
+    received = params.get("received") if isinstance(params, dict) else None
+    if not isinstance(received, int) or isinstance(received, bool) or received < 0:
+        received = 0
+    return Control(received, isinstance(params, dict) and isinstance(params.get("positions"), dict))
