@@ -120,6 +120,6 @@ def replay(file: Path, speed: float) -> None:
     from acp_gateway.transports.pipes import open_stdio
 
     recording = RecordedConnection.read(file)
-    if recording.passed_over:
-        click.echo(f"warning: lines without a message, left out: {recording.passed_over}", err=True)
+    if recording.skipped_lines:
+        click.echo(f"warning: lines without a message, left out: {recording.skipped_lines}", err=True)
     trio.run(partial(play, open_stdio(), recording, speed=speed))

@@ -13,10 +13,10 @@ The modules, from the bottom up:
 - `routing`, `turns`, `preconditions`, `rejoining`, `session_list`, `opening`, `closing`, `initialization`: decisions.
 - `multiplexer`: the entry point, which dispatches each event to one of them.
 
-The driver feeds events, one verb for each (`attach`, `receive_from_client`, `client_away`, `client_back`,
-`client_gone`, `dismiss`, `receive_from_agent`, `agent_lost`, `agent_stopped`, `end_turns`, `retire`, `pass_time`;
-`journal_loaded` and `directories_checked` bring the results of requested work). The verbs never raise and never wait.
-Afterwards the driver takes the output (`take_output`): messages to send, and effects to carry out.
+The driver feeds events, one verb for each: `attach`, `receive_from_client`, `client_away`, `client_back`,
+`client_gone`, `close_client`, `receive_from_agent`, `agent_lost`, `agent_stopped`, `end_turns`, `set_time` and
+`shut_down`. `journal_loaded` and `directories_checked` bring the results of requested work. The verbs never raise or
+wait. Afterwards the driver takes the output (`take_output`): messages to send, and effects to carry out.
 
 Ids. Each request of a client is forwarded under a whole number that is never used twice; the response gets the client's
 own spelling back. Each request of the agent is forwarded to each recipient under an id of that recipient

@@ -68,7 +68,7 @@ class SessionClosing:
         if not response.error:
             deleted = request.message.method == methods.DELETE
             self._agent.notify(session, "deleted" if deleted else "closed")
-            self._turns.cancel_waiting(session)
+            self._turns.cancel_queued(session)
             self._opening.leave(session, forgotten=deleted)
         elif session.state is SessionState.DELETING:
             self._opening.leave(session, forgotten=first)

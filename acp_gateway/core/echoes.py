@@ -58,7 +58,7 @@ class Echo:
             self._text = self._read()
         essence = _essence(chunk)
         if essence[0] == "text":
-            if not self._goes_on(_plain(essence[1] or "")):
+            if not self._continues(_plain(essence[1] or "")):
                 return False
         elif essence in self._blocks:
             self._blocks.remove(essence)
@@ -82,7 +82,7 @@ class Echo:
         self.size = len(text) + sum(len(part or "") for essence in self._blocks for part in essence)
         return text
 
-    def _goes_on(self, text: bytes) -> bool:
+    def _continues(self, text: bytes) -> bool:
         assert self._text is not None
         if self._at == len(self._text) or not self._text.startswith(text, self._at):
             return False

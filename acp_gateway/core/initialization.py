@@ -29,7 +29,7 @@ class Initialization:
         # `initialize` as forwarded, the client's request that it was made from, and the response for clients.
         self._first: Message | None = None
         self._proposal: Message | None = None
-        self._welcome: Message | None = None
+        self._response: Message | None = None
 
     def initialize(self, client: Client, request: Request) -> None:
         if client.phase is not ClientPhase.NEW:
@@ -42,8 +42,8 @@ class Initialization:
             client.move_to(ClientPhase.WAITING)
             client.wants_news = capabilities.wants_news(request.message.text)
             client.mint_above(last_id(request.message))
-            if self._welcome is not None:
-                self._greet(request)
+            if self._response is not None:
+                self._respond(request)
                 return
             self._agent.waiting.add(request, Until.INITIALIZED)
             if self._agent.phase is AgentPhase.ABSENT:
@@ -76,7 +76,7 @@ class Initialization:
         if agent.phase in (AgentPhase.STARTING, AgentPhase.READY):
             agent.move_to(AgentPhase.ABSENT)
         self._routing.clear()
-        if self._welcome is None:
+        if self._response is None:
             self._first = None
         for session in list(agent.live.values()):
             agent.end_echo(session)
@@ -101,7 +101,7 @@ class Initialization:
         self._agent.auth_methods = capabilities.auth_methods(response.text)
         if response.error:
             self._agent.move_to(AgentPhase.ABSENT)
-            if self._welcome is None:
+            if self._response is None:
                 self._first = None
             for request in [*waiters, *held]:
                 if request in waiters and request.client is not None:
@@ -111,9 +111,9 @@ class Initialization:
         self._agent.move_to(AgentPhase.READY)
         self._agent.abilities = capabilities.abilities(response.text)
         text = capabilities.strip_terminal_logins(response.text)
-        self._welcome = jsonrpc.parse(capabilities.advertise(text) if self._agent.policy.shared else text)
+        self._response = jsonrpc.parse(capabilities.advertise(text) if self._agent.policy.shared else text)
         for request in waiters:
-            self._greet(request)
+            self._respond(request)
         for session in list(self._agent.live.values()):
             if session.attached:
                 self._opening.reopen(session)
@@ -122,11 +122,11 @@ class Initialization:
         for request in held:
             self._dispatch(request)
 
-    def _greet(self, request: Request) -> None:
+    def _respond(self, request: Request) -> None:
         """Answer `initialize` with the negotiated version and capabilities."""
         client, agreed = request.client, self._agent.abilities.version
         assert client is not None
-        assert self._welcome is not None
+        assert self._response is not None
         wanted = capabilities.requested_version(request.message.text)
         if request.message is not self._proposal and agreed is not None and (wanted is None or wanted < agreed):
             client.move_to(ClientPhase.NEW)
@@ -135,7 +135,7 @@ class Initialization:
             self._agent.refuse(request, jsonrpc.INVALID_PARAMS, why, {"requested": wanted, "negotiated": agreed})
             return
         client.move_to(ClientPhase.READY)
-        self._agent.respond(request, self._welcome)
+        self._agent.respond(request, self._response)
         self._routing.route_again()
 
 

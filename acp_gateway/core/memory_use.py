@@ -33,10 +33,10 @@ class MemoryUse:
         for session in self._agent.live.values():
             self._agent.end_echo(session)
 
-    def left_behind(self) -> Counter[str]:
+    def abandoned_prompt_sizes(self) -> Counter[str]:
         """Count the bytes of queued prompts whose clients have gone, by identity."""
-        return self._agent.waiting.left_behind()
+        return self._agent.waiting.abandoned_prompt_sizes()
 
-    def forget_left_behind(self, identity: str) -> None:
+    def drop_abandoned_prompts(self, identity: str) -> None:
         """Drop the queued prompts of an identity whose clients have gone."""
-        self._agent.waiting.forget_left_behind(identity)
+        self._agent.waiting.drop_abandoned_prompts(identity)

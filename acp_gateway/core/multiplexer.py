@@ -91,7 +91,7 @@ class Multiplexer:
         return self._agent.phase is AgentPhase.STARTING
 
     @property
-    def home(self) -> AgentHandle:
+    def agent_handle(self) -> AgentHandle:
         """Handle of this process in the registry."""
         return self._agent
 
@@ -202,7 +202,7 @@ class Multiplexer:
         client.requests.clear()
         self._agent.announce_waiting()
 
-    def dismiss(self, client: Client, why: str, data: dict[str, Any]) -> None:
+    def close_client(self, client: Client, why: str, data: dict[str, Any]) -> None:
         """End a client's connection: answer its open requests with an error, and remove it."""
         requests = list(client.requests.values())
         # In reverse order, so that withdrawing one request does not start the next.
@@ -238,7 +238,7 @@ class Multiplexer:
         self._agent.waiting.clear()
         self._initialization.clear(data.get("reason", AGENT_ENDED))
         if not self._agent.policy.shared:
-            self.retire()
+            self.shut_down()
             if self._agent.lost is None:
                 self._agent.move_to(AgentPhase.LOST)
             self._agent.lost = reasons
@@ -256,13 +256,13 @@ class Multiplexer:
         for agent_request in self._agent.agent_requests:
             self._agent.agent_requests.settle_undecided(agent_request)
 
-    def retire(self) -> None:
+    def shut_down(self) -> None:
         """End all sessions here; no other call follows."""
         self._initialization.clear()
         for session in list(self._agent.live.values()):
             self._agent.remove_session(session)
 
-    def pass_time(self, now: float) -> None:
+    def set_time(self, now: float) -> None:
         """Set the time to `now`, in seconds of a monotonic clock."""
         self._agent.now = now
         if not self._agent.agent_requests:
@@ -293,9 +293,9 @@ class Multiplexer:
             # A journal of a session that was not opened would not count as used memory.
             session.forget_content()
 
-    def directories_checked(self, directory_check: DirectoryCheck, findings: DirectoryCheckResult) -> None:
+    def directories_checked(self, directory_check: DirectoryCheck, result: DirectoryCheckResult) -> None:
         """Resume a request whose directories were checked, if it is still waiting."""
-        directory_check.findings = findings
+        directory_check.result = result
         for request in self._agent.waiting.release(Until.DIRECTORIES_CHECKED, directory_check):
             self._dispatch(request)
 

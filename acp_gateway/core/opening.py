@@ -155,7 +155,7 @@ class SessionOpening:
         session_id = lookup.text_at(response.text, "result", "sessionId")
         if not response.error and session_id is not None:
             session = self._agent.live.get(session_id)
-            if session is not None and (session.owner != client.scope.identity or session.in_transit):
+            if session is not None and (session.owner != client.scope.identity or session.in_transition):
                 why = f"the agent gave the id {session_id:.80} to a second session"
                 self._agent.refuse(request, jsonrpc.INTERNAL_ERROR, why)
                 self._routing.sort_early()
@@ -194,7 +194,7 @@ class SessionOpening:
     def _join(self, client: Client, session_id: str, request: Request) -> None:
         """Answer the first `session/new` of a connection that is bound to a session."""
         session = self._agent.session_in_scope(client, session_id)
-        if session is not None and session.in_transit:
+        if session is not None and session.in_transition:
             self._agent.waiting.add(request, Until.SESSION_OPEN, session)
         elif session is not None:
             client.joined = True
@@ -248,10 +248,10 @@ class SessionOpening:
         """Return True if the directories of a request are checked; else queue the check."""
         if request.directory_check is None:
             request.directory_check = DirectoryCheck(request, access_rules.directories_of(request.message))
-        if request.directory_check.findings is None:
+        if request.directory_check.result is None:
             self._agent.waiting.add(request, Until.DIRECTORIES_CHECKED, request.directory_check)
             self._agent.out.effect(CheckDirectories(request.directory_check))
-        return request.directory_check.findings is not None
+        return request.directory_check.result is not None
 
     def _replay(self, session: Session, client: Client, history: Sequence[bytes]) -> None:
         """Send the history of a session to a client, with the client's terminal ids."""
@@ -293,9 +293,9 @@ class SessionOpening:
     def to_open(self, client: Client, session_id: str, request: Request) -> Session | None:
         """Return the session that a client may open here; None if the request was refused or waits."""
         session = self._agent.registry.find(client.scope, self._agent.name, session_id)
-        if session is not None and session.home is not None:
-            if session.home.abandoned and client.controls and not client.scope.guest:
-                self._agent.out.stop_unused(session.home)
+        if session is not None and session.agent_handle is not None:
+            if session.agent_handle.abandoned and client.controls and not client.scope.guest:
+                self._agent.out.stop_unused(session.agent_handle)
                 self._agent.waiting.add(request, Until.SESSIONS_FREED)
             else:
                 why = (

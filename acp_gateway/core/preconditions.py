@@ -50,8 +50,8 @@ def room(agent: AgentState, request: Request) -> ErrorObject | None:
 def directories(agent: AgentState, client: Client, request: Request) -> ErrorObject | None:
     """Refuse and audit a request whose directory check has found a problem."""
     assert request.directory_check is not None
-    assert request.directory_check.findings is not None
-    problem = request.directory_check.findings.problem
+    assert request.directory_check.result is not None
+    problem = request.directory_check.result.problem
     if problem is None:
         return None
     reason, path = problem.data.get("reason"), problem.data.get("cwd")
@@ -104,9 +104,9 @@ def _place(request: Request) -> tuple[str, str | None] | None:
     """Return directory and workspace for a session never opened here: as requested, if permitted."""
     cwd = lookup.text_param(request.message, "cwd")
     assert request.directory_check is not None
-    findings = request.directory_check.findings
-    assert findings is not None
-    return findings.instead if cwd is None or findings.problem is not None else (cwd, findings.workspace)
+    result = request.directory_check.result
+    assert result is not None
+    return result.fallback if cwd is None or result.problem is not None else (cwd, result.workspace)
 
 
 def _shown(name: str) -> str:

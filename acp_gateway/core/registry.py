@@ -53,10 +53,10 @@ class Registry:
         self._enlist(session)
         self._put_by(session)
 
-    def add(self, session: Session, home: AgentHandle) -> None:
+    def add(self, session: Session, agent_handle: AgentHandle) -> None:
         """Register a session that is live from now on."""
         self._live.setdefault(session.owner, {})[session] = None
-        session.home = home
+        session.agent_handle = agent_handle
         session.archive = self._archive
         key = session.agent, session.id
         for other in list(self._sessions.get(key, ())):
@@ -143,7 +143,7 @@ class Registry:
 
     def _leave(self, session: Session) -> None:
         if session.live:
-            session.home = None
+            session.agent_handle = None
             del self._live[session.owner][session]
             if not self._live[session.owner]:
                 del self._live[session.owner]

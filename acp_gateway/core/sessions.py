@@ -1,7 +1,7 @@
 """One ACP session, the clients attached to it, and their requests.
 
-A session is *live* while an agent process has it: that process's multiplexer is its `home`. Afterwards the registry
-keeps its owner and its entry in a list.
+A session is *live* while an agent process has it; `agent_handle` is that process. Afterwards the registry keeps its
+owner and its entry in a list.
 """
 
 import enum
@@ -230,8 +230,8 @@ class Request:
     @property
     def workspace(self) -> str | None:
         """Workspace of the request's directory, as the directory check found it."""
-        findings = None if self.directory_check is None else self.directory_check.findings
-        return None if findings is None else findings.workspace
+        result = None if self.directory_check is None else self.directory_check.result
+        return None if result is None else result.workspace
 
     def replace(self, text: bytes) -> None:
         """Replace the message, under the same id."""
@@ -272,7 +272,7 @@ class DirectoryCheckResult:
     """Reason why the session may not be opened in these directories."""
     workspace: str | None = None
     """Name of the workspace that contains the directories."""
-    instead: tuple[str, str | None] | None = None
+    fallback: tuple[str, str | None] | None = None
     """Directory and workspace for a session that names no permitted one; None if there is none."""
 
 
@@ -283,7 +283,7 @@ class DirectoryCheck:
         self.request = request
         self.directories = directories
         """`cwd` first, then the additional ones."""
-        self.findings: DirectoryCheckResult | None = None
+        self.result: DirectoryCheckResult | None = None
         """None until the check is done."""
 
 
@@ -313,7 +313,7 @@ class Session:
         self.journal = journal
         self.archive: Archive = NO_ARCHIVE
         """Archive of the registry, once registered."""
-        self.home: AgentHandle | None = None
+        self.agent_handle: AgentHandle | None = None
         self._state = SessionState.PAST
         self.host: Client | None = None
         """The owner's connection that created or last loaded the session: it serves files and terminals."""
@@ -362,15 +362,15 @@ class Session:
     @property
     def live(self) -> bool:
         """True if an agent process has the session or re-opens it."""
-        return self.home is not None
+        return self.agent_handle is not None
 
     @property
     def queue(self) -> Sequence[Request]:
         """Prompts that wait for the end of the running turns."""
-        return () if self.home is None else self.home.queued(self)
+        return () if self.agent_handle is None else self.agent_handle.queued(self)
 
     @property
-    def in_transit(self) -> bool:
+    def in_transition(self) -> bool:
         """True if requests have to wait until the session is open or gone."""
         return self._state in _IN_TRANSIT
 

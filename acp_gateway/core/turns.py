@@ -51,9 +51,9 @@ class Turns:
             self._agent.out.agent(message.text)
         for agent_request in self._agent.agent_requests.turn_cancelled(session):
             self._agent.report_decision(agent_request, client, "cancelled")
-        self.cancel_waiting(session)
+        self.cancel_queued(session)
 
-    def cancel_waiting(self, session: Session) -> None:
+    def cancel_queued(self, session: Session) -> None:
         """Answer the prompts that the agent does not have yet."""
         waiting = self._agent.waiting
 

@@ -109,7 +109,7 @@ class Waiting:
             if event is not None and (event.until is not Until.TURN_FREE or client.scope.guest):
                 self._drop(request)
 
-    def left_behind(self) -> Counter[str]:
+    def abandoned_prompt_sizes(self) -> Counter[str]:
         """Count the bytes of prompts whose clients have gone, by identity."""
         sizes: Counter[str] = Counter()
         for queue in self._queues[Until.TURN_FREE].values():
@@ -118,7 +118,7 @@ class Waiting:
                     sizes[request.client.scope.identity] += len(request.message.text)
         return sizes
 
-    def forget_left_behind(self, identity: str) -> None:
+    def drop_abandoned_prompts(self, identity: str) -> None:
         """Drop the prompts of an identity whose clients have gone."""
         for queue in list(self._queues[Until.TURN_FREE].values()):
             for request in list(queue):
@@ -157,7 +157,7 @@ class Waiting:
             named = isinstance(loading, Session) and loading.id == request.message.session
             if named and any(other.client is client for other in queue):
                 return Event(Until.JOURNAL_LOADED, loading)
-        if session is not None and session.in_transit:
+        if session is not None and session.in_transition:
             return Event(Until.SESSION_OPEN, session)
         return None
 

@@ -19,7 +19,7 @@ from acp_gateway.core.multiplexer import Multiplexer
 from acp_gateway.core.output import AuditEvent
 from acp_gateway.core.sessions import Client
 from acp_gateway.errors import AgentError
-from acp_gateway.gateway.agent.process import LAST_WORDS, Agent
+from acp_gateway.gateway.agent.process import LAST_OUTPUT_TIMEOUT, Agent
 from acp_gateway.gateway.agent.startup import Startup, Written
 from acp_gateway.gateway.attachment import Attachment
 from acp_gateway.transports.link import LOST
@@ -313,7 +313,7 @@ class AgentSupervisor:
         """Stop reading a while after the agent has ended: an orphan of it may keep the pipe open forever."""
         await agent.ended.wait()
         while True:
-            await trio.sleep(LAST_WORDS)
+            await trio.sleep(LAST_OUTPUT_TIMEOUT)
             if self._awaits_output:
                 reading.cancel()
                 return

@@ -108,7 +108,7 @@ class ClientPump:
         # A newer connection may exist by now, or may have been lost already.
         if attachment.away_since is None and (attachment.connection is connection or attachment.link.stream is None):
             attachment.connection_lost(trio.current_time())
-            self._multiplexer.pass_time(trio.current_time())
+            self._multiplexer.set_time(trio.current_time())
             self._multiplexer.client_away(attachment.client)
             self._owner.deliver()
             log.info("%s: disconnected, keeping its link", attachment.client.name)

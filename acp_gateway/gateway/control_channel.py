@@ -135,10 +135,10 @@ def _live_sessions(scope: SessionScope, context: ControlContext) -> list[dict[st
     """
     registry = context.registry
     hubs = [hub for hub in context.hubs() if hub.name in context.agents]
-    by_home = {hub.multiplexer.home: hub for hub in hubs}
+    hub_of = {hub.multiplexer.agent_handle: hub for hub in hubs}
     listed = []
     for session in registry.live(scope):
-        hub = None if session.home is None else by_home.get(session.home)
+        hub = None if session.agent_handle is None else hub_of.get(session.agent_handle)
         if hub is not None:
             listed.append(_describe(session, hub))
     for hub in hubs:

@@ -293,7 +293,7 @@ class Gateway:
         scope, agent = admission.scope, admission.agent
         if scope.only is not None:
             session = self._admissions.find_session(admission.access, scope, agent)
-            hub = None if session is None or session.home is None else self._hubs.get(session.home)
+            hub = None if session is None or session.agent_handle is None else self._hubs.get(session.agent_handle)
             if hub is not None and not hub.over:
                 return hub
             if scope.guest:
@@ -333,7 +333,7 @@ class Gateway:
             limits=limits,
             services=self.services,
         )
-        self._hubs[multiplexer.home] = hub
+        self._hubs[multiplexer.agent_handle] = hub
         self._start_task(self._run_hub, hub)
         return hub
 
@@ -346,7 +346,7 @@ class Gateway:
 
     def _forget(self, hub: Hub) -> None:
         """Remove a hub that has ended, and let other hubs open its sessions."""
-        del self._hubs[hub.multiplexer.home]
+        del self._hubs[hub.multiplexer.agent_handle]
         for key in [key for key, shared in self._shared.items() if shared is hub]:
             del self._shared[key]
         for other in self.hubs:

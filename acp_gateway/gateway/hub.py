@@ -227,7 +227,7 @@ class Hub:
                 # A client with a resumable link learns by itself what became of its requests.
                 self.multiplexer.client_gone(attachment.client)
             else:
-                self.multiplexer.dismiss(attachment.client, disconnect.text, {"reason": disconnect.reason})
+                self.multiplexer.close_client(attachment.client, disconnect.text, {"reason": disconnect.reason})
             self.deliver()
             attachment.link.flush()
         finally:
@@ -335,7 +335,7 @@ class Hub:
     def note_time(self) -> None:
         """Record activity, and tell the multiplexer the time."""
         self._last_activity = trio.current_time()
-        self.multiplexer.pass_time(self._last_activity)
+        self.multiplexer.set_time(self._last_activity)
 
     async def _watch_time(self) -> None:
         """Check timeouts, until cancelled."""
@@ -344,7 +344,7 @@ class Hub:
         while True:
             await trio.sleep(min(TICK, shortest / 4))
             now = trio.current_time()
-            self.multiplexer.pass_time(now)
+            self.multiplexer.set_time(now)
             self.deliver()
             self._expire_away_clients(now)
             if self._shared and now - self._last_activity >= limits.idle_timeout and not self.multiplexer.busy:
@@ -408,7 +408,7 @@ class Hub:
                     self._close_all(BUG if agents.cancel_scope.cancel_called else disconnect)
         finally:
             self.supervisor.record_end()
-            self.multiplexer.retire()
+            self.multiplexer.shut_down()
 
     def _close_all(self, disconnect: Disconnect) -> None:
         """Close the connections and stop the agent, which first gets the clients' last messages."""

@@ -19,7 +19,7 @@ from acp_gateway.gateway.connections import Connections
 from acp_gateway.gateway.events.audit import AuditThrottle
 from acp_gateway.gateway.events.hooks import Hooks
 from acp_gateway.gateway.hub import Hub
-from acp_gateway.gateway.memory_limit import Memory
+from acp_gateway.gateway.memory_limit import MemoryLimiter
 from acp_gateway.gateway.storage.archive import StoredArchive
 from acp_gateway.gateway.workspaces import Workspace, directory_check, workspaces_of
 from acp_gateway.protocol.methods import NEW
@@ -92,7 +92,7 @@ class GatewayServices:
         self._archive = archive
         self._audit = audit
         self._hooks = hooks
-        self._memory = Memory(config.gateway.memory_limit, lambda: list(hubs.values()))
+        self._memory = MemoryLimiter(config.gateway.memory_limit, lambda: list(hubs.values()))
         self._start_task = start_task
 
     def notify(self, event: HookEvent) -> None:
@@ -116,7 +116,7 @@ class GatewayServices:
             hub.end()
 
     def memory_grew(self, size: int) -> None:
-        """Account for bytes that were kept; see `Memory`."""
+        """Account for bytes that were kept; see `MemoryLimiter`."""
         self._memory.grown(size)
 
     def rate_limiter(self, client: Client) -> Charge:

@@ -20,7 +20,7 @@ from acp_gateway.gateway.hub import Hub
 
 log = logging.getLogger(__name__)
 
-LOOKS = 32
+CHECKS = 32
 """Checks while as many bytes as the limit are added: the fraction by which the limit may be exceeded."""
 
 
@@ -28,7 +28,7 @@ ECHO_SHARE: Final = 1 / 64
 """Share of the limit that the echoes of one hub have at least where they are given up: less is not worth it."""
 
 
-class Memory:
+class MemoryLimiter:
     """The limit for all hubs together, in bytes; `hubs` says which there are at the moment."""
 
     def __init__(self, limit: int, hubs: Callable[[], list[Hub]]) -> None:
@@ -45,7 +45,7 @@ class Memory:
         history loses its beginning. An agent for which more waits than any identity holds is stopped.
         """
         self._new += size
-        if self._new < self._limit / LOOKS:
+        if self._new < self._limit / CHECKS:
             return
         self._new = 0
         hubs = self._hubs()
@@ -106,10 +106,10 @@ class Memory:
             return busiest.outgoing_bytes < size
         if not held or held < others:
             return False
-        behind = [hub for hub in hubs if hub.multiplexer.memory.left_behind()[most]]
+        behind = [hub for hub in hubs if hub.multiplexer.memory.abandoned_prompt_sizes()[most]]
         for hub in behind:
             log.warning("%s: %s: prompts that %s has left behind are dropped", hub.name, reached, most)
-            hub.multiplexer.memory.forget_left_behind(most)
+            hub.multiplexer.memory.drop_abandoned_prompts(most)
         if not behind:
             mine = [
                 (hub, attachment)
@@ -159,7 +159,7 @@ def _incoming(hubs: list[Hub]) -> Counter[str]:
         if not attachment.ended:
             sizes[attachment.client.scope.identity] += attachment.incoming_bytes
     for hub in hubs:
-        sizes.update(hub.multiplexer.memory.left_behind())
+        sizes.update(hub.multiplexer.memory.abandoned_prompt_sizes())
     return sizes
 
 

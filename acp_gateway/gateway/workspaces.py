@@ -69,19 +69,19 @@ def directory_check(
         required: whether there has to be a directory where not all workspaces are allowed.
     """
     usable = [workspace for workspace in workspaces if allowed is None or workspace.name in allowed]
-    instead = (usable[0].root, usable[0].name) if usable else None
+    fallback = (usable[0].root, usable[0].name) if usable else None
     if required and not directories and allowed is not None:
         return DirectoryCheckResult(
-            _problem("a session needs a cwd, in a workspace of this token", usable), None, instead
+            _problem("a session needs a cwd, in a workspace of this token", usable), None, fallback
         )
     real = {workspace: os.path.realpath(workspace.root) for workspace in usable}
     found = []
     for directory in directories:
         workspace, problem = _look(directory, real)
         if problem is not None:
-            return DirectoryCheckResult(problem, None, instead)
+            return DirectoryCheckResult(problem, None, fallback)
         found.append(workspace)
-    return DirectoryCheckResult(None, found[0].name if found and found[0] is not None else None, instead)
+    return DirectoryCheckResult(None, found[0].name if found and found[0] is not None else None, fallback)
 
 
 def containing(path: str, workspaces: Sequence[Workspace]) -> str | None:

@@ -18,7 +18,7 @@ class AgentDouble:
         """Prompts that wait in each of its sessions."""
 
     def queued(self, session: Session) -> Sequence[Request]:
-        return self.prompts if session.home is self else ()
+        return self.prompts if session.agent_handle is self else ()
 
 
 def session(session_id: str = "s", owner: str = "me", agent: str = "agent") -> Session:

@@ -44,7 +44,7 @@ def look(directory_check: DirectoryCheck) -> DirectoryCheckResult:
                 Problem(f"no {directory} here", {"cwd": directory, "reason": "none"}), None, ("/srv", None)
             )
     workspace = next((directory.split("/")[2] for directory in directory_check.directories if directory[5:]), None)
-    return DirectoryCheckResult(workspace=workspace, instead=("/srv", None))
+    return DirectoryCheckResult(workspace=workspace, fallback=("/srv", None))
 
 
 def make_policy(*, shared: bool = True, **changes: Any) -> Policy:
@@ -218,7 +218,7 @@ class Peer(Party):
 
     def dismissed(self, why: str = "it is slow") -> None:
         """Have the gateway end the connection, and deliver its last messages."""
-        self._scene.multiplexer.dismiss(self.client, why, {"reason": "slow"})
+        self._scene.multiplexer.close_client(self.client, why, {"reason": "slow"})
         self._scene.deliver(leaving=self.client)
 
     def back(self) -> None:
@@ -431,7 +431,7 @@ class Scene:
 
     def retire(self) -> None:
         """Retire the multiplexer."""
-        self.multiplexer.retire()
+        self.multiplexer.shut_down()
         self.deliver()
 
     def load_journal(self, journal: Journal | None) -> None:
@@ -458,7 +458,7 @@ class Scene:
 
     def pass_time(self, now: float) -> None:
         """Set the time."""
-        self.multiplexer.pass_time(now)
+        self.multiplexer.set_time(now)
         self.deliver()
 
 

@@ -198,7 +198,7 @@ class World:
     def stop(self, home: AgentHandle) -> None:
         """Stop an unused process for a client that requests one of its sessions."""
         for model in self.models:
-            if model.scene.multiplexer.home is home:
+            if model.scene.multiplexer.agent_handle is home:
                 model.end()
 
 
@@ -367,7 +367,7 @@ class SharingModel:
 
     def dismiss(self, member: Member) -> None:
         """Have the gateway end a connection."""
-        self.scene.multiplexer.dismiss(member.peer.client, "token expired", {"reason": "unauthorized"})
+        self.scene.multiplexer.close_client(member.peer.client, "token expired", {"reason": "unauthorized"})
         self.forget(member)
         self.scene.deliver()
         member.gone = True
@@ -391,7 +391,7 @@ class SharingModel:
             self.forget(member)
             self.scene.multiplexer.client_gone(member.peer.client)
         self.dead = True
-        self.scene.multiplexer.retire()
+        self.scene.multiplexer.shut_down()
         self.scene.deliver()
         for model in self.world.models:
             if not model.dead:

@@ -217,7 +217,7 @@ def test_a_decision_about_no_session_is_no_news() -> None:
 def test_a_process_is_deserted_while_none_of_its_clients_is_connected() -> None:
     scene = Scene()
     ann, bob = scene.join("ann"), scene.join("bob")
-    agent = scene.multiplexer.home
+    agent = scene.multiplexer.agent_handle
     ann.away()
     assert not agent.abandoned
     bob.gone()
@@ -451,9 +451,9 @@ def test_a_process_with_a_turn_of_one_that_is_away_is_not_deserted() -> None:
     ann.new_session()
     ann.prompt()
     ann.away()
-    assert not scene.multiplexer.home.abandoned
+    assert not scene.multiplexer.agent_handle.abandoned
     scene.agent.answers("session/prompt", stopReason="end_turn")
-    assert scene.multiplexer.home.abandoned
+    assert scene.multiplexer.agent_handle.abandoned
     ann.prompt()
     ann.gone()
-    assert scene.multiplexer.home.abandoned
+    assert scene.multiplexer.agent_handle.abandoned

@@ -36,7 +36,7 @@ class Gateways:
             for client in list(self.scene.peers):
                 self.scene.multiplexer.client_gone(client)
             self.scene.end_turns()
-            self.scene.multiplexer.retire()
+            self.scene.multiplexer.shut_down()
         past = []
         for session in former:
             again = Session(session.agent, session.id, session.owner, Journal(1_000_000))
@@ -193,7 +193,7 @@ def test_a_turn_of_an_agent_that_was_stopped_meanwhile_is_told_to_have_been_cut_
     scene = gateways.scene
     for client in list(scene.peers):
         scene.multiplexer.client_gone(client)
-    scene.multiplexer.retire()
+    scene.multiplexer.shut_down()
     # Another process of the same gateway has it next.
     gateways.scene = Scene(make_policy(shared=False), scene.registry, agentCapabilities=LOADS)
     ann = gateways.comes_back("ann", "first", place, own)

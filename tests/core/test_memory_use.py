@@ -26,10 +26,10 @@ def test_prompts_of_a_guest_that_has_left_are_dropped_and_those_of_an_owner_wait
     guest.gone()
     bob.gone()
     assert [request.client for request in scene.session().queue] == [bob.client]
-    assert scene.multiplexer.memory.left_behind()["me"] > len("of bob")
-    scene.multiplexer.memory.forget_left_behind("me")
+    assert scene.multiplexer.memory.abandoned_prompt_sizes()["me"] > len("of bob")
+    scene.multiplexer.memory.drop_abandoned_prompts("me")
     assert not scene.session().queue
-    assert scene.multiplexer.memory.left_behind().total() == 0
+    assert scene.multiplexer.memory.abandoned_prompt_sizes().total() == 0
 
 
 def test_prompts_of_those_who_are_there_are_not_left_behind() -> None:
@@ -37,8 +37,8 @@ def test_prompts_of_those_who_are_there_are_not_left_behind() -> None:
     for peer in (ann, bob, bob):
         peer.prompt()
     bob.away()
-    assert scene.multiplexer.memory.left_behind().total() == 0
-    scene.multiplexer.memory.forget_left_behind("me")
+    assert scene.multiplexer.memory.abandoned_prompt_sizes().total() == 0
+    scene.multiplexer.memory.drop_abandoned_prompts("me")
     assert len(scene.session().queue) == 2
 
 

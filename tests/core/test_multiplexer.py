@@ -771,9 +771,9 @@ def test_a_client_that_is_away_misses_nothing_and_keeps_what_it_was_asked(scene:
     own = ann.hears()["id"]
     ann.away()
     scene.agent.update("meanwhile")
-    assert scene.multiplexer.home.abandoned
+    assert scene.multiplexer.agent_handle.abandoned
     ann.back()
-    assert not scene.multiplexer.home.abandoned
+    assert not scene.multiplexer.agent_handle.abandoned
     assert ann.hears()["method"] == "session/update"
     ann.send(id=own, result={"outcome": {"outcome": "selected", "optionId": "yes"}})
     assert scene.agent.hears()["id"] == 7
@@ -965,7 +965,7 @@ def test_an_open_session_refers_to_its_agent_and_the_agents_capabilities(scene: 
     scene.welcome["agentCapabilities"] = {"loadSession": True}
     ann = scene.join("ann")
     ann.new_session()
-    assert scene.multiplexer.sessions[0].home is scene.multiplexer.home
+    assert scene.multiplexer.sessions[0].agent_handle is scene.multiplexer.agent_handle
     assert scene.multiplexer.abilities.load
     assert not scene.multiplexer.abilities.resume
 

@@ -666,7 +666,7 @@ def test_a_process_that_its_clients_have_left_is_stopped_first_and_then_the_load
     leave(ann)
     bob = here.join("bob")
     own = begin_load(bob)
-    assert here.stopped == [there.multiplexer.home]
+    assert here.stopped == [there.multiplexer.agent_handle]
     assert (bob.inbox, here.agent.inbox) == ([], [])
     assert here.multiplexer.busy
     begin_load(bob)
@@ -676,7 +676,7 @@ def test_a_process_that_its_clients_have_left_is_stopped_first_and_then_the_load
     assert loading["method"] == "session/load"
     here.agent.send(id=loading["id"], result={})
     assert bob.heard()[0]["id"] == own
-    assert [session.home for session in here.registry] == [here.multiplexer.home]
+    assert [session.agent_handle for session in here.registry] == [here.multiplexer.agent_handle]
 
 
 def test_one_process_is_stopped_once_for_all_who_want_its_sessions() -> None:
@@ -691,7 +691,7 @@ def test_one_process_is_stopped_once_for_all_who_want_its_sessions() -> None:
             bob.client,
             b'{"id":"%b","method":"session/delete","params":{"sessionId":"%b"}}' % ((session_id.encode(),) * 2),
         )
-    assert here.multiplexer.take_output().effects == [StopUnused(there.multiplexer.home)]
+    assert here.multiplexer.take_output().effects == [StopUnused(there.multiplexer.agent_handle)]
 
 
 def test_an_agent_whose_client_is_back_meanwhile_keeps_its_session() -> None:

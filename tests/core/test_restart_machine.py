@@ -193,7 +193,7 @@ class Restarting(RuleBasedStateMachine):
     @rule(count=st.integers(1, 4))
     def agent_speaks(self, count: int) -> None:
         session = self.session
-        if session is not None and not session.in_transit:
+        if session is not None and not session.in_transition:
             for _ in range(count):
                 self.said += 1
                 self.multiplexer.receive_from_agent([self.update(self.said)])

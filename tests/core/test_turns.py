@@ -200,7 +200,7 @@ def test_what_a_client_said_is_not_done_when_it_was_told_that_it_had_failed() ->
     scene, ann, _ = together()
     first, second = ann.prompt("first"), ann.prompt("second")
     asked = scene.agent.takes("session/prompt")
-    scene.multiplexer.dismiss(ann.client, "too slow", {})
+    scene.multiplexer.close_client(ann.client, "too slow", {})
     output = scene.multiplexer.take_output()
     assert output.to_clients.keys() == {ann.client}
     assert len(output.to_clients[ann.client]) == 2

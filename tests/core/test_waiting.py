@@ -129,12 +129,12 @@ def test_left_behind_counts_the_bytes_of_the_prompts_of_gone_clients_which_can_b
     prompts = [request(leaver), request(stays), request(leaver)]
     for prompt in prompts:
         waiting.add(prompt, Until.TURN_FREE, place)
-    assert waiting.left_behind() == {}
+    assert waiting.abandoned_prompt_sizes() == {}
     leaver.become(Presence.GONE)
-    assert waiting.left_behind() == {"me": len(prompts[0].message.text) + len(prompts[2].message.text)}
-    waiting.forget_left_behind("you")
+    assert waiting.abandoned_prompt_sizes() == {"me": len(prompts[0].message.text) + len(prompts[2].message.text)}
+    waiting.drop_abandoned_prompts("you")
     assert len(waiting) == 3
-    waiting.forget_left_behind("me")
+    waiting.drop_abandoned_prompts("me")
     assert waiting.of(Until.TURN_FREE, place) == (prompts[1],)
 
 

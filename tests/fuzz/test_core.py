@@ -128,7 +128,7 @@ class Wire(Scene):
                 self.storm.gone(party)
                 self.deliver()
             case "dismiss":
-                self.multiplexer.dismiss(party.client, "it is slow", {"reason": "slow"})
+                self.multiplexer.close_client(party.client, "it is slow", {"reason": "slow"})
                 self.deliver(leaving=party.client)
                 self.storm.witness.everything_is_answered(party)
                 self.storm.gone(party)

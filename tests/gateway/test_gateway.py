@@ -563,7 +563,7 @@ async def test_stop_unused_does_not_stop_an_agent_with_clients(scene: Scene, age
     async with running(gateway) as enter:
         await enter(scene.access()).new_session()
         (hub,) = gateway.hubs
-        gateway.services.stop_unused(hub.multiplexer.home)
+        gateway.services.stop_unused(hub.multiplexer.agent_handle)
         gateway.services.stop_unused(AgentDouble())
         assert not hub.over
 

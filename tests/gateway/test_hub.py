@@ -15,7 +15,7 @@ from acp_gateway.core.output import AuditEvent
 from acp_gateway.core.registry import Registry
 from acp_gateway.core.sessions import Client, DirectoryCheckResult, Problem, Role, SessionScope
 from acp_gateway.errors import AgentError
-from acp_gateway.gateway.agent.process import LAST_WORDS, Agent
+from acp_gateway.gateway.agent.process import LAST_OUTPUT_TIMEOUT, Agent
 from acp_gateway.gateway.agent_supervisor import MAX_BACKOFF, WINDOW
 from acp_gateway.gateway.attachment import Disconnect
 from acp_gateway.gateway.hub import LOGGED_AS_WARNINGS
@@ -229,7 +229,7 @@ async def test_a_process_that_holds_the_agents_pipes_open_does_not_hold_up_the_n
 
 async def test_an_agent_may_be_silent_for_a_long_time(autojump_clock: MockClock) -> None:
     async with in_conversation() as scene:
-        await trio.sleep(10 * LAST_WORDS)
+        await trio.sleep(10 * LAST_OUTPUT_TIMEOUT)
         await scene.agent.send(method="news")
         assert (await scene.editor.receive())["method"] == "news"
         await scene.editor.stream.aclose()
@@ -244,7 +244,7 @@ async def test_a_client_that_is_slow_gets_all_that_a_dead_agent_wrote(autojump_c
         await wait_all_tasks_blocked()
         scene.agent.stream.send_nowait([update(2, HIGH_WATER)])
         scene.agent.end(1)
-        await trio.sleep(10 * LAST_WORDS)
+        await trio.sleep(10 * LAST_OUTPUT_TIMEOUT)
         *received, answer = await scene.editor.receive_rest()
     assert numbers_of(received) == [0, 1, 2]
     assert answer["error"]["data"]["exitCode"] == 1
@@ -1282,7 +1282,7 @@ async def test_a_session_moves_to_another_hub_once_the_deserted_one_that_has_it_
         await other.initialize(bob, **LOADS)
         await bob.send_request(1, "session/load", sessionId="s", **OPEN)
         await wait_all_tasks_blocked()
-        assert other.services.stopped == [scene.hub.multiplexer.home]
+        assert other.services.stopped == [scene.hub.multiplexer.agent_handle]
         scene.hub.end()
         await scene.ended.wait()
         assert other.agent.peek() == []
@@ -1491,7 +1491,7 @@ async def test_a_bug_ends_the_agent_and_the_connection_and_is_raised(monkeypatch
     assert scene.agent.agent.exit_code == -15
 
 
-@pytest.mark.parametrize("verb", ["client_gone", "end_turns", "retire"])
+@pytest.mark.parametrize("verb", ["client_gone", "end_turns", "shut_down"])
 async def test_a_bug_at_the_end_still_ends_the_agent_and_the_connection(
     verb: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

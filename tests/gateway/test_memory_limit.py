@@ -10,7 +10,7 @@ from acp_gateway.core.sessions import Session
 from acp_gateway.core.states import SessionState
 from acp_gateway.gateway.attachment import Attachment
 from acp_gateway.gateway.hub import Hub
-from acp_gateway.gateway.memory_limit import LOOKS, Memory
+from acp_gateway.gateway.memory_limit import CHECKS, MemoryLimiter
 from acp_gateway.transports.memory import memory_message_stream_pair
 from acp_gateway.transports.streams import CloseReason
 from tests.core import scene as core
@@ -97,7 +97,7 @@ class Place:
 
 def look(*places: Place, limit: int = LIMIT, size: int = LIMIT) -> None:
     """Have a limit looked at."""
-    Memory(limit, lambda: [place.hub for place in places]).grown(size)
+    MemoryLimiter(limit, lambda: [place.hub for place in places]).grown(size)
 
 
 async def test_within_the_memory_limit_no_client_is_detached_and_no_history_cut() -> None:
@@ -306,13 +306,13 @@ async def test_a_look_ends_where_there_is_nothing_at_all() -> None:
 
 async def test_memory_is_looked_at_again_only_after_a_part_of_the_limit_was_added() -> None:
     place = Place("ann")
-    memory = Memory(LIMIT, lambda: [place.hub])
+    memory = MemoryLimiter(LIMIT, lambda: [place.hub])
     for name in ("ann", "bob"):
         place.send(place.peers[-1], 2 * LIMIT)
         for _ in range(3):
-            memory.grown(LIMIT // LOOKS // 4)
+            memory.grown(LIMIT // CHECKS // 4)
             assert name not in place.detached()
-        memory.grown(LIMIT // LOOKS // 4 + 1)
+        memory.grown(LIMIT // CHECKS // 4 + 1)
         assert name in place.detached()
         place.join("bob")
 

@@ -204,13 +204,13 @@ def test_who_may_not_use_all_workspaces_has_to_name_one_for_a_new_session(srv: P
         "a session needs a cwd, in a workspace of this token",
         {"reason": "no_such_directory", "allowed": [str(srv / "other")]},
     )
-    assert findings.instead == (str(srv / "other"), "other")
+    assert findings.fallback == (str(srv / "other"), "other")
 
 
 def test_a_place_instead_is_one_that_may_be_used(srv: Path, tmp_path: Path) -> None:
     workspaces = places(srv, "proj", "other")
-    assert directory_check([str(tmp_path)], workspaces, ["other"]).instead == (str(srv / "other"), "other")
-    assert directory_check([str(tmp_path)], workspaces, ["gone"]).instead is None
+    assert directory_check([str(tmp_path)], workspaces, ["other"]).fallback == (str(srv / "other"), "other")
+    assert directory_check([str(tmp_path)], workspaces, ["gone"]).fallback is None
 
 
 # What is told of what lies in none

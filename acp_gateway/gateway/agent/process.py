@@ -53,7 +53,7 @@ STDERR_KEPT_SIZE = STDERR_LINE_SIZE + MAX_SECRET_LENGTH + 1
 STDERR_LOG_SIZE = 256 * 1024
 """Bytes of one process's stderr that are logged at most: an agent in a loop must not fill the log."""
 
-LAST_WORDS = 1.0
+LAST_OUTPUT_TIMEOUT = 1.0
 """Seconds that the rest of stdout and stderr is waited for when a process has ended: it is in the pipes already, unless
 others of its group still have something to say, and they get this time to end by themselves."""
 
@@ -313,7 +313,7 @@ class _Process:
                     nursery.start_soon(self._read_stderr, stderr_read)
                     nursery.start_soon(self.agent.messages.run)
                     await self._exit()
-                    with trio.move_on_after(LAST_WORDS):
+                    with trio.move_on_after(LAST_OUTPUT_TIMEOUT):
                         await stderr_read.wait()
                     nursery.cancel_scope.cancel()
             finally:

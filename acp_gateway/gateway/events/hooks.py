@@ -25,7 +25,7 @@ from acp_gateway.printable import printable
 
 log = logging.getLogger(__name__)
 
-AT_ONCE: Final = 4
+MAX_PROGRAMS: Final = 4
 """Programs that run at the same time. One that hangs leaves three for the rest; a machine with one processor and
 agents at work has no room for many more."""
 
@@ -51,7 +51,7 @@ STDERR_LINES: Final = 5
 TERM_GRACE: Final = 2.0
 """Seconds between SIGTERM and SIGKILL. A program that is told to stop has nothing to save, at most a file to remove."""
 
-LAST_WORDS: Final = 1.0
+STDERR_TIMEOUT: Final = 1.0
 """Seconds that the end of stderr is waited for when a program has ended. It is in the pipe already, but something that
 left the process group may have it open."""
 
@@ -116,7 +116,7 @@ class Hooks:
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Start programs for events until cancelled; then those that run are stopped, within `TERM_GRACE` seconds."""
         async with trio.open_nursery() as nursery:
-            for _ in range(AT_ONCE):
+            for _ in range(MAX_PROGRAMS):
                 nursery.start_soon(self._work)
             task_status.started()
 
@@ -130,12 +130,12 @@ class Hooks:
             if not self._waiting:
                 self._dropping = False
             try:
-                await self._tell(event, line)
+                await self._run_program(event, line)
             except Exception:
                 # No message depends on a hook, so a bug in here must not end the gateway.
                 log.exception("hooks.on_%s: a bug of the gateway", event)
 
-    async def _tell(self, event: str, line: bytes) -> None:
+    async def _run_program(self, event: str, line: bytes) -> None:
         """Run the program for an event to its end."""
         command = self._commands[event]
         assert command
@@ -172,7 +172,7 @@ class Hooks:
             finally:
                 with trio.CancelScope(shield=True):
                     await _stop(process, exited=in_time)
-            with trio.move_on_after(LAST_WORDS):
+            with trio.move_on_after(STDERR_TIMEOUT):
                 await stderr_read.wait()
             nursery.cancel_scope.cancel()
         if in_time and process.returncode == 0:

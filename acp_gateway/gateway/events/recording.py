@@ -29,7 +29,7 @@ from acp_gateway.protocol.secret_patterns import redact_text
 
 Direction = Literal["from_client", "to_client"]
 
-MARK: Final = "acp-gateway-recording"
+FORMAT_MEMBER: Final = "acp-gateway-recording"
 """The member of the first line that says which version of the format it is."""
 
 VERSION: Final = 1
@@ -114,13 +114,13 @@ class Recorder:
         # Bytes that may still be written; below zero once something did not fit.
         self._left = limit
         # Whether the log has been told why a recording is not complete.
-        self._complained = False
+        self._warned = False
         try:
             directory.mkdir(mode=0o700, parents=True, exist_ok=True)
             # What a link leads to is somewhere else, or nowhere.
             self._left -= sum(path.lstat().st_size for path in directory.glob("*.jsonl"))
         except OSError as error:
-            self.complain(error)
+            self.log_failure(error)
 
     def open(self, connection: str, about: Mapping[str, Any]) -> Tape:
         """As `Recording.open`. The file's name begins with the time, so that names sort as they came."""
@@ -128,12 +128,12 @@ class Recorder:
         started = moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
         name = f"{moment:%Y%m%dT%H%M%S}.{moment.microsecond // 1000:03}Z-{re.sub('[^A-Za-z0-9_-]', '_', connection)}"
         path = self._directory / f"{name[:128]}.jsonl"
-        header = {MARK: VERSION, "version": __version__, "connection": connection, "started": started, **about}
+        header = {FORMAT_MEMBER: VERSION, "version": __version__, "connection": connection, "started": started, **about}
         tape = _FileTape(self, self._clock)
         try:
             tape.begin(path, redact(jsonrpc.encode(header), MAX_BODY_LENGTH))
         except OSError as error:
-            self.complain(error)
+            self.log_failure(error)
         return tape
 
     def take(self, size: int) -> bool:
@@ -146,11 +146,11 @@ class Recorder:
         self._left -= size
         return True
 
-    def complain(self, error: OSError) -> None:
+    def log_failure(self, error: OSError) -> None:
         """Say once that something is missing."""
-        if not self._complained:
+        if not self._warned:
             _log.warning("can't record in %s: %s", self._directory, error.strerror or error)
-        self._complained = True
+        self._warned = True
 
 
 class _FileTape:
@@ -174,7 +174,7 @@ class _FileTape:
             self._clock() - self._started,
             b"client" if direction == "from_client" else b"agent",
         )
-        contents = [self._recorder.share.look_through(m, _content, _omitted) for m in messages]
+        contents = [self._recorder.share.inspect(m, _content, _omitted) for m in messages]
         lines = b"".join([b"%b%b}\n" % (start, content) for content in contents if content])
         if self._recorder.take(len(lines)):
             self._put(lines)
@@ -192,7 +192,7 @@ class _FileTape:
                 raise OSError("the disk is full")
         except OSError as error:
             # Behind the beginning of a line nothing could be read.
-            self._recorder.complain(error)
+            self._recorder.log_failure(error)
             self.close()
 
 
@@ -240,12 +240,12 @@ class Share:
         # When what was taken so far is made up for.
         self._even_at = -math.inf
 
-    def look_through(self, message: bytes, look: Callable[[bytes], bytes], omit: Callable[[bytes], bytes]) -> bytes:
-        """Return `look` of a message, or `omit` of it if too much time was used already."""
+    def inspect(self, message: bytes, transform: Callable[[bytes], bytes], omit: Callable[[bytes], bytes]) -> bytes:
+        """Return `transform` of a message, or `omit` of it if too much time was used already."""
         began = self._clock()
         if self._even_at - began > BURST / SHARE:
             return omit(message)
-        looked = look(message)
+        looked = transform(message)
         self._even_at = max(self._even_at, began) + (self._clock() - began) / SHARE
         return looked
 
@@ -269,7 +269,7 @@ class _LogTape:
     def write(self, direction: Direction, messages: Sequence[bytes]) -> None:
         arrow = "<-" if direction == "from_client" else "->"
         for message in messages:
-            body = self._share.look_through(message, _body, _omitted_body)
+            body = self._share.inspect(message, _body, _omitted_body)
             if body:
                 _log.info("%s: %s %s", self._connection, arrow, body.decode())
 

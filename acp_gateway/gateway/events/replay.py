@@ -23,7 +23,7 @@ from typing import Any, Final, Self
 import trio
 
 from acp_gateway.errors import ConfigError
-from acp_gateway.gateway.events.recording import MARK, VERSION
+from acp_gateway.gateway.events.recording import FORMAT_MEMBER, VERSION
 from acp_gateway.protocol import jsonrpc, lookup, spans
 from acp_gateway.protocol.jsonrpc import IdKey, InvalidMessage, Kind, Message, RawId
 from acp_gateway.protocol.methods import CREATE_ELICITATION
@@ -52,7 +52,7 @@ class RecordedConnection:
     header: dict[str, Any]
     """The first line."""
     messages: tuple[Recorded, ...]
-    passed_over: int
+    skipped_lines: int
     """Lines that hold no message: text, or the torn end of a recording that was cut off."""
 
     @classmethod
@@ -63,7 +63,7 @@ class RecordedConnection:
         except OSError as error:
             raise ConfigError(f"cannot be read: {error.strerror}", file=str(path)) from None
         header = _json_object(lines[0])
-        version = header.get(MARK)
+        version = header.get(FORMAT_MEMBER)
         if not isinstance(version, int):
             raise ConfigError("is no recording of acp-gateway: its first line does not say so", file=str(path))
         if version > VERSION:
@@ -74,7 +74,7 @@ class RecordedConnection:
 
 
 @dataclass(frozen=True, slots=True)
-class Cue:
+class PlannedMessage:
     """A message that the agent says."""
 
     pause: float
@@ -92,54 +92,54 @@ class Player:
         # When in the recording the last message was said that the walk has passed, by either side.
         self._last = messages[0].seconds if messages else 0.0
         # What the walk need not wait for: messages of the client's that came, or that it has gone on without.
-        self._settled: set[int] = set()
+        self._matched: set[int] = set()
         # Requests among them that did not come.
         self._skipped: list[int] = []
         # Which message answers which request, both ways; a request that had no answer is not in it.
         self._answers = _answers(messages)
-        self._questions = {answer: request for request, answer in self._answers.items()}
+        self._requests = {answer: request for request, answer in self._answers.items()}
         # The ids that recorded requests of the client's have this time, by the request and by the recorded id.
-        self._asked: dict[int, RawId] = {}
+        self._client_ids: dict[int, RawId] = {}
         self._ids: dict[IdKey, RawId] = {}
         # Requests that came and had no answer in the recording.
-        self._hopeless: list[RawId] = []
+        self._unanswerable: list[RawId] = []
 
-    def begin(self) -> list[Cue]:
+    def begin(self) -> list[PlannedMessage]:
         """Send the messages that the agent sent before any of the client."""
-        return self._walk()
+        return self._advance()
 
-    def receive(self, text: bytes) -> list[Cue]:
+    def receive(self, text: bytes) -> list[PlannedMessage]:
         """Take one message of the client's; what the agent says then. Never raises."""
         try:
             message = jsonrpc.parse(text)
         except InvalidMessage as error:
-            return [Cue(0.0, jsonrpc.error(jsonrpc.NO_ID, error.code, str(error)))]
+            return [PlannedMessage(0.0, jsonrpc.error(jsonrpc.NO_ID, error.code, str(error)))]
         if message.kind is Kind.REQUEST:
             return self._receive_request(message)
-        self._settle_other(message)
-        return self._walk()
+        self._match_other(message)
+        return self._advance()
 
-    def _receive_request(self, message: Message) -> list[Cue]:
+    def _receive_request(self, message: Message) -> list[PlannedMessage]:
         index = self._find_request(message.method)
         if index is None:
-            return [Cue(0.0, self._refusal(message))]
-        self._asked[index] = message.id
+            return [PlannedMessage(0.0, self._refusal(message))]
+        self._client_ids[index] = message.id
         self._ids[jsonrpc.id_key(self._messages[index].message.id)] = message.id
         answer = self._answers.get(index)
         if answer is None:
-            self._hopeless.append(message.id)
-        if index in self._settled:
+            self._unanswerable.append(message.id)
+        if index in self._matched:
             self._skipped.remove(index)
         else:
-            self._go_on_without(index)
-            self._settled.add(index)
-        late = [] if answer is None or answer >= self._at else [Cue(0.0, self._said(answer))]
-        return late + self._walk()
+            self._skip_until(index)
+            self._matched.add(index)
+        late = [] if answer is None or answer >= self._at else [PlannedMessage(0.0, self._message_at(answer))]
+        return late + self._advance()
 
     def _find_request(self, method: str) -> int | None:
         """The next recorded request of a method, or else the last of those that were skipped."""
         for index in range(self._at, len(self._messages)):
-            if self._is_request(index, method) and index not in self._settled:
+            if self._is_request(index, method) and index not in self._matched:
                 return index
         return next((index for index in reversed(self._skipped) if self._is_request(index, method)), None)
 
@@ -147,54 +147,54 @@ class Player:
         recorded = self._messages[index]
         return recorded.from_client and recorded.message.kind is Kind.REQUEST and recorded.message.method == method
 
-    def _go_on_without(self, end: int) -> None:
+    def _skip_until(self, end: int) -> None:
         """Wait for nothing of the client's that was recorded before `end`."""
         for index in range(self._at, end):
             recorded = self._messages[index]
-            if recorded.from_client and index not in self._settled:
-                self._settled.add(index)
+            if recorded.from_client and index not in self._matched:
+                self._matched.add(index)
                 if recorded.message.kind is Kind.REQUEST:
                     self._skipped.append(index)
 
-    def _settle_other(self, message: Message) -> None:
+    def _match_other(self, message: Message) -> None:
         """Wait no more for a notification or an answer, if it was recorded before the client's next request."""
         for index in range(self._at, len(self._messages)):
             recorded = self._messages[index]
-            if recorded.from_client and index not in self._settled:
+            if recorded.from_client and index not in self._matched:
                 if recorded.message.kind is Kind.REQUEST:
                     return
                 if _is_same(recorded.message, message):
-                    self._settled.add(index)
+                    self._matched.add(index)
                     return
 
-    def _walk(self) -> list[Cue]:
+    def _advance(self) -> list[PlannedMessage]:
         """Say what the agent said up to the next message that the client still has to send."""
-        cues: list[Cue] = []
+        plan: list[PlannedMessage] = []
         while self._at < len(self._messages):
             recorded = self._messages[self._at]
-            if recorded.from_client and self._at not in self._settled:
-                return cues
-            if self._is_to_be_said(self._at):
-                cues.append(Cue(max(0.0, recorded.seconds - self._last), self._said(self._at)))
+            if recorded.from_client and self._at not in self._matched:
+                return plan
+            if self._is_due(self._at):
+                plan.append(PlannedMessage(max(0.0, recorded.seconds - self._last), self._message_at(self._at)))
             self._last = recorded.seconds
             self._at += 1
         over = "the recording ends before the answer to this"
-        cues += [Cue(0.0, jsonrpc.error(to, jsonrpc.INTERNAL_ERROR, over)) for to in self._hopeless]
-        self._hopeless.clear()
-        return cues
+        plan += [PlannedMessage(0.0, jsonrpc.error(to, jsonrpc.INTERNAL_ERROR, over)) for to in self._unanswerable]
+        self._unanswerable.clear()
+        return plan
 
-    def _is_to_be_said(self, index: int) -> bool:
+    def _is_due(self, index: int) -> bool:
         """Check whether a message is the agent's, and if it is a response, whether its request was made this time."""
         recorded = self._messages[index]
         if recorded.message.kind is Kind.RESPONSE:
-            return self._questions.get(index) in self._asked
+            return self._requests.get(index) in self._client_ids
         return not recorded.from_client
 
-    def _said(self, index: int) -> bytes:
+    def _message_at(self, index: int) -> bytes:
         """A message of the agent's with the ids of this time."""
         message = self._messages[index].message
         if message.kind is Kind.RESPONSE:
-            return jsonrpc.with_id(message, self._asked[self._questions[index]])
+            return jsonrpc.with_id(message, self._client_ids[self._requests[index]])
         if message.method == CREATE_ELICITATION:
             # It may name a request of the client's.
             at = spans.find(message.text, "params", "requestId")
@@ -219,24 +219,24 @@ async def play(stdio: ByteStream, recording: RecordedConnection, *, speed: float
     client = LineStream(stdio, max_message_size=MAX_MESSAGE_SIZE, size_setting="what a replay takes")
     player = Player(recording.messages)
     ended = trio.Event()
-    cues, to_be_said = trio.open_memory_channel[Cue](math.inf)
+    plan, outgoing = trio.open_memory_channel[PlannedMessage](math.inf)
 
     async def say() -> None:
-        async with to_be_said:
-            async for cue in to_be_said:
-                if speed and cue.pause:
-                    with trio.move_on_after(cue.pause / speed):
+        async with outgoing:
+            async for planned in outgoing:
+                if speed and planned.pause:
+                    with trio.move_on_after(planned.pause / speed):
                         await ended.wait()
-                await client.send(cue.message)
+                await client.send(planned.message)
 
     async def listen() -> None:
-        async with cues:
-            for cue in player.begin():
-                cues.send_nowait(cue)
+        async with plan:
+            for planned in player.begin():
+                plan.send_nowait(planned)
             async for batch in client:
                 for message in batch:
-                    for cue in player.receive(message):
-                        cues.send_nowait(cue)
+                    for planned in player.receive(message):
+                        plan.send_nowait(planned)
         # A client that has gone need not be waited for.
         ended.set()
 

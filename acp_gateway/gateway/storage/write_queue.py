@@ -110,7 +110,7 @@ class Change:
 
 
 @dataclass(slots=True)
-class Batch:
+class WriteBatch:
     """Changes that are written in one transaction."""
 
     sessions: dict[int, StoredSession] = field(default_factory=dict)
@@ -169,13 +169,13 @@ class Batch:
         self.size -= change.size
         return change
 
-    def followed_by(self, later: "Batch") -> "Batch":
+    def followed_by(self, later: "WriteBatch") -> "WriteBatch":
         """Both, as one."""
         changes = dict(self.changes)
         for key, change in later.changes.items():
             changes[key] = changes[key].followed_by(change) if key in changes else change
         size = sum(change.size for change in changes.values())
-        return Batch(self.sessions | later.sessions, self.uses | later.uses, changes, size)
+        return WriteBatch(self.sessions | later.sessions, self.uses | later.uses, changes, size)
 
 
 class LiveHistories(Protocol):
@@ -207,8 +207,8 @@ class WriteQueue:
         self._told = 0
         self._closed = False
         # Queued changes, and those being written.
-        self._queue = Batch()
-        self._underway = Batch()
+        self._queue = WriteBatch()
+        self._underway = WriteBatch()
         # The sessions that are on disk, by their keys; and those whose histories are to be written again from their
         # beginning, because the file was lost.
         self._stored: set[int] = set()
@@ -337,7 +337,7 @@ class WriteQueue:
     # Batches
 
     @contextmanager
-    def taken(self, first: int | None = None) -> Iterator[Batch]:
+    def taken(self, first: int | None = None) -> Iterator[WriteBatch]:
         """Take the batch to write now. If the block raises an Exception, it is queued again, before later changes.
 
         It contains the histories to be renewed, as they are in memory now, up to the queue's limit: that of `first`,
@@ -351,12 +351,12 @@ class WriteQueue:
             self._queue = batch.followed_by(self._queue)
             raise
         finally:
-            self._underway = Batch()
+            self._underway = WriteBatch()
         self._stored |= batch.sessions.keys() & self.sessions.keys()
         self._again -= batch.changes.keys()
         self.has_given_up = self.has_given_up and self._queue.erases
 
-    def _take(self, first: int | None) -> Batch:
+    def _take(self, first: int | None) -> WriteBatch:
         taken = False
         for key in sorted(self._queue.renewed, key=lambda key: key != first):
             # Changes during the write need room as well.
@@ -364,7 +364,7 @@ class WriteQueue:
                 break
             taken = True
             self._take_from_memory(key)
-        batch, self._queue = self._queue, Batch()
+        batch, self._queue = self._queue, WriteBatch()
         for key in batch.renewed:
             self._queue.put(key, batch.pop(key))
             # The session has the new epoch; the history on disk has the old one until it is renewed.

@@ -14,7 +14,7 @@ import trio
 from acp_gateway.errors import ConfigError
 from acp_gateway.gateway.storage.corruption import is_corruption, is_transient, put_aside
 from acp_gateway.gateway.storage.database import Connect, Database
-from acp_gateway.gateway.storage.write_queue import Batch
+from acp_gateway.gateway.storage.write_queue import WriteBatch
 
 _log = logging.getLogger(__name__)
 
@@ -163,7 +163,7 @@ class Writer:
         return await trio.to_thread.run_sync(function, *args, limiter=self.limiter, abandon_on_cancel=True)
 
 
-def write(file: Database, batch: Batch) -> set[int]:
+def write(file: Database, batch: WriteBatch) -> set[int]:
     """Write a batch in one transaction; return the keys in it of histories that lack their beginning.
 
     Blocks. Raises sqlite3.Error, after which the batch is unchanged.

@@ -83,7 +83,7 @@ def spawner(registry: ProcessRegistry) -> Iterator[Spawner]:
 @pytest.fixture
 def hurry(monkeypatch: pytest.MonkeyPatch) -> None:
     """Don't wait for the last words of those who have none."""
-    monkeypatch.setattr(agent_module, "LAST_WORDS", SHORT)
+    monkeypatch.setattr(agent_module, "LAST_OUTPUT_TIMEOUT", SHORT)
 
 
 @asynccontextmanager
@@ -533,7 +533,7 @@ async def test_the_grandchild_behind_a_wrapper_ends_with_the_ladder(spawner: Spa
 async def test_the_grandchild_behind_a_wrapper_has_time_to_save_although_the_wrapper_ends_at_once(
     spawner: Spawner, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(agent_module, "LAST_WORDS", TIMEOUT)
+    monkeypatch.setattr(agent_module, "LAST_OUTPUT_TIMEOUT", TIMEOUT)
     saved = tmp_path / "saved"
     real = (
         f"import pathlib, signal, sys, time\n"

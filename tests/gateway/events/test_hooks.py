@@ -333,7 +333,7 @@ async def test_what_a_program_leaves_behind_ends_with_it(told: Pipe, gate: Pipe,
 async def test_what_has_left_the_process_group_with_stderr_in_its_hands_holds_nothing_up(
     told: Pipe, gate: Pipe, logged: Log, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(hooks_module, "LAST_WORDS", 0.01)
+    monkeypatch.setattr(hooks_module, "STDERR_TIMEOUT", 0.01)
     # What leaves has a session of its own, so that only the gate ends it.
     code = 'setsid sh -c \'echo $$ > "$1"; head -c 1 "$2" > /dev/null\' sh "$1" "$2" & read _ < "$3"; exit 1'
     left = told.path.with_name("left")
@@ -387,7 +387,7 @@ async def test_a_program_that_neither_reads_nor_ends_keeps_only_its_own_place(to
     ready = sh('echo ready > "$1"', told.path)
     largest = {str(number): "x" * STRING_LENGTH for number in range(30)}
     async with running(make_hooks(stuck, on_permission_waiting=ready)) as hooks:
-        for _ in range(hooks_module.AT_ONCE - 1):
+        for _ in range(hooks_module.MAX_PROGRAMS - 1):
             hooks.fire("turn_end", largest)
             assert await told.line() == "stuck"
         for _ in range(3):
@@ -410,7 +410,7 @@ async def test_the_newest_of_too_many_events_are_dropped_and_the_log_says_so_onc
     told: Pipe, logged: Log, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(hooks_module, "MAX_WAITING", 2)
-    monkeypatch.setattr(hooks_module, "AT_ONCE", 1)
+    monkeypatch.setattr(hooks_module, "MAX_PROGRAMS", 1)
     hooks = make_hooks(sh('cat > "$1"', told.path))
     for number in range(5):
         hooks.fire("turn_end", {"number": number})
@@ -427,7 +427,7 @@ async def test_the_newest_of_too_many_events_are_dropped_and_the_log_says_so_onc
 async def test_the_bytes_that_wait_are_bounded_too(told: Pipe, logged: Log, monkeypatch: pytest.MonkeyPatch) -> None:
     size = len(encode("turn_end", {"number": 0}))
     monkeypatch.setattr(hooks_module, "MAX_WAITING_SIZE", 2 * size)
-    monkeypatch.setattr(hooks_module, "AT_ONCE", 1)
+    monkeypatch.setattr(hooks_module, "MAX_PROGRAMS", 1)
     hooks = make_hooks(sh('cat > "$1"', told.path))
     for _ in range(2):
         for number in range(3):

@@ -249,13 +249,13 @@ def test_looking_through_messages_takes_a_share_of_the_time_and_no_more() -> Non
         return message
 
     share = Share(lambda: now)
-    told = [share.look_through(b"x", look, lambda _: b"omitted") for _ in range(1000)]
+    told = [share.inspect(b"x", look, lambda _: b"omitted") for _ in range(1000)]
     assert told == [b"x"] * looked + [b"omitted"] * (1000 - looked)
     assert BURST <= looked * 0.01 <= 2 * BURST
     before = looked
     for _ in range(100_000):
         now += 0.001
-        share.look_through(b"x", look, lambda _: b"omitted")
+        share.inspect(b"x", look, lambda _: b"omitted")
     assert abs((looked - before) * 0.01 / now - SHARE) < 0.05
 
 
@@ -263,7 +263,7 @@ def test_what_was_not_looked_through_is_noted_in_its_place(
     directory: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     caplog.set_level(logging.INFO)
-    monkeypatch.setattr(Share, "look_through", lambda _share, message, _look, omit: omit(message))
+    monkeypatch.setattr(Share, "inspect", lambda _share, message, _look, omit: omit(message))
     tape = Recorders([recorder(directory), LogRecorder()]).open("c1", {})
     tape.write("from_client", [b'{"method":"x","a":"hunter2"}'])
     text = "28 bytes, not looked through: recording took more than its share of the time"

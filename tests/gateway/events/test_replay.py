@@ -263,7 +263,7 @@ def test_what_the_gateway_records_can_be_read(tmp_path: Path) -> None:
     (path,) = tmp_path.iterdir()
     recording = RecordedConnection.read(path)
     assert recording.header["agent"] == "opencode"
-    assert recording.passed_over == 1
+    assert recording.skipped_lines == 1
     assert [(entry.seconds, entry.from_client, entry.message.text) for entry in recording.messages] == [
         (0.0, True, rb'{"id":1e0,"method":"a","params":{"token":"\u2026","n":1.10}}'),
         (0.0, False, b'{"id":1e0,"result":null}'),
@@ -285,7 +285,7 @@ def test_what_the_gateway_records_can_be_read(tmp_path: Path) -> None:
 def test_a_line_without_a_message_is_passed_over(tmp_path: Path, line: str) -> None:
     path = write(tmp_path / "r", HEADER, line, '{"t":1,"from":"agent","message":{"method":"a"}}')
     recording = RecordedConnection.read(path)
-    assert (len(recording.messages), recording.passed_over) == (1, 1)
+    assert (len(recording.messages), recording.skipped_lines) == (1, 1)
 
 
 @pytest.mark.parametrize(

@@ -29,7 +29,7 @@ from acp_gateway.gateway.storage.histories import HistoryTables
 from acp_gateway.gateway.storage.records import Run, StoredJournal, StoredSession, TokenUse
 from acp_gateway.gateway.storage.store import READINGS, RETRY, Storage
 from acp_gateway.gateway.storage.write_delay import GATHERING, MAX_GATHERING
-from acp_gateway.gateway.storage.write_queue import Batch, Change
+from acp_gateway.gateway.storage.write_queue import Change, WriteBatch
 from acp_gateway.gateway.storage.writer import write
 from tests.doubles import TIMEOUT
 
@@ -1799,7 +1799,7 @@ class Walk:
         assert sum(map(len, held)) + size_aside(stored) <= LIMIT * 5 / 4
         assert states_of(stored) == {kind: message for message, kind in told if kind is not None}
 
-    def write(self, file: Database, batch: Batch) -> set[int]:
+    def write(self, file: Database, batch: WriteBatch) -> set[int]:
         """Write a batch, and see what the histories on disk lose by that."""
         before = {key: (file.histories.read(key), starts_of(change)) for key, change in batch.changes.items()}
         truncated = write(file, batch)

@@ -9,7 +9,7 @@ import pytest
 from acp_gateway.core.journal import Journal
 from acp_gateway.gateway.storage import write_queue as write_queue_module
 from acp_gateway.gateway.storage.records import Run, StoredJournal, StoredSession, TokenUse
-from acp_gateway.gateway.storage.write_queue import OVERHEAD, PER_MESSAGE, Batch, Change, WriteQueue
+from acp_gateway.gateway.storage.write_queue import OVERHEAD, PER_MESSAGE, Change, WriteBatch, WriteQueue
 
 LIMIT = 100_000
 
@@ -58,7 +58,7 @@ def narrow(monkeypatch: pytest.MonkeyPatch) -> WriteQueue:
     return backlog
 
 
-def take(backlog: WriteQueue, first: int | None = None) -> Batch:
+def take(backlog: WriteQueue, first: int | None = None) -> WriteBatch:
     """Return the batch that is written next."""
     with backlog.taken(first) as batch:
         return batch
@@ -500,7 +500,7 @@ def test_what_begins_anew_meanwhile_takes_the_place_of_what_failed() -> None:
 
 
 def test_a_batch_counts_for_what_is_in_it() -> None:
-    batch = Batch()
+    batch = WriteBatch()
     batch.extend(1, [b"one"], None)
     batch.extend(2, [b"two"] * 9, "plan")
     batch.change(3).end_turn()
@@ -514,7 +514,7 @@ def test_a_batch_counts_for_what_is_in_it() -> None:
 
 
 def test_a_batch_tells_what_it_does_to_histories() -> None:
-    batch = Batch()
+    batch = WriteBatch()
     batch.extend(1, [b"one"], None)
     batch.put(2, Change(renews=True))
     batch.put(3, Change().replaced(journal(b"one"), 3, anew=True))
@@ -524,10 +524,10 @@ def test_a_batch_tells_what_it_does_to_histories() -> None:
 
 
 def test_of_two_batches_the_later_counts_where_they_speak_of_the_same() -> None:
-    first = Batch({7: SESSION}, {"0a": TokenUse(1.0)}, {})
+    first = WriteBatch({7: SESSION}, {"0a": TokenUse(1.0)}, {})
     first.extend(7, [b"one"], None)
     first.extend(8, [b"eight"], None)
-    later = Batch({}, {"0a": TokenUse(2.0)}, {})
+    later = WriteBatch({}, {"0a": TokenUse(2.0)}, {})
     later.extend(7, [b"two"], None)
     later.extend(9, [b"nine"], None)
     both = first.followed_by(later)

@@ -8,7 +8,7 @@ import pytest
 from acp_gateway.gateway.storage.database import Database
 from acp_gateway.gateway.storage.histories import HistoryTables
 from acp_gateway.gateway.storage.records import Run, StoredJournal, StoredSession, TokenUse
-from acp_gateway.gateway.storage.write_queue import Batch, Change
+from acp_gateway.gateway.storage.write_queue import Change, WriteBatch
 from acp_gateway.gateway.storage.writer import write
 
 LIMIT = 100_000
@@ -29,7 +29,7 @@ def database(tmp_path: Path) -> Iterator[Database]:
 
 
 def test_a_batch_is_written_and_lets_go_of_its_messages(database: Database) -> None:
-    batch = Batch({7: SESSION}, {"0a": TokenUse(1.0)})
+    batch = WriteBatch({7: SESSION}, {"0a": TokenUse(1.0)})
     batch.put(7, Change().replaced(journal(b"one"), 3, anew=True))
     batch.extend(7, [b"two"] * 5000, None)
     write(database, batch)
@@ -46,7 +46,7 @@ def test_a_batch_that_fails_leaves_nothing_and_stays_as_it_is(
     def divide(*args: object) -> None:
         raise ZeroDivisionError
 
-    batch = Batch({7: SESSION})
+    batch = WriteBatch({7: SESSION})
     batch.put(7, Change().replaced(journal(b"one"), 3, anew=True))
     batch.extend(7, [b"two"], None)
     with monkeypatch.context() as patch:
@@ -62,20 +62,20 @@ def test_a_batch_that_fails_leaves_nothing_and_stays_as_it_is(
 def test_what_the_disk_has_from_before_stays_unless_it_is_of_another_history(
     database: Database, anew: bool, messages: list[bytes]
 ) -> None:
-    batch = Batch({7: SESSION})
+    batch = WriteBatch({7: SESSION})
     batch.put(7, Change().replaced(journal(b"one", b"two"), 6, anew=True))
     write(database, batch)
-    batch = Batch()
+    batch = WriteBatch()
     batch.put(7, Change().replaced(StoredJournal("e1", 3, True, [], [Run([b"two", b"three"])]), 8, anew=anew))
     write(database, batch)
     assert database.histories.read(7) == StoredJournal("e1", 3, anew, [], [Run(messages)])
 
 
 def test_what_is_erased_is_so_before_anything_else(database: Database) -> None:
-    batch = Batch({7: SESSION})
+    batch = WriteBatch({7: SESSION})
     batch.put(7, Change().replaced(journal(b"one"), 3, anew=True))
     write(database, batch)
-    batch = Batch()
+    batch = WriteBatch()
     batch.put(7, Change(erases=True).replaced(StoredJournal("e1", 2, True, [], [Run([b"one", b"two"])]), 6, anew=False))
     write(database, batch)
     stored = database.histories.read(7)
@@ -84,10 +84,10 @@ def test_what_is_erased_is_so_before_anything_else(database: Database) -> None:
 
 
 def test_a_session_is_forgotten_with_its_history(database: Database) -> None:
-    batch = Batch({7: SESSION})
+    batch = WriteBatch({7: SESSION})
     batch.put(7, Change().replaced(journal(b"one"), 3, anew=True))
     write(database, batch)
-    batch = Batch()
+    batch = WriteBatch()
     batch.put(7, Change(forgets=True))
     write(database, batch)
     assert (database.sessions(), database.histories.sizes()) == ([], {})
