@@ -25,7 +25,8 @@ from acp_gateway.gateway.control_channel import ControlContext, serve_control_ch
 from acp_gateway.gateway.events.audit import NO_AUDIT, Audit, AuditThrottle
 from acp_gateway.gateway.events.hooks import Hooks
 from acp_gateway.gateway.events.recording import Recording, Tape
-from acp_gateway.gateway.hub import Hub, Limits
+from acp_gateway.gateway.hub import Hub
+from acp_gateway.gateway.hub_limits import limits_of
 from acp_gateway.gateway.hub_services import GatewayServices, contained, login_hint
 from acp_gateway.gateway.resumption import (
     AttachedClient,
@@ -41,7 +42,6 @@ from acp_gateway.gateway.workspaces import containing
 from acp_gateway.protocol.methods import Capability
 from acp_gateway.security.revocations import Revocations
 from acp_gateway.security.token_store import TokenStore, default_identity
-from acp_gateway.transports.link import HEARTBEAT
 from acp_gateway.transports.maintained import MaintainedStream
 from acp_gateway.transports.streams import CloseReason
 from acp_gateway.transports.timers import Args
@@ -308,29 +308,13 @@ class Gateway:
         return shared
 
     def _start_hub(self, agent: str, section: AgentSection) -> Hub:
-        settings = self.config.gateway
         multiplexer = Multiplexer(agent, self._policy(section), self.registry)
-        limits = Limits(
-            write_high_water=settings.write_high_water,
-            outbox_limit=settings.outbox_limit,
-            stall_timeout=settings.stall_timeout,
-            idle_timeout=section.idle_timeout,
-            max_restarts=section.max_restarts,
-            initialize_timeout=section.initialize_timeout,
-            permission_timeout=section.permission_timeout,
-            window=settings.resume_window,
-            # A client that has nothing to say is heard every so often, and no more.
-            link_timeout=max(settings.ping_interval + settings.ping_timeout, 2 * HEARTBEAT),
-            away_limit=settings.away_limit,
-            away_grace=settings.away_grace,
-            away_grace_idle=settings.away_grace_idle,
-        )
         hub = Hub(
             agent,
             shared=section.scope != "connection",
             run_agent=partial(self._run_agent, agent, section),
             multiplexer=multiplexer,
-            limits=limits,
+            limits=limits_of(self.config.gateway, section),
             services=self.services,
         )
         self._hubs[multiplexer.agent_handle] = hub

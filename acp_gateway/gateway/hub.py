@@ -16,7 +16,6 @@ The agent is started on demand, restarted after it has ended, and stopped when i
 import logging
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any, Final, Protocol, assert_never
 
 import trio
@@ -39,7 +38,7 @@ from acp_gateway.gateway.agent_supervisor import AgentSupervisor, RunAgent
 from acp_gateway.gateway.attachment import BUG, EXPIRED, NO_TAPE, STOPPING, TOO_SLOW, Attachment, Disconnect
 from acp_gateway.gateway.client_pump import ClientPump
 from acp_gateway.gateway.events.recording import Tape
-from acp_gateway.transports.link import WINDOW
+from acp_gateway.gateway.hub_limits import Limits
 from acp_gateway.transports.maintained import MaintainedStream
 from acp_gateway.transports.metering import Charge
 from acp_gateway.transports.streams import CloseReason
@@ -83,38 +82,6 @@ class HubServices(Protocol):
 
     def rate_limiter(self, client: Client) -> Charge:
         """Return the function that charges a client for what it sends."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
-    """Limits of a hub, from the configuration."""
-
-    write_high_water: int
-    """Pending bytes of a peer above which its stream gets no more, or the clients that send it more are not read."""
-    outbox_limit: int
-    """Bytes that may wait for one client."""
-    stall_timeout: float
-    """Seconds in which the agent has to read something while clients are not read because of it."""
-    idle_timeout: float
-    """Seconds without messages or open requests after which the agent is stopped."""
-    max_restarts: int
-    """See `RestartBackoff`."""
-    initialize_timeout: float
-    """See `Startup`."""
-    permission_timeout: float
-    """See the core; here it bounds the time between two checks."""
-    window: int
-    """Bytes in flight on a resumable link, which are not acknowledged."""
-    link_timeout: float
-    """Seconds of silence after which the connection of a resumable link counts as lost."""
-    away_limit: int
-    """Bytes that may wait for one client that is away."""
-    away_grace: float
-    """Seconds that a client may be away."""
-    away_grace_idle: float
-    """The same for the client of an agent of its own that is idle."""
-    receive_window: int = WINDOW
-    """Bytes that may be received over a resumable link before they are passed on: the window that clients assume."""
 
 
 class Hub:

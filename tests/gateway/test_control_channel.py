@@ -15,7 +15,8 @@ from acp_gateway.gateway import control_channel as desk
 from acp_gateway.gateway.agent.process import Agent
 from acp_gateway.gateway.attachment import Disconnect
 from acp_gateway.gateway.control_channel import PAST, TEXT, WEIGHT, serve_control_channel
-from acp_gateway.gateway.hub import Hub, Limits
+from acp_gateway.gateway.hub import Hub
+from acp_gateway.gateway.hub_limits import Limits
 from acp_gateway.transports.maintained import MaintainedStream
 from acp_gateway.transports.memory import memory_message_stream_pair
 from acp_gateway.transports.ndjson import LineStream
