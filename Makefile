@@ -82,7 +82,7 @@ bench-budget: $(VENV)/has-run
 	@$(BIN)/python -m benchmarks.budget
 
 bench-attacks: $(VENV)/has-run
-	@$(BIN)/python -m benchmarks.attacks
+	@$(BIN)/python -m benchmarks.attacks $(ARGS)
 
 format: $(VENV)/has-dev
 	$(BIN)/ruff format .

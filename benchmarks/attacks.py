@@ -5,10 +5,14 @@ where histories take much more of the disk than `history_limit`.
 
 A client that is connected over `wss` sends a request every few milliseconds, which the agent answers at once. For each
 attack in each round this is measured before it, during it and after it; a ratio is that of the time during it to the
-mean of the two others, and the table has the medians of the rounds. A newcomer with a right token comes in over `tcp`
-ten times a second; the table says how long it waited during the attacks of all rounds, in the middle and at most. The
-configuration is the default one. The attacker comes from the same address as the client does, if its name says nothing
-else, which is the worst it can do to it, and goes on when it is thrown out.
+mean of the two others, and the table has the medians of the rounds. The longest stall is the longest of the client's
+requests during the attacks of all rounds: nothing kept the loop from it for longer. A newcomer with a right token comes
+in over `tcp` ten times a second; the table says how long it waited during the attacks of all rounds, in the middle and
+at most. The configuration is the default one. The attacker comes from the same address as the client does, if its name
+says nothing else, which is the worst it can do to it, and goes on when it is thrown out.
+
+`make bench-attacks ARGS='"torn lines" flood'` measures the attacks with one of these words in their names;
+`ARGS='--rounds 1 …'` is shorter.
 
 On a machine of two processors the client, the agent, the gateway and the attacker are in each other's way, whatever the
 gateway does. So attackers are light, bytes made beforehand on bare sockets, the table says how much of one processor
@@ -24,7 +28,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -84,6 +88,7 @@ class Times:
 
     p50: float
     p99: float
+    longest: float
 
 
 @dataclass(frozen=True)
@@ -181,7 +186,7 @@ class Honest:
             each.stdin.write(f"{seconds}\n")
             each.stdin.flush()
         times, entries = (sorted(json.loads(answer(each) or sys.exit("a client was thrown out"))) for each in both)
-        return Times(statistics.median(times), times[len(times) * 99 // 100]), entries
+        return Times(statistics.median(times), times[len(times) * 99 // 100], times[-1]), entries
 
 
 def observe(place: Place, honest: Honest, name: str) -> Observed:
@@ -201,12 +206,17 @@ def observe(place: Place, honest: Honest, name: str) -> Observed:
     return Observed(before, during, after, entries, count / took, gateway, attacking)
 
 
+def is_wanted(name: str, parts: Sequence[str]) -> bool:
+    """Return True for an attack with one of these parts in its name, and for all if there are none."""
+    return not parts or any(part in name for part in parts)
+
+
 def kind_of(name: str) -> str:
     """Return the suffix in the name of an attack that tells which gateway it needs."""
     return next((kind for kind in (RECORDED, STORED) if name.endswith(kind)), "")
 
 
-def measure(only: str, rounds: int, out: TextIO, *, kind: str) -> bool:
+def measure(only: Sequence[str], rounds: int, out: TextIO, *, kind: str) -> bool:
     """Print the table of the attacks whose names end with `kind`; return whether all was well."""
     with tempfile.TemporaryDirectory() as directory, ExitStack() as stack:
         settings: dict[str, str | int] = {}
@@ -215,7 +225,7 @@ def measure(only: str, rounds: int, out: TextIO, *, kind: str) -> bool:
         elif kind == STORED:
             settings = {"history_limit": HISTORY_LIMIT, "history_limit_per_identity": HISTORY_LIMIT}
         place = stack.enter_context(running_gateway(Path(directory), **settings))
-        names = [name for name in attacks(place) if only in name and kind_of(name) == kind]
+        names = [name for name in attacks(place) if kind_of(name) == kind and is_wanted(name, only)]
         if not names:
             return True
         seen: dict[str, list[Observed]] = {name: [] for name in names}
@@ -233,7 +243,7 @@ def measure(only: str, rounds: int, out: TextIO, *, kind: str) -> bool:
                     grown[name] = max(grown[name], memory(place.pid, "VmHWM") - had)
                     largest[name] = max(largest[name], on_disk(place))
             at_last = memory(place.pid, "VmRSS")
-        heads = ["attack", "p50 else", "p50", "ratio", "p99 ratio", "newcomer p50", "newcomer max"]
+        heads = ["attack", "p50 else", "p50", "ratio", "p99 ratio", "longest stall", "newcomer p50", "newcomer max"]
         heads += ["each second", "gateway", "attacker", "memory", "disk"]
         print("| " + " | ".join(heads) + " |\n" + "|---" * len(heads) + "|", file=out)
         fine = True
@@ -252,6 +262,7 @@ def measure(only: str, rounds: int, out: TextIO, *, kind: str) -> bool:
                 f"{1000 * median(lambda each: each.during.p50):.2f} ms",
                 f"{ratio:.2f}",
                 f"{median(lambda each: each.ratio(p99)):.2f}",
+                f"{1000 * max(each.during.longest for each in observed):.0f} ms",
                 f"{1000 * statistics.median(entries):.1f} ms",
                 f"{1000 * max(entries):.0f} ms",
                 "" if name == CONTROL else f"{median(lambda each: each.rate):,.0f}",
@@ -272,7 +283,7 @@ def main() -> int:
     """The command line; the exit status."""
     parser = argparse.ArgumentParser("python -m benchmarks.attacks", description="What attacks cost those who work.")
     parser.add_argument("--rounds", type=int, default=ROUNDS, metavar="N", help=f"{ROUNDS} if not given; 1 is short")
-    parser.add_argument("only", nargs="?", default="", help="a part of the name of the attacks that are wanted")
+    parser.add_argument("only", nargs="*", help="parts of the names of the attacks that are wanted; all if not given")
     asked = parser.parse_args()
     try:
         fine = [measure(asked.only, max(asked.rounds, 1), sys.stdout, kind=kind) for kind in ("", RECORDED, STORED)]

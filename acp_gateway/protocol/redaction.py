@@ -46,6 +46,10 @@ MAX_STEPS: Final = 10_000
 """Steps that one message may cost, of about a microsecond each: some thousand members, or 20 KB of text in which the
 words for secrets are frequent."""
 
+MIN_STEPS: Final = 4096
+"""Steps that each message may cost, however short its result has to be: as many as one long string takes. A longer
+result has one for each of its bytes."""
+
 _TOKEN_STEPS: Final = 2
 _BRACKET_STEPS: Final = 5
 # Characters that one pattern looks at within a step, in the worst case.
@@ -157,7 +161,8 @@ class _Walk:
         self._open: list[_Container] = []
         self._pieces: list[str] = []
         self._size = 0
-        self._steps = MAX_STEPS
+        # What a short result leaves out is not worth looking at.
+        self._steps = min(MAX_STEPS, max(limit, MIN_STEPS))
         # A letter may hide behind an escape, then each of them may be there.
         self._shapes = SHAPES if "\\u00" in text else likely_shapes(text.lower(), SHAPES)
 

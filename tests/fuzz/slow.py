@@ -20,10 +20,11 @@ import random
 import secrets
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable
 from typing import Final
 
-from tests.fuzz.slow_plans import Plan, mutated, random_plan
+from tests.fuzz.slow_plans import OF_STRANGERS, SIDES, Plan, mutated, random_plan
 from tests.fuzz.slow_sides import steps
 
 PER_MIB: Final = 0.050
@@ -39,8 +40,11 @@ REPEATS: Final = 5
 LARGE: Final = (16 * 2**20, 64 * 2**20)
 """Bytes of the messages that the slowest plans are tried with at last, up to the default of `max_message_size`."""
 
-GROWN: Final = 6
-"""The number of plans that are tried so: each takes seconds."""
+GROWN: Final = 2
+"""The number of plans for each reader that are tried so: each takes seconds."""
+
+KEPT: Final = 6
+"""The number of plans for each reader that are mutated; a reader that is slower than others has no more."""
 
 
 def _reference() -> float:
@@ -84,9 +88,15 @@ def rate(plan: Plan) -> float:
     return first if first < 0.7 else seconds(plan, REPEATS) / (limit * slowness())
 
 
-def grown(best: Iterable[tuple[float, Plan]]) -> list[Plan]:
-    """Return the slowest plans with large messages."""
-    return [plan._replace(size=size) for size in LARGE for _, plan in best]
+def slowest(rated: Iterable[tuple[float, Plan]], count: int) -> list[tuple[float, Plan]]:
+    """Return so many of the slowest plans for each reader, the slowest first."""
+    left = Counter(dict.fromkeys(range(len(SIDES)), count))
+    best = []
+    for taken, plan in sorted(rated, key=lambda pair: pair[0], reverse=True):
+        if left[plan.side] > 0:
+            left[plan.side] -= 1
+            best.append((taken, plan))
+    return best
 
 
 def search(seed: int, minutes: float, say: Callable[[str], object]) -> list[Plan]:
@@ -108,11 +118,13 @@ def search(seed: int, minutes: float, say: Callable[[str], object]) -> list[Plan
         plan = random_plan(chance, 200_000) if chance.random() < 0.3 else mutated(parent, chance)
         taken = take(plan)
         if taken <= 1:
-            best = sorted([*best, (taken, plan)], key=lambda pair: pair[0], reverse=True)[:24]
-    for taken, plan in best[:3]:
+            best = slowest([*best, (taken, plan)], KEPT)
+    for taken, plan in slowest(best, 1):
         say(f"{taken:.2f} of what is allowed: {plan}")
-    for plan in grown(best[:GROWN]):
-        say(f"{take(plan):.2f} of what is allowed, with {plan.size >> 20} MiB: {plan}")
+    for size in LARGE:
+        for _, plan in slowest((pair for pair in best if pair[1].reader not in OF_STRANGERS), GROWN):
+            large = plan._replace(size=size)
+            say(f"{take(large):.2f} of what is allowed, with {size >> 20} MiB: {large}")
     return found
 
 

@@ -239,6 +239,9 @@ SIDES: Final = ("core", "shim", "history", "link", "recording", "hello", "http")
 """Readers of messages: the core, the client beside the editor, who joins a session later, a link that resumes, the
 recording and the log of bodies, and a listener before the token."""
 
+OF_STRANGERS: Final = ("hello", "http")
+"""Readers before the token; what they read has a few kilobytes."""
+
 HEAD: Final = 7000
 """Bytes of one field of a request; the library reads lines of 8 KiB."""
 

@@ -56,6 +56,12 @@ def test_a_message_is_measured_by_its_own_size_and_again_where_it_seems_slow(mon
     assert measured == [1, slow.REPEATS]
 
 
+def test_each_reader_has_its_slowest_messages_mutated_and_no_reader_has_all() -> None:
+    rated = [(number / 100, plan(0, side=number % 2)) for number in range(20)]
+    rates = [rate for rate, _ in slow.slowest([*rated, (0.0, plan(0, side=2))], 3)]
+    assert rates == [0.19, 0.18, 0.17, 0.16, 0.15, 0.14, 0.0]
+
+
 def test_the_same_seed_makes_the_same_plans() -> None:
     def some(seed: int) -> list[Plan]:
         chance = random.Random(seed)  # noqa: S311

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from acp_gateway.protocol import redaction
-from acp_gateway.protocol.redaction import MAX_SIZE, MIN_LIMIT, redact, redact_json
+from acp_gateway.protocol.redaction import MAX_SIZE, MAX_STEPS, MIN_LIMIT, MIN_STEPS, redact, redact_json
 from acp_gateway.protocol.secret_patterns import HIDDEN, OPTION, SHAPES, is_secret_name
 from tests.fuzz.effort import effort
 
@@ -287,9 +287,11 @@ def test_whatever_comes_the_result_is_one_line_of_json(text: bytes) -> None:
     ],
     ids=lambda part: part[:20],
 )
-def test_a_message_of_any_parts_costs_no_more_than_so_many_steps(part: str) -> None:
+@pytest.mark.parametrize(("limit", "most"), [(4 * MAX_SIZE, MAX_STEPS), (4096, 4096), (MIN_LIMIT, MIN_STEPS)])
+def test_a_message_of_any_parts_costs_no_more_than_so_many_steps(part: str, limit: int, most: int) -> None:
     text = "[" + part * ((MAX_SIZE - 10) // len(part)) + "0]"
-    walk = redaction._Walk(text, 4 * MAX_SIZE, logs_in=False)
+    walk = redaction._Walk(text, limit, logs_in=False)
+    assert walk._steps == most
     assert " bytes left out" in walk.result() or walk._steps > 0
     assert walk._steps > -1000
 
