@@ -115,3 +115,17 @@ class LimitsSection:
     max_listed_sessions: Count = 2000
     """Maximum sessions on one page of an agent's response to `session/list`; the request fails beyond it. Agents have
     pages for more. Each is looked up, at some 10 µs."""
+
+    max_mcp_servers: Count = 256
+    """Maximum MCP servers of one session, and lists of them in one request; a request with more is refused. Editors
+    send a handful. Reading one takes some 20 µs, and each that is dropped has an entry in the audit."""
+
+    max_additional_directories: Count = 64
+    """Maximum `additionalDirectories` of one session; a request with more is refused. Each is looked up on the disk."""
+
+    max_permission_options: Count = 256
+    """Maximum options of one permission request; one with more is refused. A person chooses among a handful."""
+
+    initialize_response_size: Size = 64 * 1024
+    """Maximum bytes of an agent's response to `initialize`; a larger one counts as an error. Agents send a few
+    kilobytes, and every client gets them, adapted to it."""

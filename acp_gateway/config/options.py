@@ -23,6 +23,7 @@ from acp_gateway.config.schema import (
     Name,
     Seconds,
     SecondsOrNever,
+    Share,
     Size,
     StringsByName,
     Text,
@@ -224,6 +225,15 @@ class GatewaySection:
     record_limit: LargeSize = 1024 * 1024 * 1024
     """Maximum bytes of all recordings together, beyond which recording stops. A long day of a chatty agent; a forgotten
     recording must not fill the disk."""
+
+    record_message_size: Size = 256 * 1024
+    """Maximum bytes of one message that is recorded or logged as it is; a larger one is recorded by its size and
+    method. Conversation, code and most results of tools are smaller; looking through one for secrets takes the event
+    loop up to 20 ms, and 40 ms per MiB."""
+
+    record_share: Share = 0.25
+    """Share of the event loop's time that recording and `--log-bodies` may take in the long run, each. Beyond it,
+    messages are recorded by their size, so that recording delays no client for long."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -17,12 +17,6 @@ from acp_gateway.protocol.spans import TooMany
 CWD: Final = "cwd"
 DIRECTORIES: Final = "additionalDirectories"
 
-DIRECTORIES_LENGTH: Final = 64
-"""Maximum number of additional directories of a session; each is looked up on disk."""
-
-OPTIONS: Final = 256
-"""Maximum number of options of a permission request; more than a person can choose among."""
-
 
 def objection_to_request(client: Client, message: Message) -> tuple[int, str] | None:
     """Return the error code and message that a request is refused with; None if it is permitted."""
@@ -110,11 +104,12 @@ def flaw_of_size(message: Message, policy: Policy) -> str | None:
     return f"{message.method} has {size} bytes, session_request_size allows {most}"
 
 
-def flaw_of_question(message: Message) -> str | None:
+def flaw_of_question(message: Message, policy: Policy) -> str | None:
     """Return why the parameters of an agent's request are ambiguous or too many; None if they are fine."""
     flaw = flaw_of_params(message)
-    if flaw is None and not _is_short(lookup.params_of(message).get("options", b"null"), OPTIONS):
-        flaw = f"a question has at most {OPTIONS} options"
+    most = policy.max_permission_options
+    if flaw is None and not _is_short(lookup.params_of(message).get("options", b"null"), most):
+        flaw = f"a question has at most {most} options (max_permission_options)"
     return flaw
 
 
@@ -129,16 +124,16 @@ def _is_short(array: bytes | msgspec.Raw, most: int) -> bool:
         return False
 
 
-def flaw_of_opening(message: Message) -> str | None:
-    """Return why the directories of a session to open are ambiguous; None if they are fine."""
+def flaw_of_opening(message: Message, most: int) -> str | None:
+    """Return why the directories of a session to open are ambiguous, or more than `most`; None if they are fine."""
     members = lookup.params_of(message)
     if bytes(members.get(CWD, b"null"))[:1] not in b'"n':
         return f"{CWD} must be a string"
     more = bytes(members.get(DIRECTORIES, b"null"))
     if more == b"null":
         return None
-    if more[:1] != b"[" or not _are_strings(more):
-        return f"{DIRECTORIES} must be an array of at most {DIRECTORIES_LENGTH} strings"
+    if more[:1] != b"[" or not _are_strings(more, most):
+        return f"{DIRECTORIES} must be an array of at most {most} strings (max_additional_directories)"
     if next(spans.elements(more), None) is not None and bytes(members.get(CWD, b"null")) == b"null":
         # Without `cwd`, the session's own directory would be unknown.
         return f"{DIRECTORIES} need a {CWD} beside them"
@@ -146,13 +141,13 @@ def flaw_of_opening(message: Message) -> str | None:
 
 
 def directories_of(message: Message) -> tuple[str, ...]:
-    """Return the directories of a session to open, `cwd` first."""
+    """Return the directories of a session to open, `cwd` first; `flaw_of_opening` has counted them."""
     cwd = lookup.text_param(message, CWD)
     more = lookup.param(message, DIRECTORIES)
-    named = [] if more is None or more[:1] != b"[" else map(spans.string_value, lookup.elements_of(more))
+    named = [] if more is None or more[:1] != b"[" else map(spans.string_value, lookup.elements_of(more, len(more)))
     return (*(() if cwd is None else (cwd,)), *named)
 
 
-def _are_strings(array: bytes) -> bool:
-    first = islice(spans.elements(array), DIRECTORIES_LENGTH + 1)
-    return all(count < DIRECTORIES_LENGTH and array[at[0]] == ord('"') for count, at in enumerate(first))
+def _are_strings(array: bytes, most: int) -> bool:
+    first = islice(spans.elements(array, most=most + 1), most + 1)
+    return all(count < most and array[at[0]] == ord('"') for count, at in enumerate(first))

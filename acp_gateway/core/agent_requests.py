@@ -117,9 +117,9 @@ class AgentRequest:
         options = lookup.param(self.message, "options")
         if options is None or options[:1] != b"[":
             return {}
-        return {
-            lookup.text_at(option, "optionId"): lookup.text_at(option, "kind") for option in lookup.elements_of(options)
-        }
+        # Their number was limited when the request came.
+        offered = lookup.elements_of(options, len(options))
+        return {lookup.text_at(option, "optionId"): lookup.text_at(option, "kind") for option in offered}
 
 
 class AgentRequests:

@@ -15,7 +15,7 @@ from acp_gateway.core.agent_requests import AgentRequest, AgentRequests
 from acp_gateway.core.capabilities import Abilities
 from acp_gateway.core.cut_turns import cut_reason
 from acp_gateway.core.journal import Journal
-from acp_gateway.core.mcp_servers import McpPolicy
+from acp_gateway.core.mcp_servers import LIST_LENGTH, McpPolicy
 from acp_gateway.core.output import HookEvent, Outgoing
 from acp_gateway.core.registry import Registry
 from acp_gateway.core.sessions import SESSION_ID_SIZE, Client, Request, Session
@@ -77,6 +77,14 @@ class Policy:
     """Content blocks of one prompt."""
     max_listed_sessions: int = 2000
     """Sessions on one page of an agent's response to `session/list`."""
+    max_mcp_servers: int = LIST_LENGTH
+    """MCP servers of one session."""
+    max_additional_directories: int = 64
+    """Directories of one session beside its `cwd`."""
+    max_permission_options: int = 256
+    """Options of one permission request."""
+    initialize_response_size: int = 64 * 1024
+    """Bytes of an agent's response to `initialize`."""
     version: str = "0"
     """Version of the gateway, for agents."""
     common: bool = False

@@ -25,9 +25,6 @@ VERSION: Final = 1
 """Protocol version offered to an agent that several clients share: the one that all clients speak."""
 
 
-ANSWER_SIZE: Final = 64 * 1024
-"""Maximum size of an agent's response to `initialize`, in bytes; it has a few thousand, and is searched many times."""
-
 MAX_AUTH_METHODS: Final = 64
 """Maximum number of authentication methods of an agent; further ones are left out."""
 

@@ -93,8 +93,9 @@ class Initialization:
                 agent.remove_session(session)
 
     def _initialized(self, _request: Request, response: Message) -> None:
-        if len(response.text) > capabilities.ANSWER_SIZE:
-            why = f"the agent's answer to initialize has more than {capabilities.ANSWER_SIZE} bytes"
+        most = self._agent.policy.initialize_response_size
+        if len(response.text) > most:
+            why = f"the agent's answer to initialize has more than initialize_response_size ({most} bytes)"
             response = jsonrpc.parse(jsonrpc.error(response.id, jsonrpc.INTERNAL_ERROR, why))
         waiters = self._agent.waiting.release(Until.INITIALIZED)
         held = self._agent.waiting.release(Until.AGENT_READY)

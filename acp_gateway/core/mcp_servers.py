@@ -33,11 +33,8 @@ LIST: Final = "mcpServers"
 NESTED: Final = "nested"
 """Kind of the servers in nested lists, which agents read in their own way."""
 
-LIST_SIZE: Final = 256 * 1024
-"""Maximum size of a list of servers, in bytes; one has a few hundred."""
-
 LIST_LENGTH: Final = 256
-"""Maximum number of servers in a list: each dropped one is a line of the audit."""
+"""Default of the maximum number of servers in a list, and of lists."""
 
 
 def _spellings(name: str) -> bytes:
@@ -88,14 +85,14 @@ class NotUnderstood(ValueError):
     """The list of servers is invalid or ambiguous; the text says what it has to be."""
 
 
-def screen(text: bytes, policy: McpPolicy) -> Screened:
-    """Apply the policy to a request's MCP servers. Raises `NotUnderstood` if they are ambiguous."""
+def screen(text: bytes, policy: McpPolicy, most: int = LIST_LENGTH) -> Screened:
+    """Apply the policy to a request's MCP servers. Raises `NotUnderstood` if they are ambiguous or too many."""
     if policy == "allow":
         return Screened(text)
-    nested = list(_nested(text))
+    nested = list(_nested(text, most))
     edits = [(start, end, _EMPTY.get(text[start : start + 1], b"null")) for start, end in nested]
     plain = spans.splice(text, edits) if edits else text
-    kept, local = _sort(plain, policy)
+    kept, local = _sort(plain, policy, most)
     found = (*local, McpServer("_meta", NESTED)) if nested else tuple(local)
     if policy == "deny" and found:
         return Screened(text, refused=found)
@@ -106,23 +103,21 @@ def screen(text: bytes, policy: McpPolicy) -> Screened:
     return Screened(plain, dropped=found)
 
 
-def _sort(text: bytes, policy: McpPolicy) -> tuple[list[bytes], list[McpServer]]:
+def _sort(text: bytes, policy: McpPolicy, most: int) -> tuple[list[bytes], list[McpServer]]:
     """Return the servers to pass on, as text, and the local ones."""
     servers = lookup.raw_at(text, "params", LIST)
     if servers is None or servers == b"null":
         return [], []
     if servers[:1] != b"[":
         raise NotUnderstood(f"{LIST} must be an array")
-    if len(servers) > LIST_SIZE:
-        raise NotUnderstood(f"{LIST} has at most {LIST_SIZE} bytes")
     kept: list[bytes] = []
     local: list[McpServer] = []
-    for start, end in spans.elements(servers):
+    for start, end in spans.elements(servers, most=most + 1):
         server = servers[start:end]
         if server[:1] != b"{":
             raise NotUnderstood(f"{LIST} must be an array of objects")
-        if len(kept) + len(local) == LIST_LENGTH:
-            raise NotUnderstood(f"{LIST} has at most {LIST_LENGTH} servers")
+        if len(kept) + len(local) == most:
+            raise NotUnderstood(f"{LIST} has at most {most} servers (max_mcp_servers)")
         name = lookup.text_at(server, "name") or ""
         kind = _local_kind(server)
         if kind is None or (isinstance(policy, tuple) and name in policy):
@@ -156,7 +151,7 @@ def _names(server: bytes) -> Iterator[str]:
     return (spans.string_value(member.name) for member in spans.members(server))
 
 
-def _nested(text: bytes) -> Iterator[tuple[int, int]]:
+def _nested(text: bytes, most: int) -> Iterator[tuple[int, int]]:
     """Yield the positions of non-empty lists of servers in the parameters besides the main one, the outermost only."""
     # Only a walk through the request finds positions; most requests have no list but the main one.
     found = len(list(islice(_LISTS.finditer(text), 2)))
@@ -174,8 +169,8 @@ def _nested(text: bytes) -> Iterator[tuple[int, int]]:
             continue
         end = spans.value_end(plain, start)
         count += 1
-        if count > LIST_LENGTH:
-            raise NotUnderstood(f"there are more than {LIST_LENGTH} lists of MCP servers")
+        if count > most:
+            raise NotUnderstood(f"there are more than {most} lists of MCP servers (max_mcp_servers)")
         if text[start:end] not in (b"{}", b"[]", b"null"):
             yield start, end
 

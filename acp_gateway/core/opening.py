@@ -233,7 +233,13 @@ class SessionOpening:
             and past.cwd is not None
         ):
             # Of an earlier gateway process only the path is known, and symbolic links may have changed since.
-            request.directory_check = DirectoryCheck(request, (*access_rules.directories_of(request.message), past.cwd))
+            request.directory_check = DirectoryCheck(
+                request,
+                (
+                    *access_rules.directories_of(request.message),
+                    past.cwd,
+                ),
+            )
         return self._is_checked(request) and self._passes(
             request, preconditions.directories(self._agent, client, request)
         )

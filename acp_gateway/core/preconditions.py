@@ -75,10 +75,11 @@ def joined_directory(agent: AgentState, session: Session, client: Client, reques
 
 def mcp_servers(agent: AgentState, client: Client, request: Request) -> ErrorObject | None:
     """Remove the MCP servers that the policy does not pass on, or refuse the request; audit either."""
-    flaw = access_rules.flaw_of_opening(request.message)
+    policy = agent.policy
+    flaw = access_rules.flaw_of_opening(request.message, policy.max_additional_directories)
     screened = None
     try:
-        screened = screen(request.message.text, agent.policy.mcp_servers)
+        screened = screen(request.message.text, policy.mcp_servers, policy.max_mcp_servers)
     except NotUnderstood as error:
         flaw = flaw or str(error)
     if flaw is not None or screened is None:

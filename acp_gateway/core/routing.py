@@ -158,7 +158,7 @@ class Routing:
             message, len(self._agent.agent_requests), self._agent.agent_requests.size
         ):
             self.refuse(message, why, jsonrpc.INVALID_REQUEST)
-        elif flaw := access_rules.flaw_of_question(message):
+        elif flaw := access_rules.flaw_of_question(message, self._agent.policy):
             self.refuse(message, f"can't be understood: {flaw}", jsonrpc.INVALID_PARAMS)
         else:
             agent_request = AgentRequest(message, rules.audience, None, self._agent.now)

@@ -362,6 +362,10 @@ class Gateway:
             decision_size=limits.decision_size,
             max_prompt_blocks=limits.max_prompt_blocks,
             max_listed_sessions=limits.max_listed_sessions,
+            max_mcp_servers=limits.max_mcp_servers,
+            max_additional_directories=limits.max_additional_directories,
+            max_permission_options=limits.max_permission_options,
+            initialize_response_size=limits.initialize_response_size,
         )
 
     async def _run_agent(self, name: str, section: AgentSection, *, task_status: trio.TaskStatus[Agent]) -> None:

@@ -118,29 +118,30 @@ class _Full(Exception):
     """The result has no room for the rest."""
 
 
-def redact(message: bytes, limit: int) -> bytes:
+def redact(message: bytes, limit: int, largest: int = MAX_SIZE) -> bytes:
     """One line of JSON, in ASCII, that is the message without secrets, or a note of its size where it is no JSON.
 
     Args:
         message: what a peer sent, whatever it is.
         limit: bytes of the result at most, at least `MIN_LIMIT`.
+        largest: bytes of a message that is looked through at all.
     """
-    redacted = redact_json(message, limit)
-    return _encode(describe(message)).encode() if redacted is None else redacted
+    redacted = redact_json(message, limit, largest)
+    return _encode(describe(message, largest)).encode() if redacted is None else redacted
 
 
-def describe(message: bytes) -> str:
+def describe(message: bytes, largest: int = MAX_SIZE) -> str:
     """Return the description of a message for which `redact_json` returns None."""
-    if len(message) <= MAX_SIZE:
+    if len(message) <= largest:
         return f"{len(message)} bytes that are no JSON"
     # Anything else than such a name is not looked through for secrets either.
     method = _METHOD.search(message, 0, _BEGINNING)
-    return f"{len(message)} bytes" + (f" of {method[1].decode()}" if method else "") + ", which is too large to record"
+    return f"{len(message)} bytes" + (f" of {method[1].decode()}" if method else "") + ", more than record_message_size"
 
 
-def redact_json(message: bytes, limit: int) -> bytes | None:
-    """As `redact`; None where the message is no JSON, is nested hundreds of levels deep, or larger than `MAX_SIZE`."""
-    if len(message) > MAX_SIZE:
+def redact_json(message: bytes, limit: int, largest: int = MAX_SIZE) -> bytes | None:
+    """As `redact`; None where the message is no JSON, is nested hundreds of levels deep, or larger than `largest`."""
+    if len(message) > largest:
         return None
     try:
         text = message.decode()

@@ -3,7 +3,6 @@
 import pytest
 
 from acp_gateway.core.access_rules import (
-    DIRECTORIES_LENGTH,
     directories_of,
     flaw_of_opening,
     flaw_of_params,
@@ -15,6 +14,8 @@ from acp_gateway.core.sessions import SESSION_ID_SIZE, Client, Role, SessionScop
 from acp_gateway.protocol import jsonrpc, methods
 from acp_gateway.protocol.jsonrpc import Message, parse
 from tests.core.scene import encode, make_policy
+
+MOST = make_policy().max_additional_directories
 
 CONTROLLER = Client("a", SessionScope("me"))
 OBSERVER = Client("b", SessionScope("me"), Role.OBSERVER)
@@ -161,7 +162,7 @@ def test_a_session_may_be_named_properly_or_not_at_all(params: dict[str, object]
         *(
             (
                 {"cwd": "/srv", "additionalDirectories": value},
-                "additionalDirectories must be an array of at most 64 strings",
+                "additionalDirectories must be an array of at most 64 strings (max_additional_directories)",
             )
             for value in (
                 "/x",
@@ -171,7 +172,7 @@ def test_a_session_may_be_named_properly_or_not_at_all(params: dict[str, object]
                 [7],
                 ["/x", None],
                 ["/x", ["/y"]],
-                ["/x"] * (DIRECTORIES_LENGTH + 1),
+                ["/x"] * (MOST + 1),
             )
         ),
         ({"additionalDirectories": ["/x"]}, "additionalDirectories need a cwd beside them"),
@@ -180,7 +181,7 @@ def test_a_session_may_be_named_properly_or_not_at_all(params: dict[str, object]
 )
 def test_where_a_session_is_to_be_opened_must_be_what_is_checked(params: dict[str, object], flaw: str) -> None:
     message = request(methods.NEW, **params)
-    assert (flaw_of_params(message) or flaw_of_opening(message)) == flaw
+    assert (flaw_of_params(message) or flaw_of_opening(message, MOST)) == flaw
 
 
 @pytest.mark.parametrize(
@@ -192,25 +193,32 @@ def test_where_a_session_is_to_be_opened_must_be_what_is_checked(params: dict[st
         ({"cwd": ""}, ("",)),
         ({"cwd": "/srv", "mcpServers": 7, "cwds": 7, "_meta": {"Cwd": 7}}, ("/srv",)),
         ({"additionalDirectories": ["/y", "/x"], "cwd": "/srv"}, ("/srv", "/y", "/x")),
-        ({"cwd": "/srv", "additionalDirectories": ["/x"] * DIRECTORIES_LENGTH}, ("/srv", *["/x"] * DIRECTORIES_LENGTH)),
+        ({"cwd": "/srv", "additionalDirectories": ["/x"] * MOST}, ("/srv", *["/x"] * MOST)),
     ],
 )
 def test_the_directories_of_a_session_come_in_order(params: dict[str, object], directories: tuple[str, ...]) -> None:
     opening = request(methods.NEW, **params)
-    assert flaw_of_opening(opening) is None
+    assert flaw_of_opening(opening, MOST) is None
     assert directories_of(opening) == directories
 
 
 def test_directories_are_what_they_mean_however_they_are_escaped() -> None:
     params = rb'{"c\u0077d":"\/s\u0072v","additionalDirectories" : [ "/\ud83d" , "a\"b" ]}'
     opening = parse(b'{"id":1,"method":"session/new","params":%b}' % params)
-    assert flaw_of_opening(opening) is None
+    assert flaw_of_opening(opening, MOST) is None
     assert directories_of(opening) == ("/srv", "/\ud83d", 'a"b')
+
+
+def test_max_additional_directories_may_exceed_what_other_arrays_may_have() -> None:
+    opening = request(methods.NEW, cwd="/srv", additionalDirectories=["/x"] * 1500)
+    assert flaw_of_opening(opening, 1500) is None
+    assert len(directories_of(opening)) == 1501
+    assert "max_additional_directories" in str(flaw_of_opening(opening, 1499))
 
 
 def test_a_request_without_parameters_names_no_directory() -> None:
     opening = parse(b'{"id":1,"method":"session/new"}')
-    assert flaw_of_opening(opening) is None
+    assert flaw_of_opening(opening, MOST) is None
     assert directories_of(opening) == ()
 
 
@@ -218,7 +226,7 @@ def test_a_list_of_directories_is_read_no_further_than_it_may_be_long() -> None:
     opening = parse(
         b'{"id":1,"method":"session/new","params":{"cwd":"/","additionalDirectories":[%b""]}}' % (b'"",' * 300_000)
     )
-    assert flaw_of_opening(opening) is not None
+    assert flaw_of_opening(opening, MOST) is not None
 
 
 def test_who_is_kept_to_some_workspaces_may_tell_nothing_that_names_no_session() -> None:

@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 
-from acp_gateway.core.access_rules import OPTIONS
 from acp_gateway.core.agent_requests import LONG, AgentRequest
 from acp_gateway.core.output import AuditEvent
 from acp_gateway.core.sessions import Role
@@ -137,13 +136,14 @@ def test_an_answer_that_some_would_take_for_a_request_reaches_no_agent(more: str
 
 
 def test_a_permission_request_with_more_options_than_the_limit_is_refused() -> None:
-    scene, ann, bob = together()
-    scene.agent.ask_permission("q", options=tuple(map(str, range(OPTIONS + 1))))
-    assert scene.agent.hears()["error"]["code"] == -32602
+    scene, ann, bob = together(Scene(make_policy(max_permission_options=1500)))
+    scene.agent.ask_permission("q", options=tuple(map(str, range(1501))))
+    error = scene.agent.hears()["error"]
+    assert (error["code"], "at most 1500 options (max_permission_options)" in error["message"]) == (-32602, True)
     assert (ann.heard(), bob.heard()) == ([], [])
-    scene.agent.ask_permission("r", options=tuple(map(str, range(OPTIONS))))
-    ann.choose(ann.hears(), "255")
-    assert scene.agent.hears() == answered("r", selected("255"))
+    scene.agent.ask_permission("r", options=tuple(map(str, range(1500))))
+    ann.choose(ann.hears(), "1499")
+    assert scene.agent.hears() == answered("r", selected("1499"))
 
 
 @pytest.mark.parametrize("body", [{"error": {"code": 1, "message": "x" * 300}}, {"result": {"outcome": "x" * 300}}])

@@ -83,6 +83,14 @@ def test_an_agent_with_a_connection_of_its_own_that_an_observer_comes_to_first_g
     assert scene.agent.hears()["params"]["clientInfo"]["name"] == "acp-gateway"
 
 
+def test_an_answer_to_initialize_of_more_than_initialize_response_size_is_an_error_that_names_it() -> None:
+    scene = Scene(make_policy(initialize_response_size=len(WELCOME)))
+    ann = scene.join("ann", initialize=False)
+    ann.say(initialize_with())
+    scene.agent.say(b'{"result":%b,"id":1}' % WELCOME)
+    assert "initialize_response_size" in ann.hears()["error"]["message"]
+
+
 def test_several_clients_that_initialize_at_once_wait_for_one_answer_and_get_it_under_their_ids() -> None:
     scene = Scene()
     peers = [scene.join(name, initialize=False) for name in ("ann", "bob", "cem")]

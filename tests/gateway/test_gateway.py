@@ -1,5 +1,6 @@
 """Which agent for whom: who may come in, the hub that each gets, and what ends a connection from the gateway's side."""
 
+import dataclasses
 import json
 import logging
 import math
@@ -18,6 +19,7 @@ import trio
 from acp_gateway import __version__
 from acp_gateway.config.limits import LimitsSection
 from acp_gateway.config.load import AgentSection, WorkspaceSection
+from acp_gateway.core.agent_state import Policy
 from acp_gateway.core.sessions import DirectoryCheckResult, Role
 from acp_gateway.errors import (
     AccessError,
@@ -48,6 +50,7 @@ from acp_gateway.transports.memory import memory_message_stream_pair
 from acp_gateway.transports.streams import CloseReason
 from acp_gateway.transports.timers import TaskSpawner
 from tests.core.registered import AgentDouble
+from tests.core.scene import make_policy
 from tests.doubles import (
     INITIALIZE,
     OBLIGING_AGENT,
@@ -611,6 +614,17 @@ async def test_the_configuration_reaches_those_who_go_by_it(scope: Scope, scene:
     launch = gateway._launch("fake", section)
     assert (launch.cwd, launch.max_message_size) == (str(tmp_path / "proj"), 17)
     assert (launch.eof_grace, launch.term_grace) == (1.5, 2.5)
+
+
+def test_every_option_of_limits_that_the_core_has_reaches_it_and_has_the_same_default(scene: Scene) -> None:
+    names = [field.name for field in dataclasses.fields(Policy) if hasattr(LimitsSection, field.name)]
+    assert {"max_mcp_servers", "max_additional_directories", "max_permission_options"} < set(names)
+    values = {name: 1000 + number for number, name in enumerate(names)}
+    policy = scene.gateway(limits=LimitsSection(**values))._policy(agent())
+    assert {name: getattr(policy, name) for name in names} == values
+    plain, defaults = make_policy(), LimitsSection()
+    late = ("max_mcp_servers", "max_additional_directories", "max_permission_options", "initialize_response_size")
+    assert [getattr(plain, name) for name in late] == [getattr(defaults, name) for name in late]
 
 
 def test_by_default_nothing_is_served_by_clients_and_nothing_is_ever_too_late(scene: Scene) -> None:

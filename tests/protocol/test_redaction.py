@@ -315,7 +315,7 @@ def test_the_largest_message_is_looked_through_and_a_larger_one_is_told_by_metho
     assert redact(largest, 2 * MAX_SIZE) == largest
     more = message % (b"x" * MAX_SIZE)
     assert redact_json(more, LIMIT) is None
-    assert redact(more, LIMIT) == b'"%d bytes of session/update, which is too large to record"' % len(more)
+    assert redact(more, LIMIT) == b'"%d bytes of session/update, more than record_message_size"' % len(more)
     odd = b'{"method":"acpgw_hunter2","a":"' + b"x" * MAX_SIZE + b'"}'
     assert b"hunter2" not in redact(odd, LIMIT)
 

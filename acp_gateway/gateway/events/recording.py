@@ -15,7 +15,9 @@ import os
 import re
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, Literal, Protocol
 
@@ -34,12 +36,6 @@ FORMAT_MEMBER: Final = "acp-gateway-recording"
 
 VERSION: Final = 1
 
-MAX_MESSAGE_LENGTH: Final = 4 * MAX_SIZE
-"""Bytes of one message in a recording: characters become escapes there."""
-
-SHARE: Final = 0.25
-"""Part of the event loop's time that recording may take in the long run: it must not stop those who work."""
-
 BURST: Final = 0.5
 """Seconds that it may take at once: a history of some thousand messages is recorded as a whole."""
 
@@ -53,6 +49,20 @@ MAX_TEXT_LENGTH: Final = 4096
 """Characters that are recorded of what is no message."""
 
 _log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class RecordingLimits:
+    """Limits of what recording may cost those who work."""
+
+    message_size: int = MAX_SIZE
+    """Bytes of a message that is looked through; its recording has up to four times as many: characters become
+    escapes there."""
+    share: float = 0.25
+    """Part of the event loop's time that recording may take in the long run."""
+
+
+_DEFAULTS: Final = RecordingLimits()
 
 
 class Tape(Protocol):
@@ -78,14 +88,15 @@ class Recording(Protocol):
 def recording_of(section: GatewaySection, *, log_bodies: bool) -> Recording | None:
     """Return the recorder that configuration and command line ask for, or None. A recorder is warned of in the log."""
     recordings: list[Recording] = []
+    limits = RecordingLimits(section.record_message_size, section.record_share)
     if section.record_dir is not None:
         _log.warning("messages are recorded in %s: what people and agents say will be there", section.record_dir)
-        recordings.append(Recorder(section.record_dir, section.record_limit))
+        recordings.append(Recorder(section.record_dir, section.record_limit, limits))
     if log_bodies:
         _log.warning(
             "bodies are logged: what people and agents say will be in this log, secrets redacted as far as known"
         )
-        recordings.append(LogRecorder())
+        recordings.append(LogRecorder(limits))
     return Recorders(recordings) if recordings else None
 
 
@@ -95,6 +106,7 @@ class Recorder:
     Args:
         directory: made where there is none.
         limit: bytes of all recordings in it together, those of before included; then nothing more is recorded.
+        limits: of single messages.
         now: says the time, in seconds since 1970.
         clock: says how much time passes, in seconds.
     """
@@ -103,6 +115,7 @@ class Recorder:
         self,
         directory: Path,
         limit: int,
+        limits: RecordingLimits = _DEFAULTS,
         *,
         now: Callable[[], float] = time.time,
         clock: Callable[[], float] = time.monotonic,
@@ -110,7 +123,8 @@ class Recorder:
         self._directory = directory
         self._now = now
         self._clock = clock
-        self.share = Share()
+        self.limits = limits
+        self.share = Share(limits.share)
         # Bytes that may still be written; below zero once something did not fit.
         self._left = limit
         # Whether the log has been told why a recording is not complete.
@@ -174,7 +188,8 @@ class _FileTape:
             self._clock() - self._started,
             b"client" if direction == "from_client" else b"agent",
         )
-        contents = [self._recorder.share.inspect(m, _content, _omitted) for m in messages]
+        look = partial(_content, largest=self._recorder.limits.message_size)
+        contents = [self._recorder.share.inspect(message, look, _omitted) for message in messages]
         lines = b"".join([b"%b%b}\n" % (start, content) for content in contents if content])
         if self._recorder.take(len(lines)):
             self._put(lines)
@@ -198,19 +213,19 @@ class _FileTape:
 
 def _omitted(message: bytes) -> bytes:
     """The member of a line in place of what was said when recording had taken too much time."""
-    return _text(f"{len(message)} bytes, not looked through: recording took more than its share of the time")
+    return _text(f"{len(message)} bytes, not looked through: recording took more than record_share of the time")
 
 
-def _content(message: bytes) -> bytes:
+def _content(message: bytes, largest: int) -> bytes:
     """The member of a line that says what was said; empty for what is about the link."""
     if _is_about_link(message):
         return b""
-    redacted = redact_json(message, MAX_MESSAGE_LENGTH)
+    redacted = redact_json(message, 4 * largest, largest)
     if redacted is not None:
         return b'"message":%b' % redacted
     # A message that was cut or misspelled has its secrets in places that can't be found.
-    is_broken = len(message) > MAX_SIZE or message.lstrip()[:1] in (b"{", b"[")
-    text = describe(message) if is_broken else redact_text(message.decode(errors="replace"), MAX_TEXT_LENGTH)
+    is_broken = len(message) > largest or message.lstrip()[:1] in (b"{", b"[")
+    text = describe(message, largest) if is_broken else redact_text(message.decode(errors="replace"), MAX_TEXT_LENGTH)
     return _text(text)
 
 
@@ -232,10 +247,12 @@ class Share:
     """The part of the time that looking through messages may take, as a leaky bucket of seconds.
 
     Args:
+        share: the part.
         clock: says how much time passes, in seconds.
     """
 
-    def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
+    def __init__(self, share: float, clock: Callable[[], float] = time.perf_counter) -> None:
+        self._share = share
         self._clock = clock
         # When what was taken so far is made up for.
         self._even_at = -math.inf
@@ -243,33 +260,35 @@ class Share:
     def inspect(self, message: bytes, transform: Callable[[bytes], bytes], omit: Callable[[bytes], bytes]) -> bytes:
         """Return `transform` of a message, or `omit` of it if too much time was used already."""
         began = self._clock()
-        if self._even_at - began > BURST / SHARE:
+        if self._even_at - began > BURST / self._share:
             return omit(message)
         looked = transform(message)
-        self._even_at = max(self._even_at, began) + (self._clock() - began) / SHARE
+        self._even_at = max(self._even_at, began) + (self._clock() - began) / self._share
         return looked
 
 
 class LogRecorder:
     """Records into the log, one line for each message."""
 
-    def __init__(self) -> None:
-        self._share = Share()
+    def __init__(self, limits: RecordingLimits = _DEFAULTS) -> None:
+        self._look = partial(_body, largest=limits.message_size)
+        self._share = Share(limits.share)
 
     def open(self, connection: str, about: Mapping[str, Any]) -> Tape:
         """As `Recording.open`; what it is about is in the log already."""
-        return _LogTape(connection, self._share)
+        return _LogTape(connection, self._look, self._share)
 
 
 class _LogTape:
-    def __init__(self, connection: str, share: Share) -> None:
+    def __init__(self, connection: str, look: Callable[[bytes], bytes], share: Share) -> None:
         self._connection = connection
+        self._look = look
         self._share = share
 
     def write(self, direction: Direction, messages: Sequence[bytes]) -> None:
         arrow = "<-" if direction == "from_client" else "->"
         for message in messages:
-            body = self._share.inspect(message, _body, _omitted_body)
+            body = self._share.inspect(message, self._look, _omitted_body)
             if body:
                 _log.info("%s: %s %s", self._connection, arrow, body.decode())
 
@@ -277,12 +296,12 @@ class _LogTape:
         """Nothing is open."""
 
 
-def _body(message: bytes) -> bytes:
-    return b"" if _is_about_link(message) else redact(message, MAX_BODY_LENGTH)
+def _body(message: bytes, largest: int) -> bytes:
+    return b"" if _is_about_link(message) else redact(message, MAX_BODY_LENGTH, largest)
 
 
 def _omitted_body(message: bytes) -> bytes:
-    return b"%d bytes, not looked through: logging bodies took more than its share of the time" % len(message)
+    return b"%d bytes, not looked through: logging bodies took more than record_share of the time" % len(message)
 
 
 class Recorders:

@@ -17,7 +17,6 @@ from acp_gateway.gateway.events.recording import (
     BURST,
     MAX_BODY_LENGTH,
     MAX_TEXT_LENGTH,
-    SHARE,
     LogRecorder,
     Recorder,
     Recorders,
@@ -235,8 +234,21 @@ def test_what_was_asked_for_is_recorded_and_warned_of(directory: Path, caplog: p
 def test_a_message_that_is_too_large_to_look_through_is_told_by_its_method_and_size(directory: Path) -> None:
     message = b'{"method":"session/update","params":"' + b"hunter2" * 100_000 + b'"}'
     recorder(directory).open("c1", {}).write("to_client", [message])
-    text = f"{len(message)} bytes of session/update, which is too large to record"
+    text = f"{len(message)} bytes of session/update, more than record_message_size"
     assert lines(directory)[1] == {"t": 0.25, "from": "agent", "text": text}
+
+
+def test_a_message_of_more_than_record_message_size_is_told_by_its_size(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    section = GatewaySection(record_dir=tmp_path, record_message_size=len(PROMPT) - 1)
+    recording = recording_of(section, log_bodies=True)
+    assert recording is not None
+    recording.open("c1", {}).write("from_client", [PROMPT])
+    (path,) = tmp_path.glob("*.jsonl")
+    for text in (path.read_text(), caplog.text):
+        assert f"{len(PROMPT)} bytes of session/prompt, more than record_message_size" in text
 
 
 def test_looking_through_messages_takes_a_share_of_the_time_and_no_more() -> None:
@@ -248,7 +260,7 @@ def test_looking_through_messages_takes_a_share_of_the_time_and_no_more() -> Non
         looked += 1
         return message
 
-    share = Share(lambda: now)
+    share = Share(0.1, lambda: now)
     told = [share.inspect(b"x", look, lambda _: b"omitted") for _ in range(1000)]
     assert told == [b"x"] * looked + [b"omitted"] * (1000 - looked)
     assert BURST <= looked * 0.01 <= 2 * BURST
@@ -256,7 +268,7 @@ def test_looking_through_messages_takes_a_share_of_the_time_and_no_more() -> Non
     for _ in range(100_000):
         now += 0.001
         share.inspect(b"x", look, lambda _: b"omitted")
-    assert abs((looked - before) * 0.01 / now - SHARE) < 0.05
+    assert abs((looked - before) * 0.01 / now - 0.1) < 0.02
 
 
 def test_what_was_not_looked_through_is_noted_in_its_place(
@@ -266,7 +278,7 @@ def test_what_was_not_looked_through_is_noted_in_its_place(
     monkeypatch.setattr(Share, "inspect", lambda _share, message, _look, omit: omit(message))
     tape = Recorders([recorder(directory), LogRecorder()]).open("c1", {})
     tape.write("from_client", [b'{"method":"x","a":"hunter2"}'])
-    text = "28 bytes, not looked through: recording took more than its share of the time"
+    text = "28 bytes, not looked through: recording took more than record_share of the time"
     assert lines(directory)[1]["text"] == text
     assert caplog.records[-1].message.startswith("c1: <- 28 bytes, not looked through")
 
@@ -287,4 +299,4 @@ def test_a_large_message_is_not_read_to_find_out_whether_it_is_about_the_link(
 
     monkeypatch.setattr("acp_gateway.gateway.events.recording.method_of", method_of)
     recorder(directory).open("c1", {}).write("to_client", [message])
-    assert "too large" in lines(directory)[1]["text"]
+    assert "more than record_message_size" in lines(directory)[1]["text"]
