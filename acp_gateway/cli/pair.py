@@ -18,8 +18,8 @@ from acp_gateway.cli.tokens import check_names, record_token
 from acp_gateway.errors import ConfigError, GatewayError, Unreachable, UsageError
 
 if TYPE_CHECKING:
-    from acp_gateway.client.pairing import Offer, Place
-    from acp_gateway.client.ssh import Way
+    from acp_gateway.client.pairing import Candidate, Offer
+    from acp_gateway.client.ssh import SshTarget
     from acp_gateway.config.addresses import Address
     from acp_gateway.config.hosts import Host
     from acp_gateway.config.load import Config
@@ -84,7 +84,7 @@ def pair(
     import trio
 
     from acp_gateway.client.pairing import label_of
-    from acp_gateway.client.ssh import Way
+    from acp_gateway.client.ssh import SshTarget
     from acp_gateway.config.host_writer import check_host
     from acp_gateway.config.hosts import hosts_path, load_hosts
 
@@ -94,21 +94,21 @@ def pair(
     label_of(label)
     path = hosts_path()
     before = load_hosts(path).get(name)
-    way = Way(
+    target = SshTarget(
         address,
         command or (before.command if before else None),
         ssh_options or (before.ssh_options if before else ()),
         asks=sys.stdin.isatty() and sys.stderr.isatty(),
     )
-    if way.asks and not was_given("connect_timeout"):
+    if target.asks and not was_given("connect_timeout"):
         connect_timeout = TYPING_TIMEOUT
 
     # Fail before a token is created that could not be saved.
     check_host(path, name, dict.fromkeys(_WRITTEN, "x"))
 
     entry = _Entry(path, name, before)
-    place, offer, replaced = trio.run(
-        partial(_pair, way, entry, label=label, agents=agents, time_limit=connect_timeout)
+    candidate, offer, replaced = trio.run(
+        partial(_pair, target, entry, label=label, agents=agents, time_limit=connect_timeout)
     )
     if not replaced:
         click.echo(
@@ -117,7 +117,7 @@ def pair(
             f"`acp-gateway token revoke` on {address.host} ends it",
             err=True,
         )
-    click.echo(f'Paired with {address.host} ({place.address}), saved as "{name}" in {path}.', err=True)
+    click.echo(f'Paired with {address.host} ({candidate.address}), saved as "{name}" in {path}.', err=True)
     click.echo(f"The token's id is {offer.token_id}. Next:", err=True)
     click.echo(f"paired: acp-gateway connect {name} --print-config zed")
 
@@ -135,7 +135,7 @@ class _Entry:
     def token_path(self) -> Path:
         return self.path.with_name(f"{self.name}.token")
 
-    def write(self, place: "Place", offer: "Offer", way: "Way") -> None:
+    def write(self, candidate: "Candidate", offer: "Offer", target: "SshTarget") -> None:
         """Write the token, then the entry; both or neither. Raises `ConfigError`."""
         from acp_gateway.config.host_writer import replace_file, write_host
 
@@ -145,14 +145,14 @@ class _Entry:
             old = None  # There is no usable token.
         replace_file(self.token_path, offer.token + "\n")
         options: dict[str, str | tuple[str, ...] | None] = {
-            "url": str(place.address),
+            "url": str(candidate.address),
             "token_file": self.token_path.name,
             "token_id": offer.token_id,
-            "pin": place.pin,
-            "command": offer.command or way.command,
-            "ssh_options": way.options or None,
+            "pin": candidate.pin,
+            "command": offer.command or target.command,
+            "ssh_options": target.options or None,
         }
-        if not place.address.tls:
+        if not candidate.address.tls:
             # Over ssh there is no TLS.
             options |= dict.fromkeys(("ca", "cert", "key"))
         try:
@@ -166,31 +166,31 @@ class _Entry:
 
 
 async def _pair(
-    way: "Way", entry: _Entry, *, label: str, agents: tuple[str, ...], time_limit: float
-) -> "tuple[Place, Offer, bool]":
+    target: "SshTarget", entry: _Entry, *, label: str, agents: tuple[str, ...], time_limit: float
+) -> "tuple[Candidate, Offer, bool]":
     """Pair, or change nothing. Return the working address, the offer, and whether the previous token is revoked."""
     import trio
 
     from acp_gateway.client import ssh
-    from acp_gateway.client.pairing import open_pairing, places
+    from acp_gateway.client.pairing import candidates, open_pairing
 
-    host_name = way.address.host
+    host_name = target.address.host
     with trio.move_on_after(time_limit):
-        host_name = await ssh.find_host_name(way)
-    _check_same_machine(entry.before, way, host_name)
-    async with open_pairing(way, label=label, agents=agents, time_limit=time_limit) as pairing:
+        host_name = await ssh.find_host_name(target)
+    _check_same_machine(entry.before, target, host_name)
+    async with open_pairing(target, label=label, agents=agents, time_limit=time_limit) as pairing:
         offer = pairing.offer
         try:
-            found = places(offer, way, host_name)
+            found = candidates(offer, target, host_name)
             if not found:
                 raise ConfigError(
-                    f"the gateway on {way.address.host} only listens where this machine can't reach it. There, add "
+                    f"the gateway on {target.address.host} only listens where this machine can't reach it. There, add "
                     "[[listen]] with a wss:// or unix:// url, and pair again"
                 )
-            place = await _try(found, way, offer)
+            candidate = await _try(found, target, offer)
             with trio.fail_after(ANSWER_TIMEOUT):
                 await pairing.keep()
-            entry.write(place, offer, way)
+            entry.write(candidate, offer, target)
         except BaseException as error:
             # Also on Ctrl-C.
             withdrawn = False
@@ -200,7 +200,7 @@ async def _pair(
                     withdrawn = True
                 except GatewayError:
                     pass  # The first error is reported.
-            raise _explain_failure(error, way, offer, withdrawn=withdrawn) from None
+            raise _explain_failure(error, target, offer, withdrawn=withdrawn) from None
         replaces = entry.before.token_id if entry.before else None
         replaced = replaces is None
         if replaces is not None:
@@ -209,22 +209,22 @@ async def _pair(
                     replaced = await pairing.replace(replaces)
                 except GatewayError:
                     pass  # The caller prints a warning.
-        return place, offer, replaced
+        return candidate, offer, replaced
 
 
-def _explain_failure(error: BaseException, way: "Way", offer: "Offer", *, withdrawn: bool) -> BaseException:
+def _explain_failure(error: BaseException, target: "SshTarget", offer: "Offer", *, withdrawn: bool) -> BaseException:
     """Return the error of a failed pairing, with a remark on what it left behind."""
     import trio
 
     if isinstance(error, trio.TooSlowError):
-        error = Unreachable(f"{way}: the connection there has been lost, or hangs")
+        error = Unreachable(f"{target}: the connection there has been lost, or hangs")
     if not isinstance(error, GatewayError):
         return error
     left = (
         "nothing was changed"
         if withdrawn
         else (
-            f"hosts.toml is as it was; should `acp-gateway token list` on {way.address.host} still show the token "
+            f"hosts.toml is as it was; should `acp-gateway token list` on {target.address.host} still show the token "
             f"{offer.token_id}, then `acp-gateway token revoke {offer.token_id}` ends it"
         )
     )
@@ -235,31 +235,31 @@ def _explain_failure(error: BaseException, way: "Way", offer: "Offer", *, withdr
     return type(error)(f"{error}; {left}")
 
 
-async def _try(found: "list[Place]", way: "Way", offer: "Offer") -> "Place":
+async def _try(found: "list[Candidate]", target: "SshTarget", offer: "Offer") -> "Candidate":
     """Return the first candidate at which the gateway answers. Raises the first `Unreachable`, and any other error."""
     from acp_gateway.client import control
     from acp_gateway.client.dialing import Destination
 
     failure: GatewayError | None = None
-    command = offer.command or way.command
-    for place in found:
+    command = offer.command or target.command
+    for candidate in found:
         destination = Destination(
-            place.address,
+            candidate.address,
             None,
             offer.token,
-            place.pin,
+            candidate.pin,
             None,
             MAX_MESSAGE_SIZE,
             control=True,
             command=command,
-            ssh_options=way.options,
+            ssh_options=target.options,
         )
         try:
-            await control.list_sessions(destination, time_limit=TRY_TIMEOUT * (1 if place.address.tls else 3))
+            await control.list_sessions(destination, time_limit=TRY_TIMEOUT * (1 if candidate.address.tls else 3))
         except Unreachable as error:
             failure = failure or error
         else:
-            return place
+            return candidate
     assert failure is not None
     raise failure
 
@@ -284,11 +284,11 @@ def _own_name() -> str:
     return re.sub(r"[^\w .,:@+()-]", "-", platform.node())[:64].strip() or "machine"
 
 
-def _check_same_machine(before: "Host | None", way: "Way", host_name: str) -> None:
+def _check_same_machine(before: "Host | None", target: "SshTarget", host_name: str) -> None:
     """Raise `UsageError` if an entry was written by hand and is for another machine."""
     if before is None or before.token_id is not None:
         return
-    if before.address.host.lower() not in (way.address.host.lower(), host_name.lower()):
+    if before.address.host.lower() not in (target.address.host.lower(), host_name.lower()):
         raise UsageError(
             f"there is a [hosts.{before.name}] in hosts.toml already, for {before.address}; choose another --name, or "
             "remove that one"
@@ -306,7 +306,7 @@ def pair_here(config: Path | None, label: str, agents: tuple[str, ...], nonce: s
     It reads commands on stdin: `keep`, then `replace ID` to revoke the machine's previous token, if pairing made it for
     the same machine. Without `keep`, the new token is revoked at the end of stdin.
     """
-    from acp_gateway.client.pairing import PENDING, WHAT, Offer, find_listeners, is_relayed, label_of
+    from acp_gateway.client.pairing import COMMAND_NAME, PENDING_LIFETIME, Offer, find_listeners, is_relayed, label_of
     from acp_gateway.client.ssh import mark
     from acp_gateway.config.load import load_config
     from acp_gateway.security.token_store import TokenStore
@@ -319,10 +319,10 @@ def pair_here(config: Path | None, label: str, agents: tuple[str, ...], nonce: s
 
     def say(text: str) -> None:
         # A shell's greeting may lack its final newline.
-        click.echo(f"\n{mark(WHAT, 'BEGIN', nonce)}\n{text}\n{mark(WHAT, 'END', nonce)}")
+        click.echo(f"\n{mark(COMMAND_NAME, 'BEGIN', nonce)}\n{text}\n{mark(COMMAND_NAME, 'END', nonce)}")
 
     store = TokenStore(settings.gateway.state_dir)
-    made, secret = store.create(label_of(label), None, agents or None, lifetime=PENDING)
+    made, secret = store.create(label_of(label), None, agents or None, lifetime=PENDING_LIFETIME)
     record_token(settings, "token_created", made)
     decisions = _Decisions(settings, store, made)
     try:

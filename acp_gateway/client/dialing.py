@@ -231,9 +231,9 @@ async def _connect(destination: Destination) -> "SocketBytes | SshBytes":
     address = destination.address
     if address.scheme == "ssh":
         # Imported here to keep start-up fast for the other transports.
-        from acp_gateway.client.ssh import Way, open_relay
+        from acp_gateway.client.ssh import SshTarget, open_relay
 
-        return await open_relay(Way(address, destination.command, destination.ssh_options))
+        return await open_relay(SshTarget(address, destination.command, destination.ssh_options))
     if address.scheme == "unix":
         return await connect_unix(address.path)
     context = None

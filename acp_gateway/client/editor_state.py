@@ -110,7 +110,7 @@ class EditorState:
         if method == INITIALIZE and self.initialize is None:
             self.initialize, self._initialize_id = message, raw_id
         elif method in (LOAD, RESUME) and session_id is not None:
-            self.positions.loads(session_id)
+            self.positions.load_requested(session_id)
 
     def is_initializing(self, raw_id: bytes) -> bool:
         """Return whether an open request is the editor's `initialize` that has not been answered yet."""
@@ -139,7 +139,7 @@ class EditorState:
         """Remove a request that was answered or given up."""
         request = self.requests.pop(raw_id)
         if request.method in (LOAD, RESUME) and request.session is not None:
-            self.positions.loaded(request.session)
+            self.positions.load_ended(request.session)
 
     def close_all(self, message: str, reason: str) -> list[bytes]:
         """Remove all requests; return an error response for each."""

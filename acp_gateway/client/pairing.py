@@ -3,9 +3,9 @@
 A user who can log in as the gateway's user may create tokens anyway, and ssh has verified the machine. So the pin is
 transferred the same way, and there is nothing to compare or copy by hand.
 
-A pairing is atomic. The new token expires after `PENDING` seconds unless the machine connects with it and sends `keep`.
-After the machine has saved its entry, `replace` revokes the previous token. If a step fails, the machine's entry and
-its old token are unchanged, and the new token is revoked or expires.
+A pairing is atomic. The new token expires after `PENDING_LIFETIME` seconds unless the machine connects with it and
+sends `keep`. After the machine has saved its entry, `replace` revokes the previous token. If a step fails, the
+machine's entry and its old token are unchanged, and the new token is revoked or expires.
 """
 
 import ipaddress
@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Final
 
 import trio
 
-from acp_gateway.client.ssh import RemoteCommand, Way, open_command
+from acp_gateway.client.ssh import RemoteCommand, SshTarget, open_command
 from acp_gateway.config.addresses import Address, parse_address, parse_target
 from acp_gateway.errors import ConfigError, ProtocolError, TrustError, Unreachable, UsageError
 from acp_gateway.security.tls import parse_pin, spki_pin
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from acp_gateway.config.load import Config
     from acp_gateway.security.token_store import Token
 
-WHAT: Final = "pairing"
+COMMAND_NAME: Final = "pairing"
 """Name of the command in its begin and end lines."""
 
 KEEP: Final = "keep"
@@ -38,7 +38,7 @@ REPLACE: Final = "replace"
 WITHDRAW: Final = "withdraw"
 """Commands of the paired machine, one a line."""
 
-PENDING: Final = 600.0
+PENDING_LIFETIME: Final = 600.0
 """Seconds until a token expires that was not kept: enough to try several unresponsive addresses, too short to be
 worth stealing."""
 
@@ -93,7 +93,7 @@ class Offer:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class Candidate:
     """A candidate address of a gateway, and the pin of its key if it uses TLS."""
 
     address: Address
@@ -179,7 +179,9 @@ class Pairing:
 
 
 @asynccontextmanager
-async def open_pairing(way: Way, *, label: str, agents: Sequence[str], time_limit: float) -> AsyncIterator[Pairing]:
+async def open_pairing(
+    target: SshTarget, *, label: str, agents: Sequence[str], time_limit: float
+) -> AsyncIterator[Pairing]:
     """Start a pairing over ssh and receive the offer; ssh is ended on exit.
 
     Args:
@@ -193,14 +195,14 @@ async def open_pairing(way: Way, *, label: str, agents: Sequence[str], time_limi
     arguments = ["pair-here", "--label", label]
     for agent in agents:
         arguments += ["--agent", agent]
-    async with open_command(way, WHAT, arguments) as command:
+    async with open_command(target, COMMAND_NAME, arguments) as command:
         offer = None
         with trio.move_on_after(time_limit):
             offer = parse_offer(await command.read_answer())
         if offer is None:
             raise Unreachable(
-                f"{way}: no answer within {time_limit:g} s; does a profile there (.bashrc) wait for input? Try: ssh "
-                f"{way.login} acp-gateway --version; --connect-timeout gives it longer"
+                f"{target}: no answer within {time_limit:g} s; does a profile there (.bashrc) wait for input? Try: ssh "
+                f"{target.login} acp-gateway --version; --connect-timeout gives it longer"
             )
         yield Pairing(command, offer)
 
@@ -241,23 +243,23 @@ def parse_offer(said: bytes) -> Offer:
     return offer
 
 
-def places(offer: Offer, way: Way, host_name: str) -> list[Place]:
+def candidates(offer: Offer, target: SshTarget, host_name: str) -> list[Candidate]:
     """Return the candidate addresses, best first: TLS at each listener's host or at `host_name`, then ssh.
 
     `host_name` is the host's real name in ssh's configuration. Loopback listeners of other machines are skipped, as are
     addresses that hosts.toml can't express: one invalid entry would make the whole file unreadable.
     """
-    found: list[Place] = []
+    found: list[Candidate] = []
     here = Address("tcp", host_name, 0, "").loopback
     for listener in sorted(offer.listeners, key=lambda listener: not listener.address.websocket):
         address = listener.address
         if is_unspecified(address.host):
             address = Address(address.scheme, host_name.lower(), address.port, address.path)
         if (here or not address.loopback) and _is_target(address):
-            found.append(Place(address, listener.pin))
+            found.append(Candidate(address, listener.pin))
     del found[MAX_CANDIDATES:]
     if offer.relayed:
-        found.append(Place(Address("ssh", way.address.host, way.address.port, "", way.address.user), None))
+        found.append(Candidate(Address("ssh", target.address.host, target.address.port, "", target.address.user), None))
     return found
 
 

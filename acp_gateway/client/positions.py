@@ -38,12 +38,12 @@ class Positions:
         # Number of open session/load and session/resume requests, by session.
         self._loading: Counter[str] = Counter()
 
-    def passed(self, notifications: Sequence[bytes]) -> None:
+    def delivered(self, notifications: Sequence[bytes]) -> None:
         """Buffer notifications that were delivered to the editor."""
         if self._known:
             self._recent += notifications
 
-    def marked(self, mark: bytes) -> dict[str, Position]:
+    def apply_mark(self, mark: bytes) -> dict[str, Position]:
         """Apply a mark, and return its valid positions."""
         named = _positions_in(mark)
         self._count(besides=named)
@@ -55,12 +55,12 @@ class Positions:
         self._count()
         return None if session_id in self._loading else self._known.get(session_id)
 
-    def loads(self, session_id: str) -> None:
+    def load_requested(self, session_id: str) -> None:
         """Record a session/load or session/resume request. The next mark after it sets the position."""
         self._loading[session_id] += 1
         self._known.pop(session_id, None)
 
-    def loaded(self, session_id: str) -> None:
+    def load_ended(self, session_id: str) -> None:
         """Record the end of such a request, once for each."""
         self._count()
         self._loading[session_id] -= 1

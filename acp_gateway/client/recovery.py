@@ -97,7 +97,7 @@ class RecoveryState:
 
     @property
     def recovering(self) -> bool:
-        """True during a recovery: messages of the editor have to wait, except those that `may_go`."""
+        """True during a recovery: messages of the editor have to wait, except those that `may_be_sent`."""
         return self._initializing is not None or bool(self._reopening)
 
     def waiting(self) -> list[str]:
@@ -122,7 +122,7 @@ class RecoveryState:
         # Most batches have a mark, and the messages between marks are rarely parsed.
         marks = [at for at, kind in enumerate(map(type, batch)) if kind is Mark]
         for end in (*marks, len(batch)):
-            self._go_down(batch[start:end], outcome)
+            self._process_messages(batch[start:end], outcome)
             start = end + 1
             if end < len(batch):
                 mark = batch[end]
@@ -130,14 +130,14 @@ class RecoveryState:
                 self._mark(mark)
         return outcome
 
-    def _go_down(self, run: Sequence[bytes], outcome: Outcome) -> None:
+    def _process_messages(self, run: Sequence[bytes], outcome: Outcome) -> None:
         """Process messages of the gateway that contain no mark."""
         if not self.recovering and not self._worth_reading(run):
-            self._editor.positions.passed(run)
+            self._editor.positions.delivered(run)
             outcome.to_editor += run
             return
         for message in run:
-            if self._passes_down(message, outcome):
+            if self._passes_to_editor(message, outcome):
                 outcome.to_editor.append(message)
 
     def _worth_reading(self, messages: Sequence[bytes]) -> bool:
@@ -150,11 +150,11 @@ class RecoveryState:
         )
 
     def _mark(self, mark: Mark) -> None:
-        for session_id, (epoch, _) in self._editor.positions.marked(mark).items():
+        for session_id, (epoch, _) in self._editor.positions.apply_mark(mark).items():
             if session_id in self._reopening:
                 self._reopening[session_id].mark(epoch)
 
-    def _passes_down(self, message: bytes, outcome: Outcome) -> bool:
+    def _passes_to_editor(self, message: bytes, outcome: Outcome) -> bool:
         envelope = read_envelope(message) if self.recovering or self._worth_reading([message]) else None
         raw_id, method, failed = envelope or NOTHING
         if raw_id is None:
@@ -162,7 +162,7 @@ class RecoveryState:
                 return False
             if method == CANCEL_REQUEST:
                 self._editor.pending.cancel(raw_at(message, "params", "requestId") or b"")
-            self._editor.positions.passed([message])
+            self._editor.positions.delivered([message])
         elif method is None:
             return self._is_answered(raw_id, message, outcome, failed=failed)
         elif may_be_id(raw_id):
@@ -255,7 +255,7 @@ class RecoveryState:
         """
         return [message for message in unsent if self._is_valid(message)]
 
-    def may_go(self, message: bytes) -> bool:
+    def may_be_sent(self, message: bytes) -> bool:
         """Return whether a message of the editor need not wait for the end of the recovery.
 
         Responses to requests made over the new link are sent at once: the agent may need them to open a session.
@@ -282,7 +282,7 @@ class RecoveryState:
     def _abandon(self) -> None:
         """End a recovery early; the editor keeps its position in sessions of which nothing has passed."""
         for session_id, reopening in self._reopening.items():
-            if not reopening.goes_on:
+            if not reopening.continues:
                 self._editor.positions.put(session_id, reopening.seen)
         self._reopening.clear()
 
@@ -296,7 +296,7 @@ class RecoveryState:
         for session_id, reopening in list(self._reopening.items()):
             if method is None or session_id not in self._editor.sessions:
                 outcome.log_messages.append(f"session {session_id:.80} is lost: the agent can't restore sessions")
-                self._lose(session_id, outcome)
+                self._lose_session(session_id, outcome)
                 continue
             self._reopened += 1
             raw_id = self._editor.unused_id(f"attach:{self._reopened}")
@@ -322,9 +322,9 @@ class RecoveryState:
 
             said = f"{code}{f' ({reason[:80]!r})' if reason else ''}: {reason_of(response)}"
             outcome.log_messages.append(f"session {session_id:.80} is lost: {said}")
-            self._lose(session_id, outcome)
+            self._lose_session(session_id, outcome)
             return
-        if not reopening.goes_on:
+        if not reopening.continues:
             outcome.log_messages.append(
                 f"session {session_id:.80}: the gateway does not know the editor's position: missed updates are lost"
             )
@@ -341,7 +341,7 @@ class RecoveryState:
         agent_requests = elements_at(response, "result", "_meta", META, "questions")
         self._settle(session_id, prompts, agent_requests, outcome)
 
-    def _lose(self, session_id: str, outcome: Outcome) -> None:
+    def _lose_session(self, session_id: str, outcome: Outcome) -> None:
         self._editor.forget(session_id)
         # An observer sends no requests, so no error would report the loss.
         outcome.to_editor.append(gap(session_id, SESSION_LOST))
@@ -375,7 +375,7 @@ class RecoveryState:
             return False
         if reopening.marked:
             # Counted, because the gateway counts it too.
-            self._editor.positions.passed([message])
+            self._editor.positions.delivered([message])
         return True
 
     def _cancel(self, raw_id: bytes, outcome: Outcome) -> None:

@@ -39,7 +39,7 @@ class SessionRestore:
     """The id of the restore request; empty before it."""
     marked: bool = False
     """True after a mark with a position in this session."""
-    goes_on: bool = False
+    continues: bool = False
     """True after a mark that continues the epoch of `seen`."""
     discarded: int = 0
     """Number of updates that did not pass."""
@@ -70,11 +70,11 @@ class SessionRestore:
     def mark(self, epoch: str) -> None:
         """Record a mark with a position in this session."""
         self.marked = True
-        self.goes_on |= self.seen is not None and self.seen[0] == epoch
+        self.continues |= self.seen is not None and self.seen[0] == epoch
 
     def discard(self) -> bool:
         """Return whether to drop an update of the session, and count it if so."""
-        if self.goes_on:
+        if self.continues:
             return False
         self.discarded += 1
         return True

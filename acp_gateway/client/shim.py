@@ -125,7 +125,7 @@ class _Shim:
         self._failed = False
         # Unparked by messages from the gateway and by changes of the link; unparked when the editor is behind.
         self._change = trio.lowlevel.ParkingLot()
-        self._editor_behind = trio.lowlevel.ParkingLot()
+        self._editor_slow = trio.lowlevel.ParkingLot()
 
     async def serve(self) -> GatewayError | None:
         """Relay until one side ends; return the error, None if the editor has closed its end."""
@@ -138,7 +138,7 @@ class _Shim:
 
             nursery.start_soon(until_end, self._uplink.run())
             nursery.start_soon(until_end, self._read_editor())
-            nursery.start_soon(until_end, self._settle_later())
+            nursery.start_soon(until_end, self._confirm_later())
         outcome = outcomes[0]
         if outcome is not None and self._received:
             self._send_to_editor(self._recovery.give_up(str(outcome), outcome.reason))
@@ -178,14 +178,14 @@ class _Shim:
                 self._refuse_message("not UTF-8")
         if self._failed:
             self._failed = False
-            self._uplink.begin()
+            self._uplink.resume_attempts()
             self._recover("the agent had ended, or could not be started")
         if self._recovery.recovering:
             self._held += messages
             self._kept_bytes += sum(map(len, messages))
-            self._send_what_may_go()
+            self._send_allowed()
         else:
-            self._do(self._recovery.from_editor(messages))
+            self._apply(self._recovery.from_editor(messages))
         self._uplink.wake()
 
     @property
@@ -199,7 +199,7 @@ class _Shim:
         Does not wait if the link was lost later. Without any input, waits for a connection: `connect TARGET </dev/null`
         tests whether a gateway can be reached.
         """
-        self._uplink.hurry()
+        self._uplink.use_short_timeout()
         while not (self._uplink.up or self.started) and (self._busy or not self._received):
             await self._change.park()
         with trio.move_on_after(self._answer_timeout):
@@ -231,15 +231,15 @@ class _Shim:
     def receive(self, batch: list[bytes]) -> None:
         """Relay messages of the gateway, and continue or end a recovery."""
         recovering = self._recovery.recovering
-        self._do(self._recovery.from_gateway(batch))
+        self._apply(self._recovery.from_gateway(batch))
         if recovering and self._recovery.recovering:
-            self._send_what_may_go()
+            self._send_allowed()
         elif recovering:
             self._end_recovery()
         if self._editor.pending_bytes <= HIGH_WATER:
             self._uplink.link.acknowledge()
         else:
-            self._editor_behind.unpark_all()
+            self._editor_slow.unpark_all()
         self._change.unpark_all()
 
     def start_over(self, connection_id: str, unsent: list[bytes], why: str) -> None:
@@ -250,13 +250,13 @@ class _Shim:
             self._kept_bytes = sum(map(len, unsent))
         self._recover(why)
 
-    def lose_agent(self, connection_id: str, unsent: list[bytes], why: str) -> None:
+    def agent_lost(self, connection_id: str, unsent: list[bytes], why: str) -> None:
         """Rest until the editor's next message, which starts another agent; at once if requests are open."""
         if not self._recovery.recovering:
             self._lost_link, self._unsent = connection_id, unsent
             self._kept_bytes = sum(map(len, unsent))
         if self.waiting or self._unsent or self._held:
-            self._uplink.begin()
+            self._uplink.resume_attempts()
             self._recover(why)
         else:
             self._failed = True
@@ -268,14 +268,14 @@ class _Shim:
         self._kept_bytes = 0
         self._send_to_editor(self._recovery.give_up(str(error), error.reason))
 
-    async def taken(self) -> None:
+    async def drain(self) -> None:
         """Wait until the editor has read all but `HIGH_WATER` bytes."""
         try:
             await self._editor.drain(HIGH_WATER)
         except LOST:
             pass  # The next write to the editor reports it.
 
-    def _send_what_may_go(self) -> None:
+    def _send_allowed(self) -> None:
         """During a recovery, send the messages that need not wait for its end, in order within each session."""
         unsent, self._unsent = self._partition(self._unsent)
         held, self._held = self._partition(self._held)
@@ -283,18 +283,18 @@ class _Shim:
             outcome = self._recovery.from_editor(held)
             outcome.to_gateway = self._recovery.still_valid([*unsent, *outcome.to_gateway])
             self._kept_bytes = sum(map(len, self._unsent)) + sum(map(len, self._held))
-            self._do(outcome)
+            self._apply(outcome)
 
     def _partition(self, messages: list[bytes]) -> tuple[list[bytes], list[bytes]]:
         """Split messages into those that need not wait for the end of a recovery, and the others."""
         going: list[bytes] = []
         waiting: list[bytes] = []
         for message in messages:
-            (going if self._recovery.may_go(message) else waiting).append(message)
+            (going if self._recovery.may_be_sent(message) else waiting).append(message)
         return going, waiting
 
     def _recover(self, why: str) -> None:
-        self._do(self._recovery.begin_recovery(self._lost_link, self._unsent, why))
+        self._apply(self._recovery.begin_recovery(self._lost_link, self._unsent, why))
         if not self._recovery.recovering:
             self._end_recovery()
 
@@ -308,15 +308,15 @@ class _Shim:
         if failure is None:
             log.info("recovered: the new link is in use")
             outcome.to_gateway = self._recovery.still_valid([*unsent, *outcome.to_gateway])
-            self._do(outcome)
+            self._apply(outcome)
             return
         log.error("the agent can't be reached again: %s", failure.message)
         self._failed = True
         self._send_to_editor(outcome.to_editor)
         self._send_to_editor(self._recovery.give_up(failure.message, failure.reason or "agent"))
-        self._uplink.rest("the gateway answered initialize with an error")
+        self._uplink.suspend("the gateway answered initialize with an error")
 
-    def _do(self, outcome: Outcome) -> None:
+    def _apply(self, outcome: Outcome) -> None:
         for log_message in outcome.log_messages:
             log.info("%s", log_message)
         self._send_to_editor(outcome.to_editor)
@@ -332,17 +332,17 @@ class _Shim:
         except LOST as error:
             log.info("the editor: %s", error)
             self._editor_gone = True
-            self._editor_behind.unpark_all()
+            self._editor_slow.unpark_all()
 
     def _refuse_message(self, what: str) -> None:
         """Answer invalid input with a parse error."""
         self._send_to_editor([json_text.error(b"null", _PARSE_ERROR, what, "protocol")])
 
-    async def _settle_later(self) -> None:
+    async def _confirm_later(self) -> None:
         """Confirm messages to the gateway as a slow editor reads them. Returns when its stdout is closed."""
         while not self._editor_gone:
             if self._editor.pending_bytes <= HIGH_WATER:
-                await self._editor_behind.park()
+                await self._editor_slow.park()
                 continue
             try:
                 await self._editor.drain(HIGH_WATER // 2)

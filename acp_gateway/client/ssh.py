@@ -92,7 +92,7 @@ _NOT_FOUND: Final = 127
 
 
 @dataclass(frozen=True, slots=True)
-class Way:
+class SshTarget:
     """An ssh login, and the program to run there."""
 
     address: Address
@@ -135,14 +135,14 @@ def mark(what: str, edge: Literal["BEGIN", "END"], nonce: str) -> str:
     return f"=== acp-gateway {what} 1 {edge} {nonce} ==="
 
 
-async def open_relay(way: Way) -> "SshBytes":
+async def open_relay(target: SshTarget) -> "SshBytes":
     """Open a byte stream to a gateway's unix socket: the address's path, else the first of its configuration.
 
     Raises `Unreachable`, `TrustError`, `AccessError`, `ConfigError`, `ProtocolError`. Cancelling ends ssh.
     """
     nonce = secrets.token_hex(16)
-    path = way.address.path
-    stream = await _open(way, ["relay", "--nonce", nonce, *(["--socket", path] if path else [])])
+    path = target.address.path
+    stream = await _open(target, ["relay", "--nonce", nonce, *(["--socket", path] if path else [])])
     try:
         await stream.read_past(mark("relay", "BEGIN", nonce))
     except BaseException:
@@ -179,20 +179,20 @@ class RemoteCommand:
 
 
 @asynccontextmanager
-async def open_command(way: Way, what: str, arguments: Sequence[str]) -> AsyncIterator[RemoteCommand]:
+async def open_command(target: SshTarget, what: str, arguments: Sequence[str]) -> AsyncIterator[RemoteCommand]:
     """Run a command of this program on the remote machine, with `--nonce` added, until exit. Raises `ConfigError`."""
     nonce = secrets.token_hex(16)
-    stream = await _open(way, [*arguments, "--nonce", nonce])
+    stream = await _open(target, [*arguments, "--nonce", nonce])
     try:
         yield RemoteCommand(stream, what, nonce)
     finally:
         await stream.aclose()
 
 
-async def find_host_name(way: Way) -> str:
+async def find_host_name(target: SshTarget) -> str:
     """Return the real host name or IP address of the host in ssh's configuration."""
     process = await trio.run_process(
-        [_program(), "-G", *way.arguments()],
+        [_program(), "-G", *target.arguments()],
         capture_stdout=True,
         stderr=subprocess.DEVNULL,
         env=_environment(),
@@ -203,18 +203,18 @@ async def find_host_name(way: Way) -> str:
         name, _, value = line.partition(" ")
         if name == "hostname" and value.strip():
             return value.strip()
-    return way.address.host
+    return target.address.host
 
 
 class SshBytes(ByteStream):
     """Stdin and stdout of a command that ssh runs on another machine. Closing ends ssh, and with it the command."""
 
-    def __init__(self, process: trio.Process, way: Way) -> None:
+    def __init__(self, process: trio.Process, target: SshTarget) -> None:
         assert process.stdin is not None
         assert process.stdout is not None
         assert process.stderr is not None
         self._process = process
-        self._way = way
+        self._target = target
         self._pipes = TrioBytes(trio.StapledStream(process.stdin, process.stdout))
         self._stderr: trio.abc.ReceiveStream = process.stderr
         # The end of stderr; the event is set at its end of file.
@@ -232,7 +232,7 @@ class SshBytes(ByteStream):
         output = bytearray()
         while (found := wanted.search(output)) is None:
             if len(output) > OUTPUT_SIZE:
-                raise ProtocolError(f"{self._way}: {OUTPUT_SIZE} bytes of output without the expected line")
+                raise ProtocolError(f"{self._target}: {OUTPUT_SIZE} bytes of output without the expected line")
             data = self._unread or await self._pipes.receive_some()
             self._unread = b""
             if not data:
@@ -298,44 +298,44 @@ class SshBytes(ByteStream):
 
     def _explain_end(self, output: bytes) -> GatewayError:
         """Return the error for ssh ending with only `output` on its stdout, before the expected line."""
-        way, code, last_line = self._way, self._process.returncode, self._last_line()
+        target, code, last_line = self._target, self._process.returncode, self._last_line()
         stderr = self._stderr_tail.decode(errors="replace")
         if code == _SSH_FAILED:
             if _CHANGED in stderr:
                 key = _FINGERPRINT.search(stderr)
                 return TrustError(
-                    f"{way}: the host key has changed{f' to {key[0]}' if key else ''}: either the machine has a new"
+                    f"{target}: the host key has changed{f' to {key[0]}' if key else ''}: either the machine has a new"
                     " key, or another machine answers; find out before you remove the old key from known_hosts"
                 )
             if _NOT_VERIFIED in stderr:
                 return TrustError(
-                    f"{way}: its host key is not known here yet; log in once with `ssh`, and compare the key that it"
+                    f"{target}: its host key is not known here yet; log in once with `ssh`, and compare the key that it"
                     " shows with the machine's own"
                 )
             if _NOT_ALLOWED.search(last_line):
                 return AccessError(
-                    f"{way}: ssh could not log in without asking: {last_line.rstrip('.')}. Set up a key for ssh "
-                    f"(ssh-copy-id {way.login}), or load it into its agent, and run this again"
+                    f"{target}: ssh could not log in without asking: {last_line.rstrip('.')}. Set up a key for ssh "
+                    f"(ssh-copy-id {target.login}), or load it into its agent, and run this again"
                 )
-            return Unreachable(f"{way}: {last_line or 'ssh failed without an error message; try `ssh -v`'}")
+            return Unreachable(f"{target}: {last_line or 'ssh failed without an error message; try `ssh -v`'}")
         if code in (_NOT_FOUND, _NOT_EXECUTABLE):
-            name = way.command or "acp-gateway"
+            name = target.command or "acp-gateway"
             what = f"{name} was not found there" if code == _NOT_FOUND else f"{name} can't be executed there"
             return ConfigError(
-                f"{way}: {what}: install it there (`{INSTALL}` in a checkout), or give its path, by `command` in"
+                f"{target}: {what}: install it there (`{INSTALL}` in a checkout), or give its path, by `command` in"
                 " hosts.toml or --command of `pair`"
             )
         if code == UsageError.exit_code and _TOO_OLD.search(stderr):
-            return ProtocolError(f"{way}: the acp-gateway there is too old for this; update it ({last_line})")
+            return ProtocolError(f"{target}: the acp-gateway there is too old for this; update it ({last_line})")
         if code in _KINDS and last_line:
-            return _KINDS[code](f"{way}: {last_line.removeprefix('acp-gateway: ')}")
+            return _KINDS[code](f"{target}: {last_line.removeprefix('acp-gateway: ')}")
         if code is not None and code < 0:
-            return Unreachable(f"{way}: {self._describe_end()}")
+            return Unreachable(f"{target}: {self._describe_end()}")
         if code is None:
-            return ProtocolError(f"{way}: the program there is not an acp-gateway: {self._describe_end()}")
+            return ProtocolError(f"{target}: the program there is not an acp-gateway: {self._describe_end()}")
         said = last_line or _last_line(output)
         return ProtocolError(
-            f"{way}: ssh logged in, but the shell there ended before acp-gateway had answered (exit code {code})"
+            f"{target}: ssh logged in, but the shell there ended before acp-gateway had answered (exit code {code})"
             + (f"; it said: {said}" if said else "")
         )
 
@@ -381,8 +381,8 @@ def _environment() -> dict[str, str]:
     return {name: value for name, value in os.environ.items() if not name.startswith("ACP_GATEWAY_TOKEN")}
 
 
-async def _open(way: Way, arguments: Sequence[str]) -> SshBytes:
-    command = [_program(), *way.arguments(), remote_command(way.command, arguments)]
+async def _open(target: SshTarget, arguments: Sequence[str]) -> SshBytes:
+    command = [_program(), *target.arguments(), remote_command(target.command, arguments)]
     try:
         process = await trio.lowlevel.open_process(
             command,
@@ -394,7 +394,7 @@ async def _open(way: Way, arguments: Sequence[str]) -> SshBytes:
         )
     except OSError as error:
         raise ConfigError(f"ssh cannot be started: {error.strerror}", file=command[0]) from error
-    stream = SshBytes(process, way)
+    stream = SshBytes(process, target)
     # A full pipe would block ssh, so stderr is read also while no task reads the stream. The task ends with the stream.
     trio.lowlevel.spawn_system_task(stream.read_stderr)
     return stream

@@ -72,13 +72,13 @@ class UplinkHandler(Protocol):
             why: the cause, for logs and errors.
         """
 
-    def lose_agent(self, connection_id: str, unsent: list[bytes], why: str) -> None:
-        """Handle the end of the agent. There is no connection until `begin`. Arguments as in `start_over`."""
+    def agent_lost(self, connection_id: str, unsent: list[bytes], why: str) -> None:
+        """Handle the end of the agent. There is no connection until `resume_attempts`. Arguments as in `start_over`."""
 
     def give_up(self, error: GatewayError) -> None:
         """Answer open requests with an error, because their answers may take arbitrarily long; attempts continue."""
 
-    async def taken(self) -> None:
+    async def drain(self) -> None:
         """Wait until nearly everything that was received has been passed on."""
 
     def changed(self) -> None:
@@ -114,18 +114,18 @@ class Uplink:
         self._connected_at = 0.0
         self._lost_at = 0.0
         self._progress = (0, 0)
-        # Set by `begin` after `rest`; None while not resting.
-        self._rest: trio.Event | None = None
+        # Set by `resume_attempts` after `suspend`; None while attempts are made.
+        self._suspended: trio.Event | None = None
         # Cancels the current attempt; reports the loss of the current connection, None while there is none.
         self._attempt = trio.CancelScope()
         self._lose: Callable[[Loss], None] | None = None
         # Address of the last attempt.
         self._address = ""
-        # Until the first success: the start of the attempts, their timeout, its scope, and whether `hurry` was called.
+        # Until the first success: the start of the attempts, their timeout, its scope, and `use_short_timeout`.
         self._began = 0.0
         self._connect_timeout = settings.connect_timeout
         self._trying: trio.CancelScope | None = None
-        self._hurried = False
+        self._timeout_is_short = False
 
     @property
     def up(self) -> bool:
@@ -145,24 +145,24 @@ class Uplink:
         if not self.up:
             self._wanted.set()
 
-    def hurry(self) -> None:
+    def use_short_timeout(self) -> None:
         """Use `connect_timeout` for the first success even if the gateway was reached before."""
-        self._hurried = True
+        self._timeout_is_short = True
         self._set_connect_timeout(self._settings.connect_timeout)
 
-    def rest(self, why: str) -> None:
-        """Drop the link, and stay disconnected until `begin`."""
-        self._rest = trio.Event()
+    def suspend(self, why: str) -> None:
+        """Drop the link, and stay disconnected until `resume_attempts`."""
+        self._suspended = trio.Event()
         self._connection_id = None
         self.link = self._new_link()
         if self._lose is not None:
             self._lose(Loss(why))
 
-    def begin(self) -> None:
-        """Connect again after `rest`."""
-        if self._rest is not None:
-            self._rest.set()
-            self._rest = None
+    def resume_attempts(self) -> None:
+        """Connect again after `suspend`."""
+        if self._suspended is not None:
+            self._suspended.set()
+            self._suspended = None
 
     def _new_link(self, window: int | None = WINDOW) -> Link:
         return Link(window=window, caught_up=self._handler.changed)
@@ -170,7 +170,7 @@ class Uplink:
     async def _keep_up(self) -> GatewayError:
         try:
             while True:
-                stream = await self._reach()
+                stream = await self._dial_until_connected()
                 link = self.link
                 loss = await self._serve(link, stream)
                 if link is self.link:
@@ -180,7 +180,7 @@ class Uplink:
 
     # Connecting
 
-    async def _reach(self) -> MaintainedStream:
+    async def _dial_until_connected(self) -> MaintainedStream:
         """Attempt to connect until it succeeds. Raises the `GatewayError` that is final."""
         started = self._handler.started
         failure: GatewayError | None = None
@@ -190,8 +190,8 @@ class Uplink:
                 self._trying = scope
                 self._set_connect_timeout(self._settings.connect_timeout)
             while True:
-                if self._rest is not None:
-                    await self._rest.wait()
+                if self._suspended is not None:
+                    await self._suspended.wait()
                 await self._back_off(BACKOFF_MAX if started else BACKOFF_MAX_AT_START)
                 outcome = await self._try(started=started)
                 if isinstance(outcome, MaintainedStream):
@@ -199,7 +199,7 @@ class Uplink:
                 self._failures += 1
                 log.info("no connection: %s", outcome)
                 failure = outcome
-        raise Unreachable(f"{failure or self._silence()} (tried for {self._connect_timeout:g} s)")
+        raise Unreachable(f"{failure or self._explain_silence()} (tried for {self._connect_timeout:g} s)")
 
     def _set_connect_timeout(self, seconds: float) -> None:
         self._connect_timeout = seconds
@@ -223,7 +223,7 @@ class Uplink:
                 return error
             raise
         self._address = str(target.address)
-        known = not started and not self._hurried and self._settings.knows(self._address)
+        known = not started and not self._timeout_is_short and self._settings.knows(self._address)
         if known and self._connect_timeout < self._settings.known_timeout:
             self._set_connect_timeout(self._settings.known_timeout)
         resume = Resume(self._connection_id, self.link.received)
@@ -249,9 +249,9 @@ class Uplink:
                     return error
                 raise
             return await self._connect(dialed)
-        return Unreachable(self._silence())
+        return Unreachable(self._explain_silence())
 
-    def _silence(self) -> str:
+    def _explain_silence(self) -> str:
         return explain_silence(self._address)
 
     async def _connect(self, dialed: Dialed) -> MaintainedStream | GatewayError:
@@ -285,7 +285,7 @@ class Uplink:
         self._settings.reached(self._address)
         self._wanted = trio.Event()
         self._connected_at = trio.current_time()
-        self._progress = self._counts()
+        self._progress = self._message_counts()
         self._handler.changed()
         return dialed.stream
 
@@ -334,20 +334,20 @@ class Uplink:
                 return Loss(str(error))
             self._handler.receive(batch)
             if not link.resumable:
-                await self._handler.taken()
+                await self._handler.drain()
 
     async def _notice_silence(self, link: Link, lose: Callable[[Loss], None]) -> None:
         await link.keep_alive(self._settings.keepalive)
         lose(Loss(f"nothing was received from the gateway for {self._settings.keepalive:g} s"))
 
-    def _counts(self) -> tuple[int, int]:
+    def _message_counts(self) -> tuple[int, int]:
         return self.link.received, self.link.outbox.confirmed
 
     def _handle_loss(self, loss: Loss) -> None:
         """Resume, start over or rest after a lost connection. Raises the `GatewayError` if the loss is final."""
         now = trio.current_time()
         self._lost_at = now
-        moved = self._counts() != self._progress or now - self._connected_at >= BACKOFF_MAX
+        moved = self._message_counts() != self._progress or now - self._connected_at >= BACKOFF_MAX
         if moved and loss.code != AGENT_GONE:
             self._failures = 0
         else:
@@ -364,8 +364,8 @@ class Uplink:
         if loss.code == AGENT_GONE:
             # A new link would start the agent at once, and forever if it ends each time.
             unsent, connection_id = self.link.outbox.unwritten_messages(), self._connection_id
-            self.rest(loss.why)
-            self._handler.lose_agent(connection_id or "", unsent, loss.why)
+            self.suspend(loss.why)
+            self._handler.agent_lost(connection_id or "", unsent, loss.why)
             return
         if not self.link.resumable or loss.code == TOO_BIG:
             # On the same link, the oversized message would be sent again.

@@ -19,7 +19,7 @@ from acp_gateway.cli.main import main
 from acp_gateway.client import control, pairing, ssh
 from acp_gateway.client.dialing import Destination
 from acp_gateway.client.pairing import Listener, Offer, parse_offer
-from acp_gateway.client.ssh import Way, mark
+from acp_gateway.client.ssh import SshTarget, mark
 from acp_gateway.config import host_writer
 from acp_gateway.config.addresses import parse_address
 from acp_gateway.config.hosts import load_hosts
@@ -41,7 +41,7 @@ class Machine:
         self.relayed = True
         self.kept = False
         self.host_name = "192.0.2.1"
-        self.asked: list[tuple[Way, str, tuple[str, ...]]] = []
+        self.asked: list[tuple[SshTarget, str, tuple[str, ...]]] = []
         # What it is told of its tokens, and what it fails to do then.
         self.told: list[str] = []
         self.broken: set[str] = set()
@@ -51,7 +51,7 @@ class Machine:
 
     @asynccontextmanager
     async def open_pairing(
-        self, way: Way, *, label: str, agents: tuple[str, ...], time_limit: float
+        self, way: SshTarget, *, label: str, agents: tuple[str, ...], time_limit: float
     ) -> AsyncIterator["FakePairing"]:
         self.asked.append((way, label, agents))
         self.tokens.append(mint())
@@ -59,7 +59,7 @@ class Machine:
         token_id = f"{len(self.tokens):08x}"
         yield FakePairing(self, Offer(listeners, self.relayed, "/opt/acp-gateway", self.tokens[-1], token_id))
 
-    async def find_host_name(self, way: Way) -> str:
+    async def find_host_name(self, way: SshTarget) -> str:
         return self.host_name
 
     async def list_sessions(self, destination: Destination, *, time_limit: float) -> control.Listing:
@@ -437,7 +437,7 @@ def test_a_token_of_a_pairing_that_was_killed_does_not_live_long(
             (token,) = TokenStore(tmp_path / "state").tokens()
             assert token.expires is not None
             age = datetime.fromisoformat(token.expires) - datetime.fromisoformat(token.created)
-            assert age.total_seconds() == pytest.approx(pairing.PENDING, abs=1)
+            assert age.total_seconds() == pytest.approx(pairing.PENDING_LIFETIME, abs=1)
             return ""
 
     monkeypatch.setattr("sys.stdin", Killed())

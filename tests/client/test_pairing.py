@@ -14,18 +14,18 @@ from trio.testing import MockClock
 
 from acp_gateway.client.pairing import (
     MAX_CANDIDATES,
+    Candidate,
     Listener,
     Offer,
-    Place,
+    candidates,
     find_listeners,
     is_relayed,
     label_of,
     may_replace,
     open_pairing,
     parse_offer,
-    places,
 )
-from acp_gateway.client.ssh import Way
+from acp_gateway.client.ssh import SshTarget
 from acp_gateway.config.addresses import parse_address, parse_target
 from acp_gateway.config.load import AgentSection, Config, GatewaySection, ListenSection
 from acp_gateway.errors import ConfigError, ProtocolError, Unreachable, UsageError
@@ -51,7 +51,7 @@ def offer(*urls: str, relayed: bool = True, **changes: Any) -> Offer:
     return Offer(listeners, relayed, **values)
 
 
-def urls_of(found: list[Place]) -> list[str]:
+def urls_of(found: list[Candidate]) -> list[str]:
     return [str(place.address) for place in found]
 
 
@@ -164,11 +164,11 @@ def test_anything_else_is_refused_as_well(said: bytes) -> None:
         parse_offer(said)
 
 
-BOX = Way(parse_target("ssh://ann@Box:2222"))
+BOX = SshTarget(parse_target("ssh://ann@Box:2222"))
 
 
 def test_a_listener_for_all_addresses_is_tried_at_the_real_name_and_ssh_comes_last() -> None:
-    found = places(offer("tcp+tls://[::]:7444", "wss://0.0.0.0:7443", "wss://10.0.0.5:7443"), BOX, "Box.Example")
+    found = candidates(offer("tcp+tls://[::]:7444", "wss://0.0.0.0:7443", "wss://10.0.0.5:7443"), BOX, "Box.Example")
     assert urls_of(found) == [
         "wss://box.example:7443/acp",
         "wss://10.0.0.5:7443/acp",
@@ -180,26 +180,26 @@ def test_a_listener_for_all_addresses_is_tried_at_the_real_name_and_ssh_comes_la
 
 def test_a_listener_on_loopback_is_for_who_is_there() -> None:
     made = offer("wss://127.0.0.1:7443", "wss://localhost:7444", relayed=False)
-    assert places(made, BOX, "192.0.2.1") == []
-    assert urls_of(places(made, BOX, "localhost")) == ["wss://127.0.0.1:7443/acp", "wss://localhost:7444/acp"]
-    assert urls_of(places(offer("wss://0.0.0.0:7443", relayed=False), BOX, "::1")) == ["wss://[::1]:7443/acp"]
+    assert candidates(made, BOX, "192.0.2.1") == []
+    assert urls_of(candidates(made, BOX, "localhost")) == ["wss://127.0.0.1:7443/acp", "wss://localhost:7444/acp"]
+    assert urls_of(candidates(offer("wss://0.0.0.0:7443", relayed=False), BOX, "::1")) == ["wss://[::1]:7443/acp"]
 
 
 def test_a_gateway_without_tls_is_reached_through_ssh() -> None:
-    assert urls_of(places(offer(), BOX, "192.0.2.1")) == ["ssh://ann@Box:2222"]
+    assert urls_of(candidates(offer(), BOX, "192.0.2.1")) == ["ssh://ann@Box:2222"]
 
 
 class Far:
     """The other end of a pairing."""
 
     def __init__(self, *answers: str) -> None:
-        self.started: list[tuple[Way, str, list[str]]] = []
+        self.started: list[tuple[SshTarget, str, list[str]]] = []
         self.asked: list[str] = []
         self.closed = False
         self._answers = [*answers]
 
     @asynccontextmanager
-    async def open(self, way: Way, what: str, arguments: list[str]) -> AsyncIterator["Far"]:
+    async def open(self, way: SshTarget, what: str, arguments: list[str]) -> AsyncIterator["Far"]:
         self.started.append((way, what, arguments))
         try:
             yield self
@@ -254,11 +254,11 @@ async def test_an_answer_that_is_none_is_an_error(monkeypatch: pytest.MonkeyPatc
 
 @pytest.mark.parametrize("url", ["wss://box.example:0", "wss://0.0.0.0:7443"])
 def test_what_hosts_toml_could_not_say_is_no_place(url: str) -> None:
-    assert urls_of(places(offer(url), BOX, 'a" b')) == ["ssh://ann@Box:2222"]
+    assert urls_of(candidates(offer(url), BOX, 'a" b')) == ["ssh://ann@Box:2222"]
 
 
 def test_an_offer_of_very_many_addresses_is_not_tried_to_its_end() -> None:
     many = [f"wss://10.0.0.{number}:7443" for number in range(100)]
-    found = urls_of(places(offer(*many), BOX, "box"))
+    found = urls_of(candidates(offer(*many), BOX, "box"))
     assert len(found) == MAX_CANDIDATES + 1
     assert found[-1] == "ssh://ann@Box:2222"

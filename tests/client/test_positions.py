@@ -25,50 +25,50 @@ def mark(**positions: tuple[str, int]) -> bytes:
 def positions() -> Positions:
     """An editor that has seen five updates of a session."""
     positions = Positions()
-    positions.marked(mark(s=("e", 5)))
+    positions.apply_mark(mark(s=("e", 5)))
     return positions
 
 
 def test_what_was_never_marked_is_unknown() -> None:
     positions = Positions()
-    positions.passed([update()])
+    positions.delivered([update()])
     assert positions.at("s") is None
 
 
 def test_a_position_is_the_last_mark_and_the_updates_behind_it(positions: Positions) -> None:
-    positions.passed([update(), update("other"), update()])
+    positions.delivered([update(), update("other"), update()])
     assert positions.at("s") == ("e", 7)
-    positions.passed([update()])
+    positions.delivered([update()])
     assert positions.at("s") == ("e", 8)
     assert positions.at("other") is None
 
 
 def test_updates_before_the_first_mark_do_not_count() -> None:
     positions = Positions()
-    positions.passed([update()])
-    positions.marked(mark(s=("e", 5)))
+    positions.delivered([update()])
+    positions.apply_mark(mark(s=("e", 5)))
     assert positions.at("s") == ("e", 5)
 
 
 def test_a_mark_replaces_what_was_counted(positions: Positions) -> None:
-    positions.passed([update()])
-    assert positions.marked(mark(s=("f", 1))) == {"s": ("f", 1)}
+    positions.delivered([update()])
+    assert positions.apply_mark(mark(s=("f", 1))) == {"s": ("f", 1)}
     assert positions.at("s") == ("f", 1)
 
 
 def test_a_mark_for_one_session_leaves_the_others_where_they_are(positions: Positions) -> None:
-    positions.passed([update(), update("t")])
-    positions.marked(mark(t=("g", 1)))
-    positions.passed([update("t"), update()])
+    positions.delivered([update(), update("t")])
+    positions.apply_mark(mark(t=("g", 1)))
+    positions.delivered([update("t"), update()])
     assert (positions.at("s"), positions.at("t")) == (("e", 7), ("g", 2))
 
 
 def test_a_session_that_was_forgotten_is_unknown_until_the_next_mark(positions: Positions) -> None:
-    positions.passed([update()])
+    positions.delivered([update()])
     positions.forget("s")
     positions.forget("never known")
     assert positions.at("s") is None
-    positions.marked(mark(s=("e", 9)))
+    positions.apply_mark(mark(s=("e", 9)))
     assert positions.at("s") == ("e", 9)
 
 
@@ -76,46 +76,46 @@ def test_a_session_that_was_forgotten_is_unknown_until_the_next_mark(positions: 
 
 
 def test_a_session_that_is_loaded_is_unknown_until_the_next_mark(positions: Positions) -> None:
-    positions.loads("s")
-    positions.passed([update()])
-    positions.loaded("s")
+    positions.load_requested("s")
+    positions.delivered([update()])
+    positions.load_ended("s")
     assert positions.at("s") is None
 
 
 def test_the_mark_behind_the_history_counts(positions: Positions) -> None:
-    positions.loads("s")
-    positions.passed([update()])
-    positions.marked(mark(s=("e", 6)))
+    positions.load_requested("s")
+    positions.delivered([update()])
+    positions.apply_mark(mark(s=("e", 6)))
     assert positions.at("s") is None
-    positions.loaded("s")
-    positions.passed([update()])
+    positions.load_ended("s")
+    positions.delivered([update()])
     assert positions.at("s") == ("e", 7)
 
 
 def test_a_mark_that_a_load_has_crossed_says_nothing_about_the_history_behind_it(positions: Positions) -> None:
-    positions.loads("s")
-    positions.marked(mark(s=("e", 6)))
-    positions.passed([update(), update()])
-    positions.loaded("s")
-    positions.passed([update()])
+    positions.load_requested("s")
+    positions.apply_mark(mark(s=("e", 6)))
+    positions.delivered([update(), update()])
+    positions.load_ended("s")
+    positions.delivered([update()])
     assert positions.at("s") is None
 
 
 def test_a_session_that_is_loaded_twice_is_loaded_when_both_are_answered(positions: Positions) -> None:
-    positions.loads("s")
-    positions.loads("s")
-    positions.marked(mark(s=("e", 6)))
-    positions.loaded("s")
+    positions.load_requested("s")
+    positions.load_requested("s")
+    positions.apply_mark(mark(s=("e", 6)))
+    positions.load_ended("s")
     assert positions.at("s") is None
-    positions.passed([update()])
-    positions.loaded("s")
+    positions.delivered([update()])
+    positions.load_ended("s")
     assert positions.at("s") is None
 
 
 def test_other_sessions_go_on_while_one_is_loaded(positions: Positions) -> None:
-    positions.loads("t")
-    positions.passed([update(), update("t")])
-    positions.loaded("t")
+    positions.load_requested("t")
+    positions.delivered([update(), update("t")])
+    positions.load_ended("t")
     assert positions.at("s") == ("e", 6)
 
 
@@ -135,7 +135,7 @@ def test_other_sessions_go_on_while_one_is_loaded(positions: Positions) -> None:
 )
 def test_an_update_counts_however_it_is_spelled(positions: Positions, spelling: bytes) -> None:
     assert updated_session(spelling) == "s"
-    positions.passed([spelling])
+    positions.delivered([spelling])
     assert positions.at("s") == ("e", 6)
 
 
@@ -153,12 +153,12 @@ def test_an_update_counts_however_it_is_spelled(positions: Positions, spelling: 
 )
 def test_what_is_no_update_does_not_count(positions: Positions, other: bytes) -> None:
     assert updated_session(other) is None
-    positions.passed([other, update()])
+    positions.delivered([other, update()])
     assert positions.at("s") == ("e", 6)
 
 
 def test_a_session_whose_id_holds_a_lone_surrogate_is_another(positions: Positions) -> None:
-    positions.passed([update("\udc00s")])
+    positions.delivered([update("\udc00s")])
     assert positions.at("s") == ("e", 5)
 
 
@@ -176,7 +176,7 @@ def test_a_session_whose_id_holds_a_lone_surrogate_is_another(positions: Positio
     ],
 )
 def test_a_mark_that_cannot_be_parsed_changes_no_position(positions: Positions, text: bytes) -> None:
-    positions.passed([update()])
-    assert positions.marked(text) == {}
-    positions.passed([update()])
+    positions.delivered([update()])
+    assert positions.apply_mark(text) == {}
+    positions.delivered([update()])
     assert positions.at("s") == ("e", 7)

@@ -410,22 +410,22 @@ def test_in_a_recovery_what_is_asked_on_the_new_link_is_answered_at_once(talk: D
     talk.is_asked(3)
     talk.reattached()
     talk.is_asked(4)
-    assert not talk.conversation.may_go(result(3))
-    assert talk.conversation.may_go(result(4))
-    assert not talk.conversation.may_go(result(5))
+    assert not talk.conversation.may_be_sent(result(3))
+    assert talk.conversation.may_be_sent(result(4))
+    assert not talk.conversation.may_be_sent(result(5))
 
 
 def test_in_a_recovery_what_is_about_a_session_that_is_open_again_does_not_wait(talk: Dialogue) -> None:
     talk.opens("t")
     assert talk.loses_link() == []
     prompts = [request(number, "session/prompt", sessionId=name) for number, name in enumerate("stu")]
-    assert not any(map(talk.conversation.may_go, prompts))
+    assert not any(map(talk.conversation.may_be_sent, prompts))
     talk.is_introduced_again()
-    assert not any(map(talk.conversation.may_go, prompts))
+    assert not any(map(talk.conversation.may_be_sent, prompts))
     talk.gateway_says(adopting("acp-gateway:attach:2"))
-    assert [talk.conversation.may_go(prompt) for prompt in prompts] == [False, True, False]
-    assert not talk.conversation.may_go(notification("$/cancel_request", requestId=1))
-    assert not talk.conversation.may_go(request(9, "session/new"))
+    assert [talk.conversation.may_be_sent(prompt) for prompt in prompts] == [False, True, False]
+    assert not talk.conversation.may_be_sent(notification("$/cancel_request", requestId=1))
+    assert not talk.conversation.may_be_sent(request(9, "session/new"))
 
 
 def test_a_prompt_is_not_answered_twice(talk: Dialogue) -> None:
@@ -820,5 +820,5 @@ def test_of_a_turn_that_ended_otherwise_the_log_says_nothing(talk: Dialogue, ans
 
 
 def test_a_cancellation_waits_for_the_end_of_a_recovery_whatever_session_it_names(talk: Dialogue) -> None:
-    assert talk.conversation.may_go(request(1, "session/prompt", sessionId="s"))
-    assert not talk.conversation.may_go(notification("$/cancel_request", requestId=1, sessionId="s"))
+    assert talk.conversation.may_be_sent(request(1, "session/prompt", sessionId="s"))
+    assert not talk.conversation.may_be_sent(notification("$/cancel_request", requestId=1, sessionId="s"))

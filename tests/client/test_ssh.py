@@ -9,7 +9,7 @@ import pytest
 import trio
 
 from acp_gateway.client import ssh
-from acp_gateway.client.ssh import Way, find_host_name, mark, open_command, open_relay, remote_command
+from acp_gateway.client.ssh import SshTarget, find_host_name, mark, open_command, open_relay, remote_command
 from acp_gateway.config.addresses import parse_target
 from acp_gateway.errors import (
     AccessError,
@@ -22,7 +22,7 @@ from acp_gateway.errors import (
 )
 from tests.doubles import TIMEOUT
 
-BOX = Way(parse_target("ssh://ann@box"))
+BOX = SshTarget(parse_target("ssh://ann@box"))
 
 NONCE = 'nonce=${last##*"--nonce "}; nonce=${nonce%% *}; '
 """For a stand-in, the number that it has to say."""
@@ -46,7 +46,7 @@ class StandIn:
         path.write_text(f"#!/bin/sh\nhere=${{0%/*}}; for last; do :; done; {NONCE}\n{lines}\n")
         path.chmod(0o755)
 
-    async def failure(self, way: Way = BOX) -> GatewayError:
+    async def failure(self, way: SshTarget = BOX) -> GatewayError:
         """Return the error of opening a relay."""
         with trio.fail_after(TIMEOUT), pytest.raises(GatewayError) as caught:
             await open_relay(way)
@@ -58,7 +58,7 @@ class StandIn:
 
 
 def test_the_host_is_behind_all_options_and_can_be_none() -> None:
-    way = Way(parse_target("ssh://ann@box:2222/run/socket"), options=("User=bob", "BatchMode=no"))
+    way = SshTarget(parse_target("ssh://ann@box:2222/run/socket"), options=("User=bob", "BatchMode=no"))
     arguments = way.arguments()
     assert arguments[-2:] == ["--", "box"]
     assert arguments[-6:-2] == ["-p", "2222", "-l", "ann"]
@@ -66,8 +66,8 @@ def test_the_host_is_behind_all_options_and_can_be_none() -> None:
     # Of each the first one counts.
     assert options.index("BatchMode=yes") < options.index("BatchMode=no") < options.index("ServerAliveInterval=10")
     assert "-T" in arguments
-    assert Way(parse_target("ssh://box")).arguments()[-3] != "-l"
-    asking = Way(parse_target("ssh://box"), asks=True).arguments()
+    assert SshTarget(parse_target("ssh://box")).arguments()[-3] != "-l"
+    asking = SshTarget(parse_target("ssh://box"), asks=True).arguments()
     assert "BatchMode=yes" not in asking
     assert "RemoteCommand=none" in asking
 
@@ -163,7 +163,7 @@ async def test_the_command_names_the_socket_and_no_variable_has_the_token(
     monkeypatch.setenv("ACP_GATEWAY_TOKEN_FILE", "/secret")
     stand_in.does(f'printf "%s\\n" "$@" > "$here/arguments"; env > "$here/env"; {RELAY}')
     with trio.fail_after(TIMEOUT):
-        stream = await open_relay(Way(parse_target("ssh://box/run/my socket"), "/opt/acp-gateway"))
+        stream = await open_relay(SshTarget(parse_target("ssh://box/run/my socket"), "/opt/acp-gateway"))
         await stream.aclose()
     last = (stand_in.directory / "arguments").read_text().splitlines()[-1]
     assert re.search(r" acp-gateway /opt/acp-gateway relay --nonce [0-9a-f]{32} --socket '/run/my socket'$", last)
@@ -300,7 +300,7 @@ async def test_ssh_that_closes_its_output_and_stays_is_not_waited_for(
 
 async def test_the_program_that_is_not_found_is_named(stand_in: StandIn) -> None:
     stand_in.does("exit 127")
-    assert "/opt/x was not found there" in str(await stand_in.failure(Way(BOX.address, "/opt/x")))
+    assert "/opt/x was not found there" in str(await stand_in.failure(SshTarget(BOX.address, "/opt/x")))
 
 
 async def test_a_greeting_has_an_end(stand_in: StandIn, monkeypatch: pytest.MonkeyPatch) -> None:

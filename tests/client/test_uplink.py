@@ -65,13 +65,13 @@ class Speaker:
     def start_over(self, connection_id: str, unsent: list[bytes], why: str) -> None:
         self.anew.append((connection_id, unsent, why))
 
-    def lose_agent(self, connection_id: str, unsent: list[bytes], why: str) -> None:
+    def agent_lost(self, connection_id: str, unsent: list[bytes], why: str) -> None:
         self.without_agent.append((connection_id, unsent, why))
 
     def give_up(self, error: GatewayError) -> None:
         self.given_up.append(str(error))
 
-    async def taken(self) -> None:
+    async def drain(self) -> None:
         self.waited_for += 1
 
     def changed(self) -> None:
@@ -367,7 +367,7 @@ async def test_after_the_end_of_its_agent_there_is_no_link_before_one_is_wanted(
         uplink.wake()
         await trio.sleep(1000)
         assert len(gateway.attempts) == 1
-        uplink.begin()
+        uplink.resume_attempts()
         await connected(gateway, uplink, owner, 2)
     assert owner.without_agent == [("c1", [], "the agent has ended")]
     assert gateway.attempts[-1][1] == Resume(None, 0)
@@ -474,13 +474,13 @@ async def test_a_gateway_that_knows_nothing_of_resuming_is_begun_with_anew_after
 async def test_at_rest_it_does_not_dial_before_it_is_told_to(gateway: FakeGateway, autojump_clock: MockClock) -> None:
     async with kept_up(gateway) as (uplink, owner):
         await connected(gateway, uplink, owner)
-        uplink.rest("nothing to do")
+        uplink.suspend("nothing to do")
         await trio.sleep(1000)
         gateway.wall_clock.sleep(1000)
         await trio.sleep(1000)
         assert not uplink.up
         assert len(gateway.attempts) == 1
-        uplink.begin()
+        uplink.resume_attempts()
         uplink.wake()
         await connected(gateway, uplink, owner, 2)
     assert gateway.attempts[1][1] == Resume()
