@@ -20,7 +20,8 @@ from acp_gateway.core.journal import Journal
 from acp_gateway.core.multiplexer import Multiplexer
 from acp_gateway.core.output import CheckDirectories, Output
 from acp_gateway.core.registry import Registry
-from acp_gateway.core.sessions import Client, DirectoryCheckResult, SessionScope
+from acp_gateway.core.requests import DirectoryCheckResult
+from acp_gateway.core.sessions import Client, SessionScope
 from acp_gateway.gateway.storage.database import Database
 from acp_gateway.gateway.storage.records import Run, StoredJournal, StoredSession
 from acp_gateway.protocol import jsonrpc, strict_parsing

@@ -13,15 +13,8 @@ from trio.testing import wait_all_tasks_blocked
 from acp_gateway.core.multiplexer import Multiplexer
 from acp_gateway.core.output import AuditEvent, HookEvent
 from acp_gateway.core.registry import Registry
-from acp_gateway.core.sessions import (
-    AgentHandle,
-    Client,
-    DirectoryCheck,
-    DirectoryCheckResult,
-    Role,
-    Session,
-    SessionScope,
-)
+from acp_gateway.core.requests import DirectoryCheck, DirectoryCheckResult
+from acp_gateway.core.sessions import AgentHandle, Client, Role, Session, SessionScope
 from acp_gateway.gateway.access import Access, ConnectRequest, Grant
 from acp_gateway.gateway.agent_supervisor import RunAgent
 from acp_gateway.gateway.attachment import NO_TAPE, Disconnect

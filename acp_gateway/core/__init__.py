@@ -4,7 +4,7 @@ The modules, from the bottom up:
 
 - `journal` and `archive`: the history of a session, and the interface of its storage.
 - `states`: states of clients, sessions and agents, with the transitions between them.
-- `sessions` and `registry`: one session with its clients and requests, and the owners of all sessions.
+- `sessions`, `requests` and `registry`: one session with its clients, their requests, and the owners of all sessions.
 - `waiting`: requests that wait for an event, and the order of each client's requests.
 - `output`: messages and effects, collected for the driver.
 - `agent_requests`, `terminals`, `unopened`, `echoes`, `cut_turns`: parts of the state of an agent process.

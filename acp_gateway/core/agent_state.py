@@ -8,7 +8,7 @@ The modules that decide (`initialization`, `opening`, `turns`, `routing`) share 
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
 
 from acp_gateway.core import capabilities
 from acp_gateway.core.agent_requests import AgentRequest, AgentRequests
@@ -18,7 +18,8 @@ from acp_gateway.core.journal import Journal
 from acp_gateway.core.mcp_servers import LIST_LENGTH, McpPolicy
 from acp_gateway.core.output import HookEvent, Outgoing
 from acp_gateway.core.registry import Registry
-from acp_gateway.core.sessions import SESSION_ID_SIZE, Client, Request, Session
+from acp_gateway.core.requests import ForwardedRequest, Request
+from acp_gateway.core.sessions import SESSION_ID_SIZE, Client, Session
 from acp_gateway.core.states import AGENT_TRANSITIONS, AgentPhase, SessionState, moved
 from acp_gateway.core.terminals import Terminals
 from acp_gateway.core.unopened import Unopened
@@ -29,6 +30,7 @@ from acp_gateway.protocol.link_messages import Mark, acknowledgement
 from acp_gateway.protocol.methods import Capability
 
 if TYPE_CHECKING:
+    from acp_gateway.core.echoes import Echo
     from acp_gateway.core.rejoining import Rejoin
 
 JUST_LOST: Final = 5.0
@@ -36,9 +38,7 @@ JUST_LOST: Final = 5.0
 
 ErrorObject: TypeAlias = tuple[int, str, dict[str, Any] | None]
 """Code, message and data of an error."""
-
-Then: TypeAlias = Callable[[Request, Message], None]
-"""Handler of the agent's response to a request."""
+_R = TypeVar("_R", bound=ForwardedRequest)
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +114,7 @@ class AgentState:
         """Capabilities from the last `initialize`."""
         self.auth_methods: list[dict[str, Any]] = []
         """All authentication methods of the agent, including those hidden from clients."""
-        self.open_requests: dict[int, Request] = {}
+        self.open_requests: dict[int, ForwardedRequest] = {}
         """Requests that the agent has not answered, by the id at the agent."""
         self.waiting = Waiting()
         """Requests that the agent has not got yet."""
@@ -233,14 +233,13 @@ class AgentState:
                 position = session.journal.epoch, session.journal.position
                 self.out.client(client, Mark(acknowledgement(0, {session.id: position})))
 
-    def send_echo(self, session: Session, chunk: bytes) -> None:
+    def send_echo(self, session: Session, echo: "Echo", chunk: bytes) -> None:
         """Send the agent's echo of a prompt to its sender: the others have the prompt already."""
-        assert session.echo is not None
-        sender = session.echo.request.client
+        sender = echo.request.client
         if sender in session.attached:
             self.out.client(sender, chunk)
             self.send_position(session, [sender])
-        if session.echo.over:
+        if echo.over:
             session.echo = None
 
     def end_echo(self, session: Session) -> None:
@@ -265,7 +264,7 @@ class AgentState:
         self.agent_requests.detached(client, session)
         self.notify(session, "left", **describe_client(client))
 
-    def forward(self, request: Request, then: Then, text: bytes | None = None) -> None:
+    def forward(self, request: _R, then: Callable[[_R, Message], None], text: bytes | None = None) -> None:
         """Forward a request to the agent under an id of the gateway, with `text` in place of its own, if given."""
         self._last_id += 1
         request.agent_id = self._last_id
@@ -297,12 +296,10 @@ class AgentState:
 
     def respond(self, request: Request, response: Message) -> None:
         """Send the agent's response to the client, under the client's id."""
-        if request.client is not None:
-            text = response.text
-            if response.error:
-                text = capabilities.explain_login(text, self.auth_methods, self.policy.login_hint)
-                response = jsonrpc.parse(text)
-            self._deliver_answer(request, jsonrpc.with_id(response, request.id))
+        if response.error:
+            text = capabilities.explain_login(response.text, self.auth_methods, self.policy.login_hint)
+            response = jsonrpc.parse(text)
+        self._deliver_answer(request, jsonrpc.with_id(response, request.id))
 
     def answer(self, request: Request, result: bytes) -> None:
         """Answer a request with a result of the gateway, which is JSON text."""
@@ -315,10 +312,8 @@ class AgentState:
         self._deliver_answer(request, jsonrpc.error(request.id, code, why, data))
 
     def _deliver_answer(self, request: Request, text: bytes) -> None:
-        client = request.client
-        if client is not None:
-            client.remove_request(request)
-            self.out.client(client, text)
+        request.client.remove_request(request)
+        self.out.client(request.client, text)
 
     def refuse_unknown(self, request: Request, session_id: str | None) -> None:
         """Refuse a request for a session that does not exist for its client."""
@@ -376,15 +371,13 @@ class AgentState:
             optionKind=None if chosen is None else agent_request.kind_of(chosen),
         )
 
-    def fan_out_choice(self, request: Request, kind: str, update: bytes) -> None:
+    def fan_out_choice(self, session: Session, sender: Client, kind: str, update: bytes) -> None:
         """Fan out a choice of one client to the other clients of the session."""
-        session = request.session
-        assert session is not None
         if self.live.get(session.id) is not session or session.state is SessionState.OPENING:
             return  # It was closed before the agent had answered.
         session.write(update, kind)
-        self.out.clients((client for client in session.attached if client is not request.client), update)
-        self.send_position(session, (client for client in session.attached if client is request.client))
+        self.out.clients((client for client in session.attached if client is not sender), update)
+        self.send_position(session, (client for client in session.attached if client is sender))
 
     def turn_ended(self, session: Session, began: float, reason: str | None, why: str | None = None) -> None:
         """Notify subscribers that a turn ended, and queue the `turn_end` hook.

@@ -5,7 +5,8 @@ from functools import partial
 
 from acp_gateway.core.agent_state import AgentState
 from acp_gateway.core.opening import SessionOpening
-from acp_gateway.core.sessions import Client, Request, Session
+from acp_gateway.core.requests import Request
+from acp_gateway.core.sessions import Client, Session
 from acp_gateway.core.states import SessionState
 from acp_gateway.core.turns import Turns
 from acp_gateway.core.waiting import Until
@@ -53,17 +54,15 @@ class SessionClosing:
     def _end(self, session: Session, request: Request) -> None:
         """Have the agent close or delete a session; one that was not live enters this process meanwhile."""
         request.session = session
-        then = partial(self._closed, first=self._opening.is_first(session))
+        then = partial(self._closed, session=session, first=self._opening.is_first(session))
         if session.live:
             session.move_to(SessionState.CLOSING)
         else:
             self._agent.add_session(session, SessionState.DELETING)
         self._agent.forward(request, then)
 
-    def _closed(self, request: Request, response: Message, *, first: bool) -> None:
+    def _closed(self, request: Request, response: Message, *, session: Session, first: bool) -> None:
         """Handle the response to closing or deleting a session."""
-        session = request.session
-        assert session is not None
         held = self._agent.waiting.release(Until.SESSION_OPEN, session)
         if not response.error:
             deleted = request.message.method == methods.DELETE

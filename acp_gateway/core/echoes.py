@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 from acp_gateway.protocol import lookup
 
 if TYPE_CHECKING:
-    from acp_gateway.core.sessions import Request
+    from acp_gateway.core.requests import Request
 
 MAX_WITHHELD: Final = 1024 * 1024
 """Maximum size of a withheld, unfinished echo, in bytes: a page of prompt repeated letter by letter. Longer prompts

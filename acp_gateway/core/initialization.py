@@ -7,8 +7,9 @@ from acp_gateway.core import access_rules, capabilities
 from acp_gateway.core.agent_state import AgentState
 from acp_gateway.core.opening import SessionOpening
 from acp_gateway.core.rejoining import last_id, without_own_meta
+from acp_gateway.core.requests import OwnRequest, Request
 from acp_gateway.core.routing import Routing
-from acp_gateway.core.sessions import Client, Request
+from acp_gateway.core.sessions import Client
 from acp_gateway.core.states import AgentPhase, ClientPhase, SessionState
 from acp_gateway.core.waiting import Until
 from acp_gateway.protocol import jsonrpc
@@ -58,7 +59,7 @@ class Initialization:
                 self._proposal, serves = proposal, self._agent.policy.serves
                 self._first = jsonrpc.parse(capabilities.mask_capabilities(without_own_meta(proposal.text), serves))
         self._agent.move_to(AgentPhase.STARTING)
-        self._agent.forward(Request(None, self._first), self._initialized)
+        self._agent.forward(OwnRequest(self._first), self._initialized)
 
     def clear(self, reason: str | None = None) -> None:
         """Reset the state of a process that has ended.
@@ -92,7 +93,7 @@ class Initialization:
             else:
                 agent.remove_session(session)
 
-    def _initialized(self, _request: Request, response: Message) -> None:
+    def _initialized(self, _own: OwnRequest, response: Message) -> None:
         most = self._agent.policy.initialize_response_size
         if len(response.text) > most:
             why = f"the agent's answer to initialize has more than initialize_response_size ({most} bytes)"
@@ -105,7 +106,7 @@ class Initialization:
             if self._response is None:
                 self._first = None
             for request in [*waiters, *held]:
-                if request in waiters and request.client is not None:
+                if request in waiters:
                     request.client.move_to(ClientPhase.NEW)
                 self._agent.respond(request, response)
             return
@@ -126,7 +127,6 @@ class Initialization:
     def _respond(self, request: Request) -> None:
         """Answer `initialize` with the negotiated version and capabilities."""
         client, agreed = request.client, self._agent.abilities.version
-        assert client is not None
         assert self._response is not None
         wanted = capabilities.requested_version(request.message.text)
         if request.message is not self._proposal and agreed is not None and (wanted is None or wanted < agreed):

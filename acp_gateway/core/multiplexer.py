@@ -17,16 +17,10 @@ from acp_gateway.core.memory_use import MemoryUse
 from acp_gateway.core.opening import SessionOpening
 from acp_gateway.core.output import Output
 from acp_gateway.core.registry import Registry
+from acp_gateway.core.requests import DirectoryCheck, DirectoryCheckResult, Request
 from acp_gateway.core.routing import Routing
 from acp_gateway.core.session_list import SessionList
-from acp_gateway.core.sessions import (
-    AgentHandle,
-    Client,
-    DirectoryCheck,
-    DirectoryCheckResult,
-    Request,
-    Session,
-)
+from acp_gateway.core.sessions import AgentHandle, Client, Session
 from acp_gateway.core.states import AgentPhase, ClientPhase, Presence
 from acp_gateway.core.turns import Turns
 from acp_gateway.core.waiting import Until
@@ -115,7 +109,7 @@ class Multiplexer:
         """True if a request of either side, a turn or a queued prompt is open."""
         agent = self._agent
         # Requests of clients that have gone do not count, except for turns: those go on.
-        asked = any(request.client is None or not request.client.gone for request in agent.open_requests.values())
+        asked = any(not request.abandoned for request in agent.open_requests.values())
         turns = any(session.turns for session in agent.live.values())
         return asked or turns or agent.waiting.busy or len(agent.agent_requests) > 0
 
@@ -197,7 +191,7 @@ class Multiplexer:
         self._agent.terminals.client_gone(client)
         self._agent.waiting.client_gone(client)
         for request in self._agent.open_requests.values():
-            if request.client is client:
+            if isinstance(request, Request) and request.client is client:
                 request.forget_most()
         client.requests.clear()
         self._agent.announce_waiting()
@@ -328,7 +322,6 @@ class Multiplexer:
     def _dispatch(self, request: Request) -> None:
         """Handle a request of an initialized client now, or queue it until the agent is ready."""
         client, message = request.client, request.message
-        assert client is not None
         if client.phase is not ClientPhase.READY:
             self._agent.refuse(request, jsonrpc.INVALID_REQUEST, "the first request must be initialize")
         elif objection := access_rules.objection_to_request(client, message):

@@ -14,8 +14,9 @@ from acp_gateway.core.agent_state import AgentState, ErrorObject
 from acp_gateway.core.cut_turns import cut_turn_meta, record_cut_turn
 from acp_gateway.core.output import CheckDirectories, LoadJournal
 from acp_gateway.core.rejoining import Rejoin, missed_messages, reclaim_requests, with_own_meta, without_own_meta
+from acp_gateway.core.requests import DirectoryCheck, DirectoryCheckResult, OwnRequest, Request
 from acp_gateway.core.routing import Routing
-from acp_gateway.core.sessions import Client, DirectoryCheck, Request, Session
+from acp_gateway.core.sessions import Client, Session
 from acp_gateway.core.states import SessionState
 from acp_gateway.core.waiting import Until
 from acp_gateway.protocol import jsonrpc, lookup, methods, spans
@@ -143,14 +144,12 @@ class SessionOpening:
         session.move_to(SessionState.OPENING)
         session.recorded, session.replay_to = self._agent.new_journal(), None
         method = methods.RESUME if self._agent.abilities.resume else methods.LOAD
-        self._agent.forward(
-            Request(None, session.opening_request(method), session), partial(self._reopened, session=session)
-        )
+        own = OwnRequest(session.opening_request(method))
+        self._agent.forward(own, partial(self._reopened, session=session))
 
     def _opened(self, request: Request, response: Message) -> None:
         """Handle the response to `session/new` or `session/fork`."""
         client = request.client
-        assert client is not None
         self._routing.openings -= 1
         session_id = lookup.text_at(response.text, "result", "sessionId")
         if not response.error and session_id is not None:
@@ -210,12 +209,13 @@ class SessionOpening:
                 # The directory of a session opened before is known; no other directory of the request is used.
                 cwd = session.cwd if session.setup else lookup.text_param(request.message, access_rules.CWD)
                 request.directory_check = DirectoryCheck(request, () if cwd is None else (cwd,))
-            if self._is_checked(request) and self._passes(
-                request, preconditions.joined_directory(self._agent, session, client, request)
+            result = self._check(request)
+            if result is not None and self._passes(
+                request, preconditions.joined_directory(self._agent, session, request, result)
             ):
                 self._agent.waiting.add(request, Until.SESSION_OPEN, session)
                 method = methods.LOAD if self._agent.abilities.load else methods.RESUME
-                self._open(session, Request(None, session.opening_request(method), session), replay_to=None)
+                self._open(session, OwnRequest(session.opening_request(method)), replay_to=None)
 
     def _may_open(self, client: Client, request: Request, past: Session | None = None) -> bool:
         """Return True if a session may be opened as requested; else it was refused, or waits for the directory check.
@@ -233,16 +233,9 @@ class SessionOpening:
             and past.cwd is not None
         ):
             # Of an earlier gateway process only the path is known, and symbolic links may have changed since.
-            request.directory_check = DirectoryCheck(
-                request,
-                (
-                    *access_rules.directories_of(request.message),
-                    past.cwd,
-                ),
-            )
-        return self._is_checked(request) and self._passes(
-            request, preconditions.directories(self._agent, client, request)
-        )
+            request.directory_check = DirectoryCheck(request, (*access_rules.directories_of(request.message), past.cwd))
+        result = self._check(request)
+        return result is not None and self._passes(request, preconditions.directories(self._agent, client, result))
 
     def _passes(self, request: Request, refusal: ErrorObject | None) -> bool:
         """Refuse a request whose precondition fails; return True if it holds."""
@@ -250,14 +243,14 @@ class SessionOpening:
             self._agent.refuse(request, *refusal)
         return refusal is None
 
-    def _is_checked(self, request: Request) -> bool:
-        """Return True if the directories of a request are checked; else queue the check."""
+    def _check(self, request: Request) -> DirectoryCheckResult | None:
+        """Return the result of checking the directories of a request; None if the request waits for it."""
         if request.directory_check is None:
             request.directory_check = DirectoryCheck(request, access_rules.directories_of(request.message))
         if request.directory_check.result is None:
             self._agent.waiting.add(request, Until.DIRECTORIES_CHECKED, request.directory_check)
             self._agent.out.effect(CheckDirectories(request.directory_check))
-        return request.directory_check.result is not None
+        return request.directory_check.result
 
     def _replay(self, session: Session, client: Client, history: Sequence[bytes]) -> None:
         """Send the history of a session to a client, with the client's terminal ids."""
@@ -326,7 +319,7 @@ class SessionOpening:
     def _open(
         self,
         session: Session,
-        request: Request,
+        request: Request | OwnRequest,
         *,
         replay_to: Client | None,
         as_load: bool = False,
@@ -351,7 +344,7 @@ class SessionOpening:
 
     def _loaded(
         self,
-        request: Request,
+        request: Request | OwnRequest,
         response: Message,
         *,
         session: Session,
@@ -360,16 +353,16 @@ class SessionOpening:
         continuation: _Continuation | None,
     ) -> None:
         """Handle the response to opening a session that was not live."""
-        client = request.client
         recorded, session.recorded, session.replay_to = session.recorded, None, None
         if response.error:
             self._agent.unopened.refused(session, response)
             held = self._agent.waiting.release(Until.SESSION_OPEN, session)
             self.leave(session, forgotten=first)
-            if client is None and held:
+            if isinstance(request, Request):
+                self._agent.respond(request, response)
+            elif held:
                 # The gateway itself asked, on behalf of the first of them.
                 self._agent.respond(held.pop(0), response)
-            self._agent.respond(request, response)
             for waiting in held:
                 self._dispatch(waiting)
             return
@@ -387,7 +380,8 @@ class SessionOpening:
         for state in recorded.states():
             updates.read_state(session, jsonrpc.parse(state))
         session.keep_result(response)
-        if client is not None:
+        if isinstance(request, Request):
+            client = request.client
             client.joined = True
             if continuation is not None:
                 states = recorded.states() if proven or request.message.method == methods.LOAD else []
@@ -420,7 +414,7 @@ class SessionOpening:
             for request in self._agent.waiting.release(until, key):
                 self._dispatch(request)
 
-    def _reopened(self, _request: Request, response: Message, *, session: Session) -> None:
+    def _reopened(self, _own: OwnRequest, response: Message, *, session: Session) -> None:
         recorded, session.recorded = session.recorded, None
         assert recorded is not None
         if response.error:

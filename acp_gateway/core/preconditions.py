@@ -6,7 +6,8 @@ from typing import Final
 from acp_gateway.core import access_rules
 from acp_gateway.core.agent_state import AgentState, ErrorObject
 from acp_gateway.core.mcp_servers import NotUnderstood, screen
-from acp_gateway.core.sessions import Client, Request, Session
+from acp_gateway.core.requests import DirectoryCheckResult, Location, Request
+from acp_gateway.core.sessions import Client, Session
 from acp_gateway.protocol import jsonrpc, lookup, methods
 from acp_gateway.protocol.reasons import in_one_line
 
@@ -30,12 +31,11 @@ def named_session(agent: AgentState, client: Client, request: Request) -> ErrorO
 def room(agent: AgentState, request: Request) -> ErrorObject | None:
     """Refuse a request for a session beyond the limits of live sessions."""
     policy, registry = agent.policy, agent.registry
-    assert request.client is not None
     # Pending openings count as well: a client need not wait for one before it requests the next.
     coming = Counter(
         asked.client.scope.identity
         for asked in agent.open_requests.values()
-        if asked.client is not None and asked.message.method in (methods.NEW, methods.FORK)
+        if isinstance(asked, Request) and asked.message.method in (methods.NEW, methods.FORK)
     )
     identity = request.client.scope.identity
     if registry.count_live(identity) + coming[identity] >= policy.sessions_per_identity:
@@ -47,11 +47,9 @@ def room(agent: AgentState, request: Request) -> ErrorObject | None:
     return jsonrpc.INVALID_REQUEST, why, {"reason": "too_many_sessions"}
 
 
-def directories(agent: AgentState, client: Client, request: Request) -> ErrorObject | None:
+def directories(agent: AgentState, client: Client, result: DirectoryCheckResult) -> ErrorObject | None:
     """Refuse and audit a request whose directory check has found a problem."""
-    assert request.directory_check is not None
-    assert request.directory_check.result is not None
-    problem = request.directory_check.result.problem
+    problem = result.problem
     if problem is None:
         return None
     reason, path = problem.data.get("reason"), problem.data.get("cwd")
@@ -61,15 +59,17 @@ def directories(agent: AgentState, client: Client, request: Request) -> ErrorObj
     return jsonrpc.INVALID_PARAMS, problem.message, problem.data
 
 
-def joined_directory(agent: AgentState, session: Session, client: Client, request: Request) -> ErrorObject | None:
+def joined_directory(
+    agent: AgentState, session: Session, request: Request, result: DirectoryCheckResult
+) -> ErrorObject | None:
     """Refuse to join a session without a permitted directory; set the directory of one never opened here."""
     if session.setup:
-        return directories(agent, client, request)
-    place = _place(request)
+        return directories(agent, request.client, result)
+    place = _place(request, result)
     if place is None:
         why = "there is no workspace that this connection may use"
         return jsonrpc.INVALID_PARAMS, why, {"reason": "outside_workspaces"}
-    session.setup, session.workspace = {"cwd": jsonrpc.encode(place[0])}, place[1]
+    session.setup, session.workspace = {"cwd": jsonrpc.encode(place.directory)}, place.workspace
     return None
 
 
@@ -101,13 +101,10 @@ def mcp_servers(agent: AgentState, client: Client, request: Request) -> ErrorObj
     return None
 
 
-def _place(request: Request) -> tuple[str, str | None] | None:
-    """Return directory and workspace for a session never opened here: as requested, if permitted."""
+def _place(request: Request, result: DirectoryCheckResult) -> Location | None:
+    """Return the location of a session never opened here: as requested, if permitted."""
     cwd = lookup.text_param(request.message, "cwd")
-    assert request.directory_check is not None
-    result = request.directory_check.result
-    assert result is not None
-    return result.fallback if cwd is None or result.problem is not None else (cwd, result.workspace)
+    return result.fallback if cwd is None or result.problem is not None else Location(cwd, result.workspace)
 
 
 def _shown(name: str) -> str:

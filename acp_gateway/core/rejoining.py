@@ -16,7 +16,8 @@ from dataclasses import dataclass
 from typing import Final, Self
 
 from acp_gateway.core.agent_state import AgentState
-from acp_gateway.core.sessions import Client, Request, Session
+from acp_gateway.core.requests import Request
+from acp_gateway.core.sessions import Client, Session
 from acp_gateway.protocol import jsonrpc, lookup, spans
 from acp_gateway.protocol.gaps import PART_MISSING, gap
 from acp_gateway.protocol.jsonrpc import Message, RawId

@@ -14,6 +14,7 @@ from acp_gateway.core import access_rules, updates
 from acp_gateway.core.agent_requests import AgentRequest
 from acp_gateway.core.agent_state import AgentState
 from acp_gateway.core.journal import Journal
+from acp_gateway.core.requests import Request
 from acp_gateway.core.sessions import Client, Session
 from acp_gateway.core.states import ClientPhase, SessionState
 from acp_gateway.protocol import jsonrpc, lookup, methods, spans
@@ -107,7 +108,7 @@ class Routing:
             return
         if session.echo is not None and own and state is None:
             if message.update == methods.USER_CHUNK and session.echo.take(message.text):
-                self._agent.send_echo(session, message.text)
+                self._agent.send_echo(session, session.echo, message.text)
                 return
             self._agent.end_echo(session)
         session.write(message.text, state)
@@ -295,7 +296,7 @@ class Routing:
         at = spans.find(text, "params", "requestId")
         number = None if at is None else jsonrpc.id_number(RawId(text[at[0] : at[1]]))
         request = None if number is None else self._agent.open_requests.get(number)
-        if at is None or request is None or request.client is None or request.client.gone:
+        if at is None or not isinstance(request, Request) or request.abandoned:
             self._agent.agent_requests.settle_undecided(agent_request)
             return
         agent_request.audience = Audience.ONE

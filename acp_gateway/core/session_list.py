@@ -9,7 +9,8 @@ import msgspec
 from acp_gateway.core.agent_state import AgentState
 from acp_gateway.core.preconditions import named_session
 from acp_gateway.core.registry import Registry
-from acp_gateway.core.sessions import Client, Request, Session
+from acp_gateway.core.requests import Request
+from acp_gateway.core.sessions import Client, Session
 from acp_gateway.protocol import jsonrpc, lookup, spans
 from acp_gateway.protocol.jsonrpc import Message
 from acp_gateway.protocol.spans import TooMany

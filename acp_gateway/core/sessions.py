@@ -1,4 +1,4 @@
-"""One ACP session, the clients attached to it, and their requests.
+"""One ACP session, and the clients attached to it.
 
 A session is *live* while an agent process has it; `agent_handle` is that process. Afterwards the registry keeps its
 owner and its entry in a list.
@@ -6,9 +6,9 @@ owner and its entry in a list.
 
 import enum
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, Literal, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 from acp_gateway.core.archive import NO_ARCHIVE, Archive
 from acp_gateway.core.journal import Journal
@@ -22,18 +22,15 @@ from acp_gateway.core.states import (
     moved,
 )
 from acp_gateway.protocol import jsonrpc, lookup
-from acp_gateway.protocol.jsonrpc import IdKey, Message, RawId
+from acp_gateway.protocol.jsonrpc import IdKey, Message
 
 if TYPE_CHECKING:
     from acp_gateway.core.agent_requests import AgentRequest
     from acp_gateway.core.echoes import Echo
-    from acp_gateway.core.rejoining import Rejoin
+    from acp_gateway.core.requests import Request
 
 SETUP_SIZE: Final = 1024 * 1024
 """Maximum size of the parameters kept for re-opening a session, in bytes; a list of MCP servers has a few thousand."""
-
-SHORT: Final = 4096
-"""Maximum size of a parameter kept until the response after its client has gone, in bytes: a directory, a name."""
 
 SESSION_ID_SIZE: Final = 1024
 """Maximum length of a session id in a client's message, in characters; a UUID has 36, and each id is remembered."""
@@ -202,91 +199,6 @@ class Client:
         self._last_id = max(self._last_id, last_id)
 
 
-class Request:
-    """A request of a client, or of the gateway itself, from its arrival until its response."""
-
-    __slots__ = ("agent_id", "client", "directory_check", "message", "rejoin", "session", "then")
-
-    def __init__(self, client: Client | None, message: Message, session: "Session | None" = None) -> None:
-        self.client = client
-        """None for the gateway's own requests."""
-        self.message = message
-        self.session = session
-        """The session of the request, once known."""
-        self.agent_id: int | None = None
-        """Id at the agent, while the agent works on it."""
-        self.then: Callable[[Request, Message], None] | None = None
-        """Handler of the agent's response."""
-        self.directory_check: DirectoryCheck | None = None
-        """Check of the directories that the request names, pending or done."""
-        self.rejoin: Rejoin | Literal[False] | None = False
-        """State of the client from another link; False until it is read, which is once for all waits."""
-
-    @property
-    def id(self) -> RawId:
-        """The id in the client's spelling."""
-        return self.message.id
-
-    @property
-    def workspace(self) -> str | None:
-        """Workspace of the request's directory, as the directory check found it."""
-        result = None if self.directory_check is None else self.directory_check.result
-        return None if result is None else result.workspace
-
-    def replace(self, text: bytes) -> None:
-        """Replace the message, under the same id."""
-        if self.client is not None:
-            self.client.waiting_size += len(text) - len(self.message.text)
-        self.message = jsonrpc.parse(text)
-
-    def forget_text(self) -> None:
-        """Drop the text once the agent has it: prompts can be large."""
-        message = self.message
-        if self.client is not None:
-            self.client.waiting_size -= len(message.text)
-        self.message = Message(b"", message.kind, message.id, message.method, session=message.session)
-
-    def forget_most(self) -> None:
-        """Drop large parameters once the client has gone; short ones may be needed with the response."""
-        message = self.message
-        if len(message.text) > SHORT * 4:
-            members = lookup.members_at(message.text, "params")
-            params = {name: text for name, text in members.items() if len(text) <= SHORT}
-            text = b'{"params":%b}' % jsonrpc.compose(params)
-            self.message = Message(text, message.kind, message.id, message.method, session=message.session)
-
-
-@dataclass(frozen=True, slots=True)
-class Problem:
-    """Reason why a session can't be opened: a sentence for a person, data for a program."""
-
-    message: str
-    data: dict[str, Any]
-
-
-@dataclass(frozen=True, slots=True)
-class DirectoryCheckResult:
-    """Result of checking the directories of a session, which needs the gateway's file system."""
-
-    problem: Problem | None = None
-    """Reason why the session may not be opened in these directories."""
-    workspace: str | None = None
-    """Name of the workspace that contains the directories."""
-    fallback: tuple[str, str | None] | None = None
-    """Directory and workspace for a session that names no permitted one; None if there is none."""
-
-
-class DirectoryCheck:
-    """Directories that a request names, and the result of checking them."""
-
-    def __init__(self, request: Request, directories: tuple[str, ...]) -> None:
-        self.request = request
-        self.directories = directories
-        """`cwd` first, then the additional ones."""
-        self.result: DirectoryCheckResult | None = None
-        """None until the check is done."""
-
-
 class AgentHandle(Protocol):
     """The multiplexer of the process that a session lives in."""
 
@@ -294,7 +206,7 @@ class AgentHandle(Protocol):
     def abandoned(self) -> bool:
         """True if none of its clients is connected."""
 
-    def queued(self, session: "Session") -> Sequence[Request]:
+    def queued(self, session: "Session") -> "Sequence[Request]":
         """Return the prompts that wait for the end of a session's running turns."""
 
 
@@ -365,7 +277,7 @@ class Session:
         return self.agent_handle is not None
 
     @property
-    def queue(self) -> Sequence[Request]:
+    def queue(self) -> "Sequence[Request]":
         """Prompts that wait for the end of the running turns."""
         return () if self.agent_handle is None else self.agent_handle.queued(self)
 

@@ -1,11 +1,15 @@
 """Prompt turns, one at a time per session; session-wide mode, model and options."""
 
+from collections.abc import Callable
+from functools import partial
+
 from acp_gateway.core import updates
-from acp_gateway.core.agent_state import AgentState, Then, describe_client
+from acp_gateway.core.agent_state import AgentState, describe_client
 from acp_gateway.core.cut_turns import turn_begins
 from acp_gateway.core.echoes import Echo
+from acp_gateway.core.requests import Request
 from acp_gateway.core.routing import Routing
-from acp_gateway.core.sessions import Client, Request, Session
+from acp_gateway.core.sessions import Client, Session
 from acp_gateway.core.states import AgentPhase
 from acp_gateway.core.waiting import Until
 from acp_gateway.protocol import jsonrpc, lookup, methods
@@ -80,12 +84,10 @@ class Turns:
                 self._agent.out.clients((other for other in session.attached if other is not request.client), chunk)
             self._agent.send_position(session, (client for client in session.attached if client is request.client))
         self._agent.notify(session, "turn_started", **describe_client(request.client))
-        self._agent.forward(request, self._turn_ended)
+        self._agent.forward(request, partial(self._turn_ended, session=session))
         self._routing.route_again()
 
-    def _turn_ended(self, request: Request, response: Message) -> None:
-        session = request.session
-        assert session is not None
+    def _turn_ended(self, request: Request, response: Message, *, session: Session) -> None:
         if session.echo is not None and session.echo.request is request:
             self._agent.end_echo(session)
         self._agent.respond(request, response)
@@ -113,27 +115,28 @@ class Turns:
         """Handle `session/set_config_option`."""
         self._set(client, request, self._option_set)
 
-    def _set(self, client: Client, request: Request, then: Then) -> None:
+    def _set(self, client: Client, request: Request, then: Callable[[Request, Message, Session], None]) -> None:
         """Forward a choice for the whole session; its response is fanned out."""
-        if self._agent.session_of_request(client, request) is not None:
-            self._agent.forward(request, then)
+        session = self._agent.session_of_request(client, request)
+        if session is not None:
+            self._agent.forward(request, lambda request, response: then(request, response, session))
 
-    def _mode_set(self, request: Request, response: Message) -> None:
-        session = request.session
+    def _mode_set(self, request: Request, response: Message, session: Session) -> None:
         mode = lookup.text_param(request.message, "modeId")
-        if session is not None and mode is not None and not response.error:
-            self._agent.fan_out_choice(request, methods.MODE_UPDATE, updates.mode_update(session, mode))
+        if mode is not None and not response.error:
+            update = updates.mode_update(session, mode)
+            self._agent.fan_out_choice(session, request.client, methods.MODE_UPDATE, update)
         self._agent.respond(request, response)
 
-    def _model_set(self, request: Request, response: Message) -> None:
+    def _model_set(self, request: Request, response: Message, session: Session) -> None:
         model = lookup.text_param(request.message, "modelId")
-        if request.session is not None and model is not None and not response.error:
-            updates.set_current(request.session, "models", "currentModelId", model)
+        if model is not None and not response.error:
+            updates.set_current(session, "models", "currentModelId", model)
         self._agent.respond(request, response)
 
-    def _option_set(self, request: Request, response: Message) -> None:
-        session = request.session
+    def _option_set(self, request: Request, response: Message, session: Session) -> None:
         options = lookup.raw_at(response.text, "result", "configOptions")
-        if session is not None and options is not None:
-            self._agent.fan_out_choice(request, methods.CONFIG_UPDATE, updates.config_update(session, options))
+        if options is not None:
+            update = updates.config_update(session, options)
+            self._agent.fan_out_choice(session, request.client, methods.CONFIG_UPDATE, update)
         self._agent.respond(request, response)

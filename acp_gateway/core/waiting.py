@@ -8,7 +8,8 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import NamedTuple, TypeAlias
 
-from acp_gateway.core.sessions import Client, DirectoryCheck, Request, Session
+from acp_gateway.core.requests import DirectoryCheck, Request
+from acp_gateway.core.sessions import Client, Session
 
 
 class Until(enum.Enum):
@@ -114,7 +115,7 @@ class Waiting:
         sizes: Counter[str] = Counter()
         for queue in self._queues[Until.TURN_FREE].values():
             for request in queue:
-                if request.client is not None and request.client.gone:
+                if request.client.gone:
                     sizes[request.client.scope.identity] += len(request.message.text)
         return sizes
 
@@ -123,7 +124,7 @@ class Waiting:
         for queue in list(self._queues[Until.TURN_FREE].values()):
             for request in list(queue):
                 client = request.client
-                if client is not None and client.gone and client.scope.identity == identity:
+                if client.gone and client.scope.identity == identity:
                     self._drop(request)
 
     def agent_ended(self) -> None:
@@ -146,7 +147,6 @@ class Waiting:
             session: the session that it names, if that is live and in the client's scope.
         """
         client = request.client
-        assert client is not None
         for earlier in client.requests.values() if self._queues[Until.DIRECTORIES_CHECKED] else ():
             if earlier is request:
                 break

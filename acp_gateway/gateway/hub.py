@@ -31,7 +31,8 @@ from acp_gateway.core.output import (
     LogMessage,
     StopUnused,
 )
-from acp_gateway.core.sessions import AgentHandle, Client, DirectoryCheck, DirectoryCheckResult, Session
+from acp_gateway.core.requests import DirectoryCheck, DirectoryCheckResult
+from acp_gateway.core.sessions import AgentHandle, Client, Session
 from acp_gateway.core.states import ClientPhase
 from acp_gateway.gateway.agent.startup import Written
 from acp_gateway.gateway.agent_supervisor import AgentSupervisor, RunAgent

@@ -14,7 +14,8 @@ import trio
 
 from acp_gateway.config.load import AgentSection, Config
 from acp_gateway.core.output import AuditEvent, HookEvent
-from acp_gateway.core.sessions import AgentHandle, Client, DirectoryCheck, DirectoryCheckResult, Problem, Session
+from acp_gateway.core.requests import DirectoryCheck, DirectoryCheckResult, Problem
+from acp_gateway.core.sessions import AgentHandle, Client, Session
 from acp_gateway.gateway.connections import Connections
 from acp_gateway.gateway.events.audit import AuditThrottle
 from acp_gateway.gateway.events.hooks import Hooks

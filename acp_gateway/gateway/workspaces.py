@@ -16,7 +16,7 @@ from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import Any, Final
 
 from acp_gateway.config.load import WorkspaceSection
-from acp_gateway.core.sessions import DirectoryCheckResult, Problem
+from acp_gateway.core.requests import DirectoryCheckResult, Location, Problem
 from acp_gateway.protocol.path_maps import suggest_map
 from acp_gateway.protocol.reasons import in_one_line
 
@@ -69,7 +69,7 @@ def directory_check(
         required: whether there has to be a directory where not all workspaces are allowed.
     """
     usable = [workspace for workspace in workspaces if allowed is None or workspace.name in allowed]
-    fallback = (usable[0].root, usable[0].name) if usable else None
+    fallback = Location(usable[0].root, usable[0].name) if usable else None
     if required and not directories and allowed is not None:
         return DirectoryCheckResult(
             _problem("a session needs a cwd, in a workspace of this token", usable), None, fallback

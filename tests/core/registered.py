@@ -4,7 +4,8 @@ from collections.abc import Sequence
 
 from acp_gateway.core.journal import Journal
 from acp_gateway.core.registry import Registry
-from acp_gateway.core.sessions import Request, Session, SessionScope
+from acp_gateway.core.requests import Request
+from acp_gateway.core.sessions import Session, SessionScope
 
 ME, YOU, GUEST = SessionScope("me"), SessionScope("you"), SessionScope("guest-1", only="s", guest=True)
 

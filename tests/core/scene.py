@@ -18,16 +18,8 @@ from acp_gateway.core.output import (
     StopUnused,
 )
 from acp_gateway.core.registry import Registry
-from acp_gateway.core.sessions import (
-    AgentHandle,
-    Client,
-    DirectoryCheck,
-    DirectoryCheckResult,
-    Problem,
-    Role,
-    Session,
-    SessionScope,
-)
+from acp_gateway.core.requests import DirectoryCheck, DirectoryCheckResult, Location, Problem
+from acp_gateway.core.sessions import AgentHandle, Client, Role, Session, SessionScope
 from acp_gateway.protocol.link_messages import Mark
 
 Place = tuple[str, int]
@@ -41,10 +33,10 @@ def look(directory_check: DirectoryCheck) -> DirectoryCheckResult:
     for directory in directory_check.directories:
         if not directory.startswith("/srv"):
             return DirectoryCheckResult(
-                Problem(f"no {directory} here", {"cwd": directory, "reason": "none"}), None, ("/srv", None)
+                Problem(f"no {directory} here", {"cwd": directory, "reason": "none"}), None, Location("/srv", None)
             )
     workspace = next((directory.split("/")[2] for directory in directory_check.directories if directory[5:]), None)
-    return DirectoryCheckResult(workspace=workspace, fallback=("/srv", None))
+    return DirectoryCheckResult(workspace=workspace, fallback=Location("/srv", None))
 
 
 def make_policy(*, shared: bool = True, **changes: Any) -> Policy:

@@ -5,7 +5,8 @@ import pytest
 from acp_gateway.core.agent_state import JUST_LOST, AgentState, describe_client
 from acp_gateway.core.output import LogMessage
 from acp_gateway.core.registry import Registry
-from acp_gateway.core.sessions import SESSION_ID_SIZE, Client, Request, Role, SessionScope
+from acp_gateway.core.requests import Request
+from acp_gateway.core.sessions import SESSION_ID_SIZE, Client, Role, SessionScope
 from acp_gateway.core.states import AgentPhase
 from acp_gateway.protocol import jsonrpc
 from acp_gateway.protocol.jsonrpc import ID_SIZE, Message
@@ -99,13 +100,6 @@ def test_a_request_is_settled_under_its_own_id_which_is_free_then(alone: Alone) 
         b' {"result":1e999, "id":2}',
     ]
     assert not alone.client.requests
-
-
-def test_a_request_of_the_gateway_itself_is_answered_to_no_client(alone: Alone) -> None:
-    own = Request(None, jsonrpc.parse(b'{"id":0,"method":"x"}'))
-    alone.agent.respond(own, jsonrpc.parse(b'{"id":1,"result":1}'))
-    alone.agent.refuse(own, -32600, "no")
-    assert alone.agent.out.take().to_clients == {}
 
 
 def test_an_id_of_reasonable_size_is_taken_while_there_is_room(alone: Alone) -> None:

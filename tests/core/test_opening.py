@@ -9,7 +9,8 @@ from acp_gateway.core.agent_state import Policy
 from acp_gateway.core.journal import Journal
 from acp_gateway.core.output import AuditEvent, StopUnused
 from acp_gateway.core.registry import Registry
-from acp_gateway.core.sessions import DirectoryCheckResult, Problem, Role, Session
+from acp_gateway.core.requests import DirectoryCheckResult, Location, Problem
+from acp_gateway.core.sessions import Role, Session
 from acp_gateway.core.states import SessionState
 from acp_gateway.protocol.gaps import GAP
 from acp_gateway.protocol.jsonrpc import parse
@@ -1429,18 +1430,18 @@ def test_where_no_session_may_be_any_more_none_is_opened_by_joining(restored: Sc
 @pytest.mark.parametrize(
     ("params", "directories", "findings", "place"),
     [
-        ({"cwd": "/srv/x"}, ("/srv/x",), DirectoryCheckResult(None, "x", ("/srv", None)), ("/srv/x", "x")),
+        ({"cwd": "/srv/x"}, ("/srv/x",), DirectoryCheckResult(None, "x", Location("/srv", None)), ("/srv/x", "x")),
         (
             {"cwd": "/Users/b"},
             ("/Users/b",),
-            DirectoryCheckResult(Problem("no", {}), None, ("/srv/a", "a")),
+            DirectoryCheckResult(Problem("no", {}), None, Location("/srv/a", "a")),
             ("/srv/a", "a"),
         ),
-        ({}, (), DirectoryCheckResult(None, None, ("/srv/a", "a")), ("/srv/a", "a")),
+        ({}, (), DirectoryCheckResult(None, None, Location("/srv/a", "a")), ("/srv/a", "a")),
         (
             {"cwd": 7, "additionalDirectories": [7]},
             (),
-            DirectoryCheckResult(None, None, ("/srv", None)),
+            DirectoryCheckResult(None, None, Location("/srv", None)),
             ("/srv", None),
         ),
     ],

@@ -12,7 +12,8 @@ from acp_gateway.core.output import (
     Output,
     StopUnused,
 )
-from acp_gateway.core.sessions import Client, DirectoryCheck, Request, Session, SessionScope
+from acp_gateway.core.requests import DirectoryCheck, Request
+from acp_gateway.core.sessions import Client, Session, SessionScope
 from acp_gateway.core.states import Presence
 from acp_gateway.protocol.jsonrpc import parse
 from acp_gateway.protocol.outbox import Batch

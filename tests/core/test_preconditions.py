@@ -8,7 +8,7 @@ import pytest
 from acp_gateway.core.mcp_servers import McpPolicy
 from acp_gateway.core.output import AuditEvent
 from acp_gateway.core.preconditions import AUDITED_SERVERS, NAME_LENGTH
-from acp_gateway.core.sessions import DirectoryCheckResult
+from acp_gateway.core.requests import DirectoryCheckResult
 from tests.core.scene import Peer, Scene, make_policy
 
 LOADS: dict[str, Any] = {"loadSession": True}

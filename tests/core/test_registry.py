@@ -6,7 +6,8 @@ import pytest
 
 from acp_gateway.core import registry as registry_module
 from acp_gateway.core.registry import Registry
-from acp_gateway.core.sessions import Request, SessionScope
+from acp_gateway.core.requests import Request
+from acp_gateway.core.sessions import Client, SessionScope
 from acp_gateway.protocol.jsonrpc import parse
 from tests.core.registered import GUEST, ME, YOU, AgentDouble, live, past, session
 
@@ -262,7 +263,9 @@ def test_the_registry_knows_how_many_prompts_wait_and_in_whose_sessions() -> Non
     registry = Registry("me")
     for number, owner in enumerate(("me", "me", "you")):
         agent = AgentDouble()
-        agent.prompts += [Request(None, message('{"id":1,"method":"session/prompt"}'))] * (number + 1)
+        agent.prompts += [Request(Client("ann", SessionScope("me")), message('{"id":1,"method":"session/prompt"}'))] * (
+            number + 1
+        )
         registry.add(session(str(number), owner), agent)
     assert (registry.count_waiting(), registry.count_waiting("me"), registry.count_waiting("other")) == (6, 3, 0)
     ended = next(iter(registry))

@@ -6,9 +6,9 @@ import pytest
 
 from acp_gateway.core import sessions
 from acp_gateway.core.journal import Journal
-from acp_gateway.core.sessions import Client, Request, Role, Session, SessionScope
+from acp_gateway.core.requests import Request
+from acp_gateway.core.sessions import Client, Role, Session, SessionScope
 from acp_gateway.core.states import Presence
-from acp_gateway.protocol import jsonrpc, lookup
 from acp_gateway.protocol.jsonrpc import parse
 from tests.core.scene import Scene
 
@@ -85,12 +85,6 @@ def test_a_client_knows_what_it_has_asked_and_how_much_of_that_is_kept_here() ->
     for request in (first, second, second):
         client.remove_request(request)
     assert (client.requests, client.waiting_size) == ({}, 0)
-
-
-def test_what_the_gateway_itself_asked_is_forgotten_as_well() -> None:
-    request = Request(None, message('{"id":1,"method":"x"}'))
-    request.forget_text()
-    assert request.message.text == b""
 
 
 # Sessions.
@@ -179,34 +173,3 @@ def test_who_sees_all_there_is(viewer: SessionScope, *, all_of_them: bool) -> No
 
 
 # Requests
-
-
-def test_a_request_that_is_replaced_counts_with_what_it_says_now() -> None:
-    client = Client("ann", ME)
-    request = Request(client, message('{"id":1.0,"method":"session/new","params":{"mcpServers":[1]}}'))
-    client.add_request(request)
-    replaced = b'{"id":1.0,"method":"session/new","params":{"mcpServers":[]}}'
-    request.replace(replaced)
-    assert (request.message.text, request.id, client.waiting_size) == (replaced, b"1.0", len(replaced))
-    client.remove_request(request)
-    assert (client.waiting_size, client.requests) == (0, {})
-
-
-def test_a_request_of_the_gateways_own_can_be_replaced_too() -> None:
-    request = Request(None, message('{"id":1,"method":"x"}'))
-    request.replace(b'{"id":1,"method":"y"}')
-    assert request.message.method == "y"
-
-
-def test_of_what_a_client_said_that_has_gone_only_the_short_parameters_are_kept() -> None:
-    long = {"cwd": "/srv", "mcpServers": [{"name": "x" * 100_000}]}
-    text = b'{"jsonrpc":"2.0","id":7,"method":"session/new","params":%b}' % jsonrpc.encode(long)
-    request = Request(None, jsonrpc.parse(text))
-    request.forget_most()
-    assert (request.id, request.message.method) == (b"7", "session/new")
-    assert lookup.text_at(request.message.text, "params", "cwd") == "/srv"
-    assert len(request.message.text) < 100
-    small = Request(None, jsonrpc.parse(text.replace(b"x" * 100_000, b"")))
-    before = small.message
-    small.forget_most()
-    assert small.message is before

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from acp_gateway.core.sessions import DirectoryCheckResult
+from acp_gateway.core.requests import DirectoryCheckResult
 from acp_gateway.protocol.jsonrpc import Kind, RawId, parse, with_id
 from acp_gateway.protocol.methods import Capability
 from acp_gateway.protocol.path_maps import PathMaps

@@ -15,7 +15,8 @@ from websockets.server import ServerProtocol
 from acp_gateway.client.recovery import RecoveryState
 from acp_gateway.config.options import GatewaySection
 from acp_gateway.core.registry import Registry
-from acp_gateway.core.sessions import DirectoryCheck, DirectoryCheckResult, Role
+from acp_gateway.core.requests import DirectoryCheck, DirectoryCheckResult
+from acp_gateway.core.sessions import Role
 from acp_gateway.errors import Forbidden
 from acp_gateway.gateway.events.recording import recording_of
 from acp_gateway.protocol import jsonrpc

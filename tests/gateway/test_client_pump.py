@@ -5,9 +5,7 @@ import json
 import pytest
 from trio.testing import wait_all_tasks_blocked
 
-from acp_gateway.core.sessions import (
-    Client,
-)
+from acp_gateway.core.sessions import Client
 from acp_gateway.gateway.client_pump import AT_ONCE, TURN
 from acp_gateway.transports.streams import CloseReason, Flooded, Unfinished
 from tests.doubles import FAIL, encode

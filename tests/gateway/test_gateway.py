@@ -20,7 +20,8 @@ from acp_gateway import __version__
 from acp_gateway.config.limits import LimitsSection
 from acp_gateway.config.load import AgentSection, WorkspaceSection
 from acp_gateway.core.agent_state import Policy
-from acp_gateway.core.sessions import DirectoryCheckResult, Role
+from acp_gateway.core.requests import DirectoryCheckResult
+from acp_gateway.core.sessions import Role
 from acp_gateway.errors import (
     AccessError,
     Busy,

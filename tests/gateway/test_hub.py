@@ -13,7 +13,8 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 from acp_gateway.core.multiplexer import Multiplexer
 from acp_gateway.core.output import AuditEvent
 from acp_gateway.core.registry import Registry
-from acp_gateway.core.sessions import Client, DirectoryCheckResult, Problem, Role, SessionScope
+from acp_gateway.core.requests import DirectoryCheckResult, Problem
+from acp_gateway.core.sessions import Client, Role, SessionScope
 from acp_gateway.errors import AgentError
 from acp_gateway.gateway.agent.process import LAST_OUTPUT_TIMEOUT, Agent
 from acp_gateway.gateway.agent_supervisor import MAX_BACKOFF, WINDOW

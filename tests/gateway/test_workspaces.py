@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from acp_gateway.config.load import WorkspaceSection
-from acp_gateway.core.sessions import DirectoryCheckResult, Problem
+from acp_gateway.core.requests import DirectoryCheckResult, Location, Problem
 from acp_gateway.gateway.workspaces import PATH_SIZE, SHOWN, Workspace, containing, directory_check, workspaces_of
 
 HOST = socket.gethostname()
@@ -88,7 +88,7 @@ def test_a_directory_in_a_workspace_is_no_problem(srv: Path) -> None:
     workspaces = places(srv, "proj")
     for directory in (srv / "proj", srv / "proj" / "sub", f"{srv}/proj/", f"{srv}//proj/./sub/", f"/{srv}/proj"):
         assert directory_check([str(directory)], workspaces) == DirectoryCheckResult(
-            None, "proj", (str(srv / "proj"), "proj")
+            None, "proj", Location(str(srv / "proj"), "proj")
         )
 
 
@@ -134,7 +134,9 @@ def test_the_root_of_a_workspace_may_be_a_link_itself(srv: Path, tmp_path: Path)
     link.symlink_to(srv / "proj")
     workspaces = (Workspace("w", str(link)),)
     for directory in (link, link / "sub", srv / "proj" / "sub"):
-        assert directory_check([str(directory)], workspaces) == DirectoryCheckResult(None, "w", (str(link), "w"))
+        assert directory_check([str(directory)], workspaces) == DirectoryCheckResult(
+            None, "w", Location(str(link), "w")
+        )
     assert problem_of([str(srv)], workspaces).data["allowed"] == [str(link)]
 
 
@@ -190,11 +192,13 @@ def test_each_directory_has_to_lie_in_a_workspace(srv: Path, tmp_path: Path) -> 
 
 def test_a_session_that_names_no_directory_is_the_agents_to_place(srv: Path) -> None:
     workspaces = places(srv, "proj", "other")
-    assert directory_check([], workspaces) == DirectoryCheckResult(None, None, (str(srv / "proj"), "proj"))
+    assert directory_check([], workspaces) == DirectoryCheckResult(None, None, Location(str(srv / "proj"), "proj"))
     assert directory_check([], workspaces, required=True) == DirectoryCheckResult(
-        None, None, (str(srv / "proj"), "proj")
+        None, None, Location(str(srv / "proj"), "proj")
     )
-    assert directory_check([], workspaces, ["other"]) == DirectoryCheckResult(None, None, (str(srv / "other"), "other"))
+    assert directory_check([], workspaces, ["other"]) == DirectoryCheckResult(
+        None, None, Location(str(srv / "other"), "other")
+    )
     assert directory_check([], ()) == DirectoryCheckResult(None, None, None)
 
 
