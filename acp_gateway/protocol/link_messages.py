@@ -8,10 +8,18 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
+from acp_gateway.protocol import spans
 from acp_gateway.protocol.methods import ACK, GOODBYE, RESERVED_PREFIX
 
 CONTROL_SIZE: Final = 1024 * 1024
 """Bytes of a message between the two ends of a link at most; what is larger is a message like any other."""
+
+SMALL_SIZE: Final = 16 * 1024
+"""Bytes of a control message that is parsed as a whole; most have a hundred, and a peer may fill a larger one with
+brackets."""
+
+COUNT_SIZE: Final = 20
+"""Characters of a number of messages at most."""
 
 CONTROL_WORD: Final = RESERVED_PREFIX.encode()
 """Text in every control message of a link: a message without it need not be parsed."""
@@ -58,7 +66,7 @@ def read_control(message: bytes) -> Control | None:
     if CONTROL_WORD not in message or len(message) > CONTROL_SIZE:
         return None
     try:
-        value = json.loads(message)
+        value = json.loads(message) if len(message) <= SMALL_SIZE else _outline(message)
     except (ValueError, RecursionError):
         return None
     if not isinstance(value, dict) or "id" in value:
@@ -72,3 +80,31 @@ def read_control(message: bytes) -> Control | None:
     if not isinstance(received, int) or isinstance(received, bool) or received < 0:
         received = 0
     return Control(received, isinstance(params, dict) and isinstance(params.get("positions"), dict))
+
+
+def _outline(message: bytes) -> dict[str, Any] | None:
+    """Return what `read_control` looks at in a large message, without building the rest of it. Raises `ValueError`."""
+    message.decode()
+    plain = spans.structure(message)
+    start = spans.skip_space(plain, 0)
+    if spans.skip_space(plain, spans.value_end(plain, start)) < len(plain):
+        raise ValueError("something follows the message")
+    if plain[start : start + 1] != b"{":
+        return None
+    top = _members(message, plain, start)
+    outline: dict[str, Any] = {name: None for name in top if name == "id"}
+    for name in ("method", "params"):
+        first, end = top.get(name, (0, 0))
+        if name == "method" and message[first : first + 1] == b'"':
+            outline[name] = spans.string_value(message[first:end])
+        elif name == "params" and end and plain[first : first + 1] == b"{":
+            params = _members(message, plain, first)
+            first, end = params.get("received", (0, 0))
+            received = json.loads(message[first:end]) if 0 < end - first <= COUNT_SIZE else None
+            first, end = params.get("positions", (0, 0))
+            outline[name] = {"received": received, "positions": {} if end and plain[first] == ord("{") else None}
+    return outline
+
+
+def _members(message: bytes, plain: bytes, start: int) -> dict[str, tuple[int, int]]:
+    return {spans.string_value(name): (at, end) for name, at, end in spans.members(message, start, plain=plain)}

@@ -67,6 +67,15 @@ class ChunkBuffer:
                 break
         return begun
 
+    def ended(self, size: int) -> bytes:
+        """Return the last bytes, at least `size` if there are as many in the last pieces."""
+        ended = b""
+        for piece in reversed(self._pieces):
+            ended = bytes(piece[-size:]) + ended
+            if len(ended) >= size:
+                break
+        return ended
+
     def take(self) -> bytes:
         """Return everything so far, and start an empty buffer."""
         whole = b"".join(self._pieces)

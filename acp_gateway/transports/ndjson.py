@@ -66,9 +66,11 @@ class LineStream(FramedStream):
             elif self._rest.size and not self.accepts_unterminated_line:
                 raise trio.BrokenResourceError("the connection was lost: it ended in the middle of a message")
             elif self._rest.size:
-                line = self._rest.take().removesuffix(b"\r")
-                # A line that was cut off is no message, and parsing a large one only to find that out may take long.
-                lines = [line] if len(line) <= MAX_SCRAP or line[-64:].rstrip().endswith(b"}") else []
+                # A line that was cut off is no message, and to join or parse a large one for that may take long.
+                whole = self._rest.size <= MAX_SCRAP or self._rest.ended(64).rstrip().endswith(b"}")
+                lines = [self._rest.take().removesuffix(b"\r")] if whole else []
+                if not whole:
+                    self._forget_unfinished()
             else:
                 raise trio.EndOfChannel
             messages = self._within_limit(lines)

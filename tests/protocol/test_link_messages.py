@@ -11,6 +11,7 @@ from acp_gateway.protocol import jsonrpc
 from acp_gateway.protocol.link_messages import (
     CONTROL_SIZE,
     CONTROL_WORD,
+    SMALL_SIZE,
     Control,
     acknowledgement,
     goodbye,
@@ -98,6 +99,47 @@ def test_a_control_message_has_a_largest_size() -> None:
     plain = acknowledgement(7)
     assert read_control(plain + b" " * (CONTROL_SIZE - len(plain))) == Control(received=7)
     assert read_control(plain + b" " * (CONTROL_SIZE - len(plain) + 1)) is None
+
+
+PADDING = b'"x":[%b0]' % (b"[]," * SMALL_SIZE)
+
+
+@pytest.mark.parametrize(
+    ("text", "control"),
+    [
+        (b'{"method":"_acp-gateway/ack","params":{%b,"received":7}}', Control(received=7)),
+        (b'{%b,"m\\u0065thod":"_acp-gateway/ack","params":{"positions":{},"received":7} }', Control(7, True)),
+        (b'{"method":"_acp-gateway/ack","params":{%b,"received":7.0,"positions":[]}}', Control()),
+        (b'{"method":"_acp-gateway/ack","params":[{%b}]}', Control()),
+        (b'{"method":"_acp-gateway/goodbye","params":{%b}}', Control(goodbye=True)),
+        (b'{"method":"_acp-gateway/ack","params":{%b,"received":7},"id":null}', None),
+        (b'{"method":"_acp-gateway/ack","params":{%b,"received":7}}{}', None),
+        (b'{"method":"_acp-gateway/ack","params":{%b,"received":7}', None),
+        (b'{"method":["_acp-gateway/ack"],"params":{%b,"received":7}}', None),
+        (b'{"method":"_acp-gateway/x","params":{%b}}', None),
+        (b'["_acp-gateway/ack",{%b}]', None),
+        (b'{"method":"_acp-gateway/ack","params":{%b,"received":7},"y":"\xff"}', None),
+    ],
+)
+def test_a_large_control_message_is_read_without_building_what_is_in_it(
+    text: bytes, control: Control | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    built: list[int] = []
+    loads = json.loads
+
+    def counting(message: bytes) -> Any:
+        built.append(len(message))
+        return loads(message)
+
+    monkeypatch.setattr("acp_gateway.protocol.link_messages.json.loads", counting)
+    assert read_control(text % PADDING) == control
+    assert sum(built) < 100
+
+
+def test_positions_of_many_sessions_with_long_ids_are_read() -> None:
+    told = acknowledgement(3, {f"{number}" + "\U0001f600" * 1000: ("e" * 30, number) for number in range(32)})
+    assert SMALL_SIZE < len(told) < CONTROL_SIZE
+    assert read_control(told) == Control(3, has_positions=True)
 
 
 def test_every_control_message_has_the_word_in_it_that_tells_it_from_most_messages() -> None:

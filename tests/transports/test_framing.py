@@ -25,6 +25,17 @@ from tests.transports.wires import MIB, MemoryBytes, close_at_once, fill, memory
 # Pieces
 
 
+def test_the_last_bytes_of_a_message_are_told_without_joining_its_pieces() -> None:
+    pieces = ChunkBuffer()
+    assert pieces.ended(3) == b""
+    for piece in (b"x" * 5000, b"y" * 5000, b"a", b"b"):
+        pieces.add(piece)
+    assert pieces.ended(2) == b"ab"
+    assert pieces.ended(4).endswith(b"yab")
+    assert pieces.ended(4).count(b"x") == 0
+    assert pieces.size == 10_002
+
+
 def test_pieces_are_joined_in_order_and_begin_anew() -> None:
     pieces = ChunkBuffer()
     for piece in (b"a" * 2000, b"b", b"c", b"d" * 2000, b""):

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from trio.testing import MockClock
 
 from acp_gateway.transports import framing
+from acp_gateway.transports.framing import ChunkBuffer
 from acp_gateway.transports.maintained import SLOWEST_PEER
 from acp_gateway.transports.ndjson import MAX_SCRAP, LineStream
 from acp_gateway.transports.streams import MessageTooLarge, Unfinished
@@ -266,6 +267,14 @@ async def test_message_timeout_does_not_count_time_in_which_no_task_reads(autoju
 async def test_a_large_message_that_was_cut_off_in_the_middle_is_none(size: int) -> None:
     assert await received(b"{}\n" + b"[" * size) == [b"{}", *([b"[" * size] if size <= MAX_SCRAP else [])]
     assert await received(b"{}\n" + b"[" * size + b"} \r") == [b"{}", b"[" * size + b"} "]
+
+
+async def test_a_large_message_that_was_cut_off_is_not_even_joined(monkeypatch: pytest.MonkeyPatch) -> None:
+    def take(_buffer: ChunkBuffer) -> bytes:
+        raise AssertionError("it was joined")
+
+    monkeypatch.setattr(ChunkBuffer, "take", take)
+    assert await received(b"{}\n" + b"[" * (MAX_SCRAP + 1)) == [b"{}"]
 
 
 async def test_an_abandoned_line_is_not_continued() -> None:
