@@ -26,10 +26,10 @@ from acp_gateway.transports.timers import Args, Signal, TaskSpawner
 
 MESSAGES_PER_MARK: Final = 1024
 BYTES_PER_MARK: Final = 1024 * 1024
-"""After how much a client that counts is told anew where it is: until then it keeps what it has counted."""
+"""Messages and bytes after which a client that counts gets a mark with its positions."""
 
 SESSIONS_PER_MARK: Final = 32
-"""Positions told at once: a mark with ids of a thousand characters is still small."""
+"""Positions in one mark, so that a mark with ids of a thousand characters stays small."""
 
 
 class Disconnect:
@@ -47,14 +47,14 @@ class Disconnect:
 
 TOO_SLOW: Final = "too_slow"
 EXPIRED: Final = "away_too_long"
-"""Words for the two ends that a client which comes back is told apart."""
+"""Reasons that a client gets when it tries to resume the link."""
 
 STOPPING: Final = Disconnect(CloseReason.GOING_AWAY, "the gateway is stopping", "gateway_stopping")
 BUG: Final = Disconnect(CloseReason.AGENT_GONE, "internal error", "internal")
 
 
 class _NoTape:
-    """A tape on which nothing is written down."""
+    """A tape that records nothing."""
 
     def write(self, direction: Direction, messages: Sequence[bytes]) -> None: ...
     def close(self) -> None: ...
@@ -80,12 +80,12 @@ class ClientConnection:
         self._end_signal = Signal()
 
     def use_spawner(self, spawner: TaskSpawner) -> None:
-        """Serve it with this spawner until `drop_spawner`; cancelling the spawner ends that soon."""
+        """Serve the connection with this spawner until `drop_spawner`; cancelling the spawner ends that soon."""
         self.spawner = spawner
         self.stream.use_spawner(spawner)
 
     def drop_spawner(self) -> None:
-        """It is served no more."""
+        """End the serving of this connection."""
         if self.spawner is not None:
             self.spawner.cancel()
             self.spawner = None
@@ -120,12 +120,12 @@ class Attachment:
     Args:
         client: as the core knows it.
         high_water: bytes that may wait in a stream itself.
-        window: as `Link` has it; None for a client that does not come back.
-        allowance: as `Link` has it.
-        progressed: called whenever the peer has taken all that had to wait, or has gone away.
+        window: as in `Link`; None for a client without a resumable link.
+        receive_window: as in `Link`.
+        progressed: called when the backlog is sent, and when the connection is lost.
         charge: charges the client for what it sends.
-        grown: told of bytes that are kept.
-        tape: what is said is written down on it.
+        memory_grew: called with the number of bytes that are kept in addition.
+        tape: records the messages.
     """
 
     __slots__ = (
@@ -171,30 +171,30 @@ class Attachment:
             enforces_window=True,
         )
         self.connection: ClientConnection | None = None
-        """The last one; whether it is still there, the link knows."""
+        """The latest connection; `link.stream` is None once it is lost."""
         self.ended = False
-        """True once the client is only told the close reason."""
+        """True once the client gets nothing but the close reason."""
         self.disconnect: Disconnect | None = None
         self.disconnect_due = inf
-        """When it is gone though it has not taken its last words, in seconds of Trio's clock, there or away."""
+        """Deadline for sending the last messages, connected or away, in seconds of Trio's clock."""
         self.away_since: float | None = None
-        """When its connection was lost, in seconds of Trio's clock; None while it has one."""
+        """Time of the loss of the connection, in seconds of Trio's clock; None while connected."""
         self.catching_up = False
-        """True from a disconnection until the peer has everything that waited for it meanwhile."""
+        """True from a disconnection until the peer has received all messages that waited meanwhile."""
         self.sent_while_congested = 0
-        """Bytes that were passed on to the agent while too much was pending for it."""
+        """Bytes sent to the agent while more than the high-water mark was pending for it."""
         self.discarding = False
         """True while messages to the client are dropped, because earlier ones were."""
         self.charge = charge
         self.unhandled_bytes = 0
-        """Bytes that have come and that nothing was done about yet."""
+        """Bytes received and not handled yet."""
         self._memory_grew = memory_grew
         self.tape = tape
         self._progressed = progressed
         self._connected = Signal()
         # Bytes of the largest message that was sent since the peer was last up to date.
         self._largest = 0
-        # How many messages were sent since the client was last told where it is, and how many bytes until then.
+        # Messages sent since the last mark, and the value of `put_bytes` at that mark.
         self._unmarked = 0
         self._marked_bytes = 0
 
@@ -210,13 +210,13 @@ class Attachment:
 
     @property
     def excess(self) -> int:
-        """Bytes that the peer is behind, but for one message, which may be as large as it is, and for history."""
+        """Bytes of the backlog, without history and the largest message: one message may have any size."""
         return self.outbox.backlog - self._largest
 
     def send(self, messages: Sequence[bytes], replayed: int = 0) -> bool:
-        """Send messages, as soon as the peer takes them; so many of their bytes are history.
+        """Send messages as the peer reads them, `replayed` bytes of which are history.
 
-        `messages` must not be changed afterwards. Returns whether the peer is behind.
+        `messages` must not be changed afterwards. Returns True if the peer is behind.
         """
         if self.discarding:
             return self.behind
@@ -226,11 +226,11 @@ class Attachment:
             waited = self.behind
             self.link.send(messages, replayed)
         if self.client.counts:
-            # By themselves: the messages are others' as well, and what is the same for many is framed once.
+            # In a call of their own: the messages are shared with other clients, and framed once for all.
             marks = self._marks(messages)
             if marks:
                 self.link.send(marks)
-                # They are nothing that it has to count.
+                # Marks do not count towards the next mark.
                 self._marked_bytes = self.outbox.put_bytes
         if self.behind:
             self._largest = max(self._largest, max(map(len, messages), default=0))
@@ -242,7 +242,7 @@ class Attachment:
         return False
 
     def _marks(self, messages: Sequence[bytes]) -> list[Mark]:
-        """From time to time, where the client is when it has these messages, the last that were decided for it."""
+        """Return marks with the client's positions after these messages, if they are due."""
         self._unmarked += len(messages)
         if self._unmarked < MESSAGES_PER_MARK and self.outbox.put_bytes - self._marked_bytes < BYTES_PER_MARK:
             return []
@@ -252,14 +252,14 @@ class Attachment:
         return [Mark(acknowledgement(0, dict(positions[start : start + SESSIONS_PER_MARK]))) for start in groups]
 
     def _caught_up(self) -> None:
-        """The peer has taken all that had to wait."""
+        """Handle the end of the backlog."""
         self.catching_up = False
         self._largest = 0
         self.client.replays.clear()
         self._progressed()
 
     def close(self, disconnect: Disconnect) -> None:
-        """End the connection at once. What is said first counts."""
+        """End the connection at once. The first reason counts."""
         self.disconnect = self.disconnect or disconnect
         self.end()
 
@@ -271,9 +271,9 @@ class Attachment:
             self.connection.cancel()
 
     def discard_and_close(self, disconnect: Disconnect) -> None:
-        """End the connection at once, and forget what waits for the peer and what still comes: it has no place for it.
+        """End the connection at once, and drop all pending and later messages to the peer.
 
-        To have the end of all that told, take away `discarding`.
+        Reset `discarding` to send the close reason.
         """
         self.outbox.clear()
         if self.connection is not None:
@@ -282,7 +282,7 @@ class Attachment:
         self.close(disconnect)
 
     def close_after_sending(self, disconnect: Disconnect) -> None:
-        """End the connection when the peer has taken what is there for it."""
+        """End the connection once all pending messages are sent."""
         self.disconnect = self.disconnect or disconnect
         self.link.finish()
         self.spawn(self._send_waiting)
@@ -290,7 +290,7 @@ class Attachment:
     # Connections
 
     def connect(self, stream: MaintainedStream, peer_received: int = 0) -> ClientConnection:
-        """The client is there, or there again; as `Link.connect`. `over` says when the connection is used no more."""
+        """Connect the client, for the first time or again, as `Link.connect` does."""
         stream.meter.charge = self._charge_unfinished
         self.link.connect(stream, peer_received)
         self.catching_up = self.catching_up and self.behind
@@ -299,25 +299,25 @@ class Attachment:
         return self.connection
 
     def _charge_unfinished(self, messages: int = 0, size: int = 0, seconds: float = 0.0, frames: int = 0) -> float:
-        """Charge the client for what has come and is no message, or none yet."""
+        """Charge the client for data that is no message, or no complete one yet."""
         self._memory_grew(size)
         return self.charge(messages, size, seconds, frames)
 
     @property
     def incoming_bytes(self) -> int:
-        """Bytes of what the client has sent that are kept: unfinished messages, and what waits to be passed on."""
+        """Bytes held of the client's input: unfinished messages, and messages that wait for the agent."""
         stream = None if self.connection is None or self.connection.ended else self.connection.stream
         unfinished = 0 if stream is None else stream.unfinished_bytes
         return unfinished + self.unhandled_bytes + self.client.waiting_size
 
     async def wait_connected(self) -> bool:
-        """Wait until there is a connection; False where the client was given up instead."""
+        """Wait for a connection; return False if the attachment ended instead."""
         while self.link.stream is None and not self.ended:
             await self._connected.wait()
         return not self.ended
 
     def use_spawner(self, spawner: TaskSpawner) -> None:
-        """Serve the connection with this spawner, also to send what has to wait, until `drop_spawner`."""
+        """Serve the connection, and send its backlog, with this spawner until `drop_spawner`."""
         assert self.connection is not None
         self.connection.use_spawner(spawner)
         if self.ended or self.connection.cancelled:
@@ -331,12 +331,12 @@ class Attachment:
             self.connection.spawner.spawn(work, *args)
 
     async def _send_waiting(self) -> None:
-        """Send what had to wait, and end the connection where all is said. Cancelling loses nothing."""
+        """Send the backlog, and end the connection if it is to close after that. Cancelling loses nothing."""
         if await self.link.catch_up():
             self.end()
 
     def drop_connection(self) -> None:
-        """Give up the connection that there is, for a newer one that is about to come: it may long be dead."""
+        """Drop the present connection in favour of a new one: its loss may not have been noticed."""
         self.link.disconnect()
         if self.connection is not None:
             self.connection.cancel()
@@ -344,7 +344,7 @@ class Attachment:
                 self.connection.end()
 
     def connection_lost(self, now: float) -> None:
-        """The connection is lost; the client may come back."""
+        """Handle the loss of the connection; the client may resume its link."""
         self.away_since = now
         self.catching_up = True
         self.link.disconnect()

@@ -1,4 +1,4 @@
-"""The connections that have come in: how many there may be, how fast they may speak, and for how long they may stay."""
+"""Limits of authenticated connections: their number, their rate, and the validity of their credentials."""
 
 import logging
 import time
@@ -32,17 +32,17 @@ class ManagedConnection(Protocol):
 
     @property
     def access(self) -> Access:
-        """The principal, by the credential that was shown last."""
+        """Principal of the credential that was presented last."""
 
     @property
     def away_since(self) -> float | None:
-        """When it was lost, where it may come back; None while it is there."""
+        """Time of the loss of a resumable connection; None while connected."""
 
     def close(self, disconnect: Disconnect) -> None:
-        """End it for good."""
+        """End the connection for good."""
 
     def drop(self) -> bool:
-        """Take its connection away so that it may come back with another token; False where it can't."""
+        """Drop the connection but keep its link for another token; return False if it can't be resumed."""
 
 
 def _account(access: Access) -> Hashable:
@@ -154,7 +154,7 @@ class Connections:
             raise Busy(f"{why}; try later")
 
     def rate_limiter(self, identity: str, *, guest: bool = False, observer: bool = False) -> RateLimiter:
-        """Return the rate limiter of a client that has just come in; guests of an identity have a rate of their own."""
+        """Return the rate limiter of a new client; guests of an identity have a rate of their own."""
         account = identity, guest
         sharing = self._sharing
         controllers, observers = _Sharing(identity, guest, False), _Sharing(identity, guest, True)
@@ -171,7 +171,7 @@ class Connections:
         return RateLimiter(self._rates, together, self._sharing, parts, trio.current_time)
 
     def watched(self, connection: ManagedConnection) -> AbstractContextManager[None]:
-        """Count what is in this block, and end it when its credential is not valid any more."""
+        """Count a connection during this block, and end it when its credential is no longer valid."""
         return _Watch(connection, self)
 
     def add(self, watch: _Watch) -> None:
@@ -181,7 +181,7 @@ class Connections:
         self._sharing[watch.shares] += 1
 
     def discard(self, watch: _Watch) -> None:
-        """Count a connection no more. May be repeated."""
+        """Stop counting a connection. May be repeated."""
         if watch not in self._watches:
             return
         self._watches.discard(watch)
@@ -211,7 +211,7 @@ class Connections:
         return True
 
     def enforce(self) -> None:
-        """End the connections whose token or certificate is not valid any more."""
+        """End the connections with a token or certificate that is no longer valid."""
         # One look for each credential: right after a change, each reads the file of tokens again.
         reasons: dict[Access, Disconnect | None] = {}
         for watch in list(self._watches):

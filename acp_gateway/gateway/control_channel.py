@@ -96,9 +96,9 @@ def _answer(text: bytes, scope: SessionScope, context: ControlContext) -> bytes 
 
 
 def list_sessions(scope: SessionScope, context: ControlContext) -> dict[str, Any]:
-    """The sessions that exist for a viewer, and what is wrong here, by the members of the answer; see `docs/wire.md`.
+    """Return the sessions in scope and the gateway's problems, as members of the response; see `docs/wire.md`.
 
-    First come those that are not live: in a terminal the live ones are what is seen without scrolling back.
+    Sessions that are not live come first: in a terminal the live ones are visible without scrolling back.
     """
     past = _past_sessions(scope, context)
     listed = [_describe(session) for session in past[-PAST:]]
@@ -113,7 +113,7 @@ def list_sessions(scope: SessionScope, context: ControlContext) -> dict[str, Any
 
 
 def _past_sessions(scope: SessionScope, context: ControlContext) -> list[Session]:
-    """Those that are not live and that a viewer can have opened again."""
+    """Return the sessions in scope that are not live and can be re-opened."""
     if scope.guest:
         return []
     registry = context.registry
@@ -121,17 +121,17 @@ def _past_sessions(scope: SessionScope, context: ControlContext) -> list[Session
         session
         for session in registry.past(scope)
         if session.agent in context.agents
-        # An agent that counts its sessions has only the last one of an id still.
+        # An agent that counts its sessions only has the last one of an id.
         and registry.find(scope, session.agent, session.id) is session
     ]
 
 
 def _live_sessions(scope: SessionScope, context: ControlContext) -> list[dict[str, Any]]:
-    """Those that are live and exist for a viewer, and what waits in them; the oldest first.
+    """Return the live sessions in scope and their open agent requests, the oldest first.
 
-    What an agent has asked and no session was found for stands under the session that the agent named, for the one
-    whose sessions all those of this agent process are. If there is no such one, the gateway's own user is told that
-    something waits, and not what: its owner is unknown.
+    A request without a known session is listed under the session that the agent named, for the owner of all sessions
+    of this agent process. If they have several owners, the gateway's own user gets the request without its title: its
+    owner is unknown.
     """
     registry = context.registry
     hubs = [hub for hub in context.hubs() if hub.name in context.agents]

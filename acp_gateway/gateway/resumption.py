@@ -1,4 +1,4 @@
-"""The registry of resumable links, and of the reasons why others have ended."""
+"""Registry of resumable links, and of the reasons why links have ended."""
 
 from dataclasses import dataclass
 from typing import Final
@@ -14,7 +14,7 @@ from acp_gateway.transports.maintained import MaintainedStream
 from acp_gateway.transports.streams import CloseReason
 
 MAX_REMEMBERED: Final = 10_000
-"""Links that have ended and of which is known why: their clients come back within days, or never."""
+"""Maximum number of ended links with a remembered reason: clients return within days, or never."""
 
 _MISCOUNTED: Final = Disconnect(CloseReason.POLICY, "the client has counted otherwise", "miscounted")
 
@@ -23,7 +23,7 @@ _REASONS: Final[dict[str | None, type[AccessError]]] = {TOO_SLOW: TooFarBehind, 
 
 @dataclass(slots=True, eq=False)
 class AttachedClient:
-    """A client that was let in to a hub."""
+    """A client attached to a hub."""
 
     admission: Grant
     hub: Hub
@@ -31,34 +31,34 @@ class AttachedClient:
 
     @property
     def access(self) -> Access:
-        """The principal, by the credential that was shown last."""
+        """Principal of the credential that was presented last."""
         return self.admission.access
 
     @property
     def attachment(self) -> Attachment | None:
-        """None when its connection has ended, or is about to."""
+        """The attachment; None if it has ended or is about to."""
         attachment = self.hub.attachments.get(self.client)
         return None if attachment is None or attachment.ended else attachment
 
     @property
     def away_since(self) -> float | None:
-        """When its connection was lost, if it may come back."""
+        """Time of the loss of the connection; None while connected or if it can't be resumed."""
         attachment = self.attachment
         return None if attachment is None else attachment.away_since
 
     def close(self, disconnect: Disconnect) -> None:
-        """End it for good, unless it is being told goodbye: that may take its time."""
+        """End the client for good, unless its close is in progress."""
         if self.client in self.hub.attachments:
             self.hub.attachments[self.client].close(disconnect)
 
     def drop(self) -> bool:
-        """Take its connection away so that it may come back; False where it can't."""
+        """Drop the connection but keep the link; return False if it can't be resumed."""
         return False
 
 
 @dataclass(slots=True, eq=False)
 class ResumableLink(AttachedClient):
-    """One whose link can be resumed."""
+    """A client with a resumable link."""
 
     id: str
     """Identifier of the link; not a credential."""
@@ -74,7 +74,7 @@ class ResumableLink(AttachedClient):
 
 @dataclass(frozen=True, slots=True)
 class ResumeClaim:
-    """A connection that is about to take a link up again."""
+    """The claim of a new connection to resume a link."""
 
     link: ResumableLink
     claim: int
@@ -90,7 +90,7 @@ class _Ended:
 
 
 class LinkRegistry:
-    """The links of a gateway that can be resumed."""
+    """The resumable links of a gateway."""
 
     def __init__(self) -> None:
         self._links: dict[str, ResumableLink] = {}
@@ -98,11 +98,11 @@ class LinkRegistry:
         self._ended: dict[str, _Ended] = {}
 
     def add(self, link: ResumableLink) -> None:
-        """A link begins."""
+        """Register a new link."""
         self._links[link.id] = link
 
     def end(self, link: ResumableLink, disconnect: Disconnect | None) -> None:
-        """A link has ended for good."""
+        """Unregister a link that has ended for good, and remember the reason."""
         del self._links[link.id]
         reason = _REASONS.get(disconnect.reason if disconnect else None, LinkGone)
         self._ended[link.id] = _Ended(link.admission.access, reason)
@@ -128,12 +128,12 @@ class LinkRegistry:
 
 
 def _is_same_principal(one: Access, other: Access) -> bool:
-    """Check whether two connections have the same token or certificate, or the same user by the kernel."""
+    """Return True if two connections have the same token or certificate, or the same user by the kernel."""
     return (one.identity, one.credential) == (other.identity, other.credential)
 
 
 def claim(link: ResumableLink, peer_received: int) -> ResumeClaim:
-    """Let a new connection have a link, and take it from whichever has it now: that one may long be dead.
+    """Claim a link for a new connection, and drop the present one: its loss may not have been noticed.
 
     `peer_received`: how many messages of this side the client says it has. Raises `LinkGone` where that can't be.
     """
@@ -149,7 +149,7 @@ def claim(link: ResumableLink, peer_received: int) -> ResumeClaim:
 
 
 async def serve_resumed(stream: MaintainedStream, resumption: ResumeClaim) -> None:
-    """Have a link served over this connection until it is lost or the client has gone; the stream is closed then."""
+    """Serve a link over this connection until it is lost or the client has gone; then close the stream."""
     attachment = resumption.link.attachment
     if attachment is None or resumption.claim != resumption.link.claims:
         await stream.aclose(CloseReason.POLICY, "a newer connection has taken this link over")

@@ -1,4 +1,4 @@
-"""The gateway as a program: put together, run until told to stop, drained."""
+"""Assembles the gateway, runs it until a stop signal, and shuts it down gracefully."""
 
 import errno
 import logging
@@ -120,7 +120,7 @@ async def serve(
                     accepting.cancel_scope.cancel()
                 log.info("stopping")
                 notifier.stopping()
-                # Both at the same time: clients and agents may be slow to leave.
+                # Both at the same time: clients and agents may be slow to end.
                 connections.cancel_scope.cancel()
                 hubs.cancel_scope.cancel()
             notifying.cancel_scope.cancel()
@@ -128,7 +128,7 @@ async def serve(
 
 
 def _assign(sockets: Sequence[socket.socket], sections: Sequence[ListenSection]) -> list[list[socket.socket]]:
-    """Those of systemd's sockets that each section is to listen on; raises `ConfigError` for one that is for none."""
+    """Return systemd's sockets for each section. Raises `ConfigError` for a socket that matches none."""
     unassigned = list(sockets)
     assigned = []
     for section in sections:
@@ -147,7 +147,7 @@ def _count(number: int, name: str) -> str:
 
 
 async def _wait_for_stop_signal(reload: Callable[[], None]) -> None:
-    """Wait for a signal to stop; `reload` at those that mean it."""
+    """Wait for a stop signal; call `reload` for each SIGHUP before it."""
     had_terminal = _has_terminal()
     numbers = [signal.SIGTERM, signal.SIGINT]
     with _ignoring_hangups() as hangups:
@@ -166,16 +166,16 @@ async def _wait_for_stop_signal(reload: Callable[[], None]) -> None:
 
 @contextmanager
 def _ignoring_hangups() -> Iterator[bool]:
-    """Have SIGHUP do nothing from here on, unless the block is cancelled; whether it was not ignored anyway.
+    """Ignore SIGHUP from here on, unless the block is cancelled. Yields False if it was ignored before.
 
-    A terminal that goes sends more than one, and a login session that ends sends one right after SIGTERM: a gateway
-    that stops is not to be killed by these.
+    A closing terminal sends several, and an ending login session sends one right after SIGTERM: these must not kill a
+    gateway that is stopping.
     """
     before = signal.getsignal(signal.SIGHUP)
     if before == signal.SIG_IGN:
         yield False
         return
-    # No SIG_IGN: what is started by now would inherit that.
+    # No SIG_IGN: child processes would inherit that.
     signal.signal(signal.SIGHUP, lambda *_: None)
     try:
         yield True
@@ -194,7 +194,7 @@ def _has_terminal() -> bool | None:
 
 
 def _reload(file: Path | None, gateway: Gateway, listeners: Sequence[Listener], notifier: Notifier) -> None:
-    """Read again what may change while the gateway runs; what can't be used is logged, and what was before stays."""
+    """Read tokens, certificates and the configuration again. Log what is invalid, and keep its former value."""
     log.info("received SIGHUP: reading tokens and certificates again")
     notifier.reloading()
     problems: list[str] = []
@@ -209,7 +209,7 @@ def _reload(file: Path | None, gateway: Gateway, listeners: Sequence[Listener], 
         except ConfigError as error:
             log.error("%s goes on with the certificate that it had: %s", listener.urls[0], error)
             problems.append(str(error))
-    # At once, and not when the time has come for the next look.
+    # At once, not at the next periodic check.
     gateway.connections.enforce()
     if file is not None:
         try:

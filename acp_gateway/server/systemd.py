@@ -21,27 +21,27 @@ from acp_gateway.errors import ConfigError
 log = logging.getLogger(__name__)
 
 FIRST_DESCRIPTOR: Final = 3
-"""Of those that are handed over: what follows stdin, stdout and stderr."""
+"""The first inherited descriptor, after stdin, stdout and stderr."""
 
 STATUS_INTERVAL: Final = 5.0
-"""Seconds between two lines of status at the least. They are for a person's eye, and each wakes systemd up."""
+"""Minimum seconds between two status lines: users read them, and each wakes systemd up."""
 
 TIMEOUT: Final = 1.0
-"""Seconds for which the gateway stands still at most to say that it is ready or stops. The socket is a local one, and
-systemd reads it at once unless the machine is in trouble."""
+"""Maximum seconds that the gateway blocks to send that it is ready or stops. The socket is local, and systemd reads it
+at once unless the machine is overloaded."""
 
 
 def take_sockets(environment: MutableMapping[str, str]) -> list[socket.socket]:
-    """The listening sockets that this process was started with; none where it was started in another way.
+    """Return the listening sockets that systemd passed to this process; none without socket activation.
 
-    Takes the variables that speak of them out of `environment`, and sees to it that no child gets a socket. Raises
-    `ConfigError` for what is no listening socket.
+    Removes systemd's variables from `environment`, and keeps child processes from inheriting the sockets. Raises
+    `ConfigError` for a descriptor that is no listening socket.
     """
     pid = environment.pop("LISTEN_PID", "")
     count = environment.pop("LISTEN_FDS", "")
     names = environment.pop("LISTEN_FDNAMES", "").split(":")
     if pid != str(os.getpid()):
-        # They are meant for an ancestor of this process.
+        # They were passed to an ancestor of this process.
         return []
     if not (count.isascii() and count.isdigit() and len(count) < 6):
         raise ConfigError(f"expected a number of sockets, found {count[:64]!r}", key="LISTEN_FDS")
@@ -60,8 +60,8 @@ def take_sockets(environment: MutableMapping[str, str]) -> list[socket.socket]:
 def fits(sock: socket.socket, address: Address) -> bool:
     """Return whether a listening socket listens at this address.
 
-    One for all addresses of both families, which is what systemd makes of a bare port, is one for `0.0.0.0` and one
-    for `[::]`. What listens at more addresses than were asked for fits in no other case.
+    A socket for all addresses of both families, as systemd binds a bare port, fits `0.0.0.0` and `[::]`. No other
+    socket fits that listens at more addresses than configured.
     """
     bound = sock.getsockname()
     if address.scheme == "unix":
@@ -111,10 +111,9 @@ def _numeric(host: str) -> set[ipaddress.IPv4Address | ipaddress.IPv6Address]:
 
 
 class Notifier:
-    """Tells the service manager how the gateway is doing, as sd_notify(3) does; nothing where none wants to know.
+    """Notifies the service manager of the gateway's state, as sd_notify(3) does; does nothing without one.
 
-    Takes the variables that say so out of `environment`. No method raises: a gateway whose manager has a fault of its
-    own goes on.
+    Removes its variables from `environment`. No method raises: a faulty service manager must not stop the gateway.
     """
 
     def __init__(self, environment: MutableMapping[str, str]) -> None:
@@ -133,11 +132,11 @@ class Notifier:
         self._warned = False
 
     def ready(self) -> None:
-        """Everything listens; or a reload, of which `reloading` has told, is done."""
+        """Notify that all listeners are open, or that the reload is done."""
         self._notify("READY=1", timeout=TIMEOUT)
 
     def reloading(self) -> None:
-        """Files are read again; `ready` follows."""
+        """Notify that files are being read again; `ready` follows."""
         microseconds = time.clock_gettime_ns(time.CLOCK_MONOTONIC) // 1000
         self._notify(f"RELOADING=1\nMONOTONIC_USEC={microseconds}", timeout=TIMEOUT)
 
@@ -146,9 +145,9 @@ class Notifier:
         self._notify("STOPPING=1\nSTATUS=stopping", timeout=TIMEOUT)
 
     async def run(self, describe_state: Callable[[], str]) -> None:
-        """Give signs of life, as often as the watchdog wants them, and show the state when it has changed.
+        """Ping the watchdog in its interval, and report the state when it has changed, until cancelled.
 
-        Until cancelled. `describe_state` makes one line of the state; it is asked every `STATUS_INTERVAL` seconds.
+        `describe_state` returns the state as one line; it is called every `STATUS_INTERVAL` seconds.
         """
         if self._socket is None:
             return
@@ -158,7 +157,7 @@ class Notifier:
                 nursery.start_soon(self._ping_watchdog, self._interval)
 
     def close(self) -> None:
-        """Say nothing any more."""
+        """Close the socket; later notifications are dropped."""
         if self._socket is not None:
             self._socket.close()
             self._socket = None
@@ -173,7 +172,7 @@ class Notifier:
             await trio.sleep(STATUS_INTERVAL)
 
     async def _ping_watchdog(self, interval: float) -> None:
-        # From the event loop and no thread of its own: it is the loop's life that is in question.
+        # From the event loop, not from a thread: the watchdog is to notice a blocked loop.
         while True:
             self._notify("WATCHDOG=1")
             await trio.sleep(interval)

@@ -26,14 +26,14 @@ that still may has to be fetched first."""
 REASON: Final = "agent_silent"
 
 Written = Mapping[str, Sequence[str]]
-"""The last lines that an agent has written, by where to."""
+"""The last lines that an agent has written, by stream."""
 
 GiveUp = Callable[[Agent, str, dict[str, Any], Written], None]
 """Ends an agent: it, why, the data of the errors, and what it has written, for those who may see that."""
 
 
 class Startup:
-    """The time that an agent has for its answer to `initialize`.
+    """Watches the time that an agent takes to answer `initialize`.
 
     Args:
         timeout: seconds, from the start of the agent or from its being asked again.
@@ -49,7 +49,7 @@ class Startup:
         self._stdout: deque[bytes] = deque(maxlen=STDERR_TAIL_LINES)
 
     def watch(self, agent: Agent | None) -> None:
-        """Take note of the agent that has been asked and has not answered; None where there is none."""
+        """Set the agent that has not answered `initialize` yet; None if there is none."""
         if agent is (None if self._watched is None else self._watched[0]):
             return
         self._watched = None if agent is None else (agent,)
@@ -57,7 +57,7 @@ class Startup:
         self._changed.unpark_all()
 
     def receive_output(self, batch: Sequence[bytes]) -> None:
-        """Keep what an agent that has not answered writes and is no message."""
+        """Keep lines that are no messages of an agent that has not answered."""
         if self._watched is None:
             return
         for line in batch[-STDERR_TAIL_LINES:]:
@@ -67,7 +67,7 @@ class Startup:
                 self._stdout.append(line[:STDERR_KEPT_SIZE])
 
     async def run(self) -> NoReturn:
-        """Warn of agents that have not answered, and give them up, until cancelled."""
+        """Log an agent that has not answered, and stop it after the timeout, until cancelled."""
         while True:
             watched = self._watched
             if watched is None:
@@ -87,7 +87,7 @@ class Startup:
                 self._end(agent)
 
     async def _wait_for_answer(self, watched: tuple[Agent], seconds: float) -> bool:
-        """Wait so long at most; returns whether that agent need not be waited for any more."""
+        """Wait at most `seconds`; return True if the agent need not be waited for any more."""
         with trio.move_on_after(seconds):
             while self._watched is watched:
                 await self._changed.park()
