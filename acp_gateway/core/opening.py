@@ -13,13 +13,20 @@ from acp_gateway.core import access_rules, preconditions, updates
 from acp_gateway.core.agent_state import AgentState, ErrorObject
 from acp_gateway.core.cut_turns import cut_turn_meta, record_cut_turn
 from acp_gateway.core.output import CheckDirectories, LoadJournal
-from acp_gateway.core.rejoining import Rejoin, missed_messages, reclaim_requests, with_own_meta, without_own_meta
+from acp_gateway.core.rejoining import (
+    Rejoin,
+    missed_messages,
+    reclaim_requests,
+    resume_as_load,
+    with_own_meta,
+    without_own_meta,
+)
 from acp_gateway.core.requests import DirectoryCheck, DirectoryCheckResult, OwnRequest, Request
 from acp_gateway.core.routing import Routing
 from acp_gateway.core.sessions import Client, Session
 from acp_gateway.core.states import SessionState
 from acp_gateway.core.waiting import Until
-from acp_gateway.protocol import jsonrpc, lookup, methods, spans
+from acp_gateway.protocol import jsonrpc, lookup, methods
 from acp_gateway.protocol.gaps import MAY_BE_MISSING, gap
 from acp_gateway.protocol.jsonrpc import Message
 
@@ -334,7 +341,7 @@ class SessionOpening:
         session.recorded = self._agent.new_journal()
         if request.message.method == methods.RESUME and not as_load:
             session.recorded.begin_truncated()
-        text = _as_load(request.message) if as_load else request.message.text
+        text = resume_as_load(request.message) if as_load else request.message.text
         then = partial(self._loaded, session=session, first=first, rejoin=rejoin, continuation=continuation)
         self._agent.forward(request, then, without_own_meta(text))
 
@@ -436,15 +443,3 @@ class SessionOpening:
                 self._agent.out.clients(session.attached, text)
             session.merge_result(response)
             self._set_open(session)
-
-
-def _as_load(message: Message) -> bytes:
-    """Rewrite a `session/resume` as the `session/load` that replays the history."""
-    method = spans.find(message.text, "method")
-    params = spans.find(message.text, "params")
-    assert method is not None
-    assert params is not None
-    edits = [(*method, jsonrpc.encode(methods.LOAD))]
-    if spans.find(message.text, "params", "mcpServers") is None:
-        edits.append((params[0] + 1, params[0] + 1, b'"mcpServers":[],'))
-    return spans.splice(message.text, edits)

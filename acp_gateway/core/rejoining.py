@@ -22,7 +22,7 @@ from acp_gateway.protocol import jsonrpc, lookup, spans
 from acp_gateway.protocol.gaps import PART_MISSING, gap
 from acp_gateway.protocol.jsonrpc import Message, RawId
 from acp_gateway.protocol.link_messages import Mark, acknowledgement
-from acp_gateway.protocol.methods import META
+from acp_gateway.protocol.methods import LOAD, META
 from acp_gateway.protocol.spans import TooMany
 
 MAX_STATE_SIZE: Final = 64 * 1024
@@ -171,3 +171,15 @@ def _string(raw: bytes | None) -> str | None:
 def _number(raw: bytes | None) -> int:
     number = jsonrpc.id_number(RawId(raw)) if raw is not None and raw[:1].isdigit() else None
     return number if number is not None and number <= MAX_ID else 0
+
+
+def resume_as_load(message: Message) -> bytes:
+    """Rewrite a `session/resume` as the `session/load` that replays the history."""
+    method = spans.find(message.text, "method")
+    params = spans.find(message.text, "params")
+    assert method is not None
+    assert params is not None
+    edits = [(*method, jsonrpc.encode(LOAD))]
+    if spans.find(message.text, "params", "mcpServers") is None:
+        edits.append((params[0] + 1, params[0] + 1, b'"mcpServers":[],'))
+    return spans.splice(message.text, edits)
