@@ -52,7 +52,7 @@ class SessionClosing:
             self._end(session, request)
 
     def _end(self, session: Session, request: Request) -> None:
-        """Have the agent close or delete a session; one that was not live enters this process meanwhile."""
+        """Forward a close or delete to the agent; a session that was not live is added to this process meanwhile."""
         request.session = session
         then = partial(self._closed, session=session, first=self._opening.is_first(session))
         if session.live:

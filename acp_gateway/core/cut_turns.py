@@ -2,7 +2,7 @@
 
 An agent is a child of the gateway, so a restart ends the running turns. Connected clients only see a lost connection.
 The stored history shows it afterwards: it has the prompt of a turn without its end. Clients that rejoin or open the
-session are told then, until the next turn begins.
+session get the reason, until the next turn begins.
 """
 
 from typing import TYPE_CHECKING, Final
@@ -43,7 +43,7 @@ def turn_begins(session: Session) -> None:
 def cut_reason(session: Session, rejoin: "Rejoin | None") -> str | None:
     """Return why the last turn was cut off, for a client that joins the session; None if it was not.
 
-    A client in the present epoch was told when the session was re-opened, or has joined later. Where the history is
+    A client in the present epoch was notified when the session was re-opened, or has joined later. Where the history is
     unknown here, the client's unanswered prompts prove that there was a turn.
     """
     if rejoin is None:

@@ -108,7 +108,7 @@ class Multiplexer:
     def busy(self) -> bool:
         """True if a request of either side, a turn or a queued prompt is open."""
         agent = self._agent
-        # Requests of clients that have gone do not count, except for turns: those go on.
+        # Requests of clients that have gone do not count, except for turns: those continue.
         asked = any(not request.abandoned for request in agent.open_requests.values())
         turns = any(session.turns for session in agent.live.values())
         return asked or turns or agent.waiting.busy or len(agent.agent_requests) > 0
@@ -181,7 +181,7 @@ class Multiplexer:
         self._routing.route_again()
 
     def client_gone(self, client: Client) -> None:
-        """Remove a client. Its turns go on; the agent's requests stay open for other clients."""
+        """Remove a client. Its turns continue; the agent's requests stay open for other clients."""
         client.become(Presence.GONE)
         self._agent.clients.pop(client, None)
         # Before detaching, which drops the ids that another link of this client may ask for.

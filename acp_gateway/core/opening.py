@@ -333,7 +333,7 @@ class SessionOpening:
         rejoin: Rejoin | None = None,
         continuation: _Continuation | None = None,
     ) -> None:
-        """Have the agent open a session, and record its replay."""
+        """Forward the opening of a session to the agent, and record its replay."""
         first = self.is_first(session)
         self._agent.add_session(session, SessionState.OPENING)
         self._routing.session_added(session)

@@ -116,7 +116,7 @@ class Outgoing:
             self.client(client, text)
 
     def fan_out(self, clients: Iterable[Client], texts: Iterable[bytes]) -> None:
-        """Send the same messages to several clients, as one object where a client gets nothing else."""
+        """Send the same messages to several clients (fan-out), as one object where a client gets nothing else."""
         batch, to_clients = Batch(texts), self._output.to_clients
         for client in clients:
             if client in to_clients:

@@ -64,7 +64,7 @@ class Waiting:
         return tuple(self._queues[until].get(key, ()))
 
     def add(self, request: Request, until: Until, key: Key = None) -> None:
-        """Have a request wait for an event, behind those that wait already. It waits for no other one."""
+        """Queue a request until an event, after earlier ones. A request waits for one event at a time."""
         assert request not in self._events
         self._events[request] = Event(until, key)
         self._queues[until].setdefault(key, {})[request] = None
@@ -77,7 +77,7 @@ class Waiting:
         return released
 
     def release_first(self, until: Until, key: Key = None) -> Request | None:
-        """Return the earliest request that waited for an event; the others go on waiting."""
+        """Return the earliest request that waited for an event; the others keep waiting."""
         request = next(iter(self._queues[until].get(key, ())), None)
         if request is not None:
             self._drop(request)

@@ -34,8 +34,8 @@ class Authorizer:
     def authorize(self, access: Access, connect_request: ConnectRequest) -> Grant:
         """Return the grant for a connect request; a session to which the token is bound takes precedence.
 
-        Raises `UnknownAgent` and `UnknownSession` where there is none of that name, or none for this token, and
-        `Forbidden` where the token does not allow the agent.
+        Raises `UnknownAgent` and `UnknownSession` if none of that name exists for this token, and `Forbidden` if the
+        token does not allow the agent.
         """
         token, bound = access.token, access.session
         if token is not None:
@@ -86,7 +86,7 @@ class Authorizer:
     def _choose_agent(self, access: Access, name: str | None) -> str:
         """The agent that a connection asks for, or the default one.
 
-        Raises `UnknownAgent` where there is none of that name and `Forbidden` where the token does not allow it.
+        Raises `UnknownAgent` if none has that name, and `Forbidden` if the token does not allow it.
         """
         if name is None:
             name = self._config.default_agent

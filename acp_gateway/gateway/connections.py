@@ -131,14 +131,14 @@ class Connections:
         return len(self._watches)
 
     def make_room(self, access: Access) -> None:
-        """Have room for a further connection, if need be by giving up one that is away; raises `Busy` without any."""
+        """Make room for another connection, if necessary by evicting one that is away. Raises `Busy` if none is."""
         limits = self._limits
         account = _account(access)
         has = self._counts[account]
         name, most = "connections_per_identity", limits.connections_per_identity
         if access.session is not None:
             name, most = "connections_per_guest", limits.connections_per_guest
-        # What an identity has away is its own to come back to; a guest's next visit is as good as its last one.
+        # An identity keeps its own away connections; a guest loses nothing by a new one.
         if has >= most and not (access.session is not None and self._evict_one_away(account)):
             raise Busy(f"{name} ({most}) are there already; try later")
         if access.session is None and access.role == "observer" and self._sharing[_sharing(access)] >= (most + 1) // 2:

@@ -22,14 +22,14 @@ from acp_gateway.transports.metering import Charge, free
 from acp_gateway.transports.streams import CloseReason, Flooded, MessageTooLarge, Unfinished
 
 PAST: Final = 200
-"""Sessions that are not live, of which one is told at most: some screens full, of the thousands that are remembered."""
+"""Maximum number of listed sessions that are not live: a few screens, of the thousands that are remembered."""
 
 TEXT: Final = 4096
-"""Characters of a title, a path or a date that are told: no path is longer, and agents take a whole first prompt for a
-title."""
+"""Maximum characters of a title, a path or a date in the list: no path is longer, and some agents use a whole first
+prompt as the title."""
 
 WEIGHT: Final = 100
-"""As how many messages a question counts: to look through thousands of sessions takes that much longer."""
+"""Messages that a control request counts as in rate limits: searching thousands of sessions takes that much longer."""
 
 _UNSPECIFIED: Final = "the gateway's storage has a problem; its log says which"
 
@@ -41,9 +41,9 @@ class ControlContext:
     registry: Registry
     """All sessions of the gateway."""
     agents: Container[str]
-    """Those whose sessions are told of, by name."""
+    """Names of the agents whose sessions are listed."""
     hubs: Callable[[], list[Hub]]
-    """All that there are at the moment."""
+    """Returns the present hubs."""
     problem: Callable[[], str | None]
     """Returns the current storage problem, for the gateway's own user only: it names files."""
 
@@ -51,10 +51,10 @@ class ControlContext:
 async def serve_control_channel(
     stream: MaintainedStream, scope: SessionScope, context: ControlContext, charge: Charge = free
 ) -> Disconnect:
-    """Answer what a control connection asks, until it is gone; how to close it then, which is the caller's to do.
+    """Answer the requests of a control connection until it ends; return how the caller has to close it.
 
-    `scope` is who is told of the sessions that exist for this one. `charge` is called for each
-    question, and says for how many seconds no further one is answered.
+    `scope` are the sessions that exist for the connection. `charge` is called for each request, and returns the seconds
+    to wait before the next one.
     """
     disconnect = Disconnect(CloseReason.NORMAL, "")
     stream.meter.charge = charge

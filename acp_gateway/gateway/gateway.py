@@ -179,10 +179,10 @@ class Gateway:
     # Admission
 
     def admit(self, access: Access, connect_request: ConnectRequest) -> Grant:
-        """Let a connection in for what it asks; what its token is bound to goes before that.
+        """Authorize a connection, and make room for it; a session to which the token is bound takes precedence.
 
-        Raises `UnknownAgent` and `UnknownSession` where there is none of that name, or none for this token,
-        `Forbidden` where the token does not allow the agent, and `Busy` where too many have come in already.
+        Raises `UnknownAgent` and `UnknownSession` if none of that name exists for this token, `Forbidden` if the token
+        does not allow the agent, and `Busy` if there are too many connections.
         """
         admission = self._admissions.authorize(access, connect_request)
         self.connections.make_room(access)
@@ -191,11 +191,10 @@ class Gateway:
     # Serving
 
     async def serve(self, stream: MaintainedStream, admission: Grant, name: str, link_id: str | None = None) -> None:
-        """Serve a connection that was admitted until it is gone; the stream is closed then.
+        """Serve an admitted connection until it ends, then close the stream.
 
-        With `link_id` it may be lost and come back under that id, by `resume`.
-
-        Cancelled, it says goodbye and closes the stream.
+        With `link_id`, a lost connection can be resumed under that id, by `resume`. Cancelling closes the stream with a
+        goodbye.
         """
         self._bound(stream, admission.role)
         if admission.connect_request.control:
@@ -245,10 +244,10 @@ class Gateway:
         log.info("%s: detached", name)
 
     def resume(self, access: Access, link_id: str, received: int) -> ResumeClaim:
-        """Let a client take its link up again that has received so many messages; evicts who has it now.
+        """Resume the link of a client that has received so many of its messages; drop its present connection.
 
-        What it may do is what its token allows now: where that is something else, the link is over. Raises what `admit`
-        raises, `TooFarBehind`, `LinkExpired` and `LinkGone`.
+        The link ends if the token's permissions have changed. Raises what `admit` raises, `TooFarBehind`, `LinkExpired`
+        and `LinkGone`.
         """
         link = self._links.find(link_id, access)
         before, now = link.admission, self._admissions.authorize(access, link.admission.connect_request)

@@ -83,7 +83,7 @@ class Audit:
         self._file = -1
         # How many entries could not be written since one could.
         self._lost = 0
-        # Whether the log has been told that the file can't be renamed.
+        # True once the log has reported that the file can't be renamed.
         self._stuck = False
 
     def record(self, event: str, **details: Any) -> None:
@@ -134,7 +134,7 @@ class Audit:
         return os.path.samestat(named, os.fstat(self._file))
 
     def _open(self) -> int:
-        """The file, made where there is none. Raises `OSError` for one that can't be trusted."""
+        """Open the file, or create it. Raises `OSError` for a file that can't be trusted."""
         self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         # Without waiting for the reader, in case the path is a FIFO.
         flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK
@@ -335,7 +335,7 @@ def _seconds(text: str) -> float:
 
 
 def _read_entry(line: bytes) -> dict[str, Any] | None:
-    """The entry in a line, None where there is none."""
+    """Return the entry in a line; None if it is none."""
     try:
         entry = json.loads(line)
         _seconds(entry["time"])

@@ -57,11 +57,11 @@ left the process group may have it open."""
 
 
 class Hooks:
-    """The programs of a configuration, and the events that wait for them. To be used in one Trio thread.
+    """The configured programs, and the events that wait for them. To be used in one Trio thread.
 
     Args:
-        section: which programs there are.
-        environment: the gateway's own, of which a program gets what an agent gets unasked.
+        section: the configured programs.
+        environment: the gateway's own; a program inherits the same default variables as an agent.
     """
 
     def __init__(self, section: HooksSection, environment: Mapping[str, str]) -> None:
@@ -74,9 +74,9 @@ class Hooks:
         # Events that no program was started for yet, each as its line, and the bytes of these lines.
         self._waiting: deque[tuple[str, bytes]] = deque()
         self._waiting_size = 0
-        # Whether the log says that events are dropped; once is enough until all that waited have had their turn.
+        # True if the log has reported dropped events; once is enough until the queue is empty again.
         self._dropping = False
-        # Where those who start programs wait for events.
+        # The workers wait here for events.
         self._idle = trio.lowlevel.ParkingLot()
 
     def wants(self, event: str) -> bool:
@@ -84,12 +84,12 @@ class Hooks:
         return bool(self._commands.get(event))
 
     def fire(self, event: str, details: Mapping[str, Any]) -> None:
-        """Something has happened: see to it that the program for this event, if there is one, is told.
+        """Queue an event for its program, if one is configured.
 
-        Neither raises nor waits. Where too much waits already, the event is dropped, which the log says.
+        Neither raises nor waits. If the queue is full, the event is dropped, with a line in the log.
 
         Args:
-            event: what has happened, `"permission_waiting"` or `"turn_end"`.
+            event: `"permission_waiting"` or `"turn_end"`.
             details: members of the JSON object that the program gets besides `event` and `time`.
         """
         if not self.wants(event):

@@ -79,9 +79,9 @@ class Recording(Protocol):
     """Opens the recordings of connections."""
 
     def open(self, connection: str, about: Mapping[str, Any]) -> Tape:
-        """Begin the tape of a connection; `about` says what else is known of it, the agent for instance.
+        """Begin the tape of a connection; `about` has further details, such as the agent.
 
-        Never raises: where nothing can be written the tape forgets what it is told.
+        Never raises: if the tape can't be written, it discards its messages.
         """
 
 
@@ -127,7 +127,7 @@ class Recorder:
         self.share = Share(limits.share)
         # Bytes that may still be written; below zero once something did not fit.
         self._left = limit
-        # Whether the log has been told why a recording is not complete.
+        # True once the log has the reason why a recording is incomplete.
         self._warned = False
         try:
             directory.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -161,7 +161,7 @@ class Recorder:
         return True
 
     def log_failure(self, error: OSError) -> None:
-        """Say once that something is missing."""
+        """Log the first failure: the recording is incomplete from then on."""
         if not self._warned:
             _log.warning("can't record in %s: %s", self._directory, error.strerror or error)
         self._warned = True
@@ -212,12 +212,12 @@ class _FileTape:
 
 
 def _omitted(message: bytes) -> bytes:
-    """The member of a line in place of what was said when recording had taken too much time."""
+    """Return the member of a line for a message that was not recorded because recording took too much time."""
     return _text(f"{len(message)} bytes, not looked through: recording took more than record_share of the time")
 
 
 def _content(message: bytes, largest: int) -> bytes:
-    """The member of a line that says what was said; empty for what is about the link."""
+    """Return the member of a line with the message; empty for a message about the link."""
     if _is_about_link(message):
         return b""
     redacted = redact_json(message, 4 * largest, largest)
