@@ -96,7 +96,7 @@ class Peer(Editor):
         return [json.loads(message) for message in heard]
 
 
-class Traveller(Peer):
+class ResumingPeer(Peer):
     """A client whose link can be resumed. It confirms what it takes."""
 
     def __init__(self, scene: "Scene", client: Client) -> None:
@@ -109,7 +109,7 @@ class Traveller(Peer):
         """Its entry in a link registry."""
         self.marks: list[Any] = []
         """The positions that it was told, in order."""
-        self.doors: list[trio.Event] = []
+        self.releases: list[trio.Event] = []
         """For each connection that resumed its link, set when its task has ended."""
         self.ends = [self.ours]
         """The hub's ends of its connections."""
@@ -157,10 +157,10 @@ class Traveller(Peer):
         self.stream, end = memory_message_stream_pair()
         self.ours = ours(end)
         self.ends.append(self.ours)
-        self.doors.append(trio.Event())
+        self.releases.append(trio.Event())
         self.link.disconnect()
         self.link.connect(self.stream, resumption.received)
-        self._scene.nursery.start_soon(self._resumed, self.ours, resumption, self.doors[-1])
+        self._scene.nursery.start_soon(self._resumed, self.ours, resumption, self.releases[-1])
         await wait_all_tasks_blocked()
 
     async def _resumed(self, stream: MaintainedStream, resumption: ResumeClaim, over: trio.Event) -> None:
@@ -277,45 +277,45 @@ class Scene:
         self, name: str = "me", identity: str = "me", *, role: Role = Role.CONTROLLER, guest: bool = False
     ) -> Peer:
         """Another client, which has said nothing yet; a guest is one of session "s"."""
-        visitor = Peer(Client(name, SessionScope(identity, "s" if guest else None, guest), role))
-        self.nursery.start_soon(self._serve, visitor)
-        return visitor
+        peer = Peer(Client(name, SessionScope(identity, "s" if guest else None, guest), role))
+        self.nursery.start_soon(self._serve, peer)
+        return peer
 
-    def travel(self, name: str, **how: Any) -> Traveller:
+    def travel(self, name: str, **how: Any) -> ResumingPeer:
         """A client whose link can be resumed, and which has said nothing yet."""
-        traveller = Traveller(self, Client(name, SessionScope("me"), link=f"the link of {name}", **how))
-        self.nursery.start_soon(self._serve, traveller)
-        return traveller
+        peer = ResumingPeer(self, Client(name, SessionScope("me"), link=f"the link of {name}", **how))
+        self.nursery.start_soon(self._serve, peer)
+        return peer
 
-    async def _serve(self, visitor: Peer) -> None:
+    async def _serve(self, peer: Peer) -> None:
         try:
-            with visitor.scope:
-                visitor.disconnect = await self.hub.serve(visitor.ours, visitor.client, visitor.tape)
+            with peer.scope:
+                peer.disconnect = await self.hub.serve(peer.ours, peer.client, peer.tape)
         finally:
-            visitor.gone.set()
+            peer.gone.set()
 
-    async def initialize(self, visitor: Peer, **capabilities: Any) -> None:
+    async def initialize(self, peer: Peer, **capabilities: Any) -> None:
         """Initialize the agent and its first client."""
-        await visitor.send_request(0, "initialize", **INITIALIZE)
+        await peer.send_request(0, "initialize", **INITIALIZE)
         await self.agent.answer_initialize(**capabilities)
-        assert (await visitor.receive())["id"] == 0
+        assert (await peer.receive())["id"] == 0
 
     async def enter(self, name: str, **how: Any) -> Peer:
         """Another client of an agent that is initialized; it takes part in session "s"."""
-        visitor = self.join(name, **how)
-        await visitor.initialize()
-        await visitor.load()
-        return visitor
+        peer = self.join(name, **how)
+        await peer.initialize()
+        await peer.load()
+        return peer
 
-    async def open_session(self, visitor: Peer, session_id: str = "s") -> None:
-        await visitor.send_request("new", "session/new", **OPEN)
+    async def open_session(self, peer: Peer, session_id: str = "s") -> None:
+        await peer.send_request("new", "session/new", **OPEN)
         await self.agent.answer("session/new", {"sessionId": session_id})
-        assert (await visitor.receive())["id"] == "new"
+        assert (await peer.receive())["id"] == "new"
 
-    async def open_turn(self, visitor: Peer | None = None, agent: FakeAgent | None = None) -> Any:
+    async def open_turn(self, peer: Peer | None = None, agent: FakeAgent | None = None) -> Any:
         """Begin a turn in session "s"; the id that the agent knows the prompt by."""
-        visitor, agent = visitor or self.editor, agent or self.agent
-        await visitor.send_request("turn", "session/prompt", sessionId="s", prompt=[])
+        peer, agent = peer or self.editor, agent or self.agent
+        await peer.send_request("turn", "session/prompt", sessionId="s", prompt=[])
         request = await agent.receive()
         assert request["method"] == "session/prompt"
         return request["id"]
@@ -427,7 +427,7 @@ async def sharing(
 @asynccontextmanager
 async def resuming(
     *, shared: bool = True, timeout: float = TIMEOUT, **how: Any
-) -> AsyncIterator[tuple[Scene, Traveller]]:
+) -> AsyncIterator[tuple[Scene, ResumingPeer]]:
     """A hub and its only client, ann, who has opened session "s" over a link that resumes. Cancelled at the end."""
     scene = Scene(shared=shared, **how)
     with trio.fail_after(timeout):

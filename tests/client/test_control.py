@@ -316,7 +316,7 @@ async def test_a_result_without_a_list_is_not_believed(tmp_path: Path) -> None:
 async def real_gateway(
     state_dir: Path, scheme: str, monkeypatch: pytest.MonkeyPatch
 ) -> AsyncIterator[tuple[Gateway, Destination]]:
-    """A gateway with agents in memory behind a door of its own, and where that is; there is no token in it."""
+    """A gateway with agents in memory behind a listener, and its destination, without a token."""
     monkeypatch.setattr(gateway_module, "run_agent", ServingAgents().run)
     url = f"unix://{state_dir}/socket" if scheme == "unix" else f"{scheme}://127.0.0.1:0"
     config = make_config(state_dir, url)
@@ -324,9 +324,9 @@ async def real_gateway(
         gateway = Gateway(config, TokenStore(state_dir), spawner, {})
         async with trio.open_nursery() as nursery:
             await nursery.start(gateway.run)
-            door = await open_listener(config.listen[0], gateway)
-            nursery.start_soon(door.run, nursery)
-            address = parse_address(door.urls[0])
+            gateway_listener = await open_listener(config.listen[0], gateway)
+            nursery.start_soon(gateway_listener.run, nursery)
+            address = parse_address(gateway_listener.urls[0])
             yield gateway, Destination(address, None, None, None, None, 1 << 20, control=True)
             nursery.cancel_scope.cancel()
 

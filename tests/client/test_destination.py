@@ -218,8 +218,8 @@ def test_the_agent_of_hosts_toml_is_for_who_begins_a_session(tmp_path: Path, mon
     (tmp_path / "acp-gateway" / "hosts.toml").write_text('[hosts.box]\nurl = "unix:///socket"\nagent = "demo"\n')
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
 
-    def found(agent: str | None = None, **wish: Any) -> dict[str, str | bool]:
-        return find_destination("box", agent, None, None, None, 1, insecure=False, **wish).connect_params
+    def found(agent: str | None = None, **wanted: Any) -> dict[str, str | bool]:
+        return find_destination("box", agent, None, None, None, 1, insecure=False, **wanted).connect_params
 
     assert found() == {"agent": "demo"}
     assert found(observe=True) == {"agent": "demo", "observe": True}

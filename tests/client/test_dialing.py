@@ -66,8 +66,8 @@ async def serving(handler: Callable[[trio.SocketStream], Awaitable[None]]) -> As
             nursery.cancel_scope.cancel()
 
 
-def destination(url: str, *, pin: str | None = None, agent: str | None = None, **wish: Any) -> Destination:
-    return Destination(parse_address(url), agent, TOKEN, pin, None, 1024, **wish)
+def destination(url: str, *, pin: str | None = None, agent: str | None = None, **wanted: Any) -> Destination:
+    return Destination(parse_address(url), agent, TOKEN, pin, None, 1024, **wanted)
 
 
 async def failure(url: str, *, pin: str | None = None) -> GatewayError:
@@ -105,7 +105,7 @@ async def test_a_hello_names_the_agent_and_shows_the_token() -> None:
 
 
 @pytest.mark.parametrize(
-    ("wish", "sent"),
+    ("wanted", "sent"),
     [
         ({}, {}),
         ({"agent": "a b/ü+&"}, {"agent": "a b/ü+&"}),
@@ -116,7 +116,9 @@ async def test_a_hello_names_the_agent_and_shows_the_token() -> None:
         ),
     ],
 )
-async def test_what_is_wanted_is_said_in_the_hello_and_in_the_query(wish: dict[str, Any], sent: dict[str, Any]) -> None:
+async def test_connect_parameters_are_in_the_hello_and_in_the_query(
+    wanted: dict[str, Any], sent: dict[str, Any]
+) -> None:
     heard = []
 
     async def listen(stream: trio.SocketStream) -> None:
@@ -125,7 +127,7 @@ async def test_what_is_wanted_is_said_in_the_hello_and_in_the_query(wish: dict[s
     async with serving(listen) as port:
         for scheme in ("tcp", "ws"):
             with pytest.raises(Unreachable):
-                await dial(destination(f"{scheme}://127.0.0.1:{port}", **wish), Timing())
+                await dial(destination(f"{scheme}://127.0.0.1:{port}", **wanted), Timing())
     hello, upgrade = heard
     assert json.loads(hello)["params"] == {"token": TOKEN} | sent
     query = urlsplit(upgrade.split()[1]).query

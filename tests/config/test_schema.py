@@ -17,7 +17,7 @@ class Sample:
     name: schema.Name
     flag: schema.Flag = False
     wait: schema.Seconds = 1.5
-    patience: schema.SecondsOrNever = 2.5
+    limit: schema.SecondsOrNever = 2.5
     count: schema.Count = 5
     size: schema.Size = 10
     text: schema.Text | None = None
@@ -62,7 +62,7 @@ def test_values_arrive_with_their_types(tmp_path: Path) -> None:
         name="x",
         flag=True,
         wait=2.0,
-        patience=9.0,
+        limit=9.0,
         count=4,
         size=3,
         text="t",
@@ -70,11 +70,11 @@ def test_values_arrive_with_their_types(tmp_path: Path) -> None:
         table={"K": "v", "L": ""},
     )
     assert type(section.wait) is float
-    assert type(section.patience) is float
+    assert type(section.limit) is float
 
 
 def test_never_is_a_time_without_end_where_it_is_allowed(tmp_path: Path) -> None:
-    assert read(tmp_path, 'patience = "never"').patience == math.inf
+    assert read(tmp_path, 'limit = "never"').limit == math.inf
     (found,) = problems_of(tmp_path, '[sample]\nname = "x"\nwait = "never"')
     assert found == f':3: sample.wait: expected {SECONDS}, found "never"'
 
@@ -86,7 +86,7 @@ def test_a_time_is_a_number_of_seconds_or_a_duration_as_on_the_command_line(
     text: str, seconds: float, tmp_path: Path
 ) -> None:
     section = read(tmp_path, f"wait = {text}\npatience = {text}")
-    assert section.wait == section.patience == seconds
+    assert section.wait == section.limit == seconds
     assert type(section.wait) is float
 
 
@@ -118,20 +118,20 @@ def test_a_time_is_a_number_of_seconds_or_a_duration_as_on_the_command_line(
             "wait: expected SECONDS, found 1" + "0" * 400,
         ),
         (
-            'patience = "Never"',
-            'patience: expected SECONDS, or "never", found "Never"',
+            'limit = "Never"',
+            'limit: expected SECONDS, or "never", found "Never"',
         ),
         (
-            "patience = true",
-            'patience: expected SECONDS, or "never", found a boolean',
+            "limit = true",
+            'limit: expected SECONDS, or "never", found a boolean',
         ),
         (
-            "patience = 0",
-            'patience: expected SECONDS, or "never", found 0',
+            "limit = 0",
+            'limit: expected SECONDS, or "never", found 0',
         ),
         (
-            "patience = inf",
-            'patience: expected SECONDS, or "never", found inf',
+            "limit = inf",
+            'limit: expected SECONDS, or "never", found inf',
         ),
         ("count = 1.0", "count: expected a whole number above 0, found 1.0"),
         ("count = true", "count: expected a whole number above 0, found a boolean"),
@@ -169,7 +169,7 @@ def test_all_problems_of_a_section_are_found_at_once(tmp_path: Path) -> None:
         ':2: sample.sizes: unknown option; did you mean "size"?',
         (
             ":3: sample.zebra: unknown option; known here: "
-            "name, flag, wait, patience, count, size, text, texts, table, path, absolute"
+            "name, flag, wait, limit, count, size, text, texts, table, path, absolute"
         ),
         ":1: sample.name: this option is required",
         ":4: sample.flag: expected true or false, found a whole number",

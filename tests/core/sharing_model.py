@@ -98,7 +98,7 @@ class Owed:
     raw: bytes
     method: str
     session: str | None
-    wish: ClientRequest | None
+    request: ClientRequest | None
     body: Body
     record: Record | None = None
     """The session of the request, or of its response."""
@@ -110,7 +110,7 @@ class Owed:
 class Opening:
     """A load or resume that the agent works on."""
 
-    wish: ClientRequest | None
+    request: ClientRequest | None
     """Recipient of the replay; None if there is none."""
     record: Record | None
     """History of the agent under that id: later writes of other processes to the disk don't matter."""
@@ -132,7 +132,7 @@ class Member:
     guest: bool
     away: bool = False
     gone: bool = False
-    wishes: dict[str, ClientRequest] = field(default_factory=dict)
+    requests: dict[str, ClientRequest] = field(default_factory=dict)
     attached: dict[str, Record] = field(default_factory=dict)
     views: dict[Record, list[Body] | None] = field(default_factory=dict)
     """Updates seen of each attached session; None if the client did not ask for the beginning."""
@@ -278,7 +278,7 @@ class SharingModel:
 
     def introduce(self, member: Member, **params: Any) -> None:
         """Initialize a client."""
-        self.wish(member, "initialize", None, b"0", protocolVersion=1, **params)
+        self.request(member, "initialize", None, b"0", protocolVersion=1, **params)
         for owed in list(self.owed):
             if owed.method == "initialize":
                 self.settle(owed, well=True)
@@ -291,14 +291,14 @@ class SharingModel:
         self.introduce(member, _meta={"acp-gateway": {"lastId": old.last_minted}})
         position = back.place[1]
         back = back if known else Back(old, ("run-x", position), back.view)
-        open_there = [wish for wish in old.wishes.values() if wish.method == "session/prompt"]
+        open_there = [request for request in old.requests.values() if request.method == "session/prompt"]
         said = {"epoch": back.place[0], "position": position, "connection": old.peer.client.link}
         questions = [minted for minted, ask in old.lost_copies.items() if ask.session == session]
-        said |= {"prompts": [f"raw {wish.raw.hex()}" for wish in open_there], "questions": questions}
+        said |= {"prompts": [f"raw {request.raw.hex()}" for request in open_there], "questions": questions}
         meta = {"acp-gateway": said, "other": 1}
-        self.wish(member, method, session, b'"back"', back=back, cwd="/srv", mcpServers=[], _meta=meta)
+        self.request(member, method, session, b'"back"', back=back, cwd="/srv", mcpServers=[], _meta=meta)
 
-    def wish(
+    def request(
         self, member: Member, method: str, session: str | None, raw: bytes, back: Back | None = None, **params: Any
     ) -> None:
         """Send a request of a client."""
@@ -309,10 +309,10 @@ class SharingModel:
         mark = f"m{number}"
         self.world.marks[mark] = member, session, method
         key = id_key(raw)
-        if key in member.wishes:
+        if key in member.requests:
             self.refusals += 1
         else:
-            member.wishes[key] = ClientRequest(member, number, raw, method, session, back=back)
+            member.requests[key] = ClientRequest(member, number, raw, method, session, back=back)
             if method in ("session/load", "session/resume") and back is None:
                 # From here on, updates are history.
                 member.places.pop(session or "", None)
@@ -330,9 +330,9 @@ class SharingModel:
         member.peer.send(method=method, params={**about, **params, "mark": mark})
 
     def cancel_request(self, member: Member, raw: bytes) -> None:
-        wish = member.wishes.get(id_key(raw))
+        request = member.requests.get(id_key(raw))
         mark = f"m{next(self.world.numbers)}"
-        self.world.marks[mark] = member, None if wish is None else wish.about, "$/cancel_request"
+        self.world.marks[mark] = member, None if request is None else request.about, "$/cancel_request"
         params = b'{"mark":"%b","requestId":%b}' % (mark.encode(), raw)
         member.peer.say(b'{"jsonrpc":"2.0","method":"$/cancel_request","params":%b}' % params)
 
@@ -446,9 +446,9 @@ class SharingModel:
     def promise(self, owed: Owed) -> Record:
         """Return the session that a request for a new one is about to get."""
         if owed not in self.promised:
-            assert owed.wish is not None
+            assert owed.request is not None
             self.promised[owed] = name = self.next_id()
-            owed.record = Record(name, owed.wish.member.identity)
+            owed.record = Record(name, owed.request.member.identity)
         assert owed.record is not None
         return owed.record
 
@@ -535,9 +535,9 @@ class SharingModel:
         self.world.tags[tag] = record
         body = {"sessionId": record.id, "update": {"sessionUpdate": "current_mode_update", "currentModeId": tag}}
         record.truth.append(body)
-        assert owed.wish is not None
-        self.world.own[tag] = owed.wish.member
-        view = owed.wish.member.views.get(record)
+        assert owed.request is not None
+        self.world.own[tag] = owed.request.member
+        view = owed.request.member.views.get(record)
         if view is not None:
             view.append(body)
 
@@ -625,8 +625,8 @@ class SharingModel:
 
     def sender(self, params: Body) -> Member | None:
         """Return the client of a prompt, whichever link it was sent over."""
-        wishes = [wish for member in self.members.values() for wish in member.wishes.values()]
-        return next((wish.member for wish in wishes if f"m{wish.number}" == params["mark"]), None)
+        requests = [request for member in self.members.values() for request in member.requests.values()]
+        return next((request.member for request in requests if f"m{request.number}" == params["mark"]), None)
 
     def forked(self, member: Member, texts: list[bytes]) -> dict[int, Record]:
         """Return the texts that are a fork's history although they name another session."""
@@ -652,9 +652,9 @@ class SharingModel:
             if isinstance(text, Mark):
                 self.take_mark(member, places(text), said)
             elif "method" not in body:
-                wish = member.wishes.get(id_key(raw_id(text)))
-                if wish is not None and wish.back is not None and "result" in body:
-                    self.what_was_open_is_taken_over(member, wish.back, str(wish.session), text)
+                request = member.requests.get(id_key(raw_id(text)))
+                if request is not None and request.back is not None and "result" in body:
+                    self.what_was_open_is_taken_over(member, request.back, str(request.session), text)
                 self.every_response_reaches_its_asker_once_under_its_own_id(member, body, raw_id(text), said)
             elif body["method"] == "session/update":
                 record = forked.get(at) or self.record_of(params["sessionId"])
@@ -671,23 +671,23 @@ class SharingModel:
                 assert params["sessionId"] in member.attached
 
     def take_mark(self, member: Member, named: dict[str, Place], said: dict[Record, list[Body]]) -> None:
-        for wish in member.wishes.values():
-            if wish.back is not None and named.get(str(wish.session)) == wish.back.place:
+        for request in member.requests.values():
+            if request.back is not None and named.get(str(request.session)) == request.back.place:
                 # From here on, the messages are those missed.
-                record = self.record_of(str(wish.session))
+                record = self.record_of(str(request.session))
                 assert record is not None
                 said[record] = []
 
     def opened_by(self, member: Member, text: bytes) -> Iterator[str | None]:
         body = json.loads(text)
-        wish = None if "method" in body else member.wishes.get(id_key(raw_id(text)))
-        if wish is not None and wish.method in OPENINGS and "result" in body:
-            yield body["result"].get("sessionId") or wish.session
+        request = None if "method" in body else member.requests.get(id_key(raw_id(text)))
+        if request is not None and request.method in OPENINGS and "result" in body:
+            yield body["result"].get("sessionId") or request.session
 
     def add_to_view(self, member: Member, params: Body, record: Record) -> None:
         opening = self.openings.get(params["sessionId"])
-        if opening is not None and opening.wish is not None:
-            opening.wish.heard.append(params)
+        if opening is not None and opening.request is not None:
+            opening.request.heard.append(params)
         else:
             view = member.views.get(record)
             if view is not None:
@@ -710,23 +710,23 @@ class SharingModel:
     def take_request(self, body: Body, raw: bytes) -> None:
         params = body["params"]
         number = int(params["mark"][1:]) if "mark" in params else 0
-        fresh = [w for m in self.members.values() for w in m.wishes.values() if w.number == number and not w.at_agent]
-        wish = fresh[0] if fresh else None
+        fresh = [w for m in self.members.values() for w in m.requests.values() if w.number == number and not w.at_agent]
+        request = fresh[0] if fresh else None
         session = params.get("sessionId")
-        owed = Owed(raw, body["method"], session, wish, body, self.live.get(session or ""))
-        if wish is not None:
-            wish.at_agent = True
+        owed = Owed(raw, body["method"], session, request, body, self.live.get(session or ""))
+        if request is not None:
+            request.at_agent = True
         if owed.method in ("session/load", "session/resume"):
             assert session is not None
             assert session not in self.openings
             self.used.add(session)
-            reopened = wish is None and session in self.live
-            listens = wish is not None and wish.method == "session/load"
-            goes_on = wish is not None and wish.back is not None and self.knows(owed.session, wish.back.place)
-            keeps = wish is not None and wish.back is not None and self.is_kept(owed.session)
-            if wish is not None:
-                wish.goes_on, wish.keeps = goes_on, keeps
-            heard_by = wish if listens and not keeps else None
+            reopened = request is None and session in self.live
+            listens = request is not None and request.method == "session/load"
+            goes_on = request is not None and request.back is not None and self.knows(owed.session, request.back.place)
+            keeps = request is not None and request.back is not None and self.is_kept(owed.session)
+            if request is not None:
+                request.goes_on, request.keeps = goes_on, keeps
+            heard_by = request if listens and not keeps else None
             found = self.world.disk.get(session)
             self.openings[session] = Opening(heard_by, found, not reopened and not keeps, reopened)
             if not reopened:
@@ -739,8 +739,8 @@ class SharingModel:
         elif owed.method == "session/prompt":
             assert owed.record is not None
             self.one_turn_at_a_time_and_prompts_in_order(owed, owed.record, number)
-            if wish is not None and not wish.member.gone:
-                view = wish.member.views.get(owed.record)
+            if request is not None and not request.member.gone:
+                view = request.member.views.get(owed.record)
                 if view is not None:
                     # It may have asked for the history after its prompt.
                     view += [chunk for chunk in chunks(params) if chunk not in view]
@@ -767,10 +767,10 @@ class SharingModel:
         (session,) = [session for session in self.scene.multiplexer.sessions if session.id == name]
         return session.journal_loaded and bool(session.journal.epoch)
 
-    def waits_for_owner(self, member: Member, wish: ClientRequest) -> bool:
+    def waits_for_owner(self, member: Member, request: ClientRequest) -> bool:
         """Return True if a returning client is earlier than the client that may re-open its session."""
         may_open = member.controls and not member.guest
-        return wish.back is not None and not may_open and wish.session not in self.live
+        return request.back is not None and not may_open and request.session not in self.live
 
     # The rules
 
@@ -782,8 +782,8 @@ class SharingModel:
     ) -> None:
         opening = self.openings.get(params["sessionId"])
         if opening is not None:
-            assert opening.wish is not None
-            assert opening.wish.member is member
+            assert opening.request is not None
+            assert opening.request.member is member
         else:
             assert member.attached.get(record.id) is record or record.id in arriving
         assert member.may_see(record), "another identity's session"
@@ -803,34 +803,40 @@ class SharingModel:
         if raw == b"null" and self.refusals and "still in use" in body["error"]["message"]:
             self.refusals -= 1
             return
-        wish = member.wishes.pop(id_key(raw), None)
-        assert wish is not None, "the response is for no request"
-        assert wish.raw == raw
+        request = member.requests.pop(id_key(raw), None)
+        assert request is not None, "the response is for no request"
+        assert request.raw == raw
         result = body.get("result")
         answer = body["error"].get("data") or {} if result is None else result
         # All requests that wait for the agent's initialization get the error, also those of other clients.
-        shared_fate = self.unwelcome if result is None and not wish.at_agent else None
-        assert answer.get("for") in (None, f"m{wish.number}", shared_fate), "the response is for another request"
+        shared_fate = self.unwelcome if result is None and not request.at_agent else None
+        assert answer.get("for") in (None, f"m{request.number}", shared_fate), "the response is for another request"
         if result is not None:
-            self.take_result(member, wish, result, said)
+            self.take_result(member, request, result, said)
 
-    def take_result(self, member: Member, wish: ClientRequest, result: Body, said: dict[Record, list[Body]]) -> None:
-        if wish.method in OPENINGS:
-            name = str(result.get("sessionId") or wish.session)
+    def take_result(self, member: Member, request: ClientRequest, result: Body, said: dict[Record, list[Body]]) -> None:
+        if request.method in OPENINGS:
+            name = str(result.get("sessionId") or request.session)
             record = self.live[name]
             assert member.may_see(record), "another identity's session"
             view: list[Body] | None = None
-            if wish.method == "session/new":
+            if request.method == "session/new":
                 view = [] if member.only is not None else list(said.get(record, []))
-            elif wish.back is not None and (wish.goes_on if wish.at_agent else self.knows(name, wish.back.place)):
-                view = [*wish.back.view, *said[record]]
-            elif wish.method == "session/load":
-                view = wish.heard if wish.at_agent and not wish.keeps else replay(said.get(record, []), record.truth)
+            elif request.back is not None and (
+                request.goes_on if request.at_agent else self.knows(name, request.back.place)
+            ):
+                view = [*request.back.view, *said[record]]
+            elif request.method == "session/load":
+                view = (
+                    request.heard
+                    if request.at_agent and not request.keeps
+                    else replay(said.get(record, []), record.truth)
+                )
             member.attached[name] = record
             member.views[record] = view
-        elif wish.method == "session/close" and wish.session in member.attached:
-            self.let_go(member, member.attached[wish.session])
-        elif wish.method == "session/list":
+        elif request.method == "session/close" and request.session in member.attached:
+            self.let_go(member, member.attached[request.session])
+        elif request.method == "session/list":
             for entry in result["sessions"]:
                 known = self.world.tags.get(entry.get("title"))
                 assert known is None or member.may_see(known)
@@ -866,7 +872,7 @@ class SharingModel:
                 self.decided_by_a_controller_that_takes_part_with_what_was_offered(member, ask, result, before)
             else:
                 (ask,) = [ask for ask in candidates if mark in ask.errors]
-                self.an_error_decides_only_when_nobody_is_left(ask)
+                self.an_error_decides_only_when_no_client_is_left(ask)
         elif error is not None and error["code"] == jsonrpc.REQUEST_CANCELLED:
             assert self.withdrawn in candidates
             ask, self.withdrawn = candidates[0], None
@@ -877,7 +883,7 @@ class SharingModel:
             ask = self.answering[1]
             assert ask in candidates
             assert ask.abstained
-            self.an_error_decides_only_when_nobody_is_left(ask)
+            self.an_error_decides_only_when_no_client_is_left(ask)
         else:
             assert result == {"outcome": {"outcome": "cancelled"}}
             # Several of one id may be open: one of those closed by now counts.
@@ -904,7 +910,7 @@ class SharingModel:
         outcome = result["outcome"]
         assert outcome["outcome"] == "cancelled" or outcome["optionId"] in OPTIONS
 
-    def an_error_decides_only_when_nobody_is_left(self, ask: Ask) -> None:
+    def an_error_decides_only_when_no_client_is_left(self, ask: Ask) -> None:
         for member in self.present:
             if ask.record is not None and member.controls and member.attached.get(ask.record.id) is ask.record:
                 assert member in ask.abstained
@@ -926,9 +932,9 @@ class SharingModel:
         assert self.place(number) > self.last_prompt.get(record, 0)
         self.last_prompt[record] = self.place(number)
         for member in self.present:
-            for wish in member.wishes.values():
-                overtaken = wish.method == owed.method and wish.session == owed.session and not wish.at_agent
-                assert not overtaken or self.place(wish.number) > self.place(number)
+            for request in member.requests.values():
+                overtaken = request.method == owed.method and request.session == owed.session and not request.at_agent
+                assert not overtaken or self.place(request.number) > self.place(number)
 
     def who_has_to_wait_for_a_look_has_come_later(self, directory_check: DirectoryCheck) -> None:
         """Forget waiting: the place of a request in order is then behind all present ones."""
@@ -947,15 +953,15 @@ class SharingModel:
         return self.places.get(number, number)
 
     def everyone_is_answered_in_the_end(self, member: Member) -> None:
-        assert all(self.waits_for_owner(member, wish) for wish in member.wishes.values())
+        assert all(self.waits_for_owner(member, request) for request in member.requests.values())
 
     def no_client_waits_in_vain(self, member: Member) -> None:
-        for wish in member.wishes.values():
-            open_requests = [owed for owed in self.owed if owed.wish is wish]
-            causes = [owed for owed in self.owed if owed.method == "initialize" or owed.session == wish.about]
-            if self.waits_for_owner(member, wish):
+        for request in member.requests.values():
+            open_requests = [owed for owed in self.owed if owed.request is request]
+            causes = [owed for owed in self.owed if owed.method == "initialize" or owed.session == request.about]
+            if self.waits_for_owner(member, request):
                 continue
-            assert open_requests if wish.at_agent else causes, f"{wish.method} is forgotten"
+            assert open_requests if request.at_agent else causes, f"{request.method} is forgotten"
 
     def who_counts_is_right_at_every_point(self, member: Member, texts: list[bytes], forked: dict[int, Record]) -> None:
         """Drop any number of the texts from the end, as a lost link does: the client's count is the rest."""
@@ -971,8 +977,10 @@ class SharingModel:
         place = member.places.pop(session.id, None)
         loading = {
             key
-            for key, wish in member.wishes.items()
-            if wish.session == session.id and wish.method in ("session/load", "session/resume") and wish.back is None
+            for key, request in member.requests.items()
+            if request.session == session.id
+            and request.method in ("session/load", "session/resume")
+            and request.back is None
         }
         answered: set[str] = set()
         points = [] if loading else [(place, 0)]
@@ -985,8 +993,8 @@ class SharingModel:
             elif "method" not in body:
                 # After the response to a resume come the states, then a mark.
                 (loading.discard if "error" in body else answered.add)(id_key(raw_id(text)))
-                wish = member.wishes.get(id_key(raw_id(text)))
-                if wish and (wish.method, wish.session) == ("session/close", session.id) and "result" in body:
+                request = member.requests.get(id_key(raw_id(text)))
+                if request and (request.method, request.session) == ("session/close", session.id) and "result" in body:
                     place, points, received = None, [], []  # What comes later is not for one that has left.
             elif body["method"] == "session/update" and body["params"]["sessionId"] == session.id:
                 received.append(body["params"])
@@ -1031,16 +1039,16 @@ class SharingModel:
         old, record = back.old, self.record_of(name)
         said = lookup.members_at(text, "result", "_meta", "acp-gateway")
         prompts, questions = lookup.elements_of(said["prompts"]), json.loads(said["questions"])
-        running = [owed.wish for owed in self.owed if owed.method == "session/prompt" and owed.record is record]
-        for key, wish in list(old.wishes.items()) if old.controls else ():
-            if wish.method == "session/prompt" and wish.session == name and wish in running:
-                assert wish.raw in prompts or key in member.wishes
+        running = [owed.request for owed in self.owed if owed.method == "session/prompt" and owed.record is record]
+        for key, request in list(old.requests.items()) if old.controls else ():
+            if request.method == "session/prompt" and request.session == name and request in running:
+                assert request.raw in prompts or key in member.requests
         for raw in prompts:
-            wish = old.wishes.pop(id_key(raw))
-            assert (wish.raw, wish.method, wish.session) == (raw, "session/prompt", name)
-            assert id_key(raw) not in member.wishes
-            member.wishes[id_key(raw)] = wish
-            wish.member = member
+            request = old.requests.pop(id_key(raw))
+            assert (request.raw, request.method, request.session) == (raw, "session/prompt", name)
+            assert id_key(raw) not in member.requests
+            member.requests[id_key(raw)] = request
+            request.member = member
         for minted in questions:
             ask = old.lost_copies[minted]
             assert ask.open

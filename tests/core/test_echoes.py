@@ -249,7 +249,7 @@ def test_an_agent_that_steers_by_prompts_within_a_turn_may_echo_each_at_once() -
     ]
 
 
-def test_an_echo_of_a_sender_who_has_left_is_nobodys() -> None:
+def test_an_echo_of_a_gone_sender_is_dropped() -> None:
     turn = Turn()
     turn.begins(text("fix it"))
     turn.ann.gone()

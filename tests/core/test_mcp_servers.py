@@ -1,4 +1,4 @@
-"""Tool servers that mean the machine where they are started: which they are, and what is left of a request."""
+"""MCP servers that mean the machine where they are started: which they are, and what is left of a request."""
 
 import copy
 import json
@@ -70,7 +70,7 @@ def test_what_has_no_members_to_look_at_passes_but_for_lists_in_it(params: str) 
     assert screen(text, "drop").text == text.replace(b"[1]}]", b"[]}]")
 
 
-def test_a_list_beside_the_parameters_is_nobodys() -> None:
+def test_mcp_servers_beside_the_parameters_are_left() -> None:
     text = b'{"id":1,"method":"session/new","mcpServers":[{"command":"x"}]}'
     assert screen(text, "drop").text == text
 

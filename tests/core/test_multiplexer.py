@@ -625,7 +625,7 @@ def test_a_session_whose_id_is_a_book_is_refused_for_it_would_be_remembered() ->
 
 
 @pytest.mark.parametrize("params", [b"{}", b'{"sessionId":5}', b"[]", b'{"sessionId":null}'])
-def test_a_cancel_of_no_session_ends_nobodys_turn(scene: Scene, ann: Peer, params: bytes) -> None:
+def test_a_session_cancel_without_a_session_ends_no_turn(scene: Scene, ann: Peer, params: bytes) -> None:
     ann.new_session()
     ann.prompt()
     scene.agent.heard()

@@ -231,7 +231,7 @@ def test_who_may_use_some_workspaces_sees_the_sessions_in_them(
     assert viewer.sees(it) is sees
 
 
-def test_what_was_never_registered_is_in_nobodys_workspace() -> None:
+def test_an_unregistered_session_is_in_no_workspace() -> None:
     assert not Registry("me").may_exist(SessionScope("me", workspaces=("a",)), "agent", "unknown")
 
 

@@ -461,7 +461,7 @@ def test_a_later_turn_of_another_identity_does_not_keep_a_permission_request_wai
     assert zoe.heard() == []
 
 
-def test_what_was_asked_while_no_turn_was_running_does_not_end_with_somebodys_turn() -> None:
+def test_an_agent_request_from_before_a_turn_does_not_end_with_it() -> None:
     scene, xena, _ = strangers()
     scene.agent.ask_permission("q", session_id="child of x")
     end_turn(scene, xena, start_turn(scene, xena, "x"))
@@ -932,7 +932,7 @@ def test_an_elicitation_whose_sender_is_gone_counts_as_cancelled_whether_it_was_
     ]
 
 
-def visit(scene: Scene, **params: Any) -> None:
+def complete_elicitation(scene: Scene, **params: Any) -> None:
     """Request a URL elicitation."""
     scene.agent.send(
         id=9, method="elicitation/create", params={"mode": "url", "elicitationId": "page", "url": "https://a"} | params
@@ -947,7 +947,7 @@ def test_that_a_page_was_visited_is_told_once_to_the_controllers_of_its_session_
     scene = Scene()
     ann, outsider = scene.join("ann"), scene.join("outsider")
     ann.new_session()
-    visit(scene, sessionId="s")
+    complete_elicitation(scene, sessionId="s")
     late, watcher = scene.join("late"), scene.join("watcher", role=Role.OBSERVER)
     late.load()
     watcher.load()
@@ -965,7 +965,7 @@ def test_who_has_left_the_session_is_not_told() -> None:
     ann, bob = scene.join("ann"), scene.join("bob")
     ann.new_session()
     bob.load()
-    visit(scene, sessionId="s")
+    complete_elicitation(scene, sessionId="s")
     bob.request("session/close", sessionId="s")
     bob.heard()
     visited(scene)
@@ -977,7 +977,7 @@ def test_that_the_page_of_a_request_was_visited_is_told_its_sender() -> None:
     scene = Scene()
     ann, bob = scene.join("ann"), scene.join("bob")
     ann.request("authenticate")
-    visit(scene, requestId=scene.agent.hears()["id"])
+    complete_elicitation(scene, requestId=scene.agent.hears()["id"])
     visited(scene)
     assert kinds(ann) == ["elicitation/create", "elicitation/complete"]
     assert bob.heard() == []
@@ -988,7 +988,7 @@ def test_elicitation_complete_for_an_unknown_elicitation_reaches_no_client(param
     scene = Scene()
     ann = scene.join("ann")
     ann.new_session()
-    visit(scene, sessionId="s")
+    complete_elicitation(scene, sessionId="s")
     ann.heard()
     scene.agent.send(method="elicitation/complete", params=params)
     assert ann.heard() == []
@@ -999,7 +999,7 @@ def test_what_was_asked_of_an_agent_that_has_ended_says_nothing_about_the_next_o
     ann = scene.join("ann")
     ann.new_session()
     subagent(scene, "s", "child")
-    visit(scene, sessionId="s")
+    complete_elicitation(scene, sessionId="s")
     scene.lose_agent()
     ann.prompt()
     scene.agent.answer(scene.agent.heard()[-1], **scene.welcome)

@@ -43,12 +43,12 @@ class Sharing(RuleBasedStateMachine):
         for identity in ("me", "me", "you"):
             model = self.world.models[0] if self.shared and self.world.models else self.start()
             member = model.join(identity, Role.CONTROLLER, None, False, counts=identity == "me")
-            model.wish(member, "initialize", None, b"0", protocolVersion=1)
+            model.request(member, "initialize", None, b"0", protocolVersion=1)
             for owed in list(model.owed):
                 model.settle(owed, well=True)
         first = self.world.models[0]
-        model.wish(member, "session/new", None, b"1", cwd="/srv", mcpServers=[])
-        first.wish(next(iter(first.members.values())), "session/new", None, b"1", cwd="/srv", mcpServers=[])
+        model.request(member, "session/new", None, b"1", cwd="/srv", mcpServers=[])
+        first.request(next(iter(first.members.values())), "session/new", None, b"1", cwd="/srv", mcpServers=[])
         for model in self.world.models:
             for owed in list(model.owed):
                 model.settle(owed, well=True)
@@ -105,7 +105,7 @@ class Sharing(RuleBasedStateMachine):
         if hasty:
             model.introduce(member)
             if only is not None:
-                model.wish(member, "session/new", None, b"1", cwd="/srv", mcpServers=[])
+                model.request(member, "session/new", None, b"1", cwd="/srv", mcpServers=[])
 
     @rule(where=MANY, who=MANY, which=MANY, raw=st.sampled_from(IDS), count=st.integers(1, 2))
     def prompt(self, where: int, who: int, which: int, raw: bytes, count: int) -> None:
@@ -114,7 +114,7 @@ class Sharing(RuleBasedStateMachine):
         if taking_part:
             member = taking_part[who % len(taking_part)]
             names = [*member.attached]
-            model.wish(member, "session/prompt", names[which % len(names)], raw, prompt=self.blocks(count))
+            model.request(member, "session/prompt", names[which % len(names)], raw, prompt=self.blocks(count))
 
     @rule(
         where=MANY,
@@ -129,7 +129,7 @@ class Sharing(RuleBasedStateMachine):
         member = self.member(model, who)
         if member is not None:
             names = [*model.live, *model.closed] or self.names()
-            model.wish(member, method, names[which % len(names)], raw, cwd="/srv", mcpServers=[])
+            model.request(member, method, names[which % len(names)], raw, cwd="/srv", mcpServers=[])
 
     @rule(
         where=MANY,
@@ -164,7 +164,7 @@ class Sharing(RuleBasedStateMachine):
             params["protocolVersion"] = min(which, 1)
         elif method in OPENINGS:
             params |= {"cwd": "/srv" if which % 8 else "/tmp", "mcpServers": []}
-        model.wish(member, method, session, raw, **params)
+        model.request(member, method, session, raw, **params)
 
     @rule(
         where=MANY,
@@ -178,7 +178,7 @@ class Sharing(RuleBasedStateMachine):
         if member is None:
             return
         if method == "$/cancel_request":
-            raws = [wish.raw for other in model.present for wish in other.wishes.values()] or [b"0"]
+            raws = [request.raw for other in model.present for request in other.requests.values()] or [b"0"]
             model.cancel_request(member, raws[which % len(raws)])
             return
         names: list[str | None] = [*member.attached, *self.names(), None]

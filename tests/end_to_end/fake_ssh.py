@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 GREETING = "printf 'Welcome to box!\\r\\n=== acp-gateway pairing 1 BEGIN ===\\r\\nyou have mail'; "
-FAREWELL = "; code=$?; printf 'bye\\r\\n'; exit $code"
+LOGOUT = "; code=$?; printf 'bye\\r\\n'; exit $code"
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,7 +154,7 @@ def run(directory: Path, arguments: list[str]) -> int:
     pid = directory / f"running-{os.getpid()}"
     pid.touch()
     # As sshd does it: the login shell gets one line, of which it makes what it likes.
-    shell = ["/bin/sh", "-c", GREETING + line + FAREWELL]
+    shell = ["/bin/sh", "-c", GREETING + line + LOGOUT]
     try:
         answers = int((directory / "cut").read_text())
     except FileNotFoundError:

@@ -35,7 +35,7 @@ QUICK = (Fault.RESET, Fault.CLOSE, Fault.CLIENT_LOST)
 """Faults that the client notices at once."""
 
 SLOW = (Fault.STALL, Fault.GATEWAY_LOST, Fault.DEAF, Fault.MUTE)
-"""Faults that it notices when the proxy's patience ends, or its own."""
+"""Faults that it notices when the proxy's timeout ends, or its own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +58,7 @@ class FaultyProxy:
         cuts: so many connections have a fault, those after them none.
         size: bytes after which the fault comes, in each direction: between these two.
         faults: what happens, each as often as it is in here.
-        patience: seconds until a connection is cut on which nothing comes through any more.
+        timeout: seconds until a connection is cut on which nothing comes through any more.
     """
 
     def __init__(
@@ -69,7 +69,7 @@ class FaultyProxy:
         cuts: int,
         size: tuple[int, int],
         faults: Sequence[Fault] = (*QUICK * 6, *SLOW),
-        patience: float = 0.2,
+        timeout: float = 0.2,
     ) -> None:
         self.seed = seed
         self.port = 0
@@ -82,7 +82,7 @@ class FaultyProxy:
         self._cuts = cuts
         self._size = size
         self._faults = faults
-        self._patience = patience
+        self._timeout = timeout
         self._open = 0
         self._change = trio.lowlevel.ParkingLot()
 
@@ -118,7 +118,7 @@ class FaultyProxy:
             async with client, await trio.open_tcp_stream("127.0.0.1", self._gateway) as gateway:
                 client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, True)
                 gateway.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, True)
-                await _Connection(client, gateway, self.fate(number), self._patience).run(self._happen)
+                await _Connection(client, gateway, self.fate(number), self._timeout).run(self._happen)
         except OSError:
             pass  # The gateway isn't there.
         finally:
@@ -136,12 +136,12 @@ def _chance(seed: str) -> random.Random:
 
 class _Connection:
     def __init__(
-        self, client: trio.SocketStream, gateway: trio.SocketStream, fate: Fate | None, patience: float
+        self, client: trio.SocketStream, gateway: trio.SocketStream, fate: Fate | None, timeout: float
     ) -> None:
         self._client = client
         self._gateway = gateway
         self._fate = fate
-        self._patience = patience
+        self._timeout = timeout
         self._struck = False
         # The direction in which nothing comes through any more, where the other one goes on.
         self._swallowed = ""
@@ -175,7 +175,7 @@ class _Connection:
                 if left == 0:
                     self._struck = True
                     self._swallowed = {Fault.DEAF: "up", Fault.MUTE: "down"}.get(self._fate.fault, "")
-                    both.deadline = trio.current_time() + self._patience if self._swallowed else -math.inf
+                    both.deadline = trio.current_time() + self._timeout if self._swallowed else -math.inf
                     if not self._swallowed:
                         return
             await sink.send_eof()
@@ -185,7 +185,7 @@ class _Connection:
     async def _strike(self, fault: Fault) -> None:
         match fault:
             case Fault.CLOSE:
-                with trio.move_on_after(self._patience):
+                with trio.move_on_after(self._timeout):
                     async with trio.open_nursery() as nursery:
                         for side in (self._client, self._gateway):
                             nursery.start_soon(finish, side)
@@ -194,10 +194,10 @@ class _Connection:
                 await swallow(self._gateway)
             case Fault.GATEWAY_LOST:
                 reset(self._gateway)
-                with trio.move_on_after(self._patience):
+                with trio.move_on_after(self._timeout):
                     await swallow(self._client)
             case Fault.STALL:
-                with trio.move_on_after(self._patience):
+                with trio.move_on_after(self._timeout):
                     await swallow(self._client)
                 reset(self._client)
                 await swallow(self._gateway)

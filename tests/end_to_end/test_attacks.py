@@ -31,17 +31,17 @@ GIGABYTE = 1024 * MEBIBYTE
 LARGEST_MEMORY = 300 * MEBIBYTE
 """Some 40 MB at rest, and the largest message twice while it is put together."""
 
-AT_THE_DOOR = 20
+MAX_UNAUTHENTICATED = 20
 FAILED_ATTEMPTS = 5
 
 
 @pytest.fixture(scope="module")
 def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningGateway]:
-    """A gateway that loses patience sooner than it does by default, and with fewer of them."""
+    """A gateway that has shorter timeouts than it does by default, and with fewer of them."""
     directory = tmp_path_factory.mktemp("attacks")
     agents = f'[agents.raw]\ncommand = ["{sys.executable}", "{AGENTS / "raw_agent.py"}"]\n'
     limits = (
-        f"handshake_timeout = 2\n[limits]\nhandshakes_per_address = {AT_THE_DOOR}\n"
+        f"handshake_timeout = 2\n[limits]\nhandshakes_per_address = {MAX_UNAUTHENTICATED}\n"
         f"failed_attempts = {FAILED_ATTEMPTS}\nmessages_per_second = 200\nmessage_burst = 400\n"
     )
     running = start_gateway(directory, prepare(directory, agents, more=limits))
@@ -147,14 +147,14 @@ def test_sockets_that_say_nothing_make_room_and_a_right_token_comes_in_among_the
     gateway: RunningGateway, place: Place, worker: Worker
 ) -> None:
     silent = []
-    for scheme in islice(cycle(("tcp", "ws", "wss", "tcp+tls")), 3 * AT_THE_DOOR):
+    for scheme in islice(cycle(("tcp", "ws", "wss", "tcp+tls")), 3 * MAX_UNAUTHENTICATED):
         silent.append(socket.create_connection(place.address(scheme), 60))
-        if len(silent) % AT_THE_DOOR == 0:
+        if len(silent) % MAX_UNAUTHENTICATED == 0:
             worker.ask("raw/echo")
     with at_work(gateway) as another:
         another.ask("raw/echo")
     # The oldest had to go at once.
-    for sock in silent[:AT_THE_DOOR]:
+    for sock in silent[:MAX_UNAUTHENTICATED]:
         assert rest_of(sock) == b""
     # And while no other connection needs their room, the others may stay until `handshake_timeout`.
     for sock in silent:
@@ -197,12 +197,12 @@ def test_wrong_tokens_are_refused_more_and_more_slowly_and_the_right_one_is_not(
             return code
 
     def guess_often() -> None:
-        schemes = islice(cycle(("ws", "wss", "tcp", "tcp+tls")), AT_THE_DOOR - 4)
-        with ThreadPoolExecutor(AT_THE_DOOR) as guessers:
+        schemes = islice(cycle(("ws", "wss", "tcp", "tcp+tls")), MAX_UNAUTHENTICATED - 4)
+        with ThreadPoolExecutor(MAX_UNAUTHENTICATED) as guessers:
             told = guessers.map(guess, schemes)
             let_in(place).close()
             counts = Counter(told)
-        assert counts == {401: FAILED_ATTEMPTS, 429: AT_THE_DOOR - 4 - FAILED_ATTEMPTS}
+        assert counts == {401: FAILED_ATTEMPTS, 429: MAX_UNAUTHENTICATED - 4 - FAILED_ATTEMPTS}
         let_in(place).close()
 
     worker.goes_on_during(guess_often)

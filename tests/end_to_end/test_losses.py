@@ -288,7 +288,7 @@ def proxy_for(gateway: RunningGateway, transport: str, *, cuts: int, **options: 
 async def test_two_hundred_cuts_during_ten_thousand_messages_each_way_go_unnoticed(
     gateway: RunningGateway, fifo: Path, transport: str
 ) -> None:
-    proxy = proxy_for(gateway, transport, cuts=200, size=(1, 60_000), patience=0.1)
+    proxy = proxy_for(gateway, transport, cuts=200, size=(1, 60_000), timeout=0.1)
     with trio.fail_after(TIMEOUT), told_seed(proxy):
         talk = Talk(rounds=20, notifications=500)
         await assert_unnoticed(gateway, transport, talk, agent=transport, proxy=proxy, cuts=200, report=fifo)
@@ -305,7 +305,7 @@ async def test_a_connection_that_goes_silent_without_an_end_is_given_up_by_both_
 ) -> None:
     faults = (Fault.STALL, Fault.GATEWAY_LOST, Fault.DEAF, Fault.MUTE)
     with hurried_gateway(tmp_path, "ping_interval = 0.5\nping_timeout = 0.5") as gateway:
-        proxy = proxy_for(gateway, "tcp", cuts=4, size=(5000, 20_000), faults=faults, patience=2 * TIMEOUT)
+        proxy = proxy_for(gateway, "tcp", cuts=4, size=(5000, 20_000), faults=faults, timeout=2 * TIMEOUT)
         with trio.fail_after(TIMEOUT), told_seed(proxy):
             talk = Talk(rounds=2, notifications=200)
             await assert_unnoticed(

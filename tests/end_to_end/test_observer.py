@@ -173,7 +173,7 @@ def observer(gateway: RunningGateway, kind: str, session: str) -> Iterator[Calle
         yield caller
 
 
-@pytest.mark.parametrize("kind", ["token", "guest", "wish"])
+@pytest.mark.parametrize("kind", ["token", "guest", "option"])
 def test_an_observer_says_everything_and_the_agent_hears_nothing(gateway: RunningGateway, kind: str) -> None:
     # A session that the agent could open, and no client has.
     (gateway.directory / "memory" / "asleep.session").touch()
@@ -199,7 +199,7 @@ def test_an_observer_says_everything_and_the_agent_hears_nothing(gateway: Runnin
         assert {message["method"] for message in viewer.heard} == {"session/update"}
 
 
-@pytest.mark.parametrize("kind", ["token", "guest", "wish"])
+@pytest.mark.parametrize("kind", ["token", "guest", "option"])
 def test_an_observer_answers_whatever_may_be_asked_and_decides_nothing(gateway: RunningGateway, kind: str) -> None:
     with waiting_turn(gateway) as scene, observer(gateway, kind, scene.session) as viewer:
         before = scene.reached_agent

@@ -48,7 +48,7 @@ def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningGateway
 
 
 @dataclass
-class Meeting:
+class SharedSession:
     """A session with four clients: two controllers, over different transports, and two observers."""
 
     session: str
@@ -63,7 +63,7 @@ class Meeting:
 
 
 @asynccontextmanager
-async def meeting(gateway: RunningGateway) -> AsyncIterator[Meeting]:
+async def shared_session(gateway: RunningGateway) -> AsyncIterator[SharedSession]:
     """The SDK's agent and four clients of it in a new session."""
     async with AsyncExitStack() as stack:
 
@@ -79,7 +79,7 @@ async def meeting(gateway: RunningGateway) -> AsyncIterator[Meeting]:
         )
         assert await opened(viewer) == session
         assert await opened(guest) == session
-        yield Meeting(session, first, second, viewer, guest)
+        yield SharedSession(session, first, second, viewer, guest)
 
 
 async def opened(member: Party) -> str:
@@ -111,7 +111,7 @@ def gate(path: Path) -> Iterator[int]:
 
 def test_all_clients_see_the_same_updates_in_the_same_order(gateway: RunningGateway) -> None:
     async def scenario() -> None:
-        async with meeting(gateway) as there:
+        async with shared_session(gateway) as there:
             ended = await asyncio.gather(
                 there.first.prompt(there.session, "stream 30"),
                 there.second.prompt(there.session, "stream 20"),
@@ -137,7 +137,7 @@ def test_all_clients_see_the_same_updates_in_the_same_order(gateway: RunningGate
 
 def test_a_permission_is_decided_once_by_whichever_controller_is_first(gateway: RunningGateway) -> None:
     async def scenario() -> None:
-        async with meeting(gateway) as there:
+        async with shared_session(gateway) as there:
             turn = await there.first.begin(there.session, "permission")
             for controller in (there.first, there.second):
                 await controller.until(controller.asked)
@@ -163,7 +163,7 @@ def test_a_permission_is_decided_once_by_whichever_controller_is_first(gateway: 
 
 def test_an_error_and_a_choice_that_was_not_offered_decide_nothing(gateway: RunningGateway) -> None:
     async def scenario() -> None:
-        async with meeting(gateway) as there:
+        async with shared_session(gateway) as there:
             for answer in (acp.RequestError.method_not_found("permission"), "maybe"):
                 turn = await there.first.begin(there.session, "permission")
                 await there.second.until(lambda: len(there.second.asked()) > len(there.second.withdrawn()))
@@ -181,7 +181,7 @@ def test_an_error_and_a_choice_that_was_not_offered_decide_nothing(gateway: Runn
 
 def test_a_turn_is_cancelled_by_a_client_that_did_not_begin_it(gateway: RunningGateway) -> None:
     async def scenario() -> None:
-        async with meeting(gateway) as there:
+        async with shared_session(gateway) as there:
             turn = await there.first.begin(there.session, "wait")
             await there.second.until_told(there.session, "waiting")
             queued = await there.first.begin(there.session, "echo", "too late")
@@ -204,7 +204,7 @@ def test_a_turn_is_cancelled_by_a_client_that_did_not_begin_it(gateway: RunningG
 
 def test_who_observes_is_refused_everything_that_the_agent_would_notice(gateway: RunningGateway) -> None:
     async def scenario() -> None:
-        async with meeting(gateway) as there:
+        async with shared_session(gateway) as there:
             turn = await there.first.begin(there.session, "wait")
             for observer in (there.viewer, there.guest):
                 await observer.until_told(there.session, "waiting")
@@ -228,7 +228,7 @@ def test_who_observes_is_refused_everything_that_the_agent_would_notice(gateway:
 
 def test_the_sessions_command_shows_who_is_there_and_what_waits(gateway: RunningGateway) -> None:
     async def scenario() -> list[dict[str, Any]]:
-        async with meeting(gateway) as there:
+        async with shared_session(gateway) as there:
             turn = await there.first.begin(there.session, "permission")
             await there.second.until(there.second.asked)
             shown = await asyncio.to_thread(gateway.sessions)
@@ -274,7 +274,7 @@ def test_who_asks_for_news_learns_who_came_and_who_decided(gateway: RunningGatew
 
 def test_a_late_joiner_is_told_what_the_early_ones_saw(gateway: RunningGateway) -> None:
     async def scenario() -> None:
-        async with meeting(gateway) as there:
+        async with shared_session(gateway) as there:
             await there.first.prompt(there.session, "stream 20")
             await there.second.prompt(there.session, "echo", LINE_ENDS, "the end")
             await there.viewer.until_told(there.session, "the end")
@@ -449,14 +449,14 @@ def test_a_session_of_another_identity_is_as_if_there_were_none(gateway: Running
                 run_program, "sessions", gateway.urls["unix"], "--json", "--token-file", token
             )
             assert [one["sessionId"] for one in json.loads(said)] == [own]
-            doors = [at_the_door(gateway, *as_bo, "--attach", name) for name in (session, UNKNOWN)]
-            theirs, unknown = await asyncio.gather(*doors)
+            refusals = [refusal_of(gateway, *as_bo, "--attach", name) for name in (session, UNKNOWN)]
+            theirs, unknown = await asyncio.gather(*refusals)
             assert theirs.replace(session, "ID") == unknown.replace(UNKNOWN, "ID")
 
     run(scenario())
 
 
-async def at_the_door(gateway: RunningGateway, *options: str) -> str:
+async def refusal_of(gateway: RunningGateway, *options: str) -> str:
     """Return the error of a client that is refused."""
     with pytest.raises(acp.RequestError) as caught:
         async with party(gateway, "wss", *options):
@@ -618,7 +618,7 @@ async def test_a_viewer_that_stops_reading_is_closed_and_no_other_client_notices
                     assert "result" in json.loads(await viewer.get_message())
 
                 async with trio.open_nursery() as nursery:
-                    nursery.start_soon(hear_farewell, gateway, viewer)
+                    nursery.start_soon(receive_close, gateway, viewer)
                     flood = [{"type": "text", "text": f"flood {chunks}"}]
                     prompt = await reader.ask("session/prompt", sessionId=session, prompt=flood)
                     told = []
@@ -630,7 +630,7 @@ async def test_a_viewer_that_stops_reading_is_closed_and_no_other_client_notices
     assert gateway.largest_memory < 250 * MEBIBYTE
 
 
-async def hear_farewell(gateway: RunningGateway, viewer: WebSocketConnection) -> None:
+async def receive_close(gateway: RunningGateway, viewer: WebSocketConnection) -> None:
     """Read nothing before the gateway has had enough; then everything up to its last word."""
     await trio.to_thread.run_sync(gateway.read_log_until, "detached: more than outbox_limit")
     with pytest.raises(ConnectionClosed) as caught:

@@ -33,7 +33,7 @@ from tests.fuzz.storm import (
 )
 from tests.fuzz.tables import nothing_is_left, nothing_is_left_of, nothing_is_too_much
 from tests.fuzz.witness import Part, Party, make_client
-from tests.hub_scene import Peer, Scene, Traveller, peek
+from tests.hub_scene import Peer, ResumingPeer, Scene, peek
 
 EXPELLED = Disconnect(CloseReason.POLICY, "the token is not valid any more", "unauthorized")
 
@@ -46,7 +46,7 @@ class Hall:
     def __init__(self, storm: Storm, scene: Scene) -> None:
         self.storm = storm
         self.scene = scene
-        self.visitors: dict[Party, Peer] = {}
+        self.peers: dict[Party, Peer] = {}
         self._agent: FakeAgent | None = None
         self._names = 0
 
@@ -60,7 +60,7 @@ class Hall:
     async def _do(self, act: Act) -> None:
         match act:
             case Says(party, text):
-                self._say(self.visitors[party], text)
+                self._say(self.peers[party], text)
             case Writes(text) if self._agent is not None:
                 self._agent.stream.send_nowait([text])
             case Joins(part) if not self.scene.hub.over:
@@ -80,36 +80,36 @@ class Hall:
         self._names += 1
         client = make_client(part, f"{part.name}{self._names}")
         party = Party(part, client)
-        visitor = self.visitors[party] = Traveller(self.scene, client) if part.counts else Peer(client)
-        self.scene.nursery.start_soon(self.scene._serve, visitor)
+        peer = self.peers[party] = ResumingPeer(self.scene, client) if part.counts else Peer(client)
+        self.scene.nursery.start_soon(self.scene._serve, peer)
         self.storm.joined(party)
         return party
 
-    def _say(self, visitor: Peer, text: bytes) -> None:
+    def _say(self, peer: Peer, text: bytes) -> None:
         try:
-            if isinstance(visitor, Traveller) and read_control(text) is None:
-                visitor.link.send([text])
+            if isinstance(peer, ResumingPeer) and read_control(text) is None:
+                peer.link.send([text])
             else:
                 # What is for the other end of the link is not counted.
-                visitor.stream.send_nowait([text])
+                peer.stream.send_nowait([text])
         except LOST:
             pass
 
     async def _does(self, what: str, party: Party) -> None:
-        visitor = self.visitors[party]
+        peer = self.peers[party]
         match what:
-            case "leave" if isinstance(visitor, Traveller):
-                visitor.stream.send_nowait([goodbye()])
+            case "leave" if isinstance(peer, ResumingPeer):
+                peer.stream.send_nowait([goodbye()])
             case "leave":
-                await visitor.stream.aclose()
+                await peer.stream.aclose()
             case "dismiss":
                 self.scene.hub.attachments[party.client].close(EXPELLED)
-            case "lose" if isinstance(visitor, Traveller):
+            case "lose" if isinstance(peer, ResumingPeer):
                 party.away = True
-                await visitor.lose()
-            case "return" if isinstance(visitor, Traveller):
+                await peer.lose()
+            case "return" if isinstance(peer, ResumingPeer):
                 party.away = False
-                await visitor.resume()
+                await peer.resume()
 
     # What is heard
 
@@ -119,18 +119,18 @@ class Hall:
         while heard:
             await wait_all_tasks_blocked()
             heard = await self._agents_hear()
-            for party, visitor in list(self.visitors.items()):
-                heard |= await self._hears(party, visitor)
-        for party, visitor in list(self.visitors.items()):
-            if visitor.gone.is_set():
-                await self._has_gone(party, visitor)
+            for party, peer in list(self.peers.items()):
+                heard |= await self._hears(party, peer)
+        for party, peer in list(self.peers.items()):
+            if peer.gone.is_set():
+                await self._has_gone(party, peer)
             elif not party.away:
                 self.storm.witness.nothing_is_due(party)
 
-    async def _hears(self, party: Party, visitor: Peer) -> bool:
+    async def _hears(self, party: Party, peer: Peer) -> bool:
         texts: list[bytes] = []
-        if peek(visitor.stream) and not party.away:
-            texts = await (take(visitor) if isinstance(visitor, Traveller) else visitor.stream.receive_batch())
+        if peek(peer.stream) and not party.away:
+            texts = await (take(peer) if isinstance(peer, ResumingPeer) else peer.stream.receive_batch())
         self.storm.heard(party, texts)
         return bool(texts)
 
@@ -151,25 +151,25 @@ class Hall:
         self._agent = None
         self.storm.agent_lost()
 
-    async def _has_gone(self, party: Party, visitor: Peer) -> None:
+    async def _has_gone(self, party: Party, peer: Peer) -> None:
         """End a connection for good. A client that returns finds out the outcome of its requests itself."""
-        assert visitor.disconnect is not None
-        if visitor.disconnect.reason is not None and not party.part.counts:
+        assert peer.disconnect is not None
+        if peer.disconnect.reason is not None and not party.part.counts:
             self.storm.witness.everything_is_answered(party)
-        await visitor.stream.aclose()
-        del self.visitors[party]
+        await peer.stream.aclose()
+        del self.peers[party]
         self.storm.gone(party)
 
 
-async def take(traveller: Traveller) -> list[bytes]:
+async def take(peer: ResumingPeer) -> list[bytes]:
     """Deliver all messages over a resumed link, until none is left."""
     texts: list[bytes] = []
 
     async def listen() -> None:
         try:
             while True:
-                texts.extend(await traveller.link.receive_batch())
-                traveller.link.acknowledge()
+                texts.extend(await peer.link.receive_batch())
+                peer.link.acknowledge()
         except LOST:
             pass
 

@@ -189,7 +189,7 @@ class Witness:
             case Kind.NOTIFICATION if envelope.method.startswith(methods.RESERVED_PREFIX):
                 assert envelope.method == methods.NEWS
                 assert party.wants_news
-        self._nobody_elses(party, envelope, text)
+        self._belongs_to_party(party, envelope, text)
 
     def _is_answered(self, party: Party, envelope: Envelope, text: bytes) -> None:
         if envelope.raw_id == b"null" and envelope.error and party.refusals:
@@ -213,7 +213,7 @@ class Witness:
             self._may_hear(party, session)
             party.marks[session] = place.get("epoch"), int(place.get("position").text)
 
-    def _nobody_elses(self, party: Party, envelope: Envelope, text: bytes) -> None:
+    def _belongs_to_party(self, party: Party, envelope: Envelope, text: bytes) -> None:
         if self.truthful:
             for word in _words(text):
                 self._may_hear(party, word, text)

@@ -47,8 +47,8 @@ class Scene:
         self._state_dir = tmp_path / "state"
         self.tokens = TokenStore(self._state_dir)
 
-    def door(self, agents: dict[str, AgentSection] | None = None, **settings: Any) -> Listener:
-        """The door of a gateway with one agent where none are named."""
+    def listener(self, agents: dict[str, AgentSection] | None = None, **settings: Any) -> Listener:
+        """The listener of a gateway with one agent where none are named."""
         return Listener(make_config(self._state_dir, agents=agents or {"fake": agent()}, **settings))
 
     def access(self, identity: str = "ann", *agents: str, **options: Any) -> Access:
@@ -69,42 +69,42 @@ def scene(tmp_path: Path) -> Scene:
 
 
 def test_who_names_no_agent_gets_the_default_one(scene: Scene) -> None:
-    door = scene.door({"a": agent(), "b": agent()}, default_agent="b")
+    listener = scene.listener({"a": agent(), "b": agent()}, default_agent="b")
     me = Access("me", None)
-    assert door.admit(me, ConnectRequest()).agent == "b"
-    assert door.admit(me, ConnectRequest("a")).agent == "a"
-    assert door.admit(scene.access(), ConnectRequest()).agent == "b"
-    assert door.admit(scene.access("ann", "a", "b"), ConnectRequest()).agent == "b"
+    assert listener.admit(me, ConnectRequest()).agent == "b"
+    assert listener.admit(me, ConnectRequest("a")).agent == "a"
+    assert listener.admit(scene.access(), ConnectRequest()).agent == "b"
+    assert listener.admit(scene.access("ann", "a", "b"), ConnectRequest()).agent == "b"
 
 
 def test_a_token_for_one_agent_need_not_name_it(scene: Scene) -> None:
-    door = scene.door({"a": agent(), "b": agent()}, default_agent="b")
-    assert door.admit(scene.access("ann", "a"), ConnectRequest()).agent == "a"
+    listener = scene.listener({"a": agent(), "b": agent()}, default_agent="b")
+    assert listener.admit(scene.access("ann", "a"), ConnectRequest()).agent == "a"
 
 
 def test_an_agent_that_the_token_does_not_allow_is_refused(scene: Scene) -> None:
-    door = scene.door({"a": agent(), "b": agent(), "c": agent()}, default_agent="b")
+    listener = scene.listener({"a": agent(), "b": agent(), "c": agent()}, default_agent="b")
     with pytest.raises(Forbidden, match="does not allow the agent b"):
-        door.admit(scene.access("ann", "a"), ConnectRequest("b"))
+        listener.admit(scene.access("ann", "a"), ConnectRequest("b"))
     with pytest.raises(Forbidden, match="does not allow the agent b"):
-        door.admit(scene.access("ann", "a", "c"), ConnectRequest())
+        listener.admit(scene.access("ann", "a", "c"), ConnectRequest())
 
 
 def test_an_unknown_agent_is_an_error_for_all_tokens_that_quotes_little_of_the_name(scene: Scene) -> None:
-    door = scene.door()
+    listener = scene.listener()
     for access in (Access("me", None), scene.access(), scene.access("ann", "absent")):
         with pytest.raises(UnknownAgent, match="no agent 'absent'"):
-            door.admit(access, ConnectRequest("absent"))
+            listener.admit(access, ConnectRequest("absent"))
     with pytest.raises(UnknownAgent) as unknown:
-        door.admit(scene.access(), ConnectRequest("x" * 60_000))
+        listener.admit(scene.access(), ConnectRequest("x" * 60_000))
     assert len(str(unknown.value)) < 200
     with pytest.raises(UnknownAgent):
-        door.admit(scene.access(), ConnectRequest(""))
+        listener.admit(scene.access(), ConnectRequest(""))
 
 
 def test_a_token_whose_only_agent_is_gone_from_the_configuration_opens_nothing(scene: Scene) -> None:
     with pytest.raises(UnknownAgent):
-        scene.door().admit(scene.access("ann", "gone"), ConnectRequest())
+        scene.listener().admit(scene.access("ann", "gone"), ConnectRequest())
 
 
 @pytest.mark.parametrize(
@@ -119,60 +119,60 @@ def test_a_token_whose_only_agent_is_gone_from_the_configuration_opens_nothing(s
 def test_observe_narrows_the_role_of_a_token_and_nothing_widens_it(
     role: Literal["controller", "observer"], observe: bool, granted: Role, scene: Scene
 ) -> None:
-    door = scene.door()
-    assert door.admit(scene.access(role=role), ConnectRequest(observe=observe)).role is granted
-    live(door, "s", "bob")
-    assert door.admit(scene.guest("s", role), ConnectRequest(observe=observe)).role is granted
+    listener = scene.listener()
+    assert listener.admit(scene.access(role=role), ConnectRequest(observe=observe)).role is granted
+    live(listener, "s", "bob")
+    assert listener.admit(scene.guest("s", role), ConnectRequest(observe=observe)).role is granted
 
 
 def test_whom_the_kernel_vouches_for_controls_unless_it_wants_to_look_only(scene: Scene) -> None:
-    door = scene.door()
-    assert door.admit(Access("me", None), ConnectRequest()).role is Role.CONTROLLER
-    assert door.admit(Access("me", None), ConnectRequest(observe=True)).role is Role.OBSERVER
+    listener = scene.listener()
+    assert listener.admit(Access("me", None), ConnectRequest()).role is Role.CONTROLLER
+    assert listener.admit(Access("me", None), ConnectRequest(observe=True)).role is Role.OBSERVER
 
 
 @pytest.mark.parametrize("scope", ["connection", "identity"])
 def test_who_only_looks_finds_no_session_that_is_not_live_where_each_has_an_agent_of_its_own(
     scene: Scene, scope: Literal["connection", "identity"]
 ) -> None:
-    door = scene.door({"fake": AgentSection(command=OBLIGING_AGENT, scope=scope)})
-    door.registry.restore(Session("fake", "s", "ann", Journal(10)))
+    listener = scene.listener({"fake": AgentSection(command=OBLIGING_AGENT, scope=scope)})
+    listener.registry.restore(Session("fake", "s", "ann", Journal(10)))
     access, connect_request = scene.access(), ConnectRequest(session="s", observe=True)
     if scope == "connection":
         with pytest.raises(UnknownSession):
-            door.admit(access, connect_request)
+            listener.admit(access, connect_request)
     else:
-        assert door.admit(access, connect_request).scope.only == "s"
-    live(door, "t", "ann")
-    assert door.admit(access, ConnectRequest(session="t", observe=True)).scope.only == "t"
+        assert listener.admit(access, connect_request).scope.only == "s"
+    live(listener, "t", "ann")
+    assert listener.admit(access, ConnectRequest(session="t", observe=True)).scope.only == "t"
 
 
 def test_who_wants_no_session_in_particular_may_see_all_of_its_identity(scene: Scene) -> None:
-    scope = scene.door().admit(scene.access(), ConnectRequest()).scope
+    scope = scene.listener().admit(scene.access(), ConnectRequest()).scope
     assert (scope.identity, scope.only, scope.guest) == ("ann", None, False)
 
 
 # Who may join which session
 
 
-def live(door: Listener, session_id: str, owner: str, agent: str = "fake") -> Session:
+def live(listener: Listener, session_id: str, owner: str, agent: str = "fake") -> Session:
     """A session that some agent process has."""
     session = Session(agent, session_id, owner, Journal(1000))
-    door.registry.add(session, AgentDouble())
+    listener.registry.add(session, AgentDouble())
     return session
 
 
-def past(door: Listener, session_id: str, owner: str, agent: str = "fake") -> Session:
+def past(listener: Listener, session_id: str, owner: str, agent: str = "fake") -> Session:
     """A session that an agent process had."""
-    session = live(door, session_id, owner, agent)
-    door.registry.end(session)
+    session = live(listener, session_id, owner, agent)
+    listener.registry.end(session)
     return session
 
 
-def refusal(door: Listener, access: Access, **connect_request: Any) -> tuple[type[AccessError], str]:
+def refusal(listener: Listener, access: Access, **connect_request: Any) -> tuple[type[AccessError], str]:
     """Return the error of a refused connection."""
     with pytest.raises(AccessError) as refused:
-        door.admit(access, ConnectRequest(**connect_request))
+        listener.admit(access, ConnectRequest(**connect_request))
     return type(refused.value), str(refused.value)
 
 
@@ -182,105 +182,105 @@ UNKNOWN = UnknownSession, "no session 's' is open here, or it is not yours"
 @pytest.mark.parametrize("place", ["agent", "session"])
 def test_a_token_in_the_wrong_place_is_not_repeated(scene: Scene, place: str) -> None:
     token = token_format.mint()
-    _, words = refusal(scene.door(), scene.access(), **{place: token})
+    _, words = refusal(scene.listener(), scene.access(), **{place: token})
     assert token[8:20] not in words
 
 
 def test_an_own_session_is_joined_at_the_agent_that_it_is_of(scene: Scene) -> None:
-    door = scene.door({"a": agent(), "fake": agent()}, default_agent="a")
-    live(door, "s", "ann")
+    listener = scene.listener({"a": agent(), "fake": agent()}, default_agent="a")
+    live(listener, "s", "ann")
     for connect_request in (ConnectRequest(session="s"), ConnectRequest("fake", "s")):
-        admission = door.admit(scene.access(), connect_request)
+        admission = listener.admit(scene.access(), connect_request)
         assert admission.agent == "fake"
         assert (admission.scope.only, admission.scope.guest) == ("s", False)
 
 
 def test_an_own_session_that_is_not_live_can_be_joined_as_well(scene: Scene) -> None:
-    door = scene.door({"a": agent(), "fake": agent()}, default_agent="a")
-    past(door, "s", "ann")
-    assert door.admit(scene.access(), ConnectRequest(session="s")).agent == "fake"
-    assert door.admit(scene.access(), ConnectRequest(session="s", observe=True)).role is Role.OBSERVER
+    listener = scene.listener({"a": agent(), "fake": agent()}, default_agent="a")
+    past(listener, "s", "ann")
+    assert listener.admit(scene.access(), ConnectRequest(session="s")).agent == "fake"
+    assert listener.admit(scene.access(), ConnectRequest(session="s", observe=True)).role is Role.OBSERVER
 
 
 def test_a_session_that_is_not_there_and_one_that_is_not_ones_own_are_refused_alike(scene: Scene) -> None:
-    door = scene.door()
+    listener = scene.listener()
     ann = scene.access()
-    assert refusal(door, ann, session="s") == UNKNOWN
-    session = live(door, "s", "bob")
-    assert refusal(door, ann, session="s") == UNKNOWN
-    assert refusal(door, ann, session="s", agent="fake") == UNKNOWN
-    assert refusal(door, ann, session="s", observe=True) == UNKNOWN
-    door.registry.end(session)
-    assert refusal(door, ann, session="s") == UNKNOWN
+    assert refusal(listener, ann, session="s") == UNKNOWN
+    session = live(listener, "s", "bob")
+    assert refusal(listener, ann, session="s") == UNKNOWN
+    assert refusal(listener, ann, session="s", agent="fake") == UNKNOWN
+    assert refusal(listener, ann, session="s", observe=True) == UNKNOWN
+    listener.registry.end(session)
+    assert refusal(listener, ann, session="s") == UNKNOWN
 
 
 def test_whose_session_it_is_counts_for_the_gateways_own_user_too(scene: Scene) -> None:
-    door = scene.door()
-    live(door, "s", "bob")
-    assert refusal(door, Access(door.registry.own_identity, None), session="s") == UNKNOWN
+    listener = scene.listener()
+    live(listener, "s", "bob")
+    assert refusal(listener, Access(listener.registry.own_identity, None), session="s") == UNKNOWN
 
 
 def test_a_session_that_was_never_seen_is_the_gateways_own_users(scene: Scene) -> None:
-    door = scene.door({"a": agent(), "b": agent()}, default_agent="b")
-    me = Access(door.registry.own_identity, None)
-    assert door.admit(me, ConnectRequest(session="s")).agent == "b"
-    assert door.admit(me, ConnectRequest("a", "s")).agent == "a"
-    assert refusal(door, scene.access(), session="s") == UNKNOWN
+    listener = scene.listener({"a": agent(), "b": agent()}, default_agent="b")
+    me = Access(listener.registry.own_identity, None)
+    assert listener.admit(me, ConnectRequest(session="s")).agent == "b"
+    assert listener.admit(me, ConnectRequest("a", "s")).agent == "a"
+    assert refusal(listener, scene.access(), session="s") == UNKNOWN
 
 
 def test_a_session_of_another_agent_than_the_one_that_is_named_is_unknown(scene: Scene) -> None:
-    door = scene.door({"a": agent(), "fake": agent()}, default_agent="a")
-    live(door, "s", "ann")
-    assert refusal(door, scene.access(), session="s", agent="a") == UNKNOWN
+    listener = scene.listener({"a": agent(), "fake": agent()}, default_agent="a")
+    live(listener, "s", "ann")
+    assert refusal(listener, scene.access(), session="s", agent="a") == UNKNOWN
 
 
 @pytest.mark.parametrize("make", [live, past])
 def test_a_session_of_an_agent_that_the_token_does_not_allow_is_unknown(
     make: Callable[..., Session], scene: Scene
 ) -> None:
-    door = scene.door({"a": agent(), "fake": agent()}, default_agent="a")
+    listener = scene.listener({"a": agent(), "fake": agent()}, default_agent="a")
     ann = scene.access("ann", "a")
-    before = refusal(door, ann, session="s"), refusal(door, ann, session="s", agent="fake")
-    make(door, "s", "ann")
-    assert (refusal(door, ann, session="s"), refusal(door, ann, session="s", agent="fake")) == before
+    before = refusal(listener, ann, session="s"), refusal(listener, ann, session="s", agent="fake")
+    make(listener, "s", "ann")
+    assert (refusal(listener, ann, session="s"), refusal(listener, ann, session="s", agent="fake")) == before
     assert before == (UNKNOWN, (Forbidden, "this token does not allow the agent fake"))
 
 
 def test_where_the_default_agent_is_forbidden_a_session_that_is_not_there_is_unknown_still(scene: Scene) -> None:
-    door = scene.door({"a": agent(), "b": agent(), "c": agent()}, default_agent="c")
-    assert refusal(door, scene.access("ann", "a", "b"), session="s") == UNKNOWN
+    listener = scene.listener({"a": agent(), "b": agent(), "c": agent()}, default_agent="c")
+    assert refusal(listener, scene.access("ann", "a", "b"), session="s") == UNKNOWN
     me = Access.of(scene.tokens.create("laptop", None, ("a", "b"))[0])
-    assert refusal(door, me, session="s") == UNKNOWN
+    assert refusal(listener, me, session="s") == UNKNOWN
 
 
 @pytest.mark.parametrize("make", [live, past])
 def test_of_sessions_with_one_id_the_agent_says_which_one_is_meant(make: Callable[..., Session], scene: Scene) -> None:
-    door = scene.door({"a": agent(), "b": agent()}, default_agent="a")
+    listener = scene.listener({"a": agent(), "b": agent()}, default_agent="a")
     for name in ("a", "b"):
-        make(door, "s", "ann", name)
-    assert refusal(door, scene.access(), session="s") == UNKNOWN
-    assert door.admit(scene.access(), ConnectRequest("a", "s")).agent == "a"
-    assert door.admit(scene.access(), ConnectRequest("b", "s")).agent == "b"
-    assert door.admit(scene.access("ann", "b"), ConnectRequest(session="s")).agent == "b"
+        make(listener, "s", "ann", name)
+    assert refusal(listener, scene.access(), session="s") == UNKNOWN
+    assert listener.admit(scene.access(), ConnectRequest("a", "s")).agent == "a"
+    assert listener.admit(scene.access(), ConnectRequest("b", "s")).agent == "b"
+    assert listener.admit(scene.access("ann", "b"), ConnectRequest(session="s")).agent == "b"
 
 
 def test_of_sessions_with_one_id_the_live_one_is_meant(scene: Scene) -> None:
-    door = scene.door({"a": agent(), "b": agent()}, default_agent="a")
-    past(door, "s", "ann", "a")
-    live(door, "s", "ann", "b")
-    assert door.admit(scene.access(), ConnectRequest(session="s")).agent == "b"
-    assert door.admit(scene.access(), ConnectRequest("a", "s")).agent == "a"
+    listener = scene.listener({"a": agent(), "b": agent()}, default_agent="a")
+    past(listener, "s", "ann", "a")
+    live(listener, "s", "ann", "b")
+    assert listener.admit(scene.access(), ConnectRequest(session="s")).agent == "b"
+    assert listener.admit(scene.access(), ConnectRequest("a", "s")).agent == "a"
 
 
 def test_a_session_id_is_not_repeated_at_length(scene: Scene) -> None:
     for access in (scene.access(), scene.guest("s")):
-        _, text = refusal(scene.door(), access, session="x" * 1024)
+        _, text = refusal(scene.listener(), access, session="x" * 1024)
         assert len(text) < 200
 
 
 def test_a_token_for_a_session_says_more_than_what_is_asked_for(scene: Scene) -> None:
-    door = scene.door({"a": agent(), "fake": agent()}, default_agent="a")
-    live(door, "s", "ann")
+    listener = scene.listener({"a": agent(), "fake": agent()}, default_agent="a")
+    live(listener, "s", "ann")
     guest = scene.guest("s")
     for connect_request in (
         ConnectRequest(),
@@ -289,93 +289,93 @@ def test_a_token_for_a_session_says_more_than_what_is_asked_for(scene: Scene) ->
         ConnectRequest("fake"),
         ConnectRequest("absent", "s"),
     ):
-        admission = door.admit(guest, connect_request)
+        admission = listener.admit(guest, connect_request)
         assert admission.agent == "fake"
         assert (admission.scope.only, admission.scope.guest) == ("s", True)
         assert admission.scope.identity == guest.identity
 
 
 def test_for_a_guest_there_is_no_session_but_its_own(scene: Scene) -> None:
-    door = scene.door()
+    listener = scene.listener()
     guest = scene.guest("g")
-    live(door, "g", "ann")
-    before = refusal(door, guest, session="s")
-    live(door, "s", "ann")
-    assert refusal(door, guest, session="s") == before == UNKNOWN
+    live(listener, "g", "ann")
+    before = refusal(listener, guest, session="s")
+    live(listener, "s", "ann")
+    assert refusal(listener, guest, session="s") == before == UNKNOWN
 
 
 def test_a_guest_opens_no_session_that_is_not_live(scene: Scene) -> None:
-    door = scene.door()
+    listener = scene.listener()
     guest = scene.guest("s")
-    assert refusal(door, guest) == UNKNOWN
-    past(door, "s", "ann")
-    assert refusal(door, guest) == refusal(door, guest, session="s") == UNKNOWN
+    assert refusal(listener, guest) == UNKNOWN
+    past(listener, "s", "ann")
+    assert refusal(listener, guest) == refusal(listener, guest, session="s") == UNKNOWN
 
 
 def test_a_guest_is_not_let_in_where_it_is_not_clear_whose_session_is_meant(scene: Scene) -> None:
-    door = scene.door()
-    live(door, "s", "ann")
-    live(door, "s", "bob")
-    assert refusal(door, scene.guest("s")) == UNKNOWN
+    listener = scene.listener()
+    live(listener, "s", "ann")
+    live(listener, "s", "bob")
+    assert refusal(listener, scene.guest("s")) == UNKNOWN
 
 
 def test_a_guests_token_stays_with_the_session_that_it_led_to_first(scene: Scene) -> None:
-    door = scene.door()
+    listener = scene.listener()
     guest = scene.guest("s")
-    session = live(door, "s", "ann")
-    scope = door.admit(guest, ConnectRequest()).scope
+    session = live(listener, "s", "ann")
+    scope = listener.admit(guest, ConnectRequest()).scope
     assert scope.sees(session)
-    door.registry.end(session)
+    listener.registry.end(session)
     # Agents that count their sessions give the same id to the next one.
-    later = live(door, "s", "bob")
+    later = live(listener, "s", "bob")
     assert not scope.sees(later)
-    assert refusal(door, guest) == UNKNOWN
-    assert door.admit(scene.guest("s"), ConnectRequest()).scope.sees(later)
+    assert refusal(listener, guest) == UNKNOWN
+    assert listener.admit(scene.guest("s"), ConnectRequest()).scope.sees(later)
 
 
 def test_a_guest_of_an_agent_that_the_token_does_not_allow_is_let_in_nowhere(scene: Scene) -> None:
-    door = scene.door({"a": agent(), "fake": agent()}, default_agent="a")
-    live(door, "s", "ann")
-    assert refusal(door, scene.access("guest-1", "a", session="s")) == UNKNOWN
+    listener = scene.listener({"a": agent(), "fake": agent()}, default_agent="a")
+    live(listener, "s", "ann")
+    assert refusal(listener, scene.access("guest-1", "a", session="s")) == UNKNOWN
 
 
 def test_who_asks_the_gateway_itself_needs_no_agent(scene: Scene) -> None:
-    door = scene.door({"a": agent(), "b": agent()}, default_agent="b")
+    listener = scene.listener({"a": agent(), "b": agent()}, default_agent="b")
     for connect_request in (ConnectRequest(control=True), ConnectRequest("a", "nothing", control=True)):
-        admission = door.admit(scene.access("ann", "a", "c"), connect_request)
+        admission = listener.admit(scene.access("ann", "a", "c"), connect_request)
         assert admission.agent == ""
         assert admission.scope.only == connect_request.session
 
 
 def test_who_asks_the_gateway_itself_for_the_sessions_of_an_agent_that_there_is_not_is_told(scene: Scene) -> None:
-    door = scene.door({"alpha": agent(), "beta": agent()}, default_agent="beta")
+    listener = scene.listener({"alpha": agent(), "beta": agent()}, default_agent="beta")
     with pytest.raises(UnknownAgent, match=r"no agent 'alhpa'; did you mean \"alpha\"\?"):
-        door.admit(scene.access(), ConnectRequest("alhpa", control=True))
+        listener.admit(scene.access(), ConnectRequest("alhpa", control=True))
     with pytest.raises(UnknownAgent, match=r"no agent 'zzz'; there are: alpha, beta$"):
-        door.admit(scene.access(), ConnectRequest("zzz", control=True))
+        listener.admit(scene.access(), ConnectRequest("zzz", control=True))
     with pytest.raises(Forbidden):
-        door.admit(scene.access("ann", "alpha"), ConnectRequest("beta", control=True))
+        listener.admit(scene.access("ann", "alpha"), ConnectRequest("beta", control=True))
     # Of the others neither a token for one agent nor a guest's learns anything.
     with pytest.raises(UnknownAgent, match=r"no agent 'bet'; there are: alpha$"):
-        door.admit(scene.access("ann", "alpha"), ConnectRequest("bet", control=True))
-    assert door.admit(scene.guest("s"), ConnectRequest("zzz", control=True)).agent == ""
+        listener.admit(scene.access("ann", "alpha"), ConnectRequest("bet", control=True))
+    assert listener.admit(scene.guest("s"), ConnectRequest("zzz", control=True)).agent == ""
 
 
 def test_who_asks_the_gateway_itself_with_a_token_for_a_session_sees_that_one(scene: Scene) -> None:
-    door = scene.door()
-    scope = door.admit(scene.guest("s"), ConnectRequest(control=True)).scope
+    listener = scene.listener()
+    scope = listener.admit(scene.guest("s"), ConnectRequest(control=True)).scope
     assert (scope.only, scope.guest) == ("s", True)
-    assert refusal(door, scene.guest("g"), session="s", control=True) == UNKNOWN
+    assert refusal(listener, scene.guest("g"), session="s", control=True) == UNKNOWN
 
 
 # What is in which workspace
 
 
 def test_a_token_for_some_workspaces_sees_what_is_in_them(scene: Scene) -> None:
-    door = scene.door()
-    scope = door.admit(scene.access(workspaces=["a", "gone"]), ConnectRequest()).scope
+    listener = scene.listener()
+    scope = listener.admit(scene.access(workspaces=["a", "gone"]), ConnectRequest()).scope
     assert scope.workspaces == ("a", "gone")
-    assert door.admit(scene.access(), ConnectRequest()).scope.workspaces is None
+    assert listener.admit(scene.access(), ConnectRequest()).scope.workspaces is None
 
 
 @pytest.mark.parametrize("make", [live, past])
@@ -383,37 +383,37 @@ def test_a_token_for_some_workspaces_sees_what_is_in_them(scene: Scene) -> None:
 def test_a_session_of_another_workspace_cannot_be_told_from_none(
     make: Callable[..., Session], workspace: str | None, scene: Scene
 ) -> None:
-    door = scene.door({"a": agent(), "fake": agent()}, default_agent="a")
+    listener = scene.listener({"a": agent(), "fake": agent()}, default_agent="a")
     ann = scene.access(workspaces=["a"])
-    session = make(door, "s", "ann")
+    session = make(listener, "s", "ann")
     session.workspace = workspace
     for connect_request in ({}, {"agent": "fake"}, {"observe": True}):
-        assert refusal(door, ann, session="s", **connect_request) == UNKNOWN
+        assert refusal(listener, ann, session="s", **connect_request) == UNKNOWN
     session.workspace = "a"
-    assert door.admit(ann, ConnectRequest(session="s")).agent == "fake"
+    assert listener.admit(ann, ConnectRequest(session="s")).agent == "fake"
 
 
 def test_what_was_never_seen_is_in_no_workspace_of_a_token(scene: Scene) -> None:
-    door = scene.door()
-    me = door.registry.own_identity
-    assert refusal(door, Access(me, None, workspaces=("a",)), session="s") == UNKNOWN
-    assert door.admit(Access(me, None), ConnectRequest(session="s")).agent == "fake"
+    listener = scene.listener()
+    me = listener.registry.own_identity
+    assert refusal(listener, Access(me, None, workspaces=("a",)), session="s") == UNKNOWN
+    assert listener.admit(Access(me, None), ConnectRequest(session="s")).agent == "fake"
 
 
 # What is remembered of tokens
 
 
 def test_each_use_of_a_token_is_noted_and_no_other_credential(scene: Scene) -> None:
-    door, access = scene.door(), scene.access()
-    door.admit(Access("me", None), ConnectRequest())
-    assert door.storage.token_uses() == {}
-    door.admit(access, ConnectRequest(control=True))
+    listener, access = scene.listener(), scene.access()
+    listener.admit(Access("me", None), ConnectRequest())
+    assert listener.storage.token_uses() == {}
+    listener.admit(access, ConnectRequest(control=True))
     assert access.token is not None
-    assert list(door.storage.token_uses()) == [access.token.id]
+    assert list(listener.storage.token_uses()) == [access.token.id]
 
 
 def test_who_shows_a_certificate_has_what_that_is_bound_to(scene: Scene) -> None:
-    door = scene.door({"a": agent(), "fake": agent()}, default_agent="a")
+    listener = scene.listener({"a": agent(), "fake": agent()}, default_agent="a")
     access = Access("ann", None, "laptop", role="observer", agents=("fake",), workspaces=("w",))
-    admission = door.admit(access, ConnectRequest())
+    admission = listener.admit(access, ConnectRequest())
     assert (admission.agent, admission.role, admission.scope.workspaces) == ("fake", Role.OBSERVER, ("w",))

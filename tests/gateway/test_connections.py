@@ -53,7 +53,7 @@ class Guarded:
 
     def __init__(self, access: Access, *, resumes: bool = False) -> None:
         self.access = access
-        self.farewells: list[Disconnect] = []
+        self.disconnects: list[Disconnect] = []
         self.losses = 0
         self.away_since: float | None = None
         self._resumes = resumes
@@ -63,7 +63,7 @@ class Guarded:
         return self
 
     def close(self, disconnect: Disconnect) -> None:
-        self.farewells.append(disconnect)
+        self.disconnects.append(disconnect)
 
     def drop(self) -> bool:
         self.losses += self._resumes
@@ -184,13 +184,13 @@ def test_where_it_is_full_the_one_that_has_most_gives_up_what_is_away_for_longes
     his[0].away_since = 1.0
     hers[1].away_since, hers[3].away_since = 3.0, 2.0
     connections.make_room(scene.access("carol"))
-    assert [each.farewells for each in hers] == [[], [], [], [EVICTED]]
-    assert [each.farewells for each in his] == [[], []]
+    assert [each.disconnects for each in hers] == [[], [], [], [EVICTED]]
+    assert [each.disconnects for each in his] == [[], []]
     # It counts no more, though it may still be about to leave.
     connections.make_room(scene.access("carol"))
     assert len(connections) == 5
     connections.make_room(bob)
-    assert hers[1].farewells == [EVICTED]
+    assert hers[1].disconnects == [EVICTED]
     connections.make_room(bob)
     assert len(connections) == 4
 
@@ -203,11 +203,11 @@ def test_max_connections_evicts_no_link_of_an_identity_with_as_few_connections(s
     his.away_since = 1.0
     with pytest.raises(Busy, match="max_connections"):
         connections.make_room(ann)
-    assert his.farewells == []
+    assert his.disconnects == []
     # What it has away itself goes first, however long the other one has been away.
     hers[0].away_since = 2.0
     connections.make_room(ann)
-    assert (his.farewells, hers[0].farewells) == ([], [EVICTED])
+    assert (his.disconnects, hers[0].disconnects) == ([], [EVICTED])
 
 
 def test_a_guest_that_has_its_part_gives_up_what_it_has_away_and_an_identity_does_not(
@@ -221,7 +221,7 @@ def test_a_guest_that_has_its_part_gives_up_what_it_has_away_and_an_identity_doe
     with pytest.raises(Busy, match="connections_per_identity"):
         connections.make_room(bob)
     connections.make_room(ann)
-    assert (his.farewells, hers[0].farewells, hers[1].farewells) == ([], [], [EVICTED])
+    assert (his.disconnects, hers[0].disconnects, hers[1].disconnects) == ([], [], [EVICTED])
     assert len(connections) == 2
 
 
@@ -379,7 +379,7 @@ def test_a_connection_stays_while_its_credential_is_valid(scene: Scene, stack: E
     kinds = (scene.access(), scene.access(lifetime=60), Access("me", None), certificate)
     guarded = [Guarded(access, resumes=True).watched(scene.connections, stack) for access in kinds]
     scene.connections.enforce()
-    assert [(each.farewells, each.losses) for each in guarded] == [([], 0)] * 4
+    assert [(each.disconnects, each.losses) for each in guarded] == [([], 0)] * 4
 
 
 @pytest.mark.parametrize("resumes", [False, True])
@@ -392,8 +392,8 @@ def test_a_revoked_token_closes_for_good_what_it_let_in_once(
     scene.revoke(access)
     for _ in range(3):
         scene.connections.enforce()
-    assert (revoked.farewells, revoked.losses) == ([REVOKED], 0)
-    assert (kept.farewells, kept.losses) == ([], 0)
+    assert (revoked.disconnects, revoked.losses) == ([REVOKED], 0)
+    assert (kept.disconnects, kept.losses) == ([], 0)
     assert [record.levelno for record in caplog.records] == [logging.WARNING]
     assert caplog.messages == [f"{access.credential} is not valid any more: closing its connection"]
 
@@ -402,10 +402,10 @@ def test_an_expired_token_closes_what_it_let_in(scene: Scene, stack: ExitStack) 
     guarded = Guarded(scene.access(lifetime=60), resumes=True).watched(scene.connections, stack)
     scene.now += 59
     scene.connections.enforce()
-    assert guarded.farewells == []
+    assert guarded.disconnects == []
     scene.now += 1
     scene.connections.enforce()
-    assert (guarded.farewells, guarded.losses) == ([REVOKED], 0)
+    assert (guarded.disconnects, guarded.losses) == ([REVOKED], 0)
 
 
 def test_an_expired_certificate_closes_what_it_let_in(
@@ -415,11 +415,11 @@ def test_an_expired_certificate_closes_what_it_let_in(
     guarded = Guarded(access, resumes=True).watched(scene.connections, stack)
     scene.now += 59.5
     scene.connections.enforce()
-    assert guarded.farewells == []
+    assert guarded.disconnects == []
     scene.now += 0.5
     scene.connections.enforce()
     scene.connections.enforce()
-    assert (guarded.farewells, guarded.losses) == ([CERTIFICATE_EXPIRED], 0)
+    assert (guarded.disconnects, guarded.losses) == ([CERTIFICATE_EXPIRED], 0)
     assert caplog.messages == ["certificate laptop is not valid any more: closing its connection"]
 
 
@@ -429,7 +429,7 @@ def test_a_rotated_token_closes_what_cannot_come_back(scene: Scene, stack: ExitS
     scene.rotate(access)
     scene.connections.enforce()
     scene.connections.enforce()
-    assert guarded.farewells == [ROTATED]
+    assert guarded.disconnects == [ROTATED]
 
 
 def test_a_rotated_token_takes_its_connection_from_what_can_come_back(
@@ -439,13 +439,13 @@ def test_a_rotated_token_takes_its_connection_from_what_can_come_back(
     guarded = Guarded(access, resumes=True).watched(scene.connections, stack)
     now = scene.rotate(access)
     scene.connections.enforce()
-    assert (guarded.farewells, guarded.losses) == ([], 1)
+    assert (guarded.disconnects, guarded.losses) == ([], 1)
     guarded.access = now
     scene.connections.enforce()
-    assert (guarded.farewells, guarded.losses, caplog.messages) == ([], 1, [])
+    assert (guarded.disconnects, guarded.losses, caplog.messages) == ([], 1, [])
     scene.revoke(now)
     scene.connections.enforce()
-    assert guarded.farewells == [REVOKED]
+    assert guarded.disconnects == [REVOKED]
 
 
 def test_what_does_not_come_back_ends_with_the_token(scene: Scene, stack: ExitStack) -> None:
@@ -455,7 +455,7 @@ def test_what_does_not_come_back_ends_with_the_token(scene: Scene, stack: ExitSt
     scene.connections.enforce()
     scene.revoke(access)
     scene.connections.enforce()
-    assert guarded.farewells == [REVOKED]
+    assert guarded.disconnects == [REVOKED]
 
 
 def test_a_rotated_token_counts_until_the_grace_is_over(scene: Scene, stack: ExitStack) -> None:
@@ -466,7 +466,7 @@ def test_a_rotated_token_counts_until_the_grace_is_over(scene: Scene, stack: Exi
     assert guarded.losses == 0
     scene.now += 10
     scene.connections.enforce()
-    assert (guarded.farewells, guarded.losses) == ([], 1)
+    assert (guarded.disconnects, guarded.losses) == ([], 1)
 
 
 def test_a_link_of_a_token_with_another_role_before_its_rotation_is_revoked(scene: Scene, stack: ExitStack) -> None:
@@ -476,7 +476,7 @@ def test_a_link_of_a_token_with_another_role_before_its_rotation_is_revoked(scen
     guarded = Guarded(other, resumes=True).watched(scene.connections, stack)
     scene.rotate(access)
     scene.connections.enforce()
-    assert (guarded.farewells, guarded.losses) == ([REVOKED], 0)
+    assert (guarded.disconnects, guarded.losses) == ([REVOKED], 0)
 
 
 def test_each_credential_is_looked_at_once_however_many_show_it(
@@ -495,7 +495,7 @@ def test_each_credential_is_looked_at_once_however_many_show_it(
     scene.revoke(revoked)
     scene.connections.enforce()
     assert len(looked_at) == len(set(looked_at)) == 2
-    assert [each.farewells for each in guarded] == [[], [REVOKED], [], [REVOKED]]
+    assert [each.disconnects for each in guarded] == [[], [REVOKED], [], [REVOKED]]
 
 
 def test_enforce_continues_when_a_connection_ends_meanwhile(scene: Scene) -> None:

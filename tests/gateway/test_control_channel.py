@@ -11,7 +11,7 @@ import trio
 from acp_gateway.core.journal import Journal
 from acp_gateway.core.registry import Registry
 from acp_gateway.core.sessions import Role, Session, SessionScope
-from acp_gateway.gateway import control_channel as desk
+from acp_gateway.gateway import control_channel
 from acp_gateway.gateway.agent.process import Agent
 from acp_gateway.gateway.attachment import Disconnect
 from acp_gateway.gateway.control_channel import PAST, TEXT, WEIGHT, serve_control_channel
@@ -46,9 +46,9 @@ class ControlContext:
         self.agents = {"agent"}
         self.problem: str | None = None
 
-    def desk(self) -> desk.ControlContext:
-        """The office as the desk knows it."""
-        return desk.ControlContext(self.registry, self.agents, lambda: self.hubs, lambda: self.problem)
+    def context(self) -> control_channel.ControlContext:
+        """The context that the control channel knows."""
+        return control_channel.ControlContext(self.registry, self.agents, lambda: self.hubs, lambda: self.problem)
 
     def remember(self, session_id: str, owner: str = "me", agent: str = "agent") -> Session:
         """A session of an earlier process of the gateway."""
@@ -117,7 +117,7 @@ def now(monkeypatch: pytest.MonkeyPatch) -> float:
         def time() -> float:
             return 1_800_000_000.0
 
-    monkeypatch.setattr(desk, "time", Clock)
+    monkeypatch.setattr(control_channel, "time", Clock)
     return Clock.time()
 
 
@@ -127,15 +127,15 @@ async def connection(context: ControlContext, scope: SessionScope = ME) -> Async
     theirs, ours = memory_message_stream_pair()
     with trio.fail_after(TIMEOUT):
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(serve_control_channel, ours, scope, context.desk())
+            nursery.start_soon(serve_control_channel, ours, scope, context.context())
             yield Editor(theirs)
             await theirs.aclose()
 
 
-async def farewell_of(stream: MaintainedStream) -> Disconnect:
+async def disconnect_of(stream: MaintainedStream) -> Disconnect:
     """Return the close reason of a control connection."""
     with trio.fail_after(TIMEOUT):
-        return await serve_control_channel(stream, ME, ControlContext().desk())
+        return await serve_control_channel(stream, ME, ControlContext().context())
 
 
 async def test_after_each_message_others_get_their_turn(context: ControlContext) -> None:
@@ -155,7 +155,7 @@ async def test_after_each_message_others_get_their_turn(context: ControlContext)
     with trio.fail_after(TIMEOUT):
         async with trio.open_nursery() as nursery:
             theirs.send_nowait([encode(method=METHOD)] * 10)
-            nursery.start_soon(serve_control_channel, ours, ME, context.desk(), charge)
+            nursery.start_soon(serve_control_channel, ours, ME, context.context(), charge)
             await other_client()
             await theirs.aclose()
     assert weights == [WEIGHT] * 10
@@ -435,7 +435,7 @@ async def test_the_session_list_shows_a_permission_request_of_an_unknown_session
     assert await context.ids(SessionScope("bob")) == ["t"]
 
 
-async def test_of_a_question_that_may_be_anybodys_the_gateways_own_user_hears_that_it_waits_and_not_what_it_is(
+async def test_the_session_list_tells_the_gateways_own_user_that_a_request_of_an_unknown_session_waits(
     context: ControlContext,
 ) -> None:
     scene = context.scene()
@@ -522,7 +522,7 @@ async def test_each_answer_is_of_its_own_moment(context: ControlContext) -> None
 async def test_who_goes_is_not_told_anything() -> None:
     theirs, ours = memory_message_stream_pair()
     await theirs.aclose()
-    disconnect = await farewell_of(ours)
+    disconnect = await disconnect_of(ours)
     assert (disconnect.code, disconnect.text) == (CloseReason.NORMAL, "")
 
 
@@ -530,14 +530,14 @@ async def test_who_goes_before_the_answer_is_no_event(context: ControlContext) -
     theirs, ours = memory_message_stream_pair()
     theirs.send_nowait([b'{"jsonrpc":"2.0","id":1,"method":"x"}'] * 2)
     await theirs.aclose()
-    assert (await farewell_of(ours)).code is CloseReason.NORMAL
+    assert (await disconnect_of(ours)).code is CloseReason.NORMAL
 
 
 async def test_who_sends_too_much_is_told_so() -> None:
     theirs, ours = trio.testing.memory_stream_pair()
     lines = LineStream(TrioBytes(ours), max_message_size=100)
     await theirs.send_all(b"x" * 101 + b"\n")
-    disconnect = await farewell_of(lines)
+    disconnect = await disconnect_of(lines)
     assert disconnect.code is CloseReason.TOO_LARGE
     assert "larger than max_message_size (100 bytes)" in disconnect.text
     await lines.aclose(disconnect.code, disconnect.text)

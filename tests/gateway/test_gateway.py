@@ -236,7 +236,7 @@ class Overheard(MaintainedStream):
         await self._stream.aclose(reason, text)
 
 
-class Visit:
+class ServedConnection:
     """A connection, from its admission until it is gone."""
 
     def __init__(self, gateway: Gateway, access: Access, connect_request: ConnectRequest) -> None:
@@ -284,20 +284,20 @@ class Visit:
         await self.ended.wait()
 
 
-Enter = Callable[..., Visit]
+Enter = Callable[..., ServedConnection]
 
 
 @asynccontextmanager
 async def running(gateway: Gateway) -> AsyncIterator[Enter]:
-    """A gateway that runs until the end of the block; what it yields lets a connection in, for what it wishes."""
+    """A gateway that runs until the end of the block; what it yields lets a connection in, for what it asks."""
     with trio.fail_after(TIMEOUT):
         async with trio.open_nursery() as nursery:
             await nursery.start(gateway.run)
 
-            def enter(access: Access, **connect_request: Any) -> Visit:
-                visit = Visit(gateway, access, ConnectRequest(**connect_request))
-                nursery.start_soon(visit.serve)
-                return visit
+            def enter(access: Access, **connect_request: Any) -> ServedConnection:
+                served = ServedConnection(gateway, access, ConnectRequest(**connect_request))
+                nursery.start_soon(served.serve)
+                return served
 
             yield enter
             nursery.cancel_scope.cancel()
@@ -332,7 +332,7 @@ async def test_the_scope_says_who_shares_an_agent(
     gateway = scene.gateway({"fake": agent(scope)})
     async with running(gateway) as enter:
         ann, anns_phone, bob = enter(scene.access("ann")), enter(scene.access("ann")), enter(scene.access("bob"))
-        assert [await visit.agent() for visit in (ann, anns_phone, bob)] == numbers
+        assert [await served.agent() for served in (ann, anns_phone, bob)] == numbers
         assert len(gateway.hubs) == len(agents) == max(numbers)
 
 
@@ -349,9 +349,9 @@ async def test_each_agent_of_the_configuration_has_processes_of_its_own(
 async def test_an_agent_of_a_connections_own_is_stopped_with_it(scene: Scene, agents: ServingAgents) -> None:
     gateway = scene.gateway({"fake": agent("connection")})
     async with running(gateway) as enter:
-        visit = enter(scene.access())
-        await visit.agent()
-        await visit.leave()
+        served = enter(scene.access())
+        await served.agent()
+        await served.leave()
         await trio.testing.wait_all_tasks_blocked()
         assert gateway.hubs == []
         assert agents[0].cancelled
@@ -361,9 +361,9 @@ async def test_an_agent_of_a_connections_own_is_stopped_with_it(scene: Scene, ag
 async def test_an_agent_that_is_shared_outlives_its_clients(scope: Scope, scene: Scene, agents: ServingAgents) -> None:
     async with running(scene.gateway({"fake": agent(scope)})) as enter:
         for _ in range(2):
-            visit = enter(scene.access())
-            assert await visit.agent() == 1
-            await visit.leave()
+            served = enter(scene.access())
+            assert await served.agent() == 1
+            await served.leave()
         await trio.testing.wait_all_tasks_blocked()
         assert not agents[0].cancelled
 
@@ -373,9 +373,9 @@ async def test_idle_timeout_stops_an_agent_without_clients_and_the_next_client_g
 ) -> None:
     gateway = scene.gateway({"fake": agent(idle_timeout=4.0)})
     async with running(gateway) as enter:
-        visit = enter(scene.access())
-        assert await visit.agent() == 1
-        await visit.leave()
+        served = enter(scene.access())
+        assert await served.agent() == 1
+        await served.leave()
         await trio.sleep(10)
         assert gateway.hubs == []
         assert agents[0].cancelled
@@ -386,10 +386,10 @@ async def test_a_client_that_comes_while_the_agent_stops_gets_another(scene: Sce
     gateway = scene.gateway()
     agents.may_stop = trio.Event()
     async with running(gateway) as enter:
-        visit = enter(scene.access())
-        await visit.agent()
+        served = enter(scene.access())
+        await served.agent()
         gateway.hubs[0].end()
-        await visit.ended.wait()
+        await served.ended.wait()
         assert await enter(scene.access()).agent() == 2
         assert len(gateway.hubs) == 2
         agents.may_stop.set()
@@ -420,9 +420,9 @@ async def test_a_session_that_is_not_live_any_more_is_opened_again_for_its_ident
 ) -> None:
     gateway = scene.gateway({"fake": agent(scope)})
     async with running(gateway) as enter:
-        visit = enter(scene.access())
-        session = await visit.new_session()
-        await visit.leave()
+        served = enter(scene.access())
+        session = await served.new_session()
+        await served.leave()
         gateway.hubs[0].end()
         await trio.testing.wait_all_tasks_blocked()
         assert gateway.hubs == []
@@ -451,7 +451,7 @@ async def test_a_guest_whose_session_has_gone_since_it_was_let_in_is_told_so(
     gateway = scene.gateway({"fake": agent("connection")})
     async with running(gateway) as enter:
         owner = enter(scene.access())
-        guest = Visit(gateway, scene.guest(await owner.new_session()), ConnectRequest())
+        guest = ServedConnection(gateway, scene.guest(await owner.new_session()), ConnectRequest())
         await owner.leave()
         await guest.serve()
         assert guest.closed_with == [(CloseReason.POLICY, "the session is not open any more")]
@@ -485,7 +485,7 @@ async def test_an_own_session_that_has_gone_since_one_was_let_in_is_opened_again
     async with running(gateway) as enter:
         owner = enter(scene.access())
         session = await owner.new_session()
-        phone = Visit(gateway, scene.access(), ConnectRequest(session=session))
+        phone = ServedConnection(gateway, scene.access(), ConnectRequest(session=session))
         await owner.leave()
         gateway.hubs[0].end()
         async with trio.open_nursery() as nursery:
@@ -674,10 +674,10 @@ async def test_clients_are_logged_when_they_come_and_when_they_go_and_never_what
     caplog.set_level(logging.DEBUG, logger="acp_gateway")
     async with running(scene.gateway()) as enter:
         for observe in (False, True):
-            visit = enter(scene.access(), observe=observe)
-            await visit.editor.initialize()
-            await visit.editor.request("session/list", {"secret": "a secret"})
-            await visit.leave()
+            served = enter(scene.access(), observe=observe)
+            await served.editor.initialize()
+            await served.editor.request("session/list", {"secret": "a secret"})
+            await served.leave()
     messages = [record.getMessage() for record in caplog.records if record.name == "acp_gateway.gateway.gateway"]
     assert messages == [
         "test: attached to agent fake as ann",
@@ -691,8 +691,8 @@ async def test_clients_are_logged_when_they_come_and_when_they_go_and_never_what
 # The desk
 
 
-async def list_sessions(visit: Visit) -> list[dict[str, Any]]:
-    sessions: list[dict[str, Any]] = (await visit.editor.request("_acp-gateway/sessions", {}))["result"]["sessions"]
+async def list_sessions(served: ServedConnection) -> list[dict[str, Any]]:
+    sessions: list[dict[str, Any]] = (await served.editor.request("_acp-gateway/sessions", {}))["result"]["sessions"]
     return sessions
 
 
@@ -1136,13 +1136,13 @@ async def test_a_connection_whose_token_has_expired_is_closed(
     control: bool, scene: Scene, agents: ServingAgents, autojump_clock: trio.testing.MockClock
 ) -> None:
     async with running(scene.gateway()) as enter:
-        visit = enter(scene.access(lifetime=60), control=control)
+        served = enter(scene.access(lifetime=60), control=control)
         scene.now += 59
         await trio.sleep(3 * REVOCATION_INTERVAL)
-        assert not visit.ended.is_set()
+        assert not served.ended.is_set()
         scene.now += 1
-        await visit.ended.wait()
-        assert visit.closed_with == [REVOKED]
+        await served.ended.wait()
+        assert served.closed_with == [REVOKED]
 
 
 async def test_a_guest_whose_token_is_revoked_is_closed_and_the_session_goes_on(
@@ -1164,12 +1164,12 @@ async def test_what_is_open_is_answered_when_a_token_counts_no_more(
 ) -> None:
     async with running(scene.gateway()) as enter:
         access = scene.access()
-        visit = enter(access)
-        session = await visit.new_session()
-        await visit.editor.send(id="turn", method="session/prompt", params={"sessionId": session, "prompt": []})
+        served = enter(access)
+        session = await served.new_session()
+        await served.editor.send(id="turn", method="session/prompt", params={"sessionId": session, "prompt": []})
         await agents[0].got("session/prompt")
         scene.revoke(access)
-        (answer,) = await visit.editor.receive_rest()
+        (answer,) = await served.editor.receive_rest()
         assert answer["id"] == "turn"
         assert answer["error"]["data"] == {"reason": "unauthorized"}
 
@@ -1180,10 +1180,10 @@ async def test_an_agent_of_a_connections_own_is_stopped_when_its_token_counts_no
     gateway = scene.gateway({"fake": agent("connection")})
     async with running(gateway) as enter:
         access = scene.access()
-        visit = enter(access)
-        await visit.agent()
+        served = enter(access)
+        await served.agent()
         scene.revoke(access)
-        await visit.ended.wait()
+        await served.ended.wait()
         await trio.testing.wait_all_tasks_blocked()
         assert gateway.hubs == []
         assert agents[0].cancelled
@@ -1236,8 +1236,8 @@ async def test_a_bug_that_shows_in_a_hub_when_another_has_ended_ends_neither_the
     gateway = scene.gateway({"a": agent("connection"), "b": agent(), "c": agent()}, default_agent="a")
     async with running(gateway) as enter:
         first, hit, third = [enter(scene.access(), agent=name) for name in ("a", "b", "c")]
-        for visit in (first, hit, third):
-            await visit.agent()
+        for served in (first, hit, third):
+            await served.agent()
         (hub,) = [hub for hub in gateway.hubs if hub.name == "b"]
         monkeypatch.setattr(hub.multiplexer, "sessions_freed", bug)
         await first.leave()
@@ -1255,19 +1255,19 @@ async def test_a_gateway_that_is_stopped_stops_all_agents_in_the_middle_of_their
     scene: Scene, agents: ServingAgents
 ) -> None:
     gateway = scene.gateway({"a": agent("connection"), "b": agent(), "c": agent("shared")}, default_agent="a")
-    visits = []
+    all_served = []
     async with running(gateway) as enter:
         for number, name in enumerate(("a", "b", "c")):
-            visit = enter(scene.access(), agent=name)
-            session = await visit.new_session()
-            await visit.editor.send(id="turn", method="session/prompt", params={"sessionId": session, "prompt": []})
+            served = enter(scene.access(), agent=name)
+            session = await served.new_session()
+            await served.editor.send(id="turn", method="session/prompt", params={"sessionId": session, "prompt": []})
             await agents[number].got("session/prompt")
-            visits.append(visit)
+            all_served.append(served)
     for started in agents.started:
         assert started.cancelled
         assert started.received[-1]["method"] == "session/cancel"
-    for visit in visits:
-        assert visit.closed_with == [(CloseReason.GOING_AWAY, "the gateway is stopping")]
+    for served in all_served:
+        assert served.closed_with == [(CloseReason.GOING_AWAY, "the gateway is stopping")]
     assert gateway.hubs == []
     assert not [session for session in gateway.registry if session.live]
 
@@ -1283,11 +1283,11 @@ def owner_of(gateway: Gateway) -> Access:
 async def test_the_processes_of_agents_are_known_while_they_run(scene: Scene) -> None:
     gateway = scene.gateway({"fake": agent("connection")})
     async with running(gateway) as enter:
-        visits = [enter(scene.access()) for _ in range(2)]
+        all_served = [enter(scene.access()) for _ in range(2)]
         pids = set()
-        for visit in visits:
-            await visit.editor.initialize()
-            pids.add((await visit.editor.request("test/process"))["result"]["pid"])
+        for served in all_served:
+            await served.editor.initialize()
+            pids.add((await served.editor.request("test/process"))["result"]["pid"])
         assert len(pids) == 2
         assert all(pid in gateway.agent_ancestors for pid in pids)
     assert not any(pid in gateway.agent_ancestors for pid in pids)
@@ -1341,11 +1341,11 @@ async def test_an_agent_that_cannot_be_started_costs_nothing(scene: Scene) -> No
     async with running(gateway) as enter:
         counts = []
         for _ in range(2):
-            visit = enter(scene.access())
-            error = (await visit.editor.request("initialize", {"protocolVersion": 1}))["error"]
+            served = enter(scene.access())
+            error = (await served.editor.request("initialize", {"protocolVersion": 1}))["error"]
             assert "no-such-agent is not found" in error["message"]
-            assert await visit.editor.receive_rest() == []
-            await visit.leave()
+            assert await served.editor.receive_rest() == []
+            await served.leave()
             await trio.testing.wait_all_tasks_blocked()
             assert gateway.hubs == []
             counts.append(open_descriptors())
@@ -1355,13 +1355,13 @@ async def test_an_agent_that_cannot_be_started_costs_nothing(scene: Scene) -> No
 async def test_an_agent_that_dies_is_reported_with_its_exit_code_and_its_last_words(scene: Scene) -> None:
     gateway = scene.gateway({"fake": agent("connection")})
     async with running(gateway) as enter:
-        visit = enter(owner_of(gateway))
-        await visit.editor.initialize()
-        await visit.load("s")
-        await visit.editor.request("test/stderr", "Traceback:\nZeroDivisionError\n")
-        await visit.editor.send(id="turn", method="session/prompt", params={"sessionId": "s", "prompt": []})
-        await visit.editor.send(id="exit", method="test/exit", params=3)
-        answers = await visit.editor.receive_rest()
+        served = enter(owner_of(gateway))
+        await served.editor.initialize()
+        await served.load("s")
+        await served.editor.request("test/stderr", "Traceback:\nZeroDivisionError\n")
+        await served.editor.send(id="turn", method="session/prompt", params={"sessionId": "s", "prompt": []})
+        await served.editor.send(id="exit", method="test/exit", params=3)
+        answers = await served.editor.receive_rest()
     assert {answer["id"] for answer in answers} == {"turn", "exit"}
     for answer in answers:
         assert answer["error"]["message"] == (
@@ -1380,14 +1380,14 @@ async def test_the_last_words_of_an_agent_are_for_the_identity_whose_process_it_
     gateway = scene.gateway({"fake": agent(scope)})
     async with running(gateway) as enter:
         for name, access in {"ann": scene.access(), "bob": scene.access("bob"), "own": owner_of(gateway)}.items():
-            visit = enter(access)
-            await visit.editor.initialize()
-            await visit.editor.request("test/stderr", "hunter2\n")
-            await visit.editor.send(id="exit", method="test/exit", params=3)
-            error = (await visit.editor.receive())["error"]
+            served = enter(access)
+            await served.editor.initialize()
+            await served.editor.request("test/stderr", "hunter2\n")
+            await served.editor.send(id="exit", method="test/exit", params=3)
+            error = (await served.editor.receive())["error"]
             assert error["data"]["exitCode"] == 3
             assert ("hunter2" in str(error)) == (name in knows)
-            await visit.leave()
+            await served.leave()
 
 
 async def test_why_an_agent_cannot_be_started_is_for_the_identity_whose_process_it_is(scene: Scene) -> None:
@@ -1416,12 +1416,12 @@ async def test_a_client_that_goes_in_the_middle_of_a_prompt_cancels_it_where_the
     section = AgentSection(command=(*OBLIGING_AGENT, str(tmp_path / "received")), scope="connection", eof_grace=TIMEOUT)
     gateway = scene.gateway({"fake": section})
     async with running(gateway) as enter:
-        visit = enter(owner_of(gateway))
-        await visit.editor.initialize()
-        await visit.load("s")
-        await visit.editor.send(id="turn", method="session/prompt", params={"sessionId": "s", "prompt": []})
-        await visit.editor.request("session/list")
-        await visit.leave()
+        served = enter(owner_of(gateway))
+        await served.editor.initialize()
+        await served.load("s")
+        await served.editor.send(id="turn", method="session/prompt", params={"sessionId": "s", "prompt": []})
+        await served.editor.request("session/list")
+        await served.leave()
     received = [json.loads(line) for line in (tmp_path / "received").read_text().splitlines()]
     assert [message["method"] for message in received] == [
         "initialize",
@@ -1468,10 +1468,10 @@ async def test_an_agent_that_wants_a_login_is_explained_to_the_editor(scene: Sce
 # Where sessions may be
 
 
-async def open_in(visit: Visit, cwd: Any, **params: Any) -> Any:
+async def open_in(served: ServedConnection, cwd: Any, **params: Any) -> Any:
     """The answer to a request for a session in a directory."""
     named = {} if cwd is None else {"cwd": str(cwd)}
-    return await visit.editor.request("session/new", {**named, "mcpServers": [], **params})
+    return await served.editor.request("session/new", {**named, "mcpServers": [], **params})
 
 
 @pytest.fixture
@@ -1493,10 +1493,10 @@ async def test_sessions_are_opened_in_the_workspaces_of_the_token_and_nowhere_el
 ) -> None:
     async with running(fenced(scene, folders)) as enter:
         unlimited, limited = enter(scene.access()), enter(scene.access(workspaces=["a", "gone"]))
-        for visit, allowed in ((unlimited, ["a", "b"]), (limited, ["a"])):
-            await visit.editor.initialize()
+        for served, allowed in ((unlimited, ["a", "b"]), (limited, ["a"])):
+            await served.editor.initialize()
             for name in ("a", "b", "c", "gone"):
-                answer = await open_in(visit, folders / name)
+                answer = await open_in(served, folders / name)
                 if name in allowed:
                     assert "result" in answer
                     continue
@@ -1519,10 +1519,10 @@ async def test_without_workspaces_sessions_are_in_the_directory_of_their_agent(
     both = {name: agent(cwd=folders / name) for name in ("a", "b")}
     async with running(scene.gateway(both, default_agent="a", workspaces={})) as enter:
         for name, other in (("a", "b"), ("b", "a")):
-            visit = enter(scene.access(workspaces=["a"] if limited else None), agent=name)
-            await visit.editor.initialize()
-            assert ("result" in await open_in(visit, folders / name)) is not limited
-            assert "error" in await open_in(visit, folders / other)
+            served = enter(scene.access(workspaces=["a"] if limited else None), agent=name)
+            await served.editor.initialize()
+            assert ("result" in await open_in(served, folders / name)) is not limited
+            assert "error" in await open_in(served, folders / other)
 
 
 async def test_a_session_of_another_workspace_is_nowhere_for_a_token(
@@ -1533,15 +1533,15 @@ async def test_a_session_of_another_workspace_is_nowhere_for_a_token(
         await ann.editor.initialize()
         of_a, of_b = [(await open_in(ann, folders / name))["result"]["sessionId"] for name in ("a", "b")]
         limited = scene.access(workspaces=["a"])
-        visit, asking = enter(limited), enter(limited, control=True)
-        await visit.editor.initialize()
-        listed = (await visit.editor.request("session/list", {}))["result"]["sessions"]
+        served, asking = enter(limited), enter(limited, control=True)
+        await served.editor.initialize()
+        listed = (await served.editor.request("session/list", {}))["result"]["sessions"]
         assert [session["sessionId"] for session in listed] == [of_a]
         assert [session["sessionId"] for session in await list_sessions(asking)] == [of_a]
         for method in ("session/load", "session/resume"):
             wanted = {"cwd": str(folders / "a"), "mcpServers": []}
-            assert "result" in await visit.editor.request(method, wanted | {"sessionId": of_a})
-            assert "error" in await visit.editor.request(method, wanted | {"sessionId": of_b})
+            assert "result" in await served.editor.request(method, wanted | {"sessionId": of_a})
+            assert "error" in await served.editor.request(method, wanted | {"sessionId": of_b})
         assert await enter(limited, session=of_a).new_session() == of_a
         with pytest.raises(UnknownSession):
             enter(limited, session=of_b)
@@ -1569,9 +1569,9 @@ async def test_a_session_that_no_workspace_has_any_more_is_not_opened_by_joining
         await ann.editor.initialize()
         session = (await open_in(ann, folders / "b"))["result"]["sessionId"]
     async with running(scene.gateway(workspaces={"a": WorkspaceSection(root=folders / "a")})) as enter:
-        visit = enter(scene.access(), session=session)
-        await visit.editor.initialize()
-        error = (await open_in(visit, folders / "a"))["error"]
+        served = enter(scene.access(), session=session)
+        await served.editor.initialize()
+        error = (await open_in(served, folders / "a"))["error"]
         assert (error["code"], error["data"]["cwd"]) == (-32602, str(folders / "b"))
         assert [message["method"] for message in agents[1].received] == ["initialize"]
 
@@ -1586,8 +1586,8 @@ async def test_a_directory_check_without_an_answer_times_out_and_does_not_hold_u
 
     async with running(gateway) as enter:
         slow, quick = enter(scene.access()), enter(scene.access())
-        for visit in (slow, quick):
-            await visit.editor.initialize()
+        for served in (slow, quick):
+            await served.editor.initialize()
         gateway.services.in_thread = never
         await slow.editor.send(id=7, method="session/new", params={"cwd": str(folders / "a"), "mcpServers": []})
         await trio.testing.wait_all_tasks_blocked()
@@ -1614,9 +1614,9 @@ async def test_directories_are_looked_at_in_threads_of_their_own(
 
     monkeypatch.setattr(hub_services, "directory_check", looks)
     async with running(gateway) as enter:
-        visit = enter(scene.access())
-        await visit.editor.initialize()
-        assert "result" in await open_in(visit, folders / "a")
+        served = enter(scene.access())
+        await served.editor.initialize()
+        assert "result" in await open_in(served, folders / "a")
     assert threads
     assert threading.get_ident() not in threads
 
@@ -1635,8 +1635,8 @@ async def test_a_bug_in_a_look_or_in_going_on_after_it_ends_that_hub_and_no_othe
 
     async with running(fenced(scene, folders)) as enter:
         ann, bob = enter(scene.access("ann")), enter(scene.access("bob"))
-        for visit in (ann, bob):
-            await visit.editor.initialize()
+        for served in (ann, bob):
+            await served.editor.initialize()
         with monkeypatch.context() as patch:
             patch.setattr(*place, bug)
             await ann.editor.send(id=1, method="session/new", params={"cwd": str(folders / "a"), "mcpServers": []})
@@ -1654,7 +1654,7 @@ async def test_limits_of_the_configuration_reach_those_who_go_by_them(scene: Sce
         connections_per_identity=3, max_connections=4, reserved_connections=1, sessions_per_identity=1
     )
     async with running(scene.gateway({"fake": agent("connection")}, limits=limits)) as enter:
-        visits = [enter(scene.access()), enter(scene.access(), control=True), enter(Access("ann", None))]
+        all_served = [enter(scene.access()), enter(scene.access(), control=True), enter(Access("ann", None))]
         await trio.testing.wait_all_tasks_blocked()
         with pytest.raises(Busy, match="connections_per_identity"):
             enter(scene.access())
@@ -1662,11 +1662,11 @@ async def test_limits_of_the_configuration_reach_those_who_go_by_them(scene: Sce
         await trio.testing.wait_all_tasks_blocked()
         with pytest.raises(Busy, match="max_connections"):
             enter(scene.access("carol"))
-        await visits[0].new_session()
-        await visits[2].editor.initialize()
-        error = (await visits[2].editor.request("session/new", SESSION))["error"]
+        await all_served[0].new_session()
+        await all_served[2].editor.initialize()
+        error = (await all_served[2].editor.request("session/new", SESSION))["error"]
         assert error["data"] == {"reason": "too_many_sessions"}
-        await visits[1].leave()
+        await all_served[1].leave()
         enter(scene.access("carol"))
 
 
@@ -1728,8 +1728,8 @@ async def test_the_clients_of_an_identity_are_read_so_fast_together_and_others_a
     limits = LimitsSection(messages_per_second=10, message_burst=20)
     async with running(scene.gateway(limits=limits)) as enter:
         ann, also_ann, bob = enter(scene.access("ann")), enter(scene.access("ann")), enter(scene.access("bob"))
-        for visit in (ann, also_ann, bob):
-            await visit.editor.initialize()
+        for served in (ann, also_ann, bob):
+            await served.editor.initialize()
         began = trio.current_time()
         await ann.editor.stream.send_batch([encode({"id": n, "method": "test/number"}) for n in range(38)])
         heard = [await ann.editor.receive() for _ in range(38)]
@@ -1798,10 +1798,10 @@ async def test_a_connection_that_cannot_come_back_is_told_that_its_token_was_rot
 ) -> None:
     token, _ = scene.tokens.create("laptop", "ann", None)
     async with running(scene.gateway()) as enter:
-        visit = enter(Access.of(token), control=control)
+        served = enter(Access.of(token), control=control)
         scene.tokens.rotate(token.id)
-        await visit.ended.wait()
-        assert visit.closed_with == [ROTATED]
+        await served.ended.wait()
+        assert served.closed_with == [ROTATED]
 
 
 async def test_a_connection_whose_certificate_has_expired_is_closed(
@@ -1810,13 +1810,13 @@ async def test_a_connection_whose_certificate_has_expired_is_closed(
     gateway = scene.gateway()
     monkeypatch.setattr(gateway.connections, "_now", lambda: scene.now)
     async with running(gateway) as enter:
-        visit = enter(Access("ann", None, "laptop", expires=scene.now + 60))
+        served = enter(Access("ann", None, "laptop", expires=scene.now + 60))
         scene.now += 59
         await trio.sleep(3 * REVOCATION_INTERVAL)
-        assert not visit.ended.is_set()
+        assert not served.ended.is_set()
         scene.now += 1
-        await visit.ended.wait()
-        assert visit.closed_with == [(CloseReason.POLICY, "the client certificate has expired")]
+        await served.ended.wait()
+        assert served.closed_with == [(CloseReason.POLICY, "the client certificate has expired")]
 
 
 # What is written down
@@ -1830,18 +1830,18 @@ async def test_who_was_here_and_what_was_opened_and_decided_is_written_down_and_
     access = scene.access()
     server = {"name": "files", "command": "s3cret", "args": ["s3cret"], "env": [{"name": "s3cret", "value": "s3cret"}]}
     async with running(gateway) as enter:
-        visit = enter(access)
-        await visit.editor.initialize()
-        await open_in(visit, "/nowhere")
-        session = (await open_in(visit, folders / "a", mcpServers=[server]))["result"]["sessionId"]
+        served = enter(access)
+        await served.editor.initialize()
+        await open_in(served, "/nowhere")
+        session = (await open_in(served, folders / "a", mcpServers=[server]))["result"]["sessionId"]
         options = [{"optionId": "yes", "name": "s3cret", "kind": "allow_once"}]
         call = {"toolCallId": "c", "title": "s3cret", "kind": "execute", "rawInput": "s3cret"}
         params = {"sessionId": session, "toolCall": call, "options": options}
         await agents[0].send(id="q", method="session/request_permission", params=params)
-        question = await visit.editor.receive()
-        await visit.editor.send(id=question["id"], result={"outcome": {"outcome": "selected", "optionId": "yes"}})
-        await visit.editor.request("s3cret/method", {"s3cret": 1})
-        await visit.leave()
+        question = await served.editor.receive()
+        await served.editor.send(id=question["id"], result={"outcome": {"outcome": "selected", "optionId": "yes"}})
+        await served.editor.request("s3cret/method", {"s3cret": 1})
+        await served.leave()
     who = {"connection": "test", "identity": "ann"}
     assert notebook.entries == [
         ("attached", who | {"agent": "fake", "credential": access.credential, "role": "controller"}),
@@ -1869,11 +1869,11 @@ async def test_why_a_connection_has_ended_is_written_down(
     gateway = scene.gateway(audit=notebook)
     async with running(gateway) as enter:
         revoked, stays = scene.access(), enter(scene.access(role="observer"))
-        visit = enter(revoked)
-        await visit.editor.initialize()
+        served = enter(revoked)
+        await served.editor.initialize()
         await stays.editor.initialize()
         scene.revoke(revoked)
-        await visit.ended.wait()
+        await served.ended.wait()
     assert notebook.of("detached") == [
         ("detached", {"connection": "test", "identity": "ann", "why": "the token is not valid any more"}),
         ("detached", {"connection": "test", "identity": "ann", "why": "stopped"}),
@@ -1888,9 +1888,9 @@ async def test_what_each_connection_says_and_hears_is_recorded_to_its_end(scene:
     camera = Camera()
     async with running(scene.gateway(recorder=camera)) as enter:
         for identity in ("ann", "bob"):
-            visit = enter(scene.access(identity))
-            await visit.agent()
-            await visit.leave()
+            served = enter(scene.access(identity))
+            await served.agent()
+            await served.leave()
     for (connection, about, reel), identity in zip(camera.reels, ("ann", "bob"), strict=True):
         assert (connection, about) == ("test", {"connection": "test", "agent": "fake", "identity": identity})
         assert reel.closed

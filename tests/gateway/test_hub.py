@@ -1197,12 +1197,12 @@ async def test_permission_timeout_cancels_a_request_at_the_agent_and_its_clients
     async with sharing(permission_timeout=4.0) as (scene, ann):
         bob = await scene.enter("bob")
         await scene.agent.send(**permission())
-        asked = [(await visitor.receive())["id"] for visitor in (ann, bob)]
+        asked = [(await peer.receive())["id"] for peer in (ann, bob)]
         began = trio.current_time()
         assert (await scene.agent.receive())["result"] == {"outcome": {"outcome": "cancelled"}}
         assert 4.0 <= trio.current_time() - began <= 5.0
-        for visitor, raw_id in zip((ann, bob), asked, strict=True):
-            cancel = await visitor.receive()
+        for peer, raw_id in zip((ann, bob), asked, strict=True):
+            cancel = await peer.receive()
             assert (cancel["method"], cancel["params"]) == ("$/cancel_request", {"requestId": raw_id})
 
 
@@ -1222,7 +1222,7 @@ async def test_a_client_that_leaves_a_shared_agent_takes_nothing_along() -> None
         assert not scene.hub.over
 
 
-async def test_a_guest_alone_does_not_keep_an_agent_of_somebodys_own() -> None:
+async def test_an_unshared_agent_with_only_a_guest_is_stopped() -> None:
     async with in_conversation() as scene:
         guest = scene.join("guest", "guest-1", guest=True)
         await guest.initialize()
@@ -1251,7 +1251,7 @@ async def test_a_hub_that_is_cancelled_says_so_to_all_and_stops_the_agent() -> N
         await ann.send_request("asked", "x/y", sessionId="s")
         await wait_all_tasks_blocked()
         scene.scope.cancel()
-        answers = [(await visitor.receive_rest())[-1] for visitor in (ann, bob)]
+        answers = [(await peer.receive_rest())[-1] for peer in (ann, bob)]
         await scene.ended.wait()
     assert [answer["id"] for answer in answers] == ["asked", "turn"]
     assert [answer["error"]["data"] for answer in answers] == [{"reason": "gateway_stopping"}] * 2
@@ -1523,24 +1523,24 @@ async def trapped(scene: Scene) -> AsyncIterator[list[Peer]]:
             await scene.ended.wait()
 
 
-async def assert_closed_by_a_bug(scene: Scene, visitors: list[Peer]) -> None:
-    answers = [(await visitor.receive_rest())[-1] for visitor in visitors]
+async def assert_closed_by_a_bug(scene: Scene, peers: list[Peer]) -> None:
+    answers = [(await peer.receive_rest())[-1] for peer in peers]
     assert [answer["error"]["data"] for answer in answers] == [{"reason": "internal"}] * 2
     await scene.ended.wait()
-    assert {visitor.closed_with for visitor in visitors} == {(CloseReason.AGENT_GONE, "internal error")}
+    assert {peer.closed_with for peer in peers} == {(CloseReason.AGENT_GONE, "internal error")}
     assert scene.agent.agent.ended.is_set()
     assert not any(session.live for session in scene.registry)
 
 
 async def test_a_bug_in_a_hub_closes_all_its_connections(monkeypatch: pytest.MonkeyPatch) -> None:
     scene = Scene(shared=True)
-    async with trapped(scene) as visitors:
-        for visitor in visitors:
-            await visitor.send_request("asked", "x/y", sessionId="s")
+    async with trapped(scene) as peers:
+        for peer in peers:
+            await peer.send_request("asked", "x/y", sessionId="s")
         await wait_all_tasks_blocked()
         monkeypatch.setattr(Multiplexer, "receive_from_agent", fail)
         scene.agent.stream.send_nowait([update()])
-        await assert_closed_by_a_bug(scene, visitors)
+        await assert_closed_by_a_bug(scene, peers)
 
 
 async def test_a_bug_where_the_agent_is_run_closes_all_connections_as_well() -> None:
@@ -1553,12 +1553,12 @@ async def test_a_bug_where_the_agent_is_run_closes_all_connections_as_well() -> 
         raise ZeroDivisionError
 
     scene = Scene(shared=True, run_agent=run_agent)
-    async with trapped(scene) as visitors:
-        for visitor in visitors:
-            await visitor.send_request("asked", "x/y", sessionId="s")
+    async with trapped(scene) as peers:
+        for peer in peers:
+            await peer.send_request("asked", "x/y", sessionId="s")
         await wait_all_tasks_blocked()
         crash.set()
-        await assert_closed_by_a_bug(scene, visitors)
+        await assert_closed_by_a_bug(scene, peers)
 
 
 async def test_a_bug_that_shows_with_one_client_closes_only_its_connection(monkeypatch: pytest.MonkeyPatch) -> None:

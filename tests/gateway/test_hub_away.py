@@ -29,8 +29,8 @@ from tests.hub_scene import (
     UPDATE,
     WINDOW,
     Peer,
+    ResumingPeer,
     Scene,
-    Traveller,
     choice,
     fill,
     flood,
@@ -49,8 +49,8 @@ def is_question(message: dict[str, Any]) -> bool:
     return message.get("method") == "session/request_permission"
 
 
-def presence(visitor: Peer) -> Presence:
-    return visitor.client.presence
+def presence(peer: Peer) -> Presence:
+    return peer.client.presence
 
 
 # Away and back
@@ -169,7 +169,7 @@ class Storm:
     LIFETIME = 120
     """Messages and confirmations that come over one connection, at most."""
 
-    def __init__(self, scene: Scene, ann: Traveller, seed: int) -> None:
+    def __init__(self, scene: Scene, ann: ResumingPeer, seed: int) -> None:
         self.scene = scene
         self.ann = ann
         self.chance = random.Random(seed)  # noqa: S311 - the same each time is what is wanted
@@ -226,7 +226,7 @@ async def test_whenever_its_connection_is_lost_a_client_and_the_agent_hear_every
         assert storm.heard_by_client == list(range(storm.MESSAGES))
         assert len(ann.ends) > storm.MESSAGES / storm.LIFETIME
         await wait_all_tasks_blocked()
-        assert [door.is_set() for door in ann.doors[:-1]] == [True] * (len(ann.doors) - 1)
+        assert [release.is_set() for release in ann.releases[:-1]] == [True] * (len(ann.releases) - 1)
         assert all(end.closed_with is not None for end in ann.ends[:-1])
 
 
@@ -263,8 +263,8 @@ async def test_a_newer_connection_takes_the_link_from_one_that_may_long_be_dead_
         await scene.flow(2, first=2)
         assert numbers_of(await ann.waiting()) == [0, 1, 2, 3]
         await ann.resume()
-        assert ann.doors[0].is_set()
-        assert not ann.doors[1].is_set()
+        assert ann.releases[0].is_set()
+        assert not ann.releases[1].is_set()
         await scene.open_turn()
 
 
@@ -307,7 +307,7 @@ class Lingering(FragileStream):
                 await self.may_end.wait()
 
 
-async def resume_lingering(ann: Traveller) -> Lingering:
+async def resume_lingering(ann: ResumingPeer) -> Lingering:
     """A connection that can't be got rid of at once."""
     await ann.resume(Lingering)
     lingering = ann.ours
@@ -320,32 +320,32 @@ async def test_a_connection_that_is_taken_over_before_it_was_served_is_closed() 
         lingering = await resume_lingering(ann)
         await ann.resume()
         await ann.resume()
-        assert [door.is_set() for door in ann.doors] == [False, True, False]
+        assert [release.is_set() for release in ann.releases] == [False, True, False]
         assert ann.ends[2].closed_with is not None
         assert ann.ours.closed_with is None
         await scene.flow(1)
         lingering.may_end.set()
         await wait_all_tasks_blocked()
-        assert [door.is_set() for door in ann.doors] == [True, True, False]
+        assert [release.is_set() for release in ann.releases] == [True, True, False]
         assert numbers_of(await ann.waiting()) == [0]
         await scene.open_turn()
 
 
-async def stop_hub(scene: Scene, ann: Traveller) -> None:
+async def stop_hub(scene: Scene, ann: ResumingPeer) -> None:
     scene.scope.cancel()
 
 
-async def cancel_all(scene: Scene, ann: Traveller) -> None:
+async def cancel_all(scene: Scene, ann: ResumingPeer) -> None:
     scene.nursery.cancel_scope.cancel()
 
 
-async def detach(scene: Scene, ann: Traveller) -> None:
+async def detach(scene: Scene, ann: ResumingPeer) -> None:
     scene.hub.detach(scene.hub.attachments[ann.client], "a test")
 
 
 @pytest.mark.parametrize("end", [stop_hub, cancel_all, detach])
 async def test_a_client_that_ends_while_its_old_connection_is_still_being_given_up_leaves_nothing_behind(
-    end: Callable[[Scene, Traveller], Any],
+    end: Callable[[Scene, ResumingPeer], Any],
 ) -> None:
     async with resuming() as (scene, ann):
         lingering = await resume_lingering(ann)
@@ -356,7 +356,7 @@ async def test_a_client_that_ends_while_its_old_connection_is_still_being_given_
             lingering.may_end.set()
             await ann.gone.wait()
             await wait_all_tasks_blocked()
-        assert [door.is_set() for door in ann.doors] == [True, True]
+        assert [release.is_set() for release in ann.releases] == [True, True]
         assert all(stream.closed_with is not None for stream in ann.ends)
 
 
@@ -370,7 +370,7 @@ async def test_a_goodbye_over_a_connection_that_is_being_taken_over_ends_both() 
         lingering.may_end.set()
         await ann.gone.wait()
         await wait_all_tasks_blocked()
-        assert [door.is_set() for door in ann.doors] == [True, True]
+        assert [release.is_set() for release in ann.releases] == [True, True]
         assert all(stream.closed_with is not None for stream in ann.ends)
 
 
@@ -597,12 +597,12 @@ async def test_the_short_time_does_not_begin_while_a_permission_is_open(autojump
         assert ann.gone.is_set()
 
 
-async def say_goodbye(ann: Traveller) -> None:
+async def say_goodbye(ann: ResumingPeer) -> None:
     ann.stream.send_nowait([goodbye()])
     await ann.stream.aclose()
 
 
-async def end_politely(ann: Traveller) -> None:
+async def end_politely(ann: ResumingPeer) -> None:
     class Polite(FragileStream):
         ended_normally = True
 
@@ -611,7 +611,7 @@ async def end_politely(ann: Traveller) -> None:
 
 
 @pytest.mark.parametrize("leave", [say_goodbye, end_politely])
-async def test_a_client_that_says_goodbye_is_gone_at_once(leave: Callable[[Traveller], Any]) -> None:
+async def test_a_client_that_says_goodbye_is_gone_at_once(leave: Callable[[ResumingPeer], Any]) -> None:
     async with resuming(shared=False) as (scene, ann):
         await leave(ann)
         await scene.ended.wait()
@@ -680,7 +680,7 @@ async def test_when_the_client_of_an_own_agent_is_gone_its_turn_is_cancelled_and
 # An agent that does not read
 
 
-async def flood_agent(ann: Traveller, size: int) -> None:
+async def flood_agent(ann: ResumingPeer, size: int) -> None:
     """Send so many bytes, as far as they leave."""
     for _ in range(size // UPDATE):
         ann.link.send([flood()])
@@ -903,7 +903,7 @@ async def test_a_hub_that_is_ended_gives_up_who_is_away() -> None:
 @pytest.mark.parametrize("cancel", [stop_hub, cancel_all])
 @pytest.mark.parametrize("away", [False, True])
 async def test_a_gateway_that_stops_does_not_wait_for_who_may_come_back(
-    away: bool, cancel: Callable[[Scene, Traveller], Any], autojump_clock: MockClock
+    away: bool, cancel: Callable[[Scene, ResumingPeer], Any], autojump_clock: MockClock
 ) -> None:
     begin = trio.current_time()
     async with resuming(timeout=math.inf) as (scene, ann):
@@ -915,4 +915,4 @@ async def test_a_gateway_that_stops_does_not_wait_for_who_may_come_back(
             await scene.ended.wait()
     assert trio.current_time() - begin < 1
     assert presence(ann) is Presence.GONE
-    assert all(door.is_set() for door in ann.doors)
+    assert all(release.is_set() for release in ann.releases)

@@ -198,18 +198,18 @@ def test_a_failure_counter_holds_at_most_max_keys(attempts: list[tuple[str, floa
 
 
 def test_an_event_aggregator_returns_counts_once_in_the_order_of_first_events() -> None:
-    gathered = EventAggregator("rest")
+    aggregator = EventAggregator("rest")
     for topic in ("b", "a", "b"):
-        gathered.add(topic)
-    assert gathered.take() == [("b", 2), ("a", 1)]
-    assert gathered.take() == []
+        aggregator.add(topic)
+    assert aggregator.take() == [("b", 2), ("a", 1)]
+    assert aggregator.take() == []
 
 
 def test_an_event_aggregator_counts_further_topics_under_rest() -> None:
-    gathered = EventAggregator("rest", most=2)
+    aggregator = EventAggregator("rest", most=2)
     for topic in ("a", "b", "c", "d", "a"):
-        gathered.add(topic)
-    assert gathered.take() == [("a", 2), ("b", 1), ("rest", 2)]
+        aggregator.add(topic)
+    assert aggregator.take() == [("a", 2), ("b", 1), ("rest", 2)]
 
 
 @pytest.mark.parametrize(

@@ -17,13 +17,13 @@ from acp_gateway.security.token_store import Token, TokenStore
 from acp_gateway.transports.memory import memory_message_stream_pair
 from acp_gateway.transports.streams import CloseReason
 from tests.doubles import FragileStream
-from tests.hub_scene import ADMISSION, Scene, Traveller, resuming, update
+from tests.hub_scene import ADMISSION, ResumingPeer, Scene, resuming, update
 
 
 class Doorkeeper:
     """Links of a gateway, one of which is ann's, and tokens to ask for it with."""
 
-    def __init__(self, tokens: TokenStore, ann: Traveller) -> None:
+    def __init__(self, tokens: TokenStore, ann: ResumingPeer) -> None:
         self._tokens = tokens
         self.links = LinkRegistry()
         self.token = self.make_token("ann")

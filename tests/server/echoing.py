@@ -131,29 +131,29 @@ class EchoingGateway(Gateway):
 
 @asynccontextmanager
 async def open_next(section: ListenSection | str, gateway: Gateway) -> AsyncIterator[Listener]:
-    """Another open door of a gateway that has one already."""
+    """Another open listener of a gateway that has one already."""
     section = ListenSection(url=section) if isinstance(section, str) else section
-    door = await open_listener(section, gateway)
+    listener = await open_listener(section, gateway)
     async with trio.open_nursery() as connections, trio.open_nursery() as accepting:
-        accepting.start_soon(door.run, connections)
-        yield door
+        accepting.start_soon(listener.run, connections)
+        yield listener
         accepting.cancel_scope.cancel()
         connections.cancel_scope.cancel()
 
 
 @asynccontextmanager
 async def listening(section: ListenSection | str, gateway: Gateway) -> AsyncIterator[Listener]:
-    """An open door of a gateway that runs."""
+    """An open listener of a gateway that runs."""
     with trio.fail_after(TIMEOUT):
         async with trio.open_nursery() as hubs:
             await hubs.start(gateway.run)
-            async with open_next(section, gateway) as door:
-                yield door
+            async with open_next(section, gateway) as listener:
+                yield listener
             hubs.cancel_scope.cancel()
 
 
-def port_of(door: Listener) -> int:
-    port = urlsplit(door.urls[0]).port
+def port_of(listener: Listener) -> int:
+    port = urlsplit(listener.urls[0]).port
     assert port is not None
     return port
 
@@ -177,10 +177,10 @@ class Response:
 
 
 async def ask(
-    door: Listener, target: str, *headers: str, method: str = "GET", host: str = "localhost", body: str = ""
+    listener: Listener, target: str, *headers: str, method: str = "GET", host: str = "localhost", body: str = ""
 ) -> Response:
     """One HTTP request over a connection of its own."""
-    stream = await trio.open_tcp_stream("127.0.0.1", port_of(door))
+    stream = await trio.open_tcp_stream("127.0.0.1", port_of(listener))
     async with stream:
         lines = [f"{method} {target} HTTP/1.1", f"Host: {host}", *headers, "", body]
         await stream.send_all("\r\n".join(lines).encode())
@@ -215,10 +215,10 @@ def bearer(token: str) -> str:
 
 
 @asynccontextmanager
-async def connected(door: Listener) -> AsyncIterator[LineStream]:
+async def connected(listener: Listener) -> AsyncIterator[LineStream]:
     """A connection for lines, without a hello yet."""
-    url = urlsplit(door.urls[0])
-    stream = await (connect_unix(url.path) if url.scheme == "unix" else connect_tcp("127.0.0.1", port_of(door)))
+    url = urlsplit(listener.urls[0])
+    stream = await (connect_unix(url.path) if url.scheme == "unix" else connect_tcp("127.0.0.1", port_of(listener)))
     lines = LineStream(stream, max_message_size=1 << 30)
     try:
         yield lines
@@ -231,9 +231,9 @@ def hello(**params: Any) -> bytes:
     return json.dumps(message).encode()
 
 
-async def answer_to(door: Listener, *lines: bytes) -> dict[str, Any]:
+async def answer_to(listener: Listener, *lines: bytes) -> dict[str, Any]:
     """The only answer to these lines, after which the connection is closed."""
-    async with connected(door) as stream:
+    async with connected(listener) as stream:
         await stream.send_batch(lines)
         answer: dict[str, Any] = json.loads(await stream.receive())
         with pytest.raises(trio.EndOfChannel):
@@ -270,9 +270,9 @@ def resuming(received: object, link_id: str | None = LINK) -> list[str]:
     return [*named, f"Acp-Gateway-Resume: {received}"]
 
 
-def destination(door: Listener, token: str | None, **connect_request: Any) -> Destination:
+def destination(listener: Listener, token: str | None, **connect_request: Any) -> Destination:
     """Return the destination of a listener for the client."""
-    return Destination(parse_address(door.urls[0]), None, token, None, None, 1 << 20, **connect_request)
+    return Destination(parse_address(listener.urls[0]), None, token, None, None, 1 << 20, **connect_request)
 
 
 @asynccontextmanager
@@ -291,9 +291,9 @@ def with_tls(url: str, certificate: Path) -> ListenSection:
     return ListenSection(url=url)
 
 
-KNOCK = """
+SAY_HELLO = """
 import os, socket, sys
-def knock():
+def ask_as_agent():
     with socket.socket(socket.AF_UNIX) as sock:
         sock.connect({path!r})
         sock.sendall(b'{{"jsonrpc":"2.0","id":"h","method":"_acp-gateway/hello","params":{{}}}}\\n')
@@ -301,12 +301,12 @@ def knock():
 """
 
 
-AS_CHILD = "knock()"
+AS_CHILD = "ask_as_agent()"
 
 
 AS_GRANDCHILD = """
 if os.fork() == 0:
-    knock()
+    ask_as_agent()
     os._exit(0)
 os.wait()
 """
@@ -318,7 +318,7 @@ if os.fork() == 0:
     if os.fork() == 0:
         os.close(there)
         os.read(here, 1)  # Until the parent is gone.
-        knock()
+        ask_as_agent()
     os._exit(0)
 os.wait()
 """
@@ -331,11 +331,11 @@ class Forgetful(set[int]):
         """Forget it."""
 
 
-async def knock(how: str, unix: str, gateway: EchoingGateway, spawner: Spawner) -> dict[str, Any]:
+async def ask_as_agent(how: str, unix: str, gateway: EchoingGateway, spawner: Spawner) -> dict[str, Any]:
     """The answer that an agent gets which comes to the gateway's own socket."""
     launch = Launch(
         name="intruder",
-        command=python(KNOCK.format(path=urlsplit(unix).path) + how + "\nsys.stdin.read()"),
+        command=python(SAY_HELLO.format(path=urlsplit(unix).path) + how + "\nsys.stdin.read()"),
         environment={},
         cwd=None,
         max_message_size=1 << 20,
@@ -350,11 +350,11 @@ async def knock(how: str, unix: str, gateway: EchoingGateway, spawner: Spawner) 
 
 
 @asynccontextmanager
-async def websocket_editor(door: Listener, token: str, **connect_request: str) -> AsyncIterator[Editor]:
+async def websocket_editor(listener: Listener, token: str, **connect_request: str) -> AsyncIterator[Editor]:
     """An editor that came in over a WebSocket."""
     websocket = await connect_websocket(
-        await connect_tcp("127.0.0.1", port_of(door)),
-        WebSocketURI(False, "127.0.0.1", port_of(door), "/acp", urlencode(connect_request)),
+        await connect_tcp("127.0.0.1", port_of(listener)),
+        WebSocketURI(False, "127.0.0.1", port_of(listener), "/acp", urlencode(connect_request)),
         {"Authorization": f"Bearer {token}"},
         max_message_size=1 << 20,
         timing=Timing(),
@@ -369,9 +369,9 @@ async def websocket_editor(door: Listener, token: str, **connect_request: str) -
 
 
 @asynccontextmanager
-async def line_editor(door: Listener, **params: Any) -> AsyncIterator[Editor]:
+async def line_editor(listener: Listener, **params: Any) -> AsyncIterator[Editor]:
     """An editor that came in by its first line."""
-    async with connected(door) as lines:
+    async with connected(listener) as lines:
         await lines.send(hello(**params))
         assert "result" in json.loads(await lines.receive())
         yield Editor(lines)

@@ -306,7 +306,7 @@ async def test_only_who_came_for_nothing_is_paid_for(
 async def test_who_comes_in_and_leaves_at_once_is_paid_for_as_well(
     limiter: HandshakeLimiter, autojump_clock: trio.testing.MockClock
 ) -> None:
-    async def visit(seconds: float) -> float:
+    async def connect_for(seconds: float) -> float:
         """Return how long the next handshake waits after an authenticated connection of that duration."""
         connection = guest()
         with limiter.admit(connection):
@@ -318,8 +318,8 @@ async def test_who_comes_in_and_leaves_at_once_is_paid_for_as_well(
         await limiter.step(guest())
         return trio.current_time() - began
 
-    assert await visit(BRIEF_CONNECTION) == 0
-    assert await visit(0.0) > BURST
+    assert await connect_for(BRIEF_CONNECTION) == 0
+    assert await connect_for(0.0) > BURST
 
 
 async def test_who_sends_byte_after_byte_pays_before_leaving(
@@ -358,9 +358,9 @@ async def test_a_handshake_of_unusual_cost_is_charged_before_it_ends(
 async def test_who_was_refused_pays_at_once_and_not_when_they_choose_to_leave(
     how: str, limiter: HandshakeLimiter, autojump_clock: trio.testing.MockClock
 ) -> None:
-    visitors = [guest(str(number)) for number in range(200)]
-    async with staying(limiter, *visitors):
-        for connection in visitors:
+    pendings = [guest(str(number)) for number in range(200)]
+    async with staying(limiter, *pendings):
+        for connection in pendings:
             await limiter.step(connection)
             if how == "refused":
                 limiter.refuse(connection, Unauthorized("no"))
@@ -416,10 +416,10 @@ class Crowded(trio.abc.Listener[trio.SocketStream]):
 async def test_where_the_system_is_full_it_is_asked_again_and_the_log_has_it_once(
     limiter: HandshakeLimiter, caplog: pytest.LogCaptureFixture, autojump_clock: trio.testing.MockClock
 ) -> None:
-    doorstep = ThrottledListener(Crowded(*[errno.EMFILE, errno.ENFILE] * 5), limiter)  # type: ignore[arg-type]
+    throttled = ThrottledListener(Crowded(*[errno.EMFILE, errno.ENFILE] * 5), limiter)  # type: ignore[arg-type]
     oldest, next_one = guest("a"), guest("a")
     async with staying(limiter, oldest, next_one):
-        await (await doorstep.accept()).aclose()
+        await (await throttled.accept()).aclose()
         assert oldest.evicted
     assert trio.current_time() == pytest.approx(10 * FULL_PAUSE)
     (record,) = caplog.records
@@ -432,8 +432,8 @@ async def test_the_log_has_it_again_when_that_is_long_ago(
     limiter: HandshakeLimiter, caplog: pytest.LogCaptureFixture, autojump_clock: trio.testing.MockClock
 ) -> None:
     for _ in range(3):
-        doorstep = ThrottledListener(Crowded(errno.EMFILE), limiter)  # type: ignore[arg-type]
-        await (await doorstep.accept()).aclose()
+        throttled = ThrottledListener(Crowded(errno.EMFILE), limiter)  # type: ignore[arg-type]
+        await (await throttled.accept()).aclose()
         await trio.sleep(LOG_INTERVAL)
     assert len(caplog.records) == 3
 

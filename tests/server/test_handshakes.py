@@ -68,14 +68,14 @@ from tests.server.echoing import (
 
 @pytest.fixture(autouse=True)
 def no_bug_showed(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
-    """Doors log bugs and go on: a test that provokes one clears the log."""
+    """Listeners log bugs and go on: a test that provokes one clears the log."""
     yield
     assert not [record for record in caplog.get_records("call") if record.levelno >= logging.ERROR]
 
 
 async def test_a_right_token_opens_a_websocket_and_the_answer_names_the_connection(gateway: EchoingGateway) -> None:
-    async with listening(WS, gateway) as door:
-        response = await ask(door, "/acp", *upgrade(bearer(gateway.token())))
+    async with listening(WS, gateway) as listener:
+        response = await ask(listener, "/acp", *upgrade(bearer(gateway.token())))
     assert response.status == 101
     assert len(response.headers["acp-connection-id"][0]) >= 22
     assert "sec-websocket-protocol" not in response.headers
@@ -83,17 +83,17 @@ async def test_a_right_token_opens_a_websocket_and_the_answer_names_the_connecti
 
 async def test_no_extension_is_agreed_to(gateway: EchoingGateway) -> None:
     offer = "Sec-WebSocket-Extensions: permessage-deflate; client_max_window_bits"
-    async with listening(WS, gateway) as door:
-        response = await ask(door, "/acp", *upgrade(bearer(gateway.token()), offer))
+    async with listening(WS, gateway) as listener:
+        response = await ask(listener, "/acp", *upgrade(bearer(gateway.token()), offer))
     assert response.status == 101
     assert "sec-websocket-extensions" not in response.headers
 
 
 async def test_messages_pass_over_a_websocket(gateway: EchoingGateway) -> None:
-    async with listening(WS, gateway) as door, trio.open_nursery() as nursery:
+    async with listening(WS, gateway) as listener, trio.open_nursery() as nursery:
         websocket = await connect_websocket(
-            await connect_tcp("127.0.0.1", port_of(door)),
-            WebSocketURI(False, "127.0.0.1", port_of(door), "/acp", "agent=second"),
+            await connect_tcp("127.0.0.1", port_of(listener)),
+            WebSocketURI(False, "127.0.0.1", port_of(listener), "/acp", "agent=second"),
             {"Authorization": f"Bearer {gateway.token()}"},
             max_message_size=1 << 20,
             timing=Timing(),
@@ -109,16 +109,18 @@ async def test_messages_pass_over_a_websocket(gateway: EchoingGateway) -> None:
 
 async def test_connections_have_ids_of_their_own(gateway: EchoingGateway) -> None:
     token = gateway.token()
-    async with listening(WS, gateway) as door:
-        ids = [(await ask(door, "/acp", *upgrade(bearer(token)))).headers["acp-connection-id"][0] for _ in range(10)]
+    async with listening(WS, gateway) as listener:
+        ids = [
+            (await ask(listener, "/acp", *upgrade(bearer(token)))).headers["acp-connection-id"][0] for _ in range(10)
+        ]
     assert len(set(ids)) == 10
     assert {served.name.partition(" ")[0] for served in gateway.served} == {name[:8] for name in ids}
 
 
 async def test_a_token_may_come_as_a_subprotocol_and_is_not_repeated(gateway: EchoingGateway) -> None:
-    async with listening(WS, gateway) as door:
+    async with listening(WS, gateway) as listener:
         token = gateway.token()
-        response = await ask(door, "/acp", *upgrade(f"Sec-WebSocket-Protocol: acp.v1, acp.bearer.{token}"))
+        response = await ask(listener, "/acp", *upgrade(f"Sec-WebSocket-Protocol: acp.v1, acp.bearer.{token}"))
     assert response.status == 101
     assert response.headers["sec-websocket-protocol"] == ["acp.v1"]
     assert token not in str(response)
@@ -148,8 +150,10 @@ async def test_an_upgrade_without_a_valid_bearer_token_is_refused(
     caplog.set_level(logging.DEBUG)
     token = gateway.token()
     other = TokenStore(tmp_path / "other").create("x", "x", None)[1]
-    async with listening(WS, gateway) as door:
-        response = await ask(door, "/acp", *upgrade(*(header.format(token=token, other=other) for header in headers)))
+    async with listening(WS, gateway) as listener:
+        response = await ask(
+            listener, "/acp", *upgrade(*(header.format(token=token, other=other) for header in headers))
+        )
     assert response.status == 401
     assert response.headers["www-authenticate"] == ["Bearer"]
     assert "acp-connection-id" not in response.headers
@@ -161,9 +165,9 @@ async def test_an_upgrade_without_a_valid_bearer_token_is_refused(
 
 async def test_without_tokens_every_upgrade_is_refused(gateway: EchoingGateway, tmp_path: Path) -> None:
     token = TokenStore(tmp_path / "other").create("x", "x", None)[1]
-    async with listening(WS, gateway) as door:
+    async with listening(WS, gateway) as listener:
         for headers in ((), (bearer(token),), (bearer(""),)):
-            assert (await ask(door, "/acp", *upgrade(*headers))).status == 401
+            assert (await ask(listener, "/acp", *upgrade(*headers))).status == 401
     assert gateway.served == []
 
 
@@ -172,18 +176,18 @@ async def test_a_token_in_the_query_is_not_accepted_and_not_logged(
 ) -> None:
     caplog.set_level(logging.DEBUG)
     token = gateway.token()
-    async with listening(WS, gateway) as door:
+    async with listening(WS, gateway) as listener:
         for query in (f"token={token}", f"access_token={token}", f"agent={token}"):
-            assert (await ask(door, f"/acp?{query}", *upgrade())).status == 401
+            assert (await ask(listener, f"/acp?{query}", *upgrade())).status == 401
     assert token not in caplog.text
 
 
 async def test_a_token_counts_from_its_creation_to_its_revocation(gateway: EchoingGateway) -> None:
-    async with listening(WS, gateway) as door:
+    async with listening(WS, gateway) as listener:
         token, secret = gateway.tokens.create("laptop", "ann", None)
-        assert (await ask(door, "/acp", *upgrade(bearer(secret)))).status == 101
+        assert (await ask(listener, "/acp", *upgrade(bearer(secret)))).status == 101
         gateway.tokens.revoke(token.id)
-        assert (await ask(door, "/acp", *upgrade(bearer(secret)))).status == 401
+        assert (await ask(listener, "/acp", *upgrade(bearer(secret)))).status == 401
 
 
 @pytest.mark.parametrize(
@@ -206,8 +210,8 @@ async def test_a_token_counts_from_its_creation_to_its_revocation(gateway: Echoi
 async def test_the_query_chooses_an_agent_that_the_token_allows(
     query: str, agents: Sequence[str], status: int, gateway: EchoingGateway
 ) -> None:
-    async with listening(WS, gateway) as door:
-        response = await ask(door, f"/acp{query}", *upgrade(bearer(gateway.token(*agents))))
+    async with listening(WS, gateway) as listener:
+        response = await ask(listener, f"/acp{query}", *upgrade(bearer(gateway.token(*agents))))
     assert response.status == status
     assert len(gateway.served) == (status == 101)
 
@@ -227,8 +231,8 @@ async def test_the_query_chooses_an_agent_that_the_token_allows(
 async def test_the_query_says_what_is_wanted(
     query: str, connect_request: ConnectRequest, gateway: EchoingGateway
 ) -> None:
-    async with listening(WS, gateway) as door:
-        assert (await ask(door, f"/acp{query}", *upgrade(bearer(gateway.token())))).status == 101
+    async with listening(WS, gateway) as listener:
+        assert (await ask(listener, f"/acp{query}", *upgrade(bearer(gateway.token())))).status == 101
     assert gateway.connect_requests == [connect_request]
 
 
@@ -249,9 +253,9 @@ async def test_the_query_says_what_is_wanted(
 async def test_a_query_that_is_not_understood_is_bad_for_those_with_a_token(
     query: str, gateway: EchoingGateway
 ) -> None:
-    async with listening(WS, gateway) as door:
-        refused = await ask(door, f"/acp?{query}", *upgrade(bearer(gateway.token())))
-        assert (await ask(door, f"/acp?{query}", *upgrade())).status == 401
+    async with listening(WS, gateway) as listener:
+        refused = await ask(listener, f"/acp?{query}", *upgrade(bearer(gateway.token())))
+        assert (await ask(listener, f"/acp?{query}", *upgrade())).status == 401
     assert refused.status == 400
     assert refused.headers["acp-gateway"] == ["protocol"]
     assert gateway.connect_requests == []
@@ -262,9 +266,9 @@ async def test_a_session_that_is_not_there_is_told_from_an_agent_that_is_not(
     session: str, gateway: EchoingGateway
 ) -> None:
     token = gateway.token()
-    async with listening(WS, gateway) as door, open_next(TCP, gateway) as lines:
+    async with listening(WS, gateway) as listener, open_next(TCP, gateway) as lines:
         answers = [
-            await ask(door, f"/acp?{query}", *upgrade(bearer(token)))
+            await ask(listener, f"/acp?{query}", *upgrade(bearer(token)))
             for query in (f"session={session}", f"session={session}&observe=1", "agent=third")
         ]
         by_line = await answer_to(lines, hello(token=token, session=session))
@@ -278,8 +282,8 @@ async def test_a_session_that_is_not_there_is_told_from_an_agent_that_is_not(
 
 
 async def test_an_agent_is_not_named_to_those_without_a_token(gateway: EchoingGateway) -> None:
-    async with listening(WS, gateway) as door:
-        there, not_there = [await ask(door, f"/acp?agent={name}", *upgrade()) for name in ("first", "third")]
+    async with listening(WS, gateway) as listener:
+        there, not_there = [await ask(listener, f"/acp?agent={name}", *upgrade()) for name in ("first", "third")]
     assert (there.status, there.body) == (not_there.status, not_there.body)
 
 
@@ -301,9 +305,9 @@ async def test_a_browser_gets_in_from_allowed_origins_only_on_loopback_as_well(
     origins: Sequence[str], status: int, gateway: EchoingGateway
 ) -> None:
     section = ListenSection(url=WS, allowed_origins=("https://editor.example",))
-    async with listening(section, gateway) as door:
+    async with listening(section, gateway) as listener:
         headers = [f"Origin: {origin}" for origin in origins]
-        response = await ask(door, "/acp", *upgrade(bearer(gateway.token()), *headers))
+        response = await ask(listener, "/acp", *upgrade(bearer(gateway.token()), *headers))
     assert response.status == status
     assert len(gateway.served) == (status == 101)
 
@@ -321,15 +325,15 @@ async def test_a_request_that_can_be_understood_in_two_ways_or_in_none_is_bad(
     headers: Sequence[str], gateway: EchoingGateway
 ) -> None:
     token = gateway.token()
-    async with listening(WS, gateway) as door:
-        response = await ask(door, "/acp", *upgrade(*(header.format(token=token) for header in headers)))
+    async with listening(WS, gateway) as listener:
+        response = await ask(listener, "/acp", *upgrade(*(header.format(token=token) for header in headers)))
     assert response.status == 400
     assert gateway.served == []
 
 
 async def test_healthz_answers_without_a_token(gateway: EchoingGateway, caplog: pytest.LogCaptureFixture) -> None:
-    async with listening(WS, gateway) as door:
-        response = await ask(door, "/healthz")
+    async with listening(WS, gateway) as listener:
+        response = await ask(listener, "/healthz")
     assert (response.status, response.body) == (200, "ok\n")
     assert gateway.served == []
     assert caplog.records == []
@@ -337,8 +341,8 @@ async def test_healthz_answers_without_a_token(gateway: EchoingGateway, caplog: 
 
 @pytest.mark.parametrize("path", ["/", "/acp/", "/ACP", "/acp2", "/healthz/x", "/../acp", "//acp", "/%61cp"])
 async def test_there_is_nothing_on_any_other_path(path: str, gateway: EchoingGateway) -> None:
-    async with listening(WS, gateway) as door:
-        response = await ask(door, path, *upgrade(bearer(gateway.token())))
+    async with listening(WS, gateway) as listener:
+        response = await ask(listener, path, *upgrade(bearer(gateway.token())))
     assert response.status == 404
     assert gateway.served == []
 
@@ -349,23 +353,23 @@ async def test_there_is_nothing_on_any_other_path(path: str, gateway: EchoingGat
 async def test_a_query_with_a_parameter_that_is_nearly_a_known_one_is_bad_and_says_which(
     name: str, gateway: EchoingGateway
 ) -> None:
-    async with listening(WS, gateway) as door:
-        refused = await ask(door, f"/acp?{name}=1", *upgrade(bearer(gateway.token())))
+    async with listening(WS, gateway) as listener:
+        refused = await ask(listener, f"/acp?{name}=1", *upgrade(bearer(gateway.token())))
     assert (refused.status, refused.headers["acp-gateway"]) == (400, ["protocol"])
     assert refused.body == "the query has a parameter that is nearly observe: it is spelled observe\n"
     assert gateway.served == []
 
 
 async def test_a_query_with_very_many_parameters_is_bad(gateway: EchoingGateway) -> None:
-    async with listening(WS, gateway) as door:
-        refused = await ask(door, "/acp?" + "&".join("a" * (QUERY_FIELDS + 1)), *upgrade(bearer(gateway.token())))
+    async with listening(WS, gateway) as listener:
+        refused = await ask(listener, "/acp?" + "&".join("a" * (QUERY_FIELDS + 1)), *upgrade(bearer(gateway.token())))
     assert (refused.status, refused.body) == (400, f"the query has more than {QUERY_FIELDS} parameters\n")
 
 
 async def test_a_request_without_an_upgrade_is_answered_426_before_authentication(gateway: EchoingGateway) -> None:
-    async with listening(WS, gateway) as door:
+    async with listening(WS, gateway) as listener:
         for headers in ([], [bearer(gateway.token())], ["Connection: Upgrade", "Upgrade: h2c"]):
-            response = await ask(door, "/acp?session=x", *headers, "Accept: text/event-stream")
+            response = await ask(listener, "/acp?session=x", *headers, "Accept: text/event-stream")
             assert response.status == 426
             assert response.headers["upgrade"] == ["websocket"]
             assert response.body == SPEAKS_WEBSOCKET + "\n"
@@ -378,13 +382,13 @@ async def test_a_client_of_acp_over_http_is_told_that_a_websocket_is_spoken_here
     method: str, body: str, gateway: EchoingGateway
 ) -> None:
     length = (f"Content-Length: {len(body)}", "Content-Type: application/json", "Transfer-Encoding: chunked")
-    async with listening(WS, gateway) as door:
-        response = await ask(door, "/acp", bearer(gateway.token()), *length, method=method, body=body)
+    async with listening(WS, gateway) as listener:
+        response = await ask(listener, "/acp", bearer(gateway.token()), *length, method=method, body=body)
         assert response.status == 405
         assert (response.headers["allow"], response.headers["upgrade"]) == (["GET"], ["websocket"])
         assert response.body == SPEAKS_WEBSOCKET + "\n"
-        assert (await ask(door, "/elsewhere", *length, method=method, body=body)).status == 404
-        assert (await ask(door, "/healthz", method=method)).headers["allow"] == ["GET"]
+        assert (await ask(listener, "/elsewhere", *length, method=method, body=body)).status == 404
+        assert (await ask(listener, "/healthz", method=method)).headers["allow"] == ["GET"]
     assert gateway.connect_requests == []
 
 
@@ -401,8 +405,8 @@ async def test_a_refused_stranger_who_goes_on_is_read_no_further_than_a_little(
         return finish(stream, size)
 
     monkeypatch.setattr(ThrottledStream, "_may_discard", count)
-    async with listening(url, gateway) as door:
-        stream = await trio.open_tcp_stream("127.0.0.1", port_of(door))
+    async with listening(url, gateway) as listener:
+        stream = await trio.open_tcp_stream("127.0.0.1", port_of(listener))
         await stream.send_all(b"POST /acp HTTP/1.1\r\n\r\n" if url == WS else b"{}\n")
         with suppress(trio.BrokenResourceError):
             while True:
@@ -414,21 +418,21 @@ async def test_a_refused_stranger_who_goes_on_is_read_no_further_than_a_little(
 async def test_a_refused_stranger_who_does_not_leave_is_not_waited_for(
     gateway: EchoingGateway, unix: str, autojump_clock: trio.testing.MockClock
 ) -> None:
-    door = await open_listener(ListenSection(url=unix), gateway)
+    listener = await open_listener(ListenSection(url=unix), gateway)
     here, there = socket.socketpair()
     here.setblocking(False)
     there.sendall(b"{}\n")
-    await door.serve(here)
+    await listener.serve(here)
     assert trio.current_time() == LINGER_TIME
     assert b"error" in there.recv(4096)
     there.close()
-    door.close()
+    listener.close()
 
 
 @pytest.mark.parametrize("data", [b"\x16\x03\x01\x00\xf5\x01\x00", b"POST /acp HTTP/1.1\r\n\r\n", b"hello\n\r\n\r\n"])
 async def test_what_is_no_request_for_a_websocket_is_answered_and_closed(data: bytes, gateway: EchoingGateway) -> None:
-    async with listening(WS, gateway) as door:
-        stream = await trio.open_tcp_stream("127.0.0.1", port_of(door))
+    async with listening(WS, gateway) as listener:
+        stream = await trio.open_tcp_stream("127.0.0.1", port_of(listener))
         await stream.send_all(data + b"\r\n" * 10)
         assert b"".join([part async for part in stream]).startswith(b"HTTP/1.1 4")
         await stream.aclose()
@@ -436,7 +440,7 @@ async def test_what_is_no_request_for_a_websocket_is_answered_and_closed(data: b
 
 
 async def test_a_hello_is_answered_with_the_connections_id_and_messages_follow(gateway: EchoingGateway) -> None:
-    async with listening(TCP, gateway) as door, connected(door) as lines:
+    async with listening(TCP, gateway) as listener, connected(listener) as lines:
         await lines.send(hello(token=gateway.token(), agent="second"))
         answer = json.loads(await lines.receive())
         assert answer["id"] == "h"
@@ -449,7 +453,7 @@ async def test_a_hello_is_answered_with_the_connections_id_and_messages_follow(g
 
 
 async def test_what_comes_right_behind_the_hello_is_not_lost(gateway: EchoingGateway) -> None:
-    async with listening(TCP, gateway) as door, connected(door) as lines:
+    async with listening(TCP, gateway) as listener, connected(listener) as lines:
         await lines.send_batch([hello(token=gateway.token()), PING, b'{"n":2}', b'{"n":3}'])
         assert "result" in json.loads(await lines.receive())
         assert [await lines.receive() for _ in range(3)] == [PING, b'{"n":2}', b'{"n":3}']
@@ -457,7 +461,7 @@ async def test_what_comes_right_behind_the_hello_is_not_lost(gateway: EchoingGat
 
 async def test_a_message_may_be_larger_than_a_hello(gateway: EchoingGateway) -> None:
     big = b'"' + b"x" * (10 * HELLO_SIZE) + b'"'
-    async with listening(TCP, gateway) as door, connected(door) as lines:
+    async with listening(TCP, gateway) as listener, connected(listener) as lines:
         await lines.send_batch([hello(token=gateway.token()), big])
         await lines.receive()
         assert await lines.receive() == big
@@ -475,7 +479,7 @@ async def test_a_message_may_be_larger_than_a_hello(gateway: EchoingGateway) -> 
 async def test_a_hello_says_what_is_wanted(
     params: dict[str, Any], connect_request: ConnectRequest, gateway: EchoingGateway
 ) -> None:
-    async with listening(TCP, gateway) as door, connected(door) as lines:
+    async with listening(TCP, gateway) as listener, connected(listener) as lines:
         await lines.send(hello(token=gateway.token(), **params))
         assert "result" in json.loads(await lines.receive())
     assert gateway.connect_requests == [connect_request]
@@ -499,8 +503,8 @@ async def test_a_hello_that_opens_nothing_is_refused_with_the_number_of_http(
 ) -> None:
     token = gateway.token("first")
     given = {name: value and value.format(token=token) for name, value in params.items()}
-    async with listening(TCP, gateway) as door:
-        answer = await answer_to(door, hello(**given))
+    async with listening(TCP, gateway) as listener:
+        answer = await answer_to(listener, hello(**given))
     assert answer["id"] == "h"
     assert answer["error"]["code"] == code
     assert answer["error"]["data"] == {"reason": reason}
@@ -553,8 +557,8 @@ async def test_a_first_line_that_is_no_hello_is_answered_and_the_connection_clos
     line: bytes, code: int, gateway: EchoingGateway, caplog: pytest.LogCaptureFixture
 ) -> None:
     token = gateway.token()
-    async with listening(TCP, gateway) as door:
-        answer = await answer_to(door, line.replace(b"{token}", token.encode()))
+    async with listening(TCP, gateway) as listener:
+        answer = await answer_to(listener, line.replace(b"{token}", token.encode()))
     assert answer["error"]["code"] == code
     assert gateway.served == []
     assert token not in caplog.text
@@ -562,7 +566,7 @@ async def test_a_first_line_that_is_no_hello_is_answered_and_the_connection_clos
 
 
 async def test_blank_lines_may_come_before_a_hello(gateway: EchoingGateway) -> None:
-    async with listening(TCP, gateway) as door, connected(door) as lines:
+    async with listening(TCP, gateway) as listener, connected(listener) as lines:
         await lines.bytes.send_some(memoryview(b"\r\n \n" + hello(token=gateway.token()) + b"\r\n" + PING + b"\r\n"))
         assert "result" in json.loads(await lines.receive())
         assert await lines.receive() == PING
@@ -573,8 +577,8 @@ async def test_a_first_line_that_is_too_large_is_refused_before_it_is_read(
 ) -> None:
     monkeypatch.delattr("acp_gateway.server.handshakes.read_hello")
     for line in (b"[" * (HELLO_SIZE + 1), b"\n" * (HELLO_SIZE + 1) + hello(token=gateway.token())):
-        async with listening(TCP, gateway) as door:
-            answer = await answer_to(door, line)
+        async with listening(TCP, gateway) as listener:
+            answer = await answer_to(listener, line)
         assert answer["error"]["message"] == (
             f"the first line of a connection, a hello, must not be larger than {HELLO_SIZE} bytes"
         )
@@ -583,12 +587,12 @@ async def test_a_first_line_that_is_too_large_is_refused_before_it_is_read(
 async def test_a_refusal_reaches_a_client_that_has_sent_much_behind_its_hello(gateway: EchoingGateway) -> None:
     # Closing with unread bytes resets a TCP connection, and what was sent last may be lost with it.
     def talk() -> bytes:
-        with socket.create_connection(("127.0.0.1", port_of(door)), timeout=TIMEOUT) as sock:
+        with socket.create_connection(("127.0.0.1", port_of(listener)), timeout=TIMEOUT) as sock:
             sock.sendall(hello(token="wrong") + b"\n" + PING * 1000)
             sock.shutdown(socket.SHUT_WR)
             return b"".join(iter(partial(sock.recv, 65536), b""))
 
-    async with listening(TCP, gateway) as door:
+    async with listening(TCP, gateway) as listener:
         received = await trio.to_thread.run_sync(talk)
     assert json.loads(received)["error"]["code"] == 401
 
@@ -596,12 +600,12 @@ async def test_a_refusal_reaches_a_client_that_has_sent_much_behind_its_hello(ga
 async def test_a_client_that_goes_without_a_word_is_no_event(
     gateway: EchoingGateway, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async with listening(TCP, gateway) as door:
-        async with connected(door):
+    async with listening(TCP, gateway) as listener:
+        async with connected(listener):
             pass
-        async with connected(door) as lines:
+        async with connected(listener) as lines:
             await lines.bytes.send_some(memoryview(b'{"half'))
-        assert (await answer_to(door, b"{}"))["error"]
+        assert (await answer_to(listener, b"{}"))["error"]
     assert [record.levelname for record in caplog.records] == ["WARNING", "WARNING"]
 
 
@@ -611,9 +615,9 @@ async def test_a_connection_reset_before_its_handshake_is_not_logged(
     url: str, when: str, gateway: EchoingGateway, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
-    door = await open_listener(ListenSection(url=url), gateway)
-    client = socket.create_connection(("127.0.0.1", port_of(door)))
-    stream = await door._bound.listeners[0].accept()
+    listener = await open_listener(ListenSection(url=url), gateway)
+    client = socket.create_connection(("127.0.0.1", port_of(listener)))
+    stream = await listener._bound.listeners[0].accept()
     # Closing sends a reset then.
     client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
     with trio.fail_after(TIMEOUT):
@@ -621,10 +625,10 @@ async def test_a_connection_reset_before_its_handshake_is_not_logged(
             if when == "before":
                 client.close()
                 await trio.lowlevel.wait_readable(stream.socket)
-            nursery.start_soon(door.serve, take_socket(stream))
+            nursery.start_soon(listener.serve, take_socket(stream))
             await trio.testing.wait_all_tasks_blocked()
             client.close()
-    door.close()
+    listener.close()
     (record,) = caplog.records
     assert record.levelno == logging.INFO
     assert "left during the handshake: the connection was lost" in record.getMessage()
@@ -635,15 +639,15 @@ async def test_a_connection_lost_during_its_welcome_is_charged_as_a_short_one(
     gateway: EchoingGateway, unix: str, monkeypatch: pytest.MonkeyPatch, autojump_clock: trio.testing.MockClock
 ) -> None:
     seen_off: list[tuple[float, float]] = []
-    door = await open_listener(ListenSection(url=unix), gateway)
-    monkeypatch.setattr(door._limiter, "release", lambda *visit: seen_off.append(visit))
+    listener = await open_listener(ListenSection(url=unix), gateway)
+    monkeypatch.setattr(listener._limiter, "release", lambda *released: seen_off.append(released))
     here, there = socket.socketpair()
     here.setblocking(False)
     there.sendall(hello(token=gateway.token()) + b"\n")
     there.close()
     with trio.fail_after(TIMEOUT):
-        await door.serve(here)
-    door.close()
+        await listener.serve(here)
+    listener.close()
     ((cost, since),) = seen_off
     assert cost > ARRIVAL_COST
     assert since == trio.current_time()
@@ -673,8 +677,8 @@ async def test_who_says_nothing_whole_in_time_is_closed(
     caplog.set_level(logging.INFO)
     gateway = EchoingGateway(tmp_path / "state", spawner, handshake_timeout=0.01)
     section = with_tls(url, certificate)
-    async with listening(section, gateway) as door:
-        stream = await trio.open_tcp_stream("127.0.0.1", port_of(door))
+    async with listening(section, gateway) as listener:
+        stream = await trio.open_tcp_stream("127.0.0.1", port_of(listener))
         try:
             await stream.send_all(said)
             while await stream.receive_some():
@@ -692,7 +696,7 @@ async def test_a_connection_that_is_open_outlives_the_handshake_timeout(
     unix: str, tmp_path: Path, spawner: Spawner, autojump_clock: trio.testing.MockClock
 ) -> None:
     gateway = EchoingGateway(tmp_path / "state", spawner, handshake_timeout=TIMEOUT / 10)
-    async with listening(unix, gateway) as door, connected(door) as lines:
+    async with listening(unix, gateway) as listener, connected(listener) as lines:
         await lines.send(hello())
         await lines.receive()
         await trio.sleep(TIMEOUT / 2)
@@ -703,8 +707,8 @@ async def test_a_connection_that_is_open_outlives_the_handshake_timeout(
 @pytest.mark.parametrize("count", ["0", "000000000000000"])
 async def test_an_upgrade_asks_for_a_link_that_can_be_resumed(count: str, gateway: EchoingGateway) -> None:
     token = gateway.token()
-    async with listening(WS, gateway) as door:
-        response = await ask(door, "/acp?agent=second", *upgrade(bearer(token), *resuming(count, None)))
+    async with listening(WS, gateway) as listener:
+        response = await ask(listener, "/acp?agent=second", *upgrade(bearer(token), *resuming(count, None)))
     assert response.status == 101
     assert response.headers["acp-gateway-resume"] == ["0"]
     (link_id,) = response.headers["acp-connection-id"]
@@ -718,9 +722,9 @@ async def test_an_upgrade_that_does_not_ask_for_a_link_that_can_be_resumed_sees_
 ) -> None:
     gateway.links[LINK] = 7
     token = gateway.token()
-    async with listening(WS, gateway) as door:
+    async with listening(WS, gateway) as listener:
         for header in ("User-Agent: x", f"Acp-Connection-Id: {LINK}", "Acp-Connection-Id: " + "x" * 100):
-            response = await ask(door, "/acp", *upgrade(bearer(token), header, header))
+            response = await ask(listener, "/acp", *upgrade(bearer(token), header, header))
             assert response.status == 101
             assert "acp-gateway-resume" not in response.headers
             assert response.headers["acp-connection-id"] != [LINK]
@@ -735,8 +739,8 @@ async def test_an_upgrade_resumes_a_link_whatever_its_query_says(
 ) -> None:
     gateway.links[LINK] = 4711
     token = gateway.token("first")
-    async with listening(WS, gateway) as door:
-        response = await ask(door, f"/acp{query}", *upgrade(bearer(token), *resuming(received)))
+    async with listening(WS, gateway) as listener:
+        response = await ask(listener, f"/acp{query}", *upgrade(bearer(token), *resuming(received)))
     assert response.status == 101
     assert response.headers["acp-connection-id"] == [LINK]
     assert response.headers["acp-gateway-resume"] == ["4711"]
@@ -752,9 +756,9 @@ async def test_an_invalid_resume_header_is_answered_400_only_with_a_valid_token(
     headers: list[str], gateway: EchoingGateway
 ) -> None:
     gateway.links[LINK] = 0
-    async with listening(WS, gateway) as door:
-        refused = await ask(door, "/acp", *upgrade(bearer(gateway.token()), *headers))
-        assert (await ask(door, "/acp", *upgrade(*headers))).status == 401
+    async with listening(WS, gateway) as listener:
+        refused = await ask(listener, "/acp", *upgrade(bearer(gateway.token()), *headers))
+        assert (await ask(listener, "/acp", *upgrade(*headers))).status == 401
     assert refused.status == 400
     assert refused.headers["acp-gateway"] == ["protocol"]
     assert (gateway.served, gateway.resumed, gateway.connect_requests) == ([], [], [])
@@ -765,8 +769,8 @@ async def test_a_control_connection_has_no_link_that_could_be_resumed(
     headers: list[str], gateway: EchoingGateway
 ) -> None:
     gateway.links[LINK] = 0
-    async with listening(WS, gateway) as door:
-        response = await ask(door, "/acp?control=1", *upgrade(bearer(gateway.token()), *headers))
+    async with listening(WS, gateway) as listener:
+        response = await ask(listener, "/acp?control=1", *upgrade(bearer(gateway.token()), *headers))
     assert response.status == 101
     assert "acp-gateway-resume" not in response.headers
     assert response.headers["acp-connection-id"] != [LINK]
@@ -779,9 +783,9 @@ async def test_a_link_is_resumed_with_a_token_that_is_valid_now(gateway: Echoing
     gateway.links[LINK] = 0
     token, secret = gateway.tokens.create("laptop", "ann", None)
     gateway.tokens.revoke(token.id)
-    async with listening(WS, gateway) as door, open_next(TCP, gateway) as lines:
+    async with listening(WS, gateway) as listener, open_next(TCP, gateway) as lines:
         for headers in ([], [bearer(secret)]):
-            response = await ask(door, "/acp", *upgrade(*headers, *resuming(3)))
+            response = await ask(listener, "/acp", *upgrade(*headers, *resuming(3)))
             assert (response.status, response.headers["acp-gateway"]) == (401, ["unauthorized"])
         link = {"connectionId": LINK, "received": 3}
         for answer in [await answer_to(lines, hello(token=shown, resume=link)) for shown in (None, secret)]:
@@ -791,9 +795,9 @@ async def test_a_link_is_resumed_with_a_token_that_is_valid_now(gateway: Echoing
 
 async def test_a_hello_asks_for_a_link_that_can_be_resumed(gateway: EchoingGateway) -> None:
     token = gateway.token()
-    async with listening(TCP, gateway) as door:
+    async with listening(TCP, gateway) as listener:
         for connect_request in ({}, {"connectionId": None}, {"received": 0}):
-            async with connected(door) as lines:
+            async with connected(listener) as lines:
                 await lines.send(hello(token=token, agent="second", resume=connect_request))
                 result = json.loads(await lines.receive())["result"]
                 assert result == {"connectionId": gateway.served[-1].link_id, "received": 0}
@@ -806,7 +810,7 @@ async def test_a_hello_that_does_not_ask_for_a_link_that_can_be_resumed_sees_non
     params: dict[str, Any], gateway: EchoingGateway
 ) -> None:
     gateway.links[LINK] = 7
-    async with listening(TCP, gateway) as door, connected(door) as lines:
+    async with listening(TCP, gateway) as listener, connected(listener) as lines:
         await lines.send(hello(token=gateway.token(), **params))
         result = json.loads(await lines.receive())["result"]
     assert list(result) == ["connectionId"]
@@ -819,7 +823,7 @@ async def test_a_hello_that_does_not_ask_for_a_link_that_can_be_resumed_sees_non
 async def test_a_hello_resumes_a_link_whatever_else_it_asks_for(link: dict[str, Any], gateway: EchoingGateway) -> None:
     gateway.links[LINK] = 4711
     token = gateway.token("first")
-    async with listening(TCP, gateway) as door, connected(door) as lines:
+    async with listening(TCP, gateway) as listener, connected(listener) as lines:
         await lines.send_batch([hello(token=token, agent="third", session="x", resume=link), PING])
         assert json.loads(await lines.receive())["result"] == {"connectionId": LINK, "received": 4711}
         assert await lines.receive() == PING
@@ -835,7 +839,7 @@ async def test_a_hello_for_a_control_connection_has_no_link_that_could_be_resume
     link: dict[str, Any], gateway: EchoingGateway
 ) -> None:
     gateway.links[LINK] = 0
-    async with listening(TCP, gateway) as door, connected(door) as lines:
+    async with listening(TCP, gateway) as listener, connected(listener) as lines:
         await lines.send(hello(token=gateway.token(), control=True, resume=link))
         assert list(json.loads(await lines.receive())["result"]) == ["connectionId"]
     assert gateway.connect_requests == [ConnectRequest(control=True)]
@@ -868,8 +872,8 @@ async def test_an_invalid_resume_request_in_a_hello_is_an_invalid_params_error(
 ) -> None:
     gateway.links[LINK] = 0
     token = gateway.token()
-    async with listening(TCP, gateway) as door:
-        answer = await answer_to(door, hello(token=token, resume=link))
+    async with listening(TCP, gateway) as listener:
+        answer = await answer_to(listener, hello(token=token, resume=link))
     assert answer["error"]["code"] == -32602
     assert answer["error"]["data"] == {"reason": "protocol"}
     assert (gateway.served, gateway.resumed) == ([], [])
@@ -899,8 +903,8 @@ async def test_a_link_that_cannot_be_resumed_is_refused_with_the_same_number_on_
     caplog.set_level(logging.INFO)
     gateway.links[LINK] = error
     token = gateway.token()
-    async with listening(WS, gateway) as door, open_next(TCP, gateway) as lines:
-        by_upgrade = await ask(door, "/acp", *upgrade(bearer(token), *resuming(3)))
+    async with listening(WS, gateway) as listener, open_next(TCP, gateway) as lines:
+        by_upgrade = await ask(listener, "/acp", *upgrade(bearer(token), *resuming(3)))
         by_line = await answer_to(lines, hello(token=token, resume={"connectionId": LINK, "received": 3}))
     assert (by_upgrade.status, by_upgrade.headers["acp-gateway"], by_upgrade.body) == (status, [reason], "because\n")
     assert ("www-authenticate" in by_upgrade.headers) == (status == 401)
@@ -917,8 +921,8 @@ async def test_a_bug_in_a_link_that_is_resumed_is_logged_and_the_connection_clos
 ) -> None:
     gateway.links[LINK] = 0
     gateway.bug = ZeroDivisionError
-    async with listening(url, gateway) as door:
-        link = await dial_link(destination(door, gateway.token()), Timing(), Resume(LINK))
+    async with listening(url, gateway) as listener:
+        link = await dial_link(destination(listener, gateway.token()), Timing(), Resume(LINK))
         with pytest.raises((trio.EndOfChannel, trio.BrokenResourceError)):
             await link.stream.receive()
         await link.stream.aclose()
@@ -932,8 +936,8 @@ async def test_the_programs_own_client_opens_a_link_and_resumes_it(
     scheme: str, unix: str, gateway: EchoingGateway
 ) -> None:
     token = None if scheme == "unix" else gateway.token()
-    async with listening({"unix": unix, "tcp": TCP, "ws": WS}[scheme], gateway) as door:
-        target = replace(destination(door, token), agent="second")
+    async with listening({"unix": unix, "tcp": TCP, "ws": WS}[scheme], gateway) as listener:
+        target = replace(destination(listener, token), agent="second")
         link = await dial_link(target, Timing(), Resume())
         assert link.connection_id is not None
         assert link.received == 0
@@ -973,18 +977,18 @@ async def test_the_programs_own_client_learns_why_a_link_is_not_resumed(
 ) -> None:
     gateway.links[LINK] = error
     token = None if scheme == "unix" else gateway.token()
-    async with listening({"unix": unix, "tcp": TCP, "ws": WS}[scheme], gateway) as door:
+    async with listening({"unix": unix, "tcp": TCP, "ws": WS}[scheme], gateway) as listener:
         with pytest.raises(AccessError, match="because") as caught:
-            await dial_link(destination(door, token), Timing(), Resume(LINK, 3))
+            await dial_link(destination(listener, token), Timing(), Resume(LINK, 3))
     assert type(caught.value) is type(error)
 
 
 @pytest.mark.parametrize("url", [TCP, WS])
 async def test_the_programs_own_client_need_not_ask_for_a_link(url: str, gateway: EchoingGateway) -> None:
     token = gateway.token()
-    async with listening(url, gateway) as door:
-        await (await dial(destination(door, token), Timing())).aclose()
-        asking = await dial_link(destination(door, token, control=True), Timing(), Resume())
+    async with listening(url, gateway) as listener:
+        await (await dial(destination(listener, token), Timing())).aclose()
+        asking = await dial_link(destination(listener, token, control=True), Timing(), Resume())
         await asking.stream.aclose()
     assert asking.received is None
     assert gateway.links == {}

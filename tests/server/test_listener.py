@@ -47,15 +47,15 @@ from tests.server.echoing import (
 
 @pytest.fixture(autouse=True)
 def no_bug_showed(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
-    """Doors log bugs and go on: a test that provokes one clears the log."""
+    """Listeners log bugs and go on: a test that provokes one clears the log."""
     yield
     assert not [record for record in caplog.get_records("call") if record.levelno >= logging.ERROR]
 
 
 async def test_lines_over_tls(gateway: EchoingGateway, certificate: Path) -> None:
     context = client_context(ca=certificate / "cert.pem", pin=None)
-    async with listening(with_tls("tcp+tls://127.0.0.1:0", certificate), gateway) as door:
-        lines = LineStream(await connect_tcp("127.0.0.1", port_of(door), context), max_message_size=1 << 20)
+    async with listening(with_tls("tcp+tls://127.0.0.1:0", certificate), gateway) as listener:
+        lines = LineStream(await connect_tcp("127.0.0.1", port_of(listener), context), max_message_size=1 << 20)
         await lines.send_batch([hello(token=gateway.token()), PING])
         await lines.receive()
         assert await lines.receive() == PING
@@ -66,8 +66,8 @@ async def test_a_refusal_over_tls_reaches_a_client_that_has_sent_more(
     gateway: EchoingGateway, certificate: Path
 ) -> None:
     context = client_context(ca=certificate / "cert.pem", pin=None)
-    async with listening(with_tls("tcp+tls://127.0.0.1:0", certificate), gateway) as door:
-        lines = LineStream(await connect_tcp("127.0.0.1", port_of(door), context), max_message_size=1 << 20)
+    async with listening(with_tls("tcp+tls://127.0.0.1:0", certificate), gateway) as listener:
+        lines = LineStream(await connect_tcp("127.0.0.1", port_of(listener), context), max_message_size=1 << 20)
         await lines.send_batch([hello(token="wrong"), PING, PING])
         assert json.loads(await lines.receive())["error"]["code"] == 401
         await lines.aclose()
@@ -85,9 +85,9 @@ async def test_a_tls_connection_without_a_finished_handshake_is_closed(
     # A handshake takes milliseconds of computing: less time than this would end it before it is through.
     gateway = EchoingGateway(tmp_path / "state", spawner, handshake_timeout=0.3 if how == "late" else TIMEOUT)
     context = client_context(ca=certificate / "cert.pem", pin=None)
-    async with listening(with_tls("tcp+tls://127.0.0.1:0", certificate), gateway) as door:
+    async with listening(with_tls("tcp+tls://127.0.0.1:0", certificate), gateway) as listener:
         before = open_sockets()
-        stream = await connect_tcp("127.0.0.1", port_of(door), context)
+        stream = await connect_tcp("127.0.0.1", port_of(listener), context)
         if how == "bug":
             monkeypatch.delattr(TokenStore, "authenticate")
             await stream.send_some(memoryview(hello(token="x") + b"\n"))
@@ -104,9 +104,9 @@ async def test_who_does_not_speak_tls_is_closed_without_a_fuss(
     gateway: EchoingGateway, certificate: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
-    async with listening(with_tls("wss://127.0.0.1:0", certificate), gateway) as door:
+    async with listening(with_tls("wss://127.0.0.1:0", certificate), gateway) as listener:
         with pytest.raises((ValueError, IndexError, trio.BrokenResourceError)):
-            await ask(door, "/acp", *upgrade(bearer(gateway.token())))
+            await ask(listener, "/acp", *upgrade(bearer(gateway.token())))
     assert "no TLS handshake" in caplog.text
     assert not [record for record in caplog.records if record.levelno > logging.INFO]
     assert gateway.served == []
@@ -128,10 +128,10 @@ async def test_a_closed_listener_removes_its_unix_socket(unix: str, gateway: Ech
 async def test_a_second_close_does_not_remove_the_unix_socket_of_the_next_listener(
     unix: str, gateway: EchoingGateway, tmp_path: Path
 ) -> None:
-    door = await open_listener(ListenSection(url=unix), gateway)
-    door.close()
+    listener = await open_listener(ListenSection(url=unix), gateway)
+    listener.close()
     async with listening(unix, gateway):
-        door.close()
+        listener.close()
         assert (tmp_path / "socket").exists()
 
 
@@ -139,12 +139,12 @@ async def test_urls_of_a_listener_have_the_port_that_the_system_chose(
     unix: str, gateway: EchoingGateway, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
-    async with listening(WS, gateway) as door, open_next(unix, gateway) as other:
+    async with listening(WS, gateway) as listener, open_next(unix, gateway) as other:
         await trio.testing.wait_all_tasks_blocked()
-        assert door.urls == [f"ws://127.0.0.1:{port_of(door)}/acp"]
-        assert port_of(door) != 0
+        assert listener.urls == [f"ws://127.0.0.1:{port_of(listener)}/acp"]
+        assert port_of(listener) != 0
         assert other.urls == [unix]
-    assert set(caplog.messages) == {f"listening on {door.urls[0]}", f"listening on {unix}"}
+    assert set(caplog.messages) == {f"listening on {listener.urls[0]}", f"listening on {unix}"}
 
 
 @pytest.mark.parametrize("url", [WS, TCP])
@@ -152,11 +152,11 @@ async def test_a_bug_in_one_connection_is_logged_and_the_others_go_on(
     url: str, gateway: EchoingGateway, caplog: pytest.LogCaptureFixture
 ) -> None:
     token = gateway.token()
-    async with listening(TCP, gateway) as door, connected(door) as other:
+    async with listening(TCP, gateway) as listener, connected(listener) as other:
         await other.send(hello(token=token))
         await other.receive()
         gateway.bug = ZeroDivisionError
-        async with connected(door) as lines:
+        async with connected(listener) as lines:
             await lines.send(hello(token=token))
             assert "result" in json.loads(await lines.receive())
             with pytest.raises(trio.EndOfChannel):
@@ -175,12 +175,12 @@ async def test_a_bug_during_authentication_is_logged_and_other_connections_go_on
     def authenticate(*_: object) -> None:
         raise ZeroDivisionError
 
-    async with listening(WS, gateway) as door:
+    async with listening(WS, gateway) as listener:
         with monkeypatch.context() as patch:
             patch.setattr(gateway.tokens, "authenticate", authenticate)
             with pytest.raises((IndexError, trio.BrokenResourceError)):
-                await ask(door, "/acp", *upgrade(bearer("x")))
-        assert (await ask(door, "/acp", *upgrade(bearer(gateway.token())))).status == 101
+                await ask(listener, "/acp", *upgrade(bearer("x")))
+        assert (await ask(listener, "/acp", *upgrade(bearer(gateway.token())))).status == 101
     assert "ZeroDivisionError" in caplog.text
     assert [record.levelname for record in caplog.records] == ["ERROR"]
     caplog.clear()
@@ -204,8 +204,8 @@ async def test_a_bug_while_the_gateway_stops_does_not_keep_it_from_stopping(
             inside.set()
 
     monkeypatch.setattr(gateway, "serve", serve)
-    async with listening(TCP, gateway) as door:
-        lines = LineStream(await connect_tcp("127.0.0.1", port_of(door)), max_message_size=1 << 20)
+    async with listening(TCP, gateway) as listener:
+        lines = LineStream(await connect_tcp("127.0.0.1", port_of(listener)), max_message_size=1 << 20)
         await lines.send(hello(token=gateway.token()))
         await inside.wait()
     await lines.aclose()

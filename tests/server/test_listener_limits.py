@@ -78,7 +78,7 @@ def gateway(tmp_path: Path, spawner: Spawner) -> EchoingGateway:
 
 @pytest.fixture(autouse=True)
 def no_bug_showed(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
-    """Doors log bugs and go on: a test that provokes an error clears the log."""
+    """Listeners log bugs and go on: a test that provokes an error clears the log."""
     yield
     assert not [record for record in caplog.get_records("call") if record.levelno >= logging.ERROR]
 
@@ -104,7 +104,7 @@ def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def limit(gateway: EchoingGateway, **limits: Any) -> None:
-    """Give a gateway other limits, before its doors open."""
+    """Give a gateway other limits, before its listeners open."""
     gateway.config = replace(gateway.config, limits=LimitsSection(**limits))
 
 
@@ -131,21 +131,21 @@ async def test_a_page_that_has_its_own_name_resolve_to_loopback_gets_nothing(
     certificate: Path,
 ) -> None:
     token = gateway.token()
-    async with listening(with_tls(url, certificate), gateway) as door:
+    async with listening(with_tls(url, certificate), gateway) as listener:
         if url == WS:
-            response = await ask(door, path, *upgrade(bearer(token)), host=host)
+            response = await ask(listener, path, *upgrade(bearer(token)), host=host)
             assert (response.status, response.headers["acp-gateway"]) == (403, ["forbidden"])
         else:
-            answer = await ask_over_tls(door, certificate, path, *upgrade(bearer(token)), host=host)
+            answer = await ask_over_tls(listener, certificate, path, *upgrade(bearer(token)), host=host)
             assert answer.startswith("HTTP/1.1 403 ")
     assert gateway.served == []
 
 
 async def ask_over_tls(
-    door: Listener, authority: Path, target: str, *headers: str, host: str = "localhost", shown: Shown | None = None
+    listener: Listener, authority: Path, target: str, *headers: str, host: str = "localhost", shown: Shown | None = None
 ) -> str:
     """The answer to one HTTP request, up to the end or to where the frames begin."""
-    stream = await secure(door, authority, shown)
+    stream = await secure(listener, authority, shown)
     lines = [f"GET {target} HTTP/1.1", f"Host: {host}", *headers, "", ""]
     await stream.send_some(memoryview("\r\n".join(lines).encode()))
     received = b""
@@ -161,18 +161,18 @@ async def ask_over_tls(
     return received.decode()
 
 
-async def secure(door: Listener, authority: Path, shown: Shown | None = None) -> SocketBytes:
-    """A TLS connection to a door, whose certificate is in this folder."""
+async def secure(listener: Listener, authority: Path, shown: Shown | None = None) -> SocketBytes:
+    """A TLS connection to a listener, whose certificate is in this folder."""
     cert, key = shown or (None, None)
     context = client_context(ca=authority / "cert.pem", pin=None, cert=cert, key=key)
-    return await connect_tcp("127.0.0.1", port_of(door), context)
+    return await connect_tcp("127.0.0.1", port_of(listener), context)
 
 
 async def test_a_name_that_is_listed_is_one_of_the_gateways(gateway: EchoingGateway) -> None:
     section = ListenSection(url=WS, allowed_hosts=("gpu.example",))
-    async with listening(section, gateway) as door:
+    async with listening(section, gateway) as listener:
         for host in ("gpu.example:7443", "localhost", "127.0.0.1:1"):
-            assert (await ask(door, "/acp", *upgrade(bearer(gateway.token())), host=host)).status == 101
+            assert (await ask(listener, "/acp", *upgrade(bearer(gateway.token())), host=host)).status == 101
 
 
 # Refusals
@@ -190,9 +190,9 @@ async def test_nothing_tells_one_wrong_token_from_another(
     monkeypatch.setattr(gateway.tokens, "_now", lambda: now + 10)
     answers = set()
     shown = [once, over, mint(), mint("observer"), mint("guest"), "acpgw_x", "x", "", gateway.token()[:-1]]
-    async with listening(WS, gateway) as door, open_next(TCP, gateway) as lines:
+    async with listening(WS, gateway) as listener, open_next(TCP, gateway) as lines:
         for token in shown:
-            response = await ask(door, "/acp", *upgrade(bearer(token)))
+            response = await ask(listener, "/acp", *upgrade(bearer(token)))
             response.headers.pop("date")
             by_line = (await answer_to(lines, hello(token=token)))["error"]
             answers.add((response.status, str(response.headers), response.body, str(by_line)))
@@ -207,12 +207,12 @@ async def test_a_flood_of_wrong_tokens_does_not_lock_out_a_right_one(
 ) -> None:
     limit(gateway, failed_attempts=3)
     token = gateway.token()
-    async with listening(WS, gateway) as door:
-        answers = [await ask(door, "/acp", *upgrade(bearer(mint()))) for _ in range(50)]
+    async with listening(WS, gateway) as listener:
+        answers = [await ask(listener, "/acp", *upgrade(bearer(mint()))) for _ in range(50)]
         assert [answer.status for answer in answers] == [401] * 3 + [429] * 47
         assert answers[3].headers["acp-gateway"] == ["too_many_attempts"]
-        assert (await ask(door, "/acp", *upgrade(bearer(token)))).status == 101
-        assert (await ask(door, "/acp", *upgrade(bearer(mint())))).status == 429
+        assert (await ask(listener, "/acp", *upgrade(bearer(token)))).status == 101
+        assert (await ask(listener, "/acp", *upgrade(bearer(mint())))).status == 429
     assert [entry["event"] for entry in book.entries] == ["refused"] * 3 + ["authenticated", "refused"]
     assert book.entries[-1]["count"] == 48
     assert len(caplog.records) == 4
@@ -223,11 +223,11 @@ async def test_a_flood_of_wrong_hellos_does_not_lock_out_a_right_one(
     gateway: EchoingGateway,
 ) -> None:
     limit(gateway, failed_attempts=3)
-    async with listening(TCP, gateway) as door:
-        answers = [await answer_to(door, hello(token=mint())) for _ in range(10)]
+    async with listening(TCP, gateway) as listener:
+        answers = [await answer_to(listener, hello(token=mint())) for _ in range(10)]
         assert [answer["error"]["code"] for answer in answers] == [401] * 3 + [429] * 7
         assert answers[-1]["error"]["data"] == {"reason": "too_many_attempts"}
-        async with connected(door) as lines:
+        async with connected(listener) as lines:
             assert await is_let_in(lines, token=gateway.token())
 
 
@@ -237,13 +237,13 @@ async def test_a_right_token_that_asks_for_the_wrong_thing_is_slowed_down_alone(
 ) -> None:
     limit(gateway, failed_attempts=2)
     token, other = gateway.token("first"), gateway.token("first")
-    async with listening(TCP, gateway) as door:
+    async with listening(TCP, gateway) as listener:
         codes = [
-            (await answer_to(door, hello(token=each, agent=agent)))["error"]["code"]
+            (await answer_to(listener, hello(token=each, agent=agent)))["error"]["code"]
             for each, agent in ((token, "second"), (token, "none"), (token, "second"), (other, "second"))
         ]
         assert codes == [403, 404, 429, 403]
-        async with connected(door) as lines:
+        async with connected(listener) as lines:
             assert await is_let_in(lines, token=token)
 
 
@@ -252,10 +252,10 @@ async def test_the_answer_waits_and_the_socket_is_idle_meanwhile(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     limit(gateway, failed_attempts=1)
-    async with listening(TCP, gateway) as door:
-        assert (await answer_to(door, hello(token="x")))["error"]["code"] == 401
+    async with listening(TCP, gateway) as listener:
+        assert (await answer_to(listener, hello(token="x")))["error"]["code"] == 401
         began = trio.current_time()
-        assert (await answer_to(door, hello(token="x")))["error"]["code"] == 429
+        assert (await answer_to(listener, hello(token="x")))["error"]["code"] == 429
         assert 1.0 <= trio.current_time() - began < 1.5
 
 
@@ -269,15 +269,15 @@ async def test_failed_attempts_behind_a_trusted_proxy_are_counted_per_forwarded_
     gateway = EchoingGateway(tmp_path / "state", spawner, trusted_proxies=proxies)
     gateway.audit = book = Book()
     limit(gateway, failed_attempts=2, handshakes_per_address=1)
-    async with listening(WS, gateway) as door, connected(door), connected(door):
+    async with listening(WS, gateway) as listener, connected(listener), connected(listener):
 
         async def wrong(address: str) -> int:
-            return (await ask(door, "/acp", *upgrade(f"X-Forwarded-For: {address}"))).status
+            return (await ask(listener, "/acp", *upgrade(f"X-Forwarded-For: {address}"))).status
 
         assert [await wrong("made up, 192.0.2.1") for _ in range(3)] == [401, 401, 429]
         assert await wrong("192.0.2.2") == 401
         assert await wrong("nonsense") == 401
-        response = await ask(door, "/acp", *upgrade(bearer(gateway.token()), "X-Forwarded-For: 192.0.2.1"))
+        response = await ask(listener, "/acp", *upgrade(bearer(gateway.token()), "X-Forwarded-For: 192.0.2.1"))
         assert response.status == 101
     addresses = [entry["address"] for entry in book.entries]
     assert addresses == ["192.0.2.1", "192.0.2.1", "192.0.2.2", "127.0.0.1", "192.0.2.1", "192.0.2.1"]
@@ -287,8 +287,8 @@ async def test_failed_attempts_behind_a_trusted_proxy_are_counted_per_forwarded_
 @pytest.mark.usefixtures("hasty")
 async def test_who_is_no_trusted_proxy_does_not_choose_an_address(gateway: EchoingGateway) -> None:
     limit(gateway, failed_attempts=1)
-    async with listening(WS, gateway) as door:
-        answers = [await ask(door, "/acp", *upgrade(f"X-Forwarded-For: 192.0.2.{number}")) for number in range(3)]
+    async with listening(WS, gateway) as listener:
+        answers = [await ask(listener, "/acp", *upgrade(f"X-Forwarded-For: 192.0.2.{number}")) for number in range(3)]
     assert [answer.status for answer in answers] == [401, 429, 429]
 
 
@@ -301,8 +301,8 @@ async def test_a_gateway_that_is_full_says_so_with_the_same_number_on_either_way
 
     monkeypatch.setattr(gateway, "admit", admit)
     token = gateway.token()
-    async with listening(WS, gateway) as door, open_next(TCP, gateway) as lines:
-        by_upgrade = await ask(door, "/acp", *upgrade(bearer(token)))
+    async with listening(WS, gateway) as listener, open_next(TCP, gateway) as lines:
+        by_upgrade = await ask(listener, "/acp", *upgrade(bearer(token)))
         by_line = (await answer_to(lines, hello(token=token)))["error"]
     assert (by_upgrade.status, by_upgrade.headers["acp-gateway"]) == (503, ["busy"])
     assert (by_line["code"], by_line["data"]) == (503, {"reason": "busy"})
@@ -317,11 +317,11 @@ async def test_the_audit_knows_who_came_in_and_who_did_not(
     tmp_path: Path,
 ) -> None:
     entry, token = gateway.tokens.create("laptop", "ann", None, role="observer")
-    async with listening(WS, gateway) as door, open_next(f"unix://{tmp_path}/socket", gateway) as local:
-        await ask(door, "/acp", *upgrade(bearer(token)))
-        await ask(door, "/acp?agent=none", *upgrade(bearer(token)))
-        await ask(door, "/acp", *upgrade(bearer("wrong")))
-        await ask(door, "/healthz")
+    async with listening(WS, gateway) as listener, open_next(f"unix://{tmp_path}/socket", gateway) as local:
+        await ask(listener, "/acp", *upgrade(bearer(token)))
+        await ask(listener, "/acp?agent=none", *upgrade(bearer(token)))
+        await ask(listener, "/acp", *upgrade(bearer("wrong")))
+        await ask(listener, "/healthz")
         async with connected(local) as lines:
             await lines.send(hello())
             await lines.receive()
@@ -330,7 +330,7 @@ async def test_the_audit_knows_who_came_in_and_who_did_not(
         "event": "authenticated",
         "connection": gateway.served[0].name,
         "address": "127.0.0.1",
-        "listener": door.urls[0],
+        "listener": listener.urls[0],
         "credential": f"token {entry.id}",
         "identity": "ann",
         "role": "observer",
@@ -352,8 +352,8 @@ async def test_a_link_that_goes_on_is_known_to_the_audit_by_its_name(
 ) -> None:
     gateway.links["the-links-id"] = 7
     headers = ["Acp-Connection-Id: the-links-id", "Acp-Gateway-Resume: 3"]
-    async with listening(WS, gateway) as door:
-        await ask(door, "/acp", *upgrade(bearer(gateway.token()), *headers))
+    async with listening(WS, gateway) as listener:
+        await ask(listener, "/acp", *upgrade(bearer(gateway.token()), *headers))
     (entry,) = book.entries
     assert entry["connection"] == gateway.resumed[0].name
     assert entry["connection"].startswith("the-link (127.0.0.1:")
@@ -376,11 +376,11 @@ def many_descriptors() -> Iterator[None]:
 
 
 @asynccontextmanager
-async def silent(door: Listener, count: int, said: bytes = b"") -> AsyncIterator[list[trio.SocketStream]]:
+async def silent(listener: Listener, count: int, said: bytes = b"") -> AsyncIterator[list[trio.SocketStream]]:
     """So many connections that say no more than this."""
     streams = []
     for _ in range(count):
-        stream = await trio.open_tcp_stream("127.0.0.1", port_of(door))
+        stream = await trio.open_tcp_stream("127.0.0.1", port_of(listener))
         streams.append(stream)
         try:
             await stream.send_all(said)
@@ -413,15 +413,15 @@ async def test_a_thousand_silent_connections_do_not_keep_valid_tokens_out(
     token = gateway.token()
     before = len(open_descriptors())
     with many_descriptors():
-        async with listening(TCP, gateway) as lines_door, connected(lines_door) as inside:
+        async with listening(TCP, gateway) as line_listener, connected(line_listener) as inside:
             assert await is_let_in(inside, token=token)
-            async with open_next(with_tls(url, certificate), gateway) as door, silent(door, count) as streams:
-                async with connected(lines_door) as newcomer:
+            async with open_next(with_tls(url, certificate), gateway) as listener, silent(listener, count) as streams:
+                async with connected(line_listener) as newcomer:
                     assert await is_let_in(newcomer, token=token)
                 if url == WS:
-                    assert (await ask(door, "/acp", *upgrade(bearer(token)))).status == 101
+                    assert (await ask(listener, "/acp", *upgrade(bearer(token)))).status == 101
                 if url == WSS:
-                    answer = await ask_over_tls(door, certificate, "/acp", *upgrade(bearer(token)))
+                    answer = await ask_over_tls(listener, certificate, "/acp", *upgrade(bearer(token)))
                     assert answer.startswith("HTTP/1.1 101 ")
                 for stream in streams[: count - 40]:
                     assert await is_closed(stream)
@@ -436,7 +436,7 @@ async def test_of_an_address_with_too_many_the_oldest_is_closed_at_once(
     gateway: EchoingGateway,
 ) -> None:
     limit(gateway, handshakes_per_address=2)
-    async with listening(TCP, gateway) as door, silent(door, 3) as streams:
+    async with listening(TCP, gateway) as listener, silent(listener, 3) as streams:
         assert await is_closed(streams[0])
         for stream in streams[1:]:
             lines = LineStream(SocketBytes(detached(stream)), max_message_size=1 << 20)
@@ -453,10 +453,10 @@ def detached(stream: trio.SocketStream) -> socket.socket:
 async def test_who_has_come_in_is_never_closed_for_others(gateway: EchoingGateway) -> None:
     limit(gateway, handshakes_per_address=2, max_handshakes=2)
     token = gateway.token()
-    async with listening(TCP, gateway) as door, connected(door) as one, connected(door) as other:
+    async with listening(TCP, gateway) as listener, connected(listener) as one, connected(listener) as other:
         assert await is_let_in(one, token=token)
         assert await is_let_in(other, token=token)
-        async with silent(door, 20):
+        async with silent(listener, 20):
             for lines in (one, other):
                 await lines.send(PING)
                 assert await lines.receive() == PING
@@ -468,14 +468,14 @@ async def test_where_the_system_has_no_more_descriptors_those_who_are_in_go_on(
 ) -> None:
     token = gateway.token()
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    async with listening(TCP, gateway) as door, connected(door) as inside:
+    async with listening(TCP, gateway) as listener, connected(listener) as inside:
         assert await is_let_in(inside, token=token)
         newcomer = socket.socket()
         free = os.dup(0)
         os.close(free)
         resource.setrlimit(resource.RLIMIT_NOFILE, (free, hard))
         try:
-            newcomer.connect(("127.0.0.1", port_of(door)))
+            newcomer.connect(("127.0.0.1", port_of(listener)))
             while not caplog.records:
                 await inside.send(PING)
                 assert await inside.receive() == PING
@@ -508,8 +508,8 @@ async def test_who_sends_byte_after_byte_is_closed_in_time(
     certificate: Path,
     autojump_clock: trio.testing.MockClock,
 ) -> None:
-    async with listening(with_tls(url, certificate), gateway) as door:
-        stream = await trio.open_tcp_stream("127.0.0.1", port_of(door))
+    async with listening(with_tls(url, certificate), gateway) as listener:
+        stream = await trio.open_tcp_stream("127.0.0.1", port_of(listener))
         with pytest.raises(trio.BrokenResourceError):
             await trickle(stream, said)
         assert 10 <= trio.current_time() <= 13
@@ -540,12 +540,12 @@ async def test_a_request_that_is_too_large_is_refused_before_it_is_read_to_its_e
     gateway: EchoingGateway,
 ) -> None:
     token = gateway.token()
-    async with listening(WS, gateway) as door:
-        assert (await ask(door, "/acp", *upgrade(bearer(token)), *headers)).status == status
-        assert (await ask(door, "/" + "x" * 9000)).status == 414
+    async with listening(WS, gateway) as listener:
+        assert (await ask(listener, "/acp", *upgrade(bearer(token)), *headers)).status == status
+        assert (await ask(listener, "/" + "x" * 9000)).status == 414
         # A head of the size that all the token's and editors' headers together may have.
         small = [f"X-{number}: {'x' * 5000}" for number in range(HEAD_SIZE // 6000)]
-        assert (await ask(door, "/acp", *upgrade(bearer(token)), *small)).status == 101
+        assert (await ask(listener, "/acp", *upgrade(bearer(token)), *small)).status == 101
     assert len(gateway.served) == 1
 
 
@@ -554,10 +554,10 @@ async def test_nothing_is_unpacked_that_a_client_has_packed(gateway: EchoingGate
     bomb = packer.compress(bytes(100 << 20)) + packer.flush(zlib.Z_SYNC_FLUSH)
     offer = {"Sec-WebSocket-Extensions": "permessage-deflate; client_max_window_bits"}
     used = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    async with listening(WS, gateway) as door:
+    async with listening(WS, gateway) as listener:
         websocket = await connect_websocket(
-            await connect_tcp("127.0.0.1", port_of(door)),
-            WebSocketURI(False, "127.0.0.1", port_of(door), "/acp", ""),
+            await connect_tcp("127.0.0.1", port_of(listener)),
+            WebSocketURI(False, "127.0.0.1", port_of(listener), "/acp", ""),
             {"Authorization": f"Bearer {gateway.token()}"} | offer,
             max_message_size=1 << 20,
             timing=Timing(),
@@ -608,8 +608,10 @@ async def test_a_certificate_is_as_good_as_a_token(
     certificate: Path,
     tmp_path: Path,
 ) -> None:
-    async with listening(vouched, gateway) as door:
-        answer = await ask_over_tls(door, certificate, "/acp", *upgrade(), shown=authority.issue(tmp_path / "ann", ANN))
+    async with listening(vouched, gateway) as listener:
+        answer = await ask_over_tls(
+            listener, certificate, "/acp", *upgrade(), shown=authority.issue(tmp_path / "ann", ANN)
+        )
     assert answer.startswith("HTTP/1.1 101 ")
     (served,) = gateway.served
     assert (served.access.identity, served.access.role, served.agent) == ("ann", "observer", "second")
@@ -625,8 +627,8 @@ async def test_a_client_certificate_authenticates_line_connections_as_well(
     certificate: Path,
     tmp_path: Path,
 ) -> None:
-    async with listening(replace(vouched, url=TLS), gateway) as door:
-        stream = await secure(door, certificate, shown=authority.issue(tmp_path / "ann", ANN))
+    async with listening(replace(vouched, url=TLS), gateway) as listener:
+        stream = await secure(listener, certificate, shown=authority.issue(tmp_path / "ann", ANN))
         lines = LineStream(stream, max_message_size=1 << 20)
         assert await is_let_in(lines)
         await lines.aclose()
@@ -642,9 +644,9 @@ async def test_a_token_goes_before_the_certificate_that_is_shown_with_it(
 ) -> None:
     ann = authority.issue(tmp_path / "ann", ANN)
     token = gateway.tokens.create("phone", "bob", None)[1]
-    async with listening(vouched, gateway) as door:
-        right = await ask_over_tls(door, certificate, "/acp", *upgrade(bearer(token)), shown=ann)
-        wrong = await ask_over_tls(door, certificate, "/acp", *upgrade(bearer(mint())), shown=ann)
+    async with listening(vouched, gateway) as listener:
+        right = await ask_over_tls(listener, certificate, "/acp", *upgrade(bearer(token)), shown=ann)
+        wrong = await ask_over_tls(listener, certificate, "/acp", *upgrade(bearer(mint())), shown=ann)
     assert (right.split()[1], wrong.split()[1]) == ("101", "401")
     (served,) = gateway.served
     assert (served.access.identity, served.access.certificate, served.access.expires) == ("bob", None, None)
@@ -660,17 +662,17 @@ async def test_a_client_certificate_that_is_not_listed_does_not_authenticate(
 ) -> None:
     stranger = authority.issue(tmp_path / "stranger", name())
     ann = authority.issue(tmp_path / "ann", ANN)
-    async with listening(vouched, gateway) as door:
+    async with listening(vouched, gateway) as listener:
         answers = [
-            await ask_over_tls(door, certificate, "/acp", *upgrade()),
-            await ask_over_tls(door, certificate, "/acp", *upgrade(), shown=stranger),
-            await ask_over_tls(door, certificate, "/acp", *upgrade(bearer(mint())), shown=stranger),
+            await ask_over_tls(listener, certificate, "/acp", *upgrade()),
+            await ask_over_tls(listener, certificate, "/acp", *upgrade(), shown=stranger),
+            await ask_over_tls(listener, certificate, "/acp", *upgrade(bearer(mint())), shown=stranger),
         ]
         # One whose time is over, in a TLS session that began before.
         monkeypatch.setattr(
             "acp_gateway.server.authentication.certificate_end", lambda der: min(certificate_end(der), 1.0)
         )
-        answers.append(await ask_over_tls(door, certificate, "/acp", *upgrade(), shown=ann))
+        answers.append(await ask_over_tls(listener, certificate, "/acp", *upgrade(), shown=ann))
     assert {re.sub("Date: .*", "", answer) for answer in answers} == {re.sub("Date: .*", "", answers[0])}
     assert answers[0].startswith("HTTP/1.1 401 ")
     assert gateway.served == []
@@ -686,25 +688,25 @@ async def test_a_revoked_certificate_opens_nothing_and_a_reload_ends_what_it_has
     ann, again = authority.issue(tmp_path / "ann", ANN), authority.issue(tmp_path / "again", ANN)
     crl = authority.revoke(tmp_path / "revoked.pem")
     section = replace(vouched, client_crl=crl)
-    async with listening(section, gateway) as door:
-        assert (await ask_over_tls(door, certificate, "/acp", *upgrade(), shown=ann)).startswith("HTTP/1.1 101 ")
+    async with listening(section, gateway) as listener:
+        assert (await ask_over_tls(listener, certificate, "/acp", *upgrade(), shown=ann)).startswith("HTTP/1.1 101 ")
         (served,) = gateway.served
         assert gateway.connections._closing_reason(served.access) is None
         authority.revoke(crl, ann[0])
-        door.reload()
+        listener.reload()
         assert gateway.connections._closing_reason(served.access) is REVOKED_CERTIFICATE
-        refused = await ask_over_tls(door, certificate, "/acp", *upgrade(), shown=ann)
+        refused = await ask_over_tls(listener, certificate, "/acp", *upgrade(), shown=ann)
         assert refused.startswith("HTTP/1.1 401 ")
         assert "this client certificate was revoked" in refused
         # A token beside it still counts, and so does a certificate of the same name with another number.
         answers = [
-            await ask_over_tls(door, certificate, "/acp", *upgrade(bearer(gateway.token())), shown=ann),
-            await ask_over_tls(door, certificate, "/acp", *upgrade(), shown=again),
+            await ask_over_tls(listener, certificate, "/acp", *upgrade(bearer(gateway.token())), shown=ann),
+            await ask_over_tls(listener, certificate, "/acp", *upgrade(), shown=again),
         ]
         assert [answer[:13] for answer in answers] == ["HTTP/1.1 101 "] * 2
         crl.write_bytes(b"")
         with pytest.raises(ConfigError, match="holds no certificate revocation list"):
-            door.reload()
+            listener.reload()
         assert gateway.connections._closing_reason(served.access) is REVOKED_CERTIFICATE
 
 
@@ -720,19 +722,19 @@ async def test_a_reload_reads_the_revocations_whatever_is_wrong_with_its_own_cer
     used = tmp_path / "used"
     used.symlink_to(certificate)
     section = replace(vouched, client_crl=crl, cert=used / "cert.pem", key=used / "key.pem")
-    async with listening(section, gateway) as door:
+    async with listening(section, gateway) as listener:
         authority.revoke(crl, ann[0])
         used.unlink()
         with pytest.raises(ConfigError, match=r"cert\.pem: cannot be read"):
-            door.reload()
-        refused = await ask_over_tls(door, certificate, "/acp", *upgrade(), shown=ann)
+            listener.reload()
+        refused = await ask_over_tls(listener, certificate, "/acp", *upgrade(), shown=ann)
         assert "this client certificate was revoked" in refused
         create_certificate(["127.0.0.1"], tmp_path / "new")
         used.symlink_to("new")
         crl.write_bytes(b"")
         with pytest.raises(ConfigError, match="holds no certificate revocation list"):
-            door.reload()
-        await (await secure(door, tmp_path / "new")).aclose()
+            listener.reload()
+        await (await secure(listener, tmp_path / "new")).aclose()
 
 
 async def test_a_certificate_of_another_authority_opens_nothing(
@@ -744,13 +746,13 @@ async def test_a_certificate_of_another_authority_opens_nothing(
 ) -> None:
     caplog.set_level(logging.INFO)
     other = Authority("the clients' authority").issue(tmp_path / "other", ANN)
-    async with listening(vouched, gateway) as door:
-        assert await ask_over_tls(door, certificate, "/acp", *upgrade(), shown=other) == ""
+    async with listening(vouched, gateway) as listener:
+        assert await ask_over_tls(listener, certificate, "/acp", *upgrade(), shown=other) == ""
     assert gateway.served == []
     assert "no TLS handshake" in caplog.text
 
 
-# The door's own certificate
+# The listener's own certificate
 
 
 async def test_a_reloaded_certificate_is_shown_to_new_connections_and_keeps_open_ones(
@@ -766,20 +768,20 @@ async def test_a_reloaded_certificate_is_shown_to_new_connections_and_keeps_open
         folder: spki_pin(ssl.PEM_cert_to_DER_cert((tmp_path / folder / "cert.pem").read_text()))
         for folder in ("old", "new")
     }
-    async with listening(section, gateway) as door:
-        before = await secure(door, tmp_path / "old")
+    async with listening(section, gateway) as listener:
+        before = await secure(listener, tmp_path / "old")
         assert spki_pin(before.peer_certificate or b"") == pins["old"]
         inside = LineStream(before, max_message_size=1 << 20)
         assert await is_let_in(inside, token=token)
         used.unlink()
         used.symlink_to("nowhere")
         with pytest.raises(ConfigError, match=r"cert\.pem: cannot be read"):
-            door.reload()
-        await (await secure(door, tmp_path / "old")).aclose()
+            listener.reload()
+        await (await secure(listener, tmp_path / "old")).aclose()
         used.unlink()
         used.symlink_to("new")
-        door.reload()
-        after = await secure(door, tmp_path / "new")
+        listener.reload()
+        after = await secure(listener, tmp_path / "new")
         assert spki_pin(after.peer_certificate or b"") == pins["new"]
         lines = LineStream(after, max_message_size=1 << 20)
         assert await is_let_in(lines, token=token)
@@ -790,20 +792,20 @@ async def test_a_reloaded_certificate_is_shown_to_new_connections_and_keeps_open
 
 
 async def test_reload_of_a_listener_without_tls_changes_nothing(gateway: EchoingGateway) -> None:
-    async with listening(TCP, gateway) as door:
-        door.reload()
-        async with connected(door) as lines:
+    async with listening(TCP, gateway) as listener:
+        listener.reload()
+        async with connected(listener) as lines:
             assert await is_let_in(lines, token=gateway.token())
 
 
 async def test_a_listener_uses_an_inherited_socket(gateway: EchoingGateway) -> None:
     given = socket.create_server(("127.0.0.1", 0))
     url = f"tcp://127.0.0.1:{given.getsockname()[1]}"
-    door = await open_listener(ListenSection(url=url), gateway, [given])
-    assert door.urls == [url]
+    listener = await open_listener(ListenSection(url=url), gateway, [given])
+    assert listener.urls == [url]
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(door.run, nursery)
+        nursery.start_soon(listener.run, nursery)
         with trio.fail_after(TIMEOUT):
-            async with connected(door) as lines:
+            async with connected(listener) as lines:
                 assert await is_let_in(lines, token=gateway.token())
         nursery.cancel_scope.cancel()

@@ -58,28 +58,28 @@ def make(book: Book, tmp_path: Path, **settings: Any) -> Refusals:
     return Refusals(GatewaySection(state_dir=tmp_path, **settings), limits, book)
 
 
-def visitor(address: str = "192.0.2.1", name: str = "c1") -> PendingConnection:
+def pending(address: str = "192.0.2.1", name: str = "c1") -> PendingConnection:
     listener = "wss://gpu:7443/acp"
     return PendingConnection(name=name, address=address, listener=listener, network=address, limited=True)
 
 
 def wrong(refusals: Refusals, address: str = "192.0.2.1", presented: str | None = None) -> AccessError:
     """Return the error for a connection without a valid credential."""
-    return refusals.refuse(visitor(address), Unauthorized("no"), presented=presented, credential=None).error
+    return refusals.refuse(pending(address), Unauthorized("no"), presented=presented, credential=None).error
 
 
 # Counting
 
 
 async def test_over_the_count_an_address_is_told_so_and_late(refusals: Refusals) -> None:
-    told = [refusals.refuse(visitor(), Unauthorized("no"), presented=None, credential=None) for _ in range(LIMIT + 2)]
+    told = [refusals.refuse(pending(), Unauthorized("no"), presented=None, credential=None) for _ in range(LIMIT + 2)]
     assert [type(refusal.error) for refusal in told] == [Unauthorized] * LIMIT + [TooManyAttempts] * 2
     assert [refusal.delay for refusal in told] == [0.0] * LIMIT + [REFUSAL_DELAY] * 2
 
 
 async def test_the_answer_comes_before_the_handshake_is_given_up(book: Book, tmp_path: Path) -> None:
     refusals = make(book, tmp_path, handshake_timeout=0.5)
-    told = [refusals.refuse(visitor(), Unauthorized("no"), presented=None, credential=None) for _ in range(LIMIT + 1)]
+    told = [refusals.refuse(pending(), Unauthorized("no"), presented=None, credential=None) for _ in range(LIMIT + 1)]
     assert told[-1].delay == 0.25
 
 
@@ -115,29 +115,29 @@ async def test_a_right_token_for_the_wrong_thing_is_counted_by_itself_alone(
     for _ in range(LIMIT + 1):
         wrong(refusals)
     told = [
-        refusals.refuse(visitor(f"192.0.2.{number}"), error, presented="acpgw_x", credential="token 1").error
+        refusals.refuse(pending(f"192.0.2.{number}"), error, presented="acpgw_x", credential="token 1").error
         for number in range(LIMIT + 1)
     ]
     assert told[:LIMIT] == [error] * LIMIT
     assert type(told[-1]) is TooManyAttempts
     # Neither does the address of these suffer for it, nor another token.
     assert type(wrong(refusals, "192.0.2.2")) is Unauthorized
-    assert refusals.refuse(visitor(), error, presented=None, credential="token 2").error is error
+    assert refusals.refuse(pending(), error, presented=None, credential="token 2").error is error
 
 
 @pytest.mark.parametrize("error", [TooFarBehind("no"), LinkGone("no"), LinkExpired("no"), Busy("no")])
-async def test_what_is_nobodys_fault_keeps_its_number_however_often(refusals: Refusals, error: AccessError) -> None:
+async def test_refusals_without_a_fault_of_the_client_keep_their_code(refusals: Refusals, error: AccessError) -> None:
     for _ in range(3 * LIMIT):
-        refusal = refusals.refuse(visitor(), error, presented=None, credential="token 1")
+        refusal = refusals.refuse(pending(), error, presented=None, credential="token 1")
         assert (refusal.error, refusal.delay) == (error, 0.0)
 
 
 async def test_all_are_told_the_same_over_the_count(refusals: Refusals) -> None:
     for error, credential in ((Unauthorized("a"), None), (Forbidden("b"), "token 1"), (UnknownAgent("c"), "token 2")):
         for _ in range(LIMIT):
-            refusals.refuse(visitor(), error, presented=None, credential=credential)
+            refusals.refuse(pending(), error, presented=None, credential=credential)
     texts = {
-        str(refusals.refuse(visitor(), error, presented=None, credential=credential).error)
+        str(refusals.refuse(pending(), error, presented=None, credential=credential).error)
         for error, credential in (
             (Unauthorized("a"), None),
             (Forbidden("b"), "token 1"),
@@ -153,7 +153,7 @@ async def test_all_are_told_the_same_over_the_count(refusals: Refusals) -> None:
 async def test_a_refusal_is_in_the_log_and_in_the_audit(
     refusals: Refusals, book: Book, caplog: pytest.LogCaptureFixture
 ) -> None:
-    refusals.refuse(visitor(), Forbidden("because"), presented="acpgw_secret", credential="token 1")
+    refusals.refuse(pending(), Forbidden("because"), presented="acpgw_secret", credential="token 1")
     (record,) = caplog.records
     assert (record.levelno, record.getMessage()) == (logging.WARNING, "c1: refused: because")
     assert book.entries == [
@@ -172,12 +172,12 @@ async def test_a_refusal_is_in_the_log_and_in_the_audit(
 async def test_a_laptop_that_has_slept_is_no_warning(
     refusals: Refusals, error: AccessError, caplog: pytest.LogCaptureFixture
 ) -> None:
-    refusals.refuse(visitor(), error, presented=None, credential="token 1")
+    refusals.refuse(pending(), error, presented=None, credential="token 1")
     assert [record.levelno for record in caplog.records] == [logging.INFO]
 
 
 async def test_who_comes_in_is_in_the_audit(refusals: Refusals, book: Book) -> None:
-    refusals.record_authenticated(visitor(), identity="ann")
+    refusals.record_authenticated(pending(), identity="ann")
     (entry,) = book.entries
     assert entry == {
         "event": "authenticated",
@@ -194,13 +194,13 @@ async def test_who_comes_in_again_and_again_is_one_entry_in_a_window(
     async with trio.open_nursery() as nursery:
         nursery.start_soon(refusals.report)
         for _ in range(MAX_SINGLE_ENTRIES + 500):
-            refusals.record_authenticated(visitor(), identity="ann", credential="token 1")
-        refusals.record_authenticated(visitor(), identity="bob", credential="token 2")
+            refusals.record_authenticated(pending(), identity="ann", credential="token 1")
+        refusals.record_authenticated(pending(), identity="bob", credential="token 2")
         assert [entry["identity"] for entry in book.entries] == ["ann"] * MAX_SINGLE_ENTRIES + ["bob"]
         await trio.sleep(WINDOW + 1)
-        gathered = {"event": "authenticated", "identity": "ann", "credential": "token 1", "count": 500}
-        assert book.entries[MAX_SINGLE_ENTRIES + 1 :] == [gathered]
-        refusals.record_authenticated(visitor(), identity="ann", credential="token 1")
+        aggregated = {"event": "authenticated", "identity": "ann", "credential": "token 1", "count": 500}
+        assert book.entries[MAX_SINGLE_ENTRIES + 1 :] == [aggregated]
+        refusals.record_authenticated(pending(), identity="ann", credential="token 1")
         assert book.entries[-1]["connection"] == "c1"
         nursery.cancel_scope.cancel()
 
@@ -261,9 +261,9 @@ async def test_further_refusals_are_logged_together_and_malformed_handshakes_are
     async with trio.open_nursery() as nursery:
         nursery.start_soon(refusals.report)
         for number in range(LIMIT + 10):
-            delay = refusals.refuse_malformed(visitor(), "refused: what is this?")
+            delay = refusals.refuse_malformed(pending(), "refused: what is this?")
             assert delay == (0.0 if number < LIMIT else REFUSAL_DELAY)
-            refusals.log_end(visitor(), "left")
+            refusals.log_end(pending(), "left")
         assert caplog.messages == ["c1: refused: what is this?", "c1: left"] * LIMIT
         await trio.sleep(WINDOW + 1)
         nursery.cancel_scope.cancel()

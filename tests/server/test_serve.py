@@ -167,10 +167,10 @@ async def test_clients_of_a_gateway_that_stops_do_not_wait_for_their_agents(
     async with trio.open_nursery() as nursery:
         (url,) = await nursery.start(partial(serve, make_config(state_dir, WS), dict(os.environ)))
         try:
-            with trio.fail_after(TIMEOUT) as patience:
+            with trio.fail_after(TIMEOUT) as deadline:
                 editor = Editor(await connect_web(url, token))
                 await editor.initialize()
-                patience.shield = True
+                deadline.shield = True
                 nursery.cancel_scope.cancel()
                 await editor.leave()
                 await trio.testing.wait_all_tasks_blocked()

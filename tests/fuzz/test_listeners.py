@@ -218,15 +218,15 @@ _payloads = st.one_of(
 frames = st.lists(st.builds(_frame, _payloads, _lies), min_size=1, max_size=6).map(b"".join)
 
 HELLO: Final = "_acp-gateway/hello"
-_WISHES: Final[tuple[dict[str, Any], ...]] = (
+_PARAMETERS: Final[tuple[dict[str, Any], ...]] = (
     *({}, {"agent": "fake"}, {"observe": True}, {"control": True}, {"control": True, "agent": "fake"}, {"resume": {}}),
     *({"agent": "other"}, {"agent": 5}, {"session": "nowhere"}, {"session": "s" * 2000}, {"control": "1"}, {"x": []}),
     *({"resume": {"connectionId": "x", "received": 3}}, {"resume": {"received": 1}}, {"resume": []}, {"observe": 1}),
     *({"resume": {"received": -1}}, {"token": "wrong"}, {"token": ""}, {"token": None}, {"token": 5}),
 )
 _hellos = st.builds(
-    lambda wish, how: message(how, id=Raw(b'"h"'), method=HELLO, params={"token": TOKEN.decode()} | wish),
-    st.sampled_from(_WISHES),
+    lambda parameters, how: message(how, id=Raw(b'"h"'), method=HELLO, params={"token": TOKEN.decode()} | parameters),
+    st.sampled_from(_PARAMETERS),
     st.one_of(st.just(()), st.just(()), st.lists(mutations, max_size=1)),
 )
 _right_hello = message(id=0, method=HELLO, params={"token": TOKEN.decode()})
@@ -341,14 +341,14 @@ def logged() -> Iterator[Log]:
 
 @dataclass
 class Site:
-    """An open door, and who is behind it."""
+    """An open listener, and who is behind it."""
 
     scheme: str
     port: int
     house: House
     log: Log
     clock: trio.testing.MockClock
-    door: Listener
+    listener: Listener
     session: str = "?"
     """Id of a session that only an honest client may know."""
     sockets: list[trio.SocketStream] = field(default_factory=list)
@@ -397,11 +397,11 @@ async def site(
     with logged() as log, trio.fail_after(100 * TIMEOUT):
         async with trio.open_nursery() as nursery:
             await nursery.start(gateway.run)
-            door = await open_listener(section, gateway)
-            nursery.start_soon(door.run, nursery)
-            port = urlsplit(door.urls[0]).port
+            listener = await open_listener(section, gateway)
+            nursery.start_soon(listener.run, nursery)
+            port = urlsplit(listener.urls[0]).port
             assert port is not None
-            there = Site(scheme, port, house, log, clock, door)
+            there = Site(scheme, port, house, log, clock, listener)
             try:
                 yield there
             finally:
@@ -470,7 +470,7 @@ class Honest:
 
 
 async def commit(site: Site, attack: Attack) -> bytes:
-    """Do it, and return all that is answered until the door has ended it."""
+    """Do it, and return all that is answered until the listener has ended it."""
     received = bytearray()
     try:
         stream = await site.connect(handshake=attack.handshake)
@@ -591,9 +591,9 @@ async def storm(
                         await attack_it(number)
                     else:
                         attacking.start_soon(attack_it, number)
-            if there.door._limiter._by_network:
+            if there.listener._limiter._by_network:
                 await trio.sleep(SILENCE)
-                assert not there.door._limiter._by_network
+                assert not there.listener._limiter._by_network
             hurrying.cancel_scope.cancel()
         for number, answer in answers.items():
             check(there, plan[number], answer)

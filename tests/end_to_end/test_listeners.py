@@ -63,7 +63,7 @@ def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
 @pytest.fixture(scope="module")
 def gateway(tmp_path_factory: pytest.TempPathFactory, authority: Authority) -> Iterator[RunningGateway]:
     """A gateway that knows two certificates and believes proxies on its own machine."""
-    directory = tmp_path_factory.mktemp("doors")
+    directory = tmp_path_factory.mktemp("listeners")
     (directory / "memory").mkdir()
     commands = {
         "memory": [sys.executable, str(AGENTS / "remembering_agent.py"), str(directory / "memory")],
@@ -116,7 +116,7 @@ def port_of(gateway: RunningGateway, transport: str) -> int:
     return port
 
 
-def knock(gateway: RunningGateway, token: str, *headers: str, host: str = "localhost", source: str = "") -> str:
+def upgrade_with(gateway: RunningGateway, token: str, *headers: str, host: str = "localhost", source: str = "") -> str:
     """Return the answer to a WebSocket upgrade, from an address of loopback that may be the client's own."""
     TRACES.note_tokens_in(token)
     request = ["GET /acp HTTP/1.1", f"Host: {host}", *upgrade(bearer(token)), *headers, "", ""]
@@ -299,7 +299,10 @@ def test_a_token_that_expires_closes_its_connection_and_nothing_tells_it_from_on
         "long": "x" * 3000,
     }
     answers = {
-        (undated(knock(gateway, token, source=f"127.0.1.{number}")), say_hello(gateway, token, f"127.0.1.{number}"))
+        (
+            undated(upgrade_with(gateway, token, source=f"127.0.1.{number}")),
+            say_hello(gateway, token, f"127.0.1.{number}"),
+        )
         for number, token in enumerate(wrong.values(), 1)
     }
     assert {(status(web), json.loads(line)["error"]["code"]) for web, line in answers} == {(401, 401)}
@@ -319,11 +322,11 @@ async def test_a_wrong_token_is_compared_with_every_one_there_is_in_constant_tim
         gateway = EchoingGateway(tmp_path / "state", spawner)
         tokens = [gateway.token() for _ in range(3)]
         monkeypatch.setattr(hmac, "compare_digest", compare)
-        async with listening(WS, gateway) as door:
+        async with listening(WS, gateway) as listener:
             # The first of them, one that differs in what stands last, and one that differs in everything.
             for token, outcome in ((tokens[0], 101), (mint(), 401), (tokens[0][:-1], 401)):
                 compared.clear()
-                assert (await ask(door, "/acp", *upgrade(bearer(token)))).status == outcome
+                assert (await ask(listener, "/acp", *upgrade(bearer(token)))).status == outcome
                 # Digests are compared, and no client can choose the beginning of one.
                 known = {digest(token) for token in tokens}
                 assert {entry for entry, _ in compared} == known
@@ -339,7 +342,9 @@ def test_a_page_that_has_its_own_name_lead_to_loopback_gets_nothing(
 ) -> None:
     # All of them from one address would soon be told nothing but that they are too many.
     source = f"127.0.2.{number}"
-    right, wrong = (undated(knock(gateway, token, host=host, source=source)) for token in (gateway.token, mint()))
+    right, wrong = (
+        undated(upgrade_with(gateway, token, host=host, source=source)) for token in (gateway.token, mint())
+    )
     assert right == wrong
     assert status(right) == 403
     health = f"GET /healthz HTTP/1.1\r\nHost: {host}\r\n\r\n".encode()
@@ -348,7 +353,7 @@ def test_a_page_that_has_its_own_name_lead_to_loopback_gets_nothing(
 
 @pytest.mark.parametrize("host", ["localhost", "LOCALHOST:1234", "127.0.0.1", "127.8.9.1:80", "[::1]", "box.localhost"])
 def test_loopback_has_many_names(host: str, gateway: RunningGateway) -> None:
-    assert status(knock(gateway, gateway.token, host=host)) == 101
+    assert status(upgrade_with(gateway, gateway.token, host=host)) == 101
 
 
 class Proxy(socketserver.ThreadingTCPServer):
@@ -405,12 +410,12 @@ def test_behind_a_proxy_each_client_is_counted_by_its_own_address(gateway: Runni
     with proxied(gateway) as behind:
         # Whatever else they claim.
         guesses = [
-            knock(behind, mint(), f"X-Forwarded-For: 192.0.2.{number}", source="127.0.3.1")
+            upgrade_with(behind, mint(), f"X-Forwarded-For: 192.0.2.{number}", source="127.0.3.1")
             for number in range(FAILED_ATTEMPTS + 1)
         ]
         assert [*map(status, guesses)] == [401] * FAILED_ATTEMPTS + [429]
-        assert status(knock(behind, mint(), source="127.0.3.2")) == 401
-        assert status(knock(behind, gateway.token, source="127.0.3.1")) == 101
+        assert status(upgrade_with(behind, mint(), source="127.0.3.2")) == 401
+        assert status(upgrade_with(behind, gateway.token, source="127.0.3.1")) == 101
         with Editor(behind, "ws") as editor:
             editor.open_session()
             assert editor.talk("by way of a proxy") == "end_turn"
@@ -421,7 +426,7 @@ def test_behind_a_proxy_each_client_is_counted_by_its_own_address(gateway: Runni
 
 def test_who_is_no_proxy_chooses_no_address_to_be_counted_by(gateway: RunningGateway) -> None:
     told = [
-        status(knock(gateway, mint(), f"X-Forwarded-For: 192.0.2.{number}", source="127.0.4.1"))
+        status(upgrade_with(gateway, mint(), f"X-Forwarded-For: 192.0.2.{number}", source="127.0.4.1"))
         for number in range(FAILED_ATTEMPTS + 1)
     ]
     assert told == [401] * FAILED_ATTEMPTS + [429]

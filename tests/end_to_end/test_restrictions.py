@@ -33,7 +33,7 @@ POLICIES = {"memory": "drop", "strict": "deny", "free": "allow", "some": ["tools
 
 @pytest.fixture(scope="module")
 def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningGateway]:
-    """A gateway with two workspaces, and an agent for each thing that may become of tool servers."""
+    """A gateway with two workspaces, and an agent for each thing that may become of MCP servers."""
     directory = tmp_path_factory.mktemp("fences")
     for path in ("alpha/src", "beta/src", "alpha-too"):
         (directory / path).mkdir(parents=True)
@@ -188,7 +188,7 @@ SERVERS: dict[str, Message] = {
     "far": {"type": "http", "url": "https://tools.example/mcp", "headers": []},
     "farther": {"type": "sse", "url": "https://127.0.0.1.example/sse", "headers": []},
 }
-"""Tool servers by their names; all but the last two mean the machine where they are started."""
+"""MCP servers by their names; all but the last two mean the machine where they are started."""
 
 FAR = ["far", "farther"]
 LOCAL = [name for name in SERVERS if name not in FAR]
