@@ -1,6 +1,7 @@
 """The program itself, but with shorter pauses, and ready to say which tasks it has. For tests, as a script.
 
-Its first argument is a FIFO: at SIGUSR1 it writes the names of its tasks there, as JSON. The rest is a command line.
+Its first argument is a FIFO: at SIGUSR1 it writes the names of its tasks and the number of its descriptors there, as
+JSON. The rest is a command line.
 """
 
 import json
@@ -27,7 +28,7 @@ def hurry() -> None:
 
 
 def report_to(path: str) -> None:
-    """Name tasks at SIGUSR1."""
+    """Report tasks and descriptors at SIGUSR1. Other processes of the user may not count those of a gateway."""
 
     def report(number: int, frame: FrameType | None) -> None:
         # This runs between two steps of Trio's own thread.
@@ -35,7 +36,8 @@ def report_to(path: str) -> None:
         for task in tasks:
             tasks += [child for nursery in task.child_nurseries for child in nursery.child_tasks]
         with open(path, "w", encoding="utf-8") as file:
-            json.dump(sorted(task.name for task in tasks), file)
+            names = sorted(task.name for task in tasks)
+            json.dump({"tasks": names, "descriptors": len(os.listdir("/proc/self/fd"))}, file)
 
     signal.signal(signal.SIGUSR1, report)
 

@@ -108,12 +108,12 @@ class Size:
     def of(cls, pid: int, report: Path) -> "Size":
         """Measure a process of `hurried`."""
         os.kill(pid, signal.SIGUSR1)
-        tasks = json.loads(report.read_text())
+        reported = json.loads(report.read_text())
         status = Path(f"/proc/{pid}/status").read_text()
         numbers = dict(re.findall(r"^(VmRSS|Threads):\s*(\d+)", status, re.MULTILINE))
         return cls(
-            tasks,
-            len(os.listdir(f"/proc/{pid}/fd")),
+            reported["tasks"],
+            reported["descriptors"],
             int(numbers["Threads"]),
             {child for path in Path(f"/proc/{pid}/task").glob("*/children") for child in path.read_text().split()},
             int(numbers["VmRSS"]) * 1024,
