@@ -38,6 +38,39 @@ def test_comments_in_code_and_configuration_are_checked_too(tmp_path: Path) -> N
     assert (status, [line.partition(": ")[0] for line in output.splitlines()]) == (1, ["a.py:1", "a.toml:1"])
 
 
+@pytest.mark.parametrize("name", ["test_nobody_waits", "_nobody", "NOBODY", "for_somebodys_sake"])
+def test_a_name_about_a_person_is_reported(tmp_path: Path, name: str) -> None:
+    status, output = check(tmp_path, a_py=f"x = 1\n{name} = 2\n")
+    assert (status, output.partition(": ")[0]) == (1, "a.py:2")
+
+
+@pytest.mark.parametrize(
+    ("source", "word", "better"),
+    [
+        ("def open_door(): pass", "door", "listener"),
+        ("class OfficeHours: pass", "office", "control channel"),
+        ("def f(_WISHES): pass", "wishes", "request"),
+        ("x.AT_THE_DOOR", "door", "listener"),
+        ("f(tool_servers=1)", "tool_servers", "MCP server"),
+        ("class ToolServer: pass", "tool_server", "MCP server"),
+    ],
+)
+def test_a_metaphor_in_a_name_is_reported_with_the_word_for_it(
+    tmp_path: Path, source: str, word: str, better: str
+) -> None:
+    status, output = check(tmp_path, a_py=f"x = 1\n{source}\n")
+    assert status == 1
+    assert output.startswith(f'a.py:2: name the {better} instead of "{word}" in ')
+
+
+def test_a_word_that_only_contains_a_metaphor_passes(tmp_path: Path) -> None:
+    assert check(tmp_path, a_py="indoors = seating = wished = outdoor_wishlist = 1\n") == (0, "")
+
+
+def test_a_metaphor_in_a_string_passes(tmp_path: Path) -> None:
+    assert check(tmp_path, a_py='x = "the door of the office"\n') == (0, "")
+
+
 @pytest.mark.parametrize("word", ["What", "Whether", "Who", "Whose", "How", "Where", "Why"])
 def test_a_docstring_that_begins_with_a_question_word_is_reported(tmp_path: Path, word: str) -> None:
     status, output = check(tmp_path, a_py=f'def f() -> None:\n    """{word} it is."""\n')

@@ -144,8 +144,8 @@ def _live_sessions(scope: SessionScope, context: ControlContext) -> list[dict[st
     for hub in hubs:
         owners = {session.owner for session in hub.multiplexer.sessions}
         is_mine = owners == {scope.identity}
-        is_anybodys = len(owners) != 1 and scope.identity == registry.own_identity
-        if scope.only is None and scope.workspaces is None and (is_mine or is_anybodys):
+        is_own_user = len(owners) != 1 and scope.identity == registry.own_identity
+        if scope.only is None and scope.workspaces is None and (is_mine or is_own_user):
             unrouted = hub.multiplexer.waiting(None)
             listed += [_describe_unrouted(agent_request, hub, scope, titled=is_mine) for agent_request in unrouted]
     return listed
