@@ -9,6 +9,7 @@ from typing import Final
 import msgspec
 
 from acp_gateway.core.agent_state import Policy
+from acp_gateway.core.requests import ErrorObject
 from acp_gateway.core.sessions import SESSION_ID_SIZE, Client
 from acp_gateway.protocol import jsonrpc, lookup, methods, spans
 from acp_gateway.protocol.jsonrpc import Message
@@ -18,21 +19,23 @@ CWD: Final = "cwd"
 DIRECTORIES: Final = "additionalDirectories"
 
 
-def objection_to_request(client: Client, message: Message) -> tuple[int, str] | None:
-    """Return the error code and message that a request is refused with; None if it is permitted."""
+def objection_to_request(client: Client, message: Message) -> ErrorObject | None:
+    """Return the error that a request is refused with; None if it is permitted."""
     rules = methods.client_method(message.method)
     if not client.controls and not rules.observer:
-        return jsonrpc.METHOD_NOT_FOUND, f"observers may only look: no {message.method:.80}"
+        return ErrorObject(jsonrpc.METHOD_NOT_FOUND, f"observers may only look: no {message.method:.80}")
     if (client.scope.guest and not rules.guest) or not _is_within(client, message, rules):
-        return jsonrpc.INVALID_REQUEST, f"this connection is for one session only: no {message.method:.80}"
+        return ErrorObject(jsonrpc.INVALID_REQUEST, f"this connection is for one session only: no {message.method:.80}")
     if client.scope.workspaces is not None and message.session is None and not methods.is_known(message.method):
         # An unknown method may open, list or read anything.
-        return jsonrpc.INVALID_REQUEST, f"this connection is for some workspaces only: no {message.method:.80}"
+        return ErrorObject(
+            jsonrpc.INVALID_REQUEST, f"this connection is for some workspaces only: no {message.method:.80}"
+        )
     if message.method in methods.CLIENT_NOTIFICATIONS:
         # Some agents ignore the id of a request: the checks and translations of the notification would be bypassed.
-        return jsonrpc.INVALID_REQUEST, f"{message.method} is a notification, which has no id"
+        return ErrorObject(jsonrpc.INVALID_REQUEST, f"{message.method} is a notification, which has no id")
     flaw = flaw_of_params(message)
-    return None if flaw is None else (jsonrpc.INVALID_PARAMS, flaw)
+    return None if flaw is None else ErrorObject(jsonrpc.INVALID_PARAMS, flaw)
 
 
 def objection_to_notification(client: Client, message: Message) -> str | None:

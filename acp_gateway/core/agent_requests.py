@@ -10,7 +10,7 @@ A request without a connected client is held, and forwarded to the next that att
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from acp_gateway.core.output import Outgoing
 from acp_gateway.core.sessions import Client, Session
@@ -27,6 +27,14 @@ MAX_REMEMBERED: Final = 16
 """Maximum number of expired links per request from which a client may reclaim it; devices are a handful."""
 
 _TOOL_CALL: Final = ("toolCallId", "title", "kind")
+
+
+class FormerRecipient(NamedTuple):
+    """A client that has gone, and the id that it had a request under."""
+
+    identity: str
+    link: str
+    forwarded_id: int
 
 
 class AgentRequest:
@@ -55,7 +63,7 @@ class AgentRequest:
         """True if the log has mentioned the long wait."""
         self.announced = False
         """True if the `permission_waiting` hook has fired."""
-        self.former_recipients: deque[tuple[str, str, int]] = deque(maxlen=MAX_REMEMBERED)
+        self.former_recipients: deque[FormerRecipient] = deque(maxlen=MAX_REMEMBERED)
         """Clients that have gone and had the request: identity, name of the link, and the id on it."""
 
     @property
@@ -250,7 +258,7 @@ class AgentRequests:
         for minted, request in requests.items():
             del request.forwarded_ids[client]
             if client.link is not None:
-                request.former_recipients.append((client.scope.identity, client.link, minted))
+                request.former_recipients.append(FormerRecipient(client.scope.identity, client.link, minted))
             self._recipient_left(request)
 
     def reclaim(self, session: Session, client: Client, link: str, ids: Iterable[int]) -> list[int]:
@@ -261,7 +269,7 @@ class AgentRequests:
         reclaimed = []
         for request in self.of(session):
             for minted in ids:
-                asked = (client.scope.identity, link, minted) in request.former_recipients
+                asked = FormerRecipient(client.scope.identity, link, minted) in request.former_recipients
                 if asked and client not in request.forwarded_ids and minted not in client.agent_requests:
                     request.forwarded_ids[client] = minted
                     client.agent_requests[minted] = request

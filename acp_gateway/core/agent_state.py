@@ -8,7 +8,7 @@ The modules that decide (`initialization`, `opening`, `turns`, `routing`) share 
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 from acp_gateway.core import capabilities
 from acp_gateway.core.agent_requests import AgentRequest, AgentRequests
@@ -18,7 +18,7 @@ from acp_gateway.core.journal import Journal
 from acp_gateway.core.mcp_servers import LIST_LENGTH, McpPolicy
 from acp_gateway.core.output import HookEvent, Outgoing
 from acp_gateway.core.registry import Registry
-from acp_gateway.core.requests import ForwardedRequest, Request
+from acp_gateway.core.requests import ErrorObject, ForwardedRequest, Request
 from acp_gateway.core.sessions import SESSION_ID_SIZE, Client, Session
 from acp_gateway.core.states import AGENT_TRANSITIONS, AgentPhase, SessionState, moved
 from acp_gateway.core.terminals import Terminals
@@ -36,9 +36,15 @@ if TYPE_CHECKING:
 JUST_LOST: Final = 5.0
 """Seconds after a disconnection before a `permission_waiting` hook fires: most networks are back by then."""
 
-ErrorObject: TypeAlias = tuple[int, str, dict[str, Any] | None]
-"""Code, message and data of an error."""
 _R = TypeVar("_R", bound=ForwardedRequest)
+
+
+class LostErrors(NamedTuple):
+    """Errors for requests to an agent that has ended."""
+
+    for_all: ErrorObject
+    with_output: ErrorObject
+    """For clients that may see the output of the process."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,8 +114,8 @@ class AgentState:
         self.live: dict[str, Session] = {}
         """Sessions that live in the process, by id."""
         self._phase = AgentPhase.ABSENT
-        self.lost: tuple[ErrorObject, ErrorObject] | None = None
-        """Errors once there will not be another process: for all clients, and for those that may see its output."""
+        self.lost: LostErrors | None = None
+        """Errors once there will not be another process."""
         self.abilities = Abilities()
         """Capabilities from the last `initialize`."""
         self.auth_methods: list[dict[str, Any]] = []
@@ -153,6 +159,10 @@ class AgentState:
         owns = not policy.common or scope.identity == self.registry.own_identity
         # In a shared process, the output may be about another workspace.
         return owns and client.controls and not scope.guest and (scope.workspaces is None or not policy.shared)
+
+    def refuse_lost(self, request: Request, lost: LostErrors) -> None:
+        """Refuse a request to an agent that has ended."""
+        self.refuse(request, *(lost.with_output if self.may_see_output(request.client) else lost.for_all))
 
     def _left(self, session: Session) -> bool:
         return all(client.gone for client in session.attached)
@@ -328,7 +338,7 @@ class AgentState:
         reason = self.unopened.reason(request.client, session_id)
         if reason is not None:
             why += f"; the agent could not open it: {reason}"
-        return jsonrpc.SESSION_NOT_FOUND, why, {"sessionId": session_id}
+        return ErrorObject(jsonrpc.SESSION_NOT_FOUND, why, {"sessionId": session_id})
 
     def limit_exceeded(self, message: Message, pending: int, size: int) -> str | None:
         """Return why a request exceeds the limits, given the number and bytes of open ones; None if it does not."""

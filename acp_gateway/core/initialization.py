@@ -7,7 +7,7 @@ from acp_gateway.core import access_rules, capabilities
 from acp_gateway.core.agent_state import AgentState
 from acp_gateway.core.opening import SessionOpening
 from acp_gateway.core.rejoining import last_id, without_own_meta
-from acp_gateway.core.requests import OwnRequest, Request
+from acp_gateway.core.requests import ErrorObject, OwnRequest, Request
 from acp_gateway.core.routing import Routing
 from acp_gateway.core.sessions import Client
 from acp_gateway.core.states import AgentPhase, ClientPhase, SessionState
@@ -36,7 +36,7 @@ class Initialization:
         if client.phase is not ClientPhase.NEW:
             self._agent.refuse(request, jsonrpc.INVALID_REQUEST, "initialize has been called already")
         elif self._agent.lost is not None:
-            self._agent.refuse(request, *self._agent.lost[self._agent.may_see_output(client)])
+            self._agent.refuse_lost(request, self._agent.lost)
         elif flaw := access_rules.flaw_of_params(request.message) or capabilities.flaw_of_offer(request.message.text):
             self._agent.refuse(request, jsonrpc.INVALID_PARAMS, flaw)
         else:
@@ -140,10 +140,10 @@ class Initialization:
         self._routing.route_again()
 
 
-def with_output(why: str, data: dict[str, Any], written: Mapping[str, Sequence[str]]) -> tuple[str, dict[str, Any]]:
-    """Return an error's message and data with the last output of the agent process."""
+def with_output(why: str, data: dict[str, Any], written: Mapping[str, Sequence[str]]) -> ErrorObject:
+    """Return an error with the last output of the agent process."""
     for name, lines in written.items():
         if lines:
             why += f"; the last it wrote to {name}: {lines[-1]}"
             data = data | {name: list(lines)}
-    return why, data
+    return ErrorObject(jsonrpc.INTERNAL_ERROR, why, data)

@@ -11,15 +11,21 @@ state.
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from itertools import accumulate, islice
-from typing import Final
+from typing import Final, NamedTuple
 
 FORMER_EPOCHS: Final = 100
 """Maximum number of former epochs that are remembered: each start of the gateway that opens the session adds one. A
 client that returns with an older epoch gets a gap."""
 
-Run = tuple[list[bytes], dict[int, str], bool]
-"""Consecutive messages of one turn; the kinds of those that hold a state, by index and in order; and whether the turn
-ends after them."""
+
+class TurnMessages(NamedTuple):
+    """Consecutive messages of one turn."""
+
+    messages: list[bytes]
+    states: dict[int, str]
+    """Kinds of the messages that hold a state, by index and in order."""
+    ends_turn: bool
+    """True if the turn ends after them."""
 
 
 class Journal:
@@ -147,7 +153,7 @@ class Journal:
             return None
         return list(islice(self._messages, len(self._messages) - missing, None))
 
-    def runs(self) -> list[Run]:
+    def runs(self) -> list[TurnMessages]:
         """Return the held messages, except those set aside, turn by turn. Takes a step per turn and state, none per
         message."""
         runs = []
@@ -157,7 +163,7 @@ class Journal:
             while states and states[0][0] < start + count:
                 position, kind = states.popleft()
                 kinds[position - start] = kind
-            runs.append((list(islice(messages, count)), kinds, ends_turn))
+            runs.append(TurnMessages(list(islice(messages, count)), kinds, ends_turn))
             start += count
         return runs if self._running else runs[:-1]
 
@@ -168,7 +174,7 @@ class Journal:
     def restore(
         self,
         aside: Iterable[tuple[bytes, str]],
-        runs: Iterable[Run],
+        runs: Iterable[TurnMessages],
         position: int,
         *,
         truncated: bool,

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from acp_gateway.core import access_rules, updates
 from acp_gateway.core.agent_requests import AgentRequest, decision_of, selected_option
-from acp_gateway.core.agent_state import AgentState, Policy
+from acp_gateway.core.agent_state import AgentState, LostErrors, Policy
 from acp_gateway.core.capabilities import Abilities
 from acp_gateway.core.closing import SessionClosing
 from acp_gateway.core.cut_turns import AGENT_ENDED, AGENT_STOPPED
@@ -17,7 +17,7 @@ from acp_gateway.core.memory_use import MemoryUse
 from acp_gateway.core.opening import SessionOpening
 from acp_gateway.core.output import Output
 from acp_gateway.core.registry import Registry
-from acp_gateway.core.requests import DirectoryCheck, DirectoryCheckResult, Request
+from acp_gateway.core.requests import DirectoryCheck, DirectoryCheckResult, ErrorObject, Request
 from acp_gateway.core.routing import Routing
 from acp_gateway.core.session_list import SessionList
 from acp_gateway.core.sessions import AgentHandle, Client, Session
@@ -221,12 +221,10 @@ class Multiplexer:
             written: the last lines that the process has written, by stream, for clients that may see its output.
             details: the error's message for those clients, in place of `why`.
         """
-        full = (jsonrpc.INTERNAL_ERROR, *with_output(details or why, data, written))
-        reasons = (jsonrpc.INTERNAL_ERROR, why, data), full
+        lost = LostErrors(ErrorObject(jsonrpc.INTERNAL_ERROR, why, data), with_output(details or why, data, written))
         for client in self._agent.clients:
-            reason = reasons[self._agent.may_see_output(client)]
             for request in list(client.requests.values()):
-                self._agent.refuse(request, *reason)
+                self._agent.refuse_lost(request, lost)
             if client.phase is ClientPhase.WAITING:
                 client.move_to(ClientPhase.NEW)
         self._agent.waiting.clear()
@@ -235,7 +233,7 @@ class Multiplexer:
             self.shut_down()
             if self._agent.lost is None:
                 self._agent.move_to(AgentPhase.LOST)
-            self._agent.lost = reasons
+            self._agent.lost = lost
 
     def agent_stopped(self) -> None:
         """Clear all state after the unused agent was stopped: like `agent_lost`, with nothing open."""
@@ -327,7 +325,7 @@ class Multiplexer:
         elif objection := access_rules.objection_to_request(client, message):
             self._agent.refuse(request, *objection)
         elif self._agent.lost is not None:
-            self._agent.refuse(request, *self._agent.lost[self._agent.may_see_output(client)])
+            self._agent.refuse_lost(request, self._agent.lost)
         elif client.controls and self._agent.phase is not AgentPhase.READY:
             self._agent.waiting.add(request, Until.AGENT_READY)
             if self._agent.phase is AgentPhase.ABSENT:

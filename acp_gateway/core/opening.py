@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from acp_gateway.core import access_rules, preconditions, updates
-from acp_gateway.core.agent_state import AgentState, ErrorObject
+from acp_gateway.core.agent_state import AgentState
 from acp_gateway.core.cut_turns import cut_turn_meta, record_cut_turn
 from acp_gateway.core.output import CheckDirectories, LoadJournal
 from acp_gateway.core.rejoining import (
@@ -21,7 +21,7 @@ from acp_gateway.core.rejoining import (
     with_own_meta,
     without_own_meta,
 )
-from acp_gateway.core.requests import DirectoryCheck, DirectoryCheckResult, OwnRequest, Request
+from acp_gateway.core.requests import DirectoryCheck, DirectoryCheckResult, ErrorObject, OwnRequest, Request
 from acp_gateway.core.routing import Routing
 from acp_gateway.core.sessions import Client, Session
 from acp_gateway.core.states import SessionState

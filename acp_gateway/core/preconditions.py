@@ -4,9 +4,9 @@ from collections import Counter
 from typing import Final
 
 from acp_gateway.core import access_rules
-from acp_gateway.core.agent_state import AgentState, ErrorObject
+from acp_gateway.core.agent_state import AgentState
 from acp_gateway.core.mcp_servers import NotUnderstood, screen
-from acp_gateway.core.requests import DirectoryCheckResult, Location, Request
+from acp_gateway.core.requests import DirectoryCheckResult, ErrorObject, Location, Request
 from acp_gateway.core.sessions import Client, Session
 from acp_gateway.protocol import jsonrpc, lookup, methods
 from acp_gateway.protocol.reasons import in_one_line
@@ -44,7 +44,7 @@ def room(agent: AgentState, request: Request) -> ErrorObject | None:
         why = f"max_sessions ({policy.max_sessions}) are open already"
     else:
         return None
-    return jsonrpc.INVALID_REQUEST, why, {"reason": "too_many_sessions"}
+    return ErrorObject(jsonrpc.INVALID_REQUEST, why, {"reason": "too_many_sessions"})
 
 
 def directories(agent: AgentState, client: Client, result: DirectoryCheckResult) -> ErrorObject | None:
@@ -56,7 +56,7 @@ def directories(agent: AgentState, client: Client, result: DirectoryCheckResult)
     shown = None if path is None else in_one_line(path, PATH_LENGTH)
     agent.out.audit("cwd_refused", client, agent=agent.name, path=shown, reason=reason)
     agent.out.log(f"{client.name}: refused a session in {shown}: {reason}")
-    return jsonrpc.INVALID_PARAMS, problem.message, problem.data
+    return ErrorObject(jsonrpc.INVALID_PARAMS, problem.message, problem.data)
 
 
 def joined_directory(
@@ -68,7 +68,7 @@ def joined_directory(
     place = _place(request, result)
     if place is None:
         why = "there is no workspace that this connection may use"
-        return jsonrpc.INVALID_PARAMS, why, {"reason": "outside_workspaces"}
+        return ErrorObject(jsonrpc.INVALID_PARAMS, why, {"reason": "outside_workspaces"})
     session.setup, session.workspace = {"cwd": jsonrpc.encode(place.directory)}, place.workspace
     return None
 
@@ -83,7 +83,7 @@ def mcp_servers(agent: AgentState, client: Client, request: Request) -> ErrorObj
     except NotUnderstood as error:
         flaw = flaw or str(error)
     if flaw is not None or screened is None:
-        return jsonrpc.INVALID_PARAMS, flaw or "", None
+        return ErrorObject(jsonrpc.INVALID_PARAMS, flaw or "")
     found = (*screened.dropped, *screened.refused)
     names = ", ".join(repr(_shown(server.name)) for server in found[:AUDITED_SERVERS])
     name = "mcp_server_refused" if screened.refused else "mcp_server_dropped"
@@ -94,7 +94,7 @@ def mcp_servers(agent: AgentState, client: Client, request: Request) -> ErrorObj
         agent.out.audit(name, client, agent=agent.name, count=len(found) - AUDITED_SERVERS)
     if screened.refused:
         why = f"MCP servers that would run on the gateway's machine are not allowed here: {names:.200}"
-        return jsonrpc.INVALID_PARAMS, why, {"reason": "mcp_servers"}
+        return ErrorObject(jsonrpc.INVALID_PARAMS, why, {"reason": "mcp_servers"})
     if screened.dropped:
         agent.out.log(f"{client.name}: left out MCP servers that would run here: {names:.200}")
         request.replace(screened.text)

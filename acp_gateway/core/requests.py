@@ -103,6 +103,14 @@ class Problem:
     data: dict[str, Any]
 
 
+class ErrorObject(NamedTuple):
+    """Error of a response."""
+
+    code: int
+    message: str
+    data: dict[str, Any] | None = None
+
+
 class Location(NamedTuple):
     """Location of a session in the gateway's file system."""
 

@@ -8,7 +8,7 @@ owner, and never dropped.
 """
 
 from collections.abc import Iterable, Sequence
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from acp_gateway.core import access_rules, updates
 from acp_gateway.core.agent_requests import AgentRequest
@@ -31,6 +31,13 @@ _USER_CHUNK: Final = methods.USER_CHUNK.encode()
 _NOT_PASSING: Final = SessionState.OPENING, SessionState.DELETING
 
 
+class _Recipients(NamedTuple):
+    """Recipients of an elicitation: a session, or the clients if there is none."""
+
+    session: Session | None = None
+    clients: tuple[Client, ...] = ()
+
+
 class Routing:
     """Routes the messages of one agent process."""
 
@@ -46,8 +53,8 @@ class Routing:
         self._parents: dict[str, Session] = {}
         # Candidate identities of the sessions whose parent is unknown.
         self._unclear: dict[str, frozenset[str]] = {}
-        # Recipients of open URL elicitations: a session, or the clients if there is none.
-        self._elicitations: dict[str, tuple[Session | None, tuple[Client, ...]]] = {}
+        # Recipients of open URL elicitations.
+        self._elicitations: dict[str, _Recipients] = {}
 
     def clear(self) -> None:
         """Forget the messages of a process that has ended."""
@@ -134,7 +141,7 @@ class Routing:
             return
         if message.method == methods.COMPLETE_ELICITATION:
             name = lookup.text_param(message, "elicitationId")
-            session, clients = self._elicitations.pop(name or "", (None, ()))
+            session, clients = self._elicitations.pop(name or "", _Recipients())
             self._agent.out.clients(clients if session is None else session.controllers(), message.text)
             return
         if message.session is None:
@@ -322,7 +329,9 @@ class Routing:
         if agent_request.method == methods.CREATE_ELICITATION:
             name = lookup.text_param(agent_request.message, "elicitationId")
             if name is not None:
-                _remember(self._elicitations, name, (agent_request.session, tuple(agent_request.forwarded_ids)))
+                _remember(
+                    self._elicitations, name, _Recipients(agent_request.session, tuple(agent_request.forwarded_ids))
+                )
 
     def refuse(self, message: Message, why: str, code: int = jsonrpc.METHOD_NOT_FOUND) -> None:
         """Refuse a request of the agent; a notification is only dropped."""

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 from functools import partial
-from typing import Final
+from typing import Final, NamedTuple
 
 import msgspec
 
@@ -10,7 +10,7 @@ from acp_gateway.core.agent_state import AgentState
 from acp_gateway.core.preconditions import named_session
 from acp_gateway.core.registry import Registry
 from acp_gateway.core.requests import Request
-from acp_gateway.core.sessions import Client, Session
+from acp_gateway.core.sessions import Client, ListEntry, Session
 from acp_gateway.protocol import jsonrpc, lookup, spans
 from acp_gateway.protocol.jsonrpc import Message
 from acp_gateway.protocol.spans import TooMany
@@ -40,6 +40,14 @@ class Query:
         return cls(client, agent, lookup.text_param(request, "cwd"), cursor in (None, b"null"))
 
 
+class Page(NamedTuple):
+    """A page of a list for a client."""
+
+    response: bytes
+    cursor: bytes | None = None
+    """The agent's cursor, as JSON text, if no entry is left on this page; None if the page is for the client."""
+
+
 def known(query: Query, registry: Registry, *, reopens: bool) -> bytes:
     """Return the result without asking the agent.
 
@@ -49,14 +57,14 @@ def known(query: Query, registry: Registry, *, reopens: bool) -> bytes:
     return b'{"sessions":[%b]}' % b",".join(entries)
 
 
-def filtered(query: Query, registry: Registry, response: bytes, most: int) -> tuple[bytes, bytes | None]:
-    """Return the agent's page filtered for a client, and the agent's cursor if no entry is left on it.
+def filtered(query: Query, registry: Registry, response: bytes, most: int) -> Page:
+    """Return the agent's page filtered for a client.
 
     Raises `TooMany` if it has more than `most` sessions.
     """
     at = spans.find(response, "result", "sessions")
     if at is None or response[at[0]] != ord("["):
-        return response, None
+        return Page(response)
     live = {session.id: session for session in _seen(query, registry, past=False)}
     entries = []
     listed = response[at[0] : at[1]]
@@ -73,7 +81,7 @@ def filtered(query: Query, registry: Registry, response: bytes, most: int) -> tu
     cursor = lookup.raw_at(response, "result", "nextCursor")
     if entries or cursor in (None, b"null"):
         cursor = None
-    return spans.splice(response, [(*at, b"[%b]" % b",".join(entries))]), cursor
+    return Page(spans.splice(response, [(*at, b"[%b]" % b",".join(entries))]), cursor)
 
 
 class _Listed(msgspec.Struct):
@@ -120,9 +128,9 @@ def _sees(query: Query, registry: Registry, session_id: str) -> bool:
 def _entry(session: Session) -> bytes:
     """Compose the entry of a session; cached, as lists are requested far more often than entries change."""
     shown = session.cwd, session.title, session.updated_at
-    if session.listed is None or session.listed[0] != shown:
-        session.listed = shown, _compose(session)
-    return session.listed[1]
+    if session.listed is None or session.listed.shown != shown:
+        session.listed = ListEntry(shown, _compose(session))
+    return session.listed.text
 
 
 def _compose(session: Session) -> bytes:

@@ -8,7 +8,7 @@ import enum
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 from acp_gateway.core.archive import NO_ARCHIVE, Archive
 from acp_gateway.core.journal import Journal
@@ -199,6 +199,14 @@ class Client:
         self._last_id = max(self._last_id, last_id)
 
 
+class ListEntry(NamedTuple):
+    """Entry of a session in a list."""
+
+    shown: tuple[str | None, ...]
+    """The values that it was composed of."""
+    text: bytes
+
+
 class AgentHandle(Protocol):
     """The multiplexer of the process that a session lives in."""
 
@@ -240,8 +248,8 @@ class Session:
         """Name of the session's workspace, where known."""
         self.title: str | None = None
         self.updated_at: str | None = None
-        self.listed: tuple[tuple[str | None, ...], bytes] | None = None
-        """Entry in the last list, with the values that it was composed of."""
+        self.listed: ListEntry | None = None
+        """Entry in the last list."""
         self.result: dict[str, bytes] = {}
         """Result of opening the session, without its id (modes, models, configuration), by member, as JSON text."""
         self.setup: dict[str, bytes] = {}

@@ -10,6 +10,7 @@ from acp_gateway.core.access_rules import (
     objection_to_notification,
     objection_to_request,
 )
+from acp_gateway.core.requests import ErrorObject
 from acp_gateway.core.sessions import SESSION_ID_SIZE, Client, Role, SessionScope
 from acp_gateway.protocol import jsonrpc, methods
 from acp_gateway.protocol.jsonrpc import Message, parse
@@ -108,7 +109,7 @@ def test_what_is_asked_may_not_be_told(method: str) -> None:
 def test_what_is_told_may_not_be_asked(method: str) -> None:
     for client in (CONTROLLER, JOINED):
         objection = objection_to_request(client, request(method, sessionId="s"))
-        assert objection == (jsonrpc.INVALID_REQUEST, f"{method} is a notification, which has no id")
+        assert objection == ErrorObject(jsonrpc.INVALID_REQUEST, f"{method} is a notification, which has no id")
 
 
 @pytest.mark.parametrize(

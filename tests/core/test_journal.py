@@ -6,7 +6,7 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from acp_gateway.core.journal import FORMER_EPOCHS, Journal, Run
+from acp_gateway.core.journal import FORMER_EPOCHS, Journal, TurnMessages
 from tests.fuzz.effort import effort
 
 
@@ -194,7 +194,13 @@ def test_a_place_in_another_journal_or_past_the_end_of_this_one_proves_nothing(e
 
 def test_what_it_was_called_before_is_restored_and_only_so_many_names_are_kept() -> None:
     restored = Journal(100, "x")
-    restored.restore([], [([b"1", b"2"], {}, False)], 2, truncated=False, former=[("a", 1), ("damaged", 3), ("b", 2)])
+    restored.restore(
+        [],
+        [TurnMessages([b"1", b"2"], {}, ends_turn=False)],
+        2,
+        truncated=False,
+        former=[("a", 1), ("damaged", 3), ("b", 2)],
+    )
     assert restored.former == (("a", 1), ("b", 2))
     for number in range(FORMER_EPOCHS - 1):
         restored.rename(f"epoch {number}")
@@ -348,8 +354,8 @@ TestHistory.settings = effort(50, steps=40)
 # Positions, and journals that another process of the gateway has written.
 
 
-def runs(*turns: str) -> list[Run]:
-    return [(turn.encode().split(), {}, turn.endswith(".")) for turn in turns]
+def runs(*turns: str) -> list[TurnMessages]:
+    return [TurnMessages(turn.encode().split(), {}, turn.endswith(".")) for turn in turns]
 
 
 def test_what_came_after_a_position_is_known_as_far_back_as_it_is_held() -> None:

@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable, Sequence
 
 from acp_gateway.core.archive import Loss
-from acp_gateway.core.journal import Journal
+from acp_gateway.core.journal import Journal, TurnMessages
 from acp_gateway.core.sessions import Session
 from acp_gateway.gateway.storage.records import Run, StoredJournal
 from acp_gateway.gateway.storage.store import Storage
@@ -47,7 +47,7 @@ class StoredArchive:
         if stored is None:
             return None
         journal = Journal(journal_limit, stored.epoch)
-        runs = ((run.messages, run.states, run.ends_turn) for run in stored.runs)
+        runs = (TurnMessages(run.messages, run.states, run.ends_turn) for run in stored.runs)
         journal.restore(stored.states, runs, stored.position, truncated=stored.truncated, former=stored.former)
         return journal
 

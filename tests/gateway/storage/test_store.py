@@ -19,7 +19,7 @@ import pytest
 import trio
 import trio.testing
 
-from acp_gateway.core.journal import Journal
+from acp_gateway.core.journal import Journal, TurnMessages
 from acp_gateway.core.sessions import Session
 from acp_gateway.gateway.storage import store as storage_module
 from acp_gateway.gateway.storage import write_queue as write_queue_module
@@ -1786,7 +1786,7 @@ class Walk:
             self.begin(key)
         else:
             journal = self.histories.journals[key] = Journal(LIMIT, stored.epoch)
-            runs = [(run.messages, run.states, run.ends_turn) for run in stored.runs]
+            runs = [TurnMessages(run.messages, run.states, run.ends_turn) for run in stored.runs]
             journal.restore(stored.states, runs, stored.position, truncated=stored.truncated)
 
     def check(self, key: int, stored: StoredJournal | None) -> None:
