@@ -201,10 +201,11 @@ class GatewaySection:
 
     memory_limit: Size = 1024 * 1024 * 1024
     """Maximum bytes of all outboxes and journals together (shared data counts once) and of everything received but not
-    passed on yet: unfinished messages, waiting requests and prompts. Beyond it, the data sent by the identity that
-    holds most is dropped first, if that is most of it; then the client that has been away for longest is given up; then
-    the largest outbox or journal goes: its client is detached, or the journal is cut. The other limits bound each
-    client and each session, not their number; this leaves a small machine's memory to the agents."""
+    passed on yet: unfinished messages, waiting requests and prompts, an agent's unanswered requests. Beyond it,
+    unfinished echoes of prompts are given up first; then the data sent by the identity that holds most, if that is most
+    of it; then the client that has been away for longest; then the largest outbox or journal goes: its client is
+    detached, or the journal is cut. The other limits bound each client and each session, not their number; this leaves
+    a small machine's memory to the agents."""
 
     trusted_proxies: Annotated[tuple[Network, ...], _networks] = ()
     """Addresses and networks of reverse proxies whose `X-Forwarded-For` is trusted. None by default: any client can

@@ -191,6 +191,11 @@ class AgentSupervisor:
         return early + (0 if self.agent is None else self.agent.messages.pending_bytes)
 
     @property
+    def unfinished_bytes(self) -> int:
+        """Bytes of the agent's message that has begun."""
+        return 0 if self.agent is None else self.agent.messages.unfinished_bytes
+
+    @property
     def congested(self) -> bool:
         """True while more than the high-water mark is pending for the agent."""
         return self.agent is not None and self.agent.messages.pending_bytes > self._high_water

@@ -275,7 +275,8 @@ class Hub:
     @property
     def outgoing_bytes(self) -> int:
         """Bytes that the agent has not read yet, and bytes of its own that no client has."""
-        return self.supervisor.pending_bytes + self.multiplexer.memory.agent_bytes
+        supervisor = self.supervisor
+        return supervisor.pending_bytes + supervisor.unfinished_bytes + self.multiplexer.memory.agent_bytes
 
     def stop_agent(self, why: str) -> None:
         """Stop the agent because it does not read, and refuse the requests that wait for it."""

@@ -1,9 +1,12 @@
 """The limit for all hubs together: when it is looked at, what counts, and who has to give up something."""
 
 import logging
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import trio
+import trio.testing
 
 from acp_gateway.core.journal import Journal
 from acp_gateway.core.sessions import Session
@@ -12,10 +15,12 @@ from acp_gateway.gateway.attachment import Attachment
 from acp_gateway.gateway.hub import Hub
 from acp_gateway.gateway.memory_limit import CHECKS, MemoryLimiter
 from acp_gateway.transports.memory import memory_message_stream_pair
+from acp_gateway.transports.ndjson import LineStream
 from acp_gateway.transports.streams import CloseReason
 from tests.core import scene as core
 from tests.core.scene import Peer, make_policy
 from tests.hub_scene import FakeServices, make_limits
+from tests.transports.wires import memory_wire
 
 LIMIT = 100_000
 
@@ -402,6 +407,20 @@ async def test_what_an_agent_has_sent_and_no_client_has_counts(kept: str, caplog
     assert place.hub.outgoing_bytes > 2 * LIMIT
     look(place)
     assert "most of it waits for the agent" in caplog.text
+
+
+async def test_the_message_that_an_agent_has_begun_counts(
+    autojump_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = Place("ann")
+    here, there = memory_wire()
+    stream = LineStream(here, max_message_size=3 * LIMIT)
+    there.send_nowait(memoryview(b"[" * 50_000))
+    before = place.hub.outgoing_bytes
+    with trio.move_on_after(1):
+        await stream.receive()
+    monkeypatch.setattr(place.hub.supervisor, "agent", SimpleNamespace(messages=stream))
+    assert place.hub.outgoing_bytes == before + 50_000
 
 
 async def test_an_agent_for_which_most_waits_is_stopped(caplog: pytest.LogCaptureFixture) -> None:
