@@ -287,7 +287,7 @@ def _unlike_each_other(plan: list[Attack]) -> list[Attack]:
 
 
 @dataclass(frozen=True)
-class House:
+class Setup:
     """Set-up shared by all examples."""
 
     folder: Path
@@ -301,8 +301,8 @@ class House:
 
 
 @pytest.fixture(scope="module")
-def house(tmp_path_factory: pytest.TempPathFactory) -> Iterator[House]:
-    folder = tmp_path_factory.mktemp("house")
+def setup(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Setup]:
+    folder = tmp_path_factory.mktemp("setup")
     create_certificate(["127.0.0.1"], folder)
     tokens = TokenStore(folder / "tokens")
     honest, other = tokens.create("a", "me", None)[1], tokens.create("b", "you", None)[1]
@@ -310,7 +310,7 @@ def house(tmp_path_factory: pytest.TempPathFactory) -> Iterator[House]:
     context.check_hostname = False
     context.verify_mode = ssl.CERT_NONE
     with Spawner(ProcessRegistry(folder / "agents")) as spawner:
-        yield House(folder, tokens, spawner, honest, other, context)
+        yield Setup(folder, tokens, spawner, honest, other, context)
 
 
 class Log(logging.Handler):
@@ -345,7 +345,7 @@ class Site:
 
     scheme: str
     port: int
-    house: House
+    setup: Setup
     log: Log
     clock: trio.testing.MockClock
     listener: Listener
@@ -369,19 +369,19 @@ class Site:
         self.sockets.append(stream)
         if not handshake or not self.secured:
             return stream
-        secured = trio.SSLStream(stream, self.house.context, server_hostname="127.0.0.1", https_compatible=True)
+        secured = trio.SSLStream(stream, self.setup.context, server_hostname="127.0.0.1", https_compatible=True)
         await secured.do_handshake()
         return secured
 
 
 @asynccontextmanager
 async def site(
-    scheme: str, house: House, folder: Path, clock: trio.testing.MockClock, *, patient: bool
+    scheme: str, setup: Setup, folder: Path, clock: trio.testing.MockClock, *, patient: bool
 ) -> AsyncIterator[Site]:
     """Run a gateway with one listener and an agent that all clients share."""
     section = ListenSection(url=f"{scheme}://127.0.0.1:0")
     if scheme in ("wss", "tcp+tls"):
-        section = replace(section, cert=house.folder / "cert.pem", key=house.folder / "key.pem")
+        section = replace(section, cert=setup.folder / "cert.pem", key=setup.folder / "key.pem")
     settings = GatewaySection(state_dir=folder, max_message_size=MESSAGE, ping_interval=HOUR)
     limits = LimitsSection()
     if not patient:
@@ -393,7 +393,7 @@ async def site(
         agents={"fake": AgentSection(command=("fake",), scope="shared", cwd=Path("/"))},
         limits=limits,
     )
-    gateway = Gateway(config, house.tokens, house.spawner, {}, Audit(folder / "audit.jsonl", max_size=10**6, files=1))
+    gateway = Gateway(config, setup.tokens, setup.spawner, {}, Audit(folder / "audit.jsonl", max_size=10**6, files=1))
     with logged() as log, trio.fail_after(100 * TIMEOUT):
         async with trio.open_nursery() as nursery:
             await nursery.start(gateway.run)
@@ -401,7 +401,7 @@ async def site(
             nursery.start_soon(listener.run, nursery)
             port = urlsplit(listener.urls[0]).port
             assert port is not None
-            there = Site(scheme, port, house, log, clock, listener)
+            there = Site(scheme, port, setup, log, clock, listener)
             try:
                 yield there
             finally:
@@ -422,7 +422,7 @@ class Honest:
         self.session = ""
 
     async def come_in(self) -> None:
-        token = self._site.house.honest
+        token = self._site.setup.honest
         if self._websocket:
             await self._stream.send_all(_request(LINES[0], [], b"\r\n", b"\r\n\r\n").replace(TOKEN, token.encode()))
             head = await self._until(b"\r\n\r\n")
@@ -488,7 +488,7 @@ async def commit(site: Site, attack: Attack) -> bytes:
     async with trio.open_nursery() as nursery:
         nursery.start_soon(listen)
         try:
-            for piece in attack.pieces(site.house.other):
+            for piece in attack.pieces(site.setup.other):
                 await stream.send_all(piece)
                 await trio.lowlevel.checkpoint()
             if attack.end == "eof":
@@ -507,7 +507,7 @@ async def commit(site: Site, attack: Attack) -> bytes:
 
 def check(site: Site, attack: Attack, received: bytes) -> None:
     """Check that an answer is a documented one."""
-    for secret in (site.house.honest, site.house.other):
+    for secret in (site.setup.honest, site.setup.other):
         assert secret.encode() not in received
     # Not that of another session, whose id goes on behind it.
     assert re.search(rb"%b\b" % re.escape(site.session).encode(), received) is None
@@ -572,9 +572,15 @@ def check_lines(received: bytes, *, whole: bool) -> None:
 
 
 async def storm(
-    scheme: str, house: House, folder: Path, plan: list[Attack], clock: trio.testing.MockClock, *, patient: bool
+    scheme: str,
+    setup: Setup,
+    folder: Path,
+    plan: list[Attack],
+    clock: trio.testing.MockClock,
+    *,
+    patient: bool,
 ) -> None:
-    async with site(scheme, house, folder, clock, patient=patient) as there:
+    async with site(scheme, setup, folder, clock, patient=patient) as there:
         honest = Honest(there, await there.connect())
         await honest.come_in()
         there.session = honest.session
@@ -605,33 +611,33 @@ async def storm(
     text = "\n".join(log.lines)
     assert all(line.isprintable() for line in log.lines), [line for line in log.lines if not line.isprintable()]
     audit = (folder / "audit.jsonl").read_text()
-    for secret in (house.honest, house.other):
+    for secret in (setup.honest, setup.other):
         assert secret not in text
         assert secret not in audit
     assert all(json.loads(line)["event"] for line in audit.splitlines())
 
 
-def withstand(scheme: str, house: House, folder: Path, plan: list[Attack], *, patient: bool) -> None:
+def withstand(scheme: str, setup: Setup, folder: Path, plan: list[Attack], *, patient: bool) -> None:
     agents, clock = ServingAgents(), trio.testing.MockClock(rate=1.0)
     agents.session_id = "secret-{}.{}"
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(gateway_module, "run_agent", agents.run)
-        trio.run(lambda: storm(scheme, house, folder, plan, clock, patient=patient), clock=clock)
+        trio.run(lambda: storm(scheme, setup, folder, plan, clock, patient=patient), clock=clock)
 
 
 @pytest.mark.parametrize("scheme", ["ws", "wss"])
 @effort(10)
 @given(plans(_http), st.booleans())
 def test_websocket_listeners_withstand_random_input(
-    scheme: str, house: House, tmp_path_factory: pytest.TempPathFactory, plan: list[Attack], patient: bool
+    scheme: str, setup: Setup, tmp_path_factory: pytest.TempPathFactory, plan: list[Attack], patient: bool
 ) -> None:
-    withstand(scheme, house, tmp_path_factory.mktemp("state"), plan, patient=patient)
+    withstand(scheme, setup, tmp_path_factory.mktemp("state"), plan, patient=patient)
 
 
 @pytest.mark.parametrize("scheme", ["tcp", "tcp+tls"])
 @effort(10)
 @given(plans(lines), st.booleans())
 def test_line_listeners_withstand_random_input(
-    scheme: str, house: House, tmp_path_factory: pytest.TempPathFactory, plan: list[Attack], patient: bool
+    scheme: str, setup: Setup, tmp_path_factory: pytest.TempPathFactory, plan: list[Attack], patient: bool
 ) -> None:
-    withstand(scheme, house, tmp_path_factory.mktemp("state"), plan, patient=patient)
+    withstand(scheme, setup, tmp_path_factory.mktemp("state"), plan, patient=patient)

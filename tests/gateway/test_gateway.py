@@ -750,7 +750,7 @@ async def test_a_bug_in_answering_one_who_asks_the_gateway_ends_that_connection_
 # Links that are resumed
 
 
-class Trip:
+class ResumingClient:
     """A client of a gateway whose link can be resumed, and which confirms what it takes."""
 
     def __init__(self, gateway: Gateway, nursery: trio.Nursery, access: Access, **connect_request: Any) -> None:
@@ -810,12 +810,12 @@ class Trip:
 
 
 @asynccontextmanager
-async def travelling(gateway: Gateway, access: Access, **connect_request: Any) -> AsyncIterator[Trip]:
+async def resuming_client(gateway: Gateway, access: Access, **connect_request: Any) -> AsyncIterator[ResumingClient]:
     """A gateway that runs until the end of the block, and a client."""
     with trio.fail_after(TIMEOUT):
         async with trio.open_nursery() as nursery:
             await nursery.start(gateway.run)
-            yield Trip(gateway, nursery, access, **connect_request)
+            yield ResumingClient(gateway, nursery, access, **connect_request)
             nursery.cancel_scope.cancel()
 
 
@@ -824,14 +824,14 @@ async def test_a_link_is_resumed_at_the_agent_that_it_was_begun_with(
     scope: Scope, scene: Scene, agents: ServingAgents
 ) -> None:
     access = scene.access()
-    async with travelling(scene.gateway({"fake": agent(scope)}), access) as trip:
-        session = await trip.new_session()
+    async with resuming_client(scene.gateway({"fake": agent(scope)}), access) as client:
+        session = await client.new_session()
         for number in range(3):
-            await trip.lose()
+            await client.lose()
             await agents[0].send(method="session/update", params={"sessionId": session, "update": {}, "n": number})
-            trip.resume(access)
-            assert (await trip.request("test/number"))["result"] == 1
-        assert [update["params"]["n"] for update in trip.updates] == [0, 1, 2]
+            client.resume(access)
+            assert (await client.request("test/number"))["result"] == 1
+        assert [update["params"]["n"] for update in client.updates] == [0, 1, 2]
         assert len(agents) == 1
 
 
@@ -839,12 +839,12 @@ async def test_a_link_cannot_be_resumed_with_another_token_of_the_same_identity(
     scene: Scene, agents: ServingAgents
 ) -> None:
     access = scene.access()
-    async with travelling(scene.gateway(), access) as trip:
-        await trip.new_session()
+    async with resuming_client(scene.gateway(), access) as client:
+        await client.new_session()
         for other in (scene.access(), scene.access("bob"), Access("ann", None)):
             with pytest.raises(LinkGone):
-                trip.resume(other)
-        assert (await trip.request("test/number"))["result"] == 1
+                client.resume(other)
+        assert (await client.request("test/number"))["result"] == 1
 
 
 def change_token(scene: Scene, access: Access, **members: Any) -> Access:
@@ -865,28 +865,28 @@ async def test_a_link_whose_token_allows_something_else_now_is_over(
     away: bool, scene: Scene, agents: ServingAgents
 ) -> None:
     access = scene.access()
-    async with travelling(scene.gateway(), access) as trip:
-        await trip.new_session()
+    async with resuming_client(scene.gateway(), access) as client:
+        await client.new_session()
         if away:
-            await trip.lose()
+            await client.lose()
         changed = change_token(scene, access, role="observer")
         with pytest.raises(LinkGone, match="something else now"):
-            trip.resume(changed)
-        await trip.ended.wait()
+            client.resume(changed)
+        await client.ended.wait()
         with pytest.raises(LinkGone):
-            trip.resume(changed)
+            client.resume(changed)
 
 
 async def test_a_link_whose_token_does_not_allow_the_agent_any_more_is_refused_and_ends(
     scene: Scene, agents: ServingAgents, autojump_clock: trio.testing.MockClock
 ) -> None:
     access = scene.access()
-    async with travelling(scene.gateway(), access) as trip:
-        await trip.new_session()
-        await trip.lose()
+    async with resuming_client(scene.gateway(), access) as client:
+        await client.new_session()
+        await client.lose()
         with pytest.raises(Forbidden):
-            trip.resume(change_token(scene, access, agents=["another", "a third"]))
-        await trip.ended.wait()
+            client.resume(change_token(scene, access, agents=["another", "a third"]))
+        await client.ended.wait()
 
 
 async def test_a_link_that_is_away_ends_when_its_token_is_revoked(
@@ -894,29 +894,29 @@ async def test_a_link_that_is_away_ends_when_its_token_is_revoked(
 ) -> None:
     token, secret = scene.tokens.create("laptop", "ann", None)
     access = Access.of(token)
-    async with travelling(scene.gateway(), access) as trip:
-        await trip.new_session()
-        await trip.lose()
+    async with resuming_client(scene.gateway(), access) as client:
+        await client.new_session()
+        await client.lose()
         scene.revoke(access)
         with pytest.raises(Unauthorized):
             scene.tokens.authenticate(secret)
-        await trip.ended.wait()
+        await client.ended.wait()
         with pytest.raises(LinkGone):
-            trip.resume(access)
+            client.resume(access)
 
 
 async def test_a_link_that_is_away_ends_when_its_token_expires(
     scene: Scene, agents: ServingAgents, autojump_clock: trio.testing.MockClock
 ) -> None:
     access = scene.access(lifetime=60)
-    async with travelling(scene.gateway(), access) as trip:
-        await trip.new_session()
-        await trip.lose()
+    async with resuming_client(scene.gateway(), access) as client:
+        await client.new_session()
+        await client.lose()
         scene.now += 59
         await trio.sleep(3 * REVOCATION_INTERVAL)
-        assert not trip.ended.is_set()
+        assert not client.ended.is_set()
         scene.now += 1
-        await trip.ended.wait()
+        await client.ended.wait()
 
 
 async def test_a_guest_resumes_its_link_to_the_session_that_its_token_led_to(
@@ -926,24 +926,24 @@ async def test_a_guest_resumes_its_link_to_the_session_that_its_token_led_to(
     async with running(gateway) as enter, trio.open_nursery() as nursery:
         session = await enter(scene.access()).new_session()
         access = scene.guest(session)
-        trip = Trip(gateway, nursery, access)
-        assert await trip.new_session() == session
-        await trip.lose()
-        trip.resume(access)
-        assert "error" in await trip.request("session/new", SESSION)
+        client = ResumingClient(gateway, nursery, access)
+        assert await client.new_session() == session
+        await client.lose()
+        client.resume(access)
+        assert "error" in await client.request("session/new", SESSION)
         nursery.cancel_scope.cancel()
 
 
 async def test_a_client_that_missed_more_than_is_kept_is_told_so(scene: Scene, agents: ServingAgents) -> None:
     access = scene.access()
-    async with travelling(scene.gateway(away_limit=1000), access) as trip:
-        session = await trip.new_session()
-        await trip.lose()
+    async with resuming_client(scene.gateway(away_limit=1000), access) as client:
+        session = await client.new_session()
+        await client.lose()
         for _ in range(3):
             await agents[0].send(method="session/update", params={"sessionId": session, "update": {"x": "x" * 1000}})
-        await trip.ended.wait()
+        await client.ended.wait()
         with pytest.raises(TooFarBehind):
-            trip.resume(access)
+            client.resume(access)
 
 
 @pytest.mark.parametrize("scope", SCOPES)
@@ -952,14 +952,14 @@ async def test_a_client_that_was_away_for_too_long_is_told_so(
 ) -> None:
     access = scene.access()
     gateway = scene.gateway({"fake": agent(scope)}, away_grace=10.0)
-    async with travelling(gateway, access) as trip:
-        await trip.new_session()
-        await trip.lose()
+    async with resuming_client(gateway, access) as client:
+        await client.new_session()
+        await client.lose()
         await trio.sleep(9)
-        assert not trip.ended.is_set()
-        await trip.ended.wait()
+        assert not client.ended.is_set()
+        await client.ended.wait()
         with pytest.raises(LinkExpired):
-            trip.resume(access)
+            client.resume(access)
 
 
 async def test_a_connection_lost_while_it_resumes_leaves_the_link_for_the_next(
@@ -967,33 +967,33 @@ async def test_a_connection_lost_while_it_resumes_leaves_the_link_for_the_next(
 ) -> None:
     access = scene.access()
     gateway = scene.gateway()
-    async with travelling(gateway, access) as trip:
-        session = await trip.new_session()
-        gateway.resume(access, "the link", trip.link.received)
+    async with resuming_client(gateway, access) as client:
+        session = await client.new_session()
+        gateway.resume(access, "the link", client.link.received)
         await trio.testing.wait_all_tasks_blocked()
         await agents[0].send(method="session/update", params={"sessionId": session, "update": {}})
-        trip.resume(access)
-        assert (await trip.request("test/number"))["result"] == 1
-        assert len(trip.updates) == 1
+        client.resume(access)
+        assert (await client.request("test/number"))["result"] == 1
+        assert len(client.updates) == 1
 
 
 async def test_a_gateway_that_stops_does_not_wait_for_away_clients(scene: Scene, agents: ServingAgents) -> None:
-    async with travelling(scene.gateway(), scene.access()) as trip:
-        await trip.new_session()
-        await trip.lose()
-    assert trip.ended.is_set()
+    async with resuming_client(scene.gateway(), scene.access()) as client:
+        await client.new_session()
+        await client.lose()
+    assert client.ended.is_set()
 
 
 async def test_a_client_that_is_as_quiet_as_it_may_be_is_not_taken_for_lost(
     scene: Scene, agents: ServingAgents, autojump_clock: trio.testing.MockClock
 ) -> None:
-    async with travelling(scene.gateway(ping_interval=1.0, ping_timeout=1.0), scene.access()) as trip:
-        await trip.new_session()
+    async with resuming_client(scene.gateway(ping_interval=1.0, ping_timeout=1.0), scene.access()) as client:
+        await client.new_session()
         for _ in range(2):
             await trio.sleep(1.1 * HEARTBEAT)
-            trip.link.send_control(acknowledgement(trip.link.received))
-        assert trip.link.received == 2
-        assert (await trip.request("test/number"))["result"] == 1
+            client.link.send_control(acknowledgement(client.link.received))
+        assert client.link.received == 2
+        assert (await client.request("test/number"))["result"] == 1
 
 
 # What outlives a connection
@@ -1005,11 +1005,13 @@ async def test_those_who_are_to_hear_of_what_waits_and_of_what_ends_get_what_the
     told: list[tuple[str, Any]] = []
     monkeypatch.setattr(Hooks, "fire", lambda _, event, details: told.append((event, details)))
     monkeypatch.setattr("acp_gateway.core.agent_state.JUST_LOST", 0.0)
-    async with travelling(scene.gateway(), scene.access()) as trip:
-        session = await trip.new_session()
-        trip.link.send([encode({"id": 1, "method": "session/prompt", "params": {"sessionId": session, "prompt": []}})])
+    async with resuming_client(scene.gateway(), scene.access()) as client:
+        session = await client.new_session()
+        client.link.send(
+            [encode({"id": 1, "method": "session/prompt", "params": {"sessionId": session, "prompt": []}})]
+        )
         prompt = await agents[0].got("session/prompt")
-        await trip.lose()
+        await client.lose()
         call = {"toolCallId": "t7", "title": "Run make test", "kind": "execute", "rawInput": {"secret": 1}}
         params = {"sessionId": session, "toolCall": call, "options": []}
         await agents[0].send(id="?", method="session/request_permission", params=params)
@@ -1030,20 +1032,20 @@ async def test_who_comes_back_after_a_restart_gets_what_it_has_not_seen_from_the
     journal: str, scene: Scene, agents: ServingAgents
 ) -> None:
     access = scene.access()
-    async with travelling(scene.gateway(journal_storage=journal), access) as trip:
-        session = await trip.new_session()
+    async with resuming_client(scene.gateway(journal_storage=journal), access) as client:
+        session = await client.new_session()
         for number in range(3):
             await agents[0].send(method="session/update", params={"sessionId": session, "update": {}, "n": number})
-        await trip.request("test/number")
-        epoch = trip.marks[0][session]["epoch"]
-        assert len(trip.updates) == 3
-    async with travelling(scene.gateway(journal_storage=journal), access) as trip:
-        await trip.request("initialize", INITIALIZE)
+        await client.request("test/number")
+        epoch = client.marks[0][session]["epoch"]
+        assert len(client.updates) == 3
+    async with resuming_client(scene.gateway(journal_storage=journal), access) as client:
+        await client.request("initialize", INITIALIZE)
         meta = {"acp-gateway": {"epoch": epoch, "position": 1, "connection": "the link"}}
-        await trip.request("session/load", SESSION | {"sessionId": session, "_meta": meta})
+        await client.request("session/load", SESSION | {"sessionId": session, "_meta": meta})
         kept = journal == "disk"
-        assert [update["params"]["n"] for update in trip.updates] == ([1, 2] if kept else [])
-        assert (trip.marks[0][session] == {"epoch": epoch, "position": 1}) is kept
+        assert [update["params"]["n"] for update in client.updates] == ([1, 2] if kept else [])
+        assert (client.marks[0][session] == {"epoch": epoch, "position": 1}) is kept
 
 
 # Tokens that count no more
@@ -1713,13 +1715,13 @@ async def test_a_client_that_is_away_takes_up_room_and_may_come_back_when_there_
 ) -> None:
     access = scene.access()
     gateway = scene.gateway(limits=LimitsSection(connections_per_identity=1))
-    async with travelling(gateway, access) as trip:
-        await trip.new_session()
-        await trip.lose()
+    async with resuming_client(gateway, access) as client:
+        await client.new_session()
+        await client.lose()
         with pytest.raises(Busy):
             gateway.admit(access, ConnectRequest())
-        trip.resume(access)
-        assert (await trip.request("test/number"))["result"] == 1
+        client.resume(access)
+        assert (await client.request("test/number"))["result"] == 1
 
 
 async def test_the_clients_of_an_identity_are_read_so_fast_together_and_others_as_before(
@@ -1754,41 +1756,41 @@ async def test_a_link_whose_token_was_rotated_comes_back_with_the_new_one_alone(
     scene: Scene, agents: ServingAgents, autojump_clock: trio.testing.MockClock
 ) -> None:
     token, secret = scene.tokens.create("laptop", "ann", None)
-    async with travelling(scene.gateway(), Access.of(token)) as trip:
-        session = await trip.new_session()
+    async with resuming_client(scene.gateway(), Access.of(token)) as client:
+        session = await client.new_session()
         rotated, new_secret = scene.tokens.rotate(token.id)
         with pytest.raises(trio.EndOfChannel):
-            await trip.link.receive_batch()
-        assert not trip.ended.is_set()
+            await client.link.receive_batch()
+        assert not client.ended.is_set()
         with pytest.raises(Unauthorized):
             scene.tokens.authenticate(secret)
         await agents[0].send(method="session/update", params={"sessionId": session, "update": {}, "n": 1})
         await trio.sleep(3 * REVOCATION_INTERVAL)
-        trip.resume(Access.of(scene.tokens.authenticate(new_secret)))
-        assert (await trip.request("test/number"))["result"] == 1
-        assert [update["params"]["n"] for update in trip.updates] == [1]
+        client.resume(Access.of(scene.tokens.authenticate(new_secret)))
+        assert (await client.request("test/number"))["result"] == 1
+        assert [update["params"]["n"] for update in client.updates] == [1]
         await trio.sleep(3 * REVOCATION_INTERVAL)
-        assert (await trip.request("test/number"))["result"] == 1
+        assert (await client.request("test/number"))["result"] == 1
         scene.tokens.revoke(rotated.id)
-        await trip.ended.wait()
+        await client.ended.wait()
 
 
 async def test_what_was_on_its_way_when_a_token_was_rotated_is_not_lost(
     scene: Scene, agents: ServingAgents, autojump_clock: trio.testing.MockClock
 ) -> None:
     token, _ = scene.tokens.create("laptop", "ann", None)
-    async with travelling(scene.gateway(), Access.of(token)) as trip:
-        session = await trip.new_session()
+    async with resuming_client(scene.gateway(), Access.of(token)) as client:
+        session = await client.new_session()
         prompt = {"sessionId": session, "prompt": []}
-        trip.link.send([encode({"id": "turn", "method": "session/prompt", "params": prompt})])
+        client.link.send([encode({"id": "turn", "method": "session/prompt", "params": prompt})])
         await agents[0].got("session/prompt")
         rotated, _ = scene.tokens.rotate(token.id)
         await trio.sleep(2 * REVOCATION_INTERVAL)
-        assert not trip.ended.is_set()
-        trip.resume(Access.of(rotated))
-        trip.link.send([encode({"method": "session/cancel", "params": {"sessionId": session}})])
-        assert (await trip.request("test/number"))["result"] == 1
-        (answer,) = [message for message in trip.updates if message.get("id") == "turn"]
+        assert not client.ended.is_set()
+        client.resume(Access.of(rotated))
+        client.link.send([encode({"method": "session/cancel", "params": {"sessionId": session}})])
+        assert (await client.request("test/number"))["result"] == 1
+        (answer,) = [message for message in client.updates if message.get("id") == "turn"]
         assert answer["result"] == {"stopReason": "cancelled"}
 
 
@@ -1904,11 +1906,11 @@ async def test_what_each_connection_says_and_hears_is_recorded_to_its_end(scene:
 
 async def test_a_link_that_is_resumed_is_one_recording(scene: Scene, agents: ServingAgents) -> None:
     camera, access = Camera(), scene.access()
-    async with travelling(scene.gateway(recorder=camera), access) as trip:
-        await trip.new_session()
-        await trip.lose()
-        trip.resume(access)
-        await trip.request("test/number")
+    async with resuming_client(scene.gateway(recorder=camera), access) as client:
+        await client.new_session()
+        await client.lose()
+        client.resume(access)
+        await client.request("test/number")
         (_, _, reel) = camera.reels[0]
         assert [method for direction, method in reel.written if direction == "from_client"] == [
             *("initialize", "session/new", "test/number")

@@ -20,7 +20,7 @@ from tests.doubles import FragileStream
 from tests.hub_scene import ADMISSION, ResumingPeer, Scene, resuming, update
 
 
-class Doorkeeper:
+class RegisteredLink:
     """Links of a gateway, one of which is ann's, and tokens to ask for it with."""
 
     def __init__(self, tokens: TokenStore, ann: ResumingPeer) -> None:
@@ -51,9 +51,9 @@ def few_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(links_module, "MAX_REMEMBERED", 3)
 
 
-def refusal(keeper: Doorkeeper, access: Access | None = None) -> type[AccessError]:
+def refusal(registered: RegisteredLink, access: Access | None = None) -> type[AccessError]:
     with pytest.raises(AccessError) as refused:
-        keeper.find(access)
+        registered.find(access)
     return refused.type
 
 
@@ -62,55 +62,55 @@ def refusal(keeper: Doorkeeper, access: Access | None = None) -> type[AccessErro
 
 async def test_a_link_is_found_with_the_token_that_it_was_begun_with(tokens: TokenStore) -> None:
     async with resuming() as (_, ann):
-        keeper = Doorkeeper(tokens, ann)
-        assert keeper.find() is keeper.link
+        registered = RegisteredLink(tokens, ann)
+        assert registered.find() is registered.link
         await ann.lose()
-        assert keeper.find() is keeper.link
+        assert registered.find() is registered.link
 
 
 async def test_the_entry_of_a_token_may_have_changed_meanwhile(tokens: TokenStore) -> None:
     async with resuming() as (_, ann):
-        keeper = Doorkeeper(tokens, ann)
+        registered = RegisteredLink(tokens, ann)
         assert (
-            keeper.find(Access.of(msgspec.structs.replace(keeper.token, role="observer", sha256="0" * 64)))
-            is keeper.link
+            registered.find(Access.of(msgspec.structs.replace(registered.token, role="observer", sha256="0" * 64)))
+            is registered.link
         )
 
 
 async def test_a_link_of_another_token_is_refused_like_an_unknown_one(tokens: TokenStore) -> None:
     async with resuming() as (_, ann):
-        keeper = Doorkeeper(tokens, ann)
+        registered = RegisteredLink(tokens, ann)
         strangers = [
-            Access.of(keeper.make_token("bob")),
-            Access.of(keeper.make_token("ann")),
+            Access.of(registered.make_token("bob")),
+            Access.of(registered.make_token("ann")),
             Access("ann", None),
-            Access.of(msgspec.structs.replace(keeper.token, identity="bob")),
+            Access.of(msgspec.structs.replace(registered.token, identity="bob")),
         ]
         with pytest.raises(LinkGone) as unknown:
-            keeper.links.find("another", keeper.access)
+            registered.links.find("another", registered.access)
         for access in strangers:
             with pytest.raises(LinkGone) as refused:
-                keeper.find(access)
+                registered.find(access)
             assert refused.type is LinkGone
             assert str(refused.value) == str(unknown.value)
 
 
 async def test_the_kernels_word_for_the_same_user_is_as_good_as_the_same_token(tokens: TokenStore) -> None:
     async with resuming() as (_, ann):
-        keeper = Doorkeeper(tokens, ann)
-        keeper.link.admission = replace(ADMISSION, access=Access("me", None))
-        assert keeper.find(Access("me", None)) is keeper.link
-        assert refusal(keeper, Access("you", None)) is LinkGone
-        assert refusal(keeper, Access.of(keeper.make_token("me"))) is LinkGone
+        registered = RegisteredLink(tokens, ann)
+        registered.link.admission = replace(ADMISSION, access=Access("me", None))
+        assert registered.find(Access("me", None)) is registered.link
+        assert refusal(registered, Access("you", None)) is LinkGone
+        assert refusal(registered, Access.of(registered.make_token("me"))) is LinkGone
 
 
 async def test_a_link_that_is_about_to_end_is_not_found(tokens: TokenStore) -> None:
     async with resuming() as (scene, ann):
-        keeper = Doorkeeper(tokens, ann)
+        registered = RegisteredLink(tokens, ann)
         scene.hub.attachments[ann.client].close(STOPPING)
-        assert refusal(keeper) is LinkGone
+        assert refusal(registered) is LinkGone
         await ann.gone.wait()
-        assert refusal(keeper) is LinkGone
+        assert refusal(registered) is LinkGone
 
 
 # What has become of it
@@ -124,19 +124,19 @@ async def test_the_reason_why_a_link_ended_is_told_to_its_token_alone(
     word: str | None, reason: type[AccessError], tokens: TokenStore
 ) -> None:
     async with resuming() as (_, ann):
-        keeper = Doorkeeper(tokens, ann)
-        keeper.end(word)
-        assert refusal(keeper) is reason
-        assert refusal(keeper) is reason
-        assert refusal(keeper, Access.of(keeper.make_token("ann"))) is LinkGone
-        assert refusal(keeper, Access("ann", None)) is LinkGone
+        registered = RegisteredLink(tokens, ann)
+        registered.end(word)
+        assert refusal(registered) is reason
+        assert refusal(registered) is reason
+        assert refusal(registered, Access.of(registered.make_token("ann"))) is LinkGone
+        assert refusal(registered, Access("ann", None)) is LinkGone
 
 
 async def test_a_link_that_ended_without_a_reason_is_unknown(tokens: TokenStore) -> None:
     async with resuming() as (_, ann):
-        keeper = Doorkeeper(tokens, ann)
-        keeper.links.end(keeper.link, None)
-        assert refusal(keeper) is LinkGone
+        registered = RegisteredLink(tokens, ann)
+        registered.links.end(registered.link, None)
+        assert refusal(registered) is LinkGone
 
 
 def test_the_reasons_are_what_a_client_tells_apart() -> None:
@@ -149,19 +149,19 @@ def test_the_reasons_are_what_a_client_tells_apart() -> None:
 
 async def test_of_links_that_have_ended_the_last_are_remembered(tokens: TokenStore, few_are_remembered: None) -> None:
     async with resuming() as (_, ann):
-        keeper = Doorkeeper(tokens, ann)
-        ended = [replace(keeper.link, id=f"L{number}") for number in range(5)]
+        registered = RegisteredLink(tokens, ann)
+        ended = [replace(registered.link, id=f"L{number}") for number in range(5)]
         for link in ended:
-            keeper.links.add(link)
+            registered.links.add(link)
         for link in ended:
-            keeper.links.end(link, Disconnect(CloseReason.POLICY, "a test", EXPIRED))
+            registered.links.end(link, Disconnect(CloseReason.POLICY, "a test", EXPIRED))
         reasons = []
         for link in ended:
             with pytest.raises(LinkGone) as refused:
-                keeper.links.find(link.id, keeper.access)
+                registered.links.find(link.id, registered.access)
             reasons.append(refused.type)
         assert reasons == [LinkGone, LinkGone, LinkExpired, LinkExpired, LinkExpired]
-        assert keeper.find() is keeper.link
+        assert registered.find() is registered.link
 
 
 # What was received
