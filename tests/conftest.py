@@ -27,6 +27,22 @@ time.tzset()
 # What tests write is not for others: files that others may change are refused.
 os.umask(0o022)
 
+MEMORY = Path("/dev/shm")
+"""Directory in memory, where the system has one."""
+
+
+def holds_temporary_files(directory: Path) -> bool:
+    """Return True if programs can be run from a directory, and a gibibyte is free."""
+    if not os.access(directory, os.W_OK):
+        return False
+    status = os.statvfs(directory)
+    return status.f_flag & os.ST_NOEXEC == 0 and status.f_bavail * status.f_frsize > 2**30
+
+
+# Tests that write durably spend most of their time waiting for a disk.
+if holds_temporary_files(MEMORY):
+    os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(MEMORY))
+
 # Under `nohup` this is ignored, by the programs that tests start as well.
 signal.signal(signal.SIGHUP, signal.SIG_DFL)
 

@@ -28,12 +28,13 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
 
 @pytest.fixture(scope="module")
 def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningGateway]:
-    """A gateway with the SDK's agent, named `sdk`, and a raw one, named `raw`."""
+    """A gateway with the SDK's agent and a raw one, `sdk` and `raw`, for each connection, and `one-sdk` for all."""
     directory = tmp_path_factory.mktemp("gateway")
     agents = "".join(
         f'[agents.{name}]\ncommand = ["{sys.executable}", "{AGENTS / script}"]\nscope = "connection"\n'
         for name, script in {"sdk": "sdk_agent.py", "raw": "raw_agent.py"}.items()
     )
+    agents += f'[agents.one-sdk]\ncommand = ["{sys.executable}", "{AGENTS / "sdk_agent.py"}"]\n'
     agents += '[agents.missing]\ncommand = ["/nonexistent/agent"]\n'
     # A killed shim could come back; these tests need not wait long to see that it doesn't.
     pin = prepare(directory, agents, more='default_agent = "sdk"\naway_grace_idle = 0.5')

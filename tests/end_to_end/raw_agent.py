@@ -1,11 +1,13 @@
 """An agent that keeps to the bytes: what it is asked comes back inside of its answer, verbatim. For tests.
 
-It answers every request with `{"id": <the id's own text>, "result": {"line": <the line it read, as a string>}}`.
+It answers every request with `{"id": <the id's own text>, "result": {"line": <the line it read, as a string>}}`, and
+`pid`, the id of its process, in the result.
 Before the answer to `raw/ask` it makes requests of its own, one under each id that is there in `params.ids` as text,
 and waits for the answers, which it returns as `answers`. A notification `raw/say` makes it print `params.line`.
 """
 
 import json
+import os
 import re
 import sys
 
@@ -37,7 +39,7 @@ def main() -> None:
             for text in message["params"]["ids"]:
                 write(f'{{"jsonrpc":"2.0","id":{text},"method":"raw/asked","params":{{}}}}')
             answers = [stdin.readline().decode().rstrip("\n") for _ in message["params"]["ids"]]
-        result = {"protocolVersion": 1, "line": line, "answers": answers}
+        result = {"protocolVersion": 1, "line": line, "answers": answers, "pid": os.getpid()}
         write(f'{{"jsonrpc":"2.0","id":{id_text(line)},"result":{json.dumps(result)}}}')
 
 

@@ -14,6 +14,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from click.testing import CliRunner
+
+from acp_gateway.cli.main import main
 from acp_gateway.security.token_format import mint
 from tests.end_to_end.traces import TRACES
 
@@ -111,10 +114,13 @@ class RunningGateway:
 
 
 def run_program(*arguments: str | Path) -> str:
-    """Run the program to its end and return what it printed."""
-    done = subprocess.run(
-        [*PROGRAM, *map(str, arguments)], env=ENVIRONMENT, capture_output=True, text=True, check=True, timeout=60
-    )
+    """Run a command to its end, in this process and with the environment of another, and return what it printed.
+
+    A process of its own would cost more than all that most commands do. Tests of processes start `PROGRAM`.
+    """
+    environment = {**dict.fromkeys(os.environ), **ENVIRONMENT}
+    done = CliRunner().invoke(main, list(map(str, arguments)), env=environment, catch_exceptions=False)
+    assert done.exit_code == 0, done.output
     if arguments[:2] in TOKENS or arguments[:1] in TOKENS:
         TRACES.note_tokens_in(done.stdout)
     else:

@@ -21,7 +21,8 @@ class Shim:
     """`acp-gateway connect` with the raw agent behind it, line by line."""
 
     def __init__(self, gateway: RunningGateway, transport: str) -> None:
-        command = gateway.connect_command(transport, "--agent", "raw")
+        # A shim waits as long for the answers that are missing when its input ends: one to a bad line has no id.
+        command = gateway.connect_command(transport, "--agent", "raw", "--connect-timeout", "5")
         self.process = subprocess.Popen(command, env=ENVIRONMENT, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
         self._lines = lines_of(self.process)
 
@@ -35,25 +36,53 @@ class Shim:
     def receive(self) -> str:
         return next(self._lines).decode()
 
-    def close(self) -> None:
+    def end_input(self) -> None:
         assert self.process.stdin is not None
         self.process.stdin.close()
+
+    def close(self) -> None:
+        self.end_input()
         assert self.process.wait(60) == 0
         assert self.process.stdout is not None
         self.process.stdout.close()
 
+    def kill(self) -> None:
+        self.process.kill()
+        self.process.wait()
+
+
+@pytest.fixture(scope="module")
+def shims() -> Iterator[dict[str, Shim]]:
+    """The initialized shims, by transport, which end well after the last test."""
+    running: dict[str, Shim] = {}
+    try:
+        yield running
+        for shim in running.values():
+            shim.end_input()
+        for shim in running.values():
+            shim.close()
+    finally:
+        for shim in running.values():
+            shim.kill()
+
 
 @pytest.fixture(params=["wss", "tcp"])
-def shim(gateway: RunningGateway, request: pytest.FixtureRequest) -> Iterator[Shim]:
-    running = Shim(gateway, request.param)
+def shim(gateway: RunningGateway, shims: dict[str, Shim], request: pytest.FixtureRequest) -> Iterator[Shim]:
+    """A shim that several tests use. After each, nothing more has come than the test has read."""
+    transport: str = request.param
+    used = shims.pop(transport, None)
+    shim = used or Shim(gateway, transport)
     try:
-        running.send(INITIALIZE)
-        assert '"id":"first"' in running.receive()
-        yield running
-        running.close()
+        if used is None:
+            shim.send(INITIALIZE)
+            assert '"id":"first"' in shim.receive()
+        yield shim
+        shim.send('{"jsonrpc":"2.0","id":"last","method":"raw/echo"}')
+        assert '"id":"last"' in shim.receive()
+        shims[transport] = shim
     finally:
-        running.process.kill()
-        running.process.wait()
+        if transport not in shims:
+            shim.kill()
 
 
 def test_ids_of_every_kind_come_back_with_type_and_spelling(shim: Shim) -> None:
@@ -155,5 +184,4 @@ def test_a_request_before_initialize_and_a_second_initialize_are_refused(gateway
         assert json.loads(shim.receive())["error"]["code"] == -32600
         shim.close()
     finally:
-        shim.process.kill()
-        shim.process.wait()
+        shim.kill()

@@ -284,6 +284,7 @@ def proxy_for(gateway: RunningGateway, transport: str, *, cuts: int, **options: 
     return FaultyProxy(port, seed=SEED, cuts=cuts, **options)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("transport", ["wss", "tcp"])
 async def test_two_hundred_cuts_during_ten_thousand_messages_each_way_go_unnoticed(
     gateway: RunningGateway, fifo: Path, transport: str

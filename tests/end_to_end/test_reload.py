@@ -84,6 +84,11 @@ def client_of(directory: Path, agent: str = "a") -> Iterator[Client]:
         client.close()
 
 
+def accepts_connections(path: Path) -> bool:
+    with socket.socket(socket.AF_UNIX) as probe:
+        return probe.connect_ex(str(path)) == 0
+
+
 def shown_certificate(gateway: RunningGateway) -> str:
     place = urlsplit(gateway.urls["wss"])
     assert place.hostname is not None
@@ -298,8 +303,9 @@ def test_a_gateway_that_was_activated_by_its_sockets_serves_who_has_waited(tmp_p
     variables = ["-E", f"NOTIFY_SOCKET={tmp_path}/notify", "-E", "WATCHDOG_USEC=600000000", "-E", "PATH", "-E", "HOME"]
     with notified, subprocess.Popen([activate, "-l", str(path), *variables, *serve], env=ENVIRONMENT) as process:
         try:
+            # Its file is there before connections are accepted.
             deadline = time.monotonic() + 60
-            while not path.exists():
+            while not accepts_connections(path):
                 assert time.monotonic() < deadline
                 os.sched_yield()
             with client_of(tmp_path):

@@ -38,9 +38,11 @@ class RecordingClient:
 
 
 @asynccontextmanager
-async def editor(gateway: RunningGateway, transport: str, client: RecordingClient) -> AsyncIterator[Any]:
+async def editor(
+    gateway: RunningGateway, transport: str, client: RecordingClient, agent: str = "sdk"
+) -> AsyncIterator[Any]:
     """An editor that has started `acp-gateway connect` as its agent and has initialized it."""
-    command, *arguments = gateway.connect_command(transport)
+    command, *arguments = gateway.connect_command(transport, "--agent", agent)
     async with acp.stdio.spawn_agent_process(
         cast("Any", client), command, *arguments, env=ENVIRONMENT, transport_kwargs={"limit": LIMIT}
     ) as (connection, process):
@@ -48,12 +50,12 @@ async def editor(gateway: RunningGateway, transport: str, client: RecordingClien
     assert process.returncode == 0
 
 
-def connected(gateway: RunningGateway, transport: str, prompts: list[list[str]]) -> RecordingClient:
+def connected(gateway: RunningGateway, transport: str, prompts: list[list[str]], agent: str = "sdk") -> RecordingClient:
     """Open a session, send prompts, each a list of text blocks, and return the editor that saw what came back."""
     client = RecordingClient()
 
     async def talk() -> None:
-        async with editor(gateway, transport, client) as connection, asyncio.timeout(60):
+        async with editor(gateway, transport, client, agent) as connection, asyncio.timeout(60):
             await connection.initialize(protocol_version=1)
             session = await connection.new_session(cwd=str(gateway.directory), mcp_servers=[])
             for prompt in prompts:
@@ -73,6 +75,8 @@ def conversation(gateway: RunningGateway, request: pytest.FixtureRequest) -> Rec
         gateway,
         request.param,
         [["stream 1000"], ["permission"], ["echo", LINE_ENDS], [f"size {MEGABYTES_20}"], ["echo", LARGE]],
+        # The SDK takes most of a second to start.
+        "one-sdk",
     )
 
 

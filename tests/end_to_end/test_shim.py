@@ -105,7 +105,7 @@ def test_a_gateway_that_was_reached_before_is_waited_for(gateway: RunningGateway
     environment = ENVIRONMENT | {"XDG_STATE_HOME": str(tmp_path / "state")}
     path = tmp_path / "socket"
     os.link(gateway.urls["unix"].removeprefix("unix://"), path)
-    command = [*PROGRAM, "connect", f"unix://{path}", "--token-file", str(gateway.token_file)]
+    command = [*PROGRAM, "connect", f"unix://{path}", "--token-file", str(gateway.token_file), "--agent", "raw"]
     first = subprocess.run(command, env=environment, stdin=subprocess.DEVNULL, check=False, timeout=60)
     assert first.returncode == 0
     path.unlink()
@@ -128,6 +128,7 @@ def test_a_gateway_that_comes_late_is_still_reached(gateway: RunningGateway, tmp
     log = tmp_path / "log"
     os.mkfifo(log)
     command = [*PROGRAM, "connect", f"unix://{path}", "--token-file", str(gateway.token_file), "--log-file", str(log)]
+    command += ["--agent", "raw"]
     with subprocess.Popen(command, env=ENVIRONMENT, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
         assert process.stdin is not None
         process.stdin.write(INITIALIZE)
@@ -301,7 +302,7 @@ def test_a_killed_shim_leaves_no_agent_behind_when_it_has_been_away_for_long_eno
     gateway: RunningGateway, transport: str, numbers: list[signal.Signals]
 ) -> None:
     with subprocess.Popen(
-        gateway.connect_command(transport, "--agent", "sdk"),
+        gateway.connect_command(transport, "--agent", "raw"),
         env=ENVIRONMENT,
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
@@ -309,7 +310,7 @@ def test_a_killed_shim_leaves_no_agent_behind_when_it_has_been_away_for_long_eno
         assert process.stdin is not None
         process.stdin.write(INITIALIZE)
         process.stdin.flush()
-        agent = os.pidfd_open(json.loads(next(lines_of(process)))["result"]["_meta"]["pid"])
+        agent = os.pidfd_open(json.loads(next(lines_of(process)))["result"]["pid"])
         for number in numbers:
             process.send_signal(number)
         process.wait(60)
