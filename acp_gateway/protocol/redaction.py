@@ -52,6 +52,7 @@ result has one for each of its bytes."""
 
 _TOKEN_STEPS: Final = 2
 _BRACKET_STEPS: Final = 5
+_ESCAPE_STEPS: Final = 3
 # Characters that one pattern looks at within a step, in the worst case.
 _PATTERN_CHARACTERS: Final = 8
 # Longer names are not remembered, and so many of the others are.
@@ -209,7 +210,10 @@ class _Walk:
         self._add_value(_encode(HIDDEN) if secret else token)
 
     def _string(self, token: str) -> None:
-        string = json.loads(token) if "\\" in token else token[1:-1]
+        string = token[1:-1]
+        if "\\" in token:
+            self._steps -= _ESCAPE_STEPS
+            string = json.loads(token)
         within = self._open[-1] if self._open else None
         if within is not None and within.closing == "}" and not within.named:
             self._add_name(within, string)

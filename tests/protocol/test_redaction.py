@@ -296,6 +296,16 @@ def test_a_message_of_any_parts_costs_no_more_than_so_many_steps(part: str, limi
     assert walk._steps > -1000
 
 
+def test_a_string_with_an_escape_costs_more_steps_than_one_without() -> None:
+    costs = []
+    for part in ('"a"', r'"\n"'):
+        walk = redaction._Walk(f"[{part}]", LIMIT, logs_in=False)
+        before = walk._steps
+        walk.result()
+        costs.append(before - walk._steps)
+    assert costs[0] < costs[1]
+
+
 @pytest.mark.parametrize(
     "part",
     ["token ", " --a-key ", "Bearer a ", "x-a-key: ", "'akey': ", "cookie: a\n", "?aaa=", "-----BEGIN A "],
