@@ -9,6 +9,7 @@ import pytest
 from acp_gateway.core.agent_requests import LONG, AgentRequest
 from acp_gateway.core.output import AuditEvent
 from acp_gateway.core.sessions import Role
+from acp_gateway.protocol import spans
 from acp_gateway.protocol.jsonrpc import parse
 from acp_gateway.protocol.methods import Audience
 from tests.core.scene import Peer, Scene, make_policy, news_params
@@ -1102,3 +1103,11 @@ def test_an_agent_request_for_one_client_is_offered_to_the_first_alone() -> None
         questions.forward_open(scene.session(), peer.client)
         scene.deliver()
         assert len(peer.heard()) == asked
+
+
+def test_a_decision_with_more_members_than_are_looked_at_does_not_count() -> None:
+    scene, ann, _ = together()
+    scene.agent.ask_permission()
+    asked = ann.hears()
+    ann.send(id=asked["id"], result=selected("yes") | {str(number): 1 for number in range(spans.MEMBERS)})
+    assert scene.agent.heard() == []

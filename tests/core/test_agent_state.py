@@ -8,7 +8,7 @@ from acp_gateway.core.registry import Registry
 from acp_gateway.core.requests import Request
 from acp_gateway.core.sessions import SESSION_ID_SIZE, Client, Role, SessionScope
 from acp_gateway.core.states import AgentPhase
-from acp_gateway.protocol import jsonrpc
+from acp_gateway.protocol import jsonrpc, spans
 from acp_gateway.protocol.jsonrpc import ID_SIZE, Message
 from tests.core.scene import Scene, make_policy, news_params
 
@@ -451,3 +451,11 @@ def test_a_process_with_a_turn_of_one_that_is_away_is_not_deserted() -> None:
     ann.prompt()
     ann.gone()
     assert scene.multiplexer.agent_handle.abandoned
+
+
+def test_a_result_with_more_members_than_are_looked_at_is_an_error() -> None:
+    scene = Scene()
+    ann = scene.join("ann")
+    ann.request("session/new", cwd="/srv", mcpServers=[])
+    scene.agent.answers("session/new", sessionId="s", **{str(number): 1 for number in range(spans.MEMBERS)})
+    assert f"more than {spans.MEMBERS} members" in ann.hears()["error"]["message"]

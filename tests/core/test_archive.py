@@ -3,8 +3,10 @@
 import pytest
 
 from acp_gateway.core import registry as registry_module
-from acp_gateway.core.archive import NoArchive
+from acp_gateway.core.archive import NO_ARCHIVE, NoArchive
+from acp_gateway.core.journal import Journal
 from acp_gateway.core.registry import Registry
+from acp_gateway.core.sessions import Session
 from tests.core.registered import ME, YOU, live, past, session
 from tests.core.scene import Peer, Scene, Shelf
 
@@ -160,3 +162,9 @@ def test_of_one_whose_directory_is_not_known_nothing_is_known_of_how_to_open_it(
     it = session()
     it.keep_directory()
     assert it.setup == {}
+
+
+def test_no_archive_holds_and_has_lost_nothing() -> None:
+    session = Session("agent", "s", "me", Journal(1000))
+    assert not NO_ARCHIVE.holds(session)
+    assert NO_ARCHIVE.loss(session) is None

@@ -409,3 +409,30 @@ def test_other_clients_see_what_the_model_of_echoes_says_and_the_sender_everythi
     assert contents(turn.history()) == contents([*map(says, prompt), *expected])
     # Counting clients have the position of the journal.
     assert turn.ann.seen["s"] == turn.bob.seen["s"] == turn.scene.place()
+
+
+@pytest.mark.parametrize(
+    "block",
+    [
+        image(),
+        {"type": "resource_link", "uri": "file:///a", "name": "a"},
+        {"type": "resource", "resource": {"uri": "file:///a", "text": "a"}},
+        {"type": "of another version", "x": 1},
+        {"text": "of no type"},
+    ],
+)
+def test_an_echo_of_any_content_goes_to_the_sender_alone(block: Block) -> None:
+    turn = Turn()
+    turn.begins(block)
+    turn.says(says(block))
+    assert contents(turn.ann.heard_text()) == [("user", block)]
+    assert contents(turn.bob.heard_text()) == []
+
+
+def test_a_user_message_without_content_is_no_echo() -> None:
+    turn = Turn()
+    turn.begins(image())
+    turn.says(
+        encode(method="session/update", params={"sessionId": "s", "update": {"sessionUpdate": "user_message_chunk"}})
+    )
+    assert contents(turn.bob.heard_text()) == [("user", None)]

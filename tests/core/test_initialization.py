@@ -778,3 +778,23 @@ def test_who_asks_after_the_end_is_told_what_it_may_know() -> None:
     told = [(error["message"], error["data"]) for error in (peer.hears()["error"] for peer in (me, late, too_late))]
     assert told == [full, full, ("no start", {"n": 1})]
     assert "hunter2" not in str(guest.heard())
+
+
+def test_initializing_is_true_until_the_agent_has_answered() -> None:
+    scene = Scene()
+    assert not scene.multiplexer.initializing
+    ann = scene.join("ann", initialize=False)
+    ann.request("initialize", protocolVersion=1)
+    assert scene.multiplexer.initializing
+    scene.agent.answers("initialize", **scene.welcome)
+    assert not scene.multiplexer.initializing
+
+
+def test_a_stream_that_a_lost_process_wrote_nothing_to_is_left_out() -> None:
+    scene = Scene(make_policy(shared=False))
+    ann = scene.join("ann")
+    own = ann.request("session/new", cwd="/srv", mcpServers=[])
+    scene.multiplexer.agent_lost("it has ended", {}, {"stdout": [], "stderr": ["last"]})
+    scene.deliver()
+    error = {"code": -32603, "message": "it has ended; the last it wrote to stderr: last", "data": {"stderr": ["last"]}}
+    assert ann.heard() == [{"jsonrpc": "2.0", "id": own, "error": error}]

@@ -1250,3 +1250,11 @@ def test_no_session_is_opened_by_params_that_only_some_understand(scene: Scene, 
     ann.say(request(b"1", "session/new", params))
     assert error_of(ann)["code"] == -32602
     assert not scene.agent.heard()
+
+
+def test_a_request_larger_than_session_request_size_is_refused() -> None:
+    scene = Scene(make_policy(session_request_size=200))
+    ann = scene.join("ann")
+    ann.request("session/new", cwd="/srv/" + "x" * 200, mcpServers=[])
+    assert "session_request_size allows 200" in ann.hears()["error"]["message"]
+    assert scene.agent.heard() == []

@@ -8,6 +8,7 @@ from acp_gateway.core.agent_state import Policy
 from acp_gateway.core.registry import Registry
 from acp_gateway.core.rejoining import MAX_ID, Rejoin, last_id, with_own_meta, without_own_meta
 from acp_gateway.core.sessions import Role
+from acp_gateway.protocol import jsonrpc
 from acp_gateway.protocol.gaps import MAY_BE_MISSING, PART_MISSING
 from acp_gateway.protocol.jsonrpc import Message, parse
 from tests.core.scene import Peer, Place, Scene, Shelf, encode, make_policy
@@ -877,3 +878,24 @@ def test_an_id_that_is_too_long_gets_no_mark(scene: Scene) -> None:
     ann.new_session("s" * 2000)
     assert ann.marks == []
     assert ann.client.positions() == {}
+
+
+def test_a_rejoining_observer_waits_until_session_new_answers_with_the_id_of_its_session(shelf: Shelf) -> None:
+    scene, _ = over(shelf)
+    watcher = scene.join("eve", role=Role.OBSERVER, link="eve")
+    own = watcher.comes_back(epoch="e", position=0)
+    ann = scene.join("ann", link="second")
+    ann.new_session("s")
+    assert [message["id"] for message in watcher.heard() if "id" in message] == [own]
+
+
+def test_a_rejoining_observer_does_not_wait_for_a_session_that_nobody_knows(scene: Scene) -> None:
+    watcher = scene.join("eve", role=Role.OBSERVER, link="eve")
+    watcher.comes_back("unknown", epoch="e", position=0)
+    assert watcher.hears()["error"]["code"] == jsonrpc.SESSION_NOT_FOUND
+
+
+def test_too_many_prompts_of_another_link_say_nothing() -> None:
+    returned = said(connection="c", prompts=[1] * 20_000)
+    assert returned is not None
+    assert returned.prompts == ()

@@ -75,3 +75,10 @@ def test_move_to_asserts_the_transition_of_a_session_and_of_an_agent() -> None:
     with pytest.raises(AssertionError, match=r"ABSENT is not followed by .*READY"):
         process.move_to(AgentPhase.READY)
     assert process.phase is AgentPhase.ABSENT
+
+
+def test_a_client_begins_connected_and_new() -> None:
+    client = Client("ann", SessionScope("me"))
+    assert (client.presence, client.phase) == (Presence.CONNECTED, ClientPhase.NEW)
+    client.become(Presence.AWAY)
+    assert client.presence is Presence.AWAY
