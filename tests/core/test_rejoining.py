@@ -889,7 +889,7 @@ def test_a_rejoining_observer_waits_until_session_new_answers_with_the_id_of_its
     assert [message["id"] for message in watcher.heard() if "id" in message] == [own]
 
 
-def test_a_rejoining_observer_does_not_wait_for_a_session_that_nobody_knows(scene: Scene) -> None:
+def test_a_rejoining_observer_does_not_wait_for_an_unknown_session(scene: Scene) -> None:
     watcher = scene.join("eve", role=Role.OBSERVER, link="eve")
     watcher.comes_back("unknown", epoch="e", position=0)
     assert watcher.hears()["error"]["code"] == jsonrpc.SESSION_NOT_FOUND
