@@ -262,7 +262,15 @@ class Soak:
     async def start_again(self) -> None:
         await trio.to_thread.run_sync(self.gateway.process.wait)
         assert self.gateway.process.stderr is not None
-        self.gateway = await trio.to_thread.run_sync(start_gateway, self.directory, self.pin)
+        while True:
+            try:
+                self.gateway = await trio.to_thread.run_sync(start_gateway, self.directory, self.pin)
+                return
+            except AssertionError as error:
+                # A connection of this machine may have one of the ports for its own end.
+                if "address already in use" not in str(error):
+                    raise
+                await trio.sleep(0.2)
 
     async def read_log(self) -> None:
         """Keep the pipe of each gateway empty, but for what its start is waited for by."""
