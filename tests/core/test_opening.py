@@ -632,6 +632,21 @@ def two_processes(**abilities: Any) -> tuple[Scene, Scene]:
     return scenes[0], scenes[1]
 
 
+@pytest.mark.parametrize("role", list(Role))
+@pytest.mark.parametrize("method", ["session/load", "session/resume"])
+def test_an_id_that_is_live_here_is_not_opened_for_one_who_had_it_in_another_process(method: str, role: Role) -> None:
+    here, there = two_processes(loadSession=True, sessionCapabilities={"close": {}, "resume": {}})
+    here.join("ann").new_session("1")
+    bob = there.join("bob", "other")
+    bob.new_session("1")
+    close(there, bob, "1")
+    again = here.join("bob", "other", role, link="bob")
+    again.request(method, sessionId="1", cwd="/srv", mcpServers=[])
+    again.comes_back("1", method, epoch="e", position=1)
+    assert [answer["error"]["code"] for answer in again.heard()] == [-32002, -32002]
+    assert here.agent.heard() == []
+
+
 # Live elsewhere
 
 

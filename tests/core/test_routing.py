@@ -5,7 +5,8 @@ from typing import Any
 import pytest
 
 from acp_gateway.core import routing
-from acp_gateway.core.sessions import Role
+from acp_gateway.core.journal import Journal
+from acp_gateway.core.sessions import Role, Session
 from acp_gateway.protocol.methods import Capability
 from tests.core.scene import Peer, Scene, make_policy, news_params
 
@@ -174,6 +175,21 @@ def test_what_is_said_of_a_session_that_has_ended_is_not_for_the_next_one_of_its
     scene.agent.update("for yuri", "x")
     assert said(yuri) == ["for yuri"]
     assert scene.session("x").journal.position == 1
+
+
+def test_updates_of_a_session_during_session_delete_are_not_for_the_next_one_of_its_id() -> None:
+    scene = Scene()
+    xena, yuri = scene.join("xena", "x"), scene.join("yuri", "y")
+    # The agent had it in an earlier process.
+    scene.registry.restore(Session("agent", "x", "x", Journal(1000)))
+    yuri.request("session/new", cwd="/srv", mcpServers=[])
+    new = scene.agent.takes("session/new")
+    xena.request("session/delete", sessionId="x")
+    scene.agent.update("a secret of xena's", "x")
+    scene.agent.answers("session/delete")
+    scene.agent.answer(new, sessionId="x")
+    assert kinds(yuri) == ["response"]
+    assert scene.session("x").journal.position == 0
 
 
 @pytest.mark.parametrize("name", ["s", "child"])

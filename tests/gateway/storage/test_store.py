@@ -1619,6 +1619,32 @@ async def test_what_was_to_be_erased_when_that_failed_is_erased_with_what_came_m
         assert b"SECRET" not in bytes_on_disk(path)
 
 
+async def test_erased_data_leaves_the_log_later_if_tidy_fails_after_the_batch(
+    storage: Storage, path: Path, pauses: Pauses, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tidy = Database.tidy
+    attempts = []
+
+    def fail_once(self: Database) -> None:
+        attempts.append(self)
+        if len(attempts) == 1:
+            raise sqlite3.OperationalError("disk I/O error")
+        tidy(self)
+
+    monkeypatch.setattr(Database, "tidy", fail_once)
+    async with running(storage):
+        keep(storage, 1, title="SECRET")
+        storage.append(1, b"SECRET")
+        await storage.read_journal(1)
+        storage.forget(1)
+        await pauses.until_failed()
+        keep(storage, 2)
+        pauses.end()
+        await storage.read_journal(2)
+        assert len(attempts) == 2
+        assert b"SECRET" not in bytes_on_disk(path)
+
+
 async def test_a_session_that_ends_while_its_history_is_being_written_and_fails_keeps_it(
     storage: Storage, path: Path, failure: Failure
 ) -> None:
