@@ -10,7 +10,8 @@ The modules, from the bottom up:
 - `agent_requests`, `terminals`, `unopened`, `echoes`, `cut_turns`: parts of the state of an agent process.
 - `capabilities`, `mcp_servers`, `access_rules`, `updates`: pure functions on messages.
 - `agent_state`: the state of an agent process, and how requests are forwarded and answered.
-- `routing`, `turns`, `preconditions`, `rejoining`, `session_list`, `opening`, `closing`, `initialization`: decisions.
+- `routing`, `turns`, `preconditions`, `rejoining`, `continuing`, `session_list`, `opening`, `closing`,
+  `initialization`: decisions.
 - `multiplexer`: the entry point, which dispatches each event to one of them.
 
 The driver feeds events, one verb for each: `attach`, `receive_from_client`, `client_away`, `client_back`,

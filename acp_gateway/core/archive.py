@@ -19,7 +19,7 @@ class Archive(Protocol):
     """Storage that keeps sessions for the next gateway process. Its methods return at once and never fail."""
 
     def keep(self, session: "Session") -> None:
-        """Store a session that is new, has another entry in lists, or continues its journal in another epoch."""
+        """Store a session that is new, is opened or ends, has another entry in lists, or another epoch."""
 
     def remove(self, session: "Session") -> None:
         """Delete a session."""

@@ -5,6 +5,7 @@ from typing import Any
 
 from acp_gateway.core import access_rules, capabilities
 from acp_gateway.core.agent_state import AgentState
+from acp_gateway.core.continuing import end_wait
 from acp_gateway.core.opening import SessionOpening
 from acp_gateway.core.rejoining import last_id, without_own_meta
 from acp_gateway.core.requests import ErrorObject, OwnRequest, Request
@@ -71,7 +72,8 @@ class Initialization:
         agent = self._agent
         agent.open_requests.clear()
         agent.waiting.agent_ended()
-        agent.loading_journals.clear()
+        while agent.loading_journals:
+            end_wait(agent.loading_journals.popitem()[0])
         agent.agent_requests.agent_lost()
         agent.terminals.clear()
         if agent.phase in (AgentPhase.STARTING, AgentPhase.READY):

@@ -10,6 +10,7 @@ from acp_gateway.core.agent_requests import AgentRequest, decision_of, selected_
 from acp_gateway.core.agent_state import AgentState, LostErrors, Policy
 from acp_gateway.core.capabilities import Abilities
 from acp_gateway.core.closing import SessionClosing
+from acp_gateway.core.continuing import journal_loaded
 from acp_gateway.core.cut_turns import AGENT_ENDED, AGENT_STOPPED
 from acp_gateway.core.initialization import Initialization, with_output
 from acp_gateway.core.journal import Journal
@@ -272,18 +273,7 @@ class Multiplexer:
 
     def journal_loaded(self, session: Session, journal: Journal | None) -> None:
         """Take the journal that the archive has read, and resume the requests that waited for it."""
-        self._agent.loading_journals.pop(session, None)
-        waiting = self._agent.waiting.release(Until.JOURNAL_LOADED, session)
-        # Without a waiting client the journal would stay in memory unused.
-        if not session.live and waiting:
-            session.journal_loaded = True
-            if journal is not None:
-                session.journal = journal
-        for request in waiting:
-            self._dispatch(request)
-        if session.journal_loaded and not session.live:
-            # A journal of a session that was not opened would not count as used memory.
-            session.forget_content()
+        journal_loaded(self._agent, session, journal, self._dispatch)
 
     def directories_checked(self, directory_check: DirectoryCheck, result: DirectoryCheckResult) -> None:
         """Resume a request whose directories were checked, if it is still waiting."""

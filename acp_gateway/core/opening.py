@@ -11,8 +11,9 @@ from functools import partial
 
 from acp_gateway.core import access_rules, preconditions, updates
 from acp_gateway.core.agent_state import AgentState
+from acp_gateway.core.continuing import continue_journal, waits_for_journal
 from acp_gateway.core.cut_turns import cut_turn_meta, record_cut_turn
-from acp_gateway.core.output import CheckDirectories, LoadJournal
+from acp_gateway.core.output import CheckDirectories
 from acp_gateway.core.rejoining import (
     Rejoin,
     missed_messages,
@@ -87,11 +88,7 @@ class SessionOpening:
             or not self._may_open(client, request, session)
         ):
             return
-        if rejoin is not None and not session.journal_loaded and session.archive.holds(session):
-            if session not in self._agent.loading_journals:
-                self._agent.loading_journals[session] = None
-                self._agent.out.effect(LoadJournal(session))
-            self._agent.waiting.add(request, Until.JOURNAL_LOADED, session)
+        if waits_for_journal(self._agent, session, request):
             return
         message = request.message
         session.keep_setup(jsonrpc.parse(without_own_meta(message.text)))
@@ -103,7 +100,7 @@ class SessionOpening:
         if rejoin is not None and client.counts and session.journal_loaded and session.journal.epoch:
             # The history continues for all clients that have seen a part of it, even if this one can't prove its
             # position. The new epoch has to come before any message: others may have seen more than reached the disk.
-            session.journal.rename(self._agent.registry.new_epoch())
+            continue_journal(session, self._agent.registry.new_epoch())
             tail = missed_messages(session, client, rejoin)
             history = () if resumes else self._translated(client, updates.history(session))
             continuation = _Continuation(history if tail is None else tail, proven=tail is not None)
@@ -220,6 +217,8 @@ class SessionOpening:
             if result is not None and self._passes(
                 request, preconditions.joined_directory(self._agent, session, request, result)
             ):
+                if waits_for_journal(self._agent, session, request):
+                    return
                 self._agent.waiting.add(request, Until.SESSION_OPEN, session)
                 method = methods.LOAD if self._agent.abilities.load else methods.RESUME
                 self._open(session, OwnRequest(session.opening_request(method)), replay_to=None)

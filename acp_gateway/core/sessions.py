@@ -267,6 +267,11 @@ class Session:
         self.journal_loaded = False
         """True if the journal of a session that is not live was read from the archive, as far as there is one."""
 
+        self.awaited = 0
+        """Number of agent processes that open the session as soon as its journal is read."""
+        self.may_lack_end = False
+        """True if the gateway was killed while it had the session open: the journal may lack the last messages."""
+
     def __repr__(self) -> str:
         return f"Session({self.agent} {self.id!r:.80})"
 
@@ -278,6 +283,11 @@ class Session:
     def move_to(self, state: SessionState) -> None:
         """Change the state at the agent process."""
         self._state = moved(SESSION_TRANSITIONS, self._state, state)
+
+    @property
+    def counts_as_open(self) -> bool:
+        """True if the archive may lack the end of the journal, should the gateway be killed now."""
+        return self.live or self.awaited > 0 or self.may_lack_end
 
     @property
     def live(self) -> bool:
@@ -314,8 +324,9 @@ class Session:
         self.archive.end_turn(self)
 
     def take_journal(self, journal: Journal) -> None:
-        """Replace the journal."""
+        """Replace the journal. Clients can't prove a position in the former one any more, and are told so."""
         self.journal = journal
+        self.may_lack_end = False
         self.archive.replace(self)
 
     def keep_setup(self, request: Message) -> None:

@@ -74,9 +74,12 @@ class Shelf:
         self.shown: dict[Session, dict[str, str | None]] = {}
         """Entries in lists of the stored sessions."""
         self.journals: dict[Session, Journal] = {}
+        self.open: set[Session] = set()
+        """Sessions that are stored as open."""
 
     def keep(self, session: Session) -> None:
         self.told.append(("keep", session.id))
+        (self.open.add if session.counts_as_open else self.open.discard)(session)
         self.shown[session] = {"cwd": session.cwd, "title": session.title, "updatedAt": session.updated_at}
         kept, epoch = (
             self.journals.setdefault(session, Journal(self._limit, session.journal.epoch)),
@@ -89,6 +92,7 @@ class Shelf:
         self.told.append(("remove", session.id))
         self.shown.pop(session, None)
         self.journals.pop(session, None)
+        self.open.discard(session)
 
     def write(self, session: Session, message: bytes, state: str | None) -> None:
         self.told.append(("write", session.id))

@@ -640,6 +640,7 @@ def test_who_resumes_and_can_not_prove_what_it_has_seen_is_told_of_a_gap(
     if live:
         first = scene.join("bob", link="bob")
         first.request("session/load", sessionId="s", cwd="/srv", mcpServers=[])
+        scene.load_journal(shelf.read(scene.wanted[0]))
         scene.agent.answers("session/load")
     back = scene.join("ann", link="second")
     own = back.comes_back(method="session/resume", connection="first", **place)
@@ -731,6 +732,7 @@ def test_who_waits_for_a_session_can_take_that_back_and_leave(shelf: Shelf) -> N
     ann = scene.join("ann", link="second")
     ann.request("session/load", sessionId="s", cwd="/srv", mcpServers=[])
     scene.agent.send(id=scene.agent.takes("initialize")["id"], result=scene.welcome)
+    scene.load_journal(shelf.read(scene.wanted[0]))
     scene.agent.answers("session/load")
     assert [watcher.heard() for watcher in watchers] == [[], [], []]
 
@@ -815,20 +817,26 @@ def test_what_waits_behind_a_journal_can_be_taken_back(shelf: Shelf) -> None:
     assert scene.agent.heard() == []
 
 
-def test_a_session_load_does_not_wait_for_the_journal_of_a_rejoining_client(shelf: Shelf) -> None:
+def test_a_plain_session_load_waits_for_the_journal_of_a_rejoining_client(shelf: Shelf) -> None:
     scene, (epoch, position) = over(shelf)
     back, bob = scene.join("ann", link="second"), scene.join("bob")
-    back.comes_back(epoch=epoch, position=position)
+    back.comes_back(epoch=epoch, position=position - 1)
     bob.request("session/load", sessionId="s", cwd="/srv", mcpServers=[])
-    scene.agent.takes("session/load")
+    assert scene.agent.heard() == []
+    scene.load_journal(shelf.read(scene.wanted[0]))
+    scene.agent.answers("session/load")
+    assert texts(back.heard()) == ["three"]
+    assert texts(bob.heard()) == ["one", "two", "three"]
 
 
 def test_what_is_said_of_a_session_at_too_great_length_is_not_looked_at(shelf: Shelf) -> None:
     scene, (epoch, position) = over(shelf)
     back = scene.join("ann", link="second")
     back.comes_back(epoch=epoch, position=position, questions=list(range(20_000)))
-    assert scene.wanted == []
+    scene.load_journal(shelf.read(scene.wanted[0]))
     scene.agent.answers("session/load")
+    (answer,) = back.heard()
+    assert "_meta" not in answer["result"]
 
 
 def test_after_a_restart_the_second_rejoining_client_also_gets_missed_updates(shelf: Shelf) -> None:
@@ -849,16 +857,18 @@ def test_after_a_restart_the_second_rejoining_client_also_gets_missed_updates(sh
 
 def test_a_journal_that_comes_when_the_session_is_live_already_is_not_taken(shelf: Shelf) -> None:
     scene, (epoch, position) = over(shelf)
-    back = scene.join("ann", link="second")
-    back.comes_back(epoch=epoch, position=position)
-    bob = scene.join("bob")
+    other = Scene(registry=scene.registry, agentCapabilities=LOADS)
+    back, bob = scene.join("ann", link="second"), other.join("bob")
+    own = back.comes_back(epoch=epoch, position=position)
     bob.request("session/load", sessionId="s", cwd="/srv", mcpServers=[])
-    scene.agent.answers("session/load")
-    assert scene.wanted
+    other.load_journal(shelf.read(other.wanted[0]))
+    other.agent.answers("session/load")
+    had = other.session().journal
     scene.load_journal(shelf.read(scene.wanted[0]))
-    assert taken_over(back.heard()) == {"prompts": [], "questions": []}
-    assert back.marks == [{"s": scene.place()}]
-    assert scene.place()[1] == 0
+    answer = back.hears()
+    assert answer["id"] == own
+    assert "is open in another connection" in answer["error"]["message"]
+    assert other.session().journal is had
 
 
 def test_who_returns_to_a_session_opens_it_again_later_without_what_was_the_gateways(shelf: Shelf) -> None:

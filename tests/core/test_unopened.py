@@ -116,6 +116,7 @@ def test_one_that_opens_in_the_end_is_not_said_to_be_broken_later() -> None:
     ann.request("session/load", sessionId="s", cwd="/srv/x", mcpServers=[])
     scene.agent.refuses("session/load", **GEMINI)
     ann.request("session/load", sessionId="s", cwd="/srv/x", mcpServers=[])
+    scene.load_journal(None)
     scene.agent.answers("session/load")
     ann.request("session/close", sessionId="s")
     ann.heard()

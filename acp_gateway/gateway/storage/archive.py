@@ -35,6 +35,7 @@ class StoredArchive:
             session = Session(stored.agent, stored.session_id, stored.owner, Journal(journal_limit))
             session.cwd, session.title, session.updated_at = stored.cwd, stored.title, stored.updated_at
             session.keep_directory()
+            session.may_lack_end = stored.open
             self._enter(session, stored.key, stored.created)
             restored.append(session)
         return restored
@@ -79,6 +80,7 @@ class StoredArchive:
             used=now,
             epoch=session.journal.epoch,
             former=session.journal.former,
+            is_open=session.counts_as_open,
         )
 
     def remove(self, session: Session) -> None:

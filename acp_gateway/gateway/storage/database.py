@@ -36,7 +36,7 @@ _TABLES: Final = (
     CREATE TABLE session (
         key INTEGER PRIMARY KEY, agent TEXT NOT NULL, session_id TEXT NOT NULL, owner TEXT NOT NULL, cwd TEXT,
         title TEXT, updated_at TEXT, created REAL NOT NULL, used REAL NOT NULL, epoch TEXT NOT NULL,
-        former TEXT
+        former TEXT, open INTEGER
     )
     """,
     # Of a session whose history is kept: how many messages it ever had, and the bytes of those that are stored.
@@ -64,7 +64,7 @@ _TABLES: Final = (
     "CREATE TABLE token (id TEXT PRIMARY KEY, last_used REAL NOT NULL, granted_by TEXT)",
 )
 
-_LATER: Final = (("session", "former", "TEXT"),)
+_LATER: Final = (("session", "former", "TEXT"), ("session", "open", "INTEGER"))
 """Columns that files of earlier versions don't have: table, name and type. What such a version writes has NULL there,
 so that what it has written and this one could take for older does not count."""
 
@@ -131,7 +131,7 @@ class Database:
         """Return all sessions, in the order of their creation."""
         rows = self._connection.execute(
             "SELECT key, agent, session_id, owner, cwd, title, updated_at, created, used, epoch, "
-            "coalesce(position, 0), former FROM session LEFT JOIN journal ON session = key ORDER BY created, key"
+            "coalesce(position, 0), former, open FROM session LEFT JOIN journal ON session = key ORDER BY created, key"
         )
         return [_session(*row) for row in rows.fetchall()]
 
@@ -149,10 +149,12 @@ class Database:
         updated_at = None if session.updated_at is None else session.updated_at.encode("utf-8", "surrogatepass")
         self._connection.execute(
             "INSERT OR REPLACE INTO session "
-            "(key, agent, session_id, owner, cwd, title, updated_at, created, used, epoch, former) VALUES (?, "
-            + "CAST(? AS TEXT), " * 6
-            + "?, ?, ?, ?)",
-            (session.key, *texts, updated_at, session.created, session.used, session.epoch, _former_text(session)),
+            "(key, agent, session_id, owner, cwd, title, updated_at, created, used, epoch, former, open) "
+            "VALUES (?, " + "CAST(? AS TEXT), " * 6 + "?, ?, ?, ?, ?)",
+            (
+                *(session.key, *texts, updated_at, session.created, session.used, session.epoch),
+                *(_former_text(session), session.open),
+            ),
         )
 
     def put_token_use(self, token_id: str, use: TokenUse) -> None:
@@ -267,6 +269,7 @@ def _session(
     epoch: object,
     position: object,
     former: object,
+    is_open: object,
 ) -> StoredSession:
     return StoredSession(
         as_number(key),
@@ -281,6 +284,7 @@ def _session(
         as_text(epoch),
         as_number(position),
         decode_former(former),
+        bool(is_open),
     )
 
 

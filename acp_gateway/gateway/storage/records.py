@@ -26,6 +26,8 @@ class StoredSession:
     """Number of messages that its history ever had; 0 if none is stored."""
     former: tuple[tuple[str, int], ...] = ()
     """Earlier epochs of its history, the oldest first, each with the position at which the next one began."""
+    open: bool = False
+    """True if a gateway process has it open, or had when it was killed: then its history may lack the end."""
 
 
 @dataclass(slots=True)

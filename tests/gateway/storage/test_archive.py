@@ -288,6 +288,38 @@ async def test_a_history_that_was_replaced_while_it_was_asked_for_is_not_what_is
     assert (journal.epoch, journal.position, journal.replay()) == (epoch, 1, [b"after"])
 
 
+async def test_the_journal_of_a_session_that_a_killed_gateway_had_open_may_lack_its_end(tmp_path: Path) -> None:
+    async with life(tmp_path) as killed:
+        running, ended = killed.begin("running"), killed.begin("ended")
+        running.write(b"one")
+        killed.end(ended)
+        await killed.journal(running)
+        second = Life(tmp_path / "sessions.db", Clock())
+        assert {session.id: session.may_lack_end for session in second.restored} == {"running": True, "ended": False}
+
+
+async def test_no_journal_of_a_stopped_gateway_lacks_its_end(tmp_path: Path) -> None:
+    async with life(tmp_path) as first:
+        session = first.begin()
+        session.write(b"one")
+        first.end(session)
+    async with life(tmp_path) as second:
+        (found,) = second.restored
+        assert not found.may_lack_end
+
+
+async def test_a_session_is_stored_as_open_before_its_journal_is_read(tmp_path: Path) -> None:
+    async with life(tmp_path) as first:
+        first.end(first.begin())
+    async with life(tmp_path) as second:
+        (found,) = second.restored
+        found.awaited += 1
+        second.archive.keep(found)
+        await second.journal(found)
+        (killed,) = Life(tmp_path / "sessions.db", Clock()).restored
+        assert killed.may_lack_end
+
+
 async def test_those_that_were_used_last_are_restored_last(tmp_path: Path) -> None:
     clock = Clock()
     async with life(tmp_path, clock) as first:

@@ -525,6 +525,19 @@ def test_a_file_from_before_former_epochs_were_kept_gets_a_place_for_them(path: 
         after.close()
 
 
+def test_a_session_in_a_file_from_before_open_ones_were_marked_is_not_open(path: Path) -> None:
+    for expected in (SESSION, replace(SESSION, open=True)):
+        database = Database(path, LIMIT)
+        with database.transaction():
+            database.put_session(replace(SESSION, open=True))
+        database.close()
+        if expected is SESSION:
+            change(path, "ALTER TABLE session DROP COLUMN open")
+        after = Database(path, LIMIT)
+        assert after.sessions() == [expected]
+        after.close()
+
+
 @pytest.mark.parametrize("damaged", ["x'00'", "'['", "'[[1,2]]'", "7"])
 def test_former_epochs_that_are_damaged_are_none(database: Database, path: Path, damaged: str) -> None:
     with database.transaction():
