@@ -43,6 +43,10 @@ class LimitsSection:
     connections_per_guest: Count = 16
     """The same for one guest's token. A person watches from two or three devices."""
 
+    max_event_streams: Count = 64
+    """Maximum event streams that one client over Streamable HTTP has open at once: one for its connection and one for
+    each session that it works in. Each is a TCP connection."""
+
     reserved_connections: Count = 64
     """Part of `max_connections` that is kept for identities without any connection: a team's worth. Before a connection
     is refused, one that is away is given up: of the identity or guest that has most, and more than the newcomer has."""

@@ -18,7 +18,7 @@ import os
 import socket
 import ssl
 import time
-from collections.abc import Coroutine, Iterable, Iterator
+from collections.abc import Coroutine, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Final
 
@@ -29,7 +29,7 @@ from acp_gateway.errors import AccessError
 from acp_gateway.gateway.events.audit import Audit
 from acp_gateway.server.pending import FREE_STEPS, PendingConnection
 from acp_gateway.server.refusals import Refusal, Refusals
-from acp_gateway.transports.sockets import SocketBytes
+from acp_gateway.transports.confirmed_bytes import ConfirmedBytes
 from acp_gateway.transports.streams import MessageTooLarge
 
 log = logging.getLogger(__name__)
@@ -252,11 +252,12 @@ class HandshakeLimiter:
 
     # The end
 
-    def authenticated(self, connection: PendingConnection, **details: str) -> None:
-        """Stop counting a connection that was authenticated; the details are for the audit."""
+    def authenticated(self, connection: PendingConnection, details: Mapping[str, str] | None = None) -> None:
+        """Stop counting a connection that was authenticated; the details are for the audit, None for no entry."""
         connection.authenticated = True
         self._remove(connection)
-        self.refusals.record_authenticated(connection, **details)
+        if details is not None:
+            self.refusals.record_authenticated(connection, **details)
 
     def refuse(self, connection: PendingConnection, error: AccessError) -> Refusal:
         """Refuse a connection as `Refusals.refuse`. While it waits for its response, it is the first to be evicted."""
@@ -345,7 +346,7 @@ async def shake_hands(
         raise
 
 
-class ThrottledStream(SocketBytes):
+class ThrottledStream(ConfirmedBytes):
     """The byte stream of a pending connection, read in turns until `stop_throttling`.
 
     A cancelled read loses its data; the connection is closed then.
@@ -414,6 +415,11 @@ class ThrottledStream(SocketBytes):
         self._limiter.discard()
         self._discarded += max(size, DISCARD_SIZE)
         return self._discarded < LINGER_SIZE
+
+    def throttle(self, connection: PendingConnection) -> None:
+        """Read in turns again: the client is to authenticate once more."""
+        self._connection = connection
+        self._discarded = 0
 
     def stop_throttling(self) -> None:
         """Read without limits from now on."""

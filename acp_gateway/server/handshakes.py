@@ -12,77 +12,60 @@ JSON-RPC error. Nothing is started for an unauthenticated connection.
 
 import socket
 import ssl
-from http import HTTPStatus
-from typing import Final
+from collections.abc import Awaitable
+from dataclasses import replace
+from typing import Final, TypeAlias
 
 import trio
-from websockets.http11 import Request
 
 from acp_gateway.config.load import ListenSection
-from acp_gateway.errors import AccessError, ProtocolError, Unauthorized
-from acp_gateway.gateway.access import Access, ConnectRequest
+from acp_gateway.errors import AccessError, ProtocolError
 from acp_gateway.gateway.gateway import Gateway
 from acp_gateway.protocol import jsonrpc
 from acp_gateway.server.authentication import Authenticator
+from acp_gateway.server.authorization import AcceptedRequest, Client, ConnectionAuthorizer
 from acp_gateway.server.handshake_limits import HandshakeLimiter, ThrottledStream, shake_hands
-from acp_gateway.server.hello import (
-    BadHello,
-    BadRequest,
-    ResumeRequest,
-    asks_for_websocket,
-    check_host,
-    check_origin,
-    client_address,
-    read_bearer,
-    read_hello,
-    read_query,
-    read_resume_request,
-)
+from acp_gateway.server.hello import BadHello, read_hello
+from acp_gateway.server.http_link import HttpLinks
+from acp_gateway.server.http_routes import HttpRoutes, Upgrade
 from acp_gateway.server.pending import Accepted, PendingConnection
-from acp_gateway.server.refusals import Refusal
+from acp_gateway.server.streamable_http import Exchange
+from acp_gateway.transports.http_server import HttpConnection, HttpError, Response
 from acp_gateway.transports.maintained import MaintainedStream
 from acp_gateway.transports.ndjson import LineStream
 from acp_gateway.transports.sockets import describe
 from acp_gateway.transports.streams import MessageTooLarge
-from acp_gateway.transports.websocket import CONNECTION_ID, REFUSAL_HEADER, RESUME, Timing
-from acp_gateway.transports.websocket_server import Accept, Respond, accept_websocket
-
-ENDPOINT: Final = "/acp"
-HEALTH: Final = "/healthz"
-
-NOTHING_HERE: Final = f"there is nothing here; the endpoint is {ENDPOINT}"
-
-SPEAKS_WEBSOCKET: Final = (
-    f"{ENDPOINT} speaks ACP over WebSocket: ask with GET and Upgrade: websocket; Streamable HTTP is not offered yet"
-)
-"""Response to clients of ACP over HTTP."""
-
-UPGRADE: Final = {"Upgrade": "websocket"}
+from acp_gateway.transports.websocket import Timing
+from acp_gateway.transports.websocket_server import upgrade
 
 HELLO_SIZE: Final = 4096
 """Maximum bytes of a first line. A token has 46 and an agent's name 64; the longest accepted id of a session has 1024.
 No hello needs more, so there is no option: it bounds what is read from an unauthenticated client."""
 
 
-class Handshakes:
-    """Does the handshakes of one listener."""
+Outcome: TypeAlias = tuple[MaintainedStream, Accepted] | AcceptedRequest | None
+"""An authenticated stream or request; None if the connection was refused or ended, and is closed."""
 
-    def __init__(self, section: ListenSection, gateway: Gateway, limiter: HandshakeLimiter) -> None:
-        self._section = section
+
+class Handshakes:
+    """Does the handshakes of one listener.
+
+    Args:
+        links: the links over Streamable HTTP, of all listeners.
+    """
+
+    def __init__(self, section: ListenSection, gateway: Gateway, limiter: HandshakeLimiter, links: HttpLinks) -> None:
         self._address = section.address
-        self._gateway = gateway
         self._settings = settings = gateway.config.gateway
         self._timing = Timing(settings.ping_interval, settings.ping_timeout, settings.stall_timeout)
         self._limiter = limiter
-        self._authenticator = Authenticator(section, gateway)
+        self._authorizer = ConnectionAuthorizer(gateway, limiter, Authenticator(section, gateway))
+        self._routes = HttpRoutes(section, gateway, limiter, self._authorizer, links)
 
     async def shake_hands(
         self, sock: socket.socket, connection: PendingConnection, context: ssl.SSLContext | None
-    ) -> tuple[MaintainedStream, Accepted] | None:
-        """Do TLS, with a `context`, and authentication. None if the connection was refused or ended, and is closed.
-
-        Cancelling it closes the connection.
-        """
+    ) -> Outcome:
+        """Do TLS, with a `context`, and authentication. Cancelling it closes the connection."""
         secured = sock
         if context is not None:
             try:
@@ -90,125 +73,93 @@ class Handshakes:
             except OSError as error:
                 self._limiter.refusals.log_end(connection, f"no TLS handshake: {describe(error)}")
                 return None
-        stream = ThrottledStream(secured, connection, self._limiter)
+        client = Client(connection, secured, ThrottledStream(secured, connection, self._limiter))
+        if self._address.websocket:
+            return await self._closing(
+                client, self._accept_http(client, HttpConnection(client.stream, self._settings.stall_timeout))
+            )
+        return await self._closing(client, self._accept_lines(client))
+
+    async def next_request(self, former: AcceptedRequest, connection: PendingConnection) -> Outcome:
+        """Wait for the request behind one that was served. The connection is unauthenticated again until it comes.
+
+        Cancelling it closes the connection.
+        """
+        client = replace(former.client, connection=connection)
+        client.stream.throttle(connection)
+        return await self._closing(client, self._accept_http(client, former.http))
+
+    async def _closing(self, client: Client, accepting: Awaitable[Outcome]) -> Outcome:
+        """Close the connection unless it is accepted."""
         try:
-            accept = self._accept_websocket if self._address.websocket else self._accept_lines
-            accepted = await accept(connection, secured, stream)
+            accepted = await accepting
         except trio.BrokenResourceError as error:
-            self._limiter.refusals.log_end(connection, f"left during the handshake: {error}")
+            self._limiter.refusals.log_end(client.connection, f"left during the handshake: {error}")
             accepted = None
         except BaseException:
             # Shielded, because a bug must not be lost if the gateway is told to stop meanwhile.
             with trio.CancelScope(shield=True):
-                await stream.aclose()
+                await client.stream.aclose()
             raise
         if accepted is None:
-            await stream.aclose()
+            await client.stream.aclose()
         else:
-            stream.stop_throttling()
+            client.stream.stop_throttling()
         return accepted
 
-    def _authenticate(
-        self, connection: PendingConnection, sock: socket.socket, stream: ThrottledStream, token: str | None
-    ) -> Access:
-        connection.token = token
-        certificate = stream.peer_certificate if token is None else None
-        connection.access = self._authenticator.authenticate(token, sock, certificate)
-        return connection.access
+    # HTTP
 
-    def _authorize(
-        self, connection: PendingConnection, access: Access, connect_request: ConnectRequest, link: ResumeRequest | None
-    ) -> Accepted:
-        """Resume a link, or grant a request. Raises `AccessError`."""
-        connection_id = connection.connection_id
-        if link is not None and link.connection_id is not None:
-            claim = self._gateway.resume(access, link.connection_id, link.received)
-            accepted = Accepted(link.connection_id, claim.received, claim)
-        else:
-            accepted = Accepted(
-                connection_id, None if link is None else 0, self._gateway.admit(access, connect_request)
-            )
-        connection.name = connection.name.replace(connection_id[:8], accepted.connection_id[:8], 1)
-        self._limiter.authenticated(
-            connection, credential=access.credential, identity=access.identity, role=access.role
-        )
-        return accepted
-
-    # WebSocket
-
-    async def _accept_websocket(
-        self, connection: PendingConnection, sock: socket.socket, stream: ThrottledStream
-    ) -> tuple[MaintainedStream, Accepted] | None:
-        accepted: list[Accepted] = []
-
-        def decide(request: Request) -> Accept | Respond:
-            with self._limiter.measured(connection):
-                try:
-                    answer = self._answer_request(connection, sock, stream, request)
-                except AccessError as error:
-                    return _respond(self._limiter.refuse(connection, error))
-                except BadRequest as error:
-                    return Respond(400, str(error), {REFUSAL_HEADER: ProtocolError.reason})
-            if isinstance(answer, Respond):
-                return answer
-            accepted.append(answer)
-            count = {} if answer.received is None else {RESUME: str(answer.received)}
-            return Accept({CONNECTION_ID: answer.connection_id} | count)
-
-        websocket = await accept_websocket(
-            stream,
-            decide,
-            max_message_size=self._settings.max_message_size,
-            timing=self._timing,
-            decline=_decline,
-        )
-        return None if websocket is None else (websocket, accepted[0])
-
-    def _answer_request(
-        self, connection: PendingConnection, sock: socket.socket, stream: ThrottledStream, request: Request
-    ) -> Accepted | Respond:
-        """Authenticate and authorize an upgrade, or answer another request. Raises `AccessError` and `BadRequest`."""
-        headers = request.headers
-        client = client_address(connection.address, headers, self._settings.trusted_proxies)
-        if client != connection.address:
-            connection.name = connection.name.replace("(", f"({client} by way of ", 1)
-            connection.address = client
-        check_host(headers, self._section.allowed_hosts, loopback=self._address.loopback)
-        path, _, query = request.path.partition("?")
-        if path == HEALTH and request.method == "GET":
-            return Respond(200, "ok")
-        if path != ENDPOINT:
-            return Respond(404, NOTHING_HERE)
-        check_origin(headers, self._section.allowed_origins)
-        if not asks_for_websocket(headers):
-            return Respond(HTTPStatus.UPGRADE_REQUIRED, SPEAKS_WEBSOCKET, UPGRADE)
-        access = self._authenticate(connection, sock, stream, read_bearer(headers))
-        link = read_resume_request(query, headers)
-        # A resumed link keeps the request that it was opened with.
-        resumes = link is not None and link.connection_id is not None
-        return self._authorize(connection, access, ConnectRequest() if resumes else read_query(query), link)
+    async def _accept_http(self, client: Client, http: HttpConnection) -> Outcome:
+        while True:
+            try:
+                request = await http.receive_request()
+            except HttpError as error:
+                await http.respond(Response.of_text(error.status, str(error), close=True))
+                break
+            if request is None:
+                break
+            answer = self._routes.answer(client, request)
+            if isinstance(answer, Upgrade):
+                settings = self._settings
+                websocket = await upgrade(
+                    http,
+                    request,
+                    answer.headers,
+                    max_message_size=settings.max_message_size,
+                    timing=self._timing,
+                )
+                if isinstance(websocket, MaintainedStream):
+                    return websocket, answer.accepted
+                await http.respond(websocket)
+                break
+            if isinstance(answer, Exchange):
+                http.headers = answer.headers
+                self._authorizer.accept(client.connection, answer.access, audited=answer.begins)
+                return AcceptedRequest(client, http, answer.run)
+            if not await http.respond(answer):
+                break
+        await http.aclose()
+        return None
 
     # Lines
 
-    async def _accept_lines(
-        self, connection: PendingConnection, sock: socket.socket, stream: ThrottledStream
-    ) -> tuple[MaintainedStream, Accepted] | None:
+    async def _accept_lines(self, client: Client) -> Outcome:
+        connection = client.connection
         lines = LineStream(
-            stream,
+            client.stream,
             max_message_size=self._settings.max_message_size,
             stall_timeout=self._settings.stall_timeout,
         )
         raw_id = jsonrpc.NO_ID
         try:
-            line = await stream.receive_line(HELLO_SIZE)
+            line = await client.stream.receive_line(HELLO_SIZE)
             if not line:
                 return None
             with self._limiter.measured(connection):
                 raw_id, hello = read_hello(line)
-                access = self._authenticate(connection, sock, stream, hello.token)
-                accepted = self._authorize(
-                    connection, access, hello.connect_request, None if hello.control else hello.resume
-                )
+                access = self._authorizer.authenticate(client, hello.token)
+                resume = None if hello.control else hello.resume
+                accepted = self._authorizer.authorize(connection, access, hello.connect_request, resume)
         except MessageTooLarge as error:
             refusal = jsonrpc.error(raw_id, jsonrpc.INVALID_REQUEST, str(error))
             await trio.sleep(self._limiter.refuse_malformed(connection, f"refused: {error}"))
@@ -227,22 +178,3 @@ class Handshakes:
         lines.send_nowait([refusal])
         await lines.aclose()
         return None
-
-
-def _decline(target: str) -> Respond:
-    """Answer a request with another method than GET. Only its path matters."""
-    path = target.partition("?")[0]
-    if path not in (ENDPOINT, HEALTH):
-        return Respond(HTTPStatus.NOT_FOUND, NOTHING_HERE)
-    allow = {"Allow": "GET"}
-    if path == HEALTH:
-        return Respond(HTTPStatus.METHOD_NOT_ALLOWED, f"{HEALTH} takes GET only", allow)
-    return Respond(HTTPStatus.METHOD_NOT_ALLOWED, SPEAKS_WEBSOCKET, UPGRADE | allow)
-
-
-def _respond(refusal: Refusal) -> Respond:
-    # The first header distinguishes the gateway's own refusal from that of a proxy.
-    headers = {REFUSAL_HEADER: refusal.error.reason}
-    if isinstance(refusal.error, Unauthorized):
-        headers["WWW-Authenticate"] = "Bearer"
-    return Respond(refusal.error.http_status, str(refusal.error), headers, refusal.delay)

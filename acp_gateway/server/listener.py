@@ -4,7 +4,7 @@ import logging
 import secrets
 import socket
 import ssl
-from collections.abc import Awaitable, Sequence
+from collections.abc import Sequence
 from functools import partial
 
 import trio
@@ -14,9 +14,11 @@ from acp_gateway.gateway.access import Grant
 from acp_gateway.gateway.gateway import Gateway
 from acp_gateway.gateway.rate_limits import network_of
 from acp_gateway.security.tls import server_context
+from acp_gateway.server.authorization import AcceptedRequest
 from acp_gateway.server.handshake_limits import HandshakeLimiter, ThrottledListener
-from acp_gateway.server.handshakes import Handshakes
+from acp_gateway.server.handshakes import Handshakes, Outcome
 from acp_gateway.server.hello import is_trusted
+from acp_gateway.server.http_link import HttpLinks
 from acp_gateway.server.pending import Accepted, PendingConnection
 from acp_gateway.server.sockets import BoundSockets, bind
 from acp_gateway.transports.maintained import MaintainedStream
@@ -31,16 +33,19 @@ async def open_listener(
     inherited: Sequence[socket.socket] = (),
     *,
     limiter: HandshakeLimiter | None = None,
+    links: HttpLinks | None = None,
 ) -> "Listener":
     """Listen at one address of the configuration: on matching inherited sockets, else on new ones.
 
-    Listeners that share a `limiter` share its limits of unauthenticated connections and of refusals. Raises
+    Listeners that share a `limiter` share its limits of unauthenticated connections and of refusals; those that share
+    `links` serve each other's clients over Streamable HTTP. Raises
     `CannotListen` if the system refuses, `ConfigError` if a certificate can't be used.
     """
     context = _make_context(section)
     _load_revocations(section, gateway)
     bound = await bind(section.address, inherited)
-    return Listener(section, gateway, limiter or HandshakeLimiter(gateway.config, gateway.audit), context, bound)
+    limiter = limiter or HandshakeLimiter(gateway.config, gateway.audit)
+    return Listener(section, gateway, limiter, links or HttpLinks(gateway), context, bound)
 
 
 class Listener:
@@ -51,6 +56,7 @@ class Listener:
         section: ListenSection,
         gateway: Gateway,
         limiter: HandshakeLimiter,
+        links: HttpLinks,
         context: ssl.SSLContext | None,
         bound: BoundSockets,
     ) -> None:
@@ -58,7 +64,8 @@ class Listener:
         self._gateway = gateway
         self._settings = gateway.config.gateway
         self._limiter = limiter
-        self._handshakes = Handshakes(section, gateway, limiter)
+        self._handshakes = Handshakes(section, gateway, limiter, links)
+        self._links = links
         self._context = context
         self._bound = bound
         self.urls = bound.urls
@@ -71,6 +78,7 @@ class Listener:
         try:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self._limiter.run)
+                connections.start_soon(self._links.run)
                 for listener in self._bound.listeners:
                     nursery.start_soon(self._accept, listener, connections)
         finally:
@@ -108,7 +116,7 @@ class Listener:
             del connection
             if accepted is not None:
                 try:
-                    await self._serve(*accepted, name)
+                    await self._serve(accepted, sock, name)
                 finally:
                     self._limiter.release(cost, since)
         except* Exception:
@@ -118,16 +126,19 @@ class Listener:
             sock.close()
 
     async def _authenticate(
-        self, sock: socket.socket, connection: PendingConnection
-    ) -> tuple[MaintainedStream, Accepted] | None:
-        """Do the handshake within its limits; None if the connection was not authenticated."""
-        if self._section.address.scheme != "unix":
+        self, sock: socket.socket, connection: PendingConnection, former: AcceptedRequest | None = None
+    ) -> Outcome:
+        """Do the handshake within its limits, or that of the request behind a `former` one."""
+        if former is None and self._section.address.scheme != "unix":
             keep_alive(sock, self._settings.ping_interval, self._settings.ping_timeout)
         accepted = None
         connection.scope.deadline = trio.current_time() + self._settings.handshake_timeout
         with self._limiter.admit(connection):
-            accepted = await self._handshakes.shake_hands(sock, connection, self._context)
-        if connection.scope.cancelled_caught:
+            if former is None:
+                accepted = await self._handshakes.shake_hands(sock, connection, self._context)
+            else:
+                accepted = await self._handshakes.next_request(former, connection)
+        if connection.scope.cancelled_caught and not connection.answered:
             why = "evicted in favour of others" if connection.evicted else "not authenticated within handshake_timeout"
             self._limiter.refusals.log_end(connection, why)
         if accepted is None and connection.authenticated:
@@ -135,10 +146,23 @@ class Listener:
             self._limiter.release(connection.cost, trio.current_time())
         return accepted
 
-    def _serve(self, stream: MaintainedStream, accepted: Accepted, name: str) -> Awaitable[None]:
-        if isinstance(accepted.purpose, Grant):
-            return self._gateway.serve(stream, accepted.purpose, name, accepted.link_id)
-        return self._gateway.serve_resumed(stream, accepted.purpose, name)
+    async def _serve(
+        self, accepted: tuple[MaintainedStream, Accepted] | AcceptedRequest, sock: socket.socket, name: str
+    ) -> None:
+        while isinstance(accepted, AcceptedRequest):
+            if not await accepted.serve():
+                return
+            connection = self._make_pending(sock)
+            connection.answered = True
+            following = await self._authenticate(sock, connection, accepted)
+            if following is None:
+                return
+            accepted, name = following, connection.name
+        stream, admitted = accepted
+        if isinstance(admitted.purpose, Grant):
+            await self._gateway.serve(stream, admitted.purpose, name, admitted.link_id)
+        else:
+            await self._gateway.serve_resumed(stream, admitted.purpose, name)
 
     def _make_pending(self, sock: socket.socket) -> PendingConnection:
         connection_id = secrets.token_urlsafe(16)

@@ -40,6 +40,8 @@ class PendingConnection:
     access: Access | None = None
     """The authenticated principal; None before."""
     authenticated: bool = False
+    answered: bool = False
+    """True if a request that came over it was answered."""
     evicted: bool = False
     """True if it was closed in favour of others."""
     number: int = 0

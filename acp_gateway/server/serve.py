@@ -25,6 +25,7 @@ from acp_gateway.gateway.storage.state_folder import check_state_folder, holding
 from acp_gateway.security.token_store import TokenStore
 from acp_gateway.server.config_check import check_credentials, find_clash
 from acp_gateway.server.handshake_limits import HandshakeLimiter
+from acp_gateway.server.http_link import HttpLinks
 from acp_gateway.server.listener import Listener, open_listener
 from acp_gateway.server.systemd import Notifier, describe, fits, take_sockets
 
@@ -97,9 +98,10 @@ async def serve(
         spawner = stack.enter_context(Spawner(registry))
         gateway = Gateway(config, tokens, spawner, environment, audit_log, recorder)
         limiter = HandshakeLimiter(config, audit_log)
+        links = HttpLinks(gateway)
         listeners: list[Listener] = []
         for section, inherited in zip(config.listen, _assign(sockets, config.listen), strict=True):
-            listener = await open_listener(section, gateway, inherited, limiter=limiter)
+            listener = await open_listener(section, gateway, inherited, limiter=limiter, links=links)
             stack.callback(listener.close)
             listeners.append(listener)
 

@@ -133,13 +133,16 @@ class SocketBytes(ByteStream):
         if not self._tls:
             # The kernel takes all that it has room for.
             return self._sock.send(data[:most])
-        sent = self._sock.send(data[:TLS_RECORD])
+        sent = self._send_record(data)
         try:
             while sent < min(len(data), most):
-                sent += self._sock.send(data[sent : sent + TLS_RECORD])
+                sent += self._send_record(data[sent:])
         except (ssl.SSLWantWriteError, ssl.SSLWantReadError):
             pass
         return sent
+
+    def _send_record(self, data: memoryview) -> int:
+        return self._sock.send(data[:TLS_RECORD])
 
     async def send_eof(self) -> None:
         await trio.lowlevel.checkpoint()

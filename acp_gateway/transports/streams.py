@@ -81,6 +81,14 @@ class ByteStream(ABC):
     async def send_eof(self) -> None:
         """Close the writing side, where the transport can. Reading goes on; over TLS it ends too."""
 
+    def count_unconfirmed(self) -> None:  # noqa: B027  # Not all can tell.
+        """Have `unconfirmed_bytes` tell of what is written from now on."""
+
+    @property
+    def unconfirmed_bytes(self) -> int:
+        """Bytes that were written and that the peer's system has not confirmed, where that can be told; else 0."""
+        return 0
+
     async def finish(self) -> None:
         """Close the writing side. If closing now could destroy data in flight, also wait until the peer has closed its
         side, and discard what it still sends."""

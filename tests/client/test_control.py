@@ -36,7 +36,7 @@ from acp_gateway.transports.memory import memory_message_stream_pair
 from acp_gateway.transports.sockets import SocketBytes, take_socket
 from acp_gateway.transports.streams import CloseReason
 from acp_gateway.transports.websocket import Timing
-from acp_gateway.transports.websocket_server import Accept, accept_websocket
+from tests.accepting import Accept, accept_websocket
 from tests.doubles import TIMEOUT, Editor, ServingAgents, make_config
 
 WELCOME = b'{"jsonrpc":"2.0","id":0,"result":{}}\n'

@@ -55,7 +55,7 @@ def test_what_is_not_set_has_its_default(tmp_path: Path) -> None:
 def test_values_arrive_with_their_types(tmp_path: Path) -> None:
     section = read(
         tmp_path,
-        "flag = true\nwait = 2\npatience = 9\ncount = 4\nsize = 3\n"
+        "flag = true\nwait = 2\nlimit = 9\ncount = 4\nsize = 3\n"
         'text = "t"\ntexts = ["a", "b"]\ntable = { K = "v", L = "" }',
     )
     assert section == Sample(
@@ -85,7 +85,7 @@ def test_never_is_a_time_without_end_where_it_is_allowed(tmp_path: Path) -> None
 def test_a_time_is_a_number_of_seconds_or_a_duration_as_on_the_command_line(
     text: str, seconds: float, tmp_path: Path
 ) -> None:
-    section = read(tmp_path, f"wait = {text}\npatience = {text}")
+    section = read(tmp_path, f"wait = {text}\nlimit = {text}")
     assert section.wait == section.limit == seconds
     assert type(section.wait) is float
 

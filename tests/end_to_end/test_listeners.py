@@ -346,9 +346,9 @@ def test_a_page_that_has_its_own_name_lead_to_loopback_gets_nothing(
         undated(upgrade_with(gateway, token, host=host, source=source)) for token in (gateway.token, mint())
     )
     assert right == wrong
-    assert status(right) == 403
+    assert status(right) in (400, 403)
     health = f"GET /healthz HTTP/1.1\r\nHost: {host}\r\n\r\n".encode()
-    assert status(answered(port_of(gateway, "ws"), health, source)) == 403
+    assert status(answered(port_of(gateway, "ws"), health, source)) in (400, 403)
 
 
 @pytest.mark.parametrize("host", ["localhost", "LOCALHOST:1234", "127.0.0.1", "127.8.9.1:80", "[::1]", "box.localhost"])

@@ -157,7 +157,7 @@ def test_healthz_answers_without_a_token_and_any_other_path_is_404(gateway: Runn
         connection.request("GET", path)
         answers[path] = connection.getresponse().status
         connection.close()
-    assert answers == {"/healthz": 200, "/": 404, "/acp/": 404, "/metrics": 404}
+    assert answers == {"/healthz": 200, "/": 200, "/acp/": 404, "/metrics": 404}
 
 
 def test_the_library_under_test_is_not_the_one_that_tests() -> None:

@@ -182,7 +182,8 @@ async def ask(
     """One HTTP request over a connection of its own."""
     stream = await trio.open_tcp_stream("127.0.0.1", port_of(listener))
     async with stream:
-        lines = [f"{method} {target} HTTP/1.1", f"Host: {host}", *headers, "", body]
+        ends = () if any(header.startswith("Connection:") for header in headers) else ("Connection: close",)
+        lines = [f"{method} {target} HTTP/1.1", f"Host: {host}", *headers, *ends, "", body]
         await stream.send_all("\r\n".join(lines).encode())
         received = b""
         while not received.startswith(b"HTTP/1.1 101") or b"\r\n\r\n" not in received:

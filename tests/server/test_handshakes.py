@@ -34,7 +34,7 @@ from acp_gateway.gateway.access import ConnectRequest
 from acp_gateway.gateway.agent.process import Spawner
 from acp_gateway.security.token_store import TokenStore
 from acp_gateway.server.handshake_limits import LINGER_SIZE, LINGER_TIME, ThrottledStream
-from acp_gateway.server.handshakes import HELLO_SIZE, SPEAKS_WEBSOCKET
+from acp_gateway.server.handshakes import HELLO_SIZE
 from acp_gateway.server.hello import CONNECTION_ID_SIZE, QUERY_FIELDS, SESSION_ID_SIZE
 from acp_gateway.server.listener import open_listener
 from acp_gateway.server.pending import ARRIVAL_COST
@@ -339,7 +339,7 @@ async def test_healthz_answers_without_a_token(gateway: EchoingGateway, caplog: 
     assert caplog.records == []
 
 
-@pytest.mark.parametrize("path", ["/", "/acp/", "/ACP", "/acp2", "/healthz/x", "/../acp", "//acp", "/%61cp"])
+@pytest.mark.parametrize("path", ["/acp/", "/ACP", "/acp2", "/healthz/x", "/../acp", "//acp", "/%61cp"])
 async def test_there_is_nothing_on_any_other_path(path: str, gateway: EchoingGateway) -> None:
     async with listening(WS, gateway) as listener:
         response = await ask(listener, path, *upgrade(bearer(gateway.token())))
@@ -364,32 +364,6 @@ async def test_a_query_with_very_many_parameters_is_bad(gateway: EchoingGateway)
     async with listening(WS, gateway) as listener:
         refused = await ask(listener, "/acp?" + "&".join("a" * (QUERY_FIELDS + 1)), *upgrade(bearer(gateway.token())))
     assert (refused.status, refused.body) == (400, f"the query has more than {QUERY_FIELDS} parameters\n")
-
-
-async def test_a_request_without_an_upgrade_is_answered_426_before_authentication(gateway: EchoingGateway) -> None:
-    async with listening(WS, gateway) as listener:
-        for headers in ([], [bearer(gateway.token())], ["Connection: Upgrade", "Upgrade: h2c"]):
-            response = await ask(listener, "/acp?session=x", *headers, "Accept: text/event-stream")
-            assert response.status == 426
-            assert response.headers["upgrade"] == ["websocket"]
-            assert response.body == SPEAKS_WEBSOCKET + "\n"
-    assert gateway.connect_requests == []
-
-
-@pytest.mark.parametrize("method", ["POST", "DELETE", "PUT", "OPTIONS"])
-@pytest.mark.parametrize("body", ["", '{"jsonrpc":"2.0","id":0,"method":"initialize","params":{}}', "x" * 50_000])
-async def test_a_client_of_acp_over_http_is_told_that_a_websocket_is_spoken_here(
-    method: str, body: str, gateway: EchoingGateway
-) -> None:
-    length = (f"Content-Length: {len(body)}", "Content-Type: application/json", "Transfer-Encoding: chunked")
-    async with listening(WS, gateway) as listener:
-        response = await ask(listener, "/acp", bearer(gateway.token()), *length, method=method, body=body)
-        assert response.status == 405
-        assert (response.headers["allow"], response.headers["upgrade"]) == (["GET"], ["websocket"])
-        assert response.body == SPEAKS_WEBSOCKET + "\n"
-        assert (await ask(listener, "/elsewhere", *length, method=method, body=body)).status == 404
-        assert (await ask(listener, "/healthz", method=method)).headers["allow"] == ["GET"]
-    assert gateway.connect_requests == []
 
 
 @pytest.mark.parametrize("url", [WS, TCP])

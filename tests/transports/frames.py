@@ -9,7 +9,7 @@ from websockets.utils import accept_key
 
 from acp_gateway.transports.websocket import Timing, WebSocketStream
 from acp_gateway.transports.websocket_client import connect_websocket
-from acp_gateway.transports.websocket_server import accept_websocket
+from tests.accepting import accept_websocket
 from tests.transports.wires import MIB, NEVER, URI, MemoryBytes, accept_all, memory_wire
 
 CONT, TEXT, BINARY, CLOSE, PING, PONG = 0, 1, 2, 8, 9, 10

@@ -1,0 +1,322 @@
+"""Event streams of Streamable HTTP: the messages for one client, sorted by stream, numbered and kept for a return.
+
+A client has one stream for its connection and one for each session that it opens. A message goes into exactly one:
+
+- responses to the methods that open a session go into the connection's stream, because the SDKs' clients wait for them
+  there; any other response into the stream of its request's session;
+- other messages that name a session go into its stream, all the rest into the connection's.
+
+A session's stream that the client never opens has no reader. After `session/new` it is waited for; otherwise, and when
+that takes too long, the session's messages go into the connection's stream. They stay there until those before them
+are written, so that their order is kept.
+
+Each event has the id `<epoch>.<count>` in its stream. Written events are kept, in a bounded number of bytes, because a
+write tells nothing about their arrival: `Last-Event-ID` says where a client goes on, and without it the count of bytes
+that the client's system has confirmed.
+"""
+
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import Final
+from urllib.parse import unquote
+
+from acp_gateway.protocol import jsonrpc, lookup, methods
+from acp_gateway.protocol.jsonrpc import IdKey, InvalidMessage, Kind, Message, RawId
+
+_OPENING: Final = frozenset({methods.NEW, methods.LOAD, methods.RESUME, methods.FORK})
+_CREATING: Final = frozenset({methods.NEW, methods.FORK})
+
+_COMMENT: Final = b":\n\n"
+
+
+class StreamTaken(Exception):
+    """The stream has a reader already."""
+
+
+class EventsGone(Exception):
+    """The events behind a `Last-Event-ID` are not kept, or never were there."""
+
+
+@dataclass(slots=True, eq=False)
+class _Event:
+    number: int
+    """Its number among all messages for the client."""
+    count: int
+    """Its number in its stream."""
+    text: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class _Request:
+    method: str
+    session: str | None
+    fingerprint: int
+
+
+@dataclass(slots=True, eq=False)
+class EventStream:
+    """The events of one stream, and the position of its reader."""
+
+    session: str | None
+    """None for the connection's stream."""
+    events: deque[_Event] = field(default_factory=deque)
+    """Written events that are kept, then those to be written."""
+    written: int = 0
+    """Number of written events, from the left."""
+    count: int = 0
+    """Number of events so far."""
+    reader: object | None = None
+    opened: bool = False
+    """True once it had a reader."""
+    lost: bool = False
+    """True if events were cut off with a reader and are not kept any more."""
+    forgotten: int = 0
+    """Count of the last event that is not kept."""
+    # Ends of the written events in the reader's bytes, with their counts, and the number of all its bytes.
+    ends: deque[tuple[int, int]] = field(default_factory=deque)
+    sent: int = 0
+
+    waiting_bytes: int = 0
+    """Bytes of the events to be written."""
+
+    def comment(self) -> bytes:
+        """Return an event that clients ignore; it keeps the connection of an idle stream alive in proxies."""
+        self.sent += len(_COMMENT)
+        return _COMMENT
+
+    @property
+    def waiting(self) -> bool:
+        """True if events are to be written."""
+        return self.written < len(self.events)
+
+
+class EventStreams:
+    """All event streams of one client.
+
+    Args:
+        epoch: distinguishes the ids of its events from those of other clients.
+        kept: maximum bytes of written events, all streams together.
+    """
+
+    def __init__(self, epoch: str, kept: int) -> None:
+        self._epoch = epoch
+        self._most = kept
+        self._connection = EventStream(None)
+        self._sessions: dict[str, EventStream] = {}
+        # Open requests of the client.
+        self._requests: dict[IdKey, _Request] = {}
+        # Sessions whose messages are in the connection's stream, and the count of the last one there.
+        self._elsewhere: dict[str, int] = {}
+        # Sessions whose stream the client is expected to open.
+        self._expected: set[str] = set()
+        self._kept: deque[tuple[EventStream, _Event]] = deque()
+        self._initialize: RawId | None = None
+        self.initialized: bytes | None = None
+        """The response to `initialize`, which is in no stream."""
+        self.written_bytes = 0
+        """Bytes of the written events that are kept."""
+        self.taken_bytes = 0
+        """Bytes of all events that were ever written."""
+        self.number = 0
+        """Messages so far."""
+
+    # What the client sends
+
+    def note_request(self, message: Message) -> None:
+        """Remember where the response to a client's request belongs."""
+        if message.method == methods.INITIALIZE:
+            self._initialize = message.id
+        else:
+            self._requests[jsonrpc.id_key(message.id)] = _Request(message.method, message.session, hash(message.text))
+
+    def is_repeated(self, message: Message) -> bool:
+        """Return whether the very same request has come before and has no response yet: its POST was cut."""
+        open_request = self._requests.get(jsonrpc.id_key(message.id))
+        return open_request is not None and open_request.fingerprint == hash(message.text)
+
+    # Messages for the client
+
+    def put(self, text: bytes) -> EventStream | None:
+        """Sort a message into its stream, and return that; None for the response to `initialize`."""
+        self.number += 1
+        try:
+            message = jsonrpc.parse(text)
+        except InvalidMessage:
+            message = None
+        if message is not None and message.kind is Kind.RESPONSE and message.id == self._initialize:
+            self._initialize = None
+            self.initialized = text
+            return None
+        session = None if message is None else self._session_of(message)
+        stream = self._connection if session is None else self._stream_of(session)
+        stream.count += 1
+        # Clients take a CR for the end of a line. In JSON it can only be white space.
+        event = _Event(self.number, stream.count, text.replace(b"\r", b" ").replace(b"\n", b" "))
+        stream.events.append(event)
+        stream.waiting_bytes += len(event.text)
+        if stream is self._connection and session is not None:
+            self._elsewhere[session] = stream.count
+        return stream
+
+    def _session_of(self, message: Message) -> str | None:
+        if message.kind is not Kind.RESPONSE:
+            return message.session
+        request = self._requests.pop(jsonrpc.id_key(message.id), None)
+        if request is None:
+            return None
+        if request.method in _CREATING and not message.error:
+            created = lookup.text_at(message.text, "result", "sessionId")
+            if created is not None:
+                self._expected.add(created)
+        return None if request.method in _OPENING else request.session
+
+    def _stream_of(self, session: str) -> EventStream:
+        stream = self._sessions.get(session)
+        if stream is None and session in self._expected:
+            stream = self._sessions[session] = EventStream(session)
+        if stream is None or not (stream.opened or session in self._expected):
+            return self._connection
+        last = self._elsewhere.get(session)
+        if last is not None:
+            if _next_count(self._connection) <= last:
+                return self._connection
+            del self._elsewhere[session]
+        return stream
+
+    def unopened(self) -> list[str]:
+        """Return the sessions with messages that wait for the client to open their streams."""
+        return [name for name, stream in self._sessions.items() if stream.events and not stream.opened]
+
+    def give_up_waiting(self, session: str) -> None:
+        """Move a session's messages into the connection's stream: the client does not open the session's."""
+        self._expected.discard(session)
+        stream = self._sessions.pop(session)
+        # By number, between what waits there: a later response must not overtake them.
+        waiting = [*self._connection.events]
+        written, behind = waiting[: self._connection.written], waiting[self._connection.written :]
+        merged = sorted([*behind, *stream.events], key=lambda event: event.number)
+        first = _next_count(self._connection)
+        for count, event in enumerate(merged, first):
+            event.count = count
+        self._connection.count = first + len(merged) - 1
+        self._connection.events = deque([*written, *merged])
+        self._connection.waiting_bytes += stream.waiting_bytes
+        self._elsewhere[session] = self._connection.count
+
+    # Readers
+
+    def known_name(self, session: str | None) -> str | None:
+        """Return the session that a header names: as it stands, if there is one of that id, else percent-decoded."""
+        return session if session is None or session in self._sessions else unquote(session)
+
+    def open(self, session: str | None, last_event_id: str | None, reader: object) -> EventStream:
+        """Give a stream a reader, which goes on behind the event of that id, or where the last reader was cut.
+
+        Raises `StreamTaken` if it has one and no id proves that the same client is back, and `EventsGone`.
+        """
+        stream = self._connection if session is None else self._sessions.get(session)
+        if stream is None:
+            stream = self._sessions[session or ""] = EventStream(session)
+        if stream.reader is not None and last_event_id is None:
+            raise StreamTaken
+        if stream.lost and last_event_id is None:
+            raise EventsGone
+        if last_event_id is not None:
+            self._resume(stream, last_event_id)
+        stream.reader, stream.opened, stream.lost = reader, True, False
+        stream.ends.clear()
+        stream.sent = 0
+        return stream
+
+    def _resume(self, stream: EventStream, last_event_id: str) -> None:
+        epoch, _, number = last_event_id.rpartition(".")
+        if epoch != self._epoch or not (number.isascii() and number.isdigit() and len(number) <= 15):
+            raise EventsGone
+        kept = stream.events[0].count if stream.events else stream.count + 1
+        if not kept - 1 <= int(number) < _next_count(stream):
+            raise EventsGone
+        self._rewind(stream, int(number))
+
+    def close(self, stream: EventStream, reader: object, unconfirmed: int) -> None:
+        """Take the reader from a stream; the client's system has not confirmed so many of the reader's last bytes."""
+        if stream.reader is not reader:
+            return
+        stream.reader = None
+        arrived = next((count for end, count in reversed(stream.ends) if end <= stream.sent - unconfirmed), None)
+        if arrived is not None:
+            self._rewind(stream, arrived)
+        elif stream.ends:
+            first = stream.ends[0][1]
+            stream.lost = stream.forgotten >= first
+            self._rewind(stream, max(first - 1, stream.forgotten))
+
+    def _rewind(self, stream: EventStream, count: int) -> None:
+        """Have the events behind the one with this count written again."""
+        again = [event for event in islice(stream.events, stream.written) if event.count > count]
+        size = sum(len(event.text) for event in again)
+        stream.written -= len(again)
+        stream.waiting_bytes += size
+        self.written_bytes -= size
+        self._kept = deque(entry for entry in self._kept if entry[0] is not stream or entry[1].count <= count)
+
+    def take(self, stream: EventStream, max_bytes: int) -> bytes:
+        """Return the next events of a stream in the format of `text/event-stream`; at least one if any is there."""
+        frames: list[bytes] = []
+        size = 0
+        for event in self._unwritten(stream):
+            frame = b"id: %b.%d\ndata: %b\n\n" % (self._epoch.encode(), event.count, event.text)
+            if frames and size + len(frame) > max_bytes:
+                break
+            frames.append(frame)
+            size += len(frame)
+            stream.written += 1
+            stream.waiting_bytes -= len(event.text)
+            stream.ends.append((stream.sent + size, event.count))
+            self._kept.append((stream, event))
+            self.written_bytes += len(event.text)
+            self.taken_bytes += len(event.text)
+        stream.sent += size
+        self._forget()
+        return b"".join(frames)
+
+    def _unwritten(self, stream: EventStream) -> Iterator[_Event]:
+        while stream.waiting:
+            yield stream.events[stream.written]
+
+    def _forget(self) -> None:
+        while self._kept and self.written_bytes > self._most:
+            stream, event = self._kept.popleft()
+            if stream.events and stream.events[0] is event:
+                stream.events.popleft()
+                stream.written -= 1
+                stream.forgotten = event.count
+                self.written_bytes -= len(event.text)
+                # The last end before those that are kept tells that all of these are cut off.
+                while len(stream.ends) > 1 and stream.ends[1][1] <= event.count:
+                    stream.ends.popleft()
+
+    @property
+    def pending_bytes(self) -> int:
+        """Bytes that readers have not been written yet."""
+        return sum(stream.waiting_bytes for stream in self._all() if stream.reader is not None)
+
+    @property
+    def readers(self) -> int:
+        """Number of streams that are read."""
+        return sum(stream.reader is not None for stream in self._all())
+
+    def _all(self) -> list[EventStream]:
+        return [self._connection, *self._sessions.values()]
+
+    @property
+    def confirmed(self) -> int:
+        """Number of messages, from the first one, that are written: their sender need not keep them."""
+        waiting = [stream.events[stream.written].number for stream in self._all() if stream.waiting]
+        return min(waiting, default=self.number + 1) - 1
+
+
+def _next_count(stream: EventStream) -> int:
+    """Return the count of the next event to be written."""
+    return stream.events[stream.written].count if stream.waiting else stream.count + 1

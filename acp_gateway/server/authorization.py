@@ -1,0 +1,85 @@
+"""Turns a pending connection into an accepted one: authenticates its token, and grants what it asks for."""
+
+import logging
+import socket
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+
+import trio
+
+from acp_gateway.gateway.access import Access, ConnectRequest
+from acp_gateway.gateway.gateway import Gateway
+from acp_gateway.server.authentication import Authenticator
+from acp_gateway.server.handshake_limits import HandshakeLimiter, ThrottledStream
+from acp_gateway.server.hello import ResumeRequest
+from acp_gateway.server.pending import Accepted, PendingConnection
+from acp_gateway.transports.http_server import HttpConnection, HttpError, Response
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Client:
+    """A pending connection with its socket, and the stream over it."""
+
+    connection: PendingConnection
+    sock: socket.socket
+    stream: ThrottledStream
+
+
+@dataclass(frozen=True, slots=True)
+class AcceptedRequest:
+    """An authenticated HTTP request, which is served outside of the limits for unauthenticated connections."""
+
+    client: Client
+    http: HttpConnection
+    run: Callable[[HttpConnection], Awaitable[bool]]
+    """Writes the response, and returns whether another request may follow."""
+
+    async def serve(self) -> bool:
+        """Serve the request; return whether another one may follow, else the connection is closed."""
+        again = False
+        try:
+            again = await self.run(self.http)
+        except HttpError as error:
+            await self.http.respond(Response.of_text(error.status, str(error), close=True))
+        except trio.BrokenResourceError as error:
+            log.debug("%s: %s", self.client.connection.name, error)
+        if not again:
+            await self.http.aclose()
+        return again
+
+
+class ConnectionAuthorizer:
+    """Authenticates and authorizes the pending connections of one listener."""
+
+    def __init__(self, gateway: Gateway, limiter: HandshakeLimiter, authenticator: Authenticator) -> None:
+        self._gateway = gateway
+        self._limiter = limiter
+        self._authenticator = authenticator
+
+    def authenticate(self, client: Client, token: str | None) -> Access:
+        """Return the principal of a connection. Raises `AccessError`."""
+        client.connection.token = token
+        certificate = client.stream.peer_certificate if token is None else None
+        client.connection.access = self._authenticator.authenticate(token, client.sock, certificate)
+        return client.connection.access
+
+    def authorize(
+        self, connection: PendingConnection, access: Access, request: ConnectRequest, link: ResumeRequest | None
+    ) -> Accepted:
+        """Resume a link, or grant a request. Raises `AccessError`."""
+        connection_id = connection.connection_id
+        if link is not None and link.connection_id is not None:
+            claim = self._gateway.resume(access, link.connection_id, link.received)
+            accepted = Accepted(link.connection_id, claim.received, claim)
+        else:
+            accepted = Accepted(connection_id, None if link is None else 0, self._gateway.admit(access, request))
+        connection.name = connection.name.replace(connection_id[:8], accepted.connection_id[:8], 1)
+        self.accept(connection, access)
+        return accepted
+
+    def accept(self, connection: PendingConnection, access: Access, *, audited: bool = True) -> None:
+        """Take a connection out of the limits of unauthenticated ones."""
+        details = {"credential": access.credential, "identity": access.identity, "role": access.role}
+        self._limiter.authenticated(connection, details if audited else None)

@@ -1,0 +1,327 @@
+"""The link of a client that speaks Streamable HTTP: what it posts goes in, its event streams carry what comes out.
+
+To the gateway it is one resumable link. It is connected while the client reads a stream or posts; without either for
+the time of a missed pong it is away, and its next request resumes it. The HTTP side acts as the other end of the link:
+it confirms the messages that were written to an event stream, and what it has not confirmed is kept by the gateway.
+"""
+
+import logging
+import secrets
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Final, TypeAlias
+
+import trio
+
+from acp_gateway.errors import LinkGone
+from acp_gateway.gateway.access import Access, Grant
+from acp_gateway.gateway.gateway import Gateway
+from acp_gateway.gateway.resumption import ResumeClaim
+from acp_gateway.protocol.event_streams import EventStream, EventStreams
+from acp_gateway.protocol.link_messages import CONTROL_WORD, acknowledgement, read_control
+from acp_gateway.transports.link import HEARTBEAT
+from acp_gateway.transports.maintained import MaintainedStream
+from acp_gateway.transports.streams import CloseReason
+from acp_gateway.transports.timers import Signal, TaskSpawner
+
+log = logging.getLogger(__name__)
+
+CONFIRM_BYTES: Final = 256 * 1024
+CONFIRM_MESSAGES: Final = 1024
+"""After how much that was written the gateway may forget it: seldom enough to cost nothing."""
+
+STREAM_TIMEOUT: Final = 5.0
+"""Seconds for which the messages of a new session wait for its stream. The SDKs' clients open it right after the
+response; a client that opens none reads them in the connection's stream."""
+
+Starter: TypeAlias = Callable[..., None]
+"""Starts a task, as `trio.Nursery.start_soon`."""
+
+
+class HttpLink:
+    """One client, by its `Acp-Connection-Id`. Made by `HttpLinks.begin`."""
+
+    def __init__(self, gateway: Gateway, grant: Grant, link_id: str, name: str, start: Starter) -> None:
+        settings = gateway.config.gateway
+        self.id = link_id
+        self.name = name
+        self.grant = grant
+        self.streams = EventStreams(secrets.token_hex(4), settings.resume_window)
+        self.changed = Signal()
+        """Notified when an event is to be written, when there is room for a message, and at the end."""
+        self.ended = False
+        self.left = False
+        """True if the client wants nothing more."""
+        self.max_message_size = settings.max_message_size
+        self.message_timeout = gateway.config.limits.message_timeout
+        """Seconds for one message."""
+        self.posting = 0
+        """POST requests that are being received."""
+        self.body_bytes = 0
+        """Bytes of their bodies."""
+        self.inbox: list[bytes] = []
+        """Messages that the gateway has not received yet: it may lose its stream before it does."""
+        self.inbox_bytes = 0
+        self.arrived = Signal()
+        self._window = settings.resume_window
+        self._gateway = gateway
+        self._start = start
+        self._stream = HttpStream(self, 0)
+        # Sizes of the messages that the gateway has not settled.
+        self._unsettled: deque[int] = deque()
+        self._unsettled_bytes = 0
+        self._settled = 0
+
+    @property
+    def access(self) -> Access:
+        """The principal that began it."""
+        return self.grant.access
+
+    async def serve(self) -> None:
+        """Serve the link until it has ended. Cancelled, it ends the event streams."""
+        try:
+            await self._gateway.serve(self._stream, self.grant, self.name, self.id)
+        except Exception:
+            # A bug ends this link and no other.
+            log.exception("%s: internal error, connection closed", self.name)
+        finally:
+            self.ended = True
+            self.changed.notify()
+
+    def resume(self, access: Access) -> None:
+        """Connect the link again if it is away. Raises `AccessError` if it is gone, or not this principal's."""
+        if self.ended:
+            raise LinkGone("this connection has ended; begin with initialize")
+        if self._stream.closed:
+            confirmed = self.streams.confirmed
+            claim = self._gateway.resume(access, self.id, confirmed)
+            self._stream = HttpStream(self, self.streams.number - confirmed)
+            self.settle(claim.received)
+            self._start(self._serve_resumed, self._stream, claim)
+
+    async def _serve_resumed(self, stream: "HttpStream", claim: ResumeClaim) -> None:
+        try:
+            await self._gateway.serve_resumed(stream, claim, self.name)
+        except Exception:
+            log.exception("%s: internal error, connection closed", self.name)
+
+    # From the client
+
+    @contextmanager
+    def receiving(self) -> Iterator[Callable[[int], None]]:
+        """Count a POST request, and by the function that is yielded the bytes of its body."""
+        size = 0
+
+        def grown(more: int) -> None:
+            nonlocal size
+            size += more
+            self.body_bytes += more
+            self._stream.last_received_at = trio.current_time()
+            self.charge(size=more, frames=0)
+
+        self.posting += 1
+        try:
+            yield grown
+        finally:
+            self.posting -= 1
+            self.body_bytes -= size
+
+    def charge(self, size: int = 0, frames: int = 1) -> None:
+        """Charge the client for what is no message; it pays when its next message is received. Raises `Flooded`."""
+        self._stream.meter.size += size
+        self._stream.meter.frames += frames
+
+    @property
+    def has_room(self) -> bool:
+        """True if another message may be posted: the gateway has settled enough of what came before."""
+        return self._unsettled_bytes < self._window
+
+    async def wait_for_room(self) -> None:
+        """Wait until another message may be posted, or the link has ended."""
+        while not (self.has_room or self.ended):
+            await self.changed.wait()
+
+    def post(self, message: bytes) -> None:
+        """Take a message of the client."""
+        self.inbox.append(message)
+        self.inbox_bytes += len(message)
+        self._unsettled.append(len(message))
+        self._unsettled_bytes += len(message)
+        self.arrived.notify()
+
+    def leave(self) -> None:
+        """The client wants nothing more."""
+        self.left = True
+        self.arrived.notify()
+
+    def settle(self, count: int) -> None:
+        """The gateway has passed on so many messages since the beginning."""
+        new = count - self._settled
+        if new > 0:
+            self._settled = count
+            self._unsettled_bytes -= sum(self._unsettled.popleft() for _ in range(min(new, len(self._unsettled))))
+            self.changed.notify()
+
+    # To the client
+
+    def put(self, message: bytes) -> None:
+        """Sort a message into its stream, and wake its reader."""
+        stream = self.streams.put(message)
+        self.changed.notify()
+        if stream is not None and not stream.opened and stream.session is not None and len(stream.events) == 1:
+            self._start(self._wait_for_reader, stream)
+
+    async def _wait_for_reader(self, stream: EventStream) -> None:
+        with trio.move_on_after(STREAM_TIMEOUT):
+            while not (stream.opened or self.ended):
+                await self.changed.wait()
+            return
+        if stream.session in self.streams.unopened():
+            self.streams.give_up_waiting(stream.session)
+            self.changed.notify()
+
+    def written(self) -> None:
+        """Events were written."""
+        self._stream.confirm()
+
+
+class HttpLinks:
+    """The links of all clients that speak Streamable HTTP, by id. Needs `run` to run."""
+
+    def __init__(self, gateway: Gateway) -> None:
+        self._gateway = gateway
+        self._links: dict[str, HttpLink] = {}
+        self._start: Starter | None = None
+
+    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Serve the links until cancelled, which ends all of them. Only the first concurrent call does."""
+        if self._start is not None:
+            task_status.started()
+            return
+        async with trio.open_nursery() as nursery:
+            self._start = nursery.start_soon
+            task_status.started()
+            await trio.sleep_forever()
+
+    def begin(self, grant: Grant, link_id: str, name: str) -> HttpLink:
+        """Begin a link, which is served from now on."""
+        assert self._start is not None
+        link = self._links[link_id] = HttpLink(self._gateway, grant, link_id, name, self._start)
+        self._start(self._serve, link)
+        return link
+
+    async def _serve(self, link: HttpLink) -> None:
+        try:
+            await link.serve()
+        finally:
+            self._links.pop(link.id, None)
+
+    def find(self, link_id: str, access: Access) -> HttpLink | None:
+        """Return the link of this id if this principal has begun it."""
+        link = self._links.get(link_id)
+        began = None if link is None else (link.access.identity, link.access.credential)
+        return link if began == (access.identity, access.credential) else None
+
+    def end(self, link: HttpLink) -> None:
+        """End a link: its client wants nothing more."""
+        self._links.pop(link.id, None)
+        link.leave()
+
+
+class HttpStream(MaintainedStream):
+    """One connection of an `HttpLink`, as the gateway sees it.
+
+    Args:
+        known: so many of the first messages to be sent are in the event streams already.
+    """
+
+    def __init__(self, link: HttpLink, known: int) -> None:
+        super().__init__()
+        self.accepts_unterminated_line = False
+        self.closed = False
+        self._link = link
+        self._known = known
+        self._confirmed = link.streams.confirmed
+        self._confirmed_bytes = link.streams.taken_bytes
+        self._acknowledge = False
+        self.last_received_at = trio.current_time()
+
+    async def _receive_batch(self) -> list[bytes]:
+        await trio.lowlevel.checkpoint()
+        link = self._link
+        while not (link.inbox or self._acknowledge or link.left or self.closed):
+            await link.arrived.wait()
+        if self.closed:
+            raise trio.ClosedResourceError
+        if not (link.inbox or self._acknowledge):
+            raise trio.EndOfChannel
+        batch = link.inbox
+        self.meter.size += link.inbox_bytes
+        link.inbox, link.inbox_bytes = [], 0
+        if self._acknowledge:
+            self._acknowledge = False
+            self._confirmed, self._confirmed_bytes = link.streams.confirmed, link.streams.taken_bytes
+            batch = [acknowledgement(self._confirmed), *batch]
+        return batch
+
+    def confirm(self, *, now: bool = False) -> None:
+        """Tell the gateway how many messages have been written, if they are many, or at once."""
+        streams = self._link.streams
+        new = streams.confirmed - self._confirmed
+        if now or new >= CONFIRM_MESSAGES or (new and streams.taken_bytes - self._confirmed_bytes >= CONFIRM_BYTES):
+            self._acknowledge = True
+            self._link.arrived.notify()
+
+    def limit(self, max_message_size: int, size_setting: str) -> None:
+        self._link.max_message_size = max_message_size
+
+    @property
+    def unfinished_bytes(self) -> int:
+        link = self._link
+        return link.body_bytes + link.inbox_bytes + link.streams.written_bytes
+
+    @property
+    def ended_normally(self) -> bool:
+        return self._link.left
+
+    def send_nowait(self, messages: Sequence[bytes]) -> None:
+        if self.closed:
+            raise trio.ClosedResourceError
+        for message in messages:
+            control = read_control(message) if CONTROL_WORD in message else None
+            if control is not None:
+                self._link.settle(control.received)
+            elif self._known:
+                self._known -= 1
+            else:
+                self._link.put(message)
+
+    @property
+    def pending_bytes(self) -> int:
+        return self._link.streams.pending_bytes
+
+    async def drain(self, below: int = 0) -> None:
+        await trio.lowlevel.checkpoint()
+        while self.pending_bytes > below:
+            if self.closed:
+                raise trio.ClosedResourceError
+            await self._link.changed.wait()
+
+    async def run(self) -> None:
+        await trio.sleep_forever()
+
+    def use_spawner(self, spawner: TaskSpawner | None) -> None:
+        pass  # The readers' own tasks write.
+
+    def tick(self, now: float) -> float:
+        if self._link.streams.readers:
+            self.last_received_at = now
+            self.confirm(now=True)
+        return now + HEARTBEAT
+
+    async def aclose(self, reason: CloseReason = CloseReason.NORMAL, text: str = "") -> None:
+        self.closed = True
+        self._link.changed.notify()
+        self._link.arrived.notify()
+        await trio.lowlevel.checkpoint()

@@ -1,0 +1,170 @@
+"""Answers the HTTP requests of one listener, by one table of routes.
+
+Every request must name a host that the gateway goes by; the endpoint also checks the page's origin and the token. What
+needs no token is answered at once: health, a page in words for a person with a browser, refusals.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from http import HTTPStatus
+from typing import Final
+
+from acp_gateway.config.load import ListenSection
+from acp_gateway.errors import AccessError, ProtocolError, Unauthorized
+from acp_gateway.gateway.access import ConnectRequest
+from acp_gateway.gateway.gateway import Gateway
+from acp_gateway.server.authorization import Client, ConnectionAuthorizer
+from acp_gateway.server.handshake_limits import HandshakeLimiter
+from acp_gateway.server.hello import (
+    BadRequest,
+    asks_for_websocket,
+    check_host,
+    check_origin,
+    client_address,
+    read_bearer,
+    read_query,
+    read_resume_request,
+)
+from acp_gateway.server.http_link import HttpLinks
+from acp_gateway.server.pending import Accepted
+from acp_gateway.server.refusals import Refusal
+from acp_gateway.server.streamable_http import LAST_EVENT_ID, SESSION_ID, Exchange, StreamableHttp
+from acp_gateway.transports.http_server import Request, Response
+from acp_gateway.transports.websocket import CONNECTION_ID, REFUSAL_HEADER, RESUME
+
+ENDPOINT: Final = "/acp"
+HEALTH: Final = "/healthz"
+START: Final = "/"
+
+NOTHING_HERE: Final = f"there is nothing here; the endpoint is {ENDPOINT}"
+
+IN_WORDS: Final = (
+    "This is an acp-gateway. It runs coding agents, and editors use them over the Agent Client Protocol.\n"
+    "There is no page for browsers here. Have your editor run `acp-gateway connect` with this address and a token;\n"
+    "the owner of this gateway creates a token with `acp-gateway token create`, or `acp-gateway share` for a guest."
+)
+"""Response to a person who opens the address in a browser."""
+
+_READ: Final = ("GET", "HEAD")
+
+_PREFLIGHT: Final = {
+    "Access-Control-Allow-Methods": "GET, POST, DELETE, OPTIONS",
+    "Access-Control-Allow-Headers": "authorization, content-type, accept, "
+    f"{CONNECTION_ID.lower()}, {SESSION_ID.lower()}, {LAST_EVENT_ID.lower()}",
+    "Access-Control-Max-Age": "600",
+    "Allow": "GET, POST, DELETE, OPTIONS",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Upgrade:
+    """A request that is granted a WebSocket."""
+
+    accepted: Accepted
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """Headers for the 101."""
+        count = {} if self.accepted.received is None else {RESUME: str(self.accepted.received)}
+        return {CONNECTION_ID: self.accepted.connection_id} | count
+
+
+Answer = Response | Upgrade | Exchange
+Handler = Callable[[Client, Request], Answer]
+
+
+class HttpRoutes:
+    """The routes of one listener."""
+
+    def __init__(
+        self,
+        section: ListenSection,
+        gateway: Gateway,
+        limiter: HandshakeLimiter,
+        authorizer: ConnectionAuthorizer,
+        links: HttpLinks,
+    ) -> None:
+        self._section = section
+        self._settings = gateway.config.gateway
+        self._limiter = limiter
+        self._authorizer = authorizer
+        self._streamable_http = StreamableHttp(gateway, links)
+        self._routes: dict[str, tuple[tuple[str, ...], Handler]] = {
+            ENDPOINT: (("GET", "POST", "DELETE", "OPTIONS"), self._answer_endpoint),
+            HEALTH: (_READ, _answer_health),
+            START: (_READ, _answer_in_words),
+        }
+
+    def answer(self, client: Client, request: Request) -> Answer:
+        """Decide a request. Nothing is started for it yet."""
+        with self._limiter.measured(client.connection):
+            try:
+                answer = self._route(client, request)
+            except AccessError as error:
+                answer = _refused(self._limiter.refuse(client.connection, error))
+            except BadRequest as error:
+                headers = {REFUSAL_HEADER: ProtocolError.reason}
+                answer = Response.of_text(HTTPStatus.BAD_REQUEST, str(error), headers, close=True)
+        if isinstance(answer, Response) and asks_for_websocket(request.headers):
+            # Such a client sends no second request.
+            return replace(answer, close=True)
+        return answer
+
+    def _route(self, client: Client, request: Request) -> Answer:
+        connection = client.connection
+        address = client_address(connection.address, request.headers, self._settings.trusted_proxies)
+        if address != connection.address:
+            connection.name = connection.name.replace("(", f"({address} by way of ", 1)
+            connection.address = address
+        check_host(request.headers, self._section.allowed_hosts, loopback=self._section.address.loopback)
+        if request.path not in self._routes:
+            return Response.of_text(HTTPStatus.NOT_FOUND, NOTHING_HERE)
+        methods, handler = self._routes[request.path]
+        if request.method not in methods:
+            text = f"{request.path} takes {', '.join(methods)} only"
+            return Response.of_text(HTTPStatus.METHOD_NOT_ALLOWED, text, {"Allow": ", ".join(methods)})
+        return handler(client, request)
+
+    def _answer_endpoint(self, client: Client, request: Request) -> Answer:
+        check_origin(request.headers, self._section.allowed_origins)
+        cors = _cors(request)
+        if request.method == "OPTIONS":
+            return Response(HTTPStatus.NO_CONTENT, headers=cors | _PREFLIGHT)
+        access = self._authorizer.authenticate(client, read_bearer(request.headers))
+        if not asks_for_websocket(request.headers):
+            answer = self._streamable_http.answer(client.connection, access, request)
+            return replace(answer, headers={**answer.headers, **cors})
+        link = read_resume_request(request.query, request.headers)
+        # A resumed link keeps the request that it was opened with.
+        resumes = link is not None and link.connection_id is not None
+        connect_request = ConnectRequest() if resumes else read_query(request.query)
+        return Upgrade(self._authorizer.authorize(client.connection, access, connect_request, link))
+
+
+def _answer_health(client: Client, request: Request) -> Response:  # noqa: ARG001
+    return Response.of_text(HTTPStatus.OK, "ok")
+
+
+def _answer_in_words(client: Client, request: Request) -> Response:  # noqa: ARG001
+    return Response.of_text(HTTPStatus.OK, IN_WORDS)
+
+
+def _cors(request: Request) -> dict[str, str]:
+    """Return the headers that let the page of an allowed origin read a response (Fetch, 3.2)."""
+    origin = request.headers.get("Origin")
+    if origin is None:
+        return {}
+    return {
+        "Access-Control-Allow-Origin": origin,
+        "Access-Control-Allow-Credentials": "true",
+        "Access-Control-Expose-Headers": f"{CONNECTION_ID}, {SESSION_ID}",
+        "Vary": "Origin",
+    }
+
+
+def _refused(refusal: Refusal) -> Response:
+    # The first header distinguishes the gateway's own refusal from that of a proxy.
+    headers = {REFUSAL_HEADER: refusal.error.reason}
+    if isinstance(refusal.error, Unauthorized):
+        headers["WWW-Authenticate"] = "Bearer"
+    return Response.of_text(refusal.error.http_status, str(refusal.error), headers, delay=refusal.delay, close=True)

@@ -1,0 +1,424 @@
+"""The server's side of one HTTP/1.1 connection: requests in order, each with one response.
+
+h11 parses and frames. Before it sees a head, the head is checked for what two parsers may read differently (RFC 9112,
+11.2): bare CR or LF, folded lines, more than one `Content-Length`, one beside `Transfer-Encoding`, and a target whose
+host is not that of the `Host` header. Such a request is refused and the connection closed, so that a proxy in front
+and this server never disagree about where a request ends.
+
+Heads, bodies and the number of header fields are bounded here; the time is the caller's to bound.
+"""
+
+import re
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from email.utils import formatdate
+from http import HTTPStatus
+from math import inf
+from typing import Final
+from urllib.parse import urlsplit
+
+import h11
+import trio
+from websockets.datastructures import Headers
+
+from acp_gateway.transports.framing import CLOSE_TIMEOUT
+from acp_gateway.transports.maintained import SLOWEST_PEER
+from acp_gateway.transports.streams import ByteStream, Stalled
+
+HEAD_SIZE: Final = 65536
+"""Maximum bytes of a request's head. No client of this program sends as much as one line may hold."""
+
+LINE_SIZE: Final = 8192
+"""Maximum bytes of a line of it, as in most servers."""
+
+MAX_FIELDS: Final = 128
+"""Maximum header fields."""
+
+MANY_PARTS: Final = 256
+"""Parts of a body after which the system is asked which of them have arrived."""
+
+STREAM: Final = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
+"""Headers of a response that goes on: neither caches nor nginx may hold it back."""
+
+_END_OF_HEAD: Final = b"\r\n\r\n"
+
+_AMBIGUOUS: Final = re.compile(rb"(?<!\r)\n|\r(?!\n)|\0|\r\n[ \t]")
+"""Line ends that parsers read differently, NUL, and folded lines."""
+
+_METHOD: Final = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]{0,20}(?:\Z| )")
+"""The beginning of a request: what else comes is no HTTP, and its end need not be waited for."""
+
+_LENGTH: Final = re.compile(rb"(?i)\n[ \t]*content-length[ \t]*:[ \t]*([^\r\n]*?)[ \t]*(?=\r)")
+_ENCODING: Final = re.compile(rb"(?i)\n[ \t]*transfer-encoding[ \t]*:[ \t]*([^\r\n]*?)[ \t]*(?=\r)")
+
+_DIGITS: Final = re.compile(rb"[0-9]{1,15}")
+
+NOT_HTTP: Final = (
+    "this is not understood: it must be a request of HTTP/1.1, sound and with one meaning"
+    " (behind nginx: proxy_http_version 1.1)"
+)
+"""Response to bytes that are no request."""
+
+
+class HttpError(Exception):
+    """A request that can't be read. The response has this status; the connection is closed behind it."""
+
+    def __init__(self, status: int, text: str) -> None:
+        self.status = status
+        super().__init__(text)
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """The head of a request."""
+
+    method: str
+    path: str
+    query: str
+    headers: Headers = field(repr=False)
+    version: str = "1.1"
+
+
+@dataclass(frozen=True, slots=True)
+class Response:
+    """A response with a body that is there at once."""
+
+    status: int
+    body: bytes = b""
+    headers: Mapping[str, str] = field(default_factory=dict)
+    delay: float = 0.0
+    """Seconds to wait before it is sent."""
+    close: bool = False
+    """True if the connection ends with it."""
+
+    @classmethod
+    def of_text(
+        cls,
+        status: int,
+        text: str,
+        headers: Mapping[str, str] | None = None,
+        *,
+        delay: float = 0.0,
+        close: bool = False,
+    ) -> "Response":
+        """Return a response with a line of text."""
+        content = {"Content-Type": "text/plain; charset=utf-8"}
+        return cls(status, f"{text}\n".encode(), content | dict(headers or {}), delay, close)
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """A part of a body: where it starts in all that is written, its size, and where its frame ends."""
+
+    start: int
+    size: int
+    end: int
+
+
+class HttpConnection:
+    """Reads requests from a stream and writes their responses.
+
+    Each request that `receive_request` returns is answered by `respond`, or by `start` and what follows it, or the
+    connection is handed over by `detach`, before the next one is read.
+
+    Args:
+        stream: the connection.
+        stall_timeout: seconds after which a client that takes no byte is given up.
+    """
+
+    def __init__(self, stream: ByteStream, stall_timeout: float = inf) -> None:
+        self.stream = stream
+        self.headers: Mapping[str, str] = {}
+        """Further headers of the next response."""
+        self._stall_timeout = stall_timeout
+        self._h11 = h11.Connection(h11.SERVER, max_incomplete_event_size=HEAD_SIZE)
+        # Bytes that were read and not given to h11 yet.
+        self._unread = bytearray()
+        self._request: Request | None = None
+        # Bytes written so far, and the parts of the body that may not have arrived.
+        self._written = 0
+        self._parts: deque[_Part] = deque()
+        # Number of body bytes that the head announces; None if it is chunked.
+        self._announced: int | None = 0
+
+    # Requests
+
+    async def receive_request(self) -> Request | None:
+        """Wait for the next request and return its head; None if the client has closed the connection instead.
+
+        Raises `HttpError`, and what the stream raises. Cancelled, it may lose bytes: the connection is to be closed.
+        """
+        head = await self._receive_head()
+        if not head:
+            return None
+        self._h11.receive_data(head)
+        try:
+            event = self._h11.next_event()
+        except h11.RemoteProtocolError as error:
+            raise HttpError(error.error_status_hint, NOT_HTTP) from None
+        if not isinstance(event, h11.Request):
+            raise HttpError(HTTPStatus.BAD_REQUEST, NOT_HTTP)
+        headers = Headers()
+        for name, value in event.headers.raw_items():
+            headers[name.decode("ascii")] = value.decode("latin-1")
+        self._announced = _body_size(head, event.http_version)
+        path, query = _target(event.target.decode("ascii"), headers)
+        self._request = Request(event.method.decode("ascii"), path, query, headers, event.http_version.decode())
+        return self._request
+
+    async def _receive_head(self) -> bytes:
+        searched = skipped = 0
+        while True:
+            # Empty lines before a request are ignored (RFC 9112, 2.2), but not without end.
+            while self._unread.startswith(b"\r\n"):
+                del self._unread[:2]
+                skipped += 2
+            end = self._unread.find(_END_OF_HEAD, max(0, searched - 3))
+            size = len(self._unread) if end < 0 else end + len(_END_OF_HEAD)
+            # An unsound head is refused before its end: it may have none.
+            _check_head(bytes(self._unread[:size]), searched)
+            if skipped + size > HEAD_SIZE:
+                text = f"the head of a request must not be larger than {HEAD_SIZE} bytes"
+                raise HttpError(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, text)
+            if end >= 0:
+                head = bytes(self._unread[:size])
+                del self._unread[:size]
+                return head
+            searched = size
+            data = await self.stream.receive_some()
+            if not data:
+                if self._unread.strip(b"\r\n"):
+                    raise HttpError(HTTPStatus.BAD_REQUEST, NOT_HTTP)
+                return b""
+            self._unread += data
+
+    @property
+    def announced_size(self) -> int | None:
+        """Bytes of the body that the request announces; None if only its end will tell."""
+        return self._announced
+
+    async def receive_body(
+        self, limit: int, grown: Callable[[int], None] = lambda _: None, timeout: float = inf
+    ) -> bytes:
+        """Wait for the body of the request, and return it.
+
+        Args:
+            limit: maximum bytes. What is announced is refused before it is read.
+            grown: called with the size of each part, to count or to refuse it.
+            timeout: seconds within which the body must be complete, besides those that `SLOWEST_PEER` takes.
+
+        Raises `HttpError`, and what the stream and `grown` raise. Cancelled, it may lose bytes: the connection is to be
+        closed.
+        """
+        if self._announced is not None and self._announced > limit:
+            raise HttpError(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"the body must not be larger than {limit} bytes")
+        if self._h11.they_are_waiting_for_100_continue:
+            await self._send(self._h11.send(h11.InformationalResponse(status_code=100, headers=[], reason=b"Continue")))
+        parts: list[bytes] = []
+        size = 0
+        began = trio.current_time()
+        while True:
+            try:
+                event = self._h11.next_event()
+            except h11.RemoteProtocolError as error:
+                raise HttpError(error.error_status_hint, "the body of the request is not sound") from None
+            if isinstance(event, h11.Data):
+                parts.append(bytes(event.data))
+                size += len(event.data)
+                grown(len(event.data))
+                if size > limit:
+                    text = f"the body must not be larger than {limit} bytes"
+                    raise HttpError(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, text)
+            elif isinstance(event, h11.EndOfMessage):
+                return parts[0] if len(parts) == 1 else b"".join(parts)
+            elif event is h11.NEED_DATA:
+                with trio.move_on_at(began + timeout + size / SLOWEST_PEER) as waiting:
+                    await self._feed()
+                if waiting.cancelled_caught:
+                    text = f"the body is not complete after {timeout:g} s"
+                    raise HttpError(HTTPStatus.REQUEST_TIMEOUT, text)
+            else:
+                raise HttpError(HTTPStatus.BAD_REQUEST, "the body of the request is not sound")
+
+    async def _feed(self) -> None:
+        data = self.detach()
+        if not data:
+            data = await self.stream.receive_some()
+        if not data:
+            raise trio.BrokenResourceError("the client has left in the middle of a request")
+        self._h11.receive_data(data)
+
+    # Responses
+
+    async def respond(self, response: Response) -> bool:
+        """Send a response; return whether another request may follow.
+
+        Raises what the stream raises. Cancelled, it may have sent a part: the connection is to be closed.
+        """
+        if response.delay:
+            await trio.sleep(response.delay)
+        without_body = self._request is not None and self._request.method == "HEAD"
+        size = {} if response.status == HTTPStatus.NO_CONTENT else {"Content-Length": str(len(response.body))}
+        headers = {**size, **response.headers, **self.headers}
+        if response.close or not self._whole_request():
+            headers["Connection"] = "close"
+        await self._send(self._head(response.status, headers), b"" if without_body else self._data(response.body))
+        return self._next_request()
+
+    async def start(self, status: int, headers: Mapping[str, str]) -> None:
+        """Send the head of a response whose body follows in parts, see `send`."""
+        self._whole_request()
+        self.stream.count_unconfirmed()
+        await self._send(self._head(status, {**STREAM, **headers, **self.headers}))
+
+    async def send(self, data: bytes) -> None:
+        """Send a part of the body. Cancelled, it may have sent a part of that: the connection is to be closed."""
+        framed = self._data(data)
+        # A chunk is its size in a line, the data, and the end of a line.
+        start = self._written + max(0, len(framed) - len(data) - 2)
+        self._parts.append(_Part(start, len(data), self._written + len(framed)))
+        if len(self._parts) > MANY_PARTS:
+            _ = self.unconfirmed_bytes
+        await self._send(framed)
+
+    async def end(self) -> bool:
+        """Send the end of the body; return whether another request may follow."""
+        await self._send(self._h11.send(h11.EndOfMessage()))
+        return self._next_request()
+
+    async def wait_left(self) -> None:
+        """Return when the client has closed the connection, or has sent anything: it is not to while it is answered."""
+        if not self._unread:
+            try:
+                await self.stream.receive_some()
+            except (trio.BrokenResourceError, trio.ClosedResourceError):
+                pass
+
+    @property
+    def unconfirmed_bytes(self) -> int:
+        """Bytes given to `send` that the client's system has not confirmed."""
+        confirmed = self._written - self.stream.unconfirmed_bytes
+        while self._parts and self._parts[0].end <= confirmed:
+            self._parts.popleft()
+        return sum(part.size - min(max(confirmed - part.start, 0), part.size) for part in self._parts)
+
+    def detach(self) -> bytes:
+        """Return the bytes behind the request: the connection speaks another protocol from here on."""
+        behind = bytes(self._unread)
+        self._unread.clear()
+        return behind
+
+    async def aclose(self) -> None:
+        """Close the connection once the client has read the last response, or does not in a bounded time."""
+        try:
+            with trio.move_on_after(CLOSE_TIMEOUT):
+                await self.stream.finish()
+        except (trio.BrokenResourceError, trio.ClosedResourceError):
+            pass
+        finally:
+            await self.stream.aclose()
+
+    def _whole_request(self) -> bool:
+        """Read what is there of the request; return whether that is all of it."""
+        if self._request is None or self._h11.they_are_waiting_for_100_continue:
+            return False
+        if self._h11.their_state is h11.SEND_BODY and self._announced == 0:
+            # Only the end is missing, and it takes no bytes.
+            self._h11.next_event()
+        return self._h11.their_state not in (h11.SEND_BODY, h11.ERROR)
+
+    def _head(self, status: int, headers: Mapping[str, str]) -> bytes:
+        try:
+            reason = HTTPStatus(status).phrase.encode()
+        except ValueError:
+            reason = b""
+        fields = [(name.encode("ascii"), value.encode("latin-1")) for name, value in headers.items()]
+        fields.append((b"Date", formatdate(usegmt=True).encode()))
+        if self._h11.our_state not in (h11.SEND_RESPONSE, h11.IDLE):
+            raise trio.BrokenResourceError("the request was not understood, and was answered before")
+        return self._h11.send(h11.Response(status_code=status, headers=fields, reason=reason)) or b""
+
+    def _data(self, data: bytes) -> bytes:
+        return self._h11.send(h11.Data(data=data)) or b""
+
+    def _next_request(self) -> bool:
+        if self._h11.our_state is h11.SEND_BODY:
+            self._h11.send(h11.EndOfMessage())
+        if self._h11.our_state is not h11.DONE or self._h11.their_state is not h11.DONE:
+            return False
+        # What h11 has of the next request stays ours: heads are checked before h11 sees them.
+        behind, _ = self._h11.trailing_data
+        self._unread[:0] = behind
+        self._h11 = h11.Connection(h11.SERVER, max_incomplete_event_size=HEAD_SIZE)
+        self._request = None
+        self.headers = {}
+        return True
+
+    async def _send(self, *parts: bytes | None) -> None:
+        data = memoryview(b"".join(part for part in parts if part))
+        while data:
+            sent = self.stream.send_nowait(data)
+            if not sent:
+                with trio.move_on_after(self._stall_timeout) as waiting:
+                    sent = await self.stream.send_some(data)
+                if waiting.cancelled_caught:
+                    raise Stalled(f"the client has taken nothing for {self._stall_timeout:g} s")
+            self._written += sent
+            data = data[sent:]
+
+
+def _check_head(head: bytes, searched: int) -> None:
+    """Raise `HttpError` if a head, or its beginning, is too long or can be read in two ways.
+
+    `searched`: bytes of it that were checked before.
+    """
+    begun = head[max(0, head.rfind(b"\n", 0, searched) - 1) :]
+    lines = begun.split(b"\n")
+    if not _METHOD.match(head):
+        raise HttpError(HTTPStatus.BAD_REQUEST, NOT_HTTP)
+    if max(map(len, lines)) > LINE_SIZE:
+        if b"\n" not in head[: LINE_SIZE + 1]:
+            raise HttpError(HTTPStatus.REQUEST_URI_TOO_LONG, f"a request line must not exceed {LINE_SIZE} bytes")
+        text = f"a header field must not be larger than {LINE_SIZE} bytes"
+        raise HttpError(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, text)
+    # The last byte may be the first half of a line's end.
+    if _AMBIGUOUS.search(begun[:-1] if begun.endswith(b"\r") else begun):
+        raise HttpError(HTTPStatus.BAD_REQUEST, NOT_HTTP)
+    if head.count(b"\n") > MAX_FIELDS + 2:
+        text = f"a request must not have more than {MAX_FIELDS} header fields"
+        raise HttpError(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, text)
+
+
+def _body_size(head: bytes, version: bytes) -> int | None:
+    """Return the announced size of a body, None if it is chunked. Raises `HttpError` if there are two readings.
+
+    It looks at the head itself, because h11 takes two equal lengths for one.
+    """
+    lengths, encodings = _LENGTH.findall(head), _ENCODING.findall(head)
+    if encodings:
+        if lengths or version != b"1.1" or [encoding.lower() for encoding in encodings] != [b"chunked"]:
+            text = "Transfer-Encoding must be chunked, once, in HTTP/1.1 and without Content-Length"
+            raise HttpError(HTTPStatus.BAD_REQUEST, text)
+        return None
+    if not lengths:
+        return 0
+    if len(lengths) > 1 or not _DIGITS.fullmatch(lengths[0]):
+        raise HttpError(HTTPStatus.BAD_REQUEST, "Content-Length must be one number")
+    return int(lengths[0])
+
+
+def _target(target: str, headers: Headers) -> tuple[str, str]:
+    """Return path and query of a target in origin-form or absolute-form (RFC 9112, 3.2). Raises `HttpError`."""
+    if not target.startswith("/"):
+        try:
+            parts = urlsplit(target)
+        except ValueError:
+            parts = urlsplit("")
+        hosts = headers.get_all("Host")
+        if parts.scheme not in ("http", "https") or not parts.netloc or hosts != [parts.netloc]:
+            text = "the target of a request must be a path, or a URL with the name of the Host header"
+            raise HttpError(HTTPStatus.BAD_REQUEST, text)
+        target = f"{parts.path or '/'}{'?' if parts.query else ''}{parts.query}"
+    path, _, query = target.partition("?")
+    return path, query

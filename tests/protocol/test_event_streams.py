@@ -1,0 +1,251 @@
+"""Event streams: which stream a message is in, and what a client that returns is sent."""
+
+import json
+import re
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from acp_gateway.protocol import jsonrpc
+from acp_gateway.protocol.event_streams import EventsGone, EventStream, EventStreams, StreamTaken
+
+KEPT = 1 << 20
+READER = object()
+
+
+def encode(**message: Any) -> bytes:
+    return json.dumps({"jsonrpc": "2.0", **message}).encode()
+
+
+def update(session: str, number: int = 0) -> bytes:
+    return encode(method="session/update", params={"sessionId": session, "number": number})
+
+
+def request(id_: Any, method: str, **params: Any) -> jsonrpc.Message:
+    return jsonrpc.parse(encode(id=id_, method=method, params=params))
+
+
+def events(data: bytes) -> list[tuple[str, Any]]:
+    """The ids and the messages of events, comments left out."""
+    found = []
+    for block in data.decode().split("\n\n"):
+        if block and not block.startswith(":"):
+            match = re.fullmatch(r"id: (\S+)\ndata: (.*)", block)
+            assert match is not None, block
+            found.append((match[1], json.loads(match[2])))
+    return found
+
+
+def read(streams: EventStreams, session: str | None = None, last: str | None = None) -> list[tuple[str, Any]]:
+    """Open a stream, and return all that it has."""
+    stream = streams.open(session, last, object())
+    return drain(streams, stream)
+
+
+def drain(streams: EventStreams, stream: EventStream) -> list[tuple[str, Any]]:
+    data = b""
+    while more := streams.take(stream, 100):
+        data += more
+    return events(data)
+
+
+def numbers(found: list[tuple[str, Any]]) -> list[int]:
+    return [message["params"]["number"] for _, message in found]
+
+
+@pytest.fixture
+def streams() -> EventStreams:
+    return EventStreams("e", KEPT)
+
+
+@pytest.mark.parametrize("method", ["session/load", "session/resume"])
+def test_the_response_to_an_opening_method_is_in_the_connection_stream(method: str, streams: EventStreams) -> None:
+    streams.note_request(request(1, method, sessionId="s"))
+    streams.put(encode(id=1, result={}))
+    assert [message["id"] for _, message in read(streams)] == [1]
+    assert read(streams, "s") == []
+
+
+def test_the_response_to_a_prompt_is_in_the_stream_of_its_session(streams: EventStreams) -> None:
+    session = streams.open("s", None, READER)
+    streams.note_request(request("p", "session/prompt", sessionId="s"))
+    streams.put(encode(id="p", result={}))
+    assert [message["id"] for _, message in drain(streams, session)] == ["p"]
+    assert read(streams) == []
+
+
+def test_the_response_to_initialize_is_in_no_stream(streams: EventStreams) -> None:
+    streams.note_request(request(0, "initialize"))
+    response = encode(id=0, result={})
+    assert streams.put(response) is None
+    assert streams.initialized == response
+    assert read(streams) == []
+    assert streams.confirmed == 1
+
+
+def test_messages_without_a_session_are_in_the_connection_stream(streams: EventStreams) -> None:
+    for message in (encode(method="_x/y"), encode(id=5, method="x/ask", params={}), encode(id=9, result={})):
+        streams.put(message)
+    assert len(read(streams)) == 3
+
+
+def test_a_session_without_a_stream_is_in_the_connection_stream(streams: EventStreams) -> None:
+    streams.put(update("s", 1))
+    assert numbers(read(streams)) == [1]
+
+
+def test_messages_of_a_new_session_wait_for_its_stream(streams: EventStreams) -> None:
+    streams.note_request(request(1, "session/new", cwd="/"))
+    streams.put(encode(id=1, result={"sessionId": "s"}))
+    streams.put(update("s", 1))
+    assert streams.unopened() == ["s"]
+    assert [message.get("id") for _, message in read(streams)] == [1]
+    assert numbers(read(streams, "s")) == [1]
+    assert streams.unopened() == []
+
+
+def test_messages_of_a_stream_that_is_not_opened_move_behind_what_is_written_and_keep_their_order(
+    streams: EventStreams,
+) -> None:
+    streams.note_request(request(1, "session/new", cwd="/"))
+    streams.put(encode(id=1, result={"sessionId": "s"}))
+    connection = streams.open(None, None, READER)
+    assert len(drain(streams, connection)) == 1
+    streams.put(update("s", 1))
+    streams.put(update("other", 2))
+    streams.put(update("s", 3))
+    streams.give_up_waiting("s")
+    found = drain(streams, connection)
+    assert numbers(found) == [1, 2, 3]
+    assert [id_ for id_, _ in found] == ["e.2", "e.3", "e.4"]
+    assert streams.confirmed == streams.number
+
+
+def test_a_late_stream_gets_what_comes_once_the_connection_stream_has_written_the_rest(streams: EventStreams) -> None:
+    streams.put(update("s", 1))
+    session = streams.open("s", None, READER)
+    streams.put(update("s", 2))
+    assert numbers(drain(streams, session)) == []
+    assert numbers(read(streams)) == [1, 2]
+    streams.put(update("s", 3))
+    assert numbers(drain(streams, session)) == [3]
+
+
+def test_a_second_reader_is_refused_unless_it_has_an_event_id(streams: EventStreams) -> None:
+    streams.put(update("s", 1))
+    first = streams.open(None, None, READER)
+    assert numbers(drain(streams, first)) == [1]
+    with pytest.raises(StreamTaken):
+        streams.open(None, None, object())
+    assert read(streams, None, "e.1") == []
+
+
+@pytest.mark.parametrize("last", [0, 1, 2, 3])
+def test_last_event_id_resumes_behind_it(last: int, streams: EventStreams) -> None:
+    for number in (1, 2, 3):
+        streams.put(update("s", number))
+    read(streams)
+    assert numbers(read(streams, None, f"e.{last}")) == [1, 2, 3][last:]
+
+
+@pytest.mark.parametrize("last", ["", "e", "e.", "e.x", "e.-1", "e.4", "f.1", "e.1.1", "e.²", "e." + "9" * 20])
+def test_an_event_id_that_was_never_written_is_refused(last: str, streams: EventStreams) -> None:
+    for number in (1, 2, 3):
+        streams.put(update("s", number))
+    read(streams)
+    with pytest.raises(EventsGone):
+        streams.open(None, last, READER)
+
+
+def test_an_event_id_below_what_is_kept_is_refused() -> None:
+    streams = EventStreams("e", 300)
+    for number in range(20):
+        streams.put(update("s", number))
+    read(streams)
+    assert streams.written_bytes <= 300
+    with pytest.raises(EventsGone):
+        streams.open(None, "e.2", READER)
+    assert numbers(read(streams, None, "e.19")) == [19]
+
+
+def test_without_an_event_id_a_reader_gets_what_was_not_confirmed(streams: EventStreams) -> None:
+    for number in (1, 2, 3):
+        streams.put(update("s", number))
+    stream = streams.open(None, None, READER)
+    size = len(streams.take(stream, KEPT))
+    streams.close(stream, READER, size // 2)
+    assert numbers(read(streams)) == [2, 3]
+
+
+def test_events_that_were_cut_off_and_are_not_kept_are_no_silent_gap() -> None:
+    streams = EventStreams("e", 300)
+    for number in range(20):
+        streams.put(update("s", number))
+    stream = streams.open(None, None, READER)
+    size = sum(len(streams.take(stream, 100)) for _ in range(20))
+    streams.close(stream, READER, size)
+    with pytest.raises(EventsGone):
+        streams.open(None, None, READER)
+
+
+def test_line_ends_between_members_do_not_end_an_event(streams: EventStreams) -> None:
+    streams.put(b'{"jsonrpc":"2.0",\r"method":"x",\r\n"params":{"a":"\\r"}}')
+    ((_, message),) = read(streams)
+    assert message["params"] == {"a": "\r"}
+
+
+def test_the_same_open_request_is_recognised_and_another_is_not(streams: EventStreams) -> None:
+    first = request(1, "session/prompt", sessionId="s")
+    streams.note_request(first)
+    assert streams.is_repeated(request(1, "session/prompt", sessionId="s"))
+    assert not streams.is_repeated(request(1, "session/prompt", sessionId="t"))
+    assert not streams.is_repeated(request(2, "session/prompt", sessionId="s"))
+    streams.put(encode(id=1, result={}))
+    assert not streams.is_repeated(first)
+
+
+def test_a_session_in_a_header_is_percent_decoded_unless_one_of_that_name_is_known(streams: EventStreams) -> None:
+    assert streams.known_name("a%2Fb") == "a/b"
+    streams.open("a%2Fb", None, READER)
+    assert streams.known_name("a%2Fb") == "a%2Fb"
+    assert streams.known_name(None) is None
+
+
+@given(data=st.data())
+def test_every_message_is_read_once_and_in_order_however_streams_are_cut(data: st.DataObject) -> None:
+    streams = EventStreams("e", KEPT)
+    names = [None, "s", "t"]
+    sent: dict[str, list[int]] = {"s": [], "t": [], "u": []}
+    got: dict[str, list[int]] = {"s": [], "t": [], "u": []}
+    last: dict[str | None, str | None] = dict.fromkeys(names)
+    readers: dict[str | None, EventStream] = {}
+    for number in range(data.draw(st.integers(0, 40), "messages")):
+        action = data.draw(st.sampled_from(["put", "put", "open", "read", "cut"]), "action")
+        name = data.draw(st.sampled_from(names), "stream")
+        if action == "put":
+            session = data.draw(st.sampled_from(["s", "t", "u"]), "session")
+            streams.put(update(session, number))
+            sent[session].append(number)
+        elif action == "open" and name not in readers:
+            readers[name] = streams.open(name, last[name], name)
+        elif name in readers and action in ("read", "cut"):
+            arrived = events(streams.take(readers[name], data.draw(st.integers(1, 500), "bytes")))
+            if action == "cut":
+                arrived = arrived[: data.draw(st.integers(0, len(arrived)), "arrived")]
+                streams.close(readers.pop(name), name, 0)
+            for id_, message in arrived:
+                got[message["params"]["sessionId"]].append(message["params"]["number"])
+                last[name] = id_
+            # A client without any event has no id to show: it counts by what its system has confirmed.
+            if action == "cut" and last[name] is None:
+                last[name] = "e.0"
+    for name in names:
+        if name in readers:
+            streams.close(readers[name], name, 0)
+    for name in ("s", "t", None):
+        for _, message in read(streams, name, last[name]):
+            got[message["params"]["sessionId"]].append(message["params"]["number"])
+    for session in sent:
+        assert sorted(got[session]) == sent[session]

@@ -1,0 +1,44 @@
+"""The routes of a listener for HTTP: what each path answers, and to which methods."""
+
+import pytest
+
+from tests.server.echoing import WS, EchoingGateway, ask, listening
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status", "allow"),
+    [
+        ("GET", "/", 200, None),
+        ("HEAD", "/", 200, None),
+        ("POST", "/", 405, "GET, HEAD"),
+        ("GET", "/healthz", 200, None),
+        ("HEAD", "/healthz", 200, None),
+        ("DELETE", "/healthz", 405, "GET, HEAD"),
+        ("PUT", "/acp", 405, "GET, POST, DELETE, OPTIONS"),
+        ("OPTIONS", "/acp", 204, None),
+        ("GET", "/acp", 401, None),
+        ("GET", "/nothing", 404, None),
+        ("POST", "/nothing", 404, None),
+    ],
+)
+async def test_a_path_and_its_methods(
+    method: str, path: str, status: int, allow: str | None, gateway: EchoingGateway
+) -> None:
+    async with listening(WS, gateway) as listener:
+        response = await ask(listener, path, method=method)
+    assert (response.status, response.headers.get("allow", [allow])[0] if allow else None) == (status, allow)
+    if method == "HEAD":
+        assert response.body == ""
+
+
+async def test_the_start_page_says_in_words_what_this_is(gateway: EchoingGateway) -> None:
+    async with listening(WS, gateway) as listener:
+        response = await ask(listener, "/")
+    assert response.headers["content-type"] == ["text/plain; charset=utf-8"]
+    assert "acp-gateway connect" in response.body
+
+
+@pytest.mark.parametrize("path", ["/", "/healthz", "/acp", "/nothing"])
+async def test_a_foreign_host_name_is_refused_on_loopback_whatever_the_path(path: str, gateway: EchoingGateway) -> None:
+    async with listening(WS, gateway) as listener:
+        assert (await ask(listener, path, host="evil.example")).status == 403

@@ -1,0 +1,223 @@
+"""The server's side of HTTP: requests that are read, refused because they have two readings, and answered in order."""
+
+import pytest
+import trio
+import trio.testing
+
+from acp_gateway.transports.framing import CLOSE_TIMEOUT
+from acp_gateway.transports.http_server import HEAD_SIZE, MAX_FIELDS, HttpConnection, HttpError, Response
+from acp_gateway.transports.streams import Stalled
+from tests.transports.wires import MIB, memory_wire
+
+GET = b"GET /a?b=1 HTTP/1.1\r\nHost: h\r\n\r\n"
+
+
+def post(*headers: str, body: bytes = b"", target: str = "/a", version: str = "1.1") -> bytes:
+    head = "\r\n".join([f"POST {target} HTTP/{version}", "Host: h", *headers, "", ""])
+    return head.encode("latin-1") + body
+
+
+async def serve(data: bytes, *, limit: int = MIB) -> tuple[list[tuple[str, str, bytes]], bytes]:
+    """The requests that a server reads from these bytes, each answered with 200, and all that it writes."""
+    client, server = memory_wire(MIB)
+    client.send_nowait(memoryview(data))
+    await client.send_eof()
+    http = HttpConnection(server)
+    found = []
+    try:
+        while (request := await http.receive_request()) is not None:
+            found.append((request.method, request.path, await http.receive_body(limit)))
+            if not await http.respond(Response.of_text(200, "ok")):
+                break
+    except HttpError as error:
+        await http.respond(Response.of_text(error.status, str(error), close=True))
+    await server.aclose()
+    return found, bytes(client.inbox)
+
+
+async def test_a_request_has_method_path_query_and_headers() -> None:
+    client, server = memory_wire()
+    client.send_nowait(memoryview(GET))
+    request = await HttpConnection(server).receive_request()
+    assert request is not None
+    assert (request.method, request.path, request.query, request.headers["host"]) == ("GET", "/a", "b=1", "h")
+    assert "h" not in repr(request).replace("path", "").replace("method", "")
+
+
+@pytest.mark.parametrize("cut", range(1, len(GET), 5))
+async def test_a_request_may_come_in_pieces(cut: int) -> None:
+    client, server = memory_wire()
+    http = HttpConnection(server)
+    async with trio.open_nursery() as nursery:
+
+        async def read() -> None:
+            assert await http.receive_request() is not None
+
+        nursery.start_soon(read)
+        for piece in (GET[:cut], GET[cut:]):
+            client.send_nowait(memoryview(piece))
+            await trio.testing.wait_all_tasks_blocked()
+
+
+@pytest.mark.parametrize(
+    ("data", "found"),
+    [
+        (GET + GET, [("GET", "/a", b"")] * 2),
+        (post("Content-Length: 2", body=b"{}") + GET, [("POST", "/a", b"{}"), ("GET", "/a", b"")]),
+        (
+            post("Transfer-Encoding: chunked", body=b"1\r\n{\r\n1;x=y\r\n}\r\n0\r\n\r\n") + GET,
+            [("POST", "/a", b"{}"), ("GET", "/a", b"")],
+        ),
+        (b"\r\n\r\n" + GET, [("GET", "/a", b"")]),
+        (GET.replace(b"/a?b=1", b"http://h/a?b=1"), [("GET", "/a", b"")]),
+        (GET.replace(b"/a?b=1", b"http://h"), [("GET", "/", b"")]),
+    ],
+)
+async def test_pipelined_requests_are_answered_in_order(data: bytes, found: list[tuple[str, str, bytes]]) -> None:
+    requests, written = await serve(data)
+    assert requests == found
+    assert written.count(b"HTTP/1.1 200 OK\r\n") == len(found)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        post("Content-Length: 2", "Content-Length: 2", body=b"{}"),
+        post("Content-Length: 2, 2", body=b"{}"),
+        post("Content-Length: +2", body=b"{}"),
+        post("Content-Length: 2x", body=b"{}"),
+        post("Content-Length: -0", body=b"{}"),
+        post("Content-Length: 0x2", body=b"{}"),
+        post("Content-Length:", body=b"{}"),
+        post("Content-Length: 2", "Transfer-Encoding: chunked", body=b"0\r\n\r\n"),
+        post("Transfer-Encoding: chunked", "Transfer-Encoding: chunked", body=b"0\r\n\r\n"),
+        post("Transfer-Encoding: gzip, chunked", body=b"0\r\n\r\n"),
+        post("Transfer-Encoding: identity", body=b"{}"),
+        post("Transfer-Encoding: chunked", body=b"0\r\n\r\n", version="1.0"),
+        post("Transfer-Encoding: chunked", body=b"z\r\n"),
+        post("Transfer-Encoding: chunked", body=b"1\r\n{}\r\n0\r\n\r\n"),
+        post("Transfer-Encoding : chunked", body=b"0\r\n\r\n"),
+        post("X: a\r\n Transfer-Encoding: chunked", body=b"0\r\n\r\n"),
+        post("X: a\nTransfer-Encoding: chunked", body=b"0\r\n\r\n"),
+        post("X: a\rTransfer-Encoding: chunked", body=b"0\r\n\r\n"),
+        post("X: a\0b"),
+        post("Host: h"),
+        post(target="http://other/a"),
+        post(target="ftp://h/a"),
+        post(target="a"),
+        post(target="*"),
+        b"POST /a HTTP/1.1\r\n\r\n",
+        b"GET /a HTTP/1.1\nHost: h\n\n",
+        b"GET  /a HTTP/1.1\r\nHost: h\r\n\r\n",
+        b"GET /a HTTP/2\r\nHost: h\r\n\r\n",
+        b"GET /a\r\n\r\n",
+        b"\x16\x03\x01\x02\x00",
+        b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
+        b"CONNECT h:80 HTTP/1.1\r\nHost: h\r\n\r\n",
+        b"\r\n" * HEAD_SIZE,
+    ],
+)
+async def test_a_request_with_two_readings_reaches_no_route_and_ends_the_connection(data: bytes) -> None:
+    found, written = await serve(data + GET)
+    assert found == []
+    assert written.count(b"\r\nDate: ") == 1
+    assert written.startswith((b"HTTP/1.1 4", b"HTTP/1.1 501 "))
+    assert b"\r\nConnection: close\r\n" in written
+
+
+@pytest.mark.parametrize(
+    ("data", "status"),
+    [
+        (b"GET /" + b"x" * 9000, 414),
+        (GET[:-2] + b"X: " + b"x" * 9000, 431),
+        (GET[:-2] + b"X: x\r\n" * (MAX_FIELDS + 1) + b"\r\n", 431),
+        (GET[:-2] + (b"X: " + b"x" * 8000 + b"\r\n") * 9, 431),
+        (post("Content-Length: 1000001"), 413),
+        (post("Transfer-Encoding: chunked", body=b"f4241\r\n" + b"x" * 1_000_001), 413),
+    ],
+)
+async def test_a_request_that_is_too_large_is_refused_before_its_end(data: bytes, status: int) -> None:
+    found, written = await serve(data, limit=1_000_000)
+    assert found == []
+    assert written.startswith(b"HTTP/1.1 %d " % status)
+
+
+async def test_expect_100_continue_is_answered_before_the_body_is_read() -> None:
+    client, server = memory_wire()
+    http = HttpConnection(server)
+    client.send_nowait(memoryview(post("Expect: 100-continue", "Content-Length: 2")))
+    await http.receive_request()
+    async with trio.open_nursery() as nursery:
+
+        async def read() -> None:
+            assert await http.receive_body(10) == b"{}"
+
+        nursery.start_soon(read)
+        await trio.testing.wait_all_tasks_blocked()
+        assert client.inbox.startswith(b"HTTP/1.1 100 ")
+        client.send_nowait(memoryview(b"{}"))
+
+
+async def test_a_body_that_is_refused_unread_closes_the_connection() -> None:
+    client, server = memory_wire()
+    http = HttpConnection(server)
+    client.send_nowait(memoryview(post("Content-Length: 2", body=b"{}")))
+    await http.receive_request()
+    assert not await http.respond(Response.of_text(401, "no"))
+    assert b"\r\nConnection: close\r\n" in client.inbox
+
+
+async def test_a_body_that_does_not_come_is_refused_in_time(autojump_clock: trio.testing.MockClock) -> None:
+    client, server = memory_wire()
+    http = HttpConnection(server)
+    client.send_nowait(memoryview(post("Content-Length: 2", body=b"{")))
+    await http.receive_request()
+    with pytest.raises(HttpError) as refused:
+        await http.receive_body(10, timeout=60.0)
+    assert refused.value.status == 408
+    assert 60 <= trio.current_time() < 61
+
+
+async def test_head_is_answered_without_a_body() -> None:
+    _, written = await serve(GET.replace(b"GET", b"HEAD"))
+    assert b"Content-Length: 3\r\n" in written
+    assert written.endswith(b"\r\n\r\n")
+
+
+@pytest.mark.parametrize("headers", ["Connection: close", "Connection: Close, x"])
+async def test_connection_close_is_the_last_request(headers: str) -> None:
+    found, _ = await serve(post(headers) + GET)
+    assert len(found) == 1
+
+
+async def test_http_1_0_is_answered_once() -> None:
+    found, _ = await serve(b"GET /a HTTP/1.0\r\n\r\n" + GET)
+    assert found == [("GET", "/a", b"")]
+
+
+async def test_a_stream_is_sent_in_chunks_and_tells_what_is_not_confirmed() -> None:
+    client, server = memory_wire(MIB)
+    client.send_nowait(memoryview(GET))
+    http = HttpConnection(server)
+    await http.receive_request()
+    await http.start(200, {"Content-Type": "text/event-stream"})
+    await http.send(b"x" * 10)
+    assert client.inbox.endswith(b"\r\na\r\nxxxxxxxxxx\r\n")
+    assert http.unconfirmed_bytes == 0
+    assert await http.end()
+    assert client.inbox.endswith(b"0\r\n\r\n")
+
+
+async def test_a_client_that_takes_nothing_is_given_up(autojump_clock: trio.testing.MockClock) -> None:
+    client, server = memory_wire(MIB)
+    client.send_nowait(memoryview(GET))
+    client.room = 100
+    http = HttpConnection(server, CLOSE_TIMEOUT)
+    await http.receive_request()
+    with pytest.raises(Stalled):
+        await http.respond(Response.of_text(200, "x" * 1000))
+
+
+async def test_a_client_that_leaves_in_the_middle_of_a_body_is_an_error() -> None:
+    with pytest.raises(trio.BrokenResourceError):
+        await serve(post("Content-Length: 3", body=b"{}"))
