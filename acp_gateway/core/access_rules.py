@@ -74,7 +74,7 @@ def flaw_of_params(message: Message) -> str | None:
     if message.session is not None and len(message.session) > SESSION_ID_SIZE:
         return f"a session's id has at most {SESSION_ID_SIZE} characters"
     known = methods.has_known_params(message.method)
-    if known and message.params is None:
+    if known and not message.params:
         params = lookup.raw_params(message)
         if params in (b"", b"null"):
             return None if methods.client_method(message.method).bare else "params are missing: they must be an object"

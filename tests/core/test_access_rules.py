@@ -14,6 +14,7 @@ from acp_gateway.core.requests import ErrorObject
 from acp_gateway.core.sessions import SESSION_ID_SIZE, Client, Role, SessionScope
 from acp_gateway.protocol import jsonrpc, methods
 from acp_gateway.protocol.jsonrpc import Message, parse
+from acp_gateway.protocol.lookup import params_of
 from tests.core.scene import encode, make_policy
 
 MOST = make_policy().max_additional_directories
@@ -239,8 +240,12 @@ def test_who_is_kept_to_some_workspaces_may_tell_nothing_that_names_no_session()
 
 @pytest.mark.parametrize("method", [*methods.CLIENT_METHODS, "authenticate", "session/cancel", "$/cancel_request"])
 @pytest.mark.parametrize("params", [b'["/etc",[]]', b'"s"', b"5", b"true", b"[]"])
-def test_params_of_a_method_that_is_known_are_an_object(method: str, params: bytes) -> None:
+@pytest.mark.parametrize("looked_up", [False, True])
+def test_params_of_a_method_that_is_known_are_an_object(method: str, params: bytes, looked_up: bool) -> None:
     message = parse(b'{"id":1,"method":"%b","params":%b}' % (method.encode(), params))
+    if looked_up:
+        # As a check of its size does.
+        assert params_of(message) == {}
     assert flaw_of_params(message) == "params must be an object"
 
 
