@@ -328,7 +328,10 @@ class Multiplexer:
     def _other(self, client: Client, request: Request) -> None:
         """Forward a request of a method that the gateway does not know."""
         agent = self._agent
-        if request.message.session is None or agent.session_of_request(client, request) is not None:
+        if not client.controls:
+            # An observer's request reaches no agent, whatever the table of methods lets observers call.
+            agent.refuse(request, jsonrpc.METHOD_NOT_FOUND, f"observers may only look: no {request.message.method:.80}")
+        elif request.message.session is None or agent.session_of_request(client, request) is not None:
             agent.forward(request, agent.respond)
 
     def _notification_from_client(self, client: Client, message: Message) -> None:

@@ -657,6 +657,16 @@ def test_an_observer_may_not_do_anything(scene: Scene, ann: Peer, method: str) -
     assert not scene.agent.heard()
 
 
+def test_an_observers_request_without_a_handler_never_reaches_the_agent(
+    scene: Scene, ann: Peer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(methods.CLIENT_METHODS, "x/look", methods.ClientMethod(observer=True))
+    eve = scene.join("eve", role=Role.OBSERVER)
+    eve.request("x/look")
+    assert error_of(eve)["code"] == -32601
+    assert not scene.agent.heard()
+
+
 def test_an_observers_notifications_and_answers_are_ignored(scene: Scene, ann: Peer) -> None:
     ann.new_session()
     eve = scene.join("eve", role=Role.OBSERVER)
