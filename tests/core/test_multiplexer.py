@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from acp_gateway.core.output import AuditEvent
 from acp_gateway.core.sessions import Role
+from acp_gateway.protocol import methods
 from acp_gateway.protocol.jsonrpc import parse
 from acp_gateway.protocol.methods import Capability
 from tests.core.scene import Peer, Scene, make_policy, news_params
