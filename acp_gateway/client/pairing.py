@@ -120,7 +120,7 @@ def find_listeners(config: "Config") -> tuple[Listener, ...]:
     found = [
         Listener(section.address, _pin_of(section.cert))
         for section in config.listen
-        if section.cert is not None and section.address.tls and section.address.port
+        if section.cert is not None and section.address.tls and section.address.port and "acp" in section.services
     ]
     if not found and not is_relayed(config):
         raise ConfigError(

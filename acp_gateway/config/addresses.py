@@ -13,6 +13,9 @@ DEFAULT_PORT = 7443
 Scheme = Literal["wss", "ws", "tcp", "tcp+tls", "unix", "ssh"]
 
 _DEFAULT_PORTS = {"wss": 443, "ws": 80, "tcp": DEFAULT_PORT, "tcp+tls": DEFAULT_PORT, "unix": 0}
+_HTTP_SCHEMES: dict[str, Scheme] = {"https": "wss", "http": "ws"}
+"""Other names of schemes of listeners, which speak HTTP until a client asks for a WebSocket."""
+
 _WEBSOCKET_PATH = "/acp"
 
 _EXAMPLES = {
@@ -82,12 +85,13 @@ class Address:
 
 
 def parse_address(text: str) -> Address:
-    """Parse a URL to listen at (port 0 is allowed) or to connect to.
+    """Parse a URL to listen at; port 0 is allowed.
 
     A missing port is 443 for `wss` and 80 for `ws`, as the URL standard says, and `DEFAULT_PORT` for `tcp` and
-    `tcp+tls`. A missing path of `ws` and `wss` is `/acp`. Raises `UsageError`.
+    `tcp+tls`. A missing path of `ws` and `wss` is `/acp`. `https` is read as `wss`, and `http` as `ws`. Raises
+    `UsageError`.
     """
-    return _parse_url(text, [*_DEFAULT_PORTS])
+    return _parse_url(text, [*_DEFAULT_PORTS, *_HTTP_SCHEMES])
 
 
 def _parse_url(text: str, known: list[str]) -> Address:
@@ -95,8 +99,9 @@ def _parse_url(text: str, known: list[str]) -> Address:
     scheme = given.lower()
     if not separator:
         raise _refusal(text, "is not a URL", "wss")
-    if scheme not in _DEFAULT_PORTS:
+    if scheme not in known:
         raise _refusal(text, f'has the unknown scheme "{given}"; known are {", ".join(known)}', "wss")
+    scheme = _HTTP_SCHEMES.get(scheme, scheme)
     if "?" in rest or "#" in rest:
         raise _refusal(text, "has a query or fragment, and tokens do not belong into a URL", scheme)
     if not rest.isprintable():

@@ -236,6 +236,8 @@ def _read_listeners(entry: Entry, problems: list[ConfigError]) -> tuple[ListenSe
                 problems.append(table["url"].error(f"listen[{first}], {other}, listens there already"))
                 break
         taken.append((index, address))
+    if len(sections) == len(entry.value) and not any("acp" in section.services for section in sections):
+        problems.append(entry.error('no [[listen]] section serves "acp", so no client can connect'))
     return tuple(sections)
 
 
@@ -249,6 +251,7 @@ def _is_same_place(address: Address, other: Address) -> bool:
 def _listener_problems(address: Address, section: ListenSection, table: Mapping[str, Entry]) -> Iterator[ConfigError]:
     needs_tls = "is for wss and tcp+tls, where TLS needs it"
     fitting = {
+        "serves": (address.websocket, "is for ws and wss: the others have no paths, and serve ACP alone"),
         "cert": (address.tls, needs_tls),
         "key": (address.tls, needs_tls),
         "client_ca": (address.tls, "is for wss and tcp+tls, where a client can show a certificate"),

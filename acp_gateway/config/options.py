@@ -9,7 +9,7 @@ import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Annotated, ClassVar, Literal, get_args
+from typing import Annotated, ClassVar, Final, Literal, get_args
 
 from acp_gateway.config.addresses import Address, parse_address
 from acp_gateway.config.directories import state_home
@@ -29,6 +29,7 @@ from acp_gateway.config.schema import (
     Text,
     Texts,
     choice,
+    one_of,
 )
 from acp_gateway.errors import UsageError
 
@@ -37,6 +38,9 @@ Scope = Literal["identity", "connection", "shared"]
 Journal = Literal["disk", "memory"]
 
 Role = Literal["controller", "observer"]
+
+Service = Literal["acp", "page", "metrics"]
+"""A part of the gateway that a listener serves over HTTP."""
 
 McpPolicy = Literal["drop", "deny", "allow"] | tuple[str, ...]
 """Treatment of MCP servers that would run on the gateway's machine. A tuple holds the names that are allowed; others
@@ -53,6 +57,25 @@ def _listen_url(entry: Entry) -> str:
     except UsageError as error:
         raise entry.error(str(error)) from None
     return entry.value
+
+
+_RESERVED_SERVICES: Final = ("chat", "editor", "tap")
+"""Names of services that are planned."""
+
+
+def _services(entry: Entry) -> tuple[Service, ...]:
+    known = get_args(Service)
+    elements = entry.array(f"an array of {one_of(known)}")
+    if not elements:
+        raise entry.error(f"expected at least one of {one_of(known)}")
+    for element in elements:
+        if element.value in _RESERVED_SERVICES:
+            raise element.error(f'this version does not serve "{element.value}" yet, only {one_of(known)}')
+        if element.value not in known:
+            raise element.expected_word(one_of(known), known)
+    if "page" in entry.value and "acp" not in entry.value:
+        raise entry.error('"page" needs "acp" beside it: the page connects to the endpoint at its own address')
+    return tuple(entry.value)
 
 
 def _origins(entry: Entry) -> tuple[str, ...]:
@@ -271,7 +294,13 @@ class ListenSection:
     """`[[listen]]`: one address on which clients are accepted."""
 
     url: Annotated[str, _listen_url]
-    """`wss://`, `ws://`, `tcp+tls://`, `tcp://` with host and port, or `unix://` with an absolute path."""
+    """`wss://`, `ws://`, `tcp+tls://`, `tcp://` with host and port, or `unix://` with an absolute path. `https://` is
+    another name of `wss://`, and `http://` of `ws://`."""
+
+    serves: Annotated[tuple[Service, ...], _services] | None = None
+    """Parts of the gateway that are served there, for `ws` and `wss`; requests for others are answered with 404. By
+    default the endpoint of ACP, and over TLS or on loopback, where the network can't read a browser's secrets, the
+    page. Metrics have readers of their own, and often an address of their own."""
 
     cert: FilePath | None = None
     """The certificate chain in PEM. For `wss` and `tcp+tls`, which need it."""
@@ -308,6 +337,16 @@ class ListenSection:
     def address(self) -> Address:
         """The parsed `url`."""
         return parse_address(self.url)
+
+    @property
+    def services(self) -> tuple[Service, ...]:
+        """The parts of the gateway that are served there: `serves`, or its default."""
+        address = self.address
+        if not address.websocket:
+            return ("acp",)
+        if self.serves is not None:
+            return self.serves
+        return ("acp", "page") if address.tls or address.loopback else ("acp",)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

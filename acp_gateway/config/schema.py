@@ -99,15 +99,19 @@ def by_importance(problems: Iterable[ConfigError]) -> list[ConfigError]:
     return sorted(problems, key=lambda error: (isinstance(error, MissingOption), error.line is None, error.line or 0))
 
 
+def one_of(words: tuple[str, ...]) -> str:
+    """Return the text of a choice between several words."""
+    return ", ".join(f'"{word}"' for word in words[:-1]) + f' or "{words[-1]}"'
+
+
 def choice(*words: str) -> Callable[[Entry], Any]:
     """Make the function that reads one of these words."""
-    what = ", ".join(f'"{word}"' for word in words[:-1]) + f' or "{words[-1]}"'
 
     def read(entry: Entry) -> str:
         for word in words:
             if entry.value == word:
                 return word
-        raise entry.expected_word(what, words)
+        raise entry.expected_word(one_of(words), words)
 
     return read
 

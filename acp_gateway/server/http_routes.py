@@ -90,10 +90,11 @@ class HttpRoutes:
         self._authorizer = authorizer
         self._streamable_http = StreamableHttp(gateway, links)
         self._routes: dict[str, tuple[tuple[str, ...], Handler]] = {
-            ENDPOINT: (("GET", "POST", "DELETE", "OPTIONS"), self._answer_endpoint),
             HEALTH: (_READ, _answer_health),
-            START: (_READ, _answer_in_words),
         }
+        if "acp" in section.services:
+            self._routes[ENDPOINT] = ("GET", "POST", "DELETE", "OPTIONS"), self._answer_endpoint
+            self._routes[START] = _READ, _answer_in_words
 
     def answer(self, client: Client, request: Request) -> Answer:
         """Decide a request. Nothing is started for it yet."""
@@ -118,7 +119,10 @@ class HttpRoutes:
             connection.address = address
         check_host(request.headers, self._section.allowed_hosts, loopback=self._section.address.loopback)
         if request.path not in self._routes:
-            return Response.of_text(HTTPStatus.NOT_FOUND, NOTHING_HERE)
+            serves = (
+                NOTHING_HERE if ENDPOINT in self._routes else f"there is nothing here but {', '.join(self._routes)}"
+            )
+            return Response.of_text(HTTPStatus.NOT_FOUND, serves)
         methods, handler = self._routes[request.path]
         if request.method not in methods:
             text = f"{request.path} takes {', '.join(methods)} only"

@@ -58,14 +58,15 @@ def urls_of(found: list[Candidate]) -> list[str]:
 # On the gateway's machine
 
 
-def test_the_pin_of_a_listener_is_that_of_its_certificate(tmp_path: Path) -> None:
+def test_each_tls_listener_that_serves_acp_is_found_with_the_pin_of_its_certificate(tmp_path: Path) -> None:
     made = create_certificate(["box"], tmp_path)
     chain = tmp_path / "chain.pem"
     chain.write_text("a comment\n" + made.cert_path.read_text() + create_other(tmp_path))
     wss = ListenSection(url="wss://0.0.0.0:7443", cert=chain, key=made.key_path)
     tcp = ListenSection(url="tcp://127.0.0.1:7080")
     any_port = ListenSection(url="tcp+tls://0.0.0.0:0", cert=chain, key=made.key_path)
-    assert find_listeners(config(tcp, any_port, wss)) == (Listener(wss.address, made.pin),)
+    metrics = ListenSection(url="wss://0.0.0.0:9464", serves=("metrics",), cert=chain, key=made.key_path)
+    assert find_listeners(config(tcp, any_port, metrics, wss)) == (Listener(wss.address, made.pin),)
 
 
 def create_other(tmp_path: Path) -> str:

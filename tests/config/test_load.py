@@ -295,6 +295,54 @@ def test_plaintext_that_stays_on_this_machine_is_fine(url: str, write: Write) ->
     assert load(write(f'{AGENT}[[listen]]\nurl = "{url}"\n')).listen[0].url == url
 
 
+@pytest.mark.parametrize(
+    ("url", "more", "services"),
+    [
+        ("wss://0.0.0.0:1", 'cert = "c"\nkey = "k"', ("acp", "page")),
+        ("https://0.0.0.0:1", 'cert = "c"\nkey = "k"', ("acp", "page")),
+        ("ws://127.0.0.1:1", "", ("acp", "page")),
+        ("http://localhost:1", "", ("acp", "page")),
+        ("ws://0.0.0.0:1", "insecure_plaintext = true", ("acp",)),
+        ("tcp://127.0.0.1:1", "", ("acp",)),
+        ("unix:///s", "", ("acp",)),
+        ("ws://127.0.0.1:1", 'serves = ["metrics", "acp"]', ("metrics", "acp")),
+        ("ws://0.0.0.0:1", 'serves = ["acp", "page"]\ninsecure_plaintext = true', ("acp", "page")),
+    ],
+)
+def test_a_listener_serves_acp_and_on_loopback_or_over_tls_the_page_unless_serves_says_otherwise(
+    url: str, more: str, services: tuple[str, ...], write: Write
+) -> None:
+    (listener,) = load_config(write(f'{AGENT}[[listen]]\nurl = "{url}"\n{more}')).listen
+    assert listener.services == services
+
+
+@pytest.mark.parametrize(
+    ("serves", "error"),
+    [
+        ('"acp"', ': expected an array of "acp", "page" or "metrics", found a string'),
+        ("[]", ': expected at least one of "acp", "page" or "metrics"'),
+        ('["acp", "metric"]', '[1]: expected "acp", "page" or "metrics", found "metric"; did you mean "metrics"?'),
+        ("[1]", '[0]: expected "acp", "page" or "metrics", found a whole number'),
+        ('["acp", "chat"]', '[1]: this version does not serve "chat" yet, only "acp", "page" or "metrics"'),
+        ('["editor"]', '[0]: this version does not serve "editor" yet, only "acp", "page" or "metrics"'),
+        ('["tap"]', '[0]: this version does not serve "tap" yet, only "acp", "page" or "metrics"'),
+        ('["page"]', ': "page" needs "acp" beside it: the page connects to the endpoint at its own address'),
+    ],
+)
+def test_what_is_wrong_with_serves_is_said_with_the_words_that_are_known(serves: str, error: str, write: Write) -> None:
+    source = f'{AGENT}[[listen]]\nurl = "ws://127.0.0.1:1"\nserves = {serves}'
+    assert error_of(write(source)) == f":5: listen[0].serves{error}"
+
+
+def test_one_listener_at_least_serves_acp(write: Write) -> None:
+    metrics = '[[listen]]\nurl = "http://127.0.0.1:9464"\nserves = ["metrics"]\n'
+    assert (
+        error_of(write(AGENT + metrics)) == ':3: listen: no [[listen]] section serves "acp", so no client can connect'
+    )
+    assert len(load(write(AGENT + metrics + LISTEN)).listen) == 2
+    assert error_of(write(AGENT + metrics + LISTEN.replace("tcp:", "tpc:"))).startswith(":7: listen[1].url")
+
+
 @pytest.mark.parametrize("scheme", ["wss", "tcp+tls"])
 @pytest.mark.parametrize(("given", "missing"), [("cert", "key"), ("key", "cert")])
 def test_tls_needs_certificate_and_key(scheme: str, given: str, missing: str, write: Write) -> None:
@@ -308,6 +356,8 @@ def test_tls_needs_certificate_and_key(scheme: str, given: str, missing: str, wr
         ("ws://127.0.0.1:1", 'cert = "x"'),
         ("tcp://127.0.0.1:1", 'key = "x"'),
         ("unix:///s", 'cert = "x"'),
+        ("tcp://127.0.0.1:1", 'serves = ["acp"]'),
+        ("unix:///s", 'serves = ["metrics"]'),
         ("ws://127.0.0.1:1", "peer_uid = true"),
         ("tcp://127.0.0.1:1", "peer_uid = false"),
         ("tcp://127.0.0.1:1", "allowed_origins = []"),
@@ -330,6 +380,7 @@ def test_an_option_on_a_listener_that_has_no_use_for_it_is_an_error(url: str, op
         ("unix:///a/../s", "unix:///s"),
         ("tcp+tls://0.0.0.0:7443", "ws://127.0.0.1:7443"),
         ("ws://127.0.0.1:7443", "ws://0.0.0.0:7443"),
+        ("ws://127.0.0.1:7443", "http://127.0.0.1:7443"),
         ("ws://[::]:7443", "tcp://[::1]:7443"),
         ("ws://localhost:7443", "tcp://localhost:7443"),
     ],

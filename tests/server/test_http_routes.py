@@ -2,7 +2,9 @@
 
 import pytest
 
-from tests.server.echoing import WS, EchoingGateway, ask, listening
+from acp_gateway.config.load import ListenSection
+from acp_gateway.config.options import Service
+from tests.server.echoing import WS, EchoingGateway, ask, bearer, listening, upgrade
 
 
 @pytest.mark.parametrize(
@@ -29,6 +31,18 @@ async def test_a_path_and_its_methods(
     assert (response.status, response.headers.get("allow", [allow])[0] if allow else None) == (status, allow)
     if method == "HEAD":
         assert response.body == ""
+
+
+@pytest.mark.parametrize(("serves", "found"), [(("acp",), {"/", "/acp", "/healthz"}), (("metrics",), {"/healthz"})])
+async def test_a_path_that_the_listener_does_not_serve_is_not_found(
+    serves: tuple[Service, ...], found: set[str], gateway: EchoingGateway
+) -> None:
+    async with listening(ListenSection(url=WS, serves=serves), gateway) as listener:
+        answers = {path: await ask(listener, path) for path in ("/", "/acp", "/healthz")}
+        upgraded = await ask(listener, "/acp", *upgrade(bearer(gateway.token())))
+    assert {path for path, answer in answers.items() if answer.status != 404} == found
+    assert all("/healthz" in answer.body for answer in answers.values() if answer.status == 404)
+    assert upgraded.status == (101 if "/acp" in found else 404)
 
 
 async def test_the_start_page_says_in_words_what_this_is(gateway: EchoingGateway) -> None:
