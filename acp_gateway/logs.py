@@ -1,9 +1,12 @@
 """Set up logging and format log lines. Secrets are never logged; payloads only for `serve --log-bodies`."""
 
+import json
 import logging
+import re
 import sys
+from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 from acp_gateway.errors import ConfigError
 from acp_gateway.printable import printable
@@ -25,14 +28,45 @@ class OneLine(logging.Formatter):
         return "\n".join(map(_traceback_line, super().formatException(ei).split("\n")))
 
 
+class JsonLines(OneLine):
+    """Formats each message as one JSON object, whose strings are printable text as well, in ASCII."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        time = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")
+        line = {
+            "time": time.replace("+00:00", "Z"),
+            "level": record.levelname,
+            "logger": record.name,
+            "message": printable(record.getMessage(), LINE_SIZE),
+            **_fields(record),
+        }
+        if record.exc_info:
+            line["traceback"] = self.formatException(record.exc_info)
+        return json.dumps(line)
+
+
+_CONNECTION: Final = re.compile(r"[\w-]{8} \([^()]*\)", re.ASCII)
+"""The name of a connection: the first characters of its id, and its address."""
+
+
+def _fields(record: logging.LogRecord) -> dict[str, str]:
+    """Return the connection or the agent that a message begins with."""
+    subject = record.args[0] if isinstance(record.args, tuple) and record.args else None
+    if not isinstance(subject, str):
+        return {}
+    if record.msg.startswith("%s: ") and _CONNECTION.fullmatch(subject):
+        return {"connection": subject}
+    return {"agent": subject} if record.msg.startswith("agent %s") else {}
+
+
 def _traceback_line(line: str) -> str:
     return " " * (len(line) - len(line.lstrip(" "))) + printable(line, LINE_SIZE)
 
 
-def log_to_stderr(level: int) -> None:
+def log_to_stderr(level: int, form: Literal["text", "json"] = "text") -> None:
     """Log everything from `level` on to stderr, with the time: for the gateway, whose stderr is its log."""
     handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(OneLine(FORMAT))
+    handler.setFormatter(JsonLines() if form == "json" else OneLine(FORMAT))
     logging.basicConfig(handlers=[handler], level=level)
 
 

@@ -1,9 +1,11 @@
 """Tests the destinations and the format of log lines."""
 
+import json
 import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -75,3 +77,77 @@ def test_a_traceback_keeps_its_lines_and_escapes_what_is_in_them(capsys: pytest.
     assert lines[1] == "Traceback (most recent call last):"
     assert lines[2].startswith("  File ")
     assert lines[-1] == "ValueError: a\\u202eb"
+
+
+def json_line(capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
+    """The one line that was logged."""
+    written = capsys.readouterr().err
+    assert written.isascii()
+    assert written.endswith("\n")
+    assert written.count("\n") == 1
+    line: dict[str, Any] = json.loads(written)
+    return line
+
+
+@fresh_root_logger()
+def test_with_the_format_json_a_line_is_an_object_with_the_time_of_its_record(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    log_to_stderr(logging.INFO, "json")
+    record = logging.makeLogRecord(
+        {"name": "any", "levelno": logging.INFO, "levelname": "INFO", "msg": "so %s", "args": ("é",)}
+    )
+    record.created = 1795591800.25
+    logging.getLogger("any").debug("nothing")
+    logging.getLogger("any").handle(record)
+    assert json_line(capsys) == {
+        "time": "2026-11-25T07:30:00.250Z",
+        "level": "INFO",
+        "logger": "any",
+        "message": "so é",
+    }
+
+
+@pytest.mark.parametrize(
+    ("message", "args", "fields"),
+    [
+        ("%s: detached", ("x7Kd-_ab (192.0.2.7:50312)",), {"connection": "x7Kd-_ab (192.0.2.7:50312)"}),
+        ("%s: refused: %s", ("x7Kd01ab (unix)", "why"), {"connection": "x7Kd01ab (unix)"}),
+        ("%s: reserved", ("opencode",), {}),
+        ("refused: %s", ("x7Kd01ab (unix)",), {}),
+        ("agent %s started with pid %d", ("opencode", 1), {"agent": "opencode"}),
+        ("%d times more %s", (1, "refused"), {}),
+        ("%(a)s: so", ({"a": "x7Kd01ab (unix)"},), {}),
+        ("stopping", (), {}),
+    ],
+)
+@fresh_root_logger()
+def test_with_the_format_json_the_connection_or_agent_that_a_message_begins_with_is_a_field(
+    message: str, args: tuple[Any, ...], fields: dict[str, str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    log_to_stderr(logging.INFO, "json")
+    logging.getLogger("any").info(message, *args)
+    line = json_line(capsys)
+    assert {name: line[name] for name in line if name not in ("time", "level", "logger", "message")} == fields
+
+
+@fresh_root_logger()
+def test_with_the_format_json_a_traceback_is_a_string(capsys: pytest.CaptureFixture[str]) -> None:
+    log_to_stderr(logging.INFO, "json")
+    try:
+        raise ValueError("a\u202eb")
+    except ValueError:
+        logging.getLogger("any").exception("a bug")
+    line = json_line(capsys)
+    assert line["message"] == "a bug"
+    assert line["traceback"].startswith("Traceback (most recent call last):\n  File ")
+    assert line["traceback"].endswith("\nValueError: a\\u202eb")
+
+
+@fresh_root_logger()
+def test_with_the_format_json_no_string_has_anything_that_a_terminal_obeys(capsys: pytest.CaptureFixture[str]) -> None:
+    log_to_stderr(logging.INFO, "json")
+    logging.getLogger("any").info("the agent says %s", "a\x1b[2Jb\nc\u202ed\ud800" + "x" * 10_000)
+    message = json_line(capsys)["message"]
+    assert message.startswith("the agent says a\\x1b[2Jb c\\u202ed\\ud800xxx")
+    assert len(message) < 10_000

@@ -30,10 +30,10 @@ def serve(config: Path | None, *, verbose: bool, log_bodies: bool) -> None:
         from acp_gateway.logs import log_to_stderr
         from acp_gateway.server import serve as server
 
-    log_to_stderr(logging.DEBUG if verbose else logging.INFO)
-    harden()
     file = config or default_config_path()
     settings = load_config(file)
+    log_to_stderr(logging.DEBUG if verbose else logging.INFO, settings.log.format)
+    harden()
     recorder = recording_of(settings.gateway, log_bodies=log_bodies)
     trio.run(partial(server.serve, settings, os.environ, file=file, recorder=recorder))
 

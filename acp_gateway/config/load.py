@@ -24,6 +24,7 @@ from acp_gateway.config.options import (
     GatewaySection,
     HooksSection,
     ListenSection,
+    LogSection,
     WorkspaceSection,
 )
 from acp_gateway.config.schema import (
@@ -47,6 +48,7 @@ __all__ = [
     "HooksSection",
     "LimitsSection",
     "ListenSection",
+    "LogSection",
     "WorkspaceSection",
     "agent_environment",
     "check_config",
@@ -76,6 +78,7 @@ class Config:
     agents: Mapping[str, AgentSection]
     hooks: HooksSection = field(default_factory=HooksSection)
     limits: LimitsSection = field(default_factory=LimitsSection)
+    log: LogSection = field(default_factory=LogSection)
     workspaces: Mapping[str, WorkspaceSection] = field(default_factory=dict)
     certificates: Mapping[str, CertificateSection] = field(default_factory=dict)
 
@@ -172,19 +175,20 @@ def _collect(file: TomlFile) -> tuple[Config | None, list[ConfigError]]:
     """Return the configuration in a file, or None, and every problem of its text, in the file's order."""
     problems: list[ConfigError] = []
     root = Entry(file, (), file.data)
-    known = ["gateway", "limits", "listen", "agents", "workspaces", "certificates", "hooks"]
+    known = ["gateway", "limits", "listen", "agents", "workspaces", "certificates", "hooks", "log"]
     problems.extend(unknown_keys(root, known))
     gateway = read_section(GatewaySection, root.child("gateway", {}), problems)
     listen = _read_listeners(root.child("listen", []), problems)
     agents = _read_agents(root.child("agents", {}), problems)
     hooks = read_section(HooksSection, root.child("hooks", {}), problems)
     limits = read_section(LimitsSection, root.child("limits", {}), problems)
+    log = read_section(LogSection, root.child("log", {}), problems)
     workspaces = _read_named(WorkspaceSection, root.child("workspaces", {}), problems)
     certificates = _read_named(CertificateSection, root.child("certificates", {}), problems)
     if gateway is not None:
         problems.extend(_default_agent_problems(gateway, root))
     problems.extend(_certificate_problems(certificates, listen, root))
-    if gateway is None or hooks is None or limits is None or problems:
+    if gateway is None or hooks is None or limits is None or log is None or problems:
         return None, by_importance(problems)
     return Config(
         gateway=gateway,
@@ -192,6 +196,7 @@ def _collect(file: TomlFile) -> tuple[Config | None, list[ConfigError]]:
         agents=agents,
         hooks=hooks,
         limits=limits,
+        log=log,
         workspaces=workspaces,
         certificates=certificates,
     ), []

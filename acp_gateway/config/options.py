@@ -37,6 +37,8 @@ Scope = Literal["identity", "connection", "shared"]
 
 Journal = Literal["disk", "memory"]
 
+LogFormat = Literal["text", "json"]
+
 Role = Literal["controller", "observer"]
 
 Service = Literal["acp", "page", "metrics"]
@@ -437,3 +439,11 @@ class HooksSection:
     timeout: Seconds = 30.0
     """Seconds after which a program that still runs is stopped. A push service answers within two, a slow mail server
     within twenty. Few hooks run at a time, so one that hangs delays those after it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogSection:
+    """`[log]`: the log of `serve`."""
+
+    format: Annotated[LogFormat, choice(*get_args(LogFormat))] = "text"
+    """Format of a log line: `text` for people, or `json`, one object for each line, for programs that collect logs."""

@@ -227,6 +227,7 @@ def test_the_only_agent_is_the_default(write: Write) -> None:
         ("hooks = 1\n" + LISTEN + AGENT, ":1: hooks: expected a table, found a whole number"),
         (LISTEN + AGENT + "[hooks]\non_turn_end = []", ":6: hooks.on_turn_end: expected the program and its arguments"),
         (LISTEN + AGENT + "[hooks]\non_turn_end = 'x'", ":6: hooks.on_turn_end: expected an array of strings"),
+        (LISTEN + AGENT + "[log]\nformat = 'jso'", ':6: log.format: expected "text" or "json", found "jso"'),
         (LISTEN + AGENT + "[hooks]\ntimeout = 'never'", ":6: hooks.timeout: expected a number of seconds above 0"),
         (
             LISTEN + AGENT + "[hooks]\non_turn_ends = ['x']",

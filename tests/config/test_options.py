@@ -17,6 +17,7 @@ from acp_gateway.config.options import (
     GatewaySection,
     HooksSection,
     ListenSection,
+    LogSection,
     WorkspaceSection,
 )
 from acp_gateway.config.schema import Entry, read_section
@@ -36,6 +37,7 @@ SECTIONS: list[Any] = [
     pytest.param(GATEWAY_TOML, "[workspaces.project]", WorkspaceSection, id="workspaces"),
     pytest.param(GATEWAY_TOML, "[certificates.laptop]", CertificateSection, id="certificates"),
     pytest.param(GATEWAY_TOML, "[hooks]", HooksSection, id="hooks"),
+    pytest.param(GATEWAY_TOML, "[log]", LogSection, id="log"),
     pytest.param(HOSTS_TOML, "[hosts.box]", HostSection, id="hosts"),
 ]
 
@@ -192,6 +194,7 @@ def test_every_option_says_in_the_code_what_it_is_for() -> None:
                 WorkspaceSection,
                 CertificateSection,
                 HooksSection,
+                LogSection,
             ],
         ),
         ("limits.py", [LimitsSection]),
