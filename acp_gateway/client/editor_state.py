@@ -13,6 +13,7 @@ from acp_gateway.protocol.json_text import (
     INTERNAL_ERROR,
     METHOD_NOT_FOUND,
     error,
+    has_valid_id,
     may_be_id,
     object_at,
     raw_at,
@@ -43,8 +44,6 @@ class Request:
     session: str | None
     params: bytes
     """The params object; empty unless the request opens a session."""
-    repeats: int = 0
-    """Number of later requests with the same id, each of which the gateway answers with an error."""
 
 
 class EditorState:
@@ -96,14 +95,13 @@ class EditorState:
                 why = "methods that begin with _acp-gateway/ are reserved"
                 outcome.to_editor.append(error(to, METHOD_NOT_FOUND, why))
             return False
-        if raw_id is not None and may_be_id(raw_id):
+        if raw_id is not None:
             self._record(raw_id, method, message)
         return True
 
     def _record(self, raw_id: bytes, method: str, message: bytes) -> None:
-        if raw_id in self.requests:
-            self.requests[raw_id].repeats += 1
-            return
+        if raw_id in self.requests or not has_valid_id(message, raw_id):
+            return  # The gateway refuses it under the id null.
         session_id = text_at(message, "params", "sessionId")
         params = object_at(message, "params") if method in (NEW, LOAD, RESUME, FORK) else b"{}"
         self.requests[raw_id] = Request(method, session_id, params)
@@ -121,9 +119,6 @@ class EditorState:
         """Process a response of the gateway; return the request that it closes, None if it closes none."""
         request = self.requests.get(raw_id)
         if request is None:
-            return None
-        if failed and request.repeats:
-            request.repeats -= 1
             return None
         initializing = self.is_initializing(raw_id)
         self.close(raw_id)

@@ -33,6 +33,7 @@ from acp_gateway.protocol.json_text import (
     elements_at,
     encode,
     error,
+    has_valid_id,
     ids_in,
     may_be_id,
     object_at,
@@ -396,7 +397,7 @@ class RecoveryState:
             return method != CANCEL_REQUEST or raw_at(message, "params", "requestId") in self._editor.requests
         if method is None:
             return raw_id in self._editor.pending
-        return raw_id in self._editor.requests or not may_be_id(raw_id)
+        return raw_id in self._editor.requests or not has_valid_id(message, raw_id)
 
 
 def _failure(response: bytes) -> Failure:

@@ -9,7 +9,7 @@ The gateway has `jsonrpc` for this, which is faster and stricter, and needs a li
 
 import json
 from collections.abc import Sequence
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, NoReturn
 
 from acp_gateway.protocol import spans
 from acp_gateway.protocol.methods import META
@@ -17,6 +17,10 @@ from acp_gateway.protocol.spans import MalformedJson
 
 METHOD_NOT_FOUND: Final = -32601
 INTERNAL_ERROR: Final = -32603
+
+# As in `jsonrpc`, which needs msgspec.
+_ID_SIZE: Final = 1024
+_MEMBERS: Final = frozenset(("jsonrpc", "id", "method", "params", "result", "error"))
 
 # Digits that a whole number may have here: more than any id or code that means something, and quickly converted.
 _MAX_NUMBER_LENGTH: Final = 18
@@ -59,6 +63,33 @@ def read_envelope(message: bytes) -> Envelope | None:
 def may_be_id(raw_id: bytes) -> bool:
     """Return True if a response can come under this id: an object, an array or a boolean is answered under null."""
     return raw_id[0] not in b"{[tf"
+
+
+def has_valid_id(message: bytes, raw_id: bytes) -> bool:
+    """Return True if the gateway answers a request under its id, False if it refuses the message under null.
+
+    It does so with text that is not JSON, ids that parsers could read differently, and members that some take for one
+    of a message's.
+    """
+    if not may_be_id(raw_id) or len(raw_id) > _ID_SIZE:
+        return False
+    try:
+        names = [spans.string_value(member.name) for member in spans.members(message)]
+        if spans.repeated_member(message) == "id" or not _MEMBERS.isdisjoint(_taken_for_another(names)):
+            return False
+        json.loads(message, parse_int=str, parse_float=str, parse_constant=_refuse_constant)
+    except (ValueError, RecursionError):
+        return False
+    return "result" not in names and "error" not in names
+
+
+def _taken_for_another(names: Sequence[str]) -> set[str]:
+    """Return the members that lenient parsers take some of these for, because of case or a NUL character."""
+    return {name.partition("\0")[0].casefold() for name in names if name not in _MEMBERS}
+
+
+def _refuse_constant(constant: str) -> NoReturn:
+    raise MalformedJson(f"{constant} is not JSON")
 
 
 def ids_in(messages: Sequence[bytes]) -> tuple[set[bytes], set[bytes]]:

@@ -78,10 +78,20 @@ def test_an_answer_when_nothing_waits_passes(new: Dialogue) -> None:
 
 def test_the_refusal_of_an_id_that_is_used_twice_leaves_the_first_request_open(new: Dialogue) -> None:
     new.editor_says(request(1, "a"), request(1, "b"))
-    new.gateway_says(error(1, -32600))
+    new.gateway_says(b'{"id":null,"error":{"code":-32600}}')
     assert new.conversation.waiting() == ["a"]
     new.gateway_says(error(1))
     assert new.conversation.waiting() == []
+
+
+@pytest.mark.parametrize(
+    "message",
+    [b'{"id":1,"method":"m","Method":"n"}', b'{"id":1,"id":1,"method":"m"}', b'{"id":1,"method":"m","params":[NaN]}'],
+)
+def test_a_request_that_the_gateway_refuses_under_null_is_not_open(new: Dialogue, message: bytes) -> None:
+    assert new.editor_says(message) == [message]
+    assert new.conversation.waiting() == []
+    assert new.conversation.still_valid([message]) == [message]
 
 
 def test_a_result_beside_an_error_that_is_null_is_a_result(new: Dialogue) -> None:

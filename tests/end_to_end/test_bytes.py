@@ -21,8 +21,7 @@ class Shim:
     """`acp-gateway connect` with the raw agent behind it, line by line."""
 
     def __init__(self, gateway: RunningGateway, transport: str) -> None:
-        # A shim waits as long for the answers that are missing when its input ends: one to a bad line has no id.
-        command = gateway.connect_command(transport, "--agent", "raw", "--connect-timeout", "5")
+        command = gateway.connect_command(transport, "--agent", "raw")
         self.process = subprocess.Popen(command, env=ENVIRONMENT, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
         self._lines = lines_of(self.process)
 

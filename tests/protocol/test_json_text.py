@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from acp_gateway.protocol import json_text
+from acp_gateway.protocol import json_text, jsonrpc, strict_parsing
 from acp_gateway.protocol.json_text import Envelope
 from acp_gateway.protocol.spans import MalformedJson
 
@@ -45,6 +45,53 @@ def test_strings_numbers_and_null_can_be_ids(raw_id: bytes) -> None:
 @pytest.mark.parametrize("raw_id", [b"{}", b"[1]", b"true", b"false"])
 def test_other_values_can_not(raw_id: bytes) -> None:
     assert not json_text.may_be_id(raw_id)
+
+
+VALID_IDS = [
+    b'{"id":1,"method":"m"}',
+    b'{"\\u0069d":"\\ud83d","method":"m","params":[1e999,{"id":2,"ID":3}],"other":1}',
+    b'{"id":1,"method":"m","params":{"a":1,"A":2}}',
+    b'{"id":1,"method":"m","method":"n"}',
+    b'{"id":"%b","method":"m"}' % (b"x" * 1022),
+]
+
+INVALID_IDS = [
+    b'{"id":1,"method":"m","Method":"n"}',
+    b'{"id":1,"ID":1,"method":"m"}',
+    b'{"id":1,"method":"m","params\\u0000x":{}}',
+    b'{"id":1,"id":1,"method":"m"}',
+    b'{"id":{},"method":"m"}',
+    b'{"id":"%b","method":"m"}' % (b"x" * 1023),
+    b'{"id":1,"method":"m","result":1}',
+    b'{"id":1,"method":"m","error":null}',
+    b'{"id":1,"method":"m","params":[NaN]}',
+    b'{"id":1,"method":"m","params":[01]}',
+    b'{"id":1,"method":"m"} x',
+    b'{"id":1,"method":"m","params":{%b}}' % b",".join(b'"%d":0' % number for number in range(600)),
+    b'{"id":1,"method":"m","params":%b}' % (b"[" * 100_000 + b"]" * 100_000),
+    b'{"id":1',
+]
+
+
+def is_refused_under_null(message: bytes) -> bool:
+    """Return True if the gateway does not answer a request under its id."""
+    try:
+        request, repeated = strict_parsing.parse_strictly(message)
+    except jsonrpc.InvalidMessage:
+        return True
+    return len(request.id) > jsonrpc.ID_SIZE or (repeated or "").casefold() == "id"
+
+
+@pytest.mark.parametrize("message", VALID_IDS)
+def test_a_request_has_a_valid_id_if_the_gateway_answers_it_under_that(message: bytes) -> None:
+    assert json_text.has_valid_id(message, json_text.raw_at(message, "id") or b"")
+    assert not is_refused_under_null(message)
+
+
+@pytest.mark.parametrize("message", INVALID_IDS)
+def test_a_message_that_the_gateway_refuses_under_null_has_no_valid_id(message: bytes) -> None:
+    assert not json_text.has_valid_id(message, json_text.raw_at(message, "id") or b"1")
+    assert is_refused_under_null(message)
 
 
 def test_the_ids_of_requests_and_of_responses_are_told_apart() -> None:
