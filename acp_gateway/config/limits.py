@@ -89,8 +89,9 @@ class LimitsSection:
     """The same for one identity. Editors leave sessions open; a thousand is many months of that."""
 
     max_open_requests: Count = 1000
-    """Maximum requests of one side of a connection that wait for the other's response. An editor has a handful open, an
-    agent one for each question; each is remembered, so a peer that never stops asking would fill the memory."""
+    """Maximum requests of one side of a connection that wait for the other's response; also of the closed connections
+    of one identity, at one agent. An editor has a handful open, an agent one for each question; each is remembered, so
+    a peer that never stops asking would fill the memory."""
 
     max_queued_prompts: Count = 1000
     """Maximum prompts that wait for the end of a turn, in all sessions together; a further one is refused. Each is held

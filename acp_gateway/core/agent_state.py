@@ -58,7 +58,8 @@ class Policy:
     login_hint: Callable[[list[dict[str, Any]]], str]
     """Returns how to log the agent in on the gateway's machine, given its authentication methods."""
     max_open_requests: int
-    """Maximum number of unanswered requests of one peer; each is remembered until its response."""
+    """Maximum number of unanswered requests of one peer, and of closed connections of one identity; each is remembered
+    until its response."""
     queued_prompts_per_session: int
     """Maximum number of queued prompts of one session."""
     max_waiting_size: int
@@ -284,6 +285,15 @@ class AgentState:
         self.out.agent(jsonrpc.with_id(message, RawId(b"%d" % self._last_id), unique=True))
         if not methods.client_method(request.message.method).kept:
             request.forget_text()
+
+    def client_gone(self, client: Client) -> None:
+        """Drop what is kept for the responses to an expired client: all of a request that changes nothing here."""
+        for number, request in list(self.open_requests.items()):
+            if isinstance(request, Request) and request.client is client:
+                if request.then == self.respond:
+                    del self.open_requests[number]
+                else:
+                    request.forget_most()
 
     def receive_response(self, response: Message) -> None:
         number = jsonrpc.id_number(response.id)

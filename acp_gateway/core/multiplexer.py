@@ -18,7 +18,7 @@ from acp_gateway.core.memory_use import MemoryUse
 from acp_gateway.core.opening import SessionOpening
 from acp_gateway.core.output import Output
 from acp_gateway.core.registry import Registry
-from acp_gateway.core.requests import DirectoryCheck, DirectoryCheckResult, ErrorObject, Request
+from acp_gateway.core.requests import DirectoryCheck, DirectoryCheckResult, ErrorObject, Request, too_many_abandoned
 from acp_gateway.core.routing import Routing
 from acp_gateway.core.session_list import SessionList
 from acp_gateway.core.sessions import AgentHandle, Client, Session
@@ -191,9 +191,7 @@ class Multiplexer:
             self._agent.detach(session, client)
         self._agent.terminals.client_gone(client)
         self._agent.waiting.client_gone(client)
-        for request in self._agent.open_requests.values():
-            if isinstance(request, Request) and request.client is client:
-                request.forget_most()
+        self._agent.client_gone(client)
         client.requests.clear()
         self._agent.announce_waiting()
 
@@ -290,11 +288,14 @@ class Multiplexer:
             why = f"the id {message.id.decode():.80} is still in use"
             self._agent.out.refusal(client, jsonrpc.INVALID_REQUEST, why)
             return
-        flaw = access_rules.flaw_of_size(message, self._agent.policy)
+        policy, open_requests = self._agent.policy, self._agent.open_requests.values()
+        flaw = access_rules.flaw_of_size(message, policy)
         if flaw is not None:
             self._agent.refuse(request, jsonrpc.INVALID_PARAMS, flaw)
             return
-        limit_exceeded = self._agent.limit_exceeded(message, len(client.requests), client.waiting_size)
+        limit_exceeded = self._agent.limit_exceeded(
+            message, len(client.requests), client.waiting_size
+        ) or too_many_abandoned(request, open_requests, policy.max_open_requests)
         if limit_exceeded is not None:
             self._agent.refuse(request, jsonrpc.INVALID_REQUEST, limit_exceeded)
             return

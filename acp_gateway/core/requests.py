@@ -1,11 +1,12 @@
 """Requests for the agent, of clients and of the gateway itself, and the directory checks that they wait for."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
 from acp_gateway.protocol import jsonrpc, lookup
 from acp_gateway.protocol.jsonrpc import Message, RawId
+from acp_gateway.protocol.methods import INITIALIZE
 
 if TYPE_CHECKING:
     from acp_gateway.core.rejoining import Rejoin
@@ -93,6 +94,23 @@ class Request(ForwardedRequest):
             params = {name: text for name, text in members.items() if len(text) <= SHORT}
             text = b'{"params":%b}' % jsonrpc.compose(params)
             self.message = Message(text, message.kind, message.id, message.method, session=message.session)
+
+
+def too_many_abandoned(request: Request, open_requests: Collection[ForwardedRequest], most: int) -> str | None:
+    """Return why too many requests of closed connections are open for a further request; None if it may pass.
+
+    With an agent that does not answer, each new connection would add some. They count for each identity.
+    """
+    if len(open_requests) < most or request.message.method == INITIALIZE:
+        return None
+    identity = request.client.scope.identity
+    abandoned = sum(
+        isinstance(other, Request) and other.abandoned and other.client.scope.identity == identity
+        for other in open_requests
+    )
+    if abandoned < most:
+        return None
+    return f"comes while the agent has not answered max_open_requests ({most}) of closed connections"
 
 
 @dataclass(frozen=True, slots=True)

@@ -147,6 +147,41 @@ def test_of_a_client_only_what_is_still_held_here_counts_as_waiting() -> None:
     assert (ann.client.waiting_size, ann.client.requests) == (0, {})
 
 
+def test_no_request_of_a_gone_client_is_kept_if_its_response_changes_nothing() -> None:
+    scene = Scene()
+    scene.join("bob")
+    for number in range(3):
+        ann = scene.join(f"ann {number}")
+        ann.request("x/y")
+        ann.gone()
+    asked = scene.agent.heard()
+    assert not scene.multiplexer._agent.open_requests
+    for request in asked:
+        scene.agent.send(id=request["id"], result={})
+    assert len(scene.notes) == 3
+
+
+def test_requests_of_gone_clients_count_against_max_open_requests_of_their_identity() -> None:
+    scene = Scene(make_policy(max_open_requests=3))
+    first = scene.join("first")
+    first.new_session()
+    for name in ("ann", "bob", "cem"):
+        ann = scene.join(name)
+        ann.load()
+        ann.request("session/set_mode", sessionId="s", modeId="m")
+        ann.gone()
+    asked = scene.agent.heard()
+    other = scene.join("other", "another identity")
+    other.request("x/y")
+    assert not other.heard()
+    first.request("x/y")
+    assert "max_open_requests (3) of closed connections" in first.hears()["error"]["message"]
+    scene.agent.answer(asked[0])
+    first.heard()
+    first.request("x/y")
+    assert not first.heard()
+
+
 def test_a_very_long_session_id_is_quoted_in_part() -> None:
     scene = Scene()
     ann = scene.join("ann")
