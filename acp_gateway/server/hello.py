@@ -340,3 +340,9 @@ def is_trusted(address: str, proxies: Sequence[Network]) -> bool:
     if isinstance(ip, ipaddress.IPv6Address) and ip.ipv4_mapped is not None:
         ip = ip.ipv4_mapped
     return any(ip in network for network in proxies)
+
+
+def media_types(headers: Headers, name: str) -> list[str]:
+    """Return the media types that a header names, in lower case and without parameters; [""] if it is not there."""
+    values = ",".join(headers.get_all(name)).split(",")
+    return [value.partition(";")[0].strip().lower() for value in values]

@@ -28,6 +28,7 @@ from acp_gateway.server.hello import (
 from acp_gateway.server.http_link import HttpLinks
 from acp_gateway.server.pending import Accepted
 from acp_gateway.server.refusals import Refusal
+from acp_gateway.server.start_page import start_page
 from acp_gateway.server.streamable_http import LAST_EVENT_ID, SESSION_ID, Exchange, StreamableHttp
 from acp_gateway.transports.http_server import Request, Response
 from acp_gateway.transports.websocket import CONNECTION_ID, REFUSAL_HEADER, RESUME
@@ -37,13 +38,6 @@ HEALTH: Final = "/healthz"
 START: Final = "/"
 
 NOTHING_HERE: Final = f"there is nothing here; the endpoint is {ENDPOINT}"
-
-IN_WORDS: Final = (
-    "This is an acp-gateway. It runs coding agents, and editors use them over the Agent Client Protocol.\n"
-    "There is no page for browsers here. Have your editor run `acp-gateway connect` with this address and a token;\n"
-    "the owner of this gateway creates a token with `acp-gateway token create`, or `acp-gateway share` for a guest."
-)
-"""Response to a person who opens the address in a browser."""
 
 _READ: Final = ("GET", "HEAD")
 
@@ -94,7 +88,7 @@ class HttpRoutes:
         }
         if "acp" in section.services:
             self._routes[ENDPOINT] = ("GET", "POST", "DELETE", "OPTIONS"), self._answer_endpoint
-            self._routes[START] = _READ, _answer_in_words
+            self._routes[START] = _READ, _answer_start
 
     def answer(self, client: Client, request: Request) -> Answer:
         """Decide a request. Nothing is started for it yet."""
@@ -149,8 +143,8 @@ def _answer_health(client: Client, request: Request) -> Response:  # noqa: ARG00
     return Response.of_text(HTTPStatus.OK, "ok")
 
 
-def _answer_in_words(client: Client, request: Request) -> Response:  # noqa: ARG001
-    return Response.of_text(HTTPStatus.OK, IN_WORDS)
+def _answer_start(client: Client, request: Request) -> Response:  # noqa: ARG001
+    return start_page(request)
 
 
 def _cors(request: Request) -> dict[str, str]:

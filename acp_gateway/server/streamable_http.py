@@ -22,7 +22,7 @@ from acp_gateway.gateway.gateway import Gateway
 from acp_gateway.protocol import jsonrpc, lookup, methods
 from acp_gateway.protocol.event_streams import EventsGone, EventStream, StreamTaken
 from acp_gateway.protocol.jsonrpc import InvalidMessage, Kind, Message
-from acp_gateway.server.hello import SESSION_ID_SIZE, BadRequest, read_query
+from acp_gateway.server.hello import SESSION_ID_SIZE, BadRequest, media_types, read_query
 from acp_gateway.server.http_link import HttpLink, HttpLinks
 from acp_gateway.server.pending import PendingConnection
 from acp_gateway.transports.http_server import HttpConnection, Request, Response
@@ -334,15 +334,10 @@ def _single(request: Request, name: str) -> str | None:
     return values[0] if values else None
 
 
-def _media_types(request: Request, name: str) -> list[str]:
-    values = ",".join(request.headers.get_all(name)).split(",")
-    return [value.partition(";")[0].strip().lower() for value in values]
-
-
 def _is_json(request: Request) -> bool:
-    return _media_types(request, "Content-Type") == ["application/json"]
+    return media_types(request.headers, "Content-Type") == ["application/json"]
 
 
 def _accepts_events(request: Request) -> bool:
-    accepted = _media_types(request, "Accept")
+    accepted = media_types(request.headers, "Accept")
     return not {"text/event-stream", "text/*", "*/*"}.isdisjoint(accepted) or accepted == [""]

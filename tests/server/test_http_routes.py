@@ -45,13 +45,6 @@ async def test_a_path_that_the_listener_does_not_serve_is_not_found(
     assert upgraded.status == (101 if "/acp" in found else 404)
 
 
-async def test_the_start_page_says_in_words_what_this_is(gateway: EchoingGateway) -> None:
-    async with listening(WS, gateway) as listener:
-        response = await ask(listener, "/")
-    assert response.headers["content-type"] == ["text/plain; charset=utf-8"]
-    assert "acp-gateway connect" in response.body
-
-
 @pytest.mark.parametrize("path", ["/", "/healthz", "/acp", "/nothing"])
 async def test_a_foreign_host_name_is_refused_on_loopback_whatever_the_path(path: str, gateway: EchoingGateway) -> None:
     async with listening(WS, gateway) as listener:

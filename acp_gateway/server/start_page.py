@@ -1,0 +1,49 @@
+"""Tells a person who opens the address of a gateway in a browser what it is, in a few sentences."""
+
+import html
+import re
+from http import HTTPStatus
+from typing import Final
+
+from acp_gateway.server.hello import media_types
+from acp_gateway.transports.http_server import Request, Response
+
+TITLE: Final = "acp-gateway"
+
+_TEXT: Final = """\
+This is an acp-gateway. It runs coding agents, which editors use over the Agent Client Protocol. There is no page for \
+browsers here.
+To use an agent, have your editor run `acp-gateway connect` with this address and a token.
+The owner of this gateway creates a token with `acp-gateway token create`, or with `acp-gateway share` for a guest of \
+one session."""
+
+_PARAGRAPHS: Final = re.sub("(.+)", r"<p>\1</p>", re.sub("`(.*?)`", r"<code>\1</code>", html.escape(_TEXT)))
+
+_HTML: Final = f"""\
+<!doctype html>
+<html lang="en">
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width">
+<meta name="color-scheme" content="light dark">
+<title>{TITLE}</title>
+<h1>{TITLE}</h1>
+{_PARAGRAPHS}
+</html>
+"""
+
+_HEADERS: Final = {
+    "Content-Security-Policy": "default-src 'none'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+    "Cache-Control": "no-store",
+    "Vary": "Accept",
+}
+"""Nothing is loaded, run or framed, and no copy outlives an upgrade of the gateway."""
+
+
+def start_page(request: Request) -> Response:
+    """Return the page: HTML for a client that asks for it, as browsers do, and plain text for others."""
+    if "text/html" not in media_types(request.headers, "Accept"):
+        return Response.of_text(HTTPStatus.OK, _TEXT, _HEADERS)
+    headers = {"Content-Type": "text/html; charset=utf-8"} | _HEADERS
+    return Response(HTTPStatus.OK, _HTML.encode(), headers)
