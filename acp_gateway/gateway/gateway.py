@@ -28,6 +28,7 @@ from acp_gateway.gateway.events.recording import Recording, Tape
 from acp_gateway.gateway.hub import Hub
 from acp_gateway.gateway.hub_limits import limits_of
 from acp_gateway.gateway.hub_services import GatewayServices, contained, login_hint
+from acp_gateway.gateway.readiness import Readiness
 from acp_gateway.gateway.resumption import (
     AttachedClient,
     LinkRegistry,
@@ -110,6 +111,7 @@ class Gateway:
             write_delay=settings.write_delay,
             write_behind_limit=settings.write_behind_limit,
         )
+        self.readiness = Readiness(settings.state_dir, tokens, lambda: self.storage.problem)
         self._archive = StoredArchive(self.storage, journals=settings.journal_storage == "disk")
         self.registry = Registry(default_identity(settings.state_dir), self._archive, secrets.token_hex(8))
         self._hooks = Hooks(config.hooks, environment)

@@ -1,7 +1,7 @@
 """Answers the HTTP requests of one listener, by one table of routes.
 
 Every request must name a host that the gateway goes by; the endpoint also checks the page's origin and the token. What
-needs no token is answered at once: health, a page in words for a person with a browser, refusals.
+needs no token is answered at once: health, readiness, a page in words for a person with a browser, refusals.
 """
 
 from collections.abc import Callable
@@ -13,6 +13,7 @@ from acp_gateway.config.load import ListenSection
 from acp_gateway.errors import AccessError, ProtocolError, Unauthorized
 from acp_gateway.gateway.access import ConnectRequest
 from acp_gateway.gateway.gateway import Gateway
+from acp_gateway.printable import printable
 from acp_gateway.server.authorization import Client, ConnectionAuthorizer
 from acp_gateway.server.handshake_limits import HandshakeLimiter
 from acp_gateway.server.hello import (
@@ -35,6 +36,7 @@ from acp_gateway.transports.websocket import CONNECTION_ID, REFUSAL_HEADER, RESU
 
 ENDPOINT: Final = "/acp"
 HEALTH: Final = "/healthz"
+READINESS: Final = "/readyz"
 START: Final = "/"
 
 NOTHING_HERE: Final = f"there is nothing here; the endpoint is {ENDPOINT}"
@@ -79,12 +81,14 @@ class HttpRoutes:
         links: HttpLinks,
     ) -> None:
         self._section = section
+        self._gateway = gateway
         self._settings = gateway.config.gateway
         self._limiter = limiter
         self._authorizer = authorizer
         self._streamable_http = StreamableHttp(gateway, links)
         self._routes: dict[str, tuple[tuple[str, ...], Handler]] = {
             HEALTH: (_READ, _answer_health),
+            READINESS: (_READ, self._answer_readiness),
         }
         if "acp" in section.services:
             self._routes[ENDPOINT] = ("GET", "POST", "DELETE", "OPTIONS"), self._answer_endpoint
@@ -137,6 +141,22 @@ class HttpRoutes:
         resumes = link is not None and link.connection_id is not None
         connect_request = ConnectRequest() if resumes else read_query(request.query)
         return Upgrade(self._authorizer.authorize(client.connection, access, connect_request, link))
+
+    def _answer_readiness(self, client: Client, request: Request) -> Response:
+        """Answer whether new clients can be served; with a token, other than a guest's, with the reasons."""
+        readiness = self._gateway.readiness
+        reasons = readiness.problems if self._may_see_reasons(client, request) else []
+        if readiness.ready:
+            return Response.of_text(HTTPStatus.OK, "ready")
+        text = "\n".join(["not ready", *map(printable, reasons)])
+        return Response.of_text(HTTPStatus.SERVICE_UNAVAILABLE, text)
+
+    def _may_see_reasons(self, client: Client, request: Request) -> bool:
+        token = read_bearer(request.headers)
+        # With an unreadable file, no token can be told from another text.
+        if token is None or not self._gateway.readiness.tokens_readable:
+            return False
+        return self._authorizer.authenticate(client, token).session is None
 
 
 def _answer_health(client: Client, request: Request) -> Response:  # noqa: ARG001

@@ -70,6 +70,7 @@ class Listener:
         self._bound = bound
         self.urls = bound.urls
         """Its actual addresses, with the port that the system chose."""
+        gateway.readiness.set_listening(self.urls, accepting=False)
 
     async def run(self, connections: trio.Nursery) -> None:
         """Accept clients until cancelled, and serve each in `connections`; closes the listener."""
@@ -81,7 +82,9 @@ class Listener:
                 connections.start_soon(self._links.run)
                 for listener in self._bound.listeners:
                     nursery.start_soon(self._accept, listener, connections)
+                self._gateway.readiness.set_listening(self.urls, accepting=True)
         finally:
+            self._gateway.readiness.set_listening(self.urls, accepting=False)
             self.close()
 
     async def _accept(self, listener: trio.SocketListener, connections: trio.Nursery) -> None:

@@ -118,7 +118,10 @@ async def serve(
                     notifying.start_soon(notifier.run, state)
                     notifier.ready()
                     task_status.started([url for listener in listeners for url in listener.urls])
-                    await _wait_for_stop_signal(lambda: _reload(file, gateway, listeners, notifier))
+                    try:
+                        await _wait_for_stop_signal(lambda: _reload(file, gateway, listeners, notifier))
+                    finally:
+                        gateway.readiness.stopping = True
                     accepting.cancel_scope.cancel()
                 log.info("stopping")
                 notifier.stopping()

@@ -24,7 +24,9 @@ from websockets.uri import WebSocketURI
 from acp_gateway.config.load import AgentSection, ListenSection, load_config
 from acp_gateway.errors import CannotListen, ConfigError
 from acp_gateway.gateway import gateway as gateway_module
+from acp_gateway.gateway.gateway import Gateway
 from acp_gateway.security.token_store import TokenStore
+from acp_gateway.server import serve as serve_module
 from acp_gateway.server import systemd as systemd_module
 from acp_gateway.server.serve import serve
 from acp_gateway.transports.ndjson import LineStream
@@ -102,6 +104,25 @@ async def test_a_gateway_without_tokens_starts_with_a_warning(
         pass
     (warning,) = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
     assert "there are no tokens yet" in warning
+
+
+async def test_a_gateway_is_ready_while_it_runs_and_no_more_once_it_stops(
+    state_dir: Path, token: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gateways: list[Gateway] = []
+
+    def make_gateway(*arguments: Any) -> Gateway:
+        gateways.append(Gateway(*arguments))
+        return gateways[-1]
+
+    monkeypatch.setattr(serve_module, "Gateway", make_gateway)
+    async with serving(make_config(state_dir, WS, TCP)) as urls:
+        await trio.testing.wait_all_tasks_blocked()
+        (gateway,) = gateways
+        assert gateway.readiness.problems == []
+    assert gateway.readiness.problems == ["the gateway is stopping"]
+    gateway.readiness.stopping = False
+    assert gateway.readiness.problems == [f"{url} accepts no connections" for url in urls]
 
 
 async def test_a_gateway_whose_sessions_of_before_cannot_be_read_says_so_and_serves_all_the_same(
