@@ -508,10 +508,12 @@ def ask_for_lists(place: Place, name: str) -> Attack:
     def attack(count: Count) -> NoReturn:
         client = WebSocket(place.connect("ws"), place.upgrade("ws", place.token(name)))
         client.ask(1, "initialize", {"protocolVersion": 1})
-        for number in range(LISTED):
-            client.ask(number + 2, "session/new", {"cwd": place.directory, "mcpServers": []})
+        # Those of earlier rounds are still there, and an identity may have a limited number.
+        there = len(client.ask(2, "session/list", {})["sessions"])
+        for number in range(there, LISTED):
+            client.ask(number + 3, "session/new", {"cwd": place.directory, "mcpServers": []})
         ready()
-        number = LISTED + 2
+        number = LISTED + 3
         while True:
             client.ask(number, "session/list", {})
             number += 1
