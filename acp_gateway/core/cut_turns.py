@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 from acp_gateway.core.journal import Journal
 from acp_gateway.core.sessions import Session
 from acp_gateway.protocol import jsonrpc, lookup
+from acp_gateway.protocol.gaps import MAY_BE_MISSING, gap
 from acp_gateway.protocol.methods import USER_CHUNK
 
 if TYPE_CHECKING:
@@ -31,6 +32,8 @@ def record_cut_turn(session: Session) -> None:
         return  # Nothing is known of it here.
     if _is_open(session.id, journal):
         session.cut = GATEWAY_RESTARTED if session.restored else AGENT_STOPPED
+    elif session.may_lack_end or gap(session.id, MAY_BE_MISSING) in journal.running():
+        return  # The prompt of another turn may not have been stored.
     session.restored = False
 
 
@@ -43,8 +46,8 @@ def turn_begins(session: Session) -> None:
 def cut_reason(session: Session, rejoin: "Rejoin | None") -> str | None:
     """Return why the last turn was cut off, for a client that joins the session; None if it was not.
 
-    A client in the present epoch was notified when the session was re-opened, or has joined later. Where the history is
-    unknown here, the client's unanswered prompts prove that there was a turn.
+    A client in the present epoch was notified when the session was re-opened, or has joined later. Where the end of the
+    history is unknown here, the client's unanswered prompts prove that there was a turn.
     """
     if rejoin is None:
         return session.cut

@@ -29,8 +29,11 @@ class Gateways:
             registry.restore(session)
         return Scene(make_policy(shared=self._shared), registry, agentCapabilities=LOADS)
 
-    def restart(self, *, killed: bool = False, forgets: bool = False) -> Scene:
-        """The next process; what was said is lost with one that `forgets`."""
+    def restart(self, *, killed: bool = False, forgets: bool = False, stored: Journal | None = None) -> Scene:
+        """The next process; what was said is lost with one that `forgets`.
+
+        If only a part of the journal was `stored` before the kill, the session was stored as open.
+        """
         former = list(self.scene.registry)
         if not killed:
             for client in list(self.scene.peers):
@@ -42,8 +45,9 @@ class Gateways:
             again = Session(session.agent, session.id, session.owner, Journal(1_000_000))
             again.cwd = session.cwd
             kept = self.shelf.journals.pop(session)
+            again.may_lack_end = stored is not None
             if not forgets:
-                self.shelf.journals[again] = kept
+                self.shelf.journals[again] = stored or kept
             past.append(again)
         self.scene = self._start(*past)
         return self.scene
@@ -176,6 +180,26 @@ def test_a_session_that_the_killed_gateway_had_not_written_down_is_no_exception(
     gateways.scene = Scene(registry=Registry("me", Shelf(), "another"), agentCapabilities=LOADS)
     ann = gateways.comes_back("ann", "first", place, own)
     assert cut_of(ann.heard()) == "gateway_restarted"
+
+
+@pytest.mark.parametrize("recovers", [True, False])
+@pytest.mark.parametrize(("waits", "cut"), [(True, "gateway_restarted"), (False, None)])
+def test_a_turn_whose_prompt_was_not_stored_before_a_kill_is_cut_off_for_its_client(
+    waits: bool, cut: str | None, recovers: bool
+) -> None:
+    gateways = Gateways()
+    place, _ = begins(gateways, ends=True)
+    stored = gateways.shelf.read(gateways.scene.session())
+    ann = next(iter(gateways.scene.peers.values()))
+    lost = ann.prompt("go on")
+    gateways.restart(killed=True, stored=stored)
+    if not recovers:
+        # Another client has continued the journal, so that its gap is there.
+        gateways.comes_back("bob", "second", place)
+    ann = gateways.comes_back("ann", "first", place, *([lost] if waits else []), **news_params())
+    heard = ann.heard()
+    assert cut_of(heard) == cut
+    assert (heard[-1].get("params") == RESTARTED) == (cut is not None)
 
 
 def test_a_turn_that_ended_with_its_agent_is_told_at_once_and_not_again() -> None:
