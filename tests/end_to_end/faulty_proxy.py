@@ -1,11 +1,14 @@
 """A TCP proxy that does to connections what networks do, and the same again for the same seed.
 
 Each connection gets a fate before it is made: which fault it ends with, after how many bytes in which direction, and
-which of the pieces that pass before are late. All of that is drawn from the seed and the connection's number. What a
-run adds is only which direction is the first to reach its number of bytes.
+which of the pieces that pass before are late. All of that is drawn from the seed and the fate's number. What a run adds
+is only which direction is the first to reach its number of bytes. If a connection ends without its fault, because of a
+peer's timeout on a busy machine, the next one gets that fate.
 """
 
 import enum
+import heapq
+import itertools
 import math
 import random
 import socket
@@ -55,7 +58,7 @@ class FaultyProxy:
     Args:
         port: where the gateway is.
         seed: what all is drawn from.
-        cuts: so many connections have a fault, those after them none.
+        cuts: so many connections end with a fault, those after them without.
         size: bytes after which the fault comes, in each direction: between these two.
         faults: what happens, each as often as it is in here.
         timeout: seconds until a connection is cut on which nothing comes through any more.
@@ -76,18 +79,19 @@ class FaultyProxy:
         """Its address, while it runs."""
         self.happened: list[Fault] = []
         """The faults so far."""
-        self.accepted = 0
-        """Connections so far."""
         self._gateway = port
         self._cuts = cuts
         self._size = size
         self._faults = faults
         self._timeout = timeout
+        # Numbers of fates: of further ones, and of those whose connections have ended without their faults.
+        self._numbers = itertools.count()
+        self._unused: list[int] = []
         self._open = 0
         self._change = trio.lowlevel.ParkingLot()
 
     def fate(self, number: int) -> Fate | None:
-        """Return the fault of a connection, counted from 0; None for no fault."""
+        """Return the fault of this number, counted from 0; None for no fault."""
         if number >= self._cuts:
             return None
         chance = _chance(f"{self.seed}/{number}")
@@ -112,16 +116,23 @@ class FaultyProxy:
             await self._change.park()
 
     async def _serve(self, client: trio.SocketStream) -> None:
-        number, self.accepted = self.accepted, self.accepted + 1
         self._open += 1
+        number = heapq.heappop(self._unused) if self._unused else next(self._numbers)
+        struck = False
         try:
             async with client, await trio.open_tcp_stream("127.0.0.1", self._gateway) as gateway:
                 client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, True)
                 gateway.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, True)
-                await _Connection(client, gateway, self.fate(number), self._timeout).run(self._happen)
+                connection = _Connection(client, gateway, self.fate(number), self._timeout)
+                try:
+                    await connection.run(self._happen)
+                finally:
+                    struck = connection.struck
         except OSError:
             pass  # The gateway isn't there.
         finally:
+            if not struck:
+                heapq.heappush(self._unused, number)
             self._open -= 1
             self._change.unpark_all()
 
@@ -142,7 +153,8 @@ class _Connection:
         self._gateway = gateway
         self._fate = fate
         self._timeout = timeout
-        self._struck = False
+        self.struck = False
+        """True once the fault has begun."""
         # The direction in which nothing comes through any more, where the other one goes on.
         self._swallowed = ""
 
@@ -151,7 +163,7 @@ class _Connection:
         async with trio.open_nursery() as relays:
             relays.start_soon(self._relay, "up", self._client, self._gateway, relays.cancel_scope)
             relays.start_soon(self._relay, "down", self._gateway, self._client, relays.cancel_scope)
-        if self._fate is not None and self._struck:
+        if self._fate is not None and self.struck:
             happen(self._fate.fault)
             await self._strike(self._fate.fault)
         reset(self._client)
@@ -169,11 +181,11 @@ class _Connection:
                 if late is not None and late.random() < 0.02:
                     await trio.sleep(late.uniform(0.001, 0.004))
                 await sink.send_all(piece)
-                if self._fate is None or self._struck:
+                if self._fate is None or self.struck:
                     continue
                 left -= len(piece)
                 if left == 0:
-                    self._struck = True
+                    self.struck = True
                     self._swallowed = {Fault.DEAF: "up", Fault.MUTE: "down"}.get(self._fate.fault, "")
                     both.deadline = trio.current_time() + self._timeout if self._swallowed else -math.inf
                     if not self._swallowed:

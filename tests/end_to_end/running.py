@@ -177,6 +177,20 @@ def prepare(directory: Path, agents: str, *, more: str = "", tls: str = "") -> s
     return pin
 
 
+def read_fifo(path: Path) -> str:
+    """Read what a process writes to a FIFO until it closes it, each piece within a bounded time."""
+    # Opening it otherwise would wait for the writer.
+    with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb", buffering=0) as fifo:
+        written = b""
+        while True:
+            ready, _, _ = select.select([fifo], [], [], 60)
+            assert ready, f"nothing was written to {path} for a minute"
+            piece = fifo.read(65536)
+            if not piece:
+                return written.decode()
+            written += piece
+
+
 def lines_of(process: subprocess.Popen[bytes]) -> Iterator[bytes]:
     """The lines that a shim prints, each within a bounded time."""
     assert process.stdout is not None

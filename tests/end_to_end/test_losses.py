@@ -20,12 +20,15 @@ import trio
 
 from tests.end_to_end import running
 from tests.end_to_end.faulty_proxy import QUICK, Fault, FaultyProxy
-from tests.end_to_end.running import AGENTS, ENVIRONMENT, RunningGateway, prepare, start_gateway
+from tests.end_to_end.running import AGENTS, ENVIRONMENT, RunningGateway, prepare, read_fifo, start_gateway
 
 SEED = int(os.environ.get("TEST_SEED", "1"))
 """Seed of the faults; a failure prints it, so that it can be repeated."""
 
 TIMEOUT = 60.0
+
+PING_INTERVAL = 20.0
+"""Seconds that a gateway waits by default before it asks whether a silent client is there."""
 AGENT_NAMES = [f"{name}{suffix}" for name in ("wss", "tcp", "usual", "silent") for suffix in ("", "-cut")]
 SESSION = "the-session"
 PADDING = 300
@@ -108,7 +111,7 @@ class Size:
     def of(cls, pid: int, report: Path) -> "Size":
         """Measure a process of `hurried`."""
         os.kill(pid, signal.SIGUSR1)
-        reported = json.loads(report.read_text())
+        reported = json.loads(read_fifo(report))
         status = Path(f"/proc/{pid}/status").read_text()
         numbers = dict(re.findall(r"^(VmRSS|Threads):\s*(\d+)", status, re.MULTILINE))
         return cls(
@@ -258,9 +261,11 @@ async def assert_unnoticed(
         async with shim(gateway, transport, f"{agent}-cut", *options, via=proxy, report=report) as editor:
             before = await measured(gateway, editor, report)
             await editor.talk(talk)
+            # A fault has happened once both directions of its connection have ended, maybe after the last message.
+            await proxy.reached(cuts)
             assert len(proxy.happened) == cuts
             # What was half open the gateway has closed long before it would have taken it for dead.
-            with trio.fail_after(5):
+            with trio.fail_after(PING_INTERVAL / 2):
                 await proxy.all_closed(but=1)
             for earlier, now in zip(before, await measured(gateway, editor, report), strict=True):
                 now.assert_not_grown(earlier)
@@ -305,7 +310,7 @@ async def test_a_connection_that_goes_silent_without_an_end_is_given_up_by_both_
     tmp_path: Path, fifo: Path
 ) -> None:
     faults = (Fault.STALL, Fault.GATEWAY_LOST, Fault.DEAF, Fault.MUTE)
-    with hurried_gateway(tmp_path, "ping_interval = 0.5\nping_timeout = 0.5") as gateway:
+    with hurried_gateway(tmp_path, "ping_interval = 0.5\nping_timeout = 1.0") as gateway:
         proxy = proxy_for(gateway, "tcp", cuts=4, size=(5000, 20_000), faults=faults, timeout=2 * TIMEOUT)
         with trio.fail_after(TIMEOUT), told_seed(proxy):
             talk = Talk(rounds=2, notifications=200)

@@ -26,6 +26,7 @@ from tests.end_to_end.running import (
     RunningGateway,
     lines_of,
     prepare,
+    read_fifo,
     run_program,
     start_gateway,
     write_config,
@@ -623,7 +624,7 @@ def test_a_permission_asked_while_the_editor_is_away_comes_when_it_is_back_and_a
         way.cut()
         gateway.read_log_until("disconnected, keeping its link")
         gate.open()
-        event = json.loads(told.read_text())
+        event = json.loads(read_fifo(told))
         assert (event["event"], event["sessionId"], event["connected"]) == ("permission_waiting", session, 0)
         (waiting,) = described(gateway, session)["waiting"]
         assert waiting["method"] == event["method"] == "session/request_permission"
