@@ -3,13 +3,14 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: help demo test test-slow test-hostile fuzz soak check coverage bench bench-quick bench-budget bench-attacks format clean
+.PHONY: help demo test test-slow test-hostile interop fuzz soak check coverage bench bench-quick bench-budget bench-attacks format clean
 
 help:
 	@echo 'make demo          the main job, on this machine, in under a minute'
 	@echo 'make test          run all tests but the slow ones; ARGS="tests/test_errors.py -k exit" runs a few'
 	@echo 'make test-slow     run the tests that need many seconds of real time'
 	@echo 'make test-hostile  run the tests in an unusual environment; ARGS as for make test'
+	@echo 'make interop       run the clients of other SDKs against the gateway; ARGS="-k python" runs a few'
 	@echo 'make fuzz          send random input to parsers, listeners and the core for ten minutes, or FUZZ_MINUTES'
 	@echo 'make soak          cut connections and kill gateways at random for a minute, or SOAK_SECONDS'
 	@echo 'make check         check format, lint, types and layers; run the wheel in an empty environment'
@@ -46,6 +47,25 @@ test-slow: $(VENV)/has-test
 
 test-hostile: $(VENV)/has-test
 	tools/hostile $(BIN)/python -q $(if $(ARGS),$(ARGS),-n 2 --dist loadfile)
+
+# Apart from the test extra: packages from npm, and the Python SDK with its own tests.
+INTEROP := $(VENV)/interop
+NEEDS_NODE := make interop needs Node.js 20 or newer with npm, in Debian: apt-get install nodejs npm
+
+$(INTEROP)/installed: $(VENV)/has-test tests/interop/package.json tests/interop/package-lock.json tests/interop/requirements.txt
+	@{ command -v node && command -v npm; } >/dev/null || { echo '$(NEEDS_NODE)' >&2; exit 1; }
+	rm -rf $(INTEROP)
+	mkdir -p $(INTEROP)
+	cp tests/interop/package.json tests/interop/package-lock.json $(INTEROP)
+	npm ci --prefix $(INTEROP) --ignore-scripts --no-audit --no-fund --silent
+	$(PIP) --no-deps --target $(INTEROP)/python --requirement tests/interop/requirements.txt
+	$(BIN)/python -m pip download --quiet --disable-pip-version-check --no-deps --no-binary :all: --dest $(INTEROP) \
+		$$(grep '^agent-client-protocol==' tests/interop/requirements.txt)
+	tar -xzf $(INTEROP)/agent_client_protocol-*.tar.gz -C $(INTEROP)
+	@touch $@
+
+interop: $(INTEROP)/installed
+	$(BIN)/python -m pytest -q -m interop tests/interop $(ARGS)
 
 # Prints the seed of each failure, which repeats it.
 fuzz: $(VENV)/has-test
