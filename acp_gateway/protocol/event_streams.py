@@ -288,14 +288,14 @@ class EventStreams:
     def _forget(self) -> None:
         while self._kept and self.written_bytes > self._most:
             stream, event = self._kept.popleft()
-            if stream.events and stream.events[0] is event:
-                stream.events.popleft()
-                stream.written -= 1
-                stream.forgotten = event.count
-                self.written_bytes -= len(event.text)
-                # The last end before those that are kept tells that all of these are cut off.
-                while len(stream.ends) > 1 and stream.ends[1][1] <= event.count:
-                    stream.ends.popleft()
+            assert stream.events[0] is event  # Both hold the written events of a stream, in order.
+            stream.events.popleft()
+            stream.written -= 1
+            stream.forgotten = event.count
+            self.written_bytes -= len(event.text)
+            # The last end before those that are kept tells that all of these are cut off.
+            while len(stream.ends) > 1 and stream.ends[1][1] <= event.count:
+                stream.ends.popleft()
 
     @property
     def pending_bytes(self) -> int:

@@ -27,6 +27,7 @@ def test_a_request_waits_until_its_answer_has_passed(new: Dialogue) -> None:
     "message",
     [
         b'{"method":"n"}',
+        b'{"method":"n","params":{"id":1}}',
         b'{"id":1,"result":{}}',
         b'{"id":1',
         b"[]",

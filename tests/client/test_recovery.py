@@ -722,6 +722,14 @@ def test_where_nothing_has_passed_the_editor_is_where_it_was_whatever_the_gatewa
     assert talk.positions() == {"s": ("e", 5)}
 
 
+def test_a_session_that_continues_keeps_its_new_position_if_the_agent_ends_during_the_recovery(talk: Dialogue) -> None:
+    talk.gateway_says(mark(s=("e", 5)))
+    talk.reattached()
+    assert talk.gateway_says(mark(s=("e", 5)), mark(s=("f", 1)), update()) == [update()]
+    talk.gateway_says(error("acp-gateway:attach:1", reason="agent_ended"))
+    assert talk.positions() == {"s": ("f", 2)}
+
+
 @pytest.mark.parametrize("known", [True, False])
 def test_who_swallows_a_history_says_that_some_of_it_may_be_missing(talk: Dialogue, *, known: bool) -> None:
     talk.gateway_says(mark(s=("e", 5)))

@@ -190,6 +190,47 @@ def test_events_that_were_cut_off_and_are_not_kept_are_no_silent_gap() -> None:
         streams.open(None, None, READER)
 
 
+def test_the_last_of_several_readers_alone_closes_a_stream(streams: EventStreams) -> None:
+    stream = streams.open(None, None, READER)
+    streams.close(stream, object(), 0)
+    assert (stream.reader, streams.readers) == (READER, 1)
+    streams.close(stream, READER, 0)
+    assert streams.readers == 0
+
+
+def test_a_comment_counts_among_the_bytes_of_a_reader_and_is_no_event(streams: EventStreams) -> None:
+    stream = streams.open(None, None, READER)
+    streams.put(encode(method="a"))
+    assert drain(streams, stream) == [("e.1", {"jsonrpc": "2.0", "method": "a"})]
+    comment = stream.comment()
+    assert comment.startswith(b":")
+    streams.close(stream, READER, len(comment))
+    assert drain(streams, streams.open(None, None, READER)) == []
+
+
+def test_bytes_are_pending_while_a_stream_with_a_reader_has_messages(streams: EventStreams) -> None:
+    text = encode(method="a")
+    streams.put(text)
+    assert streams.pending_bytes == 0
+    stream = streams.open(None, None, READER)
+    assert streams.pending_bytes == len(text)
+    drain(streams, stream)
+    assert streams.pending_bytes == 0
+
+
+def test_text_that_is_not_a_message_is_in_the_connection_stream(streams: EventStreams) -> None:
+    streams.put(b'"text"')
+    assert read(streams) == [("e.1", "text")]
+
+
+def test_no_stream_is_expected_after_a_session_new_without_a_session_id(streams: EventStreams) -> None:
+    streams.note_request(request(1, "session/new"))
+    streams.put(encode(id=1, result={}))
+    streams.put(update("s", 1))
+    assert len(read(streams)) == 2
+    assert streams.unopened() == []
+
+
 def test_line_ends_between_members_do_not_end_an_event(streams: EventStreams) -> None:
     streams.put(b'{"jsonrpc":"2.0",\r"method":"x",\r\n"params":{"a":"\\r"}}')
     ((_, message),) = read(streams)

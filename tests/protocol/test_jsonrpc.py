@@ -316,6 +316,18 @@ def test_this_is_json_and_no_message(text: bytes) -> None:
     assert refusal(text) == INVALID_REQUEST
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        b'{%b"method":"m"}' % (b'"id":1,' * 600),
+        b'{"other":1,"id":1,"method":"m","params":{%b"a":1}}' % (b'"a":1,' * 600),
+    ],
+)
+def test_a_message_of_more_than_512_members_is_refused(text: bytes) -> None:
+    with pytest.raises(InvalidMessage, match="512 members"):
+        parse(text)
+
+
 def test_an_array_is_told_that_there_are_no_batches() -> None:
     with pytest.raises(InvalidMessage) as raised:
         parse(b"[]")

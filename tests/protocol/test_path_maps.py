@@ -258,6 +258,18 @@ def test_what_is_no_well_formed_message_passes_unchanged(message: bytes) -> None
     assert MAPS.to_remote(message) is message
 
 
+@pytest.mark.parametrize(
+    "message",
+    [
+        b'{"method":"session/new","params":{},"other":"/Users/ann/proj"}',
+        b'{"method":"session/new","params":{%b"cwd":"/Users/ann/proj"}}' % (b'"a":1,' * 600),
+        b'{"method":"session/new","params":{"additionalDirectories":[%b"/Users/ann/proj"]}}' % (b'"/a",' * 1100),
+    ],
+)
+def test_an_object_without_members_or_a_container_with_too_many_passes_unchanged(message: bytes) -> None:
+    assert MAPS.to_remote(message) is message
+
+
 # Large messages.
 
 

@@ -198,6 +198,12 @@ def test_redaction_cuts_a_message_of_very_many_parts(name: str, monkeypatch: pyt
     assert "b" not in json.loads(result)
 
 
+def test_a_member_is_left_out_if_its_name_is_longer_than_the_limit() -> None:
+    message = json.dumps({"a": 1, "n" * 20_000: 2, "b": 3}).encode()
+    result = json.loads(redact(message, 400))
+    assert list(result) == ["a", "\u2026"]
+
+
 def test_a_lone_number_that_is_too_long_is_left_out() -> None:
     assert redact(b"1" * 500, 200) == rb'"\u2026 500 bytes left out"'
 

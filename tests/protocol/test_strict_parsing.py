@@ -83,6 +83,12 @@ def test_so_many_members_that_they_would_take_more_than_the_text_are_not_kept_wi
     assert (message.params is not None, repeated) == (kept, None)
 
 
+def test_params_of_more_than_512_short_members_are_refused() -> None:
+    members = b",".join(b'"%d":1' % number for number in range(2000))
+    with pytest.raises(InvalidMessage, match="512 members"):
+        strict_parsing.parse_strictly(b'{"id":1,"method":"x","params":{%b}}' % members)
+
+
 @pytest.mark.parametrize(
     "text",
     [
