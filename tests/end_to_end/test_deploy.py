@@ -15,6 +15,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from http.client import HTTPConnection, HTTPResponse
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,8 @@ import pytest
 from websockets.exceptions import InvalidStatus
 from websockets.sync.client import ClientConnection, connect
 
+from acp_gateway.config.options import GatewaySection
+from acp_gateway.server.streamable_http import COMMENT_INTERVAL
 from tests.end_to_end.running import ENVIRONMENT, PROGRAM, RunningGateway, run_program
 
 ROOT = Path(__file__).parents[2]
@@ -63,6 +66,8 @@ def as_nginx(headers: Headers, client: str) -> tuple[str, Headers]:
     passed |= {"host": target, "connection": "close"}
     for name, value in re.findall(r"proxy_set_header (\S+) (\S+);", block):
         passed[name.lower()] = values[value] if value.startswith("$") else value.strip('"')
+    # A header without a value is not passed on.
+    passed = {name: value for name, value in passed.items() if value}
     (version,) = re.findall(r"proxy_http_version (\S+);", block) or ["1.0"]
     return version, passed
 
@@ -158,7 +163,9 @@ def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningGateway
     block = checked_block("gateway").replace("[gateway]\n", f'[gateway]\nstate_dir = "{directory}/state"\n')
     assert "ws://127.0.0.1:7080" in block
     (directory / "config.toml").write_text(
-        block.replace(":7080", ":0") + '[agents.a]\ncommand = ["cat"]\n[[listen]]\nurl = "ws://127.0.0.3:0"\n'
+        block.replace(":7080", ":0")
+        + f'[agents.a]\ncommand = ["{sys.executable}", "{ROOT}/examples/demo_agent.py", "--delay", "0"]\n'
+        + f'[workspaces.here]\nroot = "{directory}"\n[[listen]]\nurl = "ws://127.0.0.3:0"\n'
     )
     run_program("certs", "create", "--host", "gpu.example", "--host", "localhost", "--out", directory)
     token = run_program("token", "create", "--config", directory / "config.toml", "--label", "tests")
@@ -212,6 +219,66 @@ def ask(
         proxy=None,
         open_timeout=60,
     )
+
+
+class HttpClient:
+    """A client at `LAPTOP` that speaks Streamable HTTP with the gateway, by way of the proxy."""
+
+    def __init__(self, gateway: RunningGateway, proxy: "Proxy | RealProxy") -> None:
+        self._proxy = proxy
+        self._context = ssl.create_default_context(cafile=gateway.directory / "cert.pem")
+        self._headers = {"Authorization": f"Bearer {gateway.token}"}
+        self._opened: list[HTTPConnection] = []
+
+    def ask(self, method: str, message: dict[str, object] | None = None, **headers: str) -> HTTPResponse:
+        """Send a request over a connection of its own, and return the beginning of its response."""
+        sock = socket.create_connection(("127.0.0.1", self._proxy.port), timeout=60, source_address=(LAPTOP, 0))
+        connection = HTTPConnection("gpu.example")
+        connection.sock = self._context.wrap_socket(sock, server_hostname="gpu.example")
+        self._opened.append(connection)
+        body = None if message is None else json.dumps({"jsonrpc": "2.0"} | message).encode()
+        given = {name.replace("_", "-"): value for name, value in headers.items()}
+        connection.request(method, "/acp", body, {"Content-Type": "application/json"} | self._headers | given)
+        response = connection.getresponse()
+        if "Acp-Connection-Id" in response.headers:
+            self._headers["Acp-Connection-Id"] = response.headers["Acp-Connection-Id"]
+        return response
+
+    def post(self, **message: object) -> int:
+        """Send a message, and return the status of its response."""
+        response = self.ask("POST", message)
+        response.read()
+        return response.status
+
+    def stream(self, **headers: str) -> Iterator[tuple[str, dict[str, Any]]]:
+        """Open an event stream; ids and messages of its events. Each comes before the stream has ended."""
+        response = self.ask("GET", None, Accept="text/event-stream", **headers)
+        assert (response.status, response.headers["Content-Type"]) == (200, "text/event-stream")
+        assert response.readline() == b":\n"
+        return events_of(response)
+
+    def close(self) -> None:
+        for connection in self._opened:
+            connection.close()
+
+
+def events_of(response: HTTPResponse) -> Iterator[tuple[str, dict[str, Any]]]:
+    event_id = ""
+    while line := response.readline():
+        name, _, value = line.decode().rstrip("\n").partition(": ")
+        if name == "id":
+            event_id = value
+        elif name == "data":
+            yield event_id, json.loads(value)
+
+
+@contextmanager
+def http_client(gateway: RunningGateway, proxy: "Proxy | RealProxy") -> Iterator[HttpClient]:
+    client = HttpClient(gateway, proxy)
+    try:
+        yield client
+    finally:
+        client.close()
 
 
 def audited(gateway: RunningGateway, event: str) -> dict[str, Any]:
@@ -269,21 +336,60 @@ def test_a_link_that_the_proxy_cuts_resumes_through_it(gateway: RunningGateway, 
             assert client.response.headers["Acp-Connection-Id"] == link
 
 
-def test_the_timeouts_of_the_proxy_are_longer_than_a_ping_and_its_answer() -> None:
+def hold_conversation(gateway: RunningGateway, proxy: "Proxy | RealProxy", cut: Callable[[], None]) -> None:
+    """A turn over Streamable HTTP with a prompt that is larger than proxies take by default, `cut` in its middle."""
+    with http_client(gateway, proxy) as client:
+        assert client.post(id=0, method="initialize", params={"protocolVersion": 1}) == 200
+        events = client.stream()
+        new = {"cwd": str(gateway.directory), "mcpServers": []}
+        assert client.post(id=1, method="session/new", params=new) == 202
+        session = next(events)[1]["result"]["sessionId"]
+        events = client.stream(Acp_Session_Id=session)
+        prompt = [{"type": "text", "text": "x" * 2 * 1024 * 1024}]
+        assert client.post(id=2, method="session/prompt", params={"sessionId": session, "prompt": prompt}) == 202
+        last, first = next(events)
+        assert first["params"]["update"]["content"]["text"] == "This "
+        cut()
+        events = client.stream(Acp_Session_Id=session, Last_Event_ID=last)
+        assert next(events)[1]["params"]["update"]["content"]["text"] == "is "
+        request = next(message for _, message in events if message.get("method") == "session/request_permission")
+        selected = {"outcome": {"outcome": "selected", "optionId": "allow"}}
+        assert client.post(id=request["id"], result=selected) == 202
+        assert next(message for _, message in events if "id" in message)["result"] == {"stopReason": "end_turn"}
+        assert client.ask("DELETE").status == 202
+        # The stream has an end, and no event behind it.
+        assert list(events) == []
+    assert audited(gateway, "authenticated")["address"] == LAPTOP
+
+
+def test_events_pass_the_proxy_one_by_one_and_a_stream_that_it_cuts_continues(
+    gateway: RunningGateway, proxying: Proxying
+) -> None:
+    with proxy_of(gateway, proxying) as proxy:
+        hold_conversation(gateway, proxy, proxy.cut)
+
+
+def test_the_timeouts_of_the_proxy_are_longer_than_a_ping_and_its_answer_and_the_comments_of_a_stream() -> None:
     example = (ROOT / "examples" / "gateway.toml").read_text()
     pings = sum(
         float(seconds) for seconds in re.findall(r"^# ping_(?:interval|timeout) = ([0-9.]+)", example, re.MULTILINE)
     )
     timeouts = re.findall(r"proxy_(?:read|send)_timeout (\d+)s;", checked_block("nginx"))
     assert len(timeouts) == 2
-    assert all(float(seconds) > pings > 0 for seconds in timeouts)
+    assert all(float(seconds) > max(pings, COMMENT_INTERVAL) for seconds in timeouts)
+
+
+def test_the_proxy_takes_bodies_as_large_as_max_message_size() -> None:
+    (mebibytes,) = re.findall(r"client_max_body_size (\d+)m;", checked_block("nginx"))
+    assert int(mebibytes) * 1024 * 1024 == GatewaySection().max_message_size
 
 
 # The real programs, where they are installed
 
 WORDS = {
     "nginx": {"server", "listen", "server_name", "ssl_certificate", "ssl_certificate_key", "location", "proxy_pass"}
-    | {"proxy_http_version", "proxy_set_header", "proxy_read_timeout", "proxy_send_timeout"},
+    | {"proxy_http_version", "proxy_set_header", "proxy_read_timeout", "proxy_send_timeout"}
+    | {"proxy_buffering", "client_max_body_size"},
     "caddy": {"gpu.example", "reverse_proxy"},
 }
 """First words of lines that nginx 1.22 and Caddy 2.6 know: Debian 12 has these, and later versions know them too."""
@@ -312,10 +418,13 @@ class RealProxy:
             folders = "".join(
                 f"{kind}_temp_path {directory}/{kind};" for kind in ("client_body", "proxy", "fastcgi", "uwsgi", "scgi")
             )
-            text = f"pid {directory}/pid; error_log {directory}/log; events {{}}\n"
+            # Else root's processes become another user's, who may not enter the folders.
+            user = "user root; " if os.geteuid() == 0 else ""
+            text = f"{user}pid {directory}/pid; error_log {directory}/log; events {{}}\n"
             text += f"http {{ access_log off; {folders}\n{block}}}"
             self.command = [program, "-p", str(directory), "-e", f"{directory}/log", "-c", str(directory / "config")]
             self.check, self._start = [*self.command, "-t"], self.command
+            self._stop = signal.SIGTERM
         else:
             block = block.replace(
                 "gpu.example {", f"gpu.example:{self.port} {{\nbind 127.0.0.1\ntls {certificate} {key}"
@@ -324,6 +433,7 @@ class RealProxy:
             options = ["--config", str(directory / "config"), "--adapter", "caddyfile"]
             self.check = [program, "validate", *options]
             self._start = [program, "start", *options, "--pidfile", str(directory / "pid")]
+            self._stop = signal.SIGQUIT
         (directory / "config").write_text(text)
 
     def run(self, command: list[str]) -> None:
@@ -340,11 +450,11 @@ class RealProxy:
         self.run(self._start)
 
     def stop(self) -> None:
-        """End it, and wait until it has gone."""
+        """End it without waiting for its clients, and wait until it has gone."""
         process = int((self._directory / "pid").read_text())
         end = os.pidfd_open(process)
         try:
-            os.kill(process, signal.SIGTERM)
+            os.kill(process, self._stop)
             assert select.select([end], [], [], 60)[0]
         finally:
             os.close(end)
@@ -396,6 +506,18 @@ def test_a_link_resumes_when_the_real_program_was_started_again(gateway: Running
         with ask(gateway, proxy, gateway.token, **again) as resumed:
             assert resumed.response is not None
             assert resumed.response.headers["Acp-Connection-Id"] == link
+
+
+def test_events_pass_the_real_program_one_by_one_and_a_stream_that_it_cuts_continues(
+    gateway: RunningGateway, real_proxy: RealProxy
+) -> None:
+    with running(real_proxy) as proxy:
+
+        def cut() -> None:
+            proxy.stop()
+            proxy.start()
+
+        hold_conversation(gateway, proxy, cut)
 
 
 # The log
