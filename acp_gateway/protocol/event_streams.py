@@ -7,8 +7,9 @@ A client has one stream for its connection and one for each session that it open
 - other messages that name a session go into its stream, all the rest into the connection's.
 
 A session's stream that the client never opens has no reader. After `session/new` it is waited for; otherwise, and when
-that takes too long, the session's messages go into the connection's stream. They stay there until those before them
-are written, so that their order is kept.
+that takes too long, the session's messages go into the connection's stream. From then on all of them do, even if the
+client opens the session's stream: clients read their streams concurrently, so that a message in another stream would
+overtake those before it.
 
 Each event has the id `<epoch>.<count>` in its stream. Written events are kept, in a bounded number of bytes, because a
 write tells nothing about their arrival: `Last-Event-ID` says where a client goes on, and without it the count of bytes
@@ -107,8 +108,8 @@ class EventStreams:
         self._sessions: dict[str, EventStream] = {}
         # Open requests of the client.
         self._requests: dict[IdKey, _Request] = {}
-        # Sessions whose messages are in the connection's stream, and the count of the last one there.
-        self._elsewhere: dict[str, int] = {}
+        # Sessions whose messages are in the connection's stream.
+        self._elsewhere: set[str] = set()
         # Sessions whose stream the client is expected to open.
         self._expected: set[str] = set()
         self._kept: deque[tuple[EventStream, _Event]] = deque()
@@ -157,7 +158,7 @@ class EventStreams:
         stream.events.append(event)
         stream.waiting_bytes += len(event.text)
         if stream is self._connection and session is not None:
-            self._elsewhere[session] = stream.count
+            self._elsewhere.add(session)
         return stream
 
     def _session_of(self, message: Message) -> str | None:
@@ -170,19 +171,16 @@ class EventStreams:
             created = lookup.text_at(message.text, "result", "sessionId")
             if created is not None:
                 self._expected.add(created)
+                # The client opens the stream when it reads this response, behind what came before it.
+                self._elsewhere.discard(created)
         return None if request.method in _OPENING else request.session
 
     def _stream_of(self, session: str) -> EventStream:
         stream = self._sessions.get(session)
         if stream is None and session in self._expected:
             stream = self._sessions[session] = EventStream(session)
-        if stream is None or not (stream.opened or session in self._expected):
+        if stream is None or session in self._elsewhere or not (stream.opened or session in self._expected):
             return self._connection
-        last = self._elsewhere.get(session)
-        if last is not None:
-            if _next_count(self._connection) <= last:
-                return self._connection
-            del self._elsewhere[session]
         return stream
 
     def unopened(self) -> list[str]:
@@ -203,7 +201,7 @@ class EventStreams:
         self._connection.count = first + len(merged) - 1
         self._connection.events = deque([*written, *merged])
         self._connection.waiting_bytes += stream.waiting_bytes
-        self._elsewhere[session] = self._connection.count
+        self._elsewhere.add(session)
 
     # Readers
 

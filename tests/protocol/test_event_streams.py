@@ -123,14 +123,25 @@ def test_messages_of_a_stream_that_is_not_opened_move_behind_what_is_written_and
     assert streams.confirmed == streams.number
 
 
-def test_a_late_stream_gets_what_comes_once_the_connection_stream_has_written_the_rest(streams: EventStreams) -> None:
+def test_a_session_that_began_in_the_connection_stream_stays_there_so_that_no_message_overtakes_another(
+    streams: EventStreams,
+) -> None:
     streams.put(update("s", 1))
+    connection = streams.open(None, None, READER)
+    assert numbers(drain(streams, connection)) == [1]
     session = streams.open("s", None, READER)
     streams.put(update("s", 2))
     assert numbers(drain(streams, session)) == []
-    assert numbers(read(streams)) == [1, 2]
-    streams.put(update("s", 3))
-    assert numbers(drain(streams, session)) == [3]
+    assert numbers(drain(streams, connection)) == [2]
+
+
+def test_a_new_session_is_in_its_stream_even_if_messages_came_before_the_response(streams: EventStreams) -> None:
+    streams.note_request(request(1, "session/new", cwd="/"))
+    streams.put(update("s", 1))
+    streams.put(encode(id=1, result={"sessionId": "s"}))
+    streams.put(update("s", 2))
+    assert [message.get("id") for _, message in read(streams)] == [None, 1]
+    assert numbers(read(streams, "s")) == [2]
 
 
 def test_a_second_reader_is_refused_unless_it_has_an_event_id(streams: EventStreams) -> None:
@@ -289,4 +300,4 @@ def test_every_message_is_read_once_and_in_order_however_streams_are_cut(data: s
         for _, message in read(streams, name, last[name]):
             got[message["params"]["sessionId"]].append(message["params"]["number"])
     for session in sent:
-        assert sorted(got[session]) == sent[session]
+        assert got[session] == sent[session]
