@@ -163,7 +163,7 @@ async def serve_websocket(server: Gateway, scope: Any, receive: Any, send: Any) 
 
 @dataclass
 class RunningServer:
-    """What the SDK's tests know of a server."""
+    """A server, as the SDK's tests know it."""
 
     http_url: str = URL
     ws_url: str = URL.replace("http", "ws", 1)

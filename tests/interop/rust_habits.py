@@ -26,7 +26,7 @@ from tests.server.http_client import EVENTS, JSON, Events, Http
 
 
 class Fatal(Exception):
-    """What ends everything."""
+    """An error that ends everything."""
 
 
 def say(**message: Any) -> None:

@@ -29,7 +29,7 @@ from tests.end_to_end.running import ENVIRONMENT
 
 ROOT = Path(__file__).parents[2]
 INSTALLED = ROOT / ".venv" / "interop"
-"""Where `make interop` installs what these tests need."""
+"""Folder into which `make interop` installs the SDKs."""
 
 TIMEOUT = 60.0
 
