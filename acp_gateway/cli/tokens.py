@@ -84,10 +84,10 @@ def token() -> None:
 )
 @click.option(
     "--role",
-    type=click.Choice(["controller", "observer"]),
+    type=click.Choice(["controller", "observer", "metrics"]),
     default="controller",
     show_default=True,
-    help="A controller may do everything; an observer may only look.",
+    help="A controller may do everything; an observer may only look; metrics may read /metrics and nothing else.",
 )
 @click.option("--session", metavar="ID", help="Restrict the token to this one session, of any owner.")
 @click.option(

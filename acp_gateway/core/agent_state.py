@@ -16,7 +16,7 @@ from acp_gateway.core.capabilities import Abilities
 from acp_gateway.core.cut_turns import cut_reason
 from acp_gateway.core.journal import Journal
 from acp_gateway.core.mcp_servers import LIST_LENGTH, McpPolicy
-from acp_gateway.core.output import HookEvent, Outgoing
+from acp_gateway.core.output import AuditEvent, HookEvent, Outgoing
 from acp_gateway.core.registry import Registry
 from acp_gateway.core.requests import ErrorObject, ForwardedRequest, Request
 from acp_gateway.core.sessions import SESSION_ID_SIZE, Client, Session
@@ -375,21 +375,14 @@ class AgentState:
         """Notify and audit a decision; `chosen` is the id of the selected option, if one was."""
         call = lookup.text_param(agent_request.message, "toolCall", "toolCallId")
         if agent_request.session is not None:
-            about = {"method": agent_request.method, "toolCallId": call, "decision": decision}
-            self.notify(agent_request.session, "decided", **about, **describe_client(client))
+            news = {"method": agent_request.method, "toolCallId": call, "decision": decision}
+            self.notify(agent_request.session, "decided", **news, **describe_client(client))
         name = "permission_decided" if agent_request.method == methods.REQUEST_PERMISSION else "elicitation_decided"
         kind = lookup.text_param(agent_request.message, "toolCall", "kind")
         session = agent_request.message.session if agent_request.session is None else agent_request.session.id
-        self.out.audit(
-            name,
-            client,
-            session=session,
-            agent=self.name,
-            toolCallId=call,
-            kind=kind,
-            decision=decision,
-            optionKind=None if chosen is None else agent_request.kind_of(chosen),
-        )
+        about = {"session": session, "agent": self.name, "toolCallId": call, "kind": kind, "decision": decision}
+        about["optionKind"] = None if chosen is None else agent_request.kind_of(chosen)
+        self.out.effect(AuditEvent(name, client, about, self.now - agent_request.arrived_at))
 
     def fan_out_choice(self, session: Session, sender: Client, kind: str, update: bytes) -> None:
         """Fan out a choice of one client to the other clients of the session."""

@@ -23,6 +23,7 @@ from acp_gateway.core.routing import Routing
 from acp_gateway.core.session_list import SessionList
 from acp_gateway.core.sessions import AgentHandle, Client, Session
 from acp_gateway.core.states import AgentPhase, ClientPhase, Presence
+from acp_gateway.core.traffic import INVALID, OTHER, Traffic
 from acp_gateway.core.turns import Turns
 from acp_gateway.core.waiting import Until
 from acp_gateway.protocol import jsonrpc, methods, spans, strict_parsing
@@ -34,7 +35,9 @@ _NOTHING: Final[Mapping[str, Sequence[str]]] = MappingProxyType({})
 class Multiplexer:
     """Decisions for one agent process and its clients."""
 
-    def __init__(self, agent: str, policy: Policy, registry: Registry) -> None:
+    def __init__(self, agent: str, policy: Policy, registry: Registry, traffic: Traffic | None = None) -> None:
+        self.traffic = Traffic() if traffic is None else traffic
+        """Counts of what passes; may be shared with others."""
         self._agent = AgentState(agent, policy, registry)
         self._routing = Routing(self._agent)
         self._turns = Turns(self._agent, self._routing)
@@ -119,6 +122,11 @@ class Multiplexer:
         agent_requests = self._agent.agent_requests
         return agent_requests.unrouted() if session is None else agent_requests.of(session)
 
+    @property
+    def waiting_decisions(self) -> int:
+        """Number of requests of the agent that a user has to decide."""
+        return sum(agent_request.is_decision for agent_request in self._agent.agent_requests)
+
     def attach(self, client: Client) -> None:
         """Add a client; `initialize` follows."""
         self._agent.clients[client] = None
@@ -128,8 +136,11 @@ class Multiplexer:
         try:
             message, repeated = strict_parsing.parse_strictly(text)
         except InvalidMessage as error:
+            self.traffic.from_clients[INVALID] += 1
             self._agent.out.refusal(client, error.code, str(error))
             return
+        counts = self.traffic.from_clients
+        counts[message.method if message.method in counts else OTHER] += 1
         if message.kind is Kind.REQUEST and len(message.id) > jsonrpc.ID_SIZE:
             why = f"the id has more than {jsonrpc.ID_SIZE} bytes"
             self._agent.out.refusal(client, jsonrpc.INVALID_REQUEST, why)
@@ -148,17 +159,22 @@ class Multiplexer:
         """Handle lines of the agent. Consecutive lines about one session are taken together."""
         for session_id, group in groupby(lines, updates.session_of_passthrough):
             passthrough = list(group)
-            if session_id is None or not self._routing.passthrough(session_id, passthrough):
-                for line in passthrough:
-                    self._receive_line(line)
+            if session_id is not None and self._routing.passthrough(session_id, passthrough):
+                self.traffic.from_agents[methods.SESSION_UPDATE] += len(passthrough)
+                continue
+            for line in passthrough:
+                self._receive_line(line)
 
     def _receive_line(self, text: bytes) -> None:
         try:
             message = jsonrpc.parse(text)
         except InvalidMessage as error:
+            self.traffic.from_agents[INVALID] += 1
             self._agent.out.log(f"dropped a line of {len(text)} bytes from the agent: {error}")
             self._agent.receive_unreadable(text, str(error))
             return
+        counts = self.traffic.from_agents
+        counts[message.method if message.method in counts else OTHER] += 1
         if message.method == methods.SESSION_UPDATE and message.kind is Kind.NOTIFICATION:
             self._routing.update(message)
         elif message.kind is Kind.RESPONSE:

@@ -38,6 +38,8 @@ class AuditEvent:
     """Client that caused it; None for the gateway itself."""
     details: dict[str, Any]
     """JSON-compatible values."""
+    age: float = field(default=0.0, compare=False)
+    """Seconds since it began; for metrics."""
 
 
 @dataclass(frozen=True, slots=True)

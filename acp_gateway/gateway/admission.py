@@ -38,6 +38,8 @@ class Authorizer:
         token does not allow the agent.
         """
         token, bound = access.token, access.session
+        if access.role == "metrics":
+            raise Forbidden("this token is for reading metrics and nothing else")
         if token is not None:
             self._storage.token_used(token.id)
         if bound is not None and connect_request.session not in (None, bound):

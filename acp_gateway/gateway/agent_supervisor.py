@@ -11,7 +11,7 @@ import math
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from types import MappingProxyType
-from typing import Any, Final, Protocol
+from typing import Any, Final, Literal, Protocol
 
 import trio
 
@@ -32,6 +32,9 @@ WINDOW: Final = 600.0
 
 MAX_BACKOFF: Final = 30.0
 """Maximum seconds that a request waits for the restart of an agent that keeps ending."""
+
+End = Literal["exited", "stopped", "given_up"]
+"""Manner of an agent's end: by itself; stopped because it was not needed any more; or because it was of no use."""
 
 NOTHING_WRITTEN: Final[Written] = MappingProxyType({})
 
@@ -150,8 +153,9 @@ class AgentSupervisor:
         self._audit = audit
         self._high_water = high_water
         self._stall_timeout = stall_timeout
-        # The last agent that was started, until its end has been recorded.
+        # The last agent that was started, until its end has been recorded, and the reason for that end.
         self._unrecorded: Agent | None = None
+        self._end: End = "stopped"
         # Messages for an agent that is not started yet.
         self._queued: list[bytes] = []
         # Bytes sent to all agents so far.
@@ -179,7 +183,9 @@ class AgentSupervisor:
             messages, self._queued = self._queued + messages, []
             try:
                 self.agent.messages.send_nowait(messages)
-                self._sent += sum(map(len, messages))
+                size = sum(map(len, messages))
+                self._sent += size
+                self._owner.multiplexer.traffic.bytes_to_agents += size
             except LOST:
                 pass
         self._startup.watch(self.agent if self._owner.multiplexer.initializing else None)
@@ -268,6 +274,7 @@ class AgentSupervisor:
             self._handle_loss(why, {"reason": "agent_not_started"}, details=str(error))
             return None
         self.agent = self._unrecorded = agent
+        self._end = "stopped"
         self._needed = trio.CancelScope()
         self._audit(AuditEvent("agent_started", None, {"agent": name, "pid": agent.pid}))
         self._owner.deliver()
@@ -282,6 +289,8 @@ class AgentSupervisor:
         too_large: MessageTooLarge | None = None
         with self._needed:
             too_large = await self._relay_output(agent)
+        if too_large is None and self.agent is agent:
+            self._end = "exited"
         if too_large is not None:
             why = f"the agent {agent.name} was stopped: {too_large}"
             self._record_loss(agent, why, {"reason": "message_too_large", "agent": agent.name})
@@ -354,12 +363,14 @@ class AgentSupervisor:
         agent, self._unrecorded = self._unrecorded, None
         if agent is not None and agent.ended.is_set():
             _, data = agent.describe_end()
-            ended = {name: data.get(name) for name in ("exitCode", "signal")}
+            ended = {name: data.get(name) for name in ("exitCode", "signal")} | {"how": self._end}
             self._audit(AuditEvent("agent_ended", None, {"agent": self._owner.name, "pid": agent.pid} | ended))
 
     def _record_loss(self, agent: Agent, why: str, data: dict[str, Any], written: Written = NOTHING_WRITTEN) -> None:
         """Handle the end of an agent, unless it is known already or was intended."""
         if self.agent is agent:
+            # Where its end is not recorded yet: the process still runs.
+            self._end = "given_up"
             self._backoff.ended(trio.current_time(), why)
             self._last_written = written
             self._handle_loss(why, data, written)

@@ -165,6 +165,7 @@ class ClientPump:
                         return True  # The client was cut off: its further requests are dropped.
                 attachment.unhandled_bytes = 0
                 self._memory_grew(size)
+                self._multiplexer.traffic.bytes_from_clients += size
                 if resumable:
                     self._acknowledge(attachment)
                 count = len(batch) + surcharge

@@ -15,7 +15,7 @@ from acp_gateway.core.agent_state import Policy
 from acp_gateway.core.multiplexer import Multiplexer
 from acp_gateway.core.registry import Registry
 from acp_gateway.core.sessions import AgentHandle, Client, Role
-from acp_gateway.errors import AgentError, ConfigError, LinkGone
+from acp_gateway.errors import AccessError, AgentError, ConfigError, LinkGone
 from acp_gateway.gateway.access import Access, ConnectRequest, Grant
 from acp_gateway.gateway.admission import Authorizer
 from acp_gateway.gateway.agent.process import Agent, Launch, Spawner, run_agent
@@ -28,6 +28,7 @@ from acp_gateway.gateway.events.recording import Recording, Tape
 from acp_gateway.gateway.hub import Hub
 from acp_gateway.gateway.hub_limits import limits_of
 from acp_gateway.gateway.hub_services import GatewayServices, contained, login_hint
+from acp_gateway.gateway.metrics import Metrics
 from acp_gateway.gateway.readiness import Readiness
 from acp_gateway.gateway.resumption import (
     AttachedClient,
@@ -111,6 +112,8 @@ class Gateway:
             write_delay=settings.write_delay,
             write_behind_limit=settings.write_behind_limit,
         )
+        self.metrics = Metrics(config.agents)
+        """Counts of events."""
         self.readiness = Readiness(settings.state_dir, tokens, lambda: self.storage.problem)
         self._archive = StoredArchive(self.storage, journals=settings.journal_storage == "disk")
         self.registry = Registry(default_identity(settings.state_dir), self._archive, secrets.token_hex(8))
@@ -130,6 +133,7 @@ class Gateway:
             archive=self._archive,
             audit=self._throttle,
             hooks=self._hooks,
+            metrics=self.metrics,
         )
         self._admissions = Authorizer(config, self.registry, self.storage)
         # The nursery of `run`, while that runs.
@@ -242,6 +246,7 @@ class Gateway:
             self._links.end(attached, disconnect)
         tape.close()
         why = disconnect.text or "left" if disconnect else "stopped"
+        self.metrics.count_detached(disconnect)
         self._throttle.record("detached", connection=name, identity=attached.access.identity, why=why)
         log.info("%s: detached", name)
 
@@ -251,6 +256,15 @@ class Gateway:
         The link ends if the token's permissions have changed. Raises what `admit` raises, `TooFarBehind`, `LinkExpired`
         and `LinkGone`.
         """
+        try:
+            claimed = self._claim(access, link_id, received)
+        except AccessError as error:
+            self.metrics.resumes[error.reason] += 1
+            raise
+        self.metrics.resumes["resumed"] += 1
+        return claimed
+
+    def _claim(self, access: Access, link_id: str, received: int) -> ResumeClaim:
         link = self._links.find(link_id, access)
         before, now = link.admission, self._admissions.authorize(access, link.admission.connect_request)
         if (before.agent, before.role, before.scope) != (now.agent, now.role, now.scope):
@@ -309,7 +323,7 @@ class Gateway:
         return shared
 
     def _start_hub(self, agent: str, section: AgentSection) -> Hub:
-        multiplexer = Multiplexer(agent, self._policy(section), self.registry)
+        multiplexer = Multiplexer(agent, self._policy(section), self.registry, self.metrics.traffic)
         hub = Hub(
             agent,
             shared=section.scope != "connection",
@@ -399,5 +413,7 @@ class Gateway:
 
     async def _enforce(self) -> None:
         while True:
-            await trio.sleep(REVOCATION_INTERVAL)
+            due = trio.current_time() + REVOCATION_INTERVAL
+            await trio.sleep_until(due)
+            self.metrics.event_loop_lag.observe(trio.current_time() - due)
             self.connections.enforce()

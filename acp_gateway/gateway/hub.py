@@ -200,6 +200,7 @@ class Hub:
             attachment.link.flush()
         finally:
             del self.attachments[attachment.client]
+            self.multiplexer.traffic.bytes_to_clients += attachment.outbox.put_bytes
             self._wake()
             # Guests do not keep an agent that belongs to one connection.
             if not self._shared and all(attachment.client.scope.guest for attachment in self.attachments.values()):
@@ -237,8 +238,10 @@ class Hub:
         self.note_time()
         self.multiplexer.receive_from_agent(batch)
         self.deliver()
+        size = sum(map(len, batch))
+        self.multiplexer.traffic.bytes_from_agents += size
         # Journals grow even without clients.
-        self._services.memory_grew(sum(map(len, batch)))
+        self._services.memory_grew(size)
 
     async def wait_for_only_client(self) -> None:
         """Wait until a client that is the only one has read what there is for it, which delays no other client.

@@ -21,6 +21,7 @@ from acp_gateway.gateway.events.audit import AuditThrottle
 from acp_gateway.gateway.events.hooks import Hooks
 from acp_gateway.gateway.hub import Hub
 from acp_gateway.gateway.memory_limit import MemoryLimiter
+from acp_gateway.gateway.metrics import Metrics
 from acp_gateway.gateway.storage.archive import StoredArchive
 from acp_gateway.gateway.workspaces import Workspace, directory_check, workspaces_of
 from acp_gateway.protocol.methods import NEW
@@ -70,6 +71,7 @@ class GatewayServices:
         archive: the histories of sessions.
         audit: records audit events.
         hooks: run for hook events.
+        metrics: counts these events.
     """
 
     def __init__(
@@ -82,6 +84,7 @@ class GatewayServices:
         archive: StoredArchive,
         audit: AuditThrottle,
         hooks: Hooks,
+        metrics: Metrics,
     ) -> None:
         # A disk that does not answer occupies these threads and no others.
         self.in_thread: InThread = partial(
@@ -93,11 +96,13 @@ class GatewayServices:
         self._archive = archive
         self._audit = audit
         self._hooks = hooks
+        self._metrics = metrics
         self._memory = MemoryLimiter(config.gateway.memory_limit, lambda: list(hubs.values()))
         self._start_task = start_task
 
     def notify(self, event: HookEvent) -> None:
         """Run the hook for an event, if it is configured."""
+        self._metrics.count_hook_event(event)
         session = event.session
         about = {"sessionId": session.id, "agent": session.agent, "title": session.title, "identity": session.owner}
         if event.name == "permission_waiting":
@@ -106,6 +111,7 @@ class GatewayServices:
 
     def audit(self, event: AuditEvent) -> None:
         """Record an event in the audit, with its client."""
+        self._metrics.count_audit_event(event)
         client = event.client
         by = {} if client is None else {"connection": client.name, "identity": client.scope.identity}
         self._audit.record(event.name, **by, **event.details)

@@ -21,8 +21,8 @@ import msgspec
 from acp_gateway.errors import ConfigError
 from acp_gateway.security import token_format as tokens
 
-Role = Literal["controller", "observer"]
-"""A controller has all rights of its identity; an observer only reads."""
+Role = Literal["controller", "observer", "metrics"]
+"""A controller has all rights of its identity; an observer only reads; `metrics` reads metrics and nothing else."""
 
 _VERSION: Final = 3
 """Version of the file. Version 1 had no roles, sessions and expiry, version 2 no workspaces: a program of that age

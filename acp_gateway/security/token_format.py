@@ -3,6 +3,7 @@ r"""Makes tokens, recognizes mistyped ones, and reads the file that holds one.
     acpgw_  + 33 characters + 6 characters    a controller's
     acpgwo_ + 33 characters + 6 characters    an observer's
     acpgwg_ + 33 characters + 6 characters    a guest's: for one session, whatever its role
+    acpgwm_ + 33 characters + 6 characters    for reading metrics and nothing else
               192 random bits, a CRC-32
 
 Both numbers are in base62, so that a token survives a double click, a shell, an HTTP header and a WebSocket
@@ -14,7 +15,7 @@ a token allows.
 
 A secret scanner finds tokens that leaked into a repository or a log with
 
-    \bacpgw[og]?_[0-9A-Za-z]{39}\b
+    \bacpgw[ogm]?_[0-9A-Za-z]{39}\b
 """
 
 import hashlib
@@ -30,16 +31,16 @@ from typing import Final, Literal
 
 from acp_gateway.errors import ConfigError
 
-Kind = Literal["controller", "observer", "guest"]
+Kind = Literal["controller", "observer", "guest", "metrics"]
 """Purpose of a token, encoded in its prefix."""
 
-_LETTERS: Final[Mapping[Kind, str]] = {"controller": "", "observer": "o", "guest": "g"}
+_LETTERS: Final[Mapping[Kind, str]] = {"controller": "", "observer": "o", "guest": "g", "metrics": "m"}
 _ALPHABET = string.digits + string.ascii_uppercase + string.ascii_lowercase
 _SECRET_BITS = 192
 _SECRET_LENGTH = 33  # The first power of 62 that is above 2**192 ...
 _CHECKSUM_LENGTH = 6  # ... and above 2**32.
-_PREFIX = re.compile("acpgw[og]?_")
-_SHAPE = re.compile(f"acpgw([og]?)_([0-9A-Za-z]{{{_SECRET_LENGTH}}})([0-9A-Za-z]{{{_CHECKSUM_LENGTH}}})")
+_PREFIX = re.compile("acpgw[ogm]?_")
+_SHAPE = re.compile(f"acpgw([ogm]?)_([0-9A-Za-z]{{{_SECRET_LENGTH}}})([0-9A-Za-z]{{{_CHECKSUM_LENGTH}}})")
 
 MAX_FOREIGN_LENGTH: Final = 4096
 """Characters of another server's token: the longest are JSON Web Tokens, and most servers take headers of 8 KiB."""
@@ -65,7 +66,7 @@ def explain_flaw(text: str) -> str | None:
     if _ID.fullmatch(text):
         return "is the id of a token, not the token itself"
     if _PREFIX.match(text) is None:
-        return "does not begin with acpgw_, acpgwo_ or acpgwg_"
+        return "does not begin with acpgw_, acpgwo_, acpgwg_ or acpgwm_"
     shape = _SHAPE.fullmatch(text)
     if shape is None or shape[3] != _checksum(shape[1], shape[2]):
         return "is not whole: the checksum does not match"

@@ -79,6 +79,8 @@ class TokenStore:
             raise UsageError("a token for no agent opens nothing; name one, or leave agents out for all of them")
         if workspaces is not None and not workspaces:
             raise UsageError("a token for no workspace opens no session; name one, or leave them out for all of them")
+        if role == "metrics" and (agents, session, workspaces) != (None, None, None):
+            raise UsageError("a token of the role metrics opens no session: leave agents, workspaces and session out")
         with self._file.writing():
             return self._add(self.tokens(), label, identity, agents, role, session, workspaces, lifetime)
 

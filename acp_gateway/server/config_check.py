@@ -11,10 +11,17 @@ from acp_gateway.gateway.storage.state_folder import check_state_folder, find_ho
 from acp_gateway.security.revocations import read_revocations
 from acp_gateway.security.tls import server_context
 from acp_gateway.security.token_store import TokenStore
+from acp_gateway.server.metrics import check_library
 from acp_gateway.server.sockets import find_overlap
 
 _SQLITE = b"SQLite format 3\x00"
 """First bytes of every SQLite file."""
+
+
+def check_metrics(config: Config) -> None:
+    """Raise `ConfigError` if metrics are to be served, and their library is not installed."""
+    if any("metrics" in section.services for section in config.listen):
+        check_library()
 
 
 def check_credentials(config: Config) -> None:
@@ -61,6 +68,10 @@ def problems_with_files(config: Config) -> list[Finding]:
         parent = Path(section.address.path).parent
         if section.address.scheme == "unix" and not os.path.isdir(parent):
             errors.append(ConfigError(f"there is no directory {parent} for the socket", key=f"listen {section.url}"))
+    try:
+        check_metrics(config)
+    except ConfigError as error:
+        errors.append(error)
     if clash := find_clash(config):
         errors.append(clash)
     state_dir = config.gateway.state_dir

@@ -236,6 +236,8 @@ class HttpStream(MaintainedStream):
         known: so many of the first messages to be sent are in the event streams already.
     """
 
+    transport = "http"
+
     def __init__(self, link: HttpLink, known: int) -> None:
         super().__init__()
         self.accepts_unterminated_line = False

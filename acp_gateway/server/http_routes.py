@@ -10,7 +10,7 @@ from http import HTTPStatus
 from typing import Final
 
 from acp_gateway.config.load import ListenSection
-from acp_gateway.errors import AccessError, ProtocolError, Unauthorized
+from acp_gateway.errors import AccessError, Forbidden, ProtocolError, Unauthorized
 from acp_gateway.gateway.access import ConnectRequest
 from acp_gateway.gateway.gateway import Gateway
 from acp_gateway.printable import printable
@@ -27,16 +27,18 @@ from acp_gateway.server.hello import (
     read_resume_request,
 )
 from acp_gateway.server.http_link import HttpLinks
+from acp_gateway.server.metrics import MetricsExporter
 from acp_gateway.server.pending import Accepted
 from acp_gateway.server.refusals import Refusal
 from acp_gateway.server.start_page import start_page
 from acp_gateway.server.streamable_http import LAST_EVENT_ID, SESSION_ID, Exchange, StreamableHttp
-from acp_gateway.transports.http_server import Request, Response
+from acp_gateway.transports.http_server import HttpConnection, Request, Response
 from acp_gateway.transports.websocket import CONNECTION_ID, REFUSAL_HEADER, RESUME
 
 ENDPOINT: Final = "/acp"
 HEALTH: Final = "/healthz"
 READINESS: Final = "/readyz"
+METRICS: Final = "/metrics"
 START: Final = "/"
 
 NOTHING_HERE: Final = f"there is nothing here; the endpoint is {ENDPOINT}"
@@ -93,6 +95,9 @@ class HttpRoutes:
         if "acp" in section.services:
             self._routes[ENDPOINT] = ("GET", "POST", "DELETE", "OPTIONS"), self._answer_endpoint
             self._routes[START] = _READ, _answer_start
+        if "metrics" in section.services:
+            self._exporter = MetricsExporter(gateway, limiter)
+            self._routes[METRICS] = _READ, self._answer_metrics
 
     def answer(self, client: Client, request: Request) -> Answer:
         """Decide a request. Nothing is started for it yet."""
@@ -103,6 +108,7 @@ class HttpRoutes:
                 answer = _refused(self._limiter.refuse(client.connection, error))
             except BadRequest as error:
                 headers = {REFUSAL_HEADER: ProtocolError.reason}
+                self._limiter.refusals.counts[ProtocolError.reason] += 1
                 answer = Response.of_text(HTTPStatus.BAD_REQUEST, str(error), headers, close=True)
         if isinstance(answer, Response) and asks_for_websocket(request.headers):
             # Such a client sends no second request.
@@ -141,6 +147,19 @@ class HttpRoutes:
         resumes = link is not None and link.connection_id is not None
         connect_request = ConnectRequest() if resumes else read_query(request.query)
         return Upgrade(self._authorizer.authorize(client.connection, access, connect_request, link))
+
+    def _answer_metrics(self, client: Client, request: Request) -> Answer:
+        """Answer a scrape: with a token of the role `metrics`, or on loopback where nothing else is served."""
+        if self._section.services == ("metrics",) and self._section.address.loopback:
+            return self._exporter.response()
+        access = self._authorizer.authenticate(client, read_bearer(request.headers))
+        if access.role != "metrics" or access.token is None:
+            raise Forbidden("metrics need a token of the role metrics: `acp-gateway token create --role metrics`")
+        self._gateway.storage.token_used(access.token.id)
+        return Exchange(access, self._send_metrics)
+
+    async def _send_metrics(self, http: HttpConnection) -> bool:
+        return await http.respond(self._exporter.response())
 
     def _answer_readiness(self, client: Client, request: Request) -> Response:
         """Answer whether new clients can be served; with a token, other than a guest's, with the reasons."""

@@ -10,6 +10,7 @@ nor audit.
 
 import hashlib
 import logging
+from collections import Counter
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -21,6 +22,7 @@ from acp_gateway.errors import (
     AccessError,
     Forbidden,
     LinkGone,
+    ProtocolError,
     TooFarBehind,
     TooManyAttempts,
     Unauthorized,
@@ -76,6 +78,8 @@ class Refusals:
 
     def __init__(self, settings: GatewaySection, limits: LimitsSection, audit: Audit) -> None:
         self._audit = audit
+        self.counts: Counter[str] = Counter()
+        """Refused connections and requests since the start, by reason."""
         self._delay = min(REFUSAL_DELAY, settings.handshake_timeout / 2)
         self._window = limits.failed_attempts_window
         # Refusals without a valid credential, by network, and refusals by token or credential.
@@ -97,6 +101,7 @@ class Refusals:
 
         `presented` is the token that was sent, `credential` the name of a valid one.
         """
+        self.counts[error.reason] += 1
         level = logging.INFO if isinstance(error, TooFarBehind | LinkGone) else logging.WARNING
         event = _Event(connection.address, connection.listener, error.reason, level)
         text = f"refused: {error}"
@@ -117,7 +122,8 @@ class Refusals:
 
     def refuse_malformed(self, connection: PendingConnection, text: str) -> float:
         """Log and audit data that can't be understood. Return the delay of the response: 0 up to the limit."""
-        event = _Event(connection.address, connection.listener, "protocol")
+        event = _Event(connection.address, connection.listener, ProtocolError.reason)
+        self.counts[event.reason] += 1
         over = self._is_frequent(event)
         self._log(event, connection, text, aggregated=over)
         return self._delay if over else 0.0

@@ -23,7 +23,7 @@ from acp_gateway.gateway.events.recording import Recording
 from acp_gateway.gateway.gateway import Gateway
 from acp_gateway.gateway.storage.state_folder import check_state_folder, holding
 from acp_gateway.security.token_store import TokenStore
-from acp_gateway.server.config_check import check_credentials, find_clash
+from acp_gateway.server.config_check import check_credentials, check_metrics, find_clash
 from acp_gateway.server.handshake_limits import HandshakeLimiter
 from acp_gateway.server.http_link import HttpLinks
 from acp_gateway.server.listener import Listener, open_listener
@@ -65,10 +65,11 @@ async def serve(
         file: the source of `config`: after a SIGHUP its changes are logged.
         recorder: records the messages of connections.
 
-    Raises `ConfigError` if the state directory, a certificate or a socket of systemd's can't be used, `CannotListen`
-    for an address.
+    Raises `ConfigError` if the state directory, a certificate, a socket of systemd's or a library can't be used,
+    `CannotListen` for an address.
     """
     check_credentials(config)
+    check_metrics(config)
     sys.setswitchinterval(SWITCH_INTERVAL)
     settings = config.gateway
     state_dir = settings.state_dir

@@ -10,7 +10,7 @@ Limits: on the size of a message, on the time that it takes, and on bytes and fr
 
 from abc import abstractmethod
 from math import inf
-from typing import Final
+from typing import ClassVar, Final
 
 from acp_gateway.transports.metering import Meter
 from acp_gateway.transports.streams import MessageStream
@@ -24,6 +24,9 @@ class MaintainedStream(MessageStream):
     """A `MessageStream` over a connection. Transports override what they can do; the rest does nothing."""
 
     __slots__ = ("accepts_unterminated_line", "last_received_at", "message_timeout", "meter")
+
+    transport: ClassVar[str] = "lines"
+    """Name of the transport, for metrics."""
 
     def __init__(self) -> None:
         super().__init__()

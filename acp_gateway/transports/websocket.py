@@ -108,6 +108,8 @@ class WebSocketStream(FramedStream):
     sender checks, since another text frame would end the connection.
     """
 
+    transport = "websocket"
+
     __slots__ = (
         "_begun",
         "_counter",

@@ -68,6 +68,14 @@ def scene(tmp_path: Path) -> Scene:
 # Who may come in
 
 
+@pytest.mark.parametrize(
+    "connect_request", [ConnectRequest(), ConnectRequest(agent="fake", observe=True), ConnectRequest(control=True)]
+)
+def test_a_token_of_the_role_metrics_is_for_no_connection(connect_request: ConnectRequest, scene: Scene) -> None:
+    with pytest.raises(Forbidden, match="for reading metrics and nothing else"):
+        scene.listener().admit(scene.access(role="metrics"), connect_request)
+
+
 def test_who_names_no_agent_gets_the_default_one(scene: Scene) -> None:
     listener = scene.listener({"a": agent(), "b": agent()}, default_agent="b")
     me = Access("me", None)

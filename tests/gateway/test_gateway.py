@@ -1859,7 +1859,7 @@ async def test_who_was_here_and_what_was_opened_and_decided_is_written_down_and_
         ),
         ("session_left", who | {"session": session, "agent": "fake"}),
         ("detached", who | {"why": "left"}),
-        ("agent_ended", {"agent": "fake", "pid": 4711, "signal": "SIGTERM"}),
+        ("agent_ended", {"agent": "fake", "pid": 4711, "signal": "SIGTERM", "how": "stopped"}),
     ]
     assert "s3cret" not in repr(notebook.entries)
 

@@ -1394,9 +1394,9 @@ async def test_each_start_and_end_of_the_agent_is_written_down(autojump_clock: M
     about = {"agent": "fake", "pid": 4711}
     assert [audit_event for audit_event in scene.services.audit_events if audit_event.name.startswith("agent")] == [
         AuditEvent("agent_started", None, about),
-        AuditEvent("agent_ended", None, about | {"exitCode": 3, "signal": None}),
+        AuditEvent("agent_ended", None, about | {"exitCode": 3, "signal": None, "how": "exited"}),
         AuditEvent("agent_started", None, about),
-        AuditEvent("agent_ended", None, about | {"exitCode": None, "signal": "SIGTERM"}),
+        AuditEvent("agent_ended", None, about | {"exitCode": None, "signal": "SIGTERM", "how": "stopped"}),
     ]
 
 

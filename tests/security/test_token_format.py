@@ -13,16 +13,17 @@ from hypothesis import strategies as st
 from acp_gateway.errors import ConfigError
 from acp_gateway.security import token_format as tokens
 
-PREFIXES = {"controller": "acpgw_", "observer": "acpgwo_", "guest": "acpgwg_"}
+PREFIXES = {"controller": "acpgw_", "observer": "acpgwo_", "guest": "acpgwg_", "metrics": "acpgwm_"}
 
 # Well-formed, and all the same every time. The first is as tokens were before there were kinds.
 TOKEN = "acpgw_00000000000000000000000000000000026BYXP"
 OBSERVERS = "acpgwo_000000000000000000000000000000000" + tokens._checksum("o", "0" * 33)
 GUESTS = "acpgwg_000000000000000000000000000000000" + tokens._checksum("g", "0" * 33)
-TOKENS = [TOKEN, OBSERVERS, GUESTS]
+METRICS = "acpgwm_000000000000000000000000000000000" + tokens._checksum("m", "0" * 33)
+TOKENS = [TOKEN, OBSERVERS, GUESTS, METRICS]
 
 NOT_WHOLE = "is not whole: the checksum does not match"
-OTHER_BEGINNING = "does not begin with acpgw_, acpgwo_ or acpgwg_"
+OTHER_BEGINNING = "does not begin with acpgw_, acpgwo_, acpgwg_ or acpgwm_"
 A_PIN = "is a pin, which goes to --pin"
 AN_ID = "is the id of a token, not the token itself"
 

@@ -178,12 +178,24 @@ def test_a_token_for_no_workspace_at_all_is_refused(store: TokenStore, state_dir
 
 
 @pytest.mark.parametrize(
+    "more", [{"agents": ["a"]}, {"agents": None, "session": "s"}, {"agents": None, "workspaces": ["w"]}]
+)
+def test_a_token_of_the_role_metrics_has_no_agents_session_or_workspaces(
+    more: dict[str, Any], store: TokenStore, state_dir: Path
+) -> None:
+    with pytest.raises(UsageError, match="a token of the role metrics opens no session"):
+        store.create("prometheus", "ann", role="metrics", **more)
+    assert not state_dir.exists()
+
+
+@pytest.mark.parametrize(
     ("role", "session", "kind", "prefix"),
     [
         ("controller", None, "controller", "acpgw_"),
         ("observer", None, "observer", "acpgwo_"),
         ("controller", "s1", "guest", "acpgwg_"),
         ("observer", "s1", "guest", "acpgwg_"),
+        ("metrics", None, "metrics", "acpgwm_"),
     ],
 )
 def test_the_text_of_a_token_begins_with_its_kind(

@@ -1,0 +1,102 @@
+"""Counts of events since the start of the gateway, for metrics.
+
+They are plain numbers: what counts an event adds one, and nothing else happens. States, such as the number of
+connections, are not counted here but read when the metrics are.
+"""
+
+from bisect import bisect_left
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+from acp_gateway.core.output import AuditEvent, HookEvent
+from acp_gateway.core.traffic import Traffic
+from acp_gateway.gateway.attachment import Disconnect
+from acp_gateway.transports.streams import CloseReason
+
+STOP_REASONS: Final = ("end_turn", "max_tokens", "max_turn_requests", "refusal", "cancelled")
+"""Stop reasons of the protocol; agents may send any text, which is counted as `other`."""
+
+TURN_BOUNDS: Final = (1.0, 3.0, 10.0, 30.0, 60.0, 180.0, 600.0, 1800.0, 3600.0, 10800.0)
+"""Seconds: a turn is one short answer, or an hour of work."""
+
+WAIT_BOUNDS: Final = (1.0, 3.0, 10.0, 30.0, 60.0, 300.0, 1800.0, 3600.0, 14400.0, 86400.0)
+"""Seconds: a decision is made at once, or on the next morning."""
+
+LAG_BOUNDS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5)
+"""Seconds: an idle event loop is late by less than the first."""
+
+
+class Histogram:
+    """Counts observed values by ranges.
+
+    Args:
+        bounds: upper bounds of the ranges, ascending; the last range has none.
+    """
+
+    __slots__ = ("bounds", "counts", "total")
+
+    def __init__(self, bounds: Sequence[float]) -> None:
+        self.bounds = bounds
+        self.counts = [0] * (len(bounds) + 1)
+        """Number of values in each range."""
+        self.total = 0.0
+        """Sum of all values."""
+
+    def observe(self, value: float) -> None:
+        """Count a value; a bound belongs to the range below it."""
+        self.counts[bisect_left(self.bounds, value)] += 1
+        self.total += value
+
+
+class Metrics:
+    """The counts of one gateway.
+
+    Args:
+        agents: names of the configured agents.
+    """
+
+    def __init__(self, agents: Iterable[str]) -> None:
+        names = list(agents)
+        self.traffic = Traffic()
+        self.turns: Counter[tuple[str, str]] = Counter()
+        """Ended turns, by agent and stop reason."""
+        self.turn_seconds = {name: Histogram(TURN_BOUNDS) for name in names}
+        self.decision_wait = {name: Histogram(WAIT_BOUNDS) for name in names}
+        """Seconds from a request for a decision to the decision, by agent."""
+        self.agent_starts: Counter[str] = Counter(dict.fromkeys(names, 0))
+        self.agent_exits: Counter[tuple[str, str]] = Counter()
+        """By agent, and by how it ended."""
+        self.detached: Counter[str] = Counter()
+        """By reason."""
+        self.resumes: Counter[str] = Counter()
+        """Attempts to resume a link, by result."""
+        self.event_loop_lag = Histogram(LAG_BOUNDS)
+        """Seconds that the event loop was late, once a second."""
+
+    def count_hook_event(self, event: HookEvent) -> None:
+        """Count the end of a turn."""
+        if event.name == "turn_end":
+            reason = event.details.get("stopReason")
+            known = "none" if reason is None else reason if reason in STOP_REASONS else "other"
+            self.turns[event.session.agent, known] += 1
+            self.turn_seconds[event.session.agent].observe(event.details["seconds"])
+
+    def count_audit_event(self, event: AuditEvent) -> None:
+        """Count a decision, or the start or end of an agent."""
+        if event.name == "agent_started":
+            self.agent_starts[event.details["agent"]] += 1
+        elif event.name == "agent_ended":
+            self.agent_exits[event.details["agent"], event.details["how"]] += 1
+        elif event.name in ("permission_decided", "elicitation_decided"):
+            self.decision_wait[event.details["agent"]].observe(event.age)
+
+    def count_detached(self, disconnect: Disconnect | None) -> None:
+        """Count the end of a client; None if the gateway stops."""
+        if disconnect is None:
+            reason = "gateway_stopping"
+        elif disconnect.reason is not None:
+            reason = disconnect.reason
+        else:
+            reason = "agent_gone" if disconnect.code is CloseReason.AGENT_GONE else "left"
+        self.detached[reason] += 1
